@@ -1,0 +1,94 @@
+# berth. `make demo` shows a pod from nothing; `make test` is what CI runs.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := build
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+UNITDIR ?= /usr/lib/systemd/system
+
+COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)$(shell git diff --quiet HEAD 2>/dev/null || echo -dirty)
+DATE    := $(shell git show -s --format=%cs HEAD 2>/dev/null || echo unknown)
+VERSION := 0.1.0-dev
+PKG     := github.com/berthrun/berth
+LDFLAGS := -s -w -X $(PKG)/internal/version.Version=$(VERSION) -X $(PKG)/internal/version.Commit=$(COMMIT) -X $(PKG)/internal/version.Date=$(DATE)
+
+# The supervisor carries libcontainer: cgo, libseccomp, and no CRIU. It is static,
+# so that a container's init does not page in a dynamic loader's work.
+SUPERVISOR_TAGS := seccomp netgo osusergo runc_nocriu
+DAEMON_TAGS     := netgo osusergo
+TEST_TAGS       := $(SUPERVISOR_TAGS)
+# Packages with tests on real parts; all others have run in unit.
+INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integration' internal test | xargs -n1 dirname | sort -u | sed 's,^,./,')
+
+export GOFLAGS := -mod=readonly -buildvcs=false
+
+.PHONY: build install fmt lint unit integration integration-v2 e2e bench generate verify demo test clean
+
+build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -tags "$(DAEMON_TAGS)" -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+	CGO_ENABLED=1 go build -trimpath -tags "$(SUPERVISOR_TAGS)" -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"' -o bin/berth-supervisor ./cmd/berth-supervisor
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/hello ./examples/hello
+	./bin/hello image bin/hello-image.tar
+
+install: build ## binaries, units and, if absent, /etc/berth/berth.toml and /etc/crictl.yaml below DESTDIR
+	install -D -m 0755 bin/berth $(DESTDIR)$(PREFIX)/bin/berth
+	install -D -m 0755 bin/berth-supervisor $(DESTDIR)$(PREFIX)/bin/berth-supervisor
+	install -d $(DESTDIR)$(UNITDIR)
+	sed 's#@BINDIR@#$(PREFIX)/bin#' build/berth.service > $(DESTDIR)$(UNITDIR)/berth.service
+	sed 's#@BINDIR@#$(PREFIX)/bin#' build/berth-supervisor.service > $(DESTDIR)$(UNITDIR)/berth-supervisor.service
+	test -e $(DESTDIR)/etc/berth/berth.toml || { install -d $(DESTDIR)/etc/berth && bin/berth config default > $(DESTDIR)/etc/berth/berth.toml; }
+	test -e $(DESTDIR)/etc/crictl.yaml || install -D -m 0644 build/crictl.yaml $(DESTDIR)/etc/crictl.yaml
+
+fmt: ## write the code as gofumpt has it
+	go tool -modfile=tools/go.mod golangci-lint fmt
+
+lint: deps-build ## linters of .golangci.yaml
+	go tool -modfile=tools/go.mod golangci-lint run --build-tags "integration $(TEST_TAGS)"
+
+unit: deps-build ## tests that need nothing, with the race detector
+	go test -tags "$(TEST_TAGS)" -race ./...
+
+integration: build deps-test ## tests on real parts; root
+	./test/systemd/image.sh
+	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -race -count=1 -timeout 30m -p 1 $(INTEGRATION)
+
+integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only
+	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
+
+e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand
+	./test/kube/build.sh out/kube kubelet kubeadm kube-apiserver etcd
+	./test/systemd/image.sh
+	./test/systemd/containerd.sh out/systemd-assets
+	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 3h -p 1 -v ./test/e2e/...
+
+bench: build deps-test ## side by side with containerd; prints ratios
+	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
+
+generate: ## docs and files that are made from the code
+	go run ./cmd/berth config reference > docs/config.md
+	go run ./cmd/berth node reference > docs/node-reference.md
+	go run ./cmd/berth node schema > docs/node.schema.json
+	go run ./cmd/berth cluster reference > docs/cluster-reference.md
+	go run ./cmd/berth cluster schema > docs/cluster.schema.json
+	go run ./test/coverage > docs/cri-coverage.md
+
+verify: generate ## generated files are as committed, modules are tidy, code is formatted
+	git diff --exit-code -- docs/config.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md
+	go mod tidy -diff
+	go tool -modfile=tools/go.mod golangci-lint fmt --diff
+
+demo: build deps-demo ## a pod from nothing, and nothing left behind
+	./build/demo.sh
+
+test: verify lint unit integration ## what CI runs
+
+clean:
+	rm -rf bin out
+
+.PHONY: deps-build deps-test deps-e2e deps-demo deps-vm
+deps-build deps-test deps-e2e deps-demo deps-vm: deps-%:
+	@./build/deps.sh $*

@@ -1,0 +1,50 @@
+#!/bin/bash
+# deps.sh GROUP: makes sure that what GROUP needs is on this machine, and installs
+# with apt-get what is not. Says what it does; silent when nothing is missing.
+set -euo pipefail
+
+declare -A packages=(
+  [build]="gcc libc6-dev libseccomp-dev pkg-config git"
+  [demo]="curl iproute2 procps"
+  [test]="busybox-static debootstrap runc nftables iptables iproute2 containernetworking-plugins docker-registry containerd fuse3 jq curl procps util-linux conntrack"
+  [e2e]="podman netavark aardvark-dns"
+  [vm]="qemu-system-x86 debootstrap cpio e2fsprogs busybox-static kmod"
+)
+
+group=${1:?usage: deps.sh GROUP}
+wanted=${packages[$group]:?unknown group $group}
+
+if ! command -v go >/dev/null; then
+  echo "deps: Go is not in PATH. Install Go $(awk '$1=="go"{print $2}' go.mod) or newer from https://go.dev/dl/." >&2
+  exit 1
+fi
+
+missing=()
+for package in $wanted; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "deps: for \"$group\" this machine lacks what Debian calls: ${missing[*]}. Install them and try again." >&2
+  exit 1
+fi
+if [ "$(id -u)" != 0 ]; then
+  echo "deps: not root. Run: apt-get install ${missing[*]}" >&2
+  exit 1
+fi
+echo "deps: installing for \"$group\": ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# Services that a package brings (docker-registry) must not start here.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+  printf '#!/bin/sh\nexit 101\n' > $policy && chmod 755 $policy
+  trap 'rm -f "$log" $policy' EXIT
+fi
+if ! { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; } > "$log" 2>&1; then
+  tail -20 "$log" >&2
+  echo "deps: apt-get failed; see above" >&2
+  exit 1
+fi

@@ -1,0 +1,103 @@
+// Command berth-supervisor is the parent of containers, and what their inits
+// start from. Its roles: "keep" (the keeper), "serve" (the supervisor, started by
+// the keeper), "selftest", "version", "init", which libcontainer executes, and
+// "pod-init", pid 1 of a PID namespace that a pod's containers share.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	_ "github.com/opencontainers/runc/libcontainer/nsenter" // its C code runs before Go does
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/keep"
+	"github.com/berthrun/berth/internal/supervisor/podinit"
+	"github.com/berthrun/berth/internal/supervisor/server"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+	"github.com/berthrun/berth/internal/version"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "init" {
+		ociruntime.Init()
+	}
+	if len(os.Args) > 1 && os.Args[1] == "pod-init" {
+		podinit.Run()
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil))) // keeper and supervisor log to one file
+	if err := run(os.Args[1:]); err != nil {
+		slog.Error("berth-supervisor ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: berth-supervisor keep|serve|selftest|version")
+	}
+	switch args[0] {
+	case "keep":
+		opts, err := keep.ParseArgs(args[1:])
+		if err != nil {
+			return err
+		}
+		return keep.Run(context.Background(), opts)
+	case "serve":
+		return serve(args[1:])
+	case "selftest":
+		return server.SelfTest()
+	case "version", "--version":
+		fmt.Println("berth-supervisor", version.String())
+		return nil
+	}
+	return fmt.Errorf("unknown role %q", args[0])
+}
+
+func serve(args []string) error {
+	opts := server.Options{Version: version.Version}
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	flags.StringVar(&opts.StateDir, "state", "", "state directory, on tmpfs")
+	flags.BoolVar(&opts.ExitWhenIdle, "exit-when-idle", false, "end when there has been no container and no client for a while")
+	level := slog.LevelInfo
+	flags.TextVar(&level, "log-level", level, "debug, info, warn or error")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	opts.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	slog.SetDefault(opts.Logger)
+	if err := sysproc.CleanSignals(); err != nil {
+		return err
+	}
+	keeper, err := keep.Attach(context.Background())
+	switch {
+	case err == nil:
+		opts.Keeper = keeper
+	case !errors.Is(err, errs.NotFound):
+		return err
+	}
+	s, err := server.New(opts)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := s.Run(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		os.Exit(stoppedBySignal)
+	}
+	return nil
+}
+
+// stoppedBySignal tells the keeper that there may be work left: 0 would mean that
+// nobody needs a supervisor.
+const stoppedBySignal = 2

@@ -1,0 +1,116 @@
+// Package berthapi is berth's own small gRPC service, beside CRI on the same
+// socket, for what CRI has no call for: importing an archive that the client sends,
+// pulling with progress, and telling which jobs run.
+//
+//	service berth.v1.Berth {
+//	  rpc ListJobs(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
+//	  rpc PullImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
+//	  rpc ImportImage(stream google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
+//	}
+//
+// Each message is the JSON of a type of this file, except that ImportImage's
+// requests after the first are the archive's bytes. So a client needs nothing
+// generated, and fields may be added. The daemon opens no path that a client names.
+package berthapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const (
+	serviceName = "berth.v1.Berth"
+
+	methodListJobs    = "ListJobs"
+	methodPullImage   = "PullImage"
+	methodImportImage = "ImportImage"
+)
+
+// Job is a running operation.
+type Job struct {
+	// Key serialises jobs: the CRI name of what is made or unmade.
+	Key string `json:"key"`
+	// Kind is what is done: "run sandbox".
+	Kind string `json:"kind"`
+	// ID of the sandbox or container.
+	ID string `json:"id,omitempty"`
+	// Stage that the job is in, what it waits for there, and for how long.
+	Stage    string        `json:"stage"`
+	WaitsFor string        `json:"waitsFor,omitempty"`
+	StageAge time.Duration `json:"stageAge"`
+	// Age of the job.
+	Age time.Duration `json:"age"`
+	// Waiters is how many requests wait for it.
+	Waiters int `json:"waiters"`
+	// Cancelled tells that it was asked to end and cleans up.
+	Cancelled bool `json:"cancelled,omitempty"`
+}
+
+// JobList answers ListJobs, the oldest job first.
+type JobList struct {
+	Jobs []Job `json:"jobs"`
+}
+
+// Auth is what the registry is told; see image.Auth.
+type Auth struct {
+	Username      string `json:"username,omitempty"`
+	Password      string `json:"password,omitempty"`
+	IdentityToken string `json:"identityToken,omitempty"`
+	RegistryToken string `json:"registryToken,omitempty"`
+}
+
+// PullRequest asks for PullImage.
+type PullRequest struct {
+	Ref  string `json:"ref"`
+	Auth Auth   `json:"auth,omitzero"`
+}
+
+// ImportRequest is the first message to ImportImage.
+type ImportRequest struct {
+	// Name for an image that carries none.
+	Name string `json:"name,omitempty"`
+	// Pin keeps the image from being collected.
+	Pin bool `json:"pin,omitempty"`
+}
+
+// Progress of a pull or an import; see image.Progress.
+type Progress struct {
+	Stage string `json:"stage"`
+	Done  int64  `json:"done,omitempty"`
+	Total int64  `json:"total,omitempty"`
+}
+
+// Image is one that was pulled or imported.
+type Image struct {
+	ID   string   `json:"id"`
+	Tags []string `json:"tags,omitempty"`
+	Size int64    `json:"size,omitempty"`
+}
+
+// Update is what PullImage and ImportImage answer: progress, and at last the images.
+type Update struct {
+	Progress *Progress `json:"progress,omitempty"`
+	Images   []Image   `json:"images,omitempty"`
+}
+
+// message makes the wire form of v.
+func message(v any) (*wrapperspb.BytesValue, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode %T: %w", v, err)
+	}
+	return wrapperspb.Bytes(data), nil
+}
+
+// read decodes the wire form into v.
+func read(msg *wrapperspb.BytesValue, v any) error {
+	if err := json.Unmarshal(msg.GetValue(), v); err != nil {
+		return fmt.Errorf("cannot decode %T: %w: %w", v, errs.Invalid, err)
+	}
+	return nil
+}

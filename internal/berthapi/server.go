@@ -1,0 +1,166 @@
+package berthapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+)
+
+// Server answers the service's calls. Both fields are required.
+type Server struct {
+	Images image.Store
+	// Jobs tells what runs, the oldest first.
+	Jobs func() []Job
+}
+
+// Register adds the service to a gRPC server.
+func (s *Server) Register(to grpc.ServiceRegistrar) {
+	to.RegisterService(&grpc.ServiceDesc{
+		ServiceName: serviceName,
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{
+			{MethodName: methodListJobs, Handler: s.handleListJobs},
+		},
+		Streams: []grpc.StreamDesc{
+			{StreamName: methodPullImage, ServerStreams: true, Handler: s.handlePullImage},
+			{StreamName: methodImportImage, ServerStreams: true, ClientStreams: true, Handler: s.handleImportImage},
+		},
+	}, s)
+}
+
+func (s *Server) handleListJobs(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	var req wrapperspb.BytesValue
+	if err := decode(&req); err != nil {
+		return nil, fmt.Errorf("cannot read the request: %w: %w", errs.Invalid, err)
+	}
+	list := func(context.Context, any) (any, error) { return message(&JobList{Jobs: s.Jobs()}) }
+	if interceptor == nil {
+		return list(ctx, &req)
+	}
+	return interceptor(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: fullMethod(methodListJobs)}, list)
+}
+
+func (s *Server) handlePullImage(_ any, stream grpc.ServerStream) error {
+	var req PullRequest
+	if err := receive(stream, &req); err != nil {
+		return err
+	}
+	if req.Ref == "" {
+		return fmt.Errorf("cannot pull image: ref is empty: %w", errs.Invalid)
+	}
+	return answer(stream, func(ctx context.Context, progress func(image.Progress)) ([]Image, error) {
+		id, err := s.Images.Pull(ctx, req.Ref, image.Auth{
+			Username:      req.Auth.Username,
+			Password:      req.Auth.Password,
+			IdentityToken: req.Auth.IdentityToken,
+			RegistryToken: req.Auth.RegistryToken,
+		}, progress)
+		if err != nil {
+			return nil, err
+		}
+		pulled, err := s.Images.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return []Image{{ID: pulled.ID, Tags: pulled.Tags, Size: pulled.Size}}, nil
+	})
+}
+
+func (s *Server) handleImportImage(_ any, stream grpc.ServerStream) error {
+	var req ImportRequest
+	if err := receive(stream, &req); err != nil {
+		return err
+	}
+	return answer(stream, func(ctx context.Context, progress func(image.Progress)) ([]Image, error) {
+		imported, err := s.Images.Import(ctx, &chunks{stream: stream}, req.Name, req.Pin, progress)
+		if err != nil {
+			return nil, err
+		}
+		images := make([]Image, 0, len(imported))
+		for i := range imported {
+			images = append(images, Image{ID: imported[i].ID, Tags: imported[i].Tags, Size: imported[i].Size})
+		}
+		return images, nil
+	})
+}
+
+func fullMethod(method string) string { return "/" + serviceName + "/" + method }
+
+func receive(stream grpc.ServerStream, v any) error {
+	var msg wrapperspb.BytesValue
+	if err := stream.RecvMsg(&msg); err != nil {
+		return fmt.Errorf("cannot read the request: %w: %w", errs.Invalid, err)
+	}
+	return read(&msg, v)
+}
+
+// chunks reads the archive's bytes from the stream.
+type chunks struct {
+	stream grpc.ServerStream
+	unread []byte
+}
+
+// Read implements io.Reader.
+func (c *chunks) Read(p []byte) (int, error) {
+	for len(c.unread) == 0 {
+		var msg wrapperspb.BytesValue
+		if err := c.stream.RecvMsg(&msg); err != nil {
+			if err == io.EOF { //nolint:errorlint // gRPC returns it bare, and io.Reader wants it bare
+				return 0, io.EOF
+			}
+			return 0, fmt.Errorf("cannot read the archive from the client: %w", err)
+		}
+		c.unread = msg.GetValue()
+	}
+	n := copy(p, c.unread)
+	c.unread = c.unread[n:]
+	return n, nil
+}
+
+// answer does the work and meanwhile tells the client of its progress. A slow
+// client misses steps of it and never slows the work.
+func answer(stream grpc.ServerStream, work func(ctx context.Context, progress func(image.Progress)) ([]Image, error)) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	newest := make(chan image.Progress, 1)
+	told := make(chan error, 1)
+	go func() {
+		var err error
+		for p := range newest {
+			if err == nil {
+				err = send(stream, &Update{Progress: &Progress{Stage: p.Stage, Done: p.Done, Total: p.Total}})
+			}
+			if err != nil {
+				cancel() // the client is gone
+			}
+		}
+		told <- err
+	}()
+	box := &mailbox{newest: newest}
+	images, err := work(ctx, box.put)
+	box.close()
+	if sendErr := <-told; err == nil {
+		err = sendErr
+	}
+	if err != nil {
+		return err
+	}
+	return send(stream, &Update{Images: images})
+}
+
+func send(stream grpc.ServerStream, update *Update) error {
+	msg, err := message(update)
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(msg); err != nil {
+		return fmt.Errorf("cannot tell the client: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/spf13/cobra"
+)
+
+func newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Print and check the daemon's configuration",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use:   "default",
+			Short: "Print the configuration that holds where nothing is said, with its help",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				fmt.Fprint(cmd.OutOrStdout(), config.Sample(config.DefaultDaemon()))
+				return nil
+			},
+		},
+		&cobra.Command{
+			Use:   "check FILE",
+			Short: "Name every fault of a configuration file",
+			Args:  cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				if _, err := config.LoadDaemon(args[0], nil); err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", args[0])
+				return nil
+			},
+		},
+		newConfigDump(),
+		&cobra.Command{
+			Use:    "reference",
+			Short:  "Print the reference page",
+			Hidden: true,
+			Args:   cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				fmt.Fprint(cmd.OutOrStdout(), config.Reference(config.DefaultDaemon()))
+				return nil
+			},
+		},
+	)
+	return cmd
+}
+
+func newConfigDump() *cobra.Command {
+	var load daemonFlags
+	cmd := &cobra.Command{
+		Use:   "dump",
+		Short: "Print the configuration that `berth serve` with the same flags would have",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := load.load(cmd)
+			if err != nil {
+				return err
+			}
+			fmt.Fprint(cmd.OutOrStdout(), config.Sample(cfg))
+			return nil
+		},
+	}
+	load.register(cmd)
+	return cmd
+}
+
+// daemonFlags are the flags that make a daemon's configuration: --config, and one
+// for each key that has a flag.
+type daemonFlags struct {
+	file string
+}
+
+func (d *daemonFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&d.file, "config", "", "configuration file (default: none, the defaults hold)")
+	for _, field := range config.Fields(config.DefaultDaemon()) {
+		if field.Flag != "" {
+			cmd.Flags().String(field.Flag, field.String(), field.Help)
+		}
+	}
+}
+
+// load reads the configuration anew; only flags that were given win over the file.
+func (d *daemonFlags) load(cmd *cobra.Command) (*config.Daemon, error) {
+	given := map[string]string{}
+	for _, field := range config.Fields(config.DefaultDaemon()) {
+		if flag := cmd.Flags().Lookup(field.Flag); flag != nil && flag.Changed {
+			given[field.Key] = flag.Value.String()
+		}
+	}
+	return config.LoadDaemon(d.file, given)
+}

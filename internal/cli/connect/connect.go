@@ -1,0 +1,36 @@
+// Package connect gives commands the flag that says which runtime they talk to.
+package connect
+
+import (
+	"cmp"
+	"context"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cri/client"
+)
+
+// Flag is --endpoint. The zero value is ready.
+type Flag struct{ value string }
+
+// Register adds the flag to cmd and all its subcommands.
+func (f *Flag) Register(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&f.value, "endpoint", "",
+		"CRI socket, unix:///PATH (default: $BERTH_ENDPOINT, $CONTAINER_RUNTIME_ENDPOINT, "+client.DefaultEndpoint+")")
+}
+
+// Dial connects to what the flag or the environment names. The caller closes it.
+func (f *Flag) Dial(ctx context.Context) (*client.Conn, error) {
+	return client.Dial(ctx, cmp.Or(f.value, os.Getenv("BERTH_ENDPOINT"), os.Getenv("CONTAINER_RUNTIME_ENDPOINT"), client.DefaultEndpoint))
+}
+
+// Use runs a command with a connection.
+func (f *Flag) Use(cmd *cobra.Command, do func(ctx context.Context, conn *client.Conn) error) error {
+	conn, err := f.Dial(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return do(cmd.Context(), conn)
+}

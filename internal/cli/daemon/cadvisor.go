@@ -1,0 +1,53 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/cri"
+	"github.com/berthrun/berth/internal/cri/containerdapi"
+	"github.com/berthrun/berth/internal/cri/socket"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/version"
+)
+
+// serveCadvisor answers a kubelet's cAdvisor, if that is wanted and nobody else
+// answers there. The returned function ends it.
+func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, log *slog.Logger) (stop func(), err error) {
+	if cfg.CadvisorSocket == "" {
+		return func() {}, nil
+	}
+	listener, err := socket.Listen(ctx, socket.Options{Path: cfg.CadvisorSocket})
+	if errors.Is(err, errs.Exists) {
+		log.Warn("cAdvisor is not answered: the socket is in use", "socket", cfg.CadvisorSocket, "err", err)
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	api := containerdapi.New(pods, version.Version, log)
+	server := cri.NewGRPCServer(log)
+	api.Register(server)
+	ctx, cancel := context.WithCancel(ctx)
+	served, marked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := server.Serve(listener); err != nil {
+			log.Error("cAdvisor is not answered any more", "socket", cfg.CadvisorSocket, "err", err)
+		}
+	}()
+	go func() {
+		defer close(marked)
+		api.Mark(ctx)
+	}()
+	log.Info("cAdvisor is answered", "socket", cfg.CadvisorSocket)
+	return func() {
+		cancel()
+		server.Stop()
+		<-served
+		<-marked
+	}, nil
+}

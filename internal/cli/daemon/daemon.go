@@ -1,0 +1,106 @@
+// Package daemon is `berth serve`: it builds the parts from the configuration,
+// joins them, serves until it is told to stop, and takes them apart again. Pods
+// outlive it.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/cri"
+	"github.com/berthrun/berth/internal/version"
+	"google.golang.org/grpc"
+)
+
+// stopTimeout bounds the orderly end: requests under way, then background work.
+const stopTimeout = 10 * time.Second
+
+// Load reads the configuration anew; SIGHUP calls it again.
+type Load func() (*config.Daemon, error)
+
+// Run serves until SIGTERM or SIGINT. It returns nil when it was told to stop.
+func Run(ctx context.Context, load Load) (err error) {
+	cfg, err := load()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	log := newLogger(cfg.Log)
+	slog.SetDefault(log.Logger) // libraries that log by slog's default
+	log.Info("berth starts", "version", version.Version, "commit", version.Commit, "instance", instanceOf(cfg),
+		"root", cfg.Root, "state", cfg.State, "network", cfg.Network.Mode)
+
+	place, err := preparePlace(cfg, log.Logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, place.release(log.Logger)) }()
+
+	// The socket comes first: a second daemon for the same place must end before
+	// it touches anything.
+	listener, err := listen(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	parts, err := build(ctx, cfg, log.Logger)
+	if err != nil && ctx.Err() != nil {
+		log.Info("berth stops before it was ready", "error", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	server := cri.NewGRPCServer(log.Logger)
+	parts.register(server)
+
+	stopCadvisor, err := serveCadvisor(ctx, cfg, parts.pods, log.Logger)
+	if err != nil {
+		return errors.Join(err, parts.close(ctx))
+	}
+
+	failed := make(chan error, 2)
+	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- parts.streams.Serve() }()
+	notifyReady(log.Logger)
+	log.Info("berth is ready", "socket", cfg.SocketPath(), "streaming", parts.streams.Address())
+	background, end := context.WithCancel(ctx)
+	defer end()
+	go watchdog(background, parts, log.Logger)
+	go reloadOnHangup(background, load, cfg, log)
+
+	select {
+	case <-ctx.Done():
+		log.Info("berth stops; pods go on")
+	case err = <-failed:
+		err = fmt.Errorf("cannot serve: %w", err)
+	}
+	notifyStopping(log.Logger)
+	stop()                   // a second signal ends the process at once
+	parts.pods.CloseEvents() // its streams do not end by themselves
+	stopCadvisor()
+	stopServing(server)
+	return errors.Join(err, parts.close(ctx))
+}
+
+// stopServing lets requests under way end, for a while.
+func stopServing(server *grpc.Server) {
+	done := make(chan struct{})
+	go func() {
+		server.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(stopTimeout / 2):
+		server.Stop()
+		<-done
+	}
+}

@@ -1,0 +1,278 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/cri"
+	"github.com/berthrun/berth/internal/cri/streaming"
+	"github.com/berthrun/berth/internal/engine/native"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/builtin"
+	"github.com/berthrun/berth/internal/network/cni"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/spawn"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+	"github.com/berthrun/berth/internal/undo"
+	"github.com/berthrun/berth/internal/version"
+	"google.golang.org/grpc"
+)
+
+// parts are the living parts of a daemon, in the order in which they are made.
+type parts struct {
+	images     *image.Images
+	network    network.Network
+	supervisor *supervisor.Client
+	engine     *native.Engine
+	pods       *pod.Service
+	streams    *streaming.Server
+	cri        *cri.Server
+	own        *berthapi.Server
+}
+
+// build makes the parts. On error what was made is closed again.
+func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *parts, err error) {
+	p := &parts{} // not the result, which an error sets to nil before the undo runs
+	var u undo.Stack
+	defer u.OnError(ctx, &err)
+
+	if p.images, err = openImages(ctx, cfg, log); err != nil {
+		return nil, fmt.Errorf("cannot open the image store: %w", err)
+	}
+	u.Push("close the image store", func(context.Context) error { return p.images.Close() })
+
+	if p.network, err = openNetwork(ctx, cfg, log); err != nil {
+		return nil, fmt.Errorf("cannot set up the network: %w", err)
+	}
+	u.Push("close the network", func(context.Context) error { return p.network.Close() })
+
+	binary, err := supervisorBinary(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if p.supervisor, err = openSupervisor(ctx, cfg, binary, log); err != nil {
+		return nil, err
+	}
+	u.Push("leave the supervisor", func(context.Context) error { return p.supervisor.Close() })
+
+	if p.engine, err = openEngine(cfg, p, binary, log); err != nil {
+		return nil, err
+	}
+	if p.pods, err = openPods(ctx, cfg, p, log); err != nil {
+		return nil, err
+	}
+	u.Push("close the pods", p.pods.Close)
+
+	if p.streams, err = openStreams(ctx, cfg, p, log); err != nil {
+		return nil, err
+	}
+	u.Push("close streaming", func(context.Context) error { return p.streams.Close() })
+
+	p.cri, err = cri.New(cri.Options{
+		Pods: p.pods, Images: p.images, Streams: p.streams, Version: version.Version,
+		Config: func() any { return cfg }, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.own = &berthapi.Server{Images: p.images, Jobs: p.jobs}
+	return p, nil
+}
+
+// register adds CRI and berth's own service to the server of the one socket.
+func (p *parts) register(server *grpc.Server) {
+	p.cri.Register(server)
+	p.own.Register(server)
+}
+
+// healthy fails when records cannot be listed within the given time.
+func (p *parts) healthy(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	_, err := p.pods.ListSandboxes(ctx, nil)
+	return err
+}
+
+// close takes the parts apart, last one first. Pods go on.
+func (p *parts) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.supervisor.Close(), p.network.Close(), p.images.Close())
+}
+
+func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*image.Images, error) {
+	return image.Open(ctx, image.Config{
+		Root:                   filepath.Join(cfg.Root, imagesDir),
+		State:                  filepath.Join(cfg.State, imagesDir),
+		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
+		UnpackHelper:           []string{"/proc/self/exe", "unpack-layer"},
+		CgroupParent:           "/berth-" + instanceOf(cfg) + "-unpack",
+		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
+		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		UserAgent:              "berth/" + version.Version,
+		Log:                    log,
+	})
+}
+
+func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*streaming.Server, error) {
+	opts := streaming.Options{
+		Runtime: p.pods, Log: log, IdleTimeout: time.Duration(cfg.Stream.IdleTimeout),
+		Address: net.JoinHostPort(cfg.Stream.Address, strconv.Itoa(cfg.Stream.Port)),
+	}
+	if cfg.Stream.TLS != "off" {
+		opts.TLS = &streaming.TLS{
+			CertFile: cfg.Stream.TLSCert, KeyFile: cfg.Stream.TLSKey, ClientCAFile: cfg.Stream.TLSClientCA,
+			MinVersion: tls.VersionTLS12,
+		}
+		if cfg.Stream.TLSMinVersion == "1.3" {
+			opts.TLS.MinVersion = tls.VersionTLS13
+		}
+	}
+	return streaming.Listen(ctx, opts)
+}
+
+func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (network.Network, error) {
+	if cfg.Network.Mode == "cni" {
+		return cni.New(ctx, cni.Config{
+			ConfDir: cfg.Network.ConfDir,
+			BinDirs: cfg.Network.BinDirs,
+			RootDir: filepath.Join(cfg.Root, networkDir, "cni"),
+			Log:     log,
+		})
+	}
+	var subnets []netip.Prefix
+	for _, text := range cfg.Network.Subnets {
+		subnet, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("subnet %q: %w: %w", text, errs.Invalid, err)
+		}
+		subnets = append(subnets, subnet)
+	}
+	return builtin.New(ctx, builtin.Config{
+		Instance:   instanceOf(cfg),
+		StateDir:   filepath.Join(cfg.State, networkDir),
+		RootDir:    filepath.Join(cfg.Root, networkDir, "builtin"),
+		Bridge:     cfg.Network.Bridge,
+		Subnets:    subnets,
+		MTU:        cfg.Network.MTU,
+		CNIConfDir: cfg.Network.ConfDir,
+		Log:        log,
+	})
+}
+
+// supervisorBinary finds berth-supervisor: as configured, beside this program, or
+// in PATH.
+func supervisorBinary(cfg *config.Daemon) (string, error) {
+	const name = "berth-supervisor"
+	if cfg.Runtime.Supervisor != "" {
+		return cfg.Runtime.Supervisor, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor in PATH; set the configuration key runtime.supervisor: %w", name, errs.NotFound)
+	}
+	return filepath.Abs(path)
+}
+
+// openSupervisor finds or starts the supervisor. Under systemd the default instance
+// has a unit for it.
+func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, log *slog.Logger) (*supervisor.Client, error) {
+	state := filepath.Join(cfg.State, supervisorDir)
+	options := spawn.Options{
+		Binary:   binary,
+		StateDir: state,
+		LogFile:  filepath.Join(cfg.State, "supervisor.log"),
+		Cgroup:   "berth-" + instanceOf(cfg) + "-supervisor",
+	}
+	if instanceOf(cfg) == defaultInstance && os.Getenv("NOTIFY_SOCKET") != "" {
+		options.Unit = "berth-supervisor.service"
+	}
+	if err := spawn.Ensure(ctx, options); err != nil {
+		return nil, err
+	}
+	return supervisor.Connect(ctx, supervisor.Options{
+		Socket: spawn.Socket(state), Logger: log,
+		Revive: func(ctx context.Context) error { return spawn.Ensure(ctx, options) },
+	})
+}
+
+func openEngine(cfg *config.Daemon, p *parts, binary string, log *slog.Logger) (*native.Engine, error) {
+	driver := cfg.Runtime.CgroupDriver
+	if driver == "auto" {
+		driver = ""
+	}
+	return native.New(native.Config{
+		Instance:     instanceOf(cfg),
+		StateDir:     filepath.Join(cfg.State, engineDir),
+		NetNSDir:     cfg.Network.NetNSDir,
+		CgroupDriver: driver,
+		CgroupPrefix: cfg.Runtime.ScopePrefix,
+		MaxLogLine:   cfg.Runtime.MaxLogLineSize,
+		PodInit:      binary,
+		Devices: native.DeviceRules{
+			OwnedByUser:           cfg.Runtime.DeviceOwnership,
+			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,
+			PrivilegedAllAllowed:  cfg.Runtime.PrivilegedAllowDevice,
+			CDIDirs:               cfg.Runtime.CDISpecDirs,
+		},
+		SELinux:    native.LabelRules{Off: cfg.Runtime.SELinux == "off", SharedVolumes: cfg.Runtime.SELinuxVolume == "shared"},
+		Supervisor: p.supervisor,
+		Rootfs:     p.images,
+		Log:        log,
+	})
+}
+
+func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*pod.Service, error) {
+	boot, err := sysproc.BootID()
+	if err != nil {
+		return nil, err
+	}
+	return pod.New(ctx, pod.Options{
+		Engine:         p.engine,
+		Images:         p.images,
+		Network:        p.network,
+		CheckSandbox:   ocispec.CheckSandbox,
+		CheckContainer: ocispec.CheckContainer,
+		CheckResources: ocispec.CheckResources,
+		StateDir:       filepath.Join(cfg.State, podsDir),
+		RootDir:        filepath.Join(cfg.Root, podsDir),
+		BootID:         boot,
+		Log:            log,
+		Limits:         pod.Limits{Stage: time.Duration(cfg.Jobs.StageTimeout), Total: time.Duration(cfg.Jobs.TotalTimeout)},
+	})
+}
+
+// jobs shows the pods' running jobs in the shape of berth's own service.
+func (p *parts) jobs() []berthapi.Job {
+	var all []berthapi.Job
+	for _, info := range p.pods.Jobs() {
+		all = append(all, berthapi.Job{
+			Key: info.Key, Kind: string(info.Kind), ID: info.ID,
+			Stage: info.Stage, WaitsFor: info.WaitsFor, StageAge: info.StageAge, Age: info.Age,
+			Waiters: info.Waiters, Cancelled: info.Cancelled,
+		})
+	}
+	return all
+}

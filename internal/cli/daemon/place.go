@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/cri/socket"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/keep"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// defaultInstance is the berth that lives at the default places.
+const defaultInstance = "default"
+
+// instanceOf names a berth among others on one host, by where its state is: bridges,
+// tables, pins and cgroups carry the name.
+func instanceOf(cfg *config.Daemon) string {
+	if cfg.State == config.DefaultState {
+		return defaultInstance
+	}
+	sum := sha256.Sum256([]byte(filepath.Clean(cfg.State)))
+	return hex.EncodeToString(sum[:4])
+}
+
+// place is where a daemon lives: its directories, and the tmpfs that was mounted
+// for it.
+type place struct {
+	cfg *config.Daemon
+	// lock keeps a second daemon away from the state directory.
+	lock *sysfd.Lock
+}
+
+// lockName is the lock's file in the state directory.
+const lockName = "daemon.lock"
+
+// The parts' own directories, below root and below state.
+const (
+	podsDir       = "pods"
+	imagesDir     = "images"
+	networkDir    = "network"
+	engineDir     = "engine"
+	supervisorDir = "supervisor"
+)
+
+// preparePlace makes root and state. State dies at reboot with the processes that
+// it describes, so it must be on a tmpfs: where it is not, one is mounted on it.
+// Kind Exists when another daemon lives there.
+func preparePlace(cfg *config.Daemon, log *slog.Logger) (*place, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("cannot serve: berth makes namespaces and mounts and must run as root")
+	}
+	// What lies below is for root; a group that may use the socket passes through.
+	for _, dir := range []string{cfg.Root, cfg.State} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, fmt.Errorf("cannot make a directory of berth's: %w", err)
+		}
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return nil, fmt.Errorf("cannot protect a directory of berth's: %w", err)
+		}
+	}
+	if err := sysfile.EnsureTmpfs(cfg.State, stateMountSource(cfg)); err != nil {
+		return nil, err
+	}
+	lock, holder, err := sysfd.TryLock(filepath.Join(cfg.State, lockName))
+	if err != nil {
+		return nil, fmt.Errorf("cannot take the state directory: %w", err)
+	}
+	if lock == nil {
+		return nil, fmt.Errorf("cannot serve: the state directory %s is in use by process %d: %w", cfg.State, holder, errs.Exists)
+	}
+	p := &place{cfg: cfg, lock: lock}
+	if err := makeDirs(cfg); err != nil {
+		return nil, errors.Join(err, p.release(log))
+	}
+	return p, nil
+}
+
+// makeDirs makes the parts' own directories.
+func makeDirs(cfg *config.Daemon) error {
+	for _, dir := range []string{
+		filepath.Join(cfg.Root, podsDir), filepath.Join(cfg.Root, imagesDir), filepath.Join(cfg.Root, networkDir),
+		filepath.Join(cfg.State, podsDir), filepath.Join(cfg.State, imagesDir), filepath.Join(cfg.State, networkDir),
+		filepath.Join(cfg.State, engineDir), filepath.Join(cfg.State, supervisorDir),
+	} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("cannot make a directory of berth's: %w", err)
+		}
+	}
+	return nil
+}
+
+func stateMountSource(cfg *config.Daemon) string { return "berth-" + instanceOf(cfg) }
+
+// release gives the place up, and unmounts the tmpfs that was mounted for state when
+// nothing lives in it any more: no keeper, so no container. Anything else is left
+// for the next start.
+func (p *place) release(log *slog.Logger) error {
+	if err := p.lock.Close(); err != nil {
+		return fmt.Errorf("cannot give the state directory up: %w", err)
+	}
+	ours, err := sysfile.MountedFrom(p.cfg.State, stateMountSource(p.cfg))
+	if err != nil || !ours {
+		return err
+	}
+	deadline := time.Now().Add(stopTimeout / 2)
+	lived, err := p.awaitNoKeeper(deadline)
+	if lived || err != nil {
+		return err
+	}
+	if left, err := os.ReadDir(filepath.Join(p.cfg.State, podsDir, "sandboxes")); err == nil && len(left) > 0 {
+		return nil
+	}
+	// The keeper's lock goes a moment before the rest of its files does.
+	for {
+		err := sysfile.Unmount(p.cfg.State)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EBUSY) || time.Now().After(deadline) {
+			return fmt.Errorf("cannot unmount the state directory: %w", err)
+		}
+		time.Sleep(keeperPoll)
+	}
+	log.Info("nothing lives in the state directory; unmounted it", "state", p.cfg.State)
+	return nil
+}
+
+// keeperPoll is how often the end of a keeper is looked for: the lock of another
+// process has no event.
+const keeperPoll = 20 * time.Millisecond
+
+// awaitNoKeeper waits until there is no keeper; lived tells that there still was one
+// at the deadline: it has containers, or it does not end for another reason.
+func (p *place) awaitNoKeeper(deadline time.Time) (lived bool, err error) {
+	lock := filepath.Join(p.cfg.State, supervisorDir, keep.LockName)
+	for {
+		holder, err := sysfd.LockHolder(lock)
+		if err != nil || holder == 0 {
+			return false, err
+		}
+		if time.Now().After(deadline) {
+			return true, nil
+		}
+		time.Sleep(keeperPoll)
+	}
+}
+
+// listen makes the CRI socket.
+func listen(ctx context.Context, cfg *config.Daemon) (*socket.Listener, error) {
+	gid, err := lookupGroup(cfg.Group)
+	if err != nil {
+		return nil, err
+	}
+	path := cfg.SocketPath()
+	listener, err := socket.Listen(ctx, socket.Options{Path: path, GID: gid, OwnDir: filepath.Dir(path) == cfg.State})
+	if err != nil {
+		return nil, err
+	}
+	return listener, nil
+}
+
+func lookupGroup(name string) (gid int, err error) {
+	if name == "" {
+		return 0, nil
+	}
+	if gid, err := strconv.Atoi(name); err == nil && gid >= 0 {
+		return gid, nil
+	}
+	group, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("configuration key group: %q is no group of this host: %w", name, errs.Invalid)
+	}
+	return strconv.Atoi(group.Gid)
+}

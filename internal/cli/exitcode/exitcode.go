@@ -1,0 +1,24 @@
+// Package exitcode lets a command end the process with a code of its choice.
+package exitcode
+
+import "fmt"
+
+// Error makes the process end with Code. A nil Err says nothing: the command has
+// spoken, or the code is that of something that it ran.
+type Error struct {
+	Code int
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("exit %d: %v", e.Code, e.Err) }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Of returns nil for code 0 and an Error that says nothing for another.
+func Of(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return &Error{Code: code}
+}

@@ -1,0 +1,52 @@
+// Package imagecmd holds `berth image` and its subcommands. All but import work
+// against any CRI runtime; pull shows its progress where the runtime is berth.
+package imagecmd
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/connect"
+)
+
+// completionTime bounds what a press of the tab key may cost.
+const completionTime = 2 * time.Second
+
+type commands struct{ endpoint connect.Flag }
+
+// New makes `berth image`.
+func New() *cobra.Command {
+	var c commands
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Import, pull, list and remove images",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.endpoint.Register(cmd)
+	cmd.AddCommand(c.newImport(), c.newPull(), c.newList(), c.newRemove(), c.newInspect())
+	return cmd
+}
+
+// complete offers the names of images.
+func (c *commands) complete(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	defer cancel()
+	conn, err := c.endpoint.Dial(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer conn.Close()
+	resp, err := conn.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []cobra.Completion
+	for _, img := range resp.Images {
+		names = append(names, img.RepoTags...)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

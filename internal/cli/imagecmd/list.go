@@ -1,0 +1,153 @@
+package imagecmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func (c *commands) newList() *cobra.Command {
+	var output show.Flag
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List images",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				resp, err := conn.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+				if err != nil {
+					return err
+				}
+				return output.Print(cmd.OutOrStdout(), resp, func(w io.Writer) error { return table(w, resp.Images) })
+			})
+		},
+	}
+	output.Register(cmd)
+	return cmd
+}
+
+// table has a row for each name of each image.
+func table(w io.Writer, images []*runtimeapi.Image) error {
+	var rows [][]string
+	for _, img := range images {
+		names := img.RepoTags
+		if len(names) == 0 {
+			names = img.RepoDigests
+		}
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		pinned := ""
+		if img.Pinned {
+			pinned = "yes"
+		}
+		for _, name := range names {
+			rows = append(rows, []string{show.Or(name), show.ID(img.Id), show.Size(img.Size), show.Or(pinned)})
+		}
+	}
+	slices.SortFunc(rows, func(a, b []string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	return show.Table(w, []string{"IMAGE", "ID", "SIZE", "PINNED"}, rows)
+}
+
+func (c *commands) newRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm IMAGE...",
+		Short:             "Remove images, with all their names",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				var failed []error
+				for _, ref := range args {
+					if err := remove(ctx, conn, ref); err != nil {
+						failed = append(failed, err)
+						continue
+					}
+					fmt.Fprintln(cmd.OutOrStdout(), ref)
+				}
+				return errors.Join(failed...)
+			})
+		},
+	}
+}
+
+// remove says so when there is nothing to remove: to a person that is a mistyped
+// name, though CRI takes it as done.
+func remove(ctx context.Context, conn *client.Conn, ref string) error {
+	if _, err := find(ctx, conn, ref); err != nil {
+		return err
+	}
+	_, err := conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	return err
+}
+
+func find(ctx context.Context, conn *client.Conn, ref string) (*runtimeapi.ImageStatusResponse, error) {
+	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}, Verbose: true})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Image == nil {
+		return nil, fmt.Errorf("there is no image %q: %w", ref, errs.NotFound)
+	}
+	return resp, nil
+}
+
+func (c *commands) newInspect() *cobra.Command {
+	var output show.Flag
+	cmd := &cobra.Command{
+		Use:               "inspect IMAGE",
+		Short:             "Tell all that is known of an image",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				resp, err := find(ctx, conn, args[0])
+				if err != nil {
+					return err
+				}
+				status, err := show.Message(resp.Image)
+				if err != nil {
+					return err
+				}
+				value := map[string]any{"status": status, "info": show.Info(resp.Info)}
+				return output.Print(cmd.OutOrStdout(), value, func(w io.Writer) error { return describe(w, resp) })
+			})
+		},
+	}
+	output.Register(cmd)
+	return cmd
+}
+
+func describe(w io.Writer, resp *runtimeapi.ImageStatusResponse) error {
+	img := resp.Image
+	user := img.Username
+	if img.Uid != nil {
+		user = fmt.Sprint(img.Uid.Value)
+	}
+	rows := [][]string{
+		{"Names:", show.Or(strings.Join(img.RepoTags, " "))},
+		{"Digests:", show.Or(strings.Join(img.RepoDigests, " "))},
+		{"Size:", show.Size(img.Size)},
+		{"User:", show.Or(user)},
+		{"Pinned:", fmt.Sprint(img.Pinned)},
+	}
+	if err := show.Table(w, []string{"ID:", img.Id}, rows); err != nil {
+		return err
+	}
+	if len(resp.Info) == 0 {
+		return nil
+	}
+	return show.Value(w, show.Info(resp.Info), "yaml")
+}

@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/connect"
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/cri/client"
+)
+
+func newJobs() *cobra.Command {
+	var endpoint connect.Flag
+	var output show.Flag
+	cmd := &cobra.Command{
+		Use:   "jobs",
+		Short: "List what is being made, stopped or removed, and what it waits for",
+		Long: "A sandbox or container that is being made shows here and nowhere else: it is listed among the pods once\n" +
+			"it is ready. Only berth can tell this; another runtime says so.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				jobs, err := conn.Berth.ListJobs(ctx)
+				if err != nil {
+					return err
+				}
+				return output.Print(cmd.OutOrStdout(), berthapi.JobList{Jobs: jobs}, func(w io.Writer) error { return printJobs(w, jobs) })
+			})
+		},
+	}
+	endpoint.Register(cmd)
+	output.Register(cmd)
+	return cmd
+}
+
+func printJobs(w io.Writer, jobs []berthapi.Job) error {
+	var rows [][]string
+	for _, j := range jobs {
+		kind := j.Kind
+		if j.Cancelled {
+			kind += " (cancelled)"
+		}
+		rows = append(rows, []string{
+			show.Or(show.ID(j.ID)), kind, j.Key, j.Stage, show.Age(j.StageAge), show.Or(j.WaitsFor), show.Age(j.Age), fmt.Sprint(j.Waiters),
+		})
+	}
+	return show.Table(w, []string{"ID", "JOB", "KEY", "STAGE", "SINCE", "WAITS FOR", "AGE", "WAITERS"}, rows)
+}

@@ -1,0 +1,101 @@
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/engine"
+)
+
+// applying is one run of apply.
+type applying struct {
+	places
+	output show.Flag
+	yes    bool
+	wait   bool
+	prune  bool
+	opts   engine.ApplyOptions
+}
+
+// newApply makes the machine what the file says.
+func newApply() *cobra.Command {
+	var a applying
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Make the machine what the node file says",
+		Long: "apply shows the plan, asks, fetches what is needed, and changes the machine. What it changes is written\n" +
+			"down before; if a step fails or the runtime is not healthy after its restart, all is undone.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			return a.run(ctx, cmd)
+		},
+	}
+	a.register(cmd, true)
+	a.output.Register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
+	flags.BoolVar(&a.wait, "wait", false, "wait while another apply runs")
+	flags.DurationVar(&a.packageWait, "package-wait", packageWait, "wait so long while another process uses the package manager")
+	flags.BoolVar(&a.prune, "prune", false, "bring back what was there before of what is no longer wanted")
+	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "consent to what the plan says happens to running pods")
+	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo what a failed apply changed")
+	return cmd
+}
+
+func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
+	s, err := a.change(ctx, cmd, a.wait)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	target, text, err := a.target(ctx, cmd, s)
+	if err != nil {
+		return err
+	}
+	plan, err := s.engine.Plan(ctx, target)
+	if err != nil {
+		return err
+	}
+	if err := printPlan(cmd.ErrOrStderr(), plan); err != nil {
+		return err
+	}
+	if !plan.Empty() {
+		if err := confirm(cmd, a.yes, "Apply?"); err != nil {
+			return err
+		}
+	}
+	a.opts.Wish = text
+	out, err := s.engine.Apply(ctx, target, a.opts)
+	if err == nil && a.prune {
+		err = pruneAfter(ctx, s, target, out)
+	}
+	s.report.end()
+	if out == nil {
+		return err
+	}
+	return errors.Join(err, a.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return printOutcome(w, out) }))
+}
+
+// pruneAfter prunes and adds what could not be to the outcome of the apply.
+func pruneAfter(ctx context.Context, s *session, target provision.Target, out *engine.Outcome) error {
+	back, err := s.engine.PlanPrune(ctx, target)
+	if err != nil || back.Empty() {
+		return err
+	}
+	pruned, err := s.engine.Prune(ctx, back)
+	if pruned != nil {
+		out.Left = append(out.Left, pruned.Left...)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot prune: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package nodecmd
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/provision/doctor"
+)
+
+// newDoctor explains a sick node.
+func newDoctor() *cobra.Command {
+	var output show.Flag
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Explain a sick node, whoever set it up: what is wrong, how one sees it, what to do",
+		Long:  "doctor changes nothing and needs no node file. Its exit code is 1 when there is a problem.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at := places{root: "/"}
+			s, err := at.open(cmd)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			findings := doctor.Examine(cmd.Context(), s.host)
+			err = output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return printFindings(w, findings) })
+			if err != nil {
+				return err
+			}
+			for _, f := range findings {
+				if f.Level == doctor.Problem {
+					return exitcode.Of(1)
+				}
+			}
+			return nil
+		},
+	}
+	output.Register(cmd)
+	return cmd
+}
+
+func printFindings(w io.Writer, findings []doctor.Finding) error {
+	var err error
+	for _, f := range findings {
+		_, err = fmt.Fprintf(w, "%-8s %s", f.Level, f.Check)
+		if f.Evidence != "" {
+			_, err = fmt.Fprintf(w, ": %s", f.Evidence)
+		}
+		fmt.Fprintln(w)
+		if f.Fix != "" {
+			_, err = fmt.Fprintf(w, "         → %s\n", f.Fix)
+		}
+	}
+	return err
+}

@@ -1,0 +1,24 @@
+// Package nodecmd is `berth node`: a machine becomes a node, from one file.
+package nodecmd
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// DefaultFile is the node file where no other is named.
+const DefaultFile = "/etc/berth/node.yaml"
+
+// New returns the command tree of `berth node`.
+func New() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Make this machine a node, from one file",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		newInit(), newValidate(), newRender(), newPlan(), newApply(), newDiff(), newPrune(), newReset(),
+		newStatus(), newHistory(), newRollback(), newDoctor(), newSchema(), newReference(),
+	)
+	return cmd
+}

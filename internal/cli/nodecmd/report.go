@@ -1,0 +1,95 @@
+package nodecmd
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// lineWidth bounds the line that shows what is under way.
+const lineWidth = 100
+
+// reporter shows what an engine does: a line for each step that is done, and on a
+// terminal one more, drawn anew, with those that run.
+type reporter struct {
+	out      io.Writer
+	terminal bool
+
+	mu      sync.Mutex
+	running []string
+	drawn   int
+}
+
+func newReporter(out io.Writer) *reporter {
+	file, ok := out.(*os.File)
+	return &reporter{out: out, terminal: ok && term.IsTerminal(int(file.Fd()))}
+}
+
+// Step shows that something runs.
+func (r *reporter) Step(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = append(r.running, what)
+	r.draw()
+}
+
+// Done shows that it has ended.
+func (r *reporter) Done(what string, took time.Duration, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := slices.Index(r.running, what); i >= 0 {
+		r.running = slices.Delete(r.running, i, i+1)
+	}
+	mark := "done"
+	if err != nil {
+		mark = "FAIL"
+	}
+	r.print(fmt.Sprintf("%s  %s (%s)", mark, what, took.Round(10*time.Millisecond)))
+}
+
+// Note shows a note.
+func (r *reporter) Note(what, note string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.print(fmt.Sprintf("      %s: %s", what, note))
+}
+
+func (r *reporter) print(line string) {
+	r.clear()
+	fmt.Fprintln(r.out, line)
+	r.draw()
+}
+
+func (r *reporter) clear() {
+	if r.drawn > 0 {
+		fmt.Fprintf(r.out, "\r%s\r", strings.Repeat(" ", r.drawn))
+		r.drawn = 0
+	}
+}
+
+func (r *reporter) draw() {
+	if !r.terminal || len(r.running) == 0 {
+		return
+	}
+	r.clear()
+	line := []rune("...   " + strings.Join(r.running, ", "))
+	if len(line) > lineWidth {
+		line = append(line[:lineWidth-1], '…')
+	}
+	r.drawn = len(line)
+	fmt.Fprint(r.out, string(line))
+}
+
+// end leaves the terminal clean.
+func (r *reporter) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = nil
+	r.clear()
+}

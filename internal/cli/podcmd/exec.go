@@ -1,0 +1,106 @@
+package podcmd
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/stream"
+	"github.com/berthrun/berth/internal/cri/client"
+)
+
+type streamFlags struct {
+	container         string
+	interactive, term bool
+}
+
+func (f *streamFlags) register(c *commands, cmd *cobra.Command) {
+	c.containerFlag(cmd, &f.container)
+	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "join stdin")
+	cmd.Flags().BoolVarP(&f.term, "tty", "t", false, "use a terminal, this one")
+}
+
+// streams joins what the flags ask for.
+func (f *streamFlags) streams(cmd *cobra.Command) stream.Streams {
+	s := stream.Streams{Out: cmd.OutOrStdout(), TTY: f.term}
+	if f.interactive {
+		s.In = cmd.InOrStdin()
+	}
+	if !f.term {
+		s.Err = cmd.ErrOrStderr()
+	}
+	return s
+}
+
+func (c *commands) newExec() *cobra.Command {
+	var flags streamFlags
+	cmd := &cobra.Command{
+		Use:               "exec POD [--] COMMAND [ARG...]",
+		Short:             "Run a command in a container; its exit code is ours",
+		Long:              "Runs a command in a container. What follows -- is the command's, flags too.",
+		Example:           "  berth pod exec hello -- ls /\n  berth pod exec -it hello -c web -- sh",
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: c.completePods(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				container, err := c.container(ctx, conn, args[0], flags.container)
+				if err != nil {
+					return err
+				}
+				resp, err := conn.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
+					ContainerId: container.Id, Cmd: args[1:],
+					Tty: flags.term, Stdin: flags.interactive, Stdout: true, Stderr: !flags.term,
+				})
+				if err != nil {
+					return err
+				}
+				code, err := stream.Run(ctx, resp.Url, flags.streams(cmd))
+				if err != nil {
+					return err
+				}
+				return exitcode.Of(code)
+			})
+		},
+	}
+	flags.register(c, cmd)
+	return cmd
+}
+
+func (c *commands) newAttach() *cobra.Command {
+	var flags streamFlags
+	cmd := &cobra.Command{
+		Use:               "attach POD",
+		Short:             "Join a container's streams; leaving it does not stop it",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completePods(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				container, err := c.container(ctx, conn, args[0], flags.container)
+				if err != nil {
+					return err
+				}
+				resp, err := conn.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
+					ContainerId: container.Id,
+					Tty:         flags.term, Stdin: flags.interactive, Stdout: true, Stderr: !flags.term,
+				})
+				if err != nil {
+					return err
+				}
+				_, err = stream.Run(ctx, resp.Url, flags.streams(cmd))
+				return err
+			})
+		},
+	}
+	flags.register(c, cmd)
+	return cmd
+}
+
+func (c *commands) container(ctx context.Context, conn *client.Conn, pod, name string) (*runtimeapi.Container, error) {
+	found, err := findPod(ctx, conn, pod)
+	if err != nil {
+		return nil, err
+	}
+	return findContainer(ctx, conn, found, name)
+}

@@ -1,0 +1,128 @@
+package podcmd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podlog"
+	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// endPoll is how often a follower asks whether the container has ended.
+const endPoll = 500 * time.Millisecond
+
+type logFlags struct {
+	container, since             string
+	follow, previous, timestamps bool
+	tail                         int
+}
+
+func (c *commands) newLogs() *cobra.Command {
+	var flags logFlags
+	cmd := &cobra.Command{
+		Use:               "logs POD",
+		Short:             "Print what a container has written",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completePods(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				return logs(ctx, cmd, conn, args[0], &flags)
+			})
+		},
+	}
+	c.containerFlag(cmd, &flags.container)
+	cmd.Flags().BoolVarP(&flags.follow, "follow", "f", false, "go on until the container ends")
+	cmd.Flags().IntVar(&flags.tail, "tail", -1, "only the last lines (-1: all)")
+	cmd.Flags().StringVar(&flags.since, "since", "", "only lines since a time (RFC 3339) or a duration ago (5m)")
+	cmd.Flags().BoolVarP(&flags.previous, "previous", "p", false, "of the container before the last restart")
+	cmd.Flags().BoolVar(&flags.timestamps, "timestamps", false, "with the time of each line")
+	return cmd
+}
+
+func logs(ctx context.Context, cmd *cobra.Command, conn *client.Conn, name string, flags *logFlags) error {
+	since, err := parseSince(flags.since, time.Now())
+	if err != nil {
+		return err
+	}
+	pod, err := findPod(ctx, conn, name)
+	if err != nil {
+		return err
+	}
+	container, err := findContainer(ctx, conn, pod, flags.container)
+	if err != nil {
+		return err
+	}
+	if flags.previous {
+		if container, err = before(ctx, conn, pod, container); err != nil {
+			return err
+		}
+	}
+	status, err := conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: container.Id})
+	if err != nil {
+		return err
+	}
+	if status.Status.LogPath == "" {
+		return fmt.Errorf("container %s keeps no log: %w", container.Metadata.GetName(), errs.State)
+	}
+	opts := podlog.Options{Tail: flags.tail, Since: since, Timestamps: flags.timestamps}
+	if flags.follow {
+		opts.Ended = watchEnd(ctx, conn, container.Id)
+	}
+	return podlog.Copy(ctx, status.Status.LogPath, opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
+}
+
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("--since %q is neither a duration (5m) nor a time (2006-01-02T15:04:05Z): %w", text, errs.Invalid)
+	}
+	return at, nil
+}
+
+// before finds the attempt before a container.
+func before(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, container *runtimeapi.Container) (*runtimeapi.Container, error) {
+	all, err := containersOf(ctx, conn, pod)
+	if err != nil {
+		return nil, err
+	}
+	for _, other := range all {
+		if other.Metadata.GetName() == container.Metadata.GetName() && other.Metadata.GetAttempt() < container.Metadata.GetAttempt() {
+			return other, nil
+		}
+	}
+	return nil, fmt.Errorf("container %s of pod %s has no previous attempt: %w", container.Metadata.GetName(), podName(pod), errs.NotFound)
+}
+
+// watchEnd returns a channel that is closed when the container has ended, or cannot
+// be asked about any more.
+func watchEnd(ctx context.Context, conn *client.Conn, id string) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(endPoll)
+		defer tick.Stop()
+		for {
+			resp, err := conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+			if err != nil || resp.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ended
+}

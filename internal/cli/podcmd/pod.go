@@ -1,0 +1,34 @@
+// Package podcmd holds `berth pod` and its subcommands. They are plain CRI clients.
+package podcmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/connect"
+	"github.com/berthrun/berth/internal/cli/podrun"
+)
+
+// commands share the endpoint and where `berth pod run` keeps volumes and logs.
+type commands struct {
+	endpoint            connect.Flag
+	volumeBase, logBase string
+}
+
+// New makes `berth pod`.
+func New() *cobra.Command {
+	var c commands
+	cmd := &cobra.Command{
+		Use:   "pod",
+		Short: "Run pods and look after them",
+		Long: "Pods are named by name, NAMESPACE/NAME, id, or the beginning of an id. A container of a pod is\n" +
+			"named with -c; a pod with one container needs no -c.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.endpoint.Register(cmd)
+	cmd.PersistentFlags().StringVar(&c.volumeBase, "volume-dir", podrun.DefaultVolumeBase, "where run keeps the volumes of pods")
+	cmd.PersistentFlags().StringVar(&c.logBase, "log-dir", podrun.DefaultLogBase, "where run keeps the logs of pods")
+	cmd.AddCommand(c.newRun(), c.newList(), c.newInspect(), c.newLogs(), c.newExec(), c.newAttach(),
+		c.newPortForward(), c.newStats(), c.newStop(), c.newRemove())
+	return cmd
+}

@@ -1,0 +1,162 @@
+package podcmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/podrun"
+	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+type runFlags struct {
+	file, container                   string
+	detach, remove, interactive, term bool
+}
+
+func (c *commands) newRun() *cobra.Command {
+	var flags runFlags
+	cmd := &cobra.Command{
+		Use:   "run -f FILE",
+		Short: "Run a pod from Kubernetes YAML, in the foreground as its keeper",
+		Long: "Runs the Pod of a YAML file, with the ConfigMaps and Secrets of the same file, and stays as its keeper:\n" +
+			"it runs init containers in order, probes, restarts with back-off, and prints what the containers write.\n" +
+			"Ctrl-C stops the pod with its grace, a second Ctrl-C kills it. The exit code is that of the first container\n" +
+			"that failed. With -d the pod is started once and left; a pod that needs a keeper is refused then.\n" +
+			"A field that is not honoured is refused by name. Seccomp is the runtime's default profile unless the file\n" +
+			"says otherwise.",
+		Example: "  berth pod run -f hello.yaml\n  berth pod run --rm -it -f shell.yaml\n  generate | berth pod run -d -f -",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				return c.run(ctx, cmd, conn, &flags)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&flags.file, "file", "f", "", "YAML file, - for stdin")
+	cmd.Flags().BoolVarP(&flags.detach, "detach", "d", false, "start the pod once and leave it")
+	cmd.Flags().BoolVar(&flags.remove, "rm", false, "remove the pod with its volumes and logs when it ends")
+	cmd.Flags().BoolVarP(&flags.interactive, "interactive", "i", false, "join stdin to the container")
+	cmd.Flags().BoolVarP(&flags.term, "tty", "t", false, "give the container a terminal, this one")
+	cmd.Flags().StringVarP(&flags.container, "container", "c", "", "container for -i and -t (default: the first)")
+	//nolint:errcheck // it fails only for a flag that is not there
+	cmd.MarkFlagRequired("file")
+	cmd.MarkFlagsMutuallyExclusive("detach", "rm")
+	cmd.MarkFlagsMutuallyExclusive("detach", "interactive")
+	cmd.MarkFlagsMutuallyExclusive("detach", "tty")
+	return cmd
+}
+
+func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *client.Conn, flags *runFlags) error {
+	data, err := readFile(cmd, flags.file)
+	if err != nil {
+		return err
+	}
+	bundle, err := podyaml.Parse(data)
+	if err != nil {
+		return fmt.Errorf("cannot run the pod of %s: %w", flags.file, err)
+	}
+	ctx, kill, stop := interrupts(ctx)
+	defer stop()
+	opts := podrun.Options{
+		Conn: conn, Bundle: bundle, VolumeBase: c.volumeBase, LogBase: c.logBase,
+		Say: cmd.ErrOrStderr(), Remove: flags.remove, Kill: kill,
+	}
+	if flags.detach {
+		if fields := bundle.KeeperFields(); len(fields) > 0 {
+			return fmt.Errorf("cannot run the pod with -d: it needs a keeper that stays, for %s: %w", strings.Join(fields, ", "), errs.Invalid)
+		}
+		id, err := podrun.Start(ctx, opts)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), id)
+		return nil
+	}
+	opts.Out, opts.Err = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if flags.interactive || flags.term {
+		if err := join(bundle.Pod, flags); err != nil {
+			return err
+		}
+		opts.Attach, opts.In = flags.container, cmd.InOrStdin()
+	}
+	code, err := podrun.Run(ctx, opts)
+	if err != nil {
+		return err
+	}
+	return exitcode.Of(code)
+}
+
+func readFile(cmd *cobra.Command, name string) ([]byte, error) {
+	if name == "-" {
+		data, err := io.ReadAll(cmd.InOrStdin())
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the pod from stdin: %w", err)
+		}
+		return data, nil
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the pod: %w", err)
+	}
+	return data, nil
+}
+
+// join makes the container of the flags one that has stdin and a terminal.
+func join(pod *corev1.Pod, flags *runFlags) error {
+	if flags.container == "" {
+		flags.container = pod.Spec.Containers[0].Name
+	}
+	for i := range pod.Spec.Containers {
+		container := &pod.Spec.Containers[i]
+		if container.Name != flags.container {
+			continue
+		}
+		container.Stdin = container.Stdin || flags.interactive
+		container.StdinOnce = container.StdinOnce || flags.interactive
+		container.TTY = container.TTY || flags.term
+		return nil
+	}
+	return fmt.Errorf("pod %s has no container %q: %w", pod.Name, flags.container, errs.NotFound)
+}
+
+// interrupts returns a context that ends with the first Ctrl-C (or SIGTERM) and a
+// channel that is closed by the second.
+func interrupts(ctx context.Context) (_ context.Context, kill <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals, killed := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		first := true
+		for {
+			select {
+			case <-signals:
+			case <-done:
+				return
+			}
+			if !first {
+				close(killed)
+				signal.Stop(signals) // the third ends us as it does anybody
+				return
+			}
+			first = false
+			cancel()
+		}
+	}()
+	return ctx, killed, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
+	}
+}

@@ -1,0 +1,101 @@
+package podcmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/cri/client"
+)
+
+// sampleTime is between the two looks that a CPU rate needs.
+const sampleTime = time.Second
+
+func (c *commands) newStats() *cobra.Command {
+	var output show.Flag
+	cmd := &cobra.Command{
+		Use:               "stats [POD]",
+		Short:             "Tell what a pod uses, or each pod: CPU, memory, network, disk",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completePods(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				filter := &runtimeapi.PodSandboxStatsFilter{}
+				if len(args) == 1 {
+					pod, err := findPod(ctx, conn, args[0])
+					if err != nil {
+						return err
+					}
+					filter.Id = pod.Id
+				}
+				before, after, err := sample(ctx, conn, filter)
+				if err != nil {
+					return err
+				}
+				return output.Print(cmd.OutOrStdout(), after, func(w io.Writer) error {
+					return statsTable(w, before.GetStats(), after.GetStats())
+				})
+			})
+		},
+	}
+	output.Register(cmd)
+	return cmd
+}
+
+// sample looks twice: what CRI counts are totals, what people ask for is a rate.
+func sample(ctx context.Context, conn *client.Conn, filter *runtimeapi.PodSandboxStatsFilter) (before, after *runtimeapi.ListPodSandboxStatsResponse, err error) {
+	request := &runtimeapi.ListPodSandboxStatsRequest{Filter: filter}
+	if before, err = conn.Runtime.ListPodSandboxStats(ctx, request); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	case <-time.After(sampleTime):
+	}
+	after, err = conn.Runtime.ListPodSandboxStats(ctx, request)
+	return before, after, err
+}
+
+func statsTable(w io.Writer, before, after []*runtimeapi.PodSandboxStats) error {
+	earlier := map[string]*runtimeapi.ContainerStats{}
+	for _, pod := range before {
+		for _, container := range pod.GetLinux().GetContainers() {
+			earlier[container.GetAttributes().GetId()] = container
+		}
+	}
+	var rows [][]string
+	for _, pod := range after {
+		meta := pod.GetAttributes().GetMetadata()
+		name := meta.GetNamespace() + "/" + meta.GetName()
+		eth := pod.GetLinux().GetNetwork().GetDefaultInterface()
+		traffic := show.Size(eth.GetRxBytes().GetValue()) + " / " + show.Size(eth.GetTxBytes().GetValue())
+		for i, container := range pod.GetLinux().GetContainers() {
+			if i > 0 {
+				name, traffic = "", "" // they are the pod's, said once
+			}
+			rows = append(rows, []string{
+				name, container.GetAttributes().GetMetadata().GetName(),
+				cpuRate(earlier[container.GetAttributes().GetId()], container),
+				show.Size(container.GetMemory().GetWorkingSetBytes().GetValue()),
+				show.Size(container.GetWritableLayer().GetUsedBytes().GetValue()), traffic,
+			})
+		}
+	}
+	return show.Table(w, []string{"POD", "CONTAINER", "CPU", "MEMORY", "WRITTEN", "RECEIVED / SENT"}, rows)
+}
+
+// cpuRate is in percent of one processor, "-" for a container that is new.
+func cpuRate(before, after *runtimeapi.ContainerStats) string {
+	elapsed := after.GetCpu().GetTimestamp() - before.GetCpu().GetTimestamp()
+	if before == nil || elapsed <= 0 {
+		return "-"
+	}
+	used := after.GetCpu().GetUsageCoreNanoSeconds().GetValue() - before.GetCpu().GetUsageCoreNanoSeconds().GetValue()
+	return fmt.Sprintf("%.1f%%", 100*float64(used)/float64(elapsed))
+}

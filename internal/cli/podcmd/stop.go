@@ -1,0 +1,154 @@
+package podcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podrun"
+	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func (c *commands) newStop() *cobra.Command {
+	var grace int64
+	var which chosen
+	cmd := &cobra.Command{
+		Use:               "stop POD... | --all",
+		Short:             "Stop pods: their containers with a grace, then their network",
+		Args:              which.check,
+		ValidArgsFunction: c.completePods(true),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.forEach(cmd, args, func(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox) error {
+				return stop(ctx, conn, pod, grace)
+			})
+		},
+	}
+	cmd.Flags().Int64VarP(&grace, "time", "t", 30, "seconds before containers that still run are killed")
+	which.register(cmd)
+	return cmd
+}
+
+func (c *commands) newRemove() *cobra.Command {
+	var force bool
+	var which chosen
+	cmd := &cobra.Command{
+		Use:               "rm POD... | --all",
+		Short:             "Remove pods that are stopped, with what `berth pod run` made for them",
+		Args:              which.check,
+		ValidArgsFunction: c.completePods(true),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.forEach(cmd, args, func(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox) error {
+				return c.remove(ctx, conn, pod, force)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also pods that run; their containers are killed")
+	which.register(cmd)
+	return cmd
+}
+
+// chosen is whether pods are named or all are meant.
+type chosen struct{ all bool }
+
+func (w *chosen) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&w.all, "all", "a", false, "every pod")
+}
+
+func (w *chosen) check(_ *cobra.Command, args []string) error {
+	if w.all == (len(args) > 0) {
+		return fmt.Errorf("name the pods, or say --all: %w", errs.Invalid)
+	}
+	return nil
+}
+
+// forEach does the same to every pod named, to all when none is, also when it fails
+// for one, and prints the names of those for which it worked.
+func (c *commands) forEach(cmd *cobra.Command, names []string, do func(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox) error) error {
+	return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+		all, err := conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return err
+		}
+		var pods []*runtimeapi.PodSandbox
+		var failed []error
+		if len(names) == 0 {
+			pods = all.Items
+		}
+		for _, name := range names {
+			pod, err := choosePod(all.Items, name)
+			if err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			pods = append(pods, pod)
+		}
+		for _, pod := range pods {
+			if err := do(ctx, conn, pod); err != nil {
+				failed = append(failed, fmt.Errorf("pod %s: %w", podName(pod), err))
+				continue
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), podName(pod))
+		}
+		return errors.Join(failed...)
+	})
+}
+
+// stop gives all containers their grace at once.
+func stop(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, grace int64) error {
+	containers, err := containersOf(ctx, conn, pod)
+	if err != nil {
+		return err
+	}
+	results := make(chan error)
+	for _, container := range containers {
+		go func() {
+			_, err := conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: container.Id, Timeout: grace})
+			results <- errs.IgnoreNotFound(err)
+		}()
+	}
+	var failed []error
+	for range containers {
+		failed = append(failed, <-results)
+	}
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	_, err = conn.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.Id})
+	return err
+}
+
+func (c *commands) remove(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, force bool) error {
+	if pod.State == runtimeapi.PodSandboxState_SANDBOX_READY && !force {
+		return fmt.Errorf("it runs: stop it first, or use --force: %w", errs.State)
+	}
+	if force {
+		if err := stop(ctx, conn, pod, 0); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.Id}); err != nil {
+		return err
+	}
+	// The mark only says that there may be files; which ones follows from the
+	// pod's names, never from what somebody wrote into an annotation.
+	if pod.Annotations[podyaml.KeeperAnnotation] == "" || !ownNames(pod.Metadata) {
+		return nil
+	}
+	meta := pod.Metadata
+	return podrun.RemoveFiles(c.volumeBase, c.logBase, meta.GetNamespace(), meta.GetName(), meta.GetUid())
+}
+
+// ownNames tells whether the names can be parts of the paths that we made.
+func ownNames(meta *runtimeapi.PodSandboxMetadata) bool {
+	return isPathPart(meta.GetUid()) && isPathPart(meta.GetNamespace()) && isPathPart(meta.GetName())
+}
+
+func isPathPart(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}

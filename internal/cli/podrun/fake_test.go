@@ -1,0 +1,238 @@
+package podrun
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cri"
+	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// program is what a fake container does: it returns its exit code, and must end
+// when stop is closed.
+type program func(c *fakeContainer) int32
+
+// fakeRuntime is a CRI runtime in memory. Containers do what programs say for their
+// name, and write real log files.
+type fakeRuntime struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+	programs map[string]program
+	exec     func(name string, cmd []string) (int32, error)
+	image    *runtimeapi.Image
+
+	mu         sync.Mutex
+	calls      []string
+	sandbox    *runtimeapi.PodSandboxConfig
+	ready      bool
+	containers map[string]*fakeContainer
+}
+
+type fakeContainer struct {
+	config  *runtimeapi.ContainerConfig
+	logPath string
+	stop    chan struct{}
+	stopped sync.Once
+	status  *runtimeapi.ContainerStatus
+	done    chan struct{}
+}
+
+// log writes a line as the runtime would.
+func (c *fakeContainer) log(text string) {
+	f, err := os.OpenFile(c.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "%s stdout F %s\n", time.Now().UTC().Format(time.RFC3339Nano), text)
+}
+
+func (f *fakeRuntime) note(format string, args ...any) {
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+}
+
+func (f *fakeRuntime) noted() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.calls...)
+}
+
+func (f *fakeRuntime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	resp := &runtimeapi.ListPodSandboxResponse{}
+	if f.ready {
+		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: "sandbox", Metadata: f.sandbox.Metadata})
+	}
+	return resp, nil
+}
+
+func (f *fakeRuntime) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note("run sandbox")
+	f.sandbox, f.ready = req.Config, true
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: "sandbox"}, nil
+}
+
+func (f *fakeRuntime) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	state := runtimeapi.PodSandboxState_SANDBOX_READY
+	if !f.ready {
+		state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+	}
+	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
+		State: state, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "127.0.0.1"},
+	}}, nil
+}
+
+func (f *fakeRuntime) StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note("stop sandbox")
+	f.ready = false
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+func (f *fakeRuntime) RemovePodSandbox(context.Context, *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note("remove sandbox")
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+func (f *fakeRuntime) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	meta := req.Config.Metadata
+	id := fmt.Sprintf("%s-%d", meta.Name, meta.Attempt)
+	if f.programs[meta.Name] == nil {
+		return nil, fmt.Errorf("no program for %s: %w", meta.Name, errs.Invalid)
+	}
+	f.note("create %s", id)
+	f.containers[id] = &fakeContainer{
+		config: req.Config, logPath: filepath.Join(f.sandbox.LogDirectory, req.Config.LogPath),
+		stop: make(chan struct{}), done: make(chan struct{}),
+		status: &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_CREATED},
+	}
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+func (f *fakeRuntime) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note("start %s", req.ContainerId)
+	c := f.containers[req.ContainerId]
+	c.status = &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_RUNNING, StartedAt: 1}
+	run := f.programs[c.config.Metadata.Name]
+	go func() {
+		code := run(c)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.note("end %s", req.ContainerId)
+		c.status = &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_EXITED, ExitCode: code}
+		close(c.done)
+	}()
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+func (f *fakeRuntime) container(id string) (*fakeContainer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.containers[id]
+	if c == nil {
+		return nil, fmt.Errorf("container %s: %w", id, errs.NotFound)
+	}
+	return c, nil
+}
+
+func (f *fakeRuntime) StopContainer(_ context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	c, err := f.container(req.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	f.note("stop %s in %d", req.ContainerId, req.Timeout)
+	neverRan := c.status.State == runtimeapi.ContainerState_CONTAINER_CREATED
+	f.mu.Unlock()
+	if neverRan {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	c.stopped.Do(func() { close(c.stop) })
+	if req.Timeout == 0 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		c.status = &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_EXITED, ExitCode: 137}
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	<-c.done
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+func (f *fakeRuntime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	c, err := f.container(req.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &runtimeapi.ContainerStatusResponse{Status: c.status}, nil
+}
+
+func (f *fakeRuntime) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.containers, req.ContainerId)
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+func (f *fakeRuntime) ExecSync(_ context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	code, err := f.exec(req.ContainerId, req.Cmd)
+	return &runtimeapi.ExecSyncResponse{ExitCode: code}, err
+}
+
+func (f *fakeRuntime) ImageStatus(context.Context, *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	return &runtimeapi.ImageStatusResponse{Image: f.image}, nil
+}
+
+// serve serves the fake on a socket for the test's time and dials it.
+func serve(t *testing.T, f *fakeRuntime) *client.Conn {
+	t.Helper()
+	f.containers = map[string]*fakeContainer{}
+	if f.image == nil {
+		f.image = &runtimeapi.Image{Id: "sha256:1"}
+	}
+	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler))
+	runtimeapi.RegisterRuntimeServiceServer(server, f)
+	runtimeapi.RegisterImageServiceServer(server, f)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := client.Dial(t.Context(), "unix://"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}

@@ -1,0 +1,165 @@
+package podrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// finishTime bounds what comes after the containers' own grace.
+const finishTime = time.Minute
+
+// stopAll stops the containers, all at once, and then the sidecars, the last first,
+// as they may be what the containers talk through.
+func (k *keeper) stopAll(ctx context.Context) error {
+	grace := time.Duration(*k.pod.Spec.TerminationGracePeriodSeconds) * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*grace+finishTime)
+	defer cancel()
+	var stopping sync.WaitGroup
+	results := make([]error, len(k.pod.Spec.Containers))
+	for i := range k.pod.Spec.Containers {
+		stopping.Go(func() { results[i] = k.stop(ctx, k.latest(k.pod.Spec.Containers[i].Name), grace) })
+	}
+	stopping.Wait()
+	err := errors.Join(results...)
+	for i := len(k.pod.Spec.InitContainers) - 1; i >= 0; i-- {
+		err = errors.Join(err, k.stop(ctx, k.latest(k.pod.Spec.InitContainers[i].Name), grace))
+	}
+	k.followers.Wait()
+	return err
+}
+
+// stop ends one attempt, with its grace or, when Kill is closed, at once.
+func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration) error {
+	if a == nil {
+		return nil
+	}
+	select {
+	case <-a.ended:
+		return nil
+	default:
+	}
+	asked := make(chan error, 1)
+	go func() { asked <- k.askToStop(ctx, a, grace) }()
+	var err error
+	select {
+	case err = <-asked:
+	case <-k.Kill:
+		err = k.askToStop(ctx, a, 0)
+	}
+	if err != nil {
+		a.end(nil)
+		return err
+	}
+	status, err := k.look(ctx, a)
+	if err == nil && status.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
+		a.end(status) // it never ran
+		return nil
+	}
+	if err == nil {
+		err = k.await(ctx, a)
+	}
+	if err != nil {
+		a.end(nil)
+	}
+	return err
+}
+
+func (k *keeper) askToStop(ctx context.Context, a *attempt, grace time.Duration) error {
+	err := k.patiently(ctx, func() error {
+		_, err := k.Conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{
+			ContainerId: a.id, Timeout: int64(grace / time.Second),
+		})
+		return err
+	})
+	if err := errs.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("cannot stop container %s: %w", a.spec.Name, err)
+	}
+	return nil
+}
+
+// finish stops the sandbox and removes its volumes, which nothing can use any more;
+// its containers and their logs stay for people to look at, unless Remove is set.
+func (k *keeper) finish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
+	defer cancel()
+	if k.sandboxID == "" {
+		if err := k.findSandbox(ctx); err != nil {
+			return err
+		}
+	}
+	if k.sandboxID == "" {
+		return k.removeFiles()
+	}
+	err := k.patiently(ctx, func() error {
+		_, err := k.Conn.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: k.sandboxID})
+		return errs.IgnoreNotFound(err)
+	})
+	if err != nil {
+		return err
+	}
+	if !k.Remove {
+		return removeVolumes(k.facts.Dir)
+	}
+	err = k.patiently(ctx, func() error {
+		_, err := k.Conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: k.sandboxID})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return k.removeFiles()
+}
+
+// findSandbox looks for a sandbox that was made although the answer got lost.
+func (k *keeper) findSandbox(ctx context.Context) error {
+	resp, err := k.Conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	for _, sandbox := range resp.Items {
+		if sandbox.Metadata.GetUid() == string(k.pod.UID) {
+			k.sandboxID = sandbox.Id
+		}
+	}
+	return nil
+}
+
+func (k *keeper) removeFiles() error {
+	return RemoveFiles(k.VolumeBase, k.LogBase, k.pod.Namespace, k.pod.Name, string(k.pod.UID))
+}
+
+// RemoveFiles removes a removed pod's volumes and logs.
+func RemoveFiles(volumeBase, logBase, namespace, name, uid string) error {
+	err := removeVolumes(VolumeDir(volumeBase, uid))
+	if logErr := os.RemoveAll(LogDir(logBase, namespace, name, uid)); logErr != nil {
+		err = errors.Join(err, fmt.Errorf("cannot remove the pod's logs: %w", logErr))
+	}
+	return err
+}
+
+// code is that of the first container, in the file's order, that failed. The code
+// of a sidecar does not count, as it is stopped.
+func (k *keeper) code() int {
+	for _, list := range [][]corev1.Container{k.pod.Spec.InitContainers, k.pod.Spec.Containers} {
+		for i := range list {
+			a := k.latest(list[i].Name)
+			if a == nil || podyaml.IsSidecar(&list[i]) {
+				continue
+			}
+			if code := a.status.GetExitCode(); code != 0 {
+				return int(code)
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,196 @@
+package podrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// errNotProbed says that the runtime could not be asked, which tells nothing of the
+// container.
+var errNotProbed = errors.New("the probe did not take place")
+
+// readiness counts containers that are not ready yet.
+type readiness struct {
+	mu      sync.Mutex
+	missing int
+	told    bool
+}
+
+func (r *readiness) expect(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing = n
+}
+
+// change notes that one more or one less is ready, and tells whether all are for
+// the first time.
+func (r *readiness) change(ready bool) (allForTheFirstTime bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ready {
+		r.missing--
+	} else {
+		r.missing++
+	}
+	if r.missing == 0 && !r.told {
+		r.told = true
+		return true
+	}
+	return false
+}
+
+// probe watches an attempt until ctx ends: its start-up, then whether it lives and
+// whether it is ready. started is called when it has started up.
+func (k *keeper) probe(ctx context.Context, a *attempt, started func()) {
+	go func() {
+		if p := a.spec.StartupProbe; p != nil {
+			if err := k.untilFirst(ctx, a, p); err != nil {
+				k.fail(ctx, a, "startup", p, err)
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		started()
+		if p := a.spec.LivenessProbe; p != nil {
+			go k.watch(ctx, a, p, true, func(alive bool, why error) {
+				if !alive {
+					k.fail(ctx, a, "liveness", p, why)
+				}
+			})
+		}
+		k.watchReadiness(ctx, a)
+	}()
+}
+
+func (k *keeper) watchReadiness(ctx context.Context, a *attempt) {
+	isReady := false
+	change := func(ready bool, why error) {
+		isReady = ready
+		if !ready {
+			k.say("%s is not ready: %v", a.spec.Name, why)
+		}
+		if k.ready.change(ready) {
+			k.say("pod %s/%s is ready", k.pod.Namespace, k.pod.Name)
+		}
+	}
+	if !k.isMain(a.spec) {
+		return // sidecars do not make the pod ready here; their start-up counts
+	}
+	if p := a.spec.ReadinessProbe; p != nil {
+		k.watch(ctx, a, p, false, change)
+	} else {
+		change(true, nil)
+		<-ctx.Done()
+	}
+	if isReady {
+		k.ready.change(false)
+	}
+}
+
+func (k *keeper) isMain(c *corev1.Container) bool {
+	for i := range k.pod.Spec.Containers {
+		if &k.pod.Spec.Containers[i] == c {
+			return true
+		}
+	}
+	return false
+}
+
+// fail ends a container whose probe has failed; whoever awaits it sees the exit.
+func (k *keeper) fail(ctx context.Context, a *attempt, what string, p *corev1.Probe, why error) {
+	if ctx.Err() != nil {
+		return
+	}
+	k.say("%s fails its %s probe: %v", a.spec.Name, what, why)
+	a.failedProbe.Store(true)
+	grace := *k.pod.Spec.TerminationGracePeriodSeconds
+	if p.TerminationGracePeriodSeconds != nil {
+		grace = *p.TerminationGracePeriodSeconds
+	}
+	if err := k.askToStop(ctx, a, time.Duration(grace)*time.Second); err != nil && ctx.Err() == nil {
+		k.say("%v", err)
+	}
+}
+
+// untilFirst probes until the first success, and returns the last failure when the
+// threshold is reached.
+func (k *keeper) untilFirst(ctx context.Context, a *attempt, p *corev1.Probe) error {
+	var failures int32
+	var last error
+	k.rounds(ctx, a, p, func(err error) (done bool) {
+		last = err
+		if err != nil {
+			failures++
+		}
+		return err == nil || failures >= p.FailureThreshold
+	})
+	return last
+}
+
+// watch probes until ctx ends and tells when the outcome changes, from the given
+// first one on.
+func (k *keeper) watch(ctx context.Context, a *attempt, p *corev1.Probe, state bool, change func(ok bool, why error)) {
+	var successes, failures int32
+	k.rounds(ctx, a, p, func(err error) (done bool) {
+		if err == nil {
+			successes, failures = successes+1, 0
+		} else {
+			successes, failures = 0, failures+1
+		}
+		switch {
+		case state && failures >= p.FailureThreshold:
+			state = false
+			change(false, err)
+		case !state && successes >= p.SuccessThreshold:
+			state = true
+			change(true, nil)
+		}
+		return false
+	})
+}
+
+// rounds probes at the probe's pace and tells each outcome, until that is enough or
+// ctx ends. A probe that did not take place has no outcome.
+func (k *keeper) rounds(ctx context.Context, a *attempt, p *corev1.Probe, outcome func(err error) (done bool)) {
+	if sleep(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) != nil {
+		return
+	}
+	for {
+		err := k.try(ctx, a, p)
+		if ctx.Err() != nil {
+			return
+		}
+		if !errors.Is(err, errNotProbed) && outcome(err) {
+			return
+		}
+		if sleep(ctx, time.Duration(p.PeriodSeconds)*time.Second) != nil {
+			return
+		}
+	}
+}
+
+// try runs a probe once. The time of an exec is kept by the runtime, which then
+// says so.
+func (k *keeper) try(ctx context.Context, a *attempt, p *corev1.Probe) error {
+	if p.Exec != nil {
+		return k.tryExec(ctx, a, p)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(p.TimeoutSeconds)*time.Second)
+	defer cancel()
+	switch {
+	case p.HTTPGet != nil:
+		return k.tryHTTP(ctx, a, p.HTTPGet)
+	case p.TCPSocket != nil:
+		return k.tryTCP(ctx, a, p.TCPSocket)
+	case p.GRPC != nil:
+		return k.tryGRPC(ctx, p.GRPC)
+	}
+	return fmt.Errorf("the probe has no action")
+}

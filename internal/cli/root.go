@@ -1,0 +1,55 @@
+// Package cli is the command tree of `berth`. It is the only place that reads
+// configuration, builds concrete types and joins them.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/berthrun/berth/internal/cli/clustercmd"
+	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/nodecmd"
+)
+
+// Main runs the command line and returns the exit code.
+func Main(ctx context.Context) int {
+	// The streaming libraries log through klog what they also return or what
+	// concerns nobody, such as a connection that was closed.
+	klog.SetLogger(logr.Discard())
+	err := Root().ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		if exit.Err != nil {
+			fmt.Fprintf(os.Stderr, "berth: %v\n", exit.Err)
+		}
+		return exit.Code
+	}
+	fmt.Fprintf(os.Stderr, "berth: %v\n", err)
+	return 1
+}
+
+// ExitError makes the process end with its code.
+type ExitError = exitcode.Error
+
+// Root returns the whole command tree.
+func Root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "The container-runtime layer of a Kubernetes node",
+		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
+			"clients of it, or of any CRI socket, for people.",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), newImage(), newJobs(), newInfo(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
+	return root
+}

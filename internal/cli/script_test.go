@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cri"
+	"github.com/berthrun/berth/internal/cri/streaming"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/pod/podtest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"berth": func() { os.Exit(Main(context.Background())) },
+	})
+}
+
+// TestScripts runs the client commands against the real rules and CRI server, on an
+// engine, a network and an image store in memory. Each script has a daemon of its own.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			endpoint := serveFakes(t)
+			testscript.Run(t, testscript.Params{
+				Files: []string{file},
+				Setup: func(env *testscript.Env) error {
+					env.Setenv("BERTH_ENDPOINT", "unix://"+endpoint)
+					env.Setenv("DIRS", "--volume-dir="+env.WorkDir+"/vols")
+					env.Setenv("LOGS", "--log-dir="+env.WorkDir+"/logs")
+					return nil
+				},
+			})
+		})
+	}
+}
+
+// importer is the fake store with an import that takes whatever it is sent.
+type importer struct{ *podtest.Images }
+
+func (i importer) Import(_ context.Context, archive io.Reader, _ string, pin bool, progress func(image.Progress)) ([]image.Image, error) {
+	n, err := io.Copy(io.Discard, archive)
+	if err != nil {
+		return nil, err
+	}
+	progress(image.Progress{Stage: "unpacking", Done: n})
+	img := i.Image
+	img.Size, img.Pinned = n, pin
+	return []image.Image{img}, nil
+}
+
+// serveFakes serves CRI and berth's own service for the test's time.
+func serveFakes(t *testing.T) (socket string) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	world := podtest.NewWorld(t, podtest.Fake())
+	service := world.Daemon(nil)
+	images := importer{world.Images.(*podtest.Images)}
+	streams, err := streaming.Listen(t.Context(), streaming.Options{Runtime: service, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := cri.New(cri.Options{Pods: service, Images: images, Streams: streams, Version: "1.2.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := cri.NewGRPCServer(log)
+	api.Register(server)
+	own := &berthapi.Server{Images: images, Jobs: func() []berthapi.Job { return nil }}
+	own.Register(server)
+	// The path of a unix socket is short, that of a test's directory may not be.
+	dir, err := os.MkdirTemp("", "berth-cli-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 2)
+	go func() { served <- server.Serve(listener) }()
+	go func() { served <- streams.Serve() }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := streams.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		}
+		os.RemoveAll(dir)
+	})
+	return listener.Addr().String()
+}

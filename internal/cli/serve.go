@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"github.com/berthrun/berth/internal/cli/daemon"
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/spf13/cobra"
+)
+
+func newServe() *cobra.Command {
+	var load daemonFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve CRI: the daemon that a kubelet talks to",
+		Long: "Serves CRI v1 until SIGTERM. Pods outlive the daemon; the next one finds them. SIGHUP reads the\n" +
+			"configuration again. With --listen, --root and --state set, several daemons live side by side on one host.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return daemon.Run(cmd.Context(), func() (*config.Daemon, error) { return load.load(cmd) })
+		},
+	}
+	load.register(cmd)
+	return cmd
+}
+
+// newUnpackLayer is the confined helper that the daemon runs for each layer.
+func newUnpackLayer() *cobra.Command {
+	return &cobra.Command{
+		Use:                "unpack-layer",
+		Short:              "Unpack one layer, confined; run by the daemon",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if code := image.UnpackMain(args); code != 0 {
+				return &ExitError{Code: code}
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,160 @@
+// Package show prints what commands found: a table for people, JSON or YAML for
+// programs.
+package show
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Flag is -o. The zero value is ready.
+type Flag struct{ format string }
+
+// Register adds the flag to cmd.
+func (f *Flag) Register(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.format, "output", "o", "", "json or yaml (default: for people)")
+	//nolint:errcheck // it fails only for a flag that is not there
+	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// Print prints value in the format asked for, and calls people when none was.
+func (f *Flag) Print(w io.Writer, value any, people func(w io.Writer) error) error {
+	switch f.format {
+	case "":
+		return people(w)
+	case "json", "yaml":
+		return Value(w, value, f.format)
+	}
+	return fmt.Errorf("cannot print as %q: the formats are json and yaml: %w", f.format, errs.Invalid)
+}
+
+// Value prints a value, messages of CRI in it with their field names, as "json" or
+// "yaml".
+func Value(w io.Writer, value any, format string) error {
+	data, err := encode(value)
+	if err != nil {
+		return err
+	}
+	if format == "yaml" {
+		if data, err = yaml.JSONToYAML(data); err != nil {
+			return fmt.Errorf("cannot print as YAML: %w", err)
+		}
+	}
+	_, err = fmt.Fprintln(w, strings.TrimRight(string(data), "\n"))
+	return err
+}
+
+func encode(value any) ([]byte, error) {
+	if msg, ok := value.(proto.Message); ok {
+		raw, err := Message(msg)
+		if err != nil {
+			return nil, err
+		}
+		value = raw
+	}
+	data, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("cannot print as JSON: %w", err)
+	}
+	return data, nil
+}
+
+// Message makes a message part of a larger value to print.
+func Message(msg proto.Message) (json.RawMessage, error) {
+	data, err := protojson.Marshal(msg)
+	if err != nil {
+		return nil, fmt.Errorf("cannot print as JSON: %w", err)
+	}
+	return data, nil
+}
+
+// Info makes verbose info part of a larger value: what is JSON in it is taken as
+// such.
+func Info(info map[string]string) map[string]any {
+	out := map[string]any{}
+	for name, text := range info {
+		if json.Valid([]byte(text)) {
+			out[name] = json.RawMessage(text)
+		} else {
+			out[name] = text
+		}
+	}
+	return out
+}
+
+// Table prints rows under a header, in columns.
+func Table(w io.Writer, header []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	for _, row := range append([][]string{header}, rows...) {
+		fmt.Fprintln(tw, strings.Join(row, "\t"))
+	}
+	return tw.Flush()
+}
+
+// shortID is how much of an id people are shown; any unique prefix names a thing.
+const shortID = 12
+
+// ID shortens an id.
+func ID(id string) string {
+	id = strings.TrimPrefix(id, "sha256:")
+	return id[:min(len(id), shortID)]
+}
+
+// Ago tells a time by its distance.
+func Ago(unixNano int64, now time.Time) string {
+	if unixNano == 0 {
+		return "-"
+	}
+	return Age(now.Sub(time.Unix(0, unixNano)))
+}
+
+// Age tells a duration by its largest unit.
+func Age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "0s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// Size tells bytes by the largest decimal unit, with three digits.
+func Size(bytes uint64) string {
+	const unit = 1000
+	if bytes < unit {
+		return fmt.Sprintf("%dB", bytes)
+	}
+	value := float64(bytes)
+	for _, prefix := range "kMGTP" {
+		value /= unit
+		if text := strconv.FormatFloat(value, 'g', 3, 64); !strings.Contains(text, "e") {
+			return text + string(prefix) + "B"
+		}
+	}
+	return fmt.Sprintf("%.0fPB", value)
+}
+
+// Or is a dash for what is empty, so that columns keep their place.
+func Or(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

@@ -1,0 +1,81 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/cluster/patch"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// kubeadmKinds are the documents of a kubeadm configuration.
+func kubeadmKinds() []string {
+	return []string{"ClusterConfiguration", "InitConfiguration", "JoinConfiguration", "KubeletConfiguration", "KubeProxyConfiguration"}
+}
+
+func (c checker) patches() {
+	c.kubeadm("", c.c.KubeadmConfigPatches, c.c.KubeadmConfigPatchesJSON6902)
+	for _, p := range c.c.parts() {
+		c.kubeadm(p.at+".", p.KubeadmConfigPatches, p.KubeadmConfigPatchesJSON6902)
+	}
+	for i, text := range c.c.ContainerdConfigPatches {
+		at := fmt.Sprintf("containerdConfigPatches[%d]", i)
+		if err := patch.CheckTOML(text); err != nil && !c.Broken(at) {
+			c.Fault(at, "is no TOML: %s", bare(err))
+		}
+	}
+	for i, text := range c.c.ContainerdConfigPatchesJSON6902 {
+		at := fmt.Sprintf("containerdConfigPatchesJSON6902[%d]", i)
+		if err := patch.CheckOps(text); err != nil && !c.Broken(at) {
+			c.Fault(at, "%s", bare(err))
+		}
+	}
+}
+
+func (c checker) kubeadm(prefix string, merges []string, ops []PatchJSON6902) {
+	for i, text := range merges {
+		at := fmt.Sprintf("%skubeadmConfigPatches[%d]", prefix, i)
+		if c.Broken(at) {
+			continue
+		}
+		parsed, err := patch.ParseMerge(text)
+		if err != nil {
+			c.Fault(at, "%s", bare(err))
+		}
+		for _, m := range parsed {
+			c.target(at, m.Kind)
+		}
+	}
+	for i, p := range ops {
+		at := fmt.Sprintf("%skubeadmConfigPatchesJSON6902[%d]", prefix, i)
+		if c.Broken(at) {
+			continue
+		}
+		if p.Group != "" && p.Version == "" {
+			c.Fault(at+".version", "is missing: the group %s has several", p.Group)
+		}
+		if _, err := patch.ParseJSON6902(p.Group, p.Version, p.Kind, p.Patch); err != nil {
+			c.Fault(at+".patch", "%s", bare(err))
+		}
+		c.target(at+".kind", p.Kind)
+	}
+}
+
+// target warns of a patch that changes nothing. kind takes it silently, so it is no
+// fault.
+func (c checker) target(at, kind string) {
+	if !slices.Contains(kubeadmKinds(), kind) {
+		c.warn(at, "the patch changes nothing: there is no document of kind %s; there are %s", kind, strings.Join(kubeadmKinds(), ", "))
+	}
+}
+
+// bare is an error's text without its kind, which Faults have anyway, on one line.
+func bare(err error) string {
+	text := strings.TrimSuffix(err.Error(), ": "+errs.Invalid.Error())
+	if errors.Is(err, errs.Invalid) {
+		text = strings.TrimPrefix(text, errs.Invalid.Error()+": ")
+	}
+	return strings.Join(strings.Fields(text), " ")
+}

@@ -1,0 +1,155 @@
+package kubeadm
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/patch"
+)
+
+// TestConfigurationIsThatOfKind: for each example and node, the documents that kind
+// v0.33 writes (testdata/kind: facts that were written down once) are those that we make,
+// but for what meant lists.
+func TestConfigurationIsThatOfKind(t *testing.T) {
+	files, err := filepath.Glob("../testdata/examples/*.yaml")
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d examples: %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := config.Load(file, text, config.Options{Dir: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for version, nodes := range factsOf(t, file) {
+				for i, n := range c.Nodes {
+					want := nodes[c.ContainerName(n)]["/kind/kubeadm.conf"]
+					compare(t, version+", "+n.Name, want, node(c, i, version), len(c.Nodes) == 1)
+				}
+			}
+		})
+	}
+}
+
+// factsOf is, by version and node, the files that kind wrote.
+func factsOf(t *testing.T, example string) map[string]map[string]map[string]string {
+	t.Helper()
+	raw, err := os.ReadFile("../testdata/kind/" + strings.TrimSuffix(filepath.Base(example), ".yaml") + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var facts struct {
+		Files map[string]map[string]map[string]string
+	}
+	if err := json.Unmarshal(raw, &facts); err != nil || len(facts.Files) < 2 {
+		t.Fatalf("%d versions: %v", len(facts.Files), err)
+	}
+	return facts.Files
+}
+
+// node is the i-th node as kind was shown it.
+func node(c *config.Cluster, i int, version string) Node {
+	entrance := c.BalancerName()
+	if !c.HasBalancer() {
+		for _, n := range c.Nodes {
+			if n.Role == config.ControlPlane {
+				entrance = c.ContainerName(n)
+			}
+		}
+	}
+	return Node{
+		Cluster: c, Node: c.Nodes[i], Version: version, Engine: "podman", Endpoint: entrance + ":6443",
+		IPv4:      netip.MustParseAddr(fmt.Sprintf("10.89.0.%d", i+2)),
+		IPv6:      netip.MustParseAddr(fmt.Sprintf("fc00:f853:ccd:e793::%d", i+2)),
+		CRISocket: ContainerdSocket, Token: "abcdef.0123456789abcdef",
+	}
+}
+
+func compare(t *testing.T, what, kinds string, n Node, single bool) {
+	t.Helper()
+	made, err := Config(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := parse(t, kinds), parse(t, made)
+	for _, doc := range got {
+		meant(doc, single)
+	}
+	for _, doc := range want {
+		// A mapping with nothing in it is no different from none.
+		if scheduler, ok := doc["scheduler"].(map[string]any); ok && scheduler["extraArgs"] == nil {
+			delete(scheduler, "extraArgs")
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: kind's (-) and ours (+):\n%s", what, diff)
+	}
+}
+
+// meant takes the differences away that the documents' comments tell of.
+func meant(doc patch.Doc, single bool) {
+	switch doc["kind"] {
+	case "ClusterConfiguration":
+		server := doc["apiServer"].(map[string]any)
+		if names := server["certSANs"].([]any); len(names) > 3 && names[1] == "0.0.0.0" {
+			server["certSANs"] = names[:2]
+		}
+	case "InitConfiguration":
+		registration := doc["nodeRegistration"].(map[string]any)
+		if taints, ok := registration["taints"].([]any); ok && single && len(taints) == 0 {
+			delete(registration, "taints")
+		}
+	case "KubeletConfiguration":
+		if doc["failCgroupV1"] == false {
+			delete(doc, "failCgroupV1")
+		}
+	}
+}
+
+func parse(t *testing.T, text string) []patch.Doc {
+	t.Helper()
+	docs, err := patch.Parse(text)
+	if err != nil || len(docs) < 4 {
+		t.Fatalf("%d documents: %v\n%s", len(docs), err, text)
+	}
+	return docs
+}
+
+// TestContainerdConfigurationIsThatOfKind: patches of containerd's file, too.
+func TestContainerdConfigurationIsThatOfKind(t *testing.T) {
+	const before = "version = 3\n[plugins.'io.containerd.cri.v1.images']\n  snapshotter = 'overlayfs'\n"
+	for _, name := range []string{"containerd", "registry-certificates"} {
+		file := "../testdata/examples/" + name + ".yaml"
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(file, text, config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := patch.TOML(before, c.ContainerdConfigPatches, c.ContainerdConfigPatchesJSON6902)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := patch.TOML(factsOf(t, file)["v1.37.0"]["kind-control-plane"]["/etc/containerd/config.toml"], nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: kind's (-) and ours (+):\n%s", name, diff)
+		}
+	}
+}

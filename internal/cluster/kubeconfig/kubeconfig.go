@@ -1,0 +1,83 @@
+// Package kubeconfig keeps clusters in kubeconfig files: it merges one in, and takes it
+// out again, in the files that kubectl would use, under kubectl's locks. It knows
+// clusters by the name of their context only, which is the name of their cluster
+// and user entries, too.
+package kubeconfig
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// FromAdmin makes the kubeconfig of one cluster from kubeadm's admin.conf. All
+// entries get the name. server is the API's URL; empty keeps the one that nodes use.
+func FromAdmin(admin []byte, name, server string) (*api.Config, error) {
+	from, err := clientcmd.Load(admin)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the cluster's admin.conf: %w: %w", errs.Invalid, err)
+	}
+	if len(from.Clusters) != 1 || len(from.AuthInfos) != 1 || len(from.Contexts) != 1 {
+		return nil, fmt.Errorf("cannot use the cluster's admin.conf: it has %d clusters, %d users and %d contexts; want one of each: %w",
+			len(from.Clusters), len(from.AuthInfos), len(from.Contexts), errs.Invalid)
+	}
+	config := api.NewConfig()
+	config.CurrentContext = name
+	for _, cluster := range from.Clusters {
+		if server != "" {
+			cluster.Server = server
+		}
+		config.Clusters[name] = cluster
+	}
+	for _, user := range from.AuthInfos {
+		config.AuthInfos[name] = user
+	}
+	for _, context := range from.Contexts {
+		context.Cluster, context.AuthInfo = name, name
+		config.Contexts[name] = context
+	}
+	return config, nil
+}
+
+// Server is the URL of an API that listens on an address of the host. Where that is
+// all addresses, clients on the host use loopback: the certificate is for it, too.
+func Server(address string, port int) string {
+	if ip, err := netip.ParseAddr(address); err == nil && ip.IsUnspecified() {
+		address = "127.0.0.1"
+		if ip.Is6() {
+			address = "::1"
+		}
+	}
+	return "https://" + net.JoinHostPort(address, strconv.Itoa(port))
+}
+
+// Render writes a kubeconfig as YAML.
+func Render(config *api.Config) ([]byte, error) {
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot write kubeconfig: %w", err)
+	}
+	return text, nil
+}
+
+// holds tells whether a file has anything of the name.
+func holds(config *api.Config, name string) bool {
+	return config.Clusters[name] != nil || config.AuthInfos[name] != nil || config.Contexts[name] != nil || config.CurrentContext == name
+}
+
+// drop takes the name's entries out of a file; contexts of others stay as they are,
+// even those that use them.
+func drop(config *api.Config, name string) {
+	delete(config.Clusters, name)
+	delete(config.AuthInfos, name)
+	delete(config.Contexts, name)
+	if config.CurrentContext == name {
+		config.CurrentContext = ""
+	}
+}

@@ -1,0 +1,68 @@
+package kubeconfig
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// write replaces a file as a whole, so that no reader and no crash sees half of it.
+// A link stays a link, and owner and permissions stay; a new file is the user's only.
+func write(file string, config *api.Config) error {
+	text, err := Render(config)
+	if err != nil {
+		return err
+	}
+	if err := replace(file, text); err != nil {
+		return fmt.Errorf("cannot write kubeconfig %s: %w", file, err)
+	}
+	return nil
+}
+
+func replace(file string, text []byte) error {
+	if target, err := filepath.EvalSymlinks(file); err == nil {
+		file = target
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name()) // nothing, once it has the file's name
+	err = fill(temp, file, text)
+	if err = errors.Join(err, temp.Close()); err != nil {
+		return err
+	}
+	err = os.Rename(temp.Name(), file)
+	if errors.Is(err, syscall.EBUSY) {
+		// The file is a mount of its own, as in a container: it cannot be replaced.
+		return os.WriteFile(file, text, 0o600)
+	}
+	return err
+}
+
+// fill writes the text and makes temp's owner and permissions those of the file.
+func fill(temp *os.File, file string, text []byte) error {
+	info, err := os.Stat(file)
+	if err == nil {
+		if err := temp.Chmod(info.Mode().Perm()); err != nil {
+			return err
+		}
+		// Only root can give a file away, and only root meets files of others here.
+		if owner, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+			if err := temp.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := temp.Write(text); err != nil {
+		return err
+	}
+	return temp.Sync()
+}

@@ -1,0 +1,60 @@
+package plan
+
+import (
+	"strings"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+)
+
+// environment is what every container of a cluster has in its environment.
+func environment(c *config.Cluster, h Host) map[string]string {
+	env := proxies(c, h)
+	// systemd goes by it.
+	switch h.Engine {
+	case "podman":
+		env["container"] = "podman"
+	case "berth":
+		env["container"] = "oci"
+	default:
+		env["container"] = "docker"
+	}
+	if search := c.Networking.DNSSearch; search != nil {
+		env["KIND_DNS_SEARCH"] = strings.Join(*search, " ")
+	}
+	return env
+}
+
+// proxies are the proxy variables of the host. What is inside of the cluster is
+// reached without a proxy: its subnets, its nodes, its services as DNS names them.
+func proxies(c *config.Cluster, h Host) map[string]string {
+	env := map[string]string{}
+	set := func(name, value string) {
+		env[name], env[strings.ToLower(name)] = value, value
+	}
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
+		value := h.Env[name]
+		if value == "" {
+			value = h.Env[strings.ToLower(name)]
+		}
+		if value != "" {
+			set(name, value)
+		}
+	}
+	if len(env) == 0 {
+		return env
+	}
+	direct := append([]string(nil), h.Subnets...)
+	if own := env["NO_PROXY"]; own != "" {
+		direct = append(direct, own)
+	}
+	direct = append(direct, c.Networking.ServiceSubnet, c.Networking.PodSubnet)
+	for _, n := range c.Nodes {
+		direct = append(direct, c.ContainerName(n))
+	}
+	if c.HasBalancer() {
+		direct = append(direct, c.BalancerName())
+	}
+	direct = append(direct, ".svc", ".svc.cluster", ".svc.cluster.local")
+	set("NO_PROXY", strings.Join(direct, ","))
+	return env
+}

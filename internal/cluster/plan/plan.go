@@ -1,0 +1,297 @@
+// Package plan says which containers a cluster is made of: a pure function of the
+// description and of what is known of the host, in words that every container engine
+// understands. It starts nothing.
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+)
+
+// Labels of containers. Those of kind are there too, so that what looks for kind's
+// nodes finds these; berth itself goes by its own.
+const (
+	LabelCluster     = "run.berth.cluster"
+	LabelRole        = "run.berth.role"
+	LabelContext     = "run.berth.context" // of the kubeconfig; no description is at hand when a cluster is deleted
+	LabelPool        = "run.berth.pool"
+	LabelDigest      = "run.berth.digest"
+	LabelKindCluster = "io.x-k8s.kind.cluster"
+	LabelKindRole    = "io.x-k8s.kind.role"
+)
+
+// APIPort is the port of the API inside of nodes and of the load balancer.
+const APIPort = 6443
+
+// DefaultNetwork is the network of the container engine that nodes are on. It is
+// kind's, since scripts connect registries and clients to it by that name.
+const DefaultNetwork = "kind"
+
+// Host is what a plan needs to know of where it is carried out.
+type Host struct {
+	// Engine is podman, docker, nerdctl or berth.
+	Engine string
+	// Network is the engine's network; empty is DefaultNetwork.
+	Network string
+	// Subnets are the CIDRs of that network. They are needed where a proxy is set.
+	Subnets []string
+	// Env is the environment: proxies, and what is passed on to nodes. An engine
+	// that knows proxies of its own adds them first, where the environment has none.
+	Env map[string]string
+}
+
+// Plan is the containers of a cluster.
+type Plan struct {
+	Cluster string `json:"cluster"`
+	// Context is the name of the cluster in kubeconfig files.
+	Context string `json:"context"`
+	Network string `json:"network"`
+	// Endpoint is the API's host and port as nodes see it.
+	Endpoint string `json:"endpoint"`
+	// Containers come in the order in which they are to be made: the load balancer, if
+	// there is one, then the nodes as they are described. The first control plane is
+	// the one that the cluster begins with.
+	Containers []Container `json:"containers"`
+}
+
+// Container is one container. Each is detached, has a terminal, a cgroup namespace of
+// its own, and its name as host name.
+type Container struct {
+	Name string      `json:"name"`
+	Role config.Role `json:"role"`
+	Pool string      `json:"pool,omitempty"`
+	// Image is as the description has it. The load balancer has that of the first
+	// control plane, and runs another command in it.
+	Image      string            `json:"image"`
+	Labels     map[string]string `json:"labels"`
+	Env        map[string]string `json:"env"`
+	Sysctls    map[string]string `json:"sysctls,omitempty"`
+	Privileged bool              `json:"privileged"`
+	Tmpfs      []string          `json:"tmpfs,omitempty"`
+	// Volumes are made before the container and removed with it.
+	Volumes []Volume `json:"volumes,omitempty"`
+	Mounts  []Mount  `json:"mounts,omitempty"`
+	Ports   []Port   `json:"ports,omitempty"`
+}
+
+// Volume is a volume of the engine that belongs to one container.
+type Volume struct {
+	Name   string `json:"name"`
+	Target string `json:"target"`
+	// Options are those of the mount.
+	Options []string `json:"options"`
+}
+
+// Mount is a path of the host in a container.
+type Mount struct {
+	Source      string             `json:"source"`
+	Target      string             `json:"target"`
+	ReadOnly    bool               `json:"readOnly,omitempty"`
+	Relabel     bool               `json:"relabel,omitempty"`
+	Propagation config.Propagation `json:"propagation"`
+}
+
+// Port is a port of the host that leads to a container.
+type Port struct {
+	Listen string `json:"listen"`
+	// Host is the port, config.FreePort until PickPorts, or config.EnginePort.
+	Host      int             `json:"host"`
+	Container int             `json:"container"`
+	Protocol  config.Protocol `json:"protocol"`
+	// Field is where the description says it, for errors; "" where it does not.
+	Field string `json:"-"`
+}
+
+// ContextName is the name of a cluster in kubeconfig files. Whoever has a file of
+// kind's has scripts that know kind's name; all others can tell the two tools apart.
+func ContextName(c *config.Cluster) string {
+	if c.FromKind {
+		return "kind-" + c.Name
+	}
+	return "berth-" + c.Name
+}
+
+// Make plans a cluster.
+func Make(c *config.Cluster, h Host) *Plan {
+	p := &Plan{Cluster: c.Name, Context: ContextName(c), Network: h.Network}
+	if p.Network == "" {
+		p.Network = DefaultNetwork
+	}
+	shared := environment(c, h)
+	if c.HasBalancer() {
+		p.Containers = append(p.Containers, balancer(c, shared))
+	}
+	for i, n := range c.Nodes {
+		p.Containers = append(p.Containers, node(c, n, i, h, shared))
+	}
+	p.Endpoint = fmt.Sprintf("%s:%d", p.entrance().Name, APIPort)
+	for i := range p.Containers {
+		p.Containers[i].label(c)
+	}
+	return p
+}
+
+// entrance is the container through which the API is reached.
+func (p *Plan) entrance() Container {
+	for _, c := range p.Containers {
+		if c.Role == config.BalancerRole || c.Role == config.ControlPlane {
+			return c // the balancer comes first
+		}
+	}
+	return Container{}
+}
+
+// Entrance is the container, and the port of it, through which the API is reached
+// from the host.
+func (p *Plan) Entrance() (Container, Port) {
+	c := p.entrance()
+	for _, port := range c.Ports {
+		if port.Container == APIPort && port.Field == apiField {
+			return c, port
+		}
+	}
+	return c, Port{}
+}
+
+// apiField is what the description says of the API's port.
+const apiField = "networking.apiServerPort"
+
+// balancer plans the container that spreads the API over the control planes.
+func balancer(c *config.Cluster, shared map[string]string) Container {
+	image := ""
+	for _, n := range c.Nodes {
+		if n.Role == config.ControlPlane {
+			image = n.Image
+			break
+		}
+	}
+	return Container{
+		Name: c.BalancerName(), Role: config.BalancerRole, Image: image,
+		Env: maps.Clone(shared), Sysctls: sysctls(c),
+		Ports: []Port{{
+			Listen: c.Networking.APIServerAddress, Host: c.Networking.APIServerPort,
+			Container: APIPort, Protocol: config.TCP, Field: apiField,
+		}},
+	}
+}
+
+// node plans the container of a node; i is its place in the description.
+func node(c *config.Cluster, n config.Node, i int, h Host, shared map[string]string) Container {
+	made := Container{
+		Name: c.ContainerName(n), Role: n.Role, Pool: n.Pool, Image: n.Image,
+		// A container runtime in a container needs what only privilege gives: mounts,
+		// devices, all of /proc and /sys.
+		Privileged: true,
+		Env:        maps.Clone(shared), Sysctls: sysctls(c),
+	}
+	made.storage(n)
+	made.Ports = ports(c, n, i)
+	if value, ok := h.Env["KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER"]; ok {
+		made.Env["KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER"] = value
+	}
+	if n.Role == config.ControlPlane {
+		made.Env["KUBECONFIG"] = "/etc/kubernetes/admin.conf"
+	}
+	return made
+}
+
+// storage plans the mounts of a node. What the description mounts takes the place of
+// what would be there otherwise.
+func (c *Container) storage(n config.Node) {
+	taken := map[string]bool{}
+	for _, m := range n.ExtraMounts {
+		taken[path.Clean(m.ContainerPath)] = true
+	}
+	for _, target := range []string{"/tmp", "/run"} {
+		if !taken[target] {
+			c.Tmpfs = append(c.Tmpfs, target)
+		}
+	}
+	if !taken["/var"] {
+		// Images and pods on a volume: an overlay on the container's own overlay would
+		// be refused, and slow where it is not.
+		c.Volumes = append(c.Volumes, Volume{Name: c.Name + "-var", Target: "/var", Options: []string{"suid", "exec", "dev"}})
+	}
+	if !taken["/lib/modules"] {
+		c.Mounts = append(c.Mounts, Mount{Source: "/lib/modules", Target: "/lib/modules", ReadOnly: true, Propagation: config.PropagateNone})
+	}
+	for _, m := range n.ExtraMounts {
+		c.Mounts = append(c.Mounts, Mount{
+			Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly, Relabel: m.SELinuxRelabel, Propagation: m.Propagation,
+		})
+	}
+}
+
+// ports plans the ports of a node.
+func ports(c *config.Cluster, n config.Node, i int) []Port {
+	everywhere := "0.0.0.0"
+	if c.Networking.IPFamily == config.IPv6 {
+		everywhere = "::"
+	}
+	var all []Port
+	for j, m := range n.ExtraPortMappings {
+		field := fmt.Sprintf("nodes[%d].extraPortMappings[%d]", i, j)
+		if n.Pool != "" {
+			field = fmt.Sprintf("extraPortMappings[%d] of pool %s", j, n.Pool)
+		}
+		port := Port{Listen: m.ListenAddress, Host: m.HostPort, Container: m.ContainerPort, Protocol: m.Protocol, Field: field}
+		if port.Listen == "" {
+			port.Listen = everywhere
+		}
+		all = append(all, port)
+	}
+	if n.Role != config.ControlPlane {
+		return all
+	}
+	api := Port{Listen: c.Networking.APIServerAddress, Host: c.Networking.APIServerPort, Container: APIPort, Protocol: config.TCP, Field: apiField}
+	if c.HasBalancer() {
+		// The balancer has the API's port; these are for nobody but this host.
+		api = Port{Listen: "127.0.0.1", Host: config.FreePort, Container: APIPort, Protocol: config.TCP}
+		if c.Networking.IPFamily == config.IPv6 {
+			api.Listen = "::1"
+		}
+	}
+	return append(all, api)
+}
+
+// sysctls turns IPv6 on, which engines turn off in containers.
+func sysctls(c *config.Cluster) map[string]string {
+	if !c.Networking.HasIPv6() {
+		return nil
+	}
+	return map[string]string{"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.all.forwarding": "1"}
+}
+
+// label gives a container its labels.
+func (c *Container) label(of *config.Cluster) {
+	c.Labels = map[string]string{
+		LabelCluster: of.Name, LabelRole: string(c.Role), LabelContext: ContextName(of),
+		LabelKindCluster: of.Name, LabelKindRole: string(c.Role),
+	}
+	if c.Pool != "" {
+		c.Labels[LabelPool] = c.Pool
+	}
+	c.Labels[LabelDigest] = c.digest()
+}
+
+// digest is the same for containers that need not be made anew to become each other.
+// What is reached without a proxy does not count: it names every node, and one more
+// node is no reason to replace the others.
+func (c Container) digest() string {
+	c.Env = maps.Clone(c.Env)
+	delete(c.Env, "NO_PROXY")
+	delete(c.Env, "no_proxy")
+	text, err := json.Marshal(c)
+	if err != nil {
+		// A Container is made of strings and numbers.
+		panic(fmt.Sprintf("container %s has no JSON form: %v", c.Name, err))
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}

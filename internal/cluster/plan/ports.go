@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// PickPorts chooses a free port of this host for each that is config.FreePort, and
+// makes sure that the others are free. Until release is called they stay taken, so
+// that nobody else gets them: call it just before the containers are made. It makes
+// sense only where the engine is on this host.
+func (p *Plan) PickPorts(ctx context.Context) (release func(), err error) {
+	var taken []io.Closer
+	release = func() {
+		for _, t := range taken {
+			t.Close()
+		}
+	}
+	for i := range p.Containers {
+		c := &p.Containers[i]
+		for j := range c.Ports {
+			port := &c.Ports[j]
+			if port.Host == config.EnginePort {
+				continue
+			}
+			held, number, err := take(ctx, *port)
+			switch {
+			case err == nil:
+				port.Host = number
+				taken = append(taken, held)
+			case port.Host == config.FreePort:
+				release()
+				return nil, fmt.Errorf("failed to get random host port for port mapping: %s, %s: %w", c.Name, port.Field, err)
+			case errors.Is(err, syscall.EADDRINUSE):
+				release()
+				return nil, fmt.Errorf("port %s/%s of %s is in use on this host; choose another in %s: %w",
+					net.JoinHostPort(port.Listen, strconv.Itoa(port.Host)), port.Protocol, c.Name, port.Field, errs.Exists)
+			}
+			// Any other error is for the engine to meet: it may have the privilege that a
+			// port below 1024 needs, and we may not.
+		}
+	}
+	return release, nil
+}
+
+// take listens on a port. The standard library has no SCTP; a port that is free for
+// TCP is as good a guess as any.
+func take(ctx context.Context, port Port) (io.Closer, int, error) {
+	var lc net.ListenConfig
+	address := net.JoinHostPort(port.Listen, strconv.Itoa(port.Host))
+	// "tcp" alone would take 0.0.0.0 for both families.
+	family := "6"
+	if ip, err := netip.ParseAddr(port.Listen); err == nil && ip.Is4() {
+		family = "4"
+	}
+	if port.Protocol == config.UDP {
+		conn, err := lc.ListenPacket(ctx, "udp"+family, address)
+		if err != nil {
+			return nil, 0, err
+		}
+		return conn, portOf(conn.LocalAddr()), nil
+	}
+	listener, err := lc.Listen(ctx, "tcp"+family, address)
+	if err != nil {
+		return nil, 0, err
+	}
+	return listener, portOf(listener.Addr()), nil
+}
+
+func portOf(addr net.Addr) int {
+	switch addr := addr.(type) {
+	case *net.TCPAddr:
+		return addr.Port
+	case *net.UDPAddr:
+		return addr.Port
+	}
+	return 0
+}

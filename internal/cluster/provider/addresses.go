@@ -1,0 +1,98 @@
+package provider
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// addresses chooses addresses that stay a container's when it or the host starts
+// again: for each spec, of each family of the network that can have them, the lowest
+// that nobody has in the upper half of the subnet. Engines give out the lower half first.
+func (e *Engine) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip.Addr, error) {
+	chosen := make([][]netip.Addr, len(specs))
+	if !n.StableV4 && !n.StableV6 {
+		return chosen, nil
+	}
+	taken, err := e.taken(ctx, n.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, subnet := range n.Subnets {
+		if subnet.Addr().Is4() && !n.StableV4 || subnet.Addr().Is6() && !n.StableV6 {
+			continue
+		}
+		if len(chosen) > 0 && slices.ContainsFunc(chosen[0], func(a netip.Addr) bool { return a.Is4() == subnet.Addr().Is4() }) {
+			continue // one of a family is all that engines take
+		}
+		address := middle(subnet)
+		for i := range specs {
+			for taken[address] {
+				address = address.Next()
+			}
+			// The last one of IPv4 is for broadcasts.
+			if next := address.Next(); !subnet.Contains(address) || address.Is4() && !subnet.Contains(next) {
+				return nil, fmt.Errorf("the network %s has no free address in %s for %s: %w", n.Name, subnet, specs[i].Name, errs.Exhausted)
+			}
+			chosen[i] = append(chosen[i], address)
+			address = address.Next()
+		}
+	}
+	return chosen, nil
+}
+
+// middle is the first address of the upper half of a subnet; of a large one, of the
+// upper half of its first 256.
+func middle(subnet netip.Prefix) netip.Addr {
+	host := subnet.Addr().BitLen() - subnet.Bits()
+	bytes := subnet.Masked().Addr().AsSlice()
+	if bit := min(host, 8) - 1; bit >= 0 {
+		bytes[len(bytes)-1] |= 1 << bit
+	}
+	address, ok := netip.AddrFromSlice(bytes)
+	if !ok {
+		return subnet.Addr()
+	}
+	if address.Is4() && host >= 16 {
+		// docker counts up from the beginning of a /16: 172.18.128.1 is far away.
+		bytes[len(bytes)-2] |= 1 << 7
+		bytes[len(bytes)-1] = 1
+		address, _ = netip.AddrFromSlice(bytes)
+	}
+	return address
+}
+
+// taken are the addresses of all containers on a network, and those that stopped
+// containers of ours will have.
+func (e *Engine) taken(ctx context.Context, network string) (map[netip.Addr]bool, error) {
+	found, err := e.nodes(ctx, "network="+network)
+	if err != nil {
+		return nil, err
+	}
+	ours, err := e.nodes(ctx, "label="+LabelAddresses)
+	if err != nil {
+		return nil, err
+	}
+	taken := map[netip.Addr]bool{}
+	for _, node := range append(found, ours...) {
+		for _, a := range append(labelled(node.Labels), node.IPv4, node.IPv6) {
+			taken[a] = true
+		}
+	}
+	return taken, nil
+}
+
+// labelled are the addresses of LabelAddresses.
+func labelled(labels map[string]string) []netip.Addr {
+	var all []netip.Addr
+	for text := range strings.SplitSeq(labels[LabelAddresses], ",") {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}

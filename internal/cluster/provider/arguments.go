@@ -1,0 +1,158 @@
+package provider
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// runArgs is the call that makes and starts a container.
+func (e *Engine) runArgs(spec Spec, network string, addresses []netip.Addr, attempt string) ([]string, error) {
+	args := []string{"run", "--name", spec.Name, "--hostname", spec.Name, "--detach", "--tty", "--net", network, "--restart=" + e.restart}
+	args = append(args, e.flags...)
+	if spec.Privileged {
+		args = append(append(args, "--privileged"), e.guest...)
+	}
+	if spec.Command == nil {
+		// What systemd halts on; images of nodes say it themselves, others may not.
+		args = append(args, "--stop-signal", "SIGRTMIN+3")
+	}
+	if e.remap && e.facts.UserRemap {
+		args = append(args, "--userns=host")
+	}
+	labels := maps.Clone(spec.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[LabelAttempt] = attempt
+	if len(addresses) > 0 {
+		var texts []string
+		for _, a := range addresses {
+			texts = append(texts, a.String())
+			flag := "--ip6"
+			if a.Is4() {
+				flag = "--ip"
+			}
+			args = append(args, flag, a.String())
+		}
+		labels[LabelAddresses] = strings.Join(texts, ",")
+	}
+	args = pairs(args, "--label", labels)
+	args = pairs(args, "-e", spec.Env)
+	args = pairs(args, "--sysctl", spec.Sysctls)
+	args, err := e.storageArgs(args, spec.Container)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range spec.Ports {
+		args = append(args, "--publish="+e.publish(p))
+	}
+	image := e.imageName(spec.Image)
+	if len(spec.Command) == 0 {
+		return append(args, image), nil
+	}
+	args = append(args, "--entrypoint", spec.Command[0], image)
+	return append(args, spec.Command[1:]...), nil
+}
+
+// storageArgs are mounts: those of the plan, and what this engine's storage needs.
+func (e *Engine) storageArgs(args []string, c plan.Container) ([]string, error) {
+	for _, target := range c.Tmpfs {
+		args = append(args, "--tmpfs", target)
+	}
+	for _, v := range c.Volumes {
+		volume := v.Name + ":" + v.Target
+		if e.volumeOptions && len(v.Options) > 0 {
+			volume += ":" + strings.Join(v.Options, ",")
+		}
+		args = append(args, "--volume", volume)
+	}
+	for _, m := range c.Mounts {
+		volume, err := bind(m)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--volume", volume)
+	}
+	if !c.Privileged {
+		return args, nil
+	}
+	if e.mapper && e.facts.mapped() && (e.rootlessMapper || !e.facts.Rootless) {
+		args = append(args, "--volume", "/dev/mapper:/dev/mapper")
+	}
+	if e.facts.Rootless {
+		// For fuse-overlayfs: overlay in a user namespace works on newer kernels only.
+		args = append(args, "--device", "/dev/fuse")
+	}
+	return args, nil
+}
+
+// bind is a mount of a path of the host.
+func bind(m plan.Mount) (string, error) {
+	if strings.Contains(m.Source, ":") || strings.Contains(m.Target, ":") {
+		return "", fmt.Errorf("cannot mount %q at %q: container engines take no path with a colon: %w", m.Source, m.Target, errs.Invalid)
+	}
+	var options []string
+	if m.ReadOnly {
+		options = append(options, "ro")
+	}
+	if m.Relabel {
+		options = append(options, "Z")
+	}
+	switch m.Propagation {
+	case config.PropagateBidirectional:
+		options = append(options, "rshared")
+	case config.PropagateHostToContainer:
+		options = append(options, "rslave")
+	}
+	volume := m.Source + ":" + m.Target
+	if len(options) > 0 {
+		volume += ":" + strings.Join(options, ",")
+	}
+	return volume, nil
+}
+
+// publish is a port, as in 127.0.0.1:8080:80/tcp.
+func (e *Engine) publish(p plan.Port) string {
+	host := strconv.Itoa(p.Host)
+	if p.Host == config.EnginePort || p.Host == config.FreePort {
+		host = e.anyPort
+	}
+	return fmt.Sprintf("%s:%d/%s", net.JoinHostPort(p.Listen, host), p.Container, strings.ToLower(string(p.Protocol)))
+}
+
+// pairs adds a flag for each entry, sorted.
+func pairs(args []string, flag string, entries map[string]string) []string {
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		args = append(args, flag, key+"="+entries[key])
+	}
+	return args
+}
+
+// qualified is an image's name as podman takes it: with a registry, which is docker's
+// where none is given, and without a tag where there is a digest.
+func qualified(image string) string {
+	name, digest, found := strings.Cut(image, "@")
+	if i := strings.LastIndex(name, ":"); found && i > strings.LastIndex(name, "/") {
+		name = name[:i]
+	}
+	registry, _, slash := strings.Cut(name, "/")
+	switch {
+	case !slash:
+		name = "docker.io/library/" + name
+	case !strings.ContainsAny(registry, ".:") && registry != "localhost":
+		name = "docker.io/" + name
+	}
+	if found {
+		name += "@" + digest
+	}
+	return name
+}

@@ -1,0 +1,136 @@
+// Package command runs the command line tool of a container engine. It knows how tools
+// are called, cancelled and quoted in errors, and nothing of what they do.
+package command
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// grace is how long a tool that is told to end may take to tidy up.
+const grace = 10 * time.Second
+
+// Call is one call of a tool.
+type Call struct {
+	// Args are those after the tool's name.
+	Args []string
+	// Stdin is nil for none.
+	Stdin io.Reader
+	// Stdout and Stderr get what the tool writes while it runs. nil is nowhere; an
+	// error quotes the last lines of both all the same.
+	Stdout, Stderr io.Writer
+	// Guest: what is written comes from a program in a container, so that nothing can
+	// be told from it of what the engine means.
+	Guest bool
+}
+
+// Runner runs calls. It returns nil when the tool ended with status 0, an *Error when
+// it ran and failed, and an error with the context's cause when that ended first.
+// It must be safe for concurrent use.
+type Runner interface {
+	Run(ctx context.Context, c Call) error
+}
+
+// Tool is a program of this host, and a Runner.
+type Tool struct {
+	// Name is that of the program, looked for in PATH.
+	Name string
+	// Trace is told each call before it is made; nil is nobody.
+	Trace func(tool string, args []string)
+}
+
+// Run runs the program in a process group of its own: Ctrl-C in a terminal reaches us,
+// and we end what is being done in order.
+func (t Tool) Run(ctx context.Context, c Call) error {
+	if t.Trace != nil {
+		t.Trace(t.Name, c.Args)
+	}
+	var out, errs tail
+	cmd := exec.CommandContext(ctx, t.Name, c.Args...)
+	cmd.Stdin = c.Stdin
+	cmd.Stdout, cmd.Stderr = tee(&out, c.Stdout), tee(&errs, c.Stderr)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = grace
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	lines := errs.lines()
+	if len(lines) == 0 {
+		lines = out.lines()
+	}
+	return Failed(t.Name, c, lines, err)
+}
+
+// Output is what a call writes to standard output.
+func Output(ctx context.Context, r Runner, args ...string) ([]byte, error) {
+	var out bytes.Buffer
+	err := r.Run(ctx, Call{Args: args, Stdout: &out})
+	return out.Bytes(), err
+}
+
+// Words is Output, word by word: for lists of names.
+func Words(ctx context.Context, r Runner, args ...string) ([]string, error) {
+	out, err := Output(ctx, r, args...)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(out)), nil
+}
+
+// Found tells whether a program of the name is in PATH.
+func Found(name string) bool {
+	_, err := exec.LookPath(name)
+	return err == nil
+}
+
+func tee(t *tail, w io.Writer) io.Writer {
+	if w == nil {
+		return t
+	}
+	return io.MultiWriter(w, t)
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ kept []byte }
+
+const tailSize = 4096
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.kept = append(t.kept, p...)
+	if len(t.kept) > 2*tailSize {
+		t.kept = append([]byte(nil), t.kept[len(t.kept)-tailSize:]...)
+	}
+	return len(p), nil
+}
+
+// lines are the last lines that are not empty.
+func (t *tail) lines() []string {
+	var all []string
+	for line := range strings.Lines(string(t.kept)) {
+		if line = strings.TrimSpace(line); line != "" && line != "[]" {
+			all = append(all, line)
+		}
+	}
+	return all[max(0, len(all)-quoted):]
+}
+
+// Host is the environment of this process as a map.
+func Host() map[string]string {
+	env := map[string]string{}
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
+	}
+	return env
+}

@@ -1,0 +1,167 @@
+package provider
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/undo"
+)
+
+// Create makes containers. Everything that an attempt makes has its label, so that its
+// undoing needs no memory of how far it came.
+func (e *Engine) Create(ctx context.Context, r Request) (err error) {
+	if err := e.unused(ctx, r.Specs); err != nil {
+		return err
+	}
+	addresses, err := e.addresses(ctx, r.Network, r.Specs)
+	if err != nil {
+		return err
+	}
+	attempt := rand.Text()
+	var u undo.Stack
+	defer u.OnError(ctx, &err)
+	if !r.Retain {
+		u.Push("make "+e.name+" containers", func(ctx context.Context) error { return e.purge(ctx, LabelAttempt+"="+attempt) })
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if e.serial {
+		group.SetLimit(1)
+	}
+	for i, spec := range r.Specs {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := e.createOne(ctx, spec, r, addresses[i], attempt); err != nil {
+				return fmt.Errorf("cannot create %s: %w", spec.Name, err)
+			}
+			if r.Done != nil {
+				r.Done(spec.Name)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// createOne makes a container with its volumes, and waits for systemd of a node.
+func (e *Engine) createOne(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, attempt string) error {
+	args, err := e.runArgs(spec, r.Network.Name, addresses, attempt)
+	if err != nil {
+		return err
+	}
+	for _, volume := range spec.Volumes {
+		if err := e.createVolume(ctx, spec, volume, attempt); err != nil {
+			return err
+		}
+	}
+	if err := e.launch(ctx, args); err != nil {
+		return e.explain(err, spec)
+	}
+	if spec.Command != nil {
+		return nil
+	}
+	wait := r.Wait
+	if wait == 0 {
+		wait = DefaultWait
+	}
+	return e.ready(ctx, spec.Name, "", wait)
+}
+
+// runTimeout bounds the making of a container, which takes a second or two.
+const runTimeout = 2 * time.Minute
+
+// launch makes and starts a container, and is not interrupted in the middle: a podman
+// that is killed while it sets up the network never frees the container's addresses.
+func (e *Engine) launch(ctx context.Context, args []string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runTimeout)
+	defer cancel()
+	_, err := command.Output(ctx, e.run, args...)
+	return err
+}
+
+// createVolume makes a volume that is found by the container, the cluster and the
+// attempt that it is of.
+func (e *Engine) createVolume(ctx context.Context, spec Spec, volume plan.Volume, attempt string) error {
+	args := []string{
+		"volume", "create",
+		"--label", plan.LabelCluster + "=" + spec.Labels[plan.LabelCluster],
+		"--label", LabelNode + "=" + spec.Name,
+		"--label", LabelAttempt + "=" + attempt,
+		volume.Name,
+	}
+	if _, err := command.Output(ctx, e.run, args...); err != nil {
+		return fmt.Errorf("cannot make the volume %s: %w", volume.Name, err)
+	}
+	return nil
+}
+
+// unused makes sure that names are free. A volume of ours without its container is
+// what a create or delete that was killed left.
+func (e *Engine) unused(ctx context.Context, specs []Spec) error {
+	names, err := command.Words(ctx, e.run, "ps", "-a", "--format", "{{.Names}}")
+	if err != nil {
+		return fmt.Errorf("cannot list containers of %s: %w", e.name, err)
+	}
+	var taken []string
+	for _, spec := range specs {
+		if slices.Contains(names, spec.Name) {
+			taken = append(taken, spec.Name)
+		}
+	}
+	if len(taken) > 0 {
+		return fmt.Errorf("container(s) called %s exist already in %s; choose another name for the cluster, or delete them: %w", strings.Join(taken, ", "), e.name, errs.Exists)
+	}
+	volumes, err := command.Words(ctx, e.run, "volume", "ls", "-q")
+	if err != nil {
+		return fmt.Errorf("cannot list volumes of %s: %w", e.name, err)
+	}
+	for _, spec := range specs {
+		for _, v := range spec.Volumes {
+			if !slices.Contains(volumes, v.Name) {
+				continue
+			}
+			ours, err := command.Words(ctx, e.run, "volume", "ls", "-q", "--filter", "label="+LabelNode+"="+spec.Name)
+			if err != nil {
+				return fmt.Errorf("cannot list volumes of %s: %w", spec.Name, err)
+			}
+			if !slices.Contains(ours, v.Name) {
+				return fmt.Errorf("a volume called %s exists already in %s, and is not of berth; choose another name for the cluster, or %s volume rm %s: %w", v.Name, e.name, e.name, v.Name, errs.Exists)
+			}
+			if _, err := command.Output(ctx, e.run, "volume", "rm", v.Name); errs.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("cannot remove the volume %s that was left of an earlier node: %w", v.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// explain says which field is to be changed where the engine tells of a port only.
+func (e *Engine) explain(err error, spec Spec) error {
+	if !command.Says(err, "address already in use", "port is already allocated", "address already", "bind for") {
+		return err
+	}
+	var fields []string
+	for _, p := range spec.Ports {
+		if p.Field != "" && command.Says(err, fmt.Sprintf(":%d", p.Host)) {
+			fields = append(fields, p.Field)
+		}
+	}
+	if len(fields) == 0 {
+		return err
+	}
+	return fmt.Errorf("a port of the host is in use; choose another in %s: %w", strings.Join(fields, ", "), err)
+}

@@ -1,0 +1,264 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/golden"
+)
+
+const busy = `nodes:
+- role: control-plane
+- role: control-plane
+- role: worker
+  image: "example/node:1@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
+  extraMounts:
+  - {hostPath: /data, containerPath: /data, readOnly: true, selinuxRelabel: true, propagation: HostToContainer}
+  extraPortMappings:
+  - {containerPort: 53, hostPort: 5353, protocol: UDP, listenAddress: "::1"}
+  - {containerPort: 81, hostPort: -1}
+  - {containerPort: 82, hostPort: 82, protocol: SCTP}
+networking: {ipFamily: dual, apiServerPort: 6550}
+`
+
+// TestRunArguments: the whole call of each engine, of hosts with each oddity.
+func TestRunArguments(t *testing.T) {
+	for name, facts := range map[string]Facts{
+		"podman":          {CgroupV2: true},
+		"docker":          {},
+		"nerdctl":         {CgroupV2: true},
+		"podman-rootless": {CgroupV2: true, Rootless: true, Driver: "btrfs"},
+		"docker-rootless": {CgroupV2: true, Rootless: true, Filesystem: "xfs"},
+		"docker-remap":    {CgroupV2: true, UserRemap: true, Driver: "overlay2", Filesystem: "zfs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tool, _, _ := strings.Cut(name, "-")
+			e := engine(t, tool, newFake())
+			e.facts = facts
+			network := Network{
+				Name: "kind", StableV4: true, StableV6: e.stable6,
+				Subnets: []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16"), netip.MustParsePrefix("fc00:f853:ccd:e793::/64")},
+			}
+			specs := planned(t, e.PlanHost(network), busy)
+			addresses, err := e.addresses(t.Context(), network, specs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text strings.Builder
+			for i, spec := range specs {
+				args, err := e.runArgs(spec, "kind", addresses[i], "ATTEMPT")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, arg := range args {
+					flag := "  "
+					if strings.HasPrefix(arg, "-") || arg == "run" {
+						flag = ""
+					}
+					if !strings.HasPrefix(arg, plan.LabelDigest) {
+						text.WriteString(flag + arg + "\n")
+					}
+				}
+			}
+			golden.Check(t, "testdata/run-"+name+".txt", text.String())
+		})
+	}
+}
+
+func request(t *testing.T, e *Engine) Request {
+	t.Helper()
+	network, err := e.EnsureNetwork(t.Context(), "kind")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Request{Network: network, Specs: planned(t, e.PlanHost(network), "nodes: [{}, {}, {role: worker}]")}
+}
+
+func TestCreateAndDelete(t *testing.T) {
+	f := newFake()
+	e := engine(t, "podman", f)
+	r := request(t, e)
+	var done []string
+	r.Done = func(name string) { done = append(done, name) }
+	e.serial = true // done is not guarded
+	if err := e.Create(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if len(done) != 4 || len(f.containers) != 4 || len(f.volumes) != 3 || f.peak != 1 {
+		t.Errorf("up %v, containers %v, volumes %v, at most %d calls at once", done, f.containers, f.volumes, f.peak)
+	}
+	if logs := f.called("logs"); len(logs) != 3 {
+		t.Errorf("systemd was waited for in %v, want three nodes and not the balancer", logs)
+	}
+	nodes, err := e.List(t.Context(), "dev")
+	if err != nil || len(nodes) != 4 || nodes[0].Name != "dev-control-plane" {
+		t.Fatalf("%v, %v", nodes, err)
+	}
+	if nodes[0].IPv4 == nodes[1].IPv4 || !nodes[0].IPv4.IsValid() || !nodes[0].IPv6.IsValid() {
+		t.Errorf("addresses of stopped containers: %v, %v", nodes[0], nodes[1])
+	}
+	if other, err := e.List(t.Context(), "other"); err != nil || len(other) != 0 {
+		t.Errorf("nodes of another cluster: %v, %v", other, err)
+	}
+
+	// Once more is an error, and nothing is touched.
+	if err := e.Create(t.Context(), r); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "dev-control-plane, dev-control-plane2") {
+		t.Errorf("created twice: %v", err)
+	}
+	if len(f.containers) != 4 || len(f.volumes) != 3 {
+		t.Errorf("a second Create left %v and %v", f.containers, f.volumes)
+	}
+
+	if err := e.Delete(t.Context(), "dev-worker", "dev-absent"); err != nil || len(f.containers) != 3 || len(f.volumes) != 2 || f.volumes["dev-worker-var"] != nil {
+		t.Errorf("%v; %v and %v are left", err, f.containers, f.volumes)
+	}
+	for range 2 {
+		if err := e.DeleteCluster(t.Context(), "dev"); err != nil || len(f.containers)+len(f.volumes) != 0 {
+			t.Errorf("%v; %v and %v are left", err, f.containers, f.volumes)
+		}
+	}
+	if err := e.DeleteCluster(t.Context(), ""); !errors.Is(err, errs.Invalid) {
+		t.Errorf("no name: %v", err)
+	}
+}
+
+// TestCreateFails: at each call that changes something, and nothing is left; what is
+// not ours stays.
+func TestCreateFails(t *testing.T) {
+	for _, at := range []string{"volume create * dev-worker-var", "run --name dev-worker ", "run --name dev-external-load-balancer", "logs -f dev-control-plane2"} {
+		for _, retain := range []bool{false, true} {
+			f := newFake()
+			f.containers["other"] = map[string]string{plan.LabelCluster: "dev"}
+			f.volumes["other-var"] = map[string]string{LabelNode: "other"}
+			e := engine(t, "podman", f)
+			r := request(t, e)
+			r.Retain = retain
+			f.on = func(args []string) error {
+				start, end, _ := strings.Cut(at, "*")
+				if line := strings.Join(args, " "); strings.HasPrefix(line, start) && strings.HasSuffix(line, end) {
+					return errors.New("Error: no space left on device")
+				}
+				return nil
+			}
+			err := e.Create(t.Context(), r)
+			if err == nil || !strings.Contains(err.Error(), "no space left on device") || !strings.Contains(err.Error(), "cannot create dev-") {
+				t.Errorf("%s: %v", at, err)
+			}
+			if left := len(f.containers) + len(f.volumes); !retain && left != 2 || f.containers["other"] == nil || f.volumes["other-var"] == nil {
+				t.Errorf("%s, retain %v: %v and %v are left", at, retain, f.containers, f.volumes)
+			}
+		}
+	}
+}
+
+func TestCreateIsCancelled(t *testing.T) {
+	f := newFake()
+	f.log = "Welcome\n"
+	e := engine(t, "docker", f)
+	ctx, cancel := context.WithCancel(t.Context())
+	f.on = func(args []string) error {
+		if args[0] == "logs" {
+			cancel()
+		}
+		return nil
+	}
+	if err := e.Create(ctx, request(t, e)); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if len(f.containers)+len(f.volumes) != 0 {
+		t.Errorf("%v and %v are left", f.containers, f.volumes)
+	}
+}
+
+// TestLeftVolumes: those of a node that is gone are replaced, others are not.
+func TestLeftVolumes(t *testing.T) {
+	f := newFake()
+	f.volumes["dev-worker-var"] = map[string]string{LabelNode: "dev-worker", "old": "yes"}
+	e := engine(t, "podman", f)
+	if err := e.Create(t.Context(), request(t, e)); err != nil || f.volumes["dev-worker-var"]["old"] != "" {
+		t.Errorf("%v: %v", err, f.volumes)
+	}
+	f = newFake()
+	f.volumes["dev-worker-var"] = map[string]string{"of": "somebody"}
+	e = engine(t, "podman", f)
+	if err := e.Create(t.Context(), request(t, e)); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "podman volume rm dev-worker-var") || len(f.containers) != 0 {
+		t.Errorf("%v: %v", err, f.containers)
+	}
+}
+
+// TestNotANode: what does not reach systemd is told with what it said, and its end.
+func TestNotANode(t *testing.T) {
+	for log, wants := range map[string][]string{
+		"Welcome\n\x1b[1mno way\x1b[0m": {"20ms passed", "exited, status 1", "\n  Welcome\n  no way"},
+		"":                              {"its log is empty; is the image one of a node?"},
+		"ENDS\n":                        {"the container ended, it is exited, status 1", "\n  ENDS"},
+	} {
+		f := newFake()
+		f.log = log
+		e := engine(t, "podman", f)
+		r := request(t, e)
+		r.Wait = 20 * time.Millisecond
+		err := e.Create(t.Context(), r)
+		for _, want := range append(wants, "could not find a log line that matches") {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v; want %q", log, err, want)
+			}
+		}
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	f := newFake()
+	e := engine(t, "podman", f)
+	r := request(t, e)
+	r.Specs[0].Ports[0].Host = 36443
+	f.answers["run --name dev-external-load-balancer"] = answer{err: "Error: cannot listen on the TCP port: listen tcp4 127.0.0.1:36443: bind: address already in use", failed: true}
+	if err := e.Create(t.Context(), r); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "choose another in networking.apiServerPort") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestColonInPath(t *testing.T) {
+	_, err := bind(plan.Mount{Source: "/a:b", Target: "/c", Propagation: config.PropagateNone})
+	if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `"/a:b"`) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestStart(t *testing.T) {
+	f := newFake()
+	e := engine(t, "podman", f)
+	f.answers["container inspect a"] = answer{out: string(recorded(t, "podman-4.3-running.json"))}
+	if err := e.Start(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	// The log has earlier runs, too.
+	if got := f.called("logs"); !slices.Equal(got, []string{"logs -f --since 2026-11-20T21:53:42.881142173Z a-control-plane"}) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestQualified(t *testing.T) {
+	const digest = "@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
+	for image, want := range map[string]string{
+		"node":                            "docker.io/library/node",
+		"node:1":                          "docker.io/library/node:1",
+		"kindest/node:v1" + digest:        "docker.io/kindest/node" + digest,
+		"localhost/berth/node:latest":     "localhost/berth/node:latest",
+		"registry.example:5000/a/node:v1": "registry.example:5000/a/node:v1",
+		"registry.example:5000/a/node:v1" + digest: "registry.example:5000/a/node" + digest,
+		"registry.example:5000/node" + digest:      "registry.example:5000/node" + digest,
+	} {
+		if got := qualified(image); got != want {
+			t.Errorf("%s: %s, want %s", image, got, want)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package provider
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Engine is a Provider and Images whose containers a tool like docker's makes.
+type Engine struct {
+	dialect
+	run     command.Runner
+	facts   Facts
+	version *version.Version
+	// host is the root of this host's file system, env its environment.
+	host fs.FS
+	env  map[string]string
+	// daemon is the address of docker's daemon; "" is its default.
+	daemon string
+}
+
+var (
+	_ Provider = (*Engine)(nil)
+	_ Images   = (*Engine)(nil)
+)
+
+// Options are how an engine is found.
+type Options struct {
+	// Name is that of --provider: a tool. Empty: KIND_EXPERIMENTAL_PROVIDER of Env, and
+	// without that whichever tool is there first.
+	Name string
+	// Env is the environment of the process.
+	Env map[string]string
+	// Trace is told each call of the tool; nil is nobody.
+	Trace func(tool string, args []string)
+}
+
+// Detect chooses a tool. It is errs.Unsupported that there is none.
+func Detect(ctx context.Context, o Options) (string, error) {
+	return detect(ctx, o, func(tool string) command.Runner {
+		if !command.Found(tool) {
+			return nil
+		}
+		return command.Tool{Name: tool, Trace: o.Trace}
+	})
+}
+
+// detect has the tools that find knows; nil is an absent one.
+func detect(ctx context.Context, o Options, find func(tool string) command.Runner) (string, error) {
+	name := o.Name
+	if name == "" {
+		name = o.Env["KIND_EXPERIMENTAL_PROVIDER"]
+	}
+	if name != "" {
+		if _, err := dialectOf(name); err != nil {
+			return "", err
+		}
+		if find(name) == nil {
+			return "", fmt.Errorf("provider %s was asked for, and no program %s is in PATH: %w", name, name, errs.Unsupported)
+		}
+		return name, nil
+	}
+	var tools []string
+	for _, d := range dialects() {
+		for _, tool := range d.tools {
+			tools = append(tools, tool)
+			run := find(tool)
+			if run == nil {
+				continue
+			}
+			// podman has a package that calls itself docker; it has to be spoken to as podman.
+			out, err := command.Output(ctx, run, "--version")
+			if err == nil && bytes.HasPrefix(out, []byte(d.bannerOf(tool))) {
+				return tool, nil
+			}
+			if ctx.Err() != nil {
+				return "", err
+			}
+		}
+	}
+	return "", fmt.Errorf("failed to detect any supported node provider: none of %s is in PATH; install one of them: %w", strings.Join(tools, ", "), errs.Unsupported)
+}
+
+// bannerOf is how a tool's --version begins.
+func (d dialect) bannerOf(tool string) string {
+	if tool == "finch" {
+		return "finch version"
+	}
+	return d.banner
+}
+
+// Open asks a tool that Detect chose what it is. It is errs.Unavailable that its daemon
+// does not answer, and errs.Unsupported that it is too old.
+func Open(ctx context.Context, tool string, o Options) (*Engine, error) {
+	return open(ctx, tool, command.Tool{Name: tool, Trace: o.Trace}, os.DirFS("/"), o.Env)
+}
+
+func open(ctx context.Context, tool string, run command.Runner, host fs.FS, env map[string]string) (*Engine, error) {
+	d, err := dialectOf(tool)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{dialect: d, run: run, host: host, env: env}
+	out, err := command.Output(ctx, run, "--version")
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask %s for its version: %w", tool, err)
+	}
+	if e.version, err = readVersion(string(out)); err != nil {
+		return nil, fmt.Errorf("cannot tell the version of %s from %q: %w", tool, strings.TrimSpace(string(out)), err)
+	}
+	e.facts.Version = e.version.String()
+	// finch counts versions of its own.
+	if d.oldest != "" && tool != "finch" && e.version.LessThan(version.MustParseGeneric(d.oldest)) {
+		return nil, fmt.Errorf("%s version %q is too old, please upgrade to %q or later: %s: %w", tool, e.version, d.oldest, d.upgrade, errs.Unsupported)
+	}
+	if err := e.ask(ctx); err != nil {
+		if d.start != "" {
+			return nil, fmt.Errorf("cannot ask %s what it is; if its daemon does not run: %s: %w", tool, d.start, err)
+		}
+		return nil, fmt.Errorf("cannot ask %s what it is: %w", tool, err)
+	}
+	return e, nil
+}
+
+// readVersion finds the version in "podman version 4.3.1" or
+// "Docker version 20.10.24+dfsg1, build 297e128".
+func readVersion(text string) (*version.Version, error) {
+	for _, word := range strings.Fields(text) {
+		word = strings.TrimPrefix(strings.TrimSuffix(word, ","), "v")
+		if word != "" && word[0] >= '0' && word[0] <= '9' {
+			return version.ParseGeneric(word)
+		}
+	}
+	return nil, fmt.Errorf("no version: %w", errs.Unsupported)
+}
+
+// Name is the dialect's.
+func (e *Engine) Name() string { return e.name }
+
+// Facts are those of Open.
+func (e *Engine) Facts() Facts { return e.facts }

@@ -1,0 +1,119 @@
+package provider
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// dialect is what one engine says otherwise than the others.
+type dialect struct {
+	// name is what --provider calls it. tools are programs that speak it, in the order
+	// in which they are looked for; kind has the same names.
+	name  string
+	tools []string
+	// banner is how the output of --version begins.
+	banner string
+	// oldest is the first version that works, "" is any; upgrade is how to get it.
+	oldest, upgrade string
+	// start is the command that starts the engine's daemon; "" is that it has none.
+	start string
+	// info makes the tool tell Facts, readInfo reads them.
+	info     []string
+	readInfo func(text []byte, f *Facts) error
+
+	// flags are in every call of run; guest in that of a node, which is privileged.
+	flags, guest []string
+	// restart brings a container back when the host boots.
+	restart string
+	// rebooted is what the host needs for that to work; "" is nothing.
+	rebooted string
+	// serial: containers are made one after the other.
+	serial bool
+	// volumeOptions: a volume is mounted nodev and nosuid unless told otherwise.
+	volumeOptions bool
+	// qualify: an image's name needs its registry, and may have no tag beside a digest.
+	qualify bool
+	// anyPort is the port of the host that lets the engine pick one.
+	anyPort string
+	// remap: --userns=host where the engine remaps users.
+	remap bool
+	// mapper: /dev/mapper is mounted on file systems that kubelet measures by it;
+	// rootlessMapper: also where the engine runs as a user.
+	mapper, rootlessMapper bool
+	// save are flags that make the archive one of docker's, saveAll those for several
+	// images in one.
+	save, saveAll []string
+
+	// networkFlags are in every call that makes a network.
+	networkFlags []string
+	// mtu: a network gets the MTU of the engine's own.
+	mtu bool
+	// subnet4: a network has stable addresses only if its IPv4 subnet is given.
+	subnet4 bool
+	// stable6: --ip6 works.
+	stable6 bool
+	// namesakes: two networks may have one name.
+	namesakes bool
+	// dockerConfig: proxies stand in docker's configuration, too.
+	dockerConfig bool
+}
+
+// dialects are the engines in the order in which they are looked for, which is kind's.
+func dialects() []dialect {
+	docker := dialect{
+		name: "docker", tools: []string{"docker"}, banner: "Docker version",
+		oldest: "20.10.0", upgrade: "install a current docker (https://docs.docker.com/engine/install/)", start: "systemctl start docker",
+		info: []string{"info", "--format", "{{json .}}"}, readInfo: dockerInfo,
+		// A daemon may put an init of its own before systemd, which has to be pid 1. A
+		// private cgroup namespace is the default with cgroup v2 only.
+		flags: []string{"--init=false", "--cgroupns=private"},
+		guest: []string{"--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"},
+		// on-failure, as kind has it, leaves out what ended with status 0 when the host
+		// went down; always brings back what was stopped on purpose.
+		restart: "unless-stopped",
+		anyPort: "0", remap: true, mapper: true,
+		networkFlags: []string{"-o", "com.docker.network.bridge.enable_ip_masquerade=true"},
+		mtu:          true, subnet4: true, stable6: true, namesakes: true, dockerConfig: true,
+	}
+	nerdctl := docker
+	nerdctl.name, nerdctl.tools, nerdctl.banner = "nerdctl", []string{"nerdctl", "finch", "nerdctl.lima"}, "nerdctl version"
+	nerdctl.oldest, nerdctl.upgrade, nerdctl.start = "1.3.0", "install a current nerdctl (https://github.com/containerd/nerdctl/releases)", "systemctl start containerd"
+	nerdctl.flags = []string{"--init=false"}
+	nerdctl.remap, nerdctl.mapper, nerdctl.namesakes, nerdctl.dockerConfig = false, false, false, false
+	nerdctl.networkFlags = nil
+	// Its CNI configuration gives out any IPv4 address that is asked for, but only newer
+	// versions declare that for IPv6.
+	nerdctl.subnet4, nerdctl.stable6 = false, false
+	nerdctl.serial = true // it loses races for names and addresses
+	podman := dialect{
+		name: "podman", tools: []string{"podman"}, banner: "podman version",
+		oldest: "1.8.0", upgrade: "install a current podman (https://podman.io/docs/installation)",
+		info: []string{"info", "--format", "json"}, readInfo: podmanInfo,
+		flags: []string{"--cgroupns=private"},
+		// podman has a mode for systemd that mounts on /var/log/journal and /run; nodes are
+		// the same on every engine.
+		guest: []string{"--systemd=false"},
+		// No other policy is looked at when the host boots.
+		restart: "always", rebooted: "systemctl enable podman-restart.service",
+		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true,
+		save: []string{"--format", "docker-archive"}, saveAll: []string{"--multi-image-archive"},
+	}
+	return []dialect{docker, nerdctl, podman}
+}
+
+// dialectOf finds the dialect of a tool.
+func dialectOf(tool string) (dialect, error) {
+	all := dialects()
+	i := slices.IndexFunc(all, func(d dialect) bool { return slices.Contains(d.tools, tool) })
+	if i < 0 {
+		var names []string
+		for _, d := range all {
+			names = append(names, d.tools...)
+		}
+		return dialect{}, fmt.Errorf("no provider is called %q; there are %s: %w", tool, strings.Join(names, ", "), errs.Invalid)
+	}
+	return all[i], nil
+}

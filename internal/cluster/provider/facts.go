@@ -1,0 +1,161 @@
+package provider
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// ask fills in the facts.
+func (e *Engine) ask(ctx context.Context) error {
+	// docker's tool ends with an error and writes its JSON all the same when its daemon
+	// does not answer; older ones end with none.
+	out, failed := command.Output(ctx, e.run, e.info...)
+	err := e.readInfo(out, &e.facts)
+	if failed != nil && !errors.Is(err, errs.Unavailable) {
+		err = failed
+	}
+	if err != nil {
+		return err
+	}
+	if e.name == "podman" && e.version.LessThan(version.MustParseGeneric("4.0.0")) {
+		// It does not tell yet which controllers there are.
+		e.facts.Memory, e.facts.Pids, e.facts.CPU = true, true, true
+	}
+	if e.dockerConfig {
+		e.daemon = e.dockerHost(ctx)
+		e.facts.Remote = e.daemon != "" && !strings.HasPrefix(e.daemon, "unix:") && !strings.HasPrefix(e.daemon, "npipe:")
+	}
+	return nil
+}
+
+// podmanInfo reads `podman info --format json`.
+func podmanInfo(text []byte, f *Facts) error {
+	var info struct {
+		Host struct {
+			CgroupVersion     string   `json:"cgroupVersion"`
+			CgroupControllers []string `json:"cgroupControllers"`
+			ServiceIsRemote   bool     `json:"serviceIsRemote"`
+			Rootless          bool     `json:"rootless"` // before 3.0
+			Security          struct {
+				Rootless bool `json:"rootless"`
+			} `json:"security"`
+		} `json:"host"`
+		Store struct {
+			GraphDriverName string         `json:"graphDriverName"`
+			GraphStatus     map[string]any `json:"graphStatus"`
+		} `json:"store"`
+	}
+	if err := json.Unmarshal(text, &info); err != nil {
+		return fmt.Errorf("podman info is no JSON: %w", err)
+	}
+	has := func(name string) bool { return slices.Contains(info.Host.CgroupControllers, name) }
+	f.Rootless = info.Host.Rootless || info.Host.Security.Rootless
+	f.Remote = info.Host.ServiceIsRemote
+	f.CgroupV2 = info.Host.CgroupVersion == "v2"
+	f.Memory, f.Pids, f.CPU = has("memory"), has("pids"), has("cpu")
+	f.Driver = info.Store.GraphDriverName
+	f.Filesystem, _ = info.Store.GraphStatus["Backing Filesystem"].(string)
+	return nil
+}
+
+// dockerInfo reads `docker info --format '{{json .}}'`, which nerdctl has, too.
+func dockerInfo(text []byte, f *Facts) error {
+	var info struct {
+		Driver          string
+		DriverStatus    [][]string
+		CgroupDriver    string
+		CgroupVersion   string
+		MemoryLimit     bool
+		PidsLimit       bool
+		CPUShares       bool
+		SecurityOptions []string
+		ServerErrors    []string
+	}
+	if err := json.Unmarshal(text, &info); err != nil {
+		return fmt.Errorf("docker info is no JSON: %w", err)
+	}
+	if len(info.ServerErrors) > 0 {
+		return fmt.Errorf("%s: %w", strings.Join(info.ServerErrors, "; "), errs.Unavailable)
+	}
+	f.CgroupV2 = info.CgroupVersion == "2"
+	if info.CgroupDriver != "none" {
+		// What it says of limits means nothing where it has no cgroups at all.
+		f.Memory, f.Pids, f.CPU = info.MemoryLimit, info.PidsLimit, info.CPUShares
+	}
+	for _, option := range info.SecurityOptions {
+		// As in "name=seccomp,profile=default".
+		for field := range strings.SplitSeq(option, ",") {
+			f.Rootless = f.Rootless || field == "name=rootless"
+			f.UserRemap = f.UserRemap || field == "name=userns"
+		}
+	}
+	f.Driver = info.Driver
+	for _, pair := range info.DriverStatus {
+		if len(pair) == 2 && pair[0] == "Backing Filesystem" {
+			f.Filesystem = pair[1]
+		}
+	}
+	return nil
+}
+
+// mapped tells whether kubelet looks for the devices of its file systems in /dev/mapper.
+func (f Facts) mapped() bool {
+	on := []string{"btrfs", "zfs", "xfs"}
+	return slices.Contains([]string{"btrfs", "zfs", "devicemapper"}, strings.ToLower(f.Driver)) || slices.Contains(on, strings.ToLower(f.Filesystem))
+}
+
+// Check tells what the engine demands of itself, and hostcheck what of this host where
+// the nodes run on it.
+func (e *Engine) Check(nodes int) []hostcheck.Finding {
+	found := e.demands()
+	if !e.facts.Remote {
+		found = append(found, hostcheck.Check(hostcheck.Host{Root: e.host, Rootless: e.facts.Rootless}, nodes)...)
+	}
+	slices.SortStableFunc(found, func(a, b hostcheck.Finding) int {
+		switch {
+		case a.Fatal == b.Fatal:
+			return 0
+		case a.Fatal:
+			return -1
+		}
+		return 1
+	})
+	return found
+}
+
+// demands are those of a rootless engine, and what is odd about the others.
+func (e *Engine) demands() []hostcheck.Finding {
+	f := e.facts
+	switch {
+	case f.Rootless && !f.CgroupV2:
+		return []hostcheck.Finding{{
+			Problem: "running nodes with rootless provider requires cgroup v2, and this host has cgroup v1",
+			Fix:     "sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1   # or GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub\nsudo reboot",
+			Fatal:   true,
+		}}
+	case f.Rootless && (!f.Memory || !f.Pids || !f.CPU):
+		return []hostcheck.Finding{{
+			Problem: `running nodes with rootless provider requires setting systemd property "Delegate=yes": limits of memory, pids or cpu are not this user's`,
+			Fix: "sudo mkdir -p /etc/systemd/system/user@.service.d\n" +
+				`printf '[Service]\nDelegate=yes\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf` +
+				"\nsudo systemctl daemon-reload   # then log out and in again",
+			Fatal: true,
+		}}
+	case !f.CgroupV2 && !f.Rootless:
+		return []hostcheck.Finding{{
+			Problem: "this host has cgroup v1, which Kubernetes supports no more from 1.35 on unless kubelets are told failCgroupV1: false, as berth does",
+			Fix:     "boot it with systemd.unified_cgroup_hierarchy=1",
+		}}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+// Package hostcheck tells what a host lacks for nodes as containers, and the command
+// that brings it. It reads /proc and /sys, and changes nothing.
+package hostcheck
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Finding is something that nodes need and the host lacks.
+type Finding struct {
+	// Problem is a sentence without a full stop, Fix the commands that help, one a line.
+	Problem, Fix string
+	// Fatal: no node can run. Else some may, or not for long.
+	Fatal bool
+}
+
+func (f Finding) String() string {
+	return f.Problem + "; fix it with:\n  " + strings.ReplaceAll(f.Fix, "\n", "\n  ")
+}
+
+// Host is what Check looks at.
+type Host struct {
+	// Root is the root of the host's file system.
+	Root fs.FS
+	// Rootless: the engine is, and its nodes cannot load modules.
+	Rootless bool
+}
+
+// What one node takes of the limits on inotify, which all containers of a host share:
+// its systemd, container runtime and kubelet, and what pods like CoreDNS watch.
+const (
+	instancesOfNode = 64
+	watchesOfNode   = 16384
+)
+
+// What kind recommends, and what is enough for any cluster on one machine.
+const (
+	instancesEnough = 512
+	watchesEnough   = 524288
+)
+
+// Check tells what the host lacks for that many nodes.
+func Check(h Host, nodes int) []Finding {
+	found := h.inotify(nodes)
+	if _, err := fs.Stat(h.Root, "lib/modules"); err != nil {
+		found = append(found, Finding{Problem: "/lib/modules does not exist on this host, and nodes mount it", Fix: "mkdir -p /lib/modules", Fatal: true})
+	}
+	return append(found, h.modules()...)
+}
+
+// inotify checks the two limits that users run into with some nodes.
+func (h Host) inotify(nodes int) []Finding {
+	var found []Finding
+	for _, limit := range []struct {
+		name            string
+		ofNode, enough  int
+		what, otherwise string
+	}{
+		{"max_user_instances", instancesOfNode, instancesEnough, "instances", "too many open files"},
+		{"max_user_watches", watchesOfNode, watchesEnough, "watches", "no space left on device"},
+	} {
+		value, ok := h.number("proc/sys/fs/inotify/" + limit.name)
+		need := min(nodes*limit.ofNode, limit.enough)
+		if !ok || value >= need {
+			continue
+		}
+		found = append(found, Finding{
+			Problem: fmt.Sprintf("this host allows %d inotify %s, and %d nodes take about %d; pods would fail with %q", value, limit.what, nodes, need, limit.otherwise),
+			Fix:     fmt.Sprintf("sysctl -w fs.inotify.%s=%d", limit.name, limit.enough),
+		})
+	}
+	return found
+}
+
+// modules checks for what a node cannot load by itself.
+func (h Host) modules() []Finding {
+	type module struct {
+		name, why string
+		fatal     bool
+	}
+	// A node of an engine that is root loads modules when it needs them.
+	var wanted []module
+	if h.Rootless {
+		wanted = []module{
+			{"overlay", "images are overlays", true},
+			{"nf_nat", "Services are translated addresses", true},
+			{"ip_tables", "kube-proxy and port mappings use iptables", false},
+			{"iptable_nat", "kube-proxy and port mappings use iptables", false},
+			{"ip6_tables", "kube-proxy uses ip6tables", false},
+			{"ip6table_nat", "kube-proxy uses ip6tables", false},
+		}
+	}
+	builtin := h.builtin()
+	var found []Finding
+	for _, m := range wanted {
+		if _, err := fs.Stat(h.Root, "sys/module/"+m.name); err == nil || slices.Contains(builtin, m.name) {
+			continue
+		}
+		found = append(found, Finding{
+			Problem: fmt.Sprintf("the kernel module %s is not loaded (%s), and a rootless engine cannot load it", m.name, m.why),
+			Fix:     fmt.Sprintf("sudo modprobe %s\necho %s | sudo tee -a /etc/modules-load.d/berth.conf", m.name, m.name),
+			Fatal:   m.fatal,
+		})
+	}
+	return found
+}
+
+// builtin are modules that are part of the kernel. Not all of them show in /sys/module.
+func (h Host) builtin() []string {
+	release, err := fs.ReadFile(h.Root, "proc/sys/kernel/osrelease")
+	if err != nil {
+		return nil
+	}
+	text, err := fs.ReadFile(h.Root, path.Join("lib/modules", strings.TrimSpace(string(release)), "modules.builtin"))
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for line := range strings.Lines(string(text)) {
+		name := strings.TrimSuffix(path.Base(strings.TrimSpace(line)), ".ko")
+		all = append(all, strings.ReplaceAll(name, "-", "_"))
+	}
+	return all
+}
+
+func (h Host) number(name string) (int, bool) {
+	text, err := fs.ReadFile(h.Root, name)
+	if err != nil {
+		return 0, false
+	}
+	value, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	return value, err == nil
+}

@@ -1,0 +1,85 @@
+package provider
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// pulls is how often a pull is tried: registries and networks have bad moments.
+const pulls = 4
+
+// Ensure pulls an image that is not there.
+func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool, error) {
+	id, err := e.Present(ctx, image)
+	if err != nil || id != "" {
+		return false, err
+	}
+	name := e.imageName(image)
+	if out != nil {
+		out = &shared{to: out}
+	}
+	for try := 1; ; try++ {
+		err := e.run.Run(ctx, command.Call{Args: []string{"pull", name}, Stdout: out, Stderr: out})
+		switch {
+		case err == nil:
+			return true, nil
+		case try == pulls, errors.Is(err, errs.NotFound), ctx.Err() != nil, strings.HasPrefix(name, "localhost/"):
+			return true, fmt.Errorf("image %q is not present, and cannot be pulled: %w", image, err)
+		}
+		select {
+		case <-ctx.Done():
+			return true, context.Cause(ctx)
+		case <-time.After(time.Duration(try) * time.Second):
+		}
+	}
+}
+
+// Present finds an image.
+func (e *Engine) Present(ctx context.Context, image string) (string, error) {
+	out, err := command.Output(ctx, e.run, "image", "inspect", e.imageName(image))
+	if errors.Is(err, errs.NotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot look for the image %s: %w", image, err)
+	}
+	var found []struct{ ID string }
+	if err := json.Unmarshal(out, &found); err != nil {
+		return "", fmt.Errorf("what %s says of the image %s is no list in JSON: %w", e.name, image, err)
+	}
+	if len(found) == 0 {
+		return "", nil
+	}
+	return strings.TrimPrefix(found[0].ID, "sha256:"), nil
+}
+
+// Save writes an archive of images.
+func (e *Engine) Save(ctx context.Context, to io.Writer, images ...string) error {
+	args := append([]string{"save"}, e.save...)
+	if len(images) > 1 {
+		args = append(args, e.saveAll...)
+	}
+	for _, image := range images {
+		args = append(args, e.imageName(image))
+	}
+	if err := e.run.Run(ctx, command.Call{Args: args, Stdout: to}); err != nil {
+		return fmt.Errorf("cannot save %s: %w", strings.Join(images, ", "), err)
+	}
+	return nil
+}
+
+// imageName is what the engine has to be told for an image.
+func (e *Engine) imageName(image string) string {
+	if e.qualify {
+		return qualified(image)
+	}
+	return image
+}

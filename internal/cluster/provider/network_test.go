@@ -1,0 +1,162 @@
+package provider
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// TestSubnetOfName: the first is that of every network called kind.
+func TestSubnetOfName(t *testing.T) {
+	if got := subnet6("kind", 0).String(); got != "fc00:f853:ccd:e793::/64" {
+		t.Error(got)
+	}
+	if subnet6("kind", 1) == subnet6("kind", 0) || subnet6("other", 0) == subnet6("kind", 0) {
+		t.Error("other names or tries have the same subnet")
+	}
+}
+
+func TestMakeNetwork(t *testing.T) {
+	const overlap = "Error: subnet fc00::/64 is already used on the host or by another config"
+	route := "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n" +
+		"eth0\t00000000\t0102000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n" +
+		"br0\t000012AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n" // 172.18.0.0/16
+	for name, test := range map[string]struct {
+		tool    string
+		answers map[string]answer
+		want    []string
+		kind    error
+	}{
+		"podman": {tool: "podman", want: []string{"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64 kind"}},
+		"docker": {tool: "docker", want: []string{"network create -d=bridge --label run.berth.network=true -o com.docker.network.bridge.enable_ip_masquerade=true -o com.docker.network.driver.mtu=1450 --subnet 172.19.0.0/16 --ipv6 --subnet fc00:f853:ccd:e793::/64 kind"}},
+		"taken": {
+			tool:    "podman",
+			answers: map[string]answer{"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64": {err: overlap, failed: true}},
+			want: []string{
+				"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64 kind",
+				"network create -d=bridge --label run.berth.network=true --ipv6 --subnet " + subnet6("kind", 1).String() + " kind",
+			},
+		},
+		"no IPv6": {
+			tool:    "podman",
+			answers: map[string]answer{"network create -d=bridge --label run.berth.network=true --ipv6": {err: "Error: failed to create bridge: is ipv6 enabled in the kernel?", failed: true}},
+			want: []string{
+				"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64 kind",
+				"network create -d=bridge --label run.berth.network=true kind",
+			},
+		},
+		"all taken":    {tool: "podman", answers: map[string]answer{"network create": {err: overlap, failed: true}}, kind: errs.Exhausted},
+		"another made": {tool: "podman", answers: map[string]answer{"network create": {err: "Error: network name kind already used: network already exists", failed: true}}},
+		"refused":      {tool: "podman", answers: map[string]answer{"network create": {err: "Error: no space left on device", failed: true}}, kind: errs.Exhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			f.answers = test.answers
+			e := engine(t, test.tool, f)
+			e.host = fstest.MapFS{"proc/net/route": {Data: []byte(route)}}
+			err := e.makeNetwork(t.Context(), "kind")
+			if !errors.Is(err, test.kind) {
+				t.Errorf("%v, want %v", err, test.kind)
+			}
+			if got := f.called("network create"); test.want != nil && !slices.Equal(got, test.want) {
+				t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+			}
+			if name == "all taken" && len(f.called("network create")) != attempts {
+				t.Errorf("%v", f.calls)
+			}
+		})
+	}
+}
+
+func TestEnsureNetwork(t *testing.T) {
+	f := newFake()
+	e := engine(t, "podman", f)
+	for _, made := range []bool{true, false} {
+		n, err := e.EnsureNetwork(t.Context(), "kind")
+		if err != nil || n.Made != made || len(n.Subnets) != 2 || !n.StableV4 || !n.StableV6 {
+			t.Fatalf("%+v, %v", n, err)
+		}
+	}
+	if err := e.RemoveNetwork(t.Context(), "kind"); err != nil || len(f.called("network rm kind")) != 1 {
+		t.Errorf("%v: %v", err, f.calls)
+	}
+	f.answers["network rm"] = answer{err: `Error: "kind" has associated containers with it. Use -f to forcibly delete containers and pods: network is being used`, failed: true}
+	if err := e.RemoveNetwork(t.Context(), "kind"); err != nil {
+		t.Errorf("in use: %v", err)
+	}
+	f.answers["network inspect kind"] = answer{out: string(recorded(t, "podman-4.3-network.json"))}
+	f.calls = nil
+	if err := e.RemoveNetwork(t.Context(), "kind"); err != nil || len(f.called("network rm")) != 0 {
+		t.Errorf("a network of somebody else: %v, %v", err, f.calls)
+	}
+	if err := e.RemoveNetwork(t.Context(), "absent"); err != nil {
+		t.Errorf("absent: %v", err)
+	}
+}
+
+// TestNamesakes: every process keeps the same one.
+func TestNamesakes(t *testing.T) {
+	f := newFake()
+	f.answers["network ls"] = answer{out: "c\na\nb\n"}
+	f.answers["network inspect c a b"] = answer{out: `[{"Id":"c","Containers":{}},{"Id":"a","Containers":{}},{"Id":"b","Containers":{"x":{},"y":{}}}]`}
+	f.answers["network inspect kind"] = answer{out: `[{"Id":"b","Labels":{},"IPAM":{"Config":[{"Subnet":"172.18.0.0/16","Gateway":"172.18.0.1"},{"Subnet":"fc00:f853:ccd:e793::/64"}]}}]`}
+	f.answers["network rm a"] = answer{err: "Error response from daemon: network a not found", failed: true}
+	e := engine(t, "docker", f)
+	n, err := e.EnsureNetwork(t.Context(), "kind")
+	if err != nil || n.StableV4 || !n.StableV6 {
+		t.Errorf("%+v, %v; docker takes no IPv4 address in a subnet that it chose itself", n, err)
+	}
+	if got := f.called("network rm"); !slices.Equal(got, []string{"network rm a", "network rm c"}) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestReadNetworks(t *testing.T) {
+	want := []netip.Prefix{netip.MustParsePrefix("10.89.0.0/24"), netip.MustParsePrefix("fc00:f853:ccd:e793::/64")}
+	for _, file := range []string{"podman-4.3-network.json", "podman-3-network-cni.json"} {
+		all, err := readNetworks(recorded(t, file))
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%s: %v, %v", file, all, err)
+		}
+		slices.SortFunc(all[0].subnets, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+		if !slices.Equal(all[0].subnets, want) {
+			t.Errorf("%s: %v", file, all[0].subnets)
+		}
+	}
+	if all, err := readNetworks(recorded(t, "docker-20.10-network.json")); err != nil || len(all[0].subnets) != 2 || all[0].labels[LabelNetwork] != "true" || all[0].id == "" {
+		t.Errorf("docker: %+v, %v", all, err)
+	}
+	if all, err := readNetworks(recorded(t, "podman-3-network-cni.json")); err != nil || all[0].labels[LabelNetwork] != "true" {
+		t.Errorf("labels of CNI: %v, %v", all, err)
+	}
+}
+
+// TestAddresses: nobody's, in the upper half, and the end of the subnet is an end.
+func TestAddresses(t *testing.T) {
+	f := newFake()
+	f.containers["x"] = map[string]string{LabelAddresses: "10.89.0.129,fc00::80"}
+	e := engine(t, "podman", f)
+	specs := make([]Spec, 3)
+	n := Network{Name: "kind", StableV4: true, StableV6: true, Subnets: []netip.Prefix{netip.MustParsePrefix("fc00::/64"), netip.MustParsePrefix("10.89.0.0/24"), netip.MustParsePrefix("10.90.0.0/24")}}
+	got, err := e.addresses(t.Context(), n, specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"fc00::81 10.89.0.128", "fc00::82 10.89.0.130", "fc00::83 10.89.0.131"} {
+		if text := got[i][0].String() + " " + got[i][1].String(); text != want {
+			t.Errorf("%d: %s, want %s", i, text, want)
+		}
+	}
+	n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.89.0.0/30")}
+	if _, err := e.addresses(t.Context(), n, specs); !errors.Is(err, errs.Exhausted) {
+		t.Errorf("a subnet of two: %v", err)
+	}
+	if got := middle(netip.MustParsePrefix("172.18.0.0/16")).String(); got != "172.18.128.1" {
+		t.Error(got)
+	}
+}

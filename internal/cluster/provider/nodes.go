@@ -1,0 +1,300 @@
+package provider
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// List goes by the label of the cluster, running or not.
+func (e *Engine) List(ctx context.Context, cluster string) ([]Node, error) {
+	filter := "label=" + plan.LabelCluster
+	if cluster != "" {
+		filter += "=" + cluster
+	}
+	return e.nodes(ctx, filter)
+}
+
+// nodes are the containers that a filter of `ps` finds, sorted by name.
+func (e *Engine) nodes(ctx context.Context, filter string) ([]Node, error) {
+	ids, err := e.ids(ctx, filter)
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	all, err := e.inspect(ctx, ids...)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func (e *Engine) ids(ctx context.Context, filter string) ([]string, error) {
+	ids, err := command.Words(ctx, e.run, "ps", "-aq", "--no-trunc", "--filter", filter)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list containers of %s: %w", e.name, err)
+	}
+	return ids, nil
+}
+
+// inspect reads containers. One that is gone meanwhile is left out.
+func (e *Engine) inspect(ctx context.Context, names ...string) ([]Node, error) {
+	out, err := command.Output(ctx, e.run, append([]string{"container", "inspect"}, names...)...)
+	if errs.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("cannot read containers of %s: %w", e.name, err)
+	}
+	return readContainers(out)
+}
+
+// Start starts containers, and waits for systemd of those that are nodes.
+func (e *Engine) Start(ctx context.Context, names ...string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	if _, err := command.Output(ctx, e.run, append([]string{"start"}, names...)...); err != nil {
+		return fmt.Errorf("cannot start %s: %w", strings.Join(names, ", "), err)
+	}
+	started, err := e.inspect(ctx, names...)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, node := range started {
+		if node.Labels[plan.LabelRole] == string(config.BalancerRole) {
+			continue
+		}
+		group.Go(func() error {
+			if err := e.ready(ctx, node.Name, node.started, DefaultWait); err != nil {
+				return fmt.Errorf("cannot start %s: %w", node.Name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// stopSeconds is how long systemd may take to end everything in a node.
+const stopSeconds = "30"
+
+// Stop stops containers.
+func (e *Engine) Stop(ctx context.Context, names ...string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	if _, err := command.Output(ctx, e.run, append([]string{"stop", "-t", stopSeconds}, names...)...); err != nil {
+		return fmt.Errorf("cannot stop %s: %w", strings.Join(names, ", "), err)
+	}
+	return nil
+}
+
+// Delete removes containers and their volumes. All are tried.
+func (e *Engine) Delete(ctx context.Context, names ...string) error {
+	var all []error
+	existing, err := command.Words(ctx, e.run, "ps", "-a", "--format", "{{.Names}}")
+	if err != nil {
+		return fmt.Errorf("cannot list containers of %s: %w", e.name, err)
+	}
+	for _, name := range names {
+		if slices.Contains(existing, name) {
+			_, err := command.Output(ctx, e.run, "rm", "-f", "-v", name)
+			all = append(all, errs.IgnoreNotFound(err))
+		}
+		all = append(all, e.removeVolumes(ctx, LabelNode+"="+name))
+	}
+	if err := errors.Join(all...); err != nil {
+		return fmt.Errorf("cannot delete %s: %w", strings.Join(names, ", "), err)
+	}
+	return nil
+}
+
+// DeleteCluster removes what has the label of the cluster.
+func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
+	if cluster == "" {
+		return fmt.Errorf("a cluster without a name is every cluster: %w", errs.Invalid)
+	}
+	if err := e.purge(ctx, plan.LabelCluster+"="+cluster); err != nil {
+		return fmt.Errorf("cannot delete the cluster %s: %w", cluster, err)
+	}
+	return nil
+}
+
+// purge removes all containers and volumes that have a label.
+func (e *Engine) purge(ctx context.Context, label string) error {
+	ids, err := e.ids(ctx, "label="+label)
+	if err == nil && len(ids) > 0 {
+		if _, err = command.Output(ctx, e.run, append([]string{"rm", "-f", "-v"}, ids...)...); err != nil {
+			// Somebody else may have been faster with some of them.
+			if left, listed := e.ids(ctx, "label="+label); listed == nil && len(left) == 0 {
+				err = nil
+			}
+		}
+	}
+	return errors.Join(err, e.removeVolumes(ctx, label))
+}
+
+func (e *Engine) removeVolumes(ctx context.Context, label string) error {
+	volumes, err := command.Words(ctx, e.run, "volume", "ls", "-q", "--filter", "label="+label)
+	if err != nil {
+		return fmt.Errorf("cannot list volumes of %s: %w", e.name, err)
+	}
+	var all []error
+	for _, volume := range volumes {
+		_, err := command.Output(ctx, e.run, "volume", "rm", volume)
+		all = append(all, errs.IgnoreNotFound(err))
+	}
+	return errors.Join(all...)
+}
+
+// Endpoint is the address of this host that leads to a TCP port of a container. It is
+// errs.NotFound that none does.
+func (n Node) Endpoint(port int) (netip.AddrPort, error) {
+	for _, p := range n.Ports {
+		if p.Container != port || p.Protocol != config.TCP {
+			continue
+		}
+		address, err := netip.ParseAddr(p.Listen)
+		if err != nil || p.Host <= 0 {
+			continue
+		}
+		return netip.AddrPortFrom(address, uint16(p.Host)), nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("no port of the host leads to port %d of %s: %w", port, n.Name, errs.NotFound)
+}
+
+// readContainers reads `container inspect` of any engine.
+func readContainers(text []byte) ([]Node, error) {
+	var raw []inspectedContainer
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, nil
+	}
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return nil, fmt.Errorf("what the engine says of containers is no list in JSON: %w", err)
+	}
+	var all []Node
+	for _, r := range raw {
+		n := Node{
+			Name: strings.TrimPrefix(r.Name, "/"), ID: r.ID, Image: r.ImageName, Labels: r.Config.Labels,
+			State: r.State.Status, Running: r.State.Running, ExitCode: r.State.ExitCode, started: r.State.StartedAt,
+		}
+		if n.Image == "" {
+			n.Image = r.Config.Image
+		}
+		n.address(r)
+		// A stopped container of docker has its ports in HostConfig only.
+		for _, ports := range []json.RawMessage{r.NetworkSettings.Ports, r.HostConfig.PortBindings} {
+			if len(n.Ports) == 0 {
+				n.Ports = readPorts(ports)
+			}
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+type inspectedContainer struct {
+	ID, Name, ImageName string
+	Config              struct {
+		Image  string
+		Labels map[string]string
+	}
+	State struct {
+		Status    string
+		Running   bool
+		ExitCode  int
+		StartedAt string
+	}
+	HostConfig      struct{ PortBindings json.RawMessage }
+	NetworkSettings struct {
+		Ports    json.RawMessage
+		Networks map[string]struct{ IPAddress, GlobalIPv6Address string }
+		// Before networks had names.
+		IPAddress, GlobalIPv6Address string
+	}
+}
+
+// address finds the addresses that a container has, or those it will have.
+func (n *Node) address(r inspectedContainer) {
+	texts := []string{r.NetworkSettings.IPAddress, r.NetworkSettings.GlobalIPv6Address}
+	for _, network := range r.NetworkSettings.Networks {
+		texts = append(texts, network.IPAddress, network.GlobalIPv6Address)
+	}
+	found := labelled(r.Config.Labels)
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			found = append(found, a)
+		}
+	}
+	for _, a := range found {
+		switch {
+		case a.Is4() && !n.IPv4.IsValid():
+			n.IPv4 = a
+		case a.Is6() && !n.IPv6.IsValid():
+			n.IPv6 = a
+		}
+	}
+}
+
+// readPorts reads ports: a map by "6443/tcp", or the list of podman before 2.0. Some
+// versions have numbers where others have strings.
+func readPorts(text json.RawMessage) []plan.Port {
+	type binding struct {
+		HostIP        string `json:"HostIp"`
+		HostPort      any
+		ContainerPort int
+		Protocol      string
+	}
+	var all []plan.Port
+	add := func(container int, protocol string, b binding) {
+		host, err := strconv.Atoi(strings.TrimSuffix(fmt.Sprint(b.HostPort), ".0"))
+		if err != nil || host <= 0 {
+			return // docker picks it when the container starts
+		}
+		listen := b.HostIP
+		if listen == "" {
+			listen = "0.0.0.0"
+		}
+		all = append(all, plan.Port{Listen: listen, Host: host, Container: container, Protocol: config.Protocol(strings.ToUpper(protocol))})
+	}
+	var byPort map[string][]binding
+	var list []binding
+	switch {
+	case json.Unmarshal(text, &byPort) == nil:
+		for key, bindings := range byPort {
+			number, protocol, _ := strings.Cut(key, "/")
+			container, err := strconv.Atoi(number)
+			if err != nil {
+				continue
+			}
+			if protocol == "" {
+				protocol = "tcp"
+			}
+			for _, b := range bindings {
+				add(container, protocol, b)
+			}
+		}
+	case json.Unmarshal(text, &list) == nil:
+		for _, b := range list {
+			add(b.ContainerPort, b.Protocol, b)
+		}
+	}
+	slices.SortFunc(all, func(a, b plan.Port) int {
+		if a.Container != b.Container {
+			return a.Container - b.Container
+		}
+		return strings.Compare(string(a.Protocol)+a.Listen, string(b.Protocol)+b.Listen)
+	})
+	return all
+}

@@ -1,0 +1,148 @@
+package provider
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// subnet6 is an unique local subnet for a network of the name; try is 0 for the first
+// choice. It is kind's, so that both tools find the same one taken.
+func subnet6(name string, try int) netip.Prefix {
+	h := sha1.New()
+	h.Write([]byte(name))
+	// Writing to a hash does not fail, and the number has a size.
+	_ = binary.Write(h, binary.LittleEndian, int32(try))
+	address := [16]byte{0: 0xfc}
+	copy(address[2:8], h.Sum(nil)[2:8])
+	return netip.PrefixFrom(netip.AddrFrom16(address), 64)
+}
+
+// freeSubnets4 are IPv4 subnets that no route of this host leads to: those that docker
+// takes itself, begun at a place that depends on the name.
+func (e *Engine) freeSubnets4(name string) []netip.Prefix {
+	if !e.subnet4 {
+		return nil
+	}
+	const first, count = 18, 14 // 172.18.0.0/16 to 172.31.0.0/16
+	var used []netip.Prefix
+	if !e.facts.Remote {
+		used = routes4(e.host)
+	}
+	sum := sha1.Sum([]byte(name))
+	var free []netip.Prefix
+	for i := range count {
+		subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(first + (int(sum[0])+i)%count), 0, 0}), 16)
+		if !slices.ContainsFunc(used, subnet.Overlaps) {
+			free = append(free, subnet)
+		}
+	}
+	return free
+}
+
+// routes4 are the destinations of this host's routes, but the default one.
+func routes4(host fs.FS) []netip.Prefix {
+	text, err := fs.ReadFile(host, "proc/net/route")
+	if err != nil {
+		return nil
+	}
+	var all []netip.Prefix
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 8 {
+			continue
+		}
+		// Both are the bytes in the machine's order; all machines that berth runs on have
+		// the low one first.
+		destination, err1 := hex.DecodeString(fields[1])
+		mask, err2 := hex.DecodeString(fields[7])
+		if err1 != nil || err2 != nil || len(destination) != 4 || len(mask) != 4 {
+			continue
+		}
+		slices.Reverse(destination)
+		bits := 0
+		for _, b := range mask {
+			for ; b != 0; b &= b - 1 {
+				bits++
+			}
+		}
+		if bits > 0 {
+			all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte(destination)), bits))
+		}
+	}
+	return all
+}
+
+// inspectedNetwork is what is read of a network.
+type inspectedNetwork struct {
+	id         string
+	labels     map[string]string
+	containers int
+	subnets    []netip.Prefix
+}
+
+// readNetworks reads `network inspect` of any engine: docker's and nerdctl's with IPAM,
+// podman's of netavark with subnets, and podman's of CNI, which is a CNI configuration.
+func readNetworks(text []byte) ([]inspectedNetwork, error) {
+	var raw []struct {
+		ID         string                     `json:"Id"` // "id" of netavark is it, too
+		Labels     map[string]string          `json:"Labels"`
+		Containers map[string]json.RawMessage `json:"Containers"`
+		IPAM       struct {
+			Config []struct{ Subnet string }
+		}
+		Subnets []struct {
+			Subnet string `json:"subnet"`
+		} `json:"subnets"`
+		Args struct {
+			Labels map[string]string `json:"podman_labels"`
+		} `json:"args"`
+		Plugins []struct {
+			IPAM struct {
+				Ranges [][]struct {
+					Subnet string `json:"subnet"`
+				} `json:"ranges"`
+			} `json:"ipam"`
+		} `json:"plugins"`
+	}
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&raw); err != nil {
+		return nil, fmt.Errorf("what the engine says of networks is no list in JSON: %w", err)
+	}
+	var all []inspectedNetwork
+	for _, r := range raw {
+		n := inspectedNetwork{id: r.ID, labels: r.Labels, containers: len(r.Containers)}
+		if n.labels == nil {
+			n.labels = r.Args.Labels
+		}
+		var texts []string
+		for _, c := range r.IPAM.Config {
+			texts = append(texts, c.Subnet)
+		}
+		for _, s := range r.Subnets {
+			texts = append(texts, s.Subnet)
+		}
+		for _, p := range r.Plugins {
+			for _, ranges := range p.IPAM.Ranges {
+				for _, one := range ranges {
+					texts = append(texts, one.Subnet)
+				}
+			}
+		}
+		for _, text := range texts {
+			subnet, err := netip.ParsePrefix(text)
+			if err != nil {
+				return nil, fmt.Errorf("subnet %q: %w", text, err)
+			}
+			n.subnets = append(n.subnets, subnet.Masked())
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}

@@ -1,0 +1,138 @@
+package provider
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// upPattern is what a node's log has when systemd is up, or when an entrypoint of kind's
+// has found that nothing has to be waited for. A command that is run before may end in
+// the node's first cgroup, which systemd needs empty.
+const upPattern = `Reached target .*Multi-User System.*|detected cgroup v1`
+
+var errUp = errors.New("systemd is up")
+
+// ready waits until systemd of a node is up. since is when the node was started; ""
+// is that its log has no other run.
+func (e *Engine) ready(ctx context.Context, name, since string, wait time.Duration) error {
+	deadline, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	deadline, up := context.WithCancelCause(deadline)
+	defer up(nil)
+	w := &watcher{pattern: regexp.MustCompile(upPattern), found: func() { up(errUp) }}
+	args := []string{"logs", "-f"}
+	if since != "" {
+		args = append(args, "--since", since)
+	}
+	err := e.run.Run(deadline, command.Call{Args: append(args, name), Stdout: w, Stderr: w, Guest: true})
+	switch {
+	case w.matched():
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil, deadline.Err() != nil:
+		return e.notUp(ctx, name, w, wait, deadline.Err() != nil)
+	}
+	return fmt.Errorf("cannot read the log of %s: %w", name, err)
+}
+
+// notUp says what was seen in place of systemd.
+func (e *Engine) notUp(ctx context.Context, name string, w *watcher, wait time.Duration, late bool) error {
+	kind, why := errs.State, "the container ended"
+	if late {
+		kind, why = errs.Deadline, fmt.Sprintf("%s passed", wait)
+	}
+	state := "nothing is known of its state"
+	if found, err := e.inspect(ctx, name); err == nil && len(found) == 1 {
+		state = "it is " + found[0].State
+		if !found[0].Running {
+			state = fmt.Sprintf("it is %s, status %d", found[0].State, found[0].ExitCode)
+		}
+	}
+	lines := "its log is empty; is the image one of a node?"
+	if last := w.last(); len(last) > 0 {
+		lines = "its log ends with:\n  " + strings.Join(last, "\n  ")
+	}
+	return fmt.Errorf("%w: could not find a log line that matches %q: %s, %s; %s", kind, upPattern, why, state, lines)
+}
+
+// watcher looks at lines of a log.
+type watcher struct {
+	pattern *regexp.Regexp
+	found   func()
+
+	mu    sync.Mutex
+	open  []byte // the line that has no end yet
+	lines []string
+	up    bool
+}
+
+func (w *watcher) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = append(w.open, p...)
+	for {
+		line, rest, ended := bytes.Cut(w.open, []byte("\n"))
+		if !ended {
+			return len(p), nil
+		}
+		w.open = rest
+		w.see(plain(string(line)))
+	}
+}
+
+func (w *watcher) see(line string) {
+	if line == "" || w.up {
+		return
+	}
+	const kept = 10
+	w.lines = append(w.lines, line)
+	w.lines = w.lines[max(0, len(w.lines)-kept):]
+	if w.pattern.MatchString(line) {
+		w.up = true
+		w.found()
+	}
+}
+
+func (w *watcher) matched() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.up
+}
+
+// last are the last lines, with one that has no end.
+func (w *watcher) last() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if line := plain(string(w.open)); line != "" {
+		return append(w.lines, line)
+	}
+	return w.lines
+}
+
+// plain is a line without what makes a terminal colour it.
+func plain(line string) string {
+	return strings.TrimSpace(regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]").ReplaceAllString(line, ""))
+}
+
+// shared lets two streams write to one writer.
+type shared struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.to.Write(p)
+}

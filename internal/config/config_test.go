@@ -1,0 +1,131 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/google/go-cmp/cmp"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "berth.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestSampleOfDefaultLoadsAsDefault(t *testing.T) {
+	cfg, err := LoadDaemon(write(t, Sample(DefaultDaemon())), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(DefaultDaemon(), cfg); diff != "" {
+		t.Errorf("the sample changes a default:\n%s", diff)
+	}
+}
+
+func TestFileThenFlags(t *testing.T) {
+	file := write(t, "root = '/a'\n[network]\nmode = 'builtin'\nmtu = 1400\n[jobs]\nstage_timeout = '90s'\n")
+	cfg, err := LoadDaemon(file, map[string]string{"root": "/b", "log.level": "debug"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Root != "/b" || cfg.Network.Mode != "builtin" || cfg.Network.MTU != 1400 || cfg.Log.Level != "debug" ||
+		time.Duration(cfg.Jobs.StageTimeout) != 90*time.Second {
+		t.Errorf("got %+v", cfg)
+	}
+}
+
+func TestEveryFaultIsReportedWithItsLine(t *testing.T) {
+	file := write(t, strings.Join([]string{
+		`root = 5`,
+		`state = "relative"`,
+		`listn = "unix:///x"`,
+		`[network]`,
+		`mode = "bridge"`,
+		`mtu = "big"`,
+		`[image]`,
+		`no_progress_timeout = "soon"`,
+		`[nets]`,
+		`x = 1`,
+	}, "\n"))
+	_, err := LoadDaemon(file, nil)
+	var faults Faults
+	if !errors.As(err, &faults) || !errors.Is(err, errs.Invalid) {
+		t.Fatalf("got %v, want Faults", err)
+	}
+	want := []string{
+		":1: root: 5: want a string",
+		":2: state: \"relative\": want an absolute path",
+		":3: listn: no such key; did you mean listen?",
+		":5: network.mode: \"bridge\": want one of cni, builtin",
+		":6: network.mtu: big: want a whole number",
+		":8: image.no_progress_timeout: ",
+		":9: nets: no such key; ",
+	}
+	if len(faults) != len(want) {
+		t.Fatalf("got %d faults, want %d:\n%v", len(faults), len(want), err)
+	}
+	for i, fault := range faults {
+		if !strings.HasPrefix(fault.String(), file+want[i]) {
+			t.Errorf("fault %d: %s\nwant prefix   %s", i, fault, file+want[i])
+		}
+	}
+}
+
+func TestValuesThatTagsCannotJudge(t *testing.T) {
+	for text, want := range map[string]string{
+		"listen = 'tcp://1.2.3.4:5'":                 "listen: ",
+		"state = '/var/lib/berth'":                   "state: ",
+		"state = '/" + strings.Repeat("s", 80) + "'": "state: ",
+		"root = '/'":                                       "root: ",
+		"[network]\nsubnets = ['10.1.2.3/16']":             "network.subnets: ",
+		"[network]\nsubnets = ['10.0.0.0/8','11.0.0.0/8']": "network.subnets: ",
+		"[network]\nbridge = 'a-name-of-16-byte'":          "network.bridge: ",
+		"[jobs]\ntotal_timeout = '1m'":                     "jobs.total_timeout: ",
+		"[stream]\naddress = 'localhost'":                  "stream.address: ",
+		"[runtime]\nscope_prefix = 'a/b'":                  "runtime.scope_prefix: ",
+	} {
+		_, err := LoadDaemon(write(t, text), nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want a fault of %q", text, err, want)
+		}
+	}
+}
+
+func TestSyntaxErrorHasALine(t *testing.T) {
+	_, err := LoadDaemon(write(t, "root = '/a'\nstate == 3\n"), nil)
+	if err == nil || !strings.Contains(err.Error(), ":2: ") {
+		t.Errorf("got %v, want line 2", err)
+	}
+}
+
+func TestChangedTellsReloadableKeysFromOthers(t *testing.T) {
+	a, b := DefaultDaemon(), DefaultDaemon()
+	b.Log.Level = "debug"
+	b.Root = "/elsewhere"
+	reloadable, restart := Changed(a, b)
+	if diff := cmp.Diff([]string{"log.level"}, reloadable); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"root"}, restart); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEveryFieldHasHelp(t *testing.T) {
+	for _, section := range Sections(DefaultDaemon()) {
+		for _, field := range section.Fields {
+			if field.Help == "" || field.Name() == "" {
+				t.Errorf("%q: a key without name or help", field.Key)
+			}
+		}
+	}
+}

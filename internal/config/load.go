@@ -1,0 +1,250 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// Fault is one thing that is wrong with a configuration.
+type Fault struct {
+	// File and Line tell where it was said; Line is 0 when it was not said in
+	// the file (a flag, or a default that another value contradicts).
+	File string
+	Line int
+	// Key is dotted, "" for a fault of the whole file.
+	Key string
+	// Problem quotes the value and says what is accepted.
+	Problem string
+}
+
+func (f Fault) String() string {
+	var where strings.Builder
+	if f.File != "" {
+		where.WriteString(f.File + ":")
+		if f.Line > 0 {
+			fmt.Fprintf(&where, "%d:", f.Line)
+		}
+		where.WriteByte(' ')
+	}
+	if f.Key != "" {
+		where.WriteString(f.Key + ": ")
+	}
+	return where.String() + f.Problem
+}
+
+// Faults is every fault of a configuration, as one error of kind errs.Invalid.
+type Faults []Fault
+
+func (f Faults) Error() string {
+	lines := make([]string, len(f))
+	for i, fault := range f {
+		lines[i] = fault.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap gives Faults their kind.
+func (f Faults) Unwrap() error { return errs.Invalid }
+
+// LoadDaemon returns the defaults, overlaid by the file (if not "") and then by
+// flags (key to text as on the command line). The error is of type Faults, or of
+// kind errs.NotFound when the file is not there.
+func LoadDaemon(file string, flags map[string]string) (*Daemon, error) {
+	cfg := DefaultDaemon()
+	l := loader{cfg: cfg, file: file, fields: map[string]Field{}, lines: map[string]int{}}
+	for _, field := range Fields(cfg) {
+		l.fields[field.Key] = field
+	}
+	if file != "" {
+		data, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("configuration file %s: %w; `berth config default` prints one", file, errs.NotFound)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read configuration: %w", err)
+		}
+		l.readFile(data)
+	}
+	l.readFlags(flags)
+	for _, field := range l.fields {
+		if problem := field.checkOneOf(); problem != "" {
+			l.fault(field.Key, "%s", problem)
+		}
+	}
+	// A value that could not be read has left its default, in which there is no fault.
+	cfg.check(l.fault)
+	if len(l.faults) > 0 {
+		slices.SortStableFunc(l.faults, func(a, b Fault) int {
+			return cmpFault(a, b)
+		})
+		return nil, l.faults
+	}
+	return cfg, nil
+}
+
+func cmpFault(a, b Fault) int {
+	if a.Line != b.Line {
+		return a.Line - b.Line
+	}
+	return strings.Compare(a.Key+a.Problem, b.Key+b.Problem)
+}
+
+// loader gathers every fault instead of ending at the first.
+type loader struct {
+	cfg    *Daemon
+	file   string
+	fields map[string]Field
+	// lines tells where each key and table of the file stands.
+	lines  map[string]int
+	faults Faults
+}
+
+func (l *loader) fault(key, format string, args ...any) {
+	fault := Fault{Key: key, Line: l.lines[key], Problem: fmt.Sprintf(format, args...)}
+	if fault.Line > 0 {
+		fault.File = l.file
+	}
+	l.faults = append(l.faults, fault)
+}
+
+func (l *loader) readFile(data []byte) {
+	l.findLines(data)
+	var tree map[string]any
+	if err := toml.Unmarshal(data, &tree); err != nil {
+		fault := Fault{File: l.file, Problem: err.Error()}
+		var decode *toml.DecodeError
+		if errors.As(err, &decode) {
+			fault.Line, _ = decode.Position()
+			fault.Key = strings.Join(decode.Key(), ".")
+		}
+		l.faults = append(l.faults, fault)
+		return
+	}
+	l.readTree("", tree)
+}
+
+// readTree takes the keys of one table one at a time, so that a wrong one does not
+// hide the next.
+func (l *loader) readTree(prefix string, tree map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		key := prefix + name
+		table, isTable := tree[name].(map[string]any)
+		field, known := l.fields[key]
+		switch {
+		case known:
+			l.set(field, tree[name])
+		case isTable && prefix == "" && l.isSection(name):
+			l.readTree(name+".", table)
+		default:
+			l.fault(key, "no such key%s", l.suggest(key))
+		}
+	}
+}
+
+func (l *loader) isSection(name string) bool {
+	return slices.ContainsFunc(Sections(l.cfg), func(s Section) bool { return s.Name == name })
+}
+
+func (l *loader) set(field Field, value any) {
+	text, err := toml.Marshal(nest(field.Key, value))
+	if err == nil {
+		err = toml.Unmarshal(text, l.cfg)
+	}
+	if err != nil {
+		l.fault(field.Key, "%s", plainTypeError(err, field, value))
+	}
+}
+
+// plainTypeError says in the file's terms what a decoder says in Go's.
+func plainTypeError(err error, field Field, value any) string {
+	want := map[string]string{
+		"string": "a string", "int": "a whole number", "bool": "true or false", "[]string": "a list of strings",
+	}[field.value.Type().String()]
+	if want == "" {
+		text := err.Error()
+		return strings.TrimPrefix(text, "toml: ")
+	}
+	return fmt.Sprintf("%v: want %s", value, want)
+}
+
+func (l *loader) readFlags(flags map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(flags)) {
+		delete(l.lines, key) // the flag speaks now, not the file
+		l.set(l.fields[key], flags[key])
+	}
+}
+
+// suggest names the known key that a misspelt one most likely stands for.
+func (l *loader) suggest(key string) string {
+	name := key[strings.LastIndex(key, ".")+1:]
+	for _, known := range slices.Sorted(maps.Keys(l.fields)) {
+		last := known[strings.LastIndex(known, ".")+1:]
+		if last == name || distance(known, key) <= 2 {
+			return fmt.Sprintf("; did you mean %s?", known)
+		}
+	}
+	return "; `berth config default` prints every key"
+}
+
+// findLines records the line of every key and table header.
+func (l *loader) findLines(data []byte) {
+	var p unstable.Parser
+	p.Reset(data)
+	table := ""
+	for p.NextExpression() {
+		node := p.Expression()
+		var parts []string
+		line := 0
+		for keys := node.Key(); keys.Next(); {
+			if line == 0 {
+				line = p.Shape(p.Range(keys.Node().Data)).Start.Line
+			}
+			parts = append(parts, string(keys.Node().Data))
+		}
+		key := strings.Join(parts, ".")
+		switch node.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			table = key + "."
+			l.lines[key] = line
+		case unstable.KeyValue:
+			l.lines[table+key] = line
+		}
+	}
+}
+
+func nest(key string, value any) map[string]any {
+	head, rest, nested := strings.Cut(key, ".")
+	if nested {
+		return map[string]any{head: nest(rest, value)}
+	}
+	return map[string]any{head: value}
+}
+
+// distance is the number of single-letter edits between two words.
+func distance(a, b string) int {
+	previous := make([]int, len(b)+1)
+	for j := range previous {
+		previous[j] = j
+	}
+	for i := range len(a) {
+		current := make([]int, len(b)+1)
+		current[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			current[j+1] = min(previous[j]+cost, previous[j+1]+1, current[j]+1)
+		}
+		previous = current
+	}
+	return previous[len(b)]
+}

@@ -1,0 +1,55 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Sample renders a configuration as a file with its help as comments.
+func Sample(cfg any) string {
+	var b strings.Builder
+	for _, section := range Sections(cfg) {
+		if section.Name != "" {
+			fmt.Fprintf(&b, "\n# %s\n[%s]\n", section.Help, section.Name)
+		}
+		for _, field := range section.Fields {
+			fmt.Fprintf(&b, "# %s\n", field.Help)
+			if len(field.OneOf) > 0 {
+				fmt.Fprintf(&b, "# One of: %s.\n", strings.Join(field.OneOf, ", "))
+			}
+			fmt.Fprintf(&b, "%s = %s\n", field.Name(), field.TOML())
+		}
+	}
+	return b.String()
+}
+
+// Reference renders the page docs/config.md.
+func Reference(cfg any) string {
+	var b strings.Builder
+	b.WriteString("# Configuration of `berth serve`\n\n" +
+		"<!-- Made by `make generate` from internal/config/daemon.go. Do not edit. -->\n\n" +
+		"`berth serve --config FILE` reads a TOML file; flags win over it. `berth config default` prints the\n" +
+		"file below with its help, `berth config check FILE` names every fault with its line, `berth config dump`\n" +
+		"prints what holds. On SIGHUP the daemon reads the file again: keys marked *reload* take effect, a changed\n" +
+		"key without the mark is refused by name and keeps its value until the next start.\n")
+	for _, section := range Sections(cfg) {
+		if section.Name != "" {
+			fmt.Fprintf(&b, "\n## [%s]\n\n%s\n", section.Name, section.Help)
+		}
+		b.WriteString("\n| key | default | meaning |\n|---|---|---|\n")
+		for _, field := range section.Fields {
+			help := field.Help
+			if len(field.OneOf) > 0 {
+				help += " One of `" + strings.Join(field.OneOf, "`, `") + "`."
+			}
+			if field.Flag != "" {
+				help += " Flag `--" + field.Flag + "`."
+			}
+			if field.Reload {
+				help += " *reload*"
+			}
+			fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", field.Key, field.TOML(), help)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,119 @@
+// Package config holds one struct per configuration of berth. The struct's tags
+// (toml key, help, oneof, flag, reload) are the only place where a key is
+// described: loading, flags, the sample file and the reference page are made from
+// them.
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Field is one key of a configuration.
+type Field struct {
+	// Key is dotted: "network.mode".
+	Key string
+	// Help is one or two sentences for people.
+	Help string
+	// OneOf are the accepted values, nil when they are not a fixed set.
+	OneOf []string
+	// Flag is the command-line flag's name, "" for none.
+	Flag string
+	// Reload is true when a running daemon takes a new value on SIGHUP.
+	Reload bool
+
+	value reflect.Value
+}
+
+// Section is a table of a configuration and its help.
+type Section struct {
+	Name, Help string
+	Fields     []Field
+}
+
+// Sections lists the tables of a configuration (a pointer to a struct) in their
+// order, the nameless top one first.
+func Sections(cfg any) []Section {
+	top := Section{}
+	var rest []Section
+	value := reflect.ValueOf(cfg).Elem()
+	for i := range value.NumField() {
+		tag := value.Type().Field(i).Tag
+		if value.Field(i).Kind() != reflect.Struct {
+			top.Fields = append(top.Fields, newField("", tag, value.Field(i)))
+			continue
+		}
+		section := Section{Name: tag.Get("toml"), Help: tag.Get("help")}
+		for j := range value.Field(i).NumField() {
+			inner := value.Field(i).Type().Field(j)
+			section.Fields = append(section.Fields, newField(section.Name+".", inner.Tag, value.Field(i).Field(j)))
+		}
+		rest = append(rest, section)
+	}
+	return append([]Section{top}, rest...)
+}
+
+// Fields lists every key of a configuration.
+func Fields(cfg any) []Field {
+	var fields []Field
+	for _, section := range Sections(cfg) {
+		fields = append(fields, section.Fields...)
+	}
+	return fields
+}
+
+func newField(prefix string, tag reflect.StructTag, value reflect.Value) Field {
+	return Field{
+		Key:    prefix + tag.Get("toml"),
+		Help:   tag.Get("help"),
+		OneOf:  strings.Fields(tag.Get("oneof")),
+		Flag:   tag.Get("flag"),
+		Reload: tag.Get("reload") == "yes",
+		value:  value,
+	}
+}
+
+// Name is the last part of the key.
+func (f Field) Name() string { return f.Key[strings.LastIndex(f.Key, ".")+1:] }
+
+// TOML is the field's value as it stands in a file.
+func (f Field) TOML() string {
+	text, err := toml.Marshal(map[string]any{"v": f.value.Interface()})
+	if err != nil {
+		// Every type of field has a TOML form; a test marshals them all.
+		panic(fmt.Sprintf("config key %s has no TOML form: %v", f.Key, err))
+	}
+	return strings.TrimPrefix(strings.TrimSpace(string(text)), "v = ")
+}
+
+// String is the field's value as it stands on a command line.
+func (f Field) String() string { return fmt.Sprint(f.value.Interface()) }
+
+// checkOneOf returns what is wrong with a value of a fixed set, or "".
+func (f Field) checkOneOf() string {
+	if len(f.OneOf) == 0 || slices.Contains(f.OneOf, f.value.String()) {
+		return ""
+	}
+	return fmt.Sprintf("%q: want one of %s", f.value.String(), strings.Join(f.OneOf, ", "))
+}
+
+// Changed lists the keys in which two configurations of one type differ, apart:
+// those that a running daemon can take over, and those that need a restart.
+func Changed(old, new any) (reloadable, restart []string) {
+	after := Fields(new)
+	for i, before := range Fields(old) {
+		if reflect.DeepEqual(before.value.Interface(), after[i].value.Interface()) {
+			continue
+		}
+		if before.Reload {
+			reloadable = append(reloadable, before.Key)
+		} else {
+			restart = append(restart, before.Key)
+		}
+	}
+	return reloadable, restart
+}

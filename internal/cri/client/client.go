@@ -1,0 +1,181 @@
+// Package client connects to a CRI socket, berth's or another runtime's, and turns
+// what comes back into errors of berth's kinds with their message alone.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// DefaultEndpoint is where berth listens when nothing else is configured.
+const DefaultEndpoint = "unix:///run/berth/berth.sock"
+
+// maxMessage is what an answer may weigh.
+const maxMessage = 64 << 20
+
+// dialTimeout bounds the first look at the socket.
+const dialTimeout = 5 * time.Second
+
+// Conn is a connection to a runtime. Calls wait for a runtime that is restarting,
+// as long as their context lasts.
+type Conn struct {
+	Runtime  runtimeapi.RuntimeServiceClient
+	Images   runtimeapi.ImageServiceClient
+	Berth    *berthapi.Client
+	Endpoint string
+	conn     *grpc.ClientConn
+}
+
+// Dial connects to an endpoint, unix:///PATH or an absolute PATH. When nobody is
+// there, the error (kind Unavailable) says which socket was tried and what to do.
+func Dial(ctx context.Context, endpoint string) (*Conn, error) {
+	path, err := socketPath(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if err := look(ctx, path); err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("unix://"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(true)),
+		grpc.WithChainUnaryInterceptor(unary),
+		grpc.WithChainStreamInterceptor(stream),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
+	}
+	return &Conn{
+		Runtime:  runtimeapi.NewRuntimeServiceClient(conn),
+		Images:   runtimeapi.NewImageServiceClient(conn),
+		Berth:    berthapi.NewClient(conn),
+		Endpoint: "unix://" + path,
+		conn:     conn,
+	}, nil
+}
+
+// Close closes the connection.
+func (c *Conn) Close() error { return c.conn.Close() }
+
+func socketPath(endpoint string) (string, error) {
+	path := strings.TrimPrefix(endpoint, "unix://")
+	if !filepath.IsAbs(path) {
+		return "", fmt.Errorf("cannot connect to %q: an endpoint is unix:///PATH: %w", endpoint, errs.Invalid)
+	}
+	return path, nil
+}
+
+// look tells at once, and in words, when nobody serves the socket.
+func look(ctx context.Context, path string) error {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	conn, err := dialer.DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		conn.Close()
+		return nil
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("cannot connect to unix://%s: %w: the socket is for root and its group: run this as root", path, errs.Unavailable)
+	case errors.Is(err, syscall.ENOENT):
+		err = errors.New("there is no such socket")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		err = errors.New("the socket is there, but nobody listens on it")
+	}
+	return fmt.Errorf("cannot connect to unix://%s: %w: %w\nstart the daemon with `berth serve` (under systemd: `systemctl start berth`), "+
+		"or name another CRI socket with --endpoint unix:///PATH or BERTH_ENDPOINT", path, errs.Unavailable, err)
+}
+
+// plain is the reverse of the server's table: an error of the code's kind with the
+// message alone.
+func plain(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	kind := kindOf(s.Code())
+	switch {
+	case kind == nil:
+		return errors.New(s.Message())
+	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
+		return fmt.Errorf("the runtime does not have this call, it is not berth: %w", kind)
+	}
+	return &remoteError{s.Message(), kind}
+}
+
+func kindOf(code codes.Code) error {
+	switch code {
+	case codes.NotFound:
+		return errs.NotFound
+	case codes.AlreadyExists:
+		return errs.Exists
+	case codes.InvalidArgument:
+		return errs.Invalid
+	case codes.FailedPrecondition:
+		return errs.State
+	case codes.Unavailable:
+		return errs.Unavailable
+	case codes.Unimplemented:
+		return errs.Unsupported
+	case codes.ResourceExhausted:
+		return errs.Exhausted
+	case codes.DeadlineExceeded:
+		return errs.Deadline
+	case codes.Canceled:
+		return context.Canceled
+	}
+	return nil
+}
+
+// remoteError has the runtime's message, which says already what the kind says.
+type remoteError struct {
+	message string
+	kind    error
+}
+
+func (e *remoteError) Error() string { return e.message }
+
+// Unwrap returns the kind.
+func (e *remoteError) Unwrap() error { return e.kind }
+
+func unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return plain(invoke(ctx, method, req, reply, cc, opts...))
+}
+
+func stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		return nil, plain(err)
+	}
+	return plainStream{s}, nil
+}
+
+type plainStream struct{ grpc.ClientStream }
+
+// RecvMsg implements grpc.ClientStream. The end of the stream stays io.EOF.
+func (s plainStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if errors.Is(err, io.EOF) {
+		return err
+	}
+	return plain(err)
+}
+
+// Reachable tells whether somebody answers on the socket now.
+func (c *Conn) Reachable(ctx context.Context) bool {
+	return look(ctx, strings.TrimPrefix(c.Endpoint, "unix://")) == nil
+}

@@ -1,0 +1,94 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// StartContainer implements runtimeapi.RuntimeServiceServer.
+func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	if err := checkContainerID(req); err != nil {
+		return nil, fmt.Errorf("cannot start container: %w", err)
+	}
+	if err := s.opts.Pods.StartContainer(ctx, req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+// StopContainer implements runtimeapi.RuntimeServiceServer.
+func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	if err := checkContainerID(req); err != nil {
+		return nil, fmt.Errorf("cannot stop container: %w", err)
+	}
+	if err := s.opts.Pods.StopContainer(ctx, req.GetContainerId(), req.GetTimeout()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// RemoveContainer implements runtimeapi.RuntimeServiceServer.
+func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	if err := checkContainerID(req); err != nil {
+		return nil, fmt.Errorf("cannot remove container: %w", err)
+	}
+	if err := s.opts.Pods.RemoveContainer(ctx, req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+// UpdateContainerResources implements runtimeapi.RuntimeServiceServer.
+func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	if err := checkContainerID(req); err != nil {
+		return nil, fmt.Errorf("cannot update container: %w", err)
+	}
+	if req.GetLinux() == nil {
+		return nil, fmt.Errorf("cannot update container: %w", invalid("linux is missing: there is nothing else to update on Linux"))
+	}
+	if err := s.opts.Pods.UpdateContainer(ctx, req.GetContainerId(), req.GetLinux()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// ContainerStatus implements runtimeapi.RuntimeServiceServer.
+func (s *Server) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	if err := checkContainerID(req); err != nil {
+		return nil, fmt.Errorf("cannot tell the status of a container: %w", err)
+	}
+	status, info, err := s.opts.Pods.ContainerStatus(ctx, req.GetContainerId(), req.GetVerbose())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: status, Info: info}, nil
+}
+
+// ListContainers implements runtimeapi.RuntimeServiceServer.
+func (s *Server) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	containers, err := s.opts.Pods.ListContainers(ctx, req.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListContainersResponse{Containers: containers}, nil
+}
+
+// ReopenContainerLog implements runtimeapi.RuntimeServiceServer.
+func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	if err := checkContainerID(req); err != nil {
+		return nil, fmt.Errorf("cannot reopen the log of a container: %w", err)
+	}
+	if err := s.opts.Pods.ReopenContainerLog(ctx, req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, nil
+}
+
+func checkContainerID(req interface{ GetContainerId() string }) error {
+	if req.GetContainerId() == "" {
+		return invalid("container_id: ContainerId should not be empty")
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+package cri
+
+import (
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// GetContainerEvents implements runtimeapi.RuntimeServiceServer. Every stream begins
+// with the events that lead to what is now and goes on with all that happens, in the
+// order of created_at, which is unique: a client that lost a stream misses nothing
+// by asking again.
+func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	subscription, err := s.opts.Pods.Events()
+	if err != nil {
+		return err
+	}
+	defer subscription.Cancel()
+	for {
+		events, err := subscription.Next(stream.Context())
+		if stream.Context().Err() != nil {
+			return nil //nolint:nilerr // the client has left, as every client does in the end
+		}
+		if err != nil {
+			return err
+		}
+		for _, event := range events {
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		}
+	}
+}

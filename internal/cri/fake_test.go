@@ -1,0 +1,135 @@
+package cri
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/pod/events"
+)
+
+// fakePods answers what a test sets; what it does not set panics, which the
+// interceptors turn into an Internal error that no test expects.
+type fakePods struct {
+	Pods
+	run       func(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error)
+	stop      func(ctx context.Context, id string) error
+	exec      func(ctx context.Context, spec *engine.ExecSpec) (int32, error)
+	checkExec func(ctx context.Context, id string) (string, *runtimeapi.ContainerConfig, error)
+	list      []*runtimeapi.PodSandbox
+	info      *engine.Info
+	infoErr   error
+	network   error
+	podCIDR   string
+}
+
+func (f *fakePods) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+	return f.run(ctx, config, handler)
+}
+
+func (f *fakePods) StopSandbox(ctx context.Context, id string) error { return f.stop(ctx, id) }
+
+func (f *fakePods) Exec(ctx context.Context, spec *engine.ExecSpec) (int32, error) {
+	return f.exec(ctx, spec)
+}
+
+func (f *fakePods) CheckExec(ctx context.Context, id string) (string, *runtimeapi.ContainerConfig, error) {
+	return f.checkExec(ctx, id)
+}
+
+func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+	return f.list, nil
+}
+
+func (f *fakePods) EngineInfo(context.Context) (*engine.Info, error) { return f.info, f.infoErr }
+func (f *fakePods) NetworkReady(context.Context) error               { return f.network }
+func (f *fakePods) NetworkInfo() map[string]string                   { return map[string]string{"mode": "cni"} }
+
+func (f *fakePods) EventCounters() events.Counters { return events.Counters{} }
+
+func (f *fakePods) SetPodCIDR(_ context.Context, cidr string) error {
+	f.podCIDR = cidr
+	return nil
+}
+
+// fakeImages is a store of images by reference.
+type fakeImages struct {
+	image.Store
+	images  map[string]*image.Image
+	getErr  error
+	pullErr error
+	auth    image.Auth
+}
+
+func (f *fakeImages) Get(_ context.Context, ref string) (*image.Image, error) {
+	return f.images[ref], f.getErr
+}
+
+func (f *fakeImages) Pull(_ context.Context, ref string, auth image.Auth, _ func(image.Progress)) (string, error) {
+	f.auth = auth
+	return "sha256:" + ref, f.pullErr
+}
+
+func (f *fakeImages) Remove(context.Context, string) error { return f.getErr }
+
+func (f *fakeImages) Usage(context.Context) (image.Usage, error) {
+	return image.Usage{Mountpoint: "/var/lib/berth", Bytes: 7, Inodes: 3, At: time.Unix(1, 0)}, nil
+}
+
+// fakeStreams answers the id that it was asked for.
+type fakeStreams struct{}
+
+func (fakeStreams) ExecURL(req *runtimeapi.ExecRequest) (string, error) {
+	return "http://exec/" + req.ContainerId, nil
+}
+
+func (fakeStreams) AttachURL(req *runtimeapi.AttachRequest) (string, error) {
+	return "http://attach/" + req.ContainerId, nil
+}
+
+func (fakeStreams) PortForwardURL(req *runtimeapi.PortForwardRequest) (string, error) {
+	return "http://portforward/" + req.PodSandboxId, nil
+}
+
+// client serves the fakes on a socket for the test's time and dials it.
+func client(t *testing.T, pods Pods, images image.Store, log *slog.Logger) *grpc.ClientConn {
+	t.Helper()
+	s, err := New(Options{Pods: pods, Images: images, Streams: fakeStreams{}, Version: "1.2.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	server := NewGRPCServer(log)
+	s.Register(server)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxSendBytes)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}

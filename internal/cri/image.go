@@ -1,0 +1,127 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+)
+
+// ListImages implements runtimeapi.ImageServiceServer. A filter names one image.
+func (s *Server) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	images, err := s.listImages(ctx, req.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListImagesResponse{Images: images}, nil
+}
+
+func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+	if ref := filter.GetImage().GetImage(); ref != "" {
+		img, err := s.opts.Images.Get(ctx, ref)
+		if errors.Is(err, errs.NotFound) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return []*runtimeapi.Image{imageMessage(img)}, nil
+	}
+	images, err := s.opts.Images.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]*runtimeapi.Image, 0, len(images))
+	for i := range images {
+		messages = append(messages, imageMessage(&images[i]))
+	}
+	return messages, nil
+}
+
+// ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there
+// is an empty answer and no error.
+func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	if err := checkImage(req); err != nil {
+		return nil, fmt.Errorf("cannot tell the status of an image: %w", err)
+	}
+	img, err := s.opts.Images.Get(ctx, req.GetImage().GetImage())
+	if errors.Is(err, errs.NotFound) {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	resp := &runtimeapi.ImageStatusResponse{Image: imageMessage(img)}
+	if req.GetVerbose() {
+		resp.Info, err = asJSON(map[string]any{
+			"chainID": img.ChainID,
+			"imageSpec": map[string]any{
+				"created":      img.Created,
+				"os":           img.OS,
+				"architecture": img.Architecture,
+				"variant":      img.Variant,
+				"config":       img.Config,
+			},
+		})
+	}
+	return resp, err
+}
+
+// RemoveImage implements runtimeapi.ImageServiceServer.
+func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	if err := checkImage(req); err != nil {
+		return nil, fmt.Errorf("cannot remove image: %w", err)
+	}
+	if err := s.opts.Images.Remove(ctx, req.GetImage().GetImage()); errs.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// ImageFsInfo implements runtimeapi.ImageServiceServer. Images and what containers
+// write lie on one filesystem.
+func (s *Server) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	usage, err := s.opts.Images.Usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	filesystems := []*runtimeapi.FilesystemUsage{{
+		Timestamp:  usage.At.UnixNano(),
+		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: usage.Mountpoint},
+		UsedBytes:  &runtimeapi.UInt64Value{Value: uint64(max(usage.Bytes, 0))},
+		InodesUsed: &runtimeapi.UInt64Value{Value: uint64(max(usage.Inodes, 0))},
+	}}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: filesystems, ContainerFilesystems: filesystems}, nil
+}
+
+func checkImage(req interface{ GetImage() *runtimeapi.ImageSpec }) error {
+	if req.GetImage().GetImage() == "" {
+		return invalid("image.image is empty")
+	}
+	return nil
+}
+
+// imageMessage tells the user as the kubelet wants it for runAsNonRoot: a number
+// as uid, a name as username, and neither for an image that names nobody.
+func imageMessage(img *image.Image) *runtimeapi.Image {
+	msg := &runtimeapi.Image{
+		Id:          img.ID,
+		RepoTags:    img.Tags,
+		RepoDigests: img.Digests,
+		Size:        uint64(max(img.Size, 0)),
+		Pinned:      img.Pinned,
+	}
+	user, _, _ := strings.Cut(img.Config.User, ":")
+	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
+		msg.Uid = &runtimeapi.Int64Value{Value: uid}
+	} else {
+		msg.Username = user
+	}
+	return msg
+}

@@ -1,0 +1,37 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+)
+
+// PullImage implements runtimeapi.ImageServiceServer. It answers the image's id.
+func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	if err := checkImage(req); err != nil {
+		return nil, fmt.Errorf("cannot pull image: %w", err)
+	}
+	auth := req.GetAuth()
+	id, err := s.opts.Images.Pull(ctx, req.GetImage().GetImage(), image.Auth{
+		Username:      auth.GetUsername(),
+		Password:      auth.GetPassword(),
+		Auth:          auth.GetAuth(),
+		ServerAddress: auth.GetServerAddress(),
+		IdentityToken: auth.GetIdentityToken(),
+		RegistryToken: auth.GetRegistryToken(),
+	}, nil)
+	if errors.Is(err, errs.Unavailable) {
+		// The kubelet shows this word as the pod's reason.
+		return nil, fmt.Errorf("%w: %w", crierrors.ErrRegistryUnavailable, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
+}

@@ -1,0 +1,183 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cri/scrub"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// kindCode pairs a kind of error with the gRPC code that tells it to clients.
+type kindCode struct {
+	kind error
+	code codes.Code
+}
+
+// kindCodes is the one table from kinds to codes. The first that an error wraps
+// decides.
+func kindCodes() []kindCode {
+	return []kindCode{
+		{errs.NotFound, codes.NotFound},
+		{errs.Exists, codes.AlreadyExists},
+		{errs.Invalid, codes.InvalidArgument},
+		{errs.State, codes.FailedPrecondition},
+		{errs.Unavailable, codes.Unavailable},
+		{errs.Unsupported, codes.Unimplemented},
+		{errs.Exhausted, codes.ResourceExhausted},
+		{errs.Deadline, codes.DeadlineExceeded},
+		{context.DeadlineExceeded, codes.DeadlineExceeded},
+		{context.Canceled, codes.Canceled},
+	}
+}
+
+// toStatus gives err its code and takes credentials out of its text.
+func (i interceptors) toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	cause := errs.Kind(err)
+	if cause == nil {
+		cause = err
+	}
+	for _, row := range kindCodes() {
+		if errors.Is(cause, row.kind) {
+			return status.Error(row.code, i.text(err.Error()))
+		}
+	}
+	if s, ok := status.FromError(err); ok {
+		return status.Error(s.Code(), i.text(s.Message()))
+	}
+	return status.Error(codes.Internal, i.text(err.Error()))
+}
+
+// maxMessage is the longest error text that crosses: it travels in a header, and
+// clients drop the connection over headers that are too long.
+const maxMessage = 4 << 10
+
+// text makes an error's text fit to cross: without credentials, and without the
+// middle of what quotes a value of a megabyte.
+func (i interceptors) text(message string) string {
+	message = i.scrub.Text(message)
+	if len(message) <= maxMessage {
+		return message
+	}
+	const half = maxMessage/2 - 32
+	head, tail := message[:half], message[len(message)-half:]
+	return strings.ToValidUTF8(fmt.Sprintf("%s... (%d bytes more) ...%s", head, len(message)-2*half, tail), "?")
+}
+
+// interceptors wrap every request.
+type interceptors struct {
+	log   *slog.Logger
+	scrub *scrub.Scrubber
+}
+
+// unary wraps every request that has one answer. Deadlines need no hand here: who
+// waits for a job answers before its caller's deadline and says where the job is.
+func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	began := time.Now()
+	resp, err := i.recovered(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
+	err = i.toStatus(err)
+	i.logRequest(ctx, info.FullMethod, time.Since(began), err, append(i.identify(req), i.identify(resp)...))
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// stream wraps every request that has many messages.
+func (i interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	began := time.Now()
+	_, err := i.recovered(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
+	err = i.toStatus(err)
+	i.logRequest(ss.Context(), info.FullMethod, time.Since(began), err, nil)
+	return err
+}
+
+// recovered turns a panic into an error; the stack goes to the log and not to the
+// client.
+func (i interceptors) recovered(ctx context.Context, method string, call func() (any, error)) (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			i.log.ErrorContext(ctx, "request panicked", "method", path.Base(method), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			resp, err = nil, status.Errorf(codes.Internal, "%s failed by a fault in berth, which its log tells", path.Base(method))
+		}
+	}()
+	return call()
+}
+
+// logRequest writes the one line of a request: at debug when it only read
+// something and went well, so that a kubelet's polling does not fill the log.
+func (i interceptors) logRequest(ctx context.Context, method string, took time.Duration, err error, ids []slog.Attr) {
+	name := path.Base(method)
+	attrs := append([]slog.Attr{slog.String("method", name), slog.String("took", took.Round(time.Microsecond).String())}, ids...)
+	level := slog.LevelInfo
+	if reads(name) {
+		level = slog.LevelDebug
+	}
+	if err != nil {
+		s := status.Convert(err)
+		attrs = append(attrs, slog.String("code", s.Code().String()), slog.String("error", s.Message()))
+		if s.Code() != codes.NotFound && s.Code() != codes.Unimplemented {
+			level = slog.LevelWarn
+		}
+		if s.Code() == codes.Internal {
+			level = slog.LevelError
+		}
+	}
+	i.log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// reads tells whether the method changes nothing.
+func reads(method string) bool {
+	switch method {
+	case "Get", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents":
+		return true
+	}
+	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Stream") ||
+		strings.HasSuffix(method, "Status") || strings.HasSuffix(method, "Stats")
+}
+
+// identify finds what a request or response is about.
+func (i interceptors) identify(msg any) []slog.Attr {
+	var attrs []slog.Attr
+	add := func(key, value string) {
+		if value != "" {
+			attrs = append(attrs, slog.String(key, value))
+		}
+	}
+	if m, ok := msg.(interface{ GetPodSandboxId() string }); ok {
+		add("sandbox", m.GetPodSandboxId())
+	}
+	if m, ok := msg.(interface{ GetContainerId() string }); ok {
+		add("container", m.GetContainerId())
+	}
+	switch m := msg.(type) {
+	case *runtimeapi.RunPodSandboxRequest:
+		meta := m.GetConfig().GetMetadata()
+		add("pod", meta.GetNamespace()+"/"+meta.GetName())
+	case *runtimeapi.CreateContainerRequest:
+		add("name", m.GetConfig().GetMetadata().GetName())
+		meta := m.GetSandboxConfig().GetMetadata()
+		add("pod", meta.GetNamespace()+"/"+meta.GetName())
+	}
+	if m, ok := msg.(interface{ GetImage() *runtimeapi.ImageSpec }); ok {
+		add("image", i.scrub.Text(m.GetImage().GetImage()))
+	}
+	if m, ok := msg.(interface{ GetImageRef() string }); ok {
+		add("id", m.GetImageRef())
+	}
+	return attrs
+}

@@ -1,0 +1,143 @@
+package cri
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cri/scrub"
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestEveryKindHasACodeOfItsOwn(t *testing.T) {
+	i := interceptors{scrub: scrub.New()}
+	seen := map[codes.Code]error{}
+	for _, kind := range errs.Kinds() {
+		code := status.Code(i.toStatus(fmt.Errorf("cannot do it: %w", kind)))
+		if code == codes.Internal || code == codes.Unknown {
+			t.Errorf("kind %q has no code", kind)
+		}
+		if other, taken := seen[code]; taken {
+			t.Errorf("kinds %q and %q share code %s", kind, other, code)
+		}
+		seen[code] = kind
+	}
+}
+
+func TestErrorsWithoutAKind(t *testing.T) {
+	i := interceptors{scrub: scrub.New()}
+	for name, c := range map[string]struct {
+		err  error
+		want codes.Code
+	}{
+		"none":      {nil, codes.OK},
+		"fault":     {errors.New("disk on fire"), codes.Internal},
+		"deadline":  {fmt.Errorf("waiting: %w", context.DeadlineExceeded), codes.DeadlineExceeded},
+		"cancelled": {fmt.Errorf("waiting: %w", context.Canceled), codes.Canceled},
+		"full disk": {&fs.PathError{Op: "write", Path: "/x", Err: syscall.ENOSPC}, codes.ResourceExhausted},
+		"status":    {status.Error(codes.Unimplemented, "no"), codes.Unimplemented},
+	} {
+		if got := status.Code(i.toStatus(c.err)); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestCredentialsDoNotCross(t *testing.T) {
+	i := interceptors{scrub: scrub.New()}
+	for _, err := range []error{
+		fmt.Errorf("cannot pull https://joe:hunter2@reg/v2: %w", errs.Unavailable),
+		errors.New("cannot pull https://joe:hunter2@reg/v2"),
+		status.Error(codes.Aborted, "cannot pull https://joe:hunter2@reg/v2"),
+	} {
+		if got := i.toStatus(err).Error(); strings.Contains(got, "hunter2") || !strings.Contains(got, "reg/v2") {
+			t.Errorf("crossed as %q", got)
+		}
+	}
+}
+
+func TestLongTextsLoseTheirMiddle(t *testing.T) {
+	i := interceptors{scrub: scrub.New()}
+	got := status.Convert(i.toStatus(fmt.Errorf("cannot use %q: %w", strings.Repeat("\u00e4", 1<<20), errs.Invalid))).Message()
+	if len(got) > maxMessage || !strings.HasPrefix(got, "cannot use") || !strings.HasSuffix(got, errs.Invalid.Error()) || !strings.Contains(got, "bytes more") {
+		t.Errorf("%d bytes: %q", len(got), got)
+	}
+}
+
+func TestPanicBecomesInternalAndIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	conn := client(t, &fakePods{stop: func(context.Context, string) error { panic("oh no") }}, noImages(), slog.New(slog.NewTextHandler(&log, nil)))
+	_, err := runtimeapi.NewRuntimeServiceClient(conn).StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: "x"})
+	if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "oh no") {
+		t.Errorf("got %v", err)
+	}
+	if text := log.String(); !strings.Contains(text, "oh no") || !strings.Contains(text, "interceptors_test.go") {
+		t.Errorf("the log lacks the panic or its stack: %s", text)
+	}
+}
+
+func TestRequestsAreLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	pods := &fakePods{
+		run: func(context.Context, *runtimeapi.PodSandboxConfig, string) (string, error) { return "abc", nil },
+		stop: func(context.Context, string) error {
+			return fmt.Errorf("cannot stop: %w", errs.Unavailable)
+		},
+		info: &engine.Info{},
+	}
+	c := runtimeapi.NewRuntimeServiceClient(client(t, pods, noImages(), slog.New(slog.NewTextHandler(&log, nil))))
+	ctx := t.Context()
+	if _, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandboxConfig()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: "abc"}); err == nil {
+		t.Fatal("stop succeeded")
+	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("want a line for run and one for stop, and none for a successful Version:\n%s", log.String())
+	}
+	for i, wants := range [][]string{
+		{"level=INFO", "method=RunPodSandbox", "sandbox=abc", "pod=ns/web", "took="},
+		{"level=WARN", "method=StopPodSandbox", "sandbox=abc", "code=Unavailable", "cannot stop"},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(lines[i], want) {
+				t.Errorf("%q lacks %q", lines[i], want)
+			}
+		}
+	}
+}
+
+// A call that waits for a job knows its caller's deadline, and its answer says where
+// the work is.
+func TestDeadlineAnswerCarriesTheStage(t *testing.T) {
+	pods := &fakePods{run: func(ctx context.Context, _ *runtimeapi.PodSandboxConfig, _ string) (string, error) {
+		if _, ok := ctx.Deadline(); !ok {
+			return "", errors.New("the caller's deadline did not arrive")
+		}
+		return "", fmt.Errorf("sandbox is in stage network for 3s: %w", errs.Deadline)
+	}}
+	c := runtimeapi.NewRuntimeServiceClient(client(t, pods, noImages(), nil))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandboxConfig()})
+	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "stage network") {
+		t.Errorf("got %v", err)
+	}
+}

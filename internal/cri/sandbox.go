@@ -1,0 +1,65 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// StopPodSandbox implements runtimeapi.RuntimeServiceServer.
+func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	if err := checkSandboxID(req); err != nil {
+		return nil, fmt.Errorf("cannot stop sandbox: %w", err)
+	}
+	if err := s.opts.Pods.StopSandbox(ctx, req.GetPodSandboxId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// RemovePodSandbox implements runtimeapi.RuntimeServiceServer.
+func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	if err := checkSandboxID(req); err != nil {
+		return nil, fmt.Errorf("cannot remove sandbox: %w", err)
+	}
+	if err := s.opts.Pods.RemoveSandbox(ctx, req.GetPodSandboxId()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// UpdatePodSandboxResources implements runtimeapi.RuntimeServiceServer.
+func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	if err := checkSandboxID(req); err != nil {
+		return nil, fmt.Errorf("cannot update sandbox: %w", err)
+	}
+	if err := s.opts.Pods.UpdateSandbox(ctx, req.GetPodSandboxId(), req.GetOverhead(), req.GetResources()); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
+}
+
+// PodSandboxStatus implements runtimeapi.RuntimeServiceServer.
+func (s *Server) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	if err := checkSandboxID(req); err != nil {
+		return nil, fmt.Errorf("cannot tell the status of a sandbox: %w", err)
+	}
+	return s.opts.Pods.SandboxStatus(ctx, req.GetPodSandboxId(), req.GetVerbose())
+}
+
+// ListPodSandbox implements runtimeapi.RuntimeServiceServer.
+func (s *Server) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	items, err := s.opts.Pods.ListSandboxes(ctx, req.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ListPodSandboxResponse{Items: items}, nil
+}
+
+func checkSandboxID(req interface{ GetPodSandboxId() string }) error {
+	if req.GetPodSandboxId() == "" {
+		return invalid("pod_sandbox_id: PodSandboxId should not be empty")
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+// Package cri is the gRPC face of berth: CRI v1's RuntimeService and ImageService.
+//
+// It checks what a request must carry, calls the rules (package pod) and the image
+// store, and turns their answers into messages. It decides nothing about pods and
+// keeps no state; it is the only package that knows gRPC codes.
+package cri
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cri/cadvisor"
+	"github.com/berthrun/berth/internal/cri/scrub"
+	"github.com/berthrun/berth/internal/cri/streaming"
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/events"
+)
+
+// Largest messages. A request is small; lists of a full node are not, and the
+// kubelet takes 16 MiB, other clients more.
+const (
+	maxRecvBytes = 16 << 20
+	maxSendBytes = 64 << 20
+)
+
+// Pods is what the RuntimeService asks of the rules. pod.Service implements it and
+// documents it.
+type Pods interface {
+	streaming.Runtime
+
+	RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error)
+	StopSandbox(ctx context.Context, id string) error
+	RemoveSandbox(ctx context.Context, id string) error
+	UpdateSandbox(ctx context.Context, id string, overhead, res *runtimeapi.LinuxContainerResources) error
+	SandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error)
+	ListSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error)
+
+	CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error)
+	StartContainer(ctx context.Context, id string) error
+	StopContainer(ctx context.Context, id string, timeout int64) error
+	RemoveContainer(ctx context.Context, id string) error
+	UpdateContainer(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error
+	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatus, map[string]string, error)
+	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
+	ReopenContainerLog(ctx context.Context, id string) error
+
+	CheckExec(ctx context.Context, id string) (fullID string, config *runtimeapi.ContainerConfig, err error)
+	CheckPortForward(ctx context.Context, id string) (fullID string, err error)
+
+	ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error)
+	ListContainerStats(ctx context.Context, filter *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error)
+	PodSandboxStats(ctx context.Context, id string) (*runtimeapi.PodSandboxStats, error)
+	ListPodSandboxStats(ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error)
+
+	Figures(ctx context.Context) ([]pod.PodFigures, error)
+	Events() (*events.Subscription, error)
+	EventCounters() events.Counters
+
+	EngineInfo(ctx context.Context) (*engine.Info, error)
+	NetworkReady(ctx context.Context) error
+	NetworkInfo() map[string]string
+	SetPodCIDR(ctx context.Context, cidr string) error
+}
+
+// Streams makes the URLs of exec, attach and port-forward. streaming.Server
+// implements it.
+type Streams interface {
+	ExecURL(req *runtimeapi.ExecRequest) (string, error)
+	AttachURL(req *runtimeapi.AttachRequest) (string, error)
+	PortForwardURL(req *runtimeapi.PortForwardRequest) (string, error)
+}
+
+// Options are what a Server is made from. All but Config and Log are required.
+type Options struct {
+	Pods    Pods
+	Images  image.Store
+	Streams Streams
+	// Version of berth, told by Version.
+	Version string
+	// Config returns the configuration in use, for verbose Status; it must hold
+	// no secrets. Nil leaves it out.
+	Config func() any
+	// Log is told what an answer cannot tell. Nil tells nobody.
+	Log *slog.Logger
+}
+
+// Server answers CRI calls. Calls that it does not have answer Unimplemented.
+type Server struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+	opts    Options
+	log     *slog.Logger
+	metrics *cadvisor.Set
+}
+
+// New makes a Server.
+func New(opts Options) (*Server, error) {
+	if opts.Pods == nil || opts.Images == nil || opts.Streams == nil || opts.Version == "" {
+		return nil, errors.New("cannot make a CRI server: Pods, Images, Streams and Version are required")
+	}
+	s := &Server{opts: opts, log: opts.Log, metrics: cadvisor.New()}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	return s, nil
+}
+
+// Register adds the CRI services to a gRPC server.
+func (s *Server) Register(to grpc.ServiceRegistrar) {
+	runtimeapi.RegisterRuntimeServiceServer(to, s)
+	runtimeapi.RegisterImageServiceServer(to, s)
+}
+
+// NewGRPCServer makes a gRPC server with the interceptors of this package: every
+// request is logged once, a panic becomes an Internal error, and errors of berth's
+// kinds become codes and lose their credentials.
+func NewGRPCServer(log *slog.Logger) *grpc.Server {
+	i := interceptors{log: log, scrub: scrub.New()}
+	return grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxRecvBytes),
+		grpc.MaxSendMsgSize(maxSendBytes),
+		grpc.ChainUnaryInterceptor(i.unary),
+		grpc.ChainStreamInterceptor(i.stream),
+	)
+}

@@ -1,0 +1,106 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What Version tells beside berth's own version.
+const (
+	runtimeName       = "berth"
+	runtimeAPIVersion = "v1"
+	// kubeletAPIVersion is the version of the CRI's version message itself.
+	kubeletAPIVersion = "0.1.0"
+)
+
+// Version implements runtimeapi.RuntimeServiceServer.
+func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{
+		Version:           kubeletAPIVersion,
+		RuntimeName:       runtimeName,
+		RuntimeVersion:    s.opts.Version,
+		RuntimeApiVersion: runtimeAPIVersion,
+	}, nil
+}
+
+// Status implements runtimeapi.RuntimeServiceServer. What is not ready is a
+// condition with its reason and never an error: the kubelet shows it on the node.
+func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	runtimeReady := &runtimeapi.RuntimeCondition{Type: runtimeapi.RuntimeReady, Status: true}
+	networkReady := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
+	resp := &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{runtimeReady, networkReady}},
+	}
+	info, err := s.opts.Pods.EngineInfo(ctx)
+	if err != nil {
+		runtimeReady.Status = false
+		runtimeReady.Reason = "EngineNotReady"
+		runtimeReady.Message = err.Error()
+	} else {
+		resp.RuntimeHandlers = info.Handlers
+		resp.Features = info.Features
+	}
+	if err := s.opts.Pods.NetworkReady(ctx); err != nil {
+		networkReady.Status = false
+		networkReady.Reason = "NetworkPluginNotReady"
+		networkReady.Message = "Network plugin returns error: " + err.Error()
+	}
+	if !req.GetVerbose() {
+		return resp, nil
+	}
+	verbose := map[string]any{
+		"network": s.opts.Pods.NetworkInfo(), "golang": runtime.Version(), "events": s.opts.Pods.EventCounters(),
+	}
+	if info != nil {
+		verbose["engine"] = map[string]any{
+			"name": info.Name, "version": info.Version, "cgroupDriver": info.CgroupDriver, "warnings": info.Warnings,
+		}
+	}
+	if s.opts.Config != nil {
+		verbose["config"] = s.opts.Config()
+	}
+	resp.Info, err = asJSON(verbose)
+	return resp, err
+}
+
+// asJSON turns each value into JSON, the form in which clients show verbose info.
+func asJSON(values map[string]any) (map[string]string, error) {
+	out := make(map[string]string, len(values))
+	for name, value := range values {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("cannot encode verbose info %q: %w", name, err)
+		}
+		out[name] = string(data)
+	}
+	return out, nil
+}
+
+// RuntimeConfig implements runtimeapi.RuntimeServiceServer.
+func (s *Server) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	info, err := s.opts.Pods.EngineInfo(ctx)
+	if err != nil {
+		return nil, err
+	}
+	driver := runtimeapi.CgroupDriver_CGROUPFS
+	if info.CgroupDriver == "systemd" {
+		driver = runtimeapi.CgroupDriver_SYSTEMD
+	}
+	return &runtimeapi.RuntimeConfigResponse{
+		Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver},
+	}, nil
+}
+
+// UpdateRuntimeConfig implements runtimeapi.RuntimeServiceServer.
+func (s *Server) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	if cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(); cidr != "" {
+		if err := s.opts.Pods.SetPodCIDR(ctx, cidr); err != nil {
+			return nil, err
+		}
+	}
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+}

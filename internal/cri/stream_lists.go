@@ -1,0 +1,89 @@
+package cri
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// maxStreamed is how many bytes of items one message of a streamed list carries,
+// unless a single item is larger: far below any client's limit, and few enough
+// messages for a full node.
+const maxStreamed = 1 << 20
+
+// sendInParts sends every item once, in messages of at least one and at most
+// maxStreamed bytes. The client keeps nothing of a stream that fails.
+func sendInParts[Item proto.Message, Response any](
+	stream grpc.ServerStreamingServer[Response], items []Item, wrap func([]Item) *Response,
+) error {
+	for len(items) > 0 {
+		count, size := 1, proto.Size(items[0])
+		for count < len(items) {
+			next := proto.Size(items[count])
+			if size+next > maxStreamed {
+				break
+			}
+			count, size = count+1, size+next
+		}
+		if err := stream.Send(wrap(items[:count])); err != nil {
+			return err
+		}
+		items = items[count:]
+	}
+	return nil
+}
+
+// StreamPodSandboxes implements runtimeapi.RuntimeServiceServer.
+func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	items, err := s.opts.Pods.ListSandboxes(stream.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return sendInParts(stream, items, func(part []*runtimeapi.PodSandbox) *runtimeapi.StreamPodSandboxesResponse {
+		return &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part}
+	})
+}
+
+// StreamContainers implements runtimeapi.RuntimeServiceServer.
+func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	items, err := s.opts.Pods.ListContainers(stream.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return sendInParts(stream, items, func(part []*runtimeapi.Container) *runtimeapi.StreamContainersResponse {
+		return &runtimeapi.StreamContainersResponse{Containers: part}
+	})
+}
+
+// StreamContainerStats implements runtimeapi.RuntimeServiceServer.
+func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
+	items, err := s.opts.Pods.ListContainerStats(stream.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return sendInParts(stream, items, func(part []*runtimeapi.ContainerStats) *runtimeapi.StreamContainerStatsResponse {
+		return &runtimeapi.StreamContainerStatsResponse{ContainerStats: part}
+	})
+}
+
+// StreamPodSandboxStats implements runtimeapi.RuntimeServiceServer.
+func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
+	items, err := s.opts.Pods.ListPodSandboxStats(stream.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return sendInParts(stream, items, func(part []*runtimeapi.PodSandboxStats) *runtimeapi.StreamPodSandboxStatsResponse {
+		return &runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: part}
+	})
+}
+
+// StreamImages implements runtimeapi.ImageServiceServer.
+func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
+	items, err := s.listImages(stream.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return sendInParts(stream, items, func(part []*runtimeapi.Image) *runtimeapi.StreamImagesResponse {
+		return &runtimeapi.StreamImagesResponse{Images: part}
+	})
+}

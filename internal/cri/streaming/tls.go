@@ -1,0 +1,163 @@
+package streaming
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// TLS is how the server proves itself, and whom it answers.
+type TLS struct {
+	// CertFile and KeyFile are PEM files; both empty for a certificate that the
+	// server makes itself, which no client trusts.
+	CertFile, KeyFile string
+	// ClientCAFile, if not empty, holds the authorities that must have signed the
+	// certificate of each client.
+	ClientCAFile string
+	// MinVersion is a version of crypto/tls; 0 is TLS 1.2.
+	MinVersion uint16
+}
+
+// selfSigned is how long a certificate of our own is good: longer than any daemon
+// runs.
+const selfSigned = 10 * 365 * 24 * time.Hour
+
+// certificates are what the server shows, read again when the files change: whoever
+// renews them need not tell anybody.
+type certificates struct {
+	files TLS
+	log   *slog.Logger
+
+	mu sync.Mutex
+	// stamp tells the files that config was made from, and tried those that were
+	// looked at last.
+	stamp, tried string
+	config       *tls.Config
+}
+
+// newCertificates reads the files, or makes a certificate for the host. An error is
+// of kind Invalid.
+func newCertificates(files TLS, host string, log *slog.Logger) (*certificates, error) {
+	if files.MinVersion == 0 {
+		files.MinVersion = tls.VersionTLS12
+	}
+	c := &certificates{files: files, log: log}
+	if files.CertFile == "" {
+		chain, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{
+			Host: host, AlternateDNS: []string{"localhost"}, MaxAge: selfSigned,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("cannot make a certificate for streaming: %w", err)
+		}
+		pair, err := tls.X509KeyPair(chain, key)
+		if err != nil {
+			return nil, fmt.Errorf("cannot make a certificate for streaming: %w", err)
+		}
+		c.config = c.base(pair)
+	}
+	if err := c.refresh(); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errs.Invalid)
+	}
+	return c, nil
+}
+
+// listen makes a listener that speaks TLS on one that does not.
+func (c *certificates) listen(plain net.Listener) net.Listener {
+	return tls.NewListener(plain, &tls.Config{
+		MinVersion:         c.files.MinVersion,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current(), nil },
+	})
+}
+
+// current is what the next client is shown. Files that cannot be used, in the middle
+// of a renewal perhaps, leave it as it was.
+func (c *certificates) current() *tls.Config {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refresh(); err != nil {
+		c.log.Warn("certificates of the streaming server stay as they were", "error", err)
+	}
+	return c.config
+}
+
+// refresh reads files that have changed since they were read. A fault is told once.
+func (c *certificates) refresh() error {
+	stamp, err := c.stampOf()
+	if err != nil {
+		stamp = err.Error()
+	}
+	if stamp == c.tried && c.config != nil {
+		return nil
+	}
+	c.tried = stamp
+	if err != nil {
+		return err
+	}
+	fresh, err := c.read()
+	if err != nil {
+		return err
+	}
+	if c.stamp != "" {
+		c.log.Info("certificates of the streaming server were read again")
+	}
+	c.stamp, c.config = stamp, fresh
+	return nil
+}
+
+// stampOf changes when a file does.
+func (c *certificates) stampOf() (string, error) {
+	stamp := "files"
+	for _, file := range []string{c.files.CertFile, c.files.KeyFile, c.files.ClientCAFile} {
+		if file == "" {
+			continue
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return "", fmt.Errorf("cannot read certificates: %w", err)
+		}
+		stamp += fmt.Sprintf(" %s %d %d", file, info.Size(), info.ModTime().UnixNano())
+	}
+	return stamp, nil
+}
+
+func (c *certificates) read() (*tls.Config, error) {
+	fresh := c.config
+	if c.files.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.files.CertFile, c.files.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use certificate %s with key %s: %w", c.files.CertFile, c.files.KeyFile, err)
+		}
+		fresh = c.base(pair)
+	}
+	if c.files.ClientCAFile == "" {
+		return fresh, nil
+	}
+	data, err := os.ReadFile(c.files.ClientCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read certificates: %w", err)
+	}
+	fresh = fresh.Clone()
+	fresh.ClientAuth, fresh.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if !fresh.ClientCAs.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("cannot use %s: it holds no certificate", c.files.ClientCAFile)
+	}
+	return fresh, nil
+}
+
+// base is HTTP/1.1 only: a connection of HTTP/2 cannot be upgraded.
+func (c *certificates) base(pair tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion:   c.files.MinVersion,
+		Certificates: []tls.Certificate{pair},
+		NextProtos:   []string{"http/1.1"},
+	}
+}

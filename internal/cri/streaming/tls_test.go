@@ -1,0 +1,238 @@
+package streaming
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/cert"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// renew writes a new certificate for name, its own authority, and returns it.
+func (f TLS) renew(t *testing.T, name string) (chain, key []byte) {
+	t.Helper()
+	chain, key, err := cert.GenerateSelfSignedCertKey(name, []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, data := range map[string][]byte{f.CertFile: chain, f.KeyFile: key} {
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return chain, key
+}
+
+func tlsFiles(t *testing.T) TLS {
+	dir := t.TempDir()
+	return TLS{CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key")}
+}
+
+// shown is the name in the certificate that a server shows.
+func shown(t *testing.T, s *Server, config *tls.Config) (string, error) {
+	t.Helper()
+	config.InsecureSkipVerify = true // the test looks at what is shown
+	d := tls.Dialer{Config: config}
+	c, err := d.DialContext(t.Context(), "tcp", s.Address())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	// A server that refuses a client's certificate says so behind the handshake.
+	if _, err := fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return "", err
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		return "", err
+	}
+	return c.(*tls.Conn).ConnectionState().PeerCertificates[0].Subject.CommonName, nil
+}
+
+func TestSessionsOverTLS(t *testing.T) {
+	files := tlsFiles(t)
+	chain, _ := files.renew(t, "one")
+	s := serveWith(t, Options{TLS: &files, Runtime: &fake{exec: func(_ context.Context, spec *engine.ExecSpec) (int32, error) {
+		_, err := fmt.Fprint(spec.Stdout, "secret")
+		return 4, err
+	}}})
+	raw := execURL(t, s, &runtimeapi.ExecRequest{Stdout: true})
+	if !strings.HasPrefix(raw, "https://127.0.0.1:") {
+		t.Fatalf("the URL is %s", raw)
+	}
+	executors := map[string]func(*rest.Config) (remotecommand.Executor, error){
+		"spdy": func(config *rest.Config) (remotecommand.Executor, error) {
+			u, err := url.Parse(execURL(t, s, &runtimeapi.ExecRequest{Stdout: true}))
+			if err != nil {
+				return nil, err
+			}
+			return remotecommand.NewSPDYExecutor(config, http.MethodPost, u)
+		},
+		"websocket": func(config *rest.Config) (remotecommand.Executor, error) {
+			return remotecommand.NewWebSocketExecutor(config, http.MethodGet, execURL(t, s, &runtimeapi.ExecRequest{Stdout: true}))
+		},
+	}
+	for name, executor := range executors {
+		run := func(trust []byte) (string, error) {
+			e, err := executor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: trust}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			err = e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &out})
+			return out.String(), err
+		}
+		if out, err := run(chain); err == nil || !strings.Contains(err.Error(), "exit code 4") || out != "secret" {
+			t.Errorf("%s: %q, %v", name, out, err)
+		}
+		if out, err := run(nil); err == nil || !strings.Contains(err.Error(), "unknown authority") || out != "" {
+			t.Errorf("%s, of a client that does not know the authority: %q, %v", name, out, err)
+		}
+	}
+}
+
+// The context of a session ends with its client under TLS, too.
+func TestClientGoneOverTLS(t *testing.T) {
+	files := tlsFiles(t)
+	chain, _ := files.renew(t, "one")
+	began, ended := make(chan struct{}), make(chan struct{})
+	s := serveWith(t, Options{TLS: &files, Runtime: &fake{exec: func(ctx context.Context, _ *engine.ExecSpec) (int32, error) {
+		close(began)
+		<-ctx.Done()
+		close(ended)
+		return 0, ctx.Err()
+	}}})
+	e, err := remotecommand.NewWebSocketExecutor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: chain}},
+		http.MethodGet, execURL(t, s, &runtimeapi.ExecRequest{Stdout: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: new(bytes.Buffer)}) }()
+	within(t, "the session", began)
+	cancel()
+	within(t, "the end of the client", done)
+	within(t, "the end of the session", ended)
+}
+
+func TestCertificatesAreReadAgain(t *testing.T) {
+	files := tlsFiles(t)
+	files.renew(t, "one")
+	s := serveWith(t, Options{TLS: &files})
+	for _, step := range []struct {
+		name   string
+		change func()
+		want   string
+	}{
+		{"at first", func() {}, "one@"},
+		{"renewed", func() { files.renew(t, "two-is-longer") }, "two-is-longer@"},
+		{"half written", func() { os.WriteFile(files.CertFile, []byte("-----BEGIN"), 0o600) }, "two-is-longer@"},
+		{"removed", func() { os.Remove(files.CertFile) }, "two-is-longer@"},
+		{"there again", func() { files.renew(t, "three") }, "three@"},
+	} {
+		step.change()
+		if name, err := shown(t, s, &tls.Config{}); err != nil || !strings.HasPrefix(name, step.want) {
+			t.Errorf("%s: %q, %v, want %q", step.name, name, err, step.want)
+		}
+	}
+}
+
+func TestOldVersionsOfTLSAreRefused(t *testing.T) {
+	files := tlsFiles(t)
+	files.renew(t, "one")
+	files.MinVersion = tls.VersionTLS13
+	s := serveWith(t, Options{TLS: &files})
+	if _, err := shown(t, s, &tls.Config{MaxVersion: tls.VersionTLS12}); err == nil {
+		t.Error("TLS 1.2 is spoken though 1.3 is the oldest")
+	}
+	if _, err := shown(t, s, &tls.Config{}); err != nil {
+		t.Errorf("TLS 1.3: %v", err)
+	}
+}
+
+func TestClientsNeedACertificateOfTheAuthority(t *testing.T) {
+	files := tlsFiles(t)
+	files.renew(t, "one")
+	files.ClientCAFile = filepath.Join(t.TempDir(), "ca")
+	known := clientCertificate(t)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate[0]})
+	if err := os.WriteFile(files.ClientCAFile, authority, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serveWith(t, Options{TLS: &files})
+	if _, err := shown(t, s, &tls.Config{}); err == nil {
+		t.Error("a client without a certificate is let in")
+	}
+	if _, err := shown(t, s, &tls.Config{Certificates: []tls.Certificate{clientCertificate(t)}}); err == nil {
+		t.Error("a client with a certificate of its own is let in")
+	}
+	if _, err := shown(t, s, &tls.Config{Certificates: []tls.Certificate{known}}); err != nil {
+		t.Errorf("a client with the right certificate: %v", err)
+	}
+}
+
+// clientCertificate is one for a client, and its own authority.
+func clientCertificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "client"}, NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestSelfSigned(t *testing.T) {
+	s := serveWith(t, Options{TLS: &TLS{}})
+	if name, err := shown(t, s, &tls.Config{}); err != nil || !strings.HasPrefix(name, "127.0.0.1@") {
+		t.Errorf("%q, %v", name, err)
+	}
+}
+
+func TestBadCertificatesAreInvalid(t *testing.T) {
+	good := tlsFiles(t)
+	good.renew(t, "one")
+	other := tlsFiles(t)
+	other.renew(t, "two")
+	for name, files := range map[string]TLS{
+		"missing":         {CertFile: "/no/such", KeyFile: "/no/such"},
+		"of another key":  {CertFile: good.CertFile, KeyFile: other.KeyFile},
+		"bad authorities": {CertFile: good.CertFile, KeyFile: good.KeyFile, ClientCAFile: good.KeyFile},
+	} {
+		_, err := Listen(t.Context(), Options{Runtime: &fake{}, Log: slog.New(slog.DiscardHandler), TLS: &files})
+		if !errors.Is(err, errs.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

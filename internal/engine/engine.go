@@ -1,0 +1,274 @@
+// Package engine says what berth's rules (package pod) need from a runtime
+// backend. engine/native implements it through the supervisor, engine/docker
+// through the Docker Engine API, engine/enginetest holds the fake and the suite
+// that all of them pass.
+//
+// An engine makes real things (namespaces, cgroups, processes) and keeps no
+// record of its own: the ids and directories come from the caller, who has
+// written its record before the first call. So every Stop and Remove verb must
+// succeed when its thing was never made, was half made, or is gone already, and
+// must work from the id alone.
+package engine
+
+import (
+	"context"
+	"io"
+	"syscall"
+	"time"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Engine is a runtime backend. All methods are safe for concurrent use; calls
+// for one id come one at a time, except Exec, Attach, Signal, Stats and
+// ReopenLog, which may come at any time.
+//
+// Errors carry a kind of package errs.
+type Engine interface {
+	// CreateSandbox makes the namespaces, the cgroup and the files of a sandbox,
+	// so that a network can be attached to Sandbox.NetNS. On error the caller
+	// calls RemoveSandbox.
+	CreateSandbox(ctx context.Context, spec *SandboxSpec) (*Sandbox, error)
+	// StartSandbox does what is left once the network is attached.
+	StartSandbox(ctx context.Context, spec *SandboxSpec, sb *Sandbox) error
+	// StopSandbox ends every process of the sandbox itself; its containers have
+	// ended. What those left in shared memory goes. The network namespace stays for
+	// the network to be detached.
+	StopSandbox(ctx context.Context, id string) error
+	// UpdateSandbox changes the limits of the sandbox's cgroup, which all its
+	// containers are below. What is 0 or "" in res stays as it is.
+	UpdateSandbox(ctx context.Context, sb *Sandbox, res *runtimeapi.LinuxContainerResources) error
+	// RemoveSandbox removes all that CreateSandbox and StartSandbox made.
+	RemoveSandbox(ctx context.Context, id string) error
+
+	// Create makes a container up to the point where its init waits to execute
+	// the user's program. On error the caller calls Remove. A program that cannot
+	// be executed is no error here, see Container.StartError.
+	Create(ctx context.Context, spec *ContainerSpec) (*Container, error)
+	// Start executes the user's program. An error that says that the program
+	// could not be started has kind Invalid; the container's exit then comes
+	// through Exits as well.
+	Start(ctx context.Context, id string) (pid int, err error)
+	// Signal sends sig to the container's init, or to all its processes.
+	// NotFound when nothing of it runs.
+	Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error
+	// Update changes the cgroup limits of a created or running container. What is
+	// 0 or "" in res stays as it is; a fault leaves all of them as they were.
+	Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error
+	// Remove kills what is left of the container and removes all that Create
+	// made, except its log file.
+	Remove(ctx context.Context, id string) error
+
+	// Exec runs a command in a running container and returns its exit code
+	// (128+n when signal n ended it). It returns when the command has ended and
+	// its output is delivered; a process that the command left behind and that
+	// keeps the output open does not delay it. When ctx ends first, everything
+	// that the command started is killed and ctx.Err() is returned.
+	Exec(ctx context.Context, spec *ExecSpec) (code int32, err error)
+	// Attach connects streams to a running container until it ends, ctx ends,
+	// or the client's streams do.
+	Attach(ctx context.Context, spec *AttachSpec) error
+	// ReopenLog makes the container's log go to a new file at its log path.
+	ReopenLog(ctx context.Context, id string) error
+
+	// Stats reads the figures of the given containers; one that is gone is
+	// absent from the result. Attributes are left to the caller.
+	Stats(ctx context.Context, ids []string) (map[string]*runtimeapi.ContainerStats, error)
+	// SandboxStats reads the figures of sandboxes by id: pod cgroup, network,
+	// processes; one that is gone is absent. Containers are left to the caller.
+	SandboxStats(ctx context.Context, sandboxes []SandboxRef) (map[string]*runtimeapi.LinuxPodSandboxStats, error)
+
+	// List tells what really exists, for recovery: every sandbox and container
+	// of which anything is left.
+	List(ctx context.Context) ([]Actual, error)
+	// Exits delivers the exits of containers: first those that happened while
+	// nobody listened and that were not yet removed, then live ones, each at
+	// least once, until ctx ends. A second delivery of the same exit is equal
+	// to the first. There is one listener: a new one takes the place of the old,
+	// whose channel is closed. The end of a sandbox's own process (Sandbox.Pid)
+	// that nobody asked for comes as an Exit with the sandbox's id.
+	Exits(ctx context.Context) (<-chan Exit, error)
+
+	// Info tells what the backend is and can do, for Status and RuntimeConfig.
+	Info(ctx context.Context) (*Info, error)
+}
+
+// SandboxSpec is what a sandbox is made from. It is part of the sandbox's record
+// and does not change after CreateSandbox.
+type SandboxSpec struct {
+	// ID is 64 lower-case hex digits.
+	ID string
+	// Config is the kubelet's request.
+	Config *runtimeapi.PodSandboxConfig
+	// Handler is the runtime class entry, "" for the default.
+	Handler string
+	// Dir holds the sandbox's files on disk: hostname, hosts, resolv.conf. It is
+	// made and removed by the engine.
+	Dir string
+}
+
+// Sandbox is what CreateSandbox made. It is part of the sandbox's record.
+type Sandbox struct {
+	// NetNS is the path of the pinned network namespace, "" with host network.
+	NetNS string `json:"netns,omitempty"`
+	// UserNS is the path of the pinned user namespace that owns the others, "" for
+	// the host's.
+	UserNS string `json:"userns,omitempty"`
+	// IPCNS, UTSNS and PIDNS are paths of pinned namespaces, "" where the
+	// host's (or, for PIDNS, each container's own) is used.
+	IPCNS string `json:"ipcns,omitempty"`
+	UTSNS string `json:"utsns,omitempty"`
+	PIDNS string `json:"pidns,omitempty"`
+	// CgroupParent is the cgroup below which the sandbox's containers live, as
+	// the OCI runtime takes it: a path (cgroupfs) or a slice name (systemd).
+	CgroupParent string `json:"cgroupParent,omitempty"`
+	// Pid is the sandbox's own process, 0 when it has none.
+	Pid int `json:"pid,omitempty"`
+	// ProcessLabel and MountLabel are the SELinux labels of the sandbox's containers
+	// and of their files, "" where there are none.
+	ProcessLabel string `json:"processLabel,omitempty"`
+	MountLabel   string `json:"mountLabel,omitempty"`
+}
+
+// ContainerSpec is what a container is made from.
+type ContainerSpec struct {
+	ID          string
+	SandboxSpec *SandboxSpec
+	Sandbox     *Sandbox
+	Config      *runtimeapi.ContainerConfig
+	// ImageID is the store's id of the image ("sha256:...": the config digest).
+	ImageID string
+	// ImageConfig is the image's own idea of how to run it.
+	ImageConfig imagespec.ImageConfig
+	// LogPath is the absolute path of the container's log, "" for none.
+	LogPath string
+	// Dir holds the container's files on disk (termination log and the like are
+	// the kubelet's, not ours). Made and removed by the engine.
+	Dir string
+	// VolumeImages are the store's ids of the images that Config mounts, by the
+	// mount's index. Create answers with a VolumeError when one cannot be mounted.
+	VolumeImages map[int]string
+	// TargetPID is the init of the container whose PID namespace is joined
+	// (NamespaceMode TARGET), 0 for none.
+	TargetPID int
+	// Stage, if not nil, hears which part of a long Create is under way and what it
+	// waits for, each time that there is progress.
+	Stage func(name, waitsFor string)
+}
+
+// Container is what Create made. It is part of the container's record.
+type Container struct {
+	// User is whom the program runs as, nil where the backend cannot tell.
+	User *User `json:"user,omitempty"`
+	// StartError is set when Create found out that the program cannot be executed
+	// (the image does not have it, say): no init waits then, Start is not to be
+	// called, and this is why. People look for it where a program fails to start.
+	StartError string `json:"startError,omitempty"`
+}
+
+// User is an identity inside of a container.
+type User struct {
+	UID int64 `json:"uid"`
+	GID int64 `json:"gid"`
+	// Groups are all groups of the process, GID among them.
+	Groups []int64 `json:"groups,omitempty"`
+}
+
+// VolumeError says that an image which a container mounts is not there or could not
+// be mounted: clients tell it from other errors.
+type VolumeError struct{ Err error }
+
+func (e *VolumeError) Error() string { return e.Err.Error() }
+
+func (e *VolumeError) Unwrap() error { return e.Err }
+
+// ExecSpec is one command to run in a container. Nil streams are not connected.
+type ExecSpec struct {
+	ContainerID string
+	Command     []string
+	TTY         bool
+	Stdin       io.Reader
+	Stdout      io.Writer
+	// Stderr is nil with TTY.
+	Stderr io.Writer
+	// Resize carries terminal sizes; closed or nil when there are none (more).
+	Resize <-chan TerminalSize
+}
+
+// AttachSpec is one client of a container's streams. Nil streams are not
+// connected.
+type AttachSpec struct {
+	ContainerID string
+	Stdin       io.Reader
+	Stdout      io.Writer
+	Stderr      io.Writer
+	Resize      <-chan TerminalSize
+}
+
+// TerminalSize is in characters.
+type TerminalSize struct {
+	Width, Height uint16
+}
+
+// Kind tells sandboxes from containers in List.
+type Kind string
+
+// The kinds of thing that List reports.
+const (
+	KindSandbox   Kind = "sandbox"
+	KindContainer Kind = "container"
+)
+
+// State is what a container's processes are doing.
+type State string
+
+// The states that List reports. A thing that is half made is StateBroken.
+const (
+	StateCreated State = "created"
+	StateRunning State = "running"
+	StateStopped State = "stopped"
+	StateBroken  State = "broken"
+)
+
+// Actual is one thing that really exists.
+type Actual struct {
+	Kind  Kind
+	ID    string
+	State State
+	// Pid is the init's, 0 when none runs.
+	Pid int
+}
+
+// Exit tells how a container ended.
+type Exit struct {
+	ContainerID string
+	// Code is the exit status, 128+n when signal n ended it. It is 255 with a
+	// Reason of "Unknown" only when nobody could learn it, and 128 with a Reason of
+	// "StartError" when the program was never executed.
+	Code int32
+	// At is when it ended (or was found to have ended).
+	At time.Time
+	// OOMKilled is true when the kernel's OOM killer hit the container.
+	OOMKilled bool
+	// Reason is "" unless berth knows more than the code: "StartError",
+	// "Unknown". Message explains it to a person.
+	Reason, Message string
+}
+
+// Info tells what a backend is and can do.
+type Info struct {
+	// Name and Version of the runtime underneath, for people.
+	Name, Version string
+	// CgroupDriver is "cgroupfs" or "systemd".
+	CgroupDriver string
+	// Handlers are the runtime handlers; the default one has name "".
+	Handlers []*runtimeapi.RuntimeHandler
+	// Features of the backend as a whole.
+	Features *runtimeapi.RuntimeFeatures
+	// HugePages is true when the host counts the huge pages of pods.
+	HugePages bool
+	// Warnings are limits of this host that change what pods get, one
+	// sentence each.
+	Warnings []string
+}

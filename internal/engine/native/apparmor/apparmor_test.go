@@ -1,0 +1,142 @@
+package apparmor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+)
+
+// fakeHost is a host whose securityfs is a directory. Loading a profile appends it
+// to the list, as the kernel does.
+func fakeHost(t *testing.T, profiles string) (h *Host, loads *int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "profiles")
+	if err := os.WriteFile(file, []byte(profiles), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	loads = new(int)
+	return &Host{defaultName: "berth-test", profiles: file, load: func(name string) error {
+		*loads++
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(file, []byte(string(data)+name+" (enforce)\n"), 0o600)
+	}}, loads
+}
+
+const loadedProfiles = "/usr/bin/man (enforce)\nMongoDB Compass (unconfined)\nodd (name) (complain)\nberth (enforce)\n"
+
+func TestProfile(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked ocispec.AppArmorProfile
+		want  string
+		kind  error
+	}{
+		"none":                        {ocispec.AppArmorProfile{}, "", nil},
+		"default":                     {ocispec.AppArmorProfile{Default: true}, "berth-test", nil},
+		"default, demanded":           {ocispec.AppArmorProfile{Default: true, Demanded: true}, "berth-test", nil},
+		"one that is loaded":          {ocispec.AppArmorProfile{Name: "/usr/bin/man", Demanded: true}, "/usr/bin/man", nil},
+		"one with a blank":            {ocispec.AppArmorProfile{Name: "MongoDB Compass", Demanded: true}, "MongoDB Compass", nil},
+		"one with parentheses":        {ocispec.AppArmorProfile{Name: "odd (name)", Demanded: true}, "odd (name)", nil},
+		"the beginning of a name":     {ocispec.AppArmorProfile{Name: "MongoDB", Demanded: true}, "", errs.Invalid},
+		"a name with its mode":        {ocispec.AppArmorProfile{Name: "berth (enforce)", Demanded: true}, "", errs.Invalid},
+		"one that nobody has loaded":  {ocispec.AppArmorProfile{Name: "gone", Demanded: true}, "", errs.Invalid},
+		"one that is named as nobody": {ocispec.AppArmorProfile{Name: "\n", Demanded: true}, "", errs.Invalid},
+	} {
+		h, _ := fakeHost(t, loadedProfiles)
+		got, err := h.Profile(t.Context(), c.asked)
+		if got != c.want || !errors.Is(err, c.kind) || c.kind == nil && err != nil {
+			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, c.want, c.kind)
+		}
+	}
+}
+
+// The default profile is loaded once, and again when somebody has unloaded it.
+func TestDefaultProfileIsLoadedWhereItIsMissing(t *testing.T) {
+	h, loads := fakeHost(t, "")
+	ask := func() {
+		t.Helper()
+		if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "berth-test" || err != nil {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	ask()
+	ask()
+	if *loads != 1 {
+		t.Errorf("loaded %d times", *loads)
+	}
+	if err := os.WriteFile(h.profiles, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ask()
+	if *loads != 2 {
+		t.Errorf("loaded %d times", *loads)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := os.WriteFile(h.profiles, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Profile(ended, ocispec.AppArmorProfile{Default: true}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled load: %v", err)
+	}
+}
+
+func TestHostsThatCannot(t *testing.T) {
+	h, _ := fakeHost(t, "p (enforce)\n")
+	h.why = "the kernel has no AppArmor"
+	for _, asked := range []ocispec.AppArmorProfile{{Name: "p", Demanded: true}, {Default: true, Demanded: true}} {
+		if got, err := h.Profile(t.Context(), asked); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), h.why) {
+			t.Errorf("%+v without AppArmor: %q, %v", asked, got, err)
+		}
+	}
+	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "" || err != nil {
+		t.Errorf("nothing demanded, without AppArmor: %q, %v", got, err)
+	}
+	h, _ = fakeHost(t, "p (enforce)\n")
+	h.noLoader = errors.New("no apparmor_parser")
+	if h.Warning() == "" {
+		t.Error("no warning without a parser")
+	}
+	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "" || err != nil {
+		t.Errorf("nothing demanded, without a parser: %q, %v", got, err)
+	}
+	if _, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true, Demanded: true}); !errors.Is(err, errs.Unsupported) {
+		t.Errorf("demanded, without a parser: %v", err)
+	}
+	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Name: "p", Demanded: true}); got != "p" || err != nil {
+		t.Errorf("a loaded one needs no parser: %q, %v", got, err)
+	}
+}
+
+func TestDisabled(t *testing.T) {
+	dir := t.TempDir()
+	enabled, profiles := filepath.Join(dir, "enabled"), filepath.Join(dir, "profiles")
+	if why := disabled(enabled, profiles); !strings.Contains(why, "no AppArmor") {
+		t.Errorf("no module: %q", why)
+	}
+	for content, want := range map[string]string{"N\n": "not enabled", "": "not enabled", "Y\n": "cannot be listed"} {
+		if err := os.WriteFile(enabled, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if why := disabled(enabled, profiles); !strings.Contains(why, want) {
+			t.Errorf("%q: %q, want %q", content, why, want)
+		}
+	}
+	if err := os.WriteFile(profiles, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(enabled, []byte("Y\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if why := disabled(enabled, profiles); why != "" {
+		t.Errorf("enabled: %q", why)
+	}
+}

@@ -1,0 +1,86 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/manager"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Limit changes the limits of a pod's cgroup; what res leaves nil or empty stays as
+// it is. slice is the pod's slice, which systemd is told too, "" with the cgroupfs
+// driver. On v1 memory and swap are written in the order that the kernel takes.
+// Kind NotFound when there is no such cgroup, Invalid for values that the kernel
+// refuses, State for a memory limit below what is in use.
+func Limit(paths Paths, slice string, res *specs.LinuxResources) error {
+	config := &cgroups.Cgroup{Resources: resourcesOf(res)}
+	if slice != "" {
+		config.Name, config.Systemd = slice, true
+	}
+	m, err := manager.NewWithPaths(config, managed(paths))
+	if err != nil {
+		return fmt.Errorf("cannot limit the pod's cgroup: %w", err)
+	}
+	if !m.Exists() {
+		return fmt.Errorf("cannot limit the pod's cgroup, which is not there: %w", errs.NotFound)
+	}
+	err = m.Set(config.Resources)
+	switch {
+	case err == nil:
+		return nil
+	case strings.HasPrefix(err.Error(), "unable to set memory limit"), errors.Is(err, syscall.EBUSY):
+		return fmt.Errorf("cannot limit the pod's cgroup: %w: %w", err, errs.State)
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ERANGE):
+		return fmt.Errorf("cannot limit the pod's cgroup: %w: %w", err, errs.Invalid)
+	}
+	return fmt.Errorf("cannot limit the pod's cgroup: %w", err)
+}
+
+// managed leaves out the hierarchies without limits.
+func managed(paths Paths) map[string]string {
+	if len(paths) == 1 {
+		return paths // v2
+	}
+	out := map[string]string{}
+	for controller, dir := range paths {
+		if controller != "" && !strings.HasPrefix(controller, "name=") {
+			out[controller] = dir
+		}
+	}
+	return out
+}
+
+func resourcesOf(res *specs.LinuxResources) *cgroups.Resources {
+	// The rules of devices are the containers' own.
+	out := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Unified: res.Unified}
+	if memory := res.Memory; memory != nil {
+		assign(&out.Memory, memory.Limit)
+		assign(&out.MemorySwap, memory.Swap)
+		assign(&out.MemoryCheckBeforeUpdate, memory.CheckBeforeUpdate)
+	}
+	if cpu := res.CPU; cpu != nil {
+		assign(&out.CpuShares, cpu.Shares)
+		assign(&out.CpuQuota, cpu.Quota)
+		assign(&out.CpuPeriod, cpu.Period)
+		out.CpusetCpus, out.CpusetMems = cpu.Cpus, cpu.Mems
+		if out.CpuShares != 0 {
+			out.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(out.CpuShares)
+		}
+	}
+	for _, limit := range res.HugepageLimits {
+		out.HugetlbLimit = append(out.HugetlbLimit, &cgroups.HugepageLimit{Pagesize: limit.Pagesize, Limit: limit.Limit})
+	}
+	return out
+}
+
+func assign[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}

@@ -1,0 +1,112 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"syscall"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/supervisor"
+)
+
+// Start executes the user's program.
+func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
+	return e.cfg.Supervisor.Start(ctx, id)
+}
+
+// Signal sends sig to the container's init, or to all its processes.
+func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
+	return e.cfg.Supervisor.Signal(ctx, id, sig, all)
+}
+
+// Update changes the container's limits.
+func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
+	limits, err := ocispec.Update(res, e.host)
+	if err != nil {
+		return fmt.Errorf("cannot update container %s: %w", id, err)
+	}
+	return e.cfg.Supervisor.Update(ctx, id, limits)
+}
+
+// Remove removes the container's processes first: while one lives, its root
+// filesystem must stay.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	if err := e.cfg.Supervisor.Remove(ctx, id); err != nil {
+		return err
+	}
+	if err := e.cfg.Rootfs.Release(ctx, id); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	delete(e.cgroups, id)
+	e.mu.Unlock()
+	e.meter.Forget(id)
+	// Last: while the bundle is there, List tells of the container.
+	return e.removeBundle(id)
+}
+
+// ReopenLog makes the container's log go to a new file.
+func (e *Engine) ReopenLog(ctx context.Context, id string) error {
+	return e.cfg.Supervisor.ReopenLog(ctx, id)
+}
+
+// Exec runs a command as the container's own process would run: same user,
+// environment, directory and capabilities.
+func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, err error) {
+	if len(spec.Command) == 0 || spec.Command[0] == "" {
+		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
+	}
+	own, err := e.readProcess(spec.ContainerID)
+	if err != nil {
+		return 0, err
+	}
+	process, err := json.Marshal(ocispec.ExecProcess(own, spec.Command, spec.TTY))
+	if err != nil {
+		return 0, fmt.Errorf("cannot exec in container %s: %w", spec.ContainerID, err)
+	}
+	resize, stop := forwardSizes(spec.Resize)
+	defer stop()
+	return e.cfg.Supervisor.Exec(ctx,
+		&supervisor.ExecRequest{ContainerID: spec.ContainerID, Process: process},
+		supervisor.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, Resize: resize})
+}
+
+// Attach connects streams to a running container.
+func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
+	resize, stop := forwardSizes(spec.Resize)
+	defer stop()
+	return e.cfg.Supervisor.Attach(ctx, spec.ContainerID,
+		supervisor.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, Resize: resize})
+}
+
+// forwardSizes hands terminal sizes on in the supervisor's type, until stop.
+func forwardSizes(from <-chan engine.TerminalSize) (to <-chan supervisor.TerminalSize, stop func()) {
+	if from == nil {
+		return nil, func() {}
+	}
+	out, done := make(chan supervisor.TerminalSize), make(chan struct{})
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case size, ok := <-from:
+				if !ok {
+					return
+				}
+				select {
+				case out <- supervisor.TerminalSize{Width: size.Width, Height: size.Height}:
+				case <-done:
+					return
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return out, func() { close(done) }
+}

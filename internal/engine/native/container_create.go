@@ -1,0 +1,276 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/cgroup"
+	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/native/selinux"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/supervisor"
+)
+
+// Create mounts the root filesystem, looks up what the spec depends on, computes
+// it, and has the supervisor make the container.
+func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
+	labels, err := e.labelsOf(spec)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
+	volumes, err := e.volumesOf(ctx, spec)
+	if err != nil {
+		return nil, &engine.VolumeError{Err: fmt.Errorf("cannot create container %s: %w", spec.ID, err)}
+	}
+	rootfs, err := e.cfg.Rootfs.Prepare(ctx, image.RootfsSpec{
+		Key: spec.ID, ImageID: spec.ImageID, Map: userMap(spec.SandboxSpec, spec.Sandbox), MountLabel: labels.Mount,
+	})
+	if err != nil {
+		return nil, err
+	}
+	in, err := e.inputOf(ctx, spec, rootfs.Path, labels)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
+	in.Volumes = volumes
+	ociSpec, err := ocispec.Container(in)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
+	if err := e.injectCDI(ctx, spec.Config, ociSpec); err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
+	request, err := e.requestOf(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
+	if err := e.writeBundle(spec.ID, ociSpec); err != nil {
+		return nil, err
+	}
+	e.warnIgnored("container", spec.ID, spec.Config.GetAnnotations())
+	container := &engine.Container{User: userOf(in.User)}
+	made, err := e.cfg.Supervisor.Create(ctx, request)
+	var fault *supervisor.ProgramError
+	switch {
+	case errors.As(err, &fault):
+		container.StartError = fault.Text
+		return container, nil
+	case err != nil:
+		return nil, err
+	}
+	e.mu.Lock()
+	e.cgroups[spec.ID] = cgroup.Paths(made.CgroupPaths)
+	e.mu.Unlock()
+	e.meter.Watch(spec.ID, cgroup.Paths(made.CgroupPaths))
+	return container, nil
+}
+
+func userOf(user ocispec.User) *engine.User {
+	groups := make([]int64, len(user.Groups))
+	for i, gid := range user.Groups {
+		groups[i] = int64(gid)
+	}
+	return &engine.User{UID: int64(user.UID), GID: int64(user.GID), Groups: groups}
+}
+
+func (e *Engine) requestOf(ctx context.Context, spec *engine.ContainerSpec) (*supervisor.CreateRequest, error) {
+	request := &supervisor.CreateRequest{
+		ID:            spec.ID,
+		Bundle:        e.bundleDir(spec.ID),
+		SystemdCgroup: e.cfg.CgroupDriver == driverSystemd,
+		Stdin:         spec.Config.GetStdin(),
+		StdinOnce:     spec.Config.GetStdinOnce(),
+	}
+	if spec.LogPath == "" {
+		return request, nil
+	}
+	request.MaxLogLine = e.cfg.MaxLogLine
+	request.LogDir = spec.SandboxSpec.Config.GetLogDirectory()
+	var err error
+	request.LogPath, err = filepath.Rel(request.LogDir, spec.LogPath)
+	if err != nil || !filepath.IsLocal(request.LogPath) {
+		return nil, fmt.Errorf("log_path: %q is not below the sandbox's log directory %q: %w", spec.LogPath, request.LogDir, errs.Invalid)
+	}
+	_, err = probe.Ask(ctx, e.probes, "make the log directory "+filepath.Dir(spec.LogPath), func() (struct{}, error) {
+		return struct{}{}, makeLogDir(request.LogDir, filepath.Dir(request.LogPath))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the log directory: %w", err)
+	}
+	return request, nil
+}
+
+// makeLogDir makes the sandbox's log directory and, beneath it, the one of a
+// container's log. A kubelet has made both already; other clients rely on us.
+func makeLogDir(dir, below string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir) // links that lead out of it are not followed
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	err = root.MkdirAll(below, 0o755)
+	var errno syscall.Errno
+	if err != nil && (!errors.As(err, &errno) || errno == syscall.ENOTDIR || errno == syscall.ELOOP || errno == syscall.ENAMETOOLONG) {
+		// Without a number of the kernel's it is a path that leads out.
+		err = fmt.Errorf("log_path: %w: %w", err, errs.Invalid)
+	}
+	return err
+}
+
+// inputOf gathers all that the spec depends on.
+func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs string, labels selinux.Labels) (ocispec.Input, error) {
+	hostname, err := hostnameOf(spec.SandboxSpec.Config)
+	if err != nil {
+		return ocispec.Input{}, err
+	}
+	in := ocispec.Input{
+		ID:            spec.ID,
+		SandboxID:     spec.SandboxSpec.ID,
+		Config:        spec.Config,
+		SandboxConfig: spec.SandboxSpec.Config,
+		Image:         spec.ImageConfig,
+		Rootfs:        rootfs,
+		Hostname:      hostname,
+		CgroupsPath:   e.cgroupsPath(spec.Sandbox.CgroupParent, spec.ID),
+		Namespaces: ocispec.Namespaces{
+			User: spec.Sandbox.UserNS, Net: spec.Sandbox.NetNS, IPC: spec.Sandbox.IPCNS, UTS: spec.Sandbox.UTSNS, PID: spec.Sandbox.PIDNS,
+		},
+		UserNamespace: ocispec.UserNamespaceOf(spec.SandboxSpec.Config),
+		Files:         filesOf(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""),
+		Host:          e.host,
+	}
+	if spec.TargetPID != 0 {
+		in.Namespaces.Target = fmt.Sprintf("/proc/%d/ns/pid", spec.TargetPID)
+	}
+	if in.User, err = e.lookUpUser(ctx, spec, rootfs); err != nil {
+		return ocispec.Input{}, err
+	}
+	if in.Sources, err = e.sourcesOf(ctx, spec.Config.GetMounts(), spec.Sandbox.UserNS); err != nil {
+		return ocispec.Input{}, err
+	}
+	in.ProcessLabel, in.MountLabel = labels.Process, labels.Mount
+	if err := e.relabelVolumes(ctx, spec, in.Sources, labels); err != nil {
+		return ocispec.Input{}, err
+	}
+	if in.Devices, err = e.devicesOf(ctx, spec.Config); err != nil {
+		return ocispec.Input{}, err
+	}
+	in.AllDevices = isPrivileged(spec.Config) && (!e.cfg.Devices.PrivilegedWithoutHost || e.cfg.Devices.PrivilegedAllAllowed)
+	if in.Seccomp, err = e.seccompOf(ctx, spec.Config); err != nil {
+		return ocispec.Input{}, err
+	}
+	in.AppArmor, err = e.apparmorOf(ctx, spec.Config)
+	return in, err
+}
+
+// bundleFile is the OCI spec in a bundle.
+const bundleFile = "config.json"
+
+func (e *Engine) writeBundle(id string, spec *specs.Spec) error {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("cannot write the bundle of %s: %w", id, err)
+	}
+	dir := e.bundleDir(id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make the bundle of %s: %w", id, err)
+	}
+	// The environment is in it.
+	if err := os.WriteFile(filepath.Join(dir, bundleFile), data, 0o600); err != nil {
+		return fmt.Errorf("cannot write the bundle of %s: %w", id, err)
+	}
+	return nil
+}
+
+// readProcess reads a container's own process from its bundle. Kind NotFound when
+// there is no bundle.
+func (e *Engine) readProcess(id string) (*specs.Process, error) {
+	var spec struct {
+		Process *specs.Process `json:"process"`
+	}
+	if err := e.readBundle(id, &spec); err != nil {
+		return nil, err
+	}
+	if spec.Process == nil {
+		return nil, fmt.Errorf("the bundle of container %s has no process", id)
+	}
+	return spec.Process, nil
+}
+
+func (e *Engine) hasBundle(id string) bool {
+	_, err := os.Lstat(e.bundleDir(id))
+	return err == nil
+}
+
+func (e *Engine) removeBundle(id string) error {
+	if id == "" || strings.ContainsRune(id, '/') {
+		return fmt.Errorf("cannot remove the bundle of %q: %w", id, errs.Invalid)
+	}
+	if err := os.RemoveAll(e.bundleDir(id)); err != nil {
+		return fmt.Errorf("cannot remove the bundle of %s: %w", id, err)
+	}
+	return nil
+}
+
+// isPrivileged tells whether the request is for a privileged container.
+func isPrivileged(config *runtimeapi.ContainerConfig) bool {
+	return config.GetLinux().GetSecurityContext().GetPrivileged()
+}
+
+// readBundle decodes what a container's bundle says. Kind NotFound when there is no
+// bundle.
+func (e *Engine) readBundle(id string, spec any) error {
+	data, err := os.ReadFile(filepath.Join(e.bundleDir(id), bundleFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("container %s: %w", id, errs.NotFound)
+	}
+	if err == nil {
+		err = json.Unmarshal(data, spec)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the bundle of container %s: %w", id, err)
+	}
+	return nil
+}
+
+// Inspect implements engine.Inspector.
+func (e *Engine) Inspect(_ context.Context, id string) (map[string]any, error) {
+	var spec specs.Spec
+	if err := e.readBundle(id, &spec); err != nil {
+		return nil, err
+	}
+	if spec.Process != nil {
+		hideValues(spec.Process.Env)
+	}
+	if h := spec.Hooks; h != nil {
+		for _, hooks := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop} { //nolint:staticcheck // Prestart is old, and may be there
+			for _, hook := range hooks {
+				hideValues(hook.Env)
+			}
+		}
+	}
+	return map[string]any{"runtimeSpec": &spec, "snapshotter": "overlayfs", "snapshotKey": id}, nil
+}
+
+// hideValues leaves the names of an environment.
+func hideValues(env []string) {
+	for i, entry := range env {
+		name, _, _ := strings.Cut(entry, "=")
+		env[i] = name + "=[hidden]"
+	}
+}

@@ -1,0 +1,176 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine/native/cdi"
+	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// DeviceRules say which devices containers get beyond those that they name.
+type DeviceRules struct {
+	// OwnedByUser gives the devices that a container names to its run_as_user and
+	// run_as_group, where it has them, instead of the host's owner.
+	OwnedByUser bool
+	// PrivilegedWithoutHost keeps the host's devices from privileged containers;
+	// PrivilegedAllAllowed still lets them use what they make themselves.
+	PrivilegedWithoutHost, PrivilegedAllAllowed bool
+	// CDIDirs hold CDI specs, the later before the earlier; none turns CDI off.
+	CDIDirs []string
+}
+
+// injectCDI adds the CDI devices that the container asks for to its spec.
+func (e *Engine) injectCDI(ctx context.Context, config *runtimeapi.ContainerConfig, spec *specs.Spec) error {
+	names, err := ocispec.CDIDevices(config)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	if len(e.cfg.Devices.CDIDirs) == 0 {
+		return fmt.Errorf("CDI_devices: %q: CDI is turned off, no directory of specs is configured: %w", names[0], errs.Unsupported)
+	}
+	devices, err := probe.Ask(ctx, e.probes, "read the CDI specs in "+strings.Join(e.cfg.Devices.CDIDirs, ", "), func() (*cdi.Devices, error) {
+		return cdi.Read(e.cfg.Devices.CDIDirs)
+	})
+	if err != nil {
+		return err
+	}
+	return devices.Inject(spec, names)
+}
+
+// devicesOf lists the nodes that a container gets: all of the host's when it is
+// privileged, and those that it asks for.
+func (e *Engine) devicesOf(ctx context.Context, config *runtimeapi.ContainerConfig) ([]ocispec.Device, error) {
+	var devices []ocispec.Device
+	if isPrivileged(config) && !e.cfg.Devices.PrivilegedWithoutHost {
+		host, err := nodesBelow("/dev")
+		if err != nil {
+			return nil, err
+		}
+		devices = placed(host, "/dev", "rwm")
+	}
+	for i, d := range config.GetDevices() {
+		to := d.GetContainerPath()
+		if to == "" {
+			to = d.GetHostPath()
+		}
+		nodes, err := probe.Ask(ctx, e.probes, "look at the device "+d.GetHostPath(), func() ([]ocispec.Device, error) {
+			return nodesAt(d.GetHostPath())
+		})
+		if err != nil {
+			return nil, fmt.Errorf("devices[%d]: %w", i, err)
+		}
+		found := placed(nodes, to, d.GetPermissions())
+		if e.cfg.Devices.OwnedByUser {
+			own(found, config.GetLinux().GetSecurityContext())
+		}
+		devices = append(devices, found...)
+	}
+	return devices, nil
+}
+
+// own gives devices to the user and the group that the request names.
+func own(devices []ocispec.Device, security *runtimeapi.LinuxContainerSecurityContext) {
+	for i := range devices {
+		if uid := security.GetRunAsUser(); uid != nil {
+			devices[i].UID = uint32(uid.GetValue()) // in range: CheckContainer
+		}
+		if gid := security.GetRunAsGroup(); gid != nil {
+			devices[i].GID = uint32(gid.GetValue())
+		}
+	}
+}
+
+// placed returns nodes as a container gets them. The nodes themselves may be others'
+// answer, too.
+func placed(nodes []ocispec.Device, to, access string) []ocispec.Device {
+	devices := slices.Clone(nodes)
+	for i := range devices {
+		devices[i].Path, devices[i].Access = filepath.Join(to, devices[i].Path), access
+	}
+	return devices
+}
+
+// nodesAt returns the node at from, or all nodes below it when it is a directory. Their
+// paths are relative to it.
+func nodesAt(from string) ([]ocispec.Device, error) {
+	resolved, err := filepath.EvalSymlinks(from)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the device %s: %w: %w", from, err, errs.Invalid)
+	}
+	info, err := os.Stat(resolved)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the device %s: %w: %w", from, err, errs.Invalid)
+	}
+	if info.IsDir() {
+		return nodesBelow(resolved)
+	}
+	device, ok, err := nodeAt(resolved, "")
+	if err == nil && !ok {
+		err = fmt.Errorf("%s is not a device node: %w", from, errs.Invalid)
+	}
+	return []ocispec.Device{device}, err
+}
+
+// nodesBelow leaves out what a container has of its own: terminals, shared memory,
+// message queues, the console.
+func nodesBelow(from string) ([]ocispec.Device, error) {
+	var devices []ocispec.Device
+	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone since it was listed
+		}
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			switch entry.Name() {
+			case "pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev":
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if entry.Type()&fs.ModeDevice == 0 || path == "/dev/console" {
+			return nil
+		}
+		device, ok, err := nodeAt(path, strings.TrimPrefix(path, from))
+		if ok {
+			devices = append(devices, device)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the devices below %s: %w", from, err)
+	}
+	return devices, nil
+}
+
+func nodeAt(from, to string) (ocispec.Device, bool, error) {
+	node, ok, err := sysfile.StatDevice(from)
+	if err != nil || !ok {
+		return ocispec.Device{}, false, err
+	}
+	kind := "c"
+	if node.Block {
+		kind = "b"
+	}
+	return ocispec.Device{
+		Path: to, Source: from, Type: kind, Major: int64(node.Major), Minor: int64(node.Minor),
+		Mode: node.Mode, UID: node.UID, GID: node.GID,
+	}, true, nil
+}

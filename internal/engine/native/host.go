@@ -1,0 +1,82 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine/native/cgroup"
+	"github.com/berthrun/berth/internal/engine/native/selinux"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// hostOf looks at what the host can do. What it forbids to the supervisor itself
+// (oom scores, limits) is fitted there.
+func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return ocispec.Host{}, fmt.Errorf("cannot read our own capabilities: %w", err)
+	}
+	host := ocispec.Host{
+		CgroupV2:  tree.V2,
+		Hugetlb:   tree.Has("hugetlb"),
+		SwapLimit: tree.CanLimitSwap(),
+
+		RecursiveReadOnly: sysfile.ProbeMountAttributes() == nil,
+	}
+	for line := range strings.Lines(string(status)) {
+		host.Seccomp = host.Seccomp || strings.HasPrefix(line, "Seccomp:")
+		if hex, ok := strings.CutPrefix(line, "CapBnd:"); ok {
+			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+			if err != nil {
+				return ocispec.Host{}, fmt.Errorf("cannot read our own capabilities: %w", err)
+			}
+			host.Capabilities = ocispec.CapabilityNames(mask)
+		}
+	}
+	return host, nil
+}
+
+// hostWarnings tell what this host does not let us do for pods.
+func (e *Engine) hostWarnings() []string {
+	var warnings []string
+	if warning := e.apparmor.Warning(); warning != "" {
+		warnings = append(warnings, warning)
+	}
+	if err := e.mapping(); err != nil {
+		warnings = append(warnings, fmt.Sprintf("pods cannot have user namespaces: %v", err))
+	}
+	if !e.host.RecursiveReadOnly {
+		warnings = append(warnings, "mounts cannot be made read-only with all below them: the kernel is older than 5.12")
+	}
+	if e.cfg.SELinux.Off && selinux.Host.Enabled(selinux.Host{}) {
+		warnings = append(warnings, "SELinux is enabled, but the configuration says that containers and their files are not labelled")
+	}
+	return warnings
+}
+
+// warnIgnored tells of annotations that ask for what nothing is done about.
+func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
+	if ignored := ocispec.IgnoredAnnotations(annotations); len(ignored) > 0 {
+		e.log.Warn("profiles are taken from the security context only; annotations that ask for them are ignored", kind, id, "annotations", ignored)
+	}
+}
+
+func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
+	return []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{
+		RecursiveReadOnlyMounts: e.host.RecursiveReadOnly,
+		UserNamespaces:          e.mapping() == nil,
+	}}}
+}
+
+func (e *Engine) features() *runtimeapi.RuntimeFeatures {
+	return &runtimeapi.RuntimeFeatures{
+		SupplementalGroupsPolicy:  true,
+		UserNamespacesHostNetwork: e.mapping() == nil,
+		MountOptions:              true,
+	}
+}

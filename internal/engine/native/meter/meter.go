@@ -1,0 +1,178 @@
+// Package meter reads the figures of sandboxes and containers: cgroups, networks,
+// writable layers.
+//
+// What takes long or needs two readings (rates of CPU, sizes of writable layers) is
+// measured in the background, so that a list of a full node is a pass over small
+// files. It owns what it has measured and nothing else: where cgroups and
+// namespaces are, it is told.
+package meter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/cgroup"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// Target is one thing that has figures.
+type Target struct {
+	Cgroups cgroup.Paths
+	// NetNS is where a sandbox's own network namespace is pinned, "" for none.
+	NetNS string
+	// Writes is true for a container, which has a writable layer.
+	Writes bool
+}
+
+// Meter reads figures. All methods are safe for concurrent use.
+type Meter struct {
+	tree  *cgroup.Tree
+	rates *rates
+	disks *disks
+}
+
+// New makes a Meter and starts its background work.
+func New(tree *cgroup.Tree, rootfs image.Rootfs) *Meter {
+	m := &Meter{tree: tree, rates: newRates(tree.CPU), disks: newDisks(rootfs.WritableUsage)}
+	m.rates.start(sampleEvery)
+	return m
+}
+
+// Close ends the background work.
+func (m *Meter) Close() {
+	m.rates.close()
+	m.disks.close()
+}
+
+// Watch begins to sample what has just been made and has used nothing yet.
+func (m *Meter) Watch(id string, groups cgroup.Paths) { m.rates.watch(id, groups, time.Now(), 0) }
+
+// Forget ends the measuring of what has gone.
+func (m *Meter) Forget(id string) {
+	m.rates.forget(id)
+	m.disks.forget(id)
+}
+
+// Figures reads the figures of all targets in one pass, with details if asked. What
+// is gone is absent; a sandbox whose cgroup has not been made yet has its network.
+func (m *Meter) Figures(ctx context.Context, targets map[string]Target, details bool) (map[string]*engine.Figures, error) {
+	links, err := countLinks(targets)
+	if err != nil {
+		return nil, err
+	}
+	written, err := m.disks.of(ctx, targets)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]*engine.Figures, len(targets))
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for id, target := range targets {
+		g.Go(func() error {
+			f, err := m.read(id, target, details)
+			if errors.Is(err, errs.NotFound) && links[target.NetNS] != nil {
+				f, err = &engine.Figures{At: time.Now()}, nil
+			}
+			if err != nil {
+				return errs.IgnoreNotFound(err)
+			}
+			f.Links, f.Written = links[target.NetNS], written[id]
+			mu.Lock()
+			defer mu.Unlock()
+			all[id] = f
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return all, ctx.Err()
+}
+
+func (m *Meter) read(id string, target Target, details bool) (*engine.Figures, error) {
+	if len(target.Cgroups) == 0 {
+		return nil, fmt.Errorf("cgroup of %s: %w", id, errs.NotFound)
+	}
+	f, err := m.tree.Figures(target.Cgroups)
+	if err != nil {
+		return nil, err
+	}
+	m.rates.watch(id, target.Cgroups, f.At, f.CPU)
+	if !details {
+		return f, nil
+	}
+	if f.Details, err = m.tree.Details(target.Cgroups); err != nil {
+		return nil, err
+	}
+	countProcesses(f.Details, m.tree.Processes(target.Cgroups))
+	return f, nil
+}
+
+// loopback is the interface of which nobody wants figures.
+const loopback = "lo"
+
+// countLinks reads the networks of all targets that have one.
+func countLinks(targets map[string]Target) (map[string][]engine.Link, error) {
+	var paths []string
+	for _, target := range targets {
+		if target.NetNS != "" {
+			paths = append(paths, target.NetNS)
+		}
+	}
+	counters, err := sysns.CountLinks(paths)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string][]engine.Link, len(counters))
+	for path, links := range counters {
+		all[path] = []engine.Link{}
+		for _, link := range links {
+			if link.Name != loopback {
+				all[path] = append(all[path], engine.Link(link))
+			}
+		}
+	}
+	return all, nil
+}
+
+// Containers reads the stats of containers, without attributes.
+func (m *Meter) Containers(ctx context.Context, targets map[string]Target) (map[string]*runtimeapi.ContainerStats, error) {
+	figures, err := m.Figures(ctx, targets, false)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]*runtimeapi.ContainerStats, len(figures))
+	for id, f := range figures {
+		all[id] = &runtimeapi.ContainerStats{
+			Cpu: m.cpuUsage(id, f), Memory: memoryUsage(f), Swap: swapUsage(f), Io: ioUsage(f), WritableLayer: layerUsage(f.Written),
+		}
+	}
+	return all, nil
+}
+
+// Sandboxes reads the stats of sandboxes, without their containers.
+func (m *Meter) Sandboxes(ctx context.Context, targets map[string]Target) (map[string]*runtimeapi.LinuxPodSandboxStats, error) {
+	figures, err := m.Figures(ctx, targets, false)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]*runtimeapi.LinuxPodSandboxStats, len(figures))
+	for id, f := range figures {
+		all[id] = &runtimeapi.LinuxPodSandboxStats{
+			Cpu: m.cpuUsage(id, f), Memory: memoryUsage(f), Io: ioUsage(f), Network: networkUsage(f),
+			Process: &runtimeapi.ProcessUsage{Timestamp: f.At.UnixNano(), ProcessCount: value(f.Tasks)},
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,210 @@
+// Package native runs sandboxes and containers on this host through the
+// supervisor.
+//
+// A sandbox is a set of pinned namespaces, a cgroup and a few files; it has a
+// process only when its containers share a PID namespace, which needs an init.
+// Nothing here is a record: where a thing is follows from its id, so that all of
+// it can be found and removed after any crash.
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/apparmor"
+	"github.com/berthrun/berth/internal/engine/native/cgroup"
+	"github.com/berthrun/berth/internal/engine/native/meter"
+	"github.com/berthrun/berth/internal/engine/native/nspool"
+	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/native/selinux"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// Config is what an Engine is made from.
+type Config struct {
+	// Instance names this berth among others on the host.
+	Instance string
+	// StateDir is on tmpfs, for bundles and pins.
+	StateDir string
+	// NetNSDir is where network namespaces are pinned.
+	NetNSDir string
+	// CgroupDriver is "cgroupfs" or "systemd"; "" is systemd where systemd is
+	// pid 1, else cgroupfs.
+	CgroupDriver string
+	// CgroupPrefix begins the names of scopes; "" is "cri-containerd".
+	CgroupPrefix string
+	// DefaultParent is the cgroup of sandboxes whose request names none, "" for
+	// one named after the instance.
+	DefaultParent string
+	// MaxLogLine is how many bytes of text a line of a container's log holds, 0
+	// for the default.
+	MaxLogLine int
+	// PodInit is the static program (berth-supervisor) that, called with the
+	// argument "pod-init", is the init of shared PID namespaces.
+	PodInit string
+	// Devices say which devices containers get.
+	Devices DeviceRules
+	// SELinux says whether and how pods are labelled.
+	SELinux LabelRules
+
+	Supervisor *supervisor.Client
+	Rootfs     image.Rootfs
+	// Log is slog's default when nil.
+	Log *slog.Logger
+}
+
+// The cgroup drivers.
+const (
+	driverCgroupfs = "cgroupfs"
+	driverSystemd  = "systemd"
+)
+
+// Bounds of what may hang: how long a file system may take to answer, and how many
+// questions may hang at a time.
+const (
+	probeTimeout = 10 * time.Second
+	probeLimit   = 256
+)
+
+// readyNamespaces is how many network namespaces are made ahead. Each costs the
+// kernel some hundred kilobytes.
+const readyNamespaces = 4
+
+// Engine is an engine.Engine.
+type Engine struct {
+	cfg      Config
+	log      *slog.Logger
+	tree     *cgroup.Tree
+	host     ocispec.Host
+	probes   *probe.Pool
+	netns    *nspool.Pool
+	seccomp  seccompCache
+	apparmor *apparmor.Host
+	meter    *meter.Meter
+	// mapping tells, once asked, what keeps user namespaces from working here.
+	mapping func() error
+	selinux *selinux.Labeller
+	relabel *selinux.Relabeller
+
+	// marking serialises the making and the removing of marks.
+	marking sync.Mutex
+
+	mu sync.Mutex
+	// cgroups are the containers' cgroups, as the supervisor told them.
+	cgroups map[string]cgroup.Paths
+	// ownParents maps a cgroup parent that requests named, and that we made, to
+	// the topmost cgroup that was missing.
+	ownParents map[string]string
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New looks at the host and prepares the directories.
+func New(cfg Config) (*Engine, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	tree, err := cgroup.Find()
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		cfg: cfg, log: cfg.Log, tree: tree,
+		probes:     probe.New(probeTimeout, probeLimit),
+		apparmor:   apparmor.Find("berth-" + cfg.Instance),
+		selinux:    selinux.New(selinux.Host{}, cfg.SELinux.Off),
+		relabel:    selinux.NewRelabeller(selinux.Attribute),
+		cgroups:    map[string]cgroup.Paths{},
+		ownParents: map[string]string{},
+	}
+	e.mapping = sync.OnceValue(e.probeUserNamespaces)
+	if e.host, err = hostOf(tree); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{cfg.StateDir, e.sandboxesDir(), e.bundlesDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("cannot make a state directory: %w", err)
+		}
+	}
+	// The root of the pods' inits lies in it, to which user namespaces must get.
+	if err := os.Chmod(cfg.StateDir, 0o711); err != nil {
+		return nil, fmt.Errorf("cannot open the state directory to user namespaces: %w", err)
+	}
+	if err := sysns.EnsureNetNSDir(cfg.NetNSDir); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(e.findOwnParents(), e.adoptLabels()); err != nil {
+		return nil, err
+	}
+	e.netns = nspool.New(readyNamespaces)
+	e.meter = meter.New(tree, cfg.Rootfs)
+	return e, nil
+}
+
+// Close ends the measuring and lets go of what was made ahead. Sandboxes and
+// containers stay.
+func (e *Engine) Close() error {
+	e.meter.Close()
+	return e.netns.Close()
+}
+
+func (c *Config) complete() error {
+	if c.Instance == "" || !filepath.IsAbs(c.StateDir) || !filepath.IsAbs(c.NetNSDir) {
+		return fmt.Errorf("cannot make an engine without an instance, a state directory and a directory of network namespaces: %w", errs.Invalid)
+	}
+	if c.Supervisor == nil || c.Rootfs == nil {
+		return errors.New("cannot make an engine without a supervisor and root filesystems")
+	}
+	switch c.CgroupDriver {
+	case driverCgroupfs, driverSystemd:
+	case "":
+		c.CgroupDriver = driverCgroupfs
+		if _, err := os.Stat("/run/systemd/system"); err == nil {
+			c.CgroupDriver = driverSystemd
+		}
+	default:
+		return fmt.Errorf("cgroup driver %q: %w", c.CgroupDriver, errs.Invalid)
+	}
+	if c.CgroupPrefix == "" {
+		c.CgroupPrefix = "cri-containerd"
+	}
+	if c.DefaultParent == "" {
+		c.DefaultParent = "/berth-" + c.Instance
+		if c.CgroupDriver == driverSystemd {
+			// A dash would mean one slice in another, shared with other instances.
+			c.DefaultParent = "berth_" + c.Instance + ".slice"
+		}
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return nil
+}
+
+// Info tells what the host and the supervisor can do.
+func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
+	info, err := e.cfg.Supervisor.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &engine.Info{
+		Name:         "berth",
+		Version:      info.Version,
+		CgroupDriver: e.cfg.CgroupDriver,
+		Handlers:     e.handlers(),
+		Features:     e.features(),
+		HugePages:    e.host.Hugetlb,
+		Warnings:     append(e.hostWarnings(), info.Warnings...),
+	}, nil
+}

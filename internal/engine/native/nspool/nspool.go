@@ -1,0 +1,98 @@
+// Package nspool keeps a few network namespaces ready, with their loopback up.
+// None is ever used twice, and none outlives the process.
+package nspool
+
+import (
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// Pool hands out namespaces. All methods are safe for concurrent use.
+type Pool struct {
+	size int
+
+	mu      sync.Mutex
+	ready   []*os.File
+	filling bool
+	closed  bool
+}
+
+// New returns a pool that keeps size namespaces ready; the first ones are made in
+// the background.
+func New(size int) *Pool {
+	p := &Pool{size: size}
+	p.refill()
+	return p
+}
+
+// Pin pins a fresh namespace at path; see sysns.PinNetNS.
+func (p *Pool) Pin(path string) error {
+	ns := p.take()
+	p.refill()
+	if ns == nil {
+		return sysns.NewNetNS(path)
+	}
+	return errors.Join(sysns.PinNetNS(ns, path), ns.Close())
+}
+
+// Close lets go of what is ready. Pins stay.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	var errList []error
+	for _, ns := range p.ready {
+		errList = append(errList, ns.Close())
+	}
+	p.ready = nil
+	return errors.Join(errList...)
+}
+
+func (p *Pool) take() *os.File {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.ready) == 0 {
+		return nil
+	}
+	ns := p.ready[len(p.ready)-1]
+	p.ready = p.ready[:len(p.ready)-1]
+	return ns
+}
+
+// refill makes what is missing, by one goroutine at a time.
+func (p *Pool) refill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.filling || p.closed || len(p.ready) >= p.size {
+		return
+	}
+	p.filling = true
+	go p.fill()
+}
+
+func (p *Pool) fill() {
+	for {
+		// An error is no loss: the next Pin makes its own and tells it.
+		ns, err := sysns.OpenNewNetNS()
+		if more := p.put(ns, err == nil); !more {
+			return
+		}
+	}
+}
+
+// put adds a namespace and tells whether more are wanted.
+func (p *Pool) put(ns *os.File, ok bool) (more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ok && p.closed {
+		ns.Close()
+	} else if ok {
+		p.ready = append(p.ready, ns)
+	}
+	more = ok && !p.closed && len(p.ready) < p.size
+	p.filling = more
+	return more
+}

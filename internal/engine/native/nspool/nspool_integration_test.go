@@ -1,0 +1,64 @@
+//go:build integration
+
+package nspool_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/berthrun/berth/internal/engine/native/nspool"
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+func TestNoNamespaceIsUsedTwice(t *testing.T) {
+	require.Root(t)
+	dir := t.TempDir()
+	pool := nspool.New(3)
+	var (
+		mu   sync.Mutex
+		wg   sync.WaitGroup
+		seen = map[string]string{}
+	)
+	for i := range 20 {
+		path := filepath.Join(dir, strconv.Itoa(i))
+		t.Cleanup(func() {
+			if err := sysns.RemoveNetNS(path); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if err := pool.Pin(path); err != nil {
+				t.Error(err)
+				return
+			}
+			err := sysns.InNetNS(path, func() error {
+				inode, err := os.Readlink("/proc/thread-self/ns/net")
+				mu.Lock()
+				defer mu.Unlock()
+				if other, used := seen[inode]; used {
+					t.Errorf("%s is pinned at %s and %s", inode, other, path)
+				}
+				seen[inode] = path
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
+	last := filepath.Join(dir, "last")
+	if err := pool.Pin(last); err != nil {
+		t.Errorf("a closed pool makes one when asked: %v", err)
+	}
+	if err := sysns.RemoveNetNS(last); err != nil {
+		t.Error(err)
+	}
+}

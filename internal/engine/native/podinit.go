@@ -1,0 +1,101 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// startPodInit starts the init of a PID namespace that the sandbox's containers
+// share, as a container with the sandbox's own id, and pins the namespace.
+func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, paths sandboxPaths, sandbox *engine.Sandbox) error {
+	if e.cfg.PodInit == "" {
+		return fmt.Errorf("linux.security_context.namespace_options.pid: POD needs an init, and none is configured: %w", errs.Unsupported)
+	}
+	rootfs, err := e.podInitRootfs()
+	if err != nil {
+		return err
+	}
+	filter, err := e.podInitFilter()
+	if err != nil {
+		return err
+	}
+	// Under the profile of containers that ask for none, which may signal their like.
+	profile, err := e.apparmor.Profile(ctx, ocispec.AppArmorProfile{Default: true})
+	if err != nil {
+		return err
+	}
+	ociSpec := ocispec.PodInit{
+		SandboxID:     spec.ID,
+		SandboxConfig: spec.Config,
+		UserNamespace: ocispec.UserNamespaceOf(spec.Config),
+		Rootfs:        rootfs,
+		Program:       e.cfg.PodInit,
+		CgroupsPath:   e.cgroupsPath(sandbox.CgroupParent, spec.ID),
+		Namespaces:    ocispec.Namespaces{User: sandbox.UserNS, Net: sandbox.NetNS, IPC: sandbox.IPCNS, UTS: sandbox.UTSNS},
+		ProcessLabel:  sandbox.ProcessLabel,
+		MountLabel:    sandbox.MountLabel,
+		AppArmor:      profile,
+		Seccomp:       filter,
+	}.Spec()
+	if err := e.writeBundle(spec.ID, ociSpec); err != nil {
+		return err
+	}
+	_, err = e.cfg.Supervisor.Create(ctx, &supervisor.CreateRequest{
+		ID: spec.ID, Bundle: e.bundleDir(spec.ID), SystemdCgroup: e.cfg.CgroupDriver == driverSystemd,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot make the pod's init: %w", err)
+	}
+	if sandbox.Pid, err = e.cfg.Supervisor.Start(ctx, spec.ID); err != nil {
+		return fmt.Errorf("cannot start the pod's init: %w", err)
+	}
+	if err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/pid", sandbox.Pid), paths.pid); err != nil {
+		return err
+	}
+	sandbox.PIDNS = paths.pid
+	return nil
+}
+
+// podInitFilter is the default filter of a process without capabilities, whatever the
+// sandbox asks for: a profile on the node is written for the pod's programs, and may
+// lack what the init needs. It is nil where the kernel has no filters.
+func (e *Engine) podInitFilter() (*specs.LinuxSeccomp, error) {
+	if !e.host.Seccomp {
+		return nil, nil //nolint:nilnil // no filter is no failure
+	}
+	return e.seccomp.defaultProfile(nil)
+}
+
+// podInitRootfs is the root of every pod's init: read-only, empty but for mount
+// points, shared by all.
+func (e *Engine) podInitRootfs() (string, error) {
+	rootfs := filepath.Join(e.cfg.StateDir, "pod-init")
+	for _, dir := range []string{"proc", "dev"} {
+		if err := os.MkdirAll(filepath.Join(rootfs, dir), 0o755); err != nil {
+			return "", fmt.Errorf("cannot make the root of a pod's init: %w", err)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(rootfs, ocispec.PodInitProgram), os.O_CREATE|os.O_RDONLY, 0o755)
+	if err != nil {
+		return "", fmt.Errorf("cannot make the root of a pod's init: %w", err)
+	}
+	return rootfs, f.Close()
+}
+
+func (e *Engine) removePodInit(ctx context.Context, id string) error {
+	if !e.hasBundle(id) {
+		return nil
+	}
+	return errors.Join(e.cfg.Supervisor.Remove(ctx, id), e.removeBundle(id))
+}

@@ -1,0 +1,69 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestHungQuestionNamesItselfAndIsAskedOnce(t *testing.T) {
+	pool := New(5*time.Millisecond, 2)
+	hang := make(chan struct{})
+	defer close(hang)
+	var asked atomic.Int32
+	ask := func() (int, error) {
+		asked.Add(1)
+		<-hang
+		return 0, nil
+	}
+	for range 5 {
+		_, err := Ask(context.Background(), pool, "look at /dead", ask)
+		if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "/dead") {
+			t.Fatalf("a hung question: %v, want kind Unavailable and the path", err)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("asked %d times, want once while it hangs", n)
+	}
+	// Others are answered meanwhile.
+	if v, err := Ask(context.Background(), pool, "look at /alive", func() (int, error) { return 7, nil }); v != 7 || err != nil {
+		t.Errorf("another question: %d, %v", v, err)
+	}
+}
+
+func TestTooManyHungQuestions(t *testing.T) {
+	pool := New(time.Millisecond, 1)
+	hang := make(chan struct{})
+	defer close(hang)
+	_, _ = Ask(context.Background(), pool, "a", func() (int, error) { <-hang; return 0, nil })
+	if _, err := Ask(context.Background(), pool, "b", func() (int, error) { return 0, nil }); !errors.Is(err, errs.Exhausted) {
+		t.Errorf("one question over the limit: %v, want kind Exhausted", err)
+	}
+}
+
+func TestAnswerIsNotKept(t *testing.T) {
+	pool := New(time.Second, 1)
+	n := 0
+	for want := 1; want <= 3; want++ {
+		got, err := Ask(context.Background(), pool, "count", func() (int, error) { n++; return n, nil })
+		if got != want || err != nil {
+			t.Fatalf("question %d: %d, %v", want, got, err)
+		}
+	}
+}
+
+func TestCallerMayLeave(t *testing.T) {
+	pool := New(time.Minute, 1)
+	hang := make(chan struct{})
+	defer close(hang)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Ask(ctx, pool, "wait", func() (int, error) { <-hang; return 0, nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the caller's own error", err)
+	}
+}

@@ -1,0 +1,115 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// sandboxFiles are the files of a sandbox that its containers see in /etc, unless
+// the kubelet mounts its own.
+type sandboxFiles struct {
+	dir, hostname string
+	// owner is the pod's root.
+	owner       sysfd.Owner
+	hostNetwork bool
+	dns         *runtimeapi.DNSConfig
+}
+
+// maxEtcFile bounds what is copied from the host's /etc.
+const maxEtcFile = 1 << 20
+
+func (f sandboxFiles) write(addresses []netip.Addr) error {
+	if err := f.put("hostname", f.hostname+"\n"); err != nil {
+		return err
+	}
+	resolv, err := f.resolvConf()
+	if err != nil {
+		return err
+	}
+	if err := f.put("resolv.conf", resolv); err != nil {
+		return err
+	}
+	return f.writeHosts(addresses)
+}
+
+// resolvConf is the host's own when the request says nothing.
+func (f sandboxFiles) resolvConf() (string, error) {
+	servers, searches, options := f.dns.GetServers(), f.dns.GetSearches(), f.dns.GetOptions()
+	if len(servers)+len(searches)+len(options) == 0 {
+		return readEtc("resolv.conf")
+	}
+	var b strings.Builder
+	for _, line := range []struct {
+		keyword string
+		words   []string
+	}{{"search", searches}, {"options", options}} {
+		if len(line.words) > 0 {
+			fmt.Fprintf(&b, "%s %s\n", line.keyword, strings.Join(line.words, " "))
+		}
+	}
+	for _, server := range servers {
+		fmt.Fprintf(&b, "nameserver %s\n", server)
+	}
+	return b.String(), nil
+}
+
+func (f sandboxFiles) writeHosts(addresses []netip.Addr) error {
+	if f.hostNetwork {
+		hosts, err := readEtc("hosts")
+		if err != nil {
+			return err
+		}
+		return f.put("hosts", hosts)
+	}
+	var b strings.Builder
+	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+	for _, address := range addresses {
+		fmt.Fprintf(&b, "%s\t%s\n", address, f.hostname)
+	}
+	return f.put("hosts", b.String())
+}
+
+func (f sandboxFiles) put(name, content string) error {
+	file := filepath.Join(f.dir, name)
+	err := os.WriteFile(file, []byte(content), 0o644)
+	if err == nil && f.owner != (sysfd.Owner{}) {
+		err = os.Chown(file, f.owner.UID, f.owner.GID)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the sandbox's %s: %w", name, err)
+	}
+	return nil
+}
+
+func readEtc(name string) (string, error) {
+	data, err := sysfile.ReadRegular(filepath.Join("/etc", name), maxEtcFile)
+	if err != nil && !errors.Is(err, errs.NotFound) {
+		return "", fmt.Errorf("cannot copy the host's %s: %w", name, err)
+	}
+	return string(data), nil
+}
+
+// filesOf are the paths that containers mount. Without an IPC namespace of its own
+// the sandbox shares the host's /dev/shm.
+func filesOf(dir, shm string, hostIPC bool) ocispec.Files {
+	if hostIPC {
+		shm = "/dev/shm"
+	}
+	return ocispec.Files{
+		Hosts:      filepath.Join(dir, "hosts"),
+		Hostname:   filepath.Join(dir, "hostname"),
+		ResolvConf: filepath.Join(dir, "resolv.conf"),
+		Shm:        shm,
+	}
+}

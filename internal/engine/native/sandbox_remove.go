@@ -1,0 +1,89 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// StopSandbox kills the init of the shared PID namespace, if there is one, and gives
+// back the memory that the pod's processes left: a kubelet keeps the sandbox of a pod
+// that has completed until the pod is deleted, which may be never.
+func (e *Engine) StopSandbox(ctx context.Context, id string) error {
+	paths := e.sandboxPaths(id)
+	if err := e.unmark(paths); err != nil {
+		return err
+	}
+	if e.hasBundle(id) {
+		if err := errs.IgnoreNotFound(e.cfg.Supervisor.Signal(ctx, id, syscall.SIGKILL, true)); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(detachTree(paths.shm), sysns.Unpin(paths.ipc)); err != nil {
+		return fmt.Errorf("cannot stop sandbox %s: %w", id, err)
+	}
+	return nil
+}
+
+// RemoveSandbox removes every thing that a sandbox may have, each nil when it is
+// absent. The sandbox's directory in the state directory, which tells of the
+// others, goes last and only when they are gone.
+func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
+	paths := e.sandboxPaths(id)
+	err := errors.Join(
+		e.removePodInit(ctx, id),
+		sysns.Unpin(paths.pid),
+		sysns.RemoveNetNS(paths.netns),
+		sysns.Unpin(paths.ipc),
+		sysns.Unpin(paths.uts),
+		sysns.Unpin(paths.user),
+		e.removeVolumes(ctx, id, paths),
+		detachTree(paths.shm),
+		removeFiles(id, paths.filesDir),
+		e.unmark(paths),
+		e.removeCgroupParent(ctx, id, paths),
+	)
+	if err != nil {
+		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
+	}
+	if err := os.RemoveAll(paths.dir); err != nil {
+		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
+	}
+	e.meter.Forget(id)
+	e.selinux.Release(id)
+	return nil
+}
+
+func detachTree(path string) error {
+	if err := sysfile.Detach(path); err != nil {
+		return fmt.Errorf("cannot unmount the sandbox's shm: %w", err)
+	}
+	return nil
+}
+
+// removeFiles removes the directory that link points to. It is the sandbox's only
+// if it is named after it.
+func removeFiles(id, link string) error {
+	dir, err := os.Readlink(link)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read where the sandbox's files are: %w", err)
+	}
+	if !filepath.IsAbs(dir) || !strings.HasSuffix(filepath.Base(dir), id) {
+		return fmt.Errorf("the sandbox's files are said to be in %q, which is not named after it", dir)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("cannot remove the sandbox's files: %w", err)
+	}
+	return nil
+}

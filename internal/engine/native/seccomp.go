@@ -1,0 +1,95 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/moby/profiles/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// maxSeccompProfile bounds a profile on the node.
+const maxSeccompProfile = 4 << 20
+
+// seccompCache keeps the default profile of each set of capabilities: the profile
+// allows system calls by them. The zero value is ready.
+type seccompCache struct {
+	mu       sync.Mutex
+	profiles map[string]*specs.LinuxSeccomp
+}
+
+// maxProfiles bounds the cache: there are few sets, unless somebody plays.
+const maxProfiles = 64
+
+func (c *seccompCache) defaultProfile(capabilities []string) (*specs.LinuxSeccomp, error) {
+	key := strings.Join(capabilities, " ")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if profile, ok := c.profiles[key]; ok {
+		return profile, nil
+	}
+	profile, err := seccomp.GetDefaultProfile(specWith(capabilities))
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the default seccomp profile: %w", err)
+	}
+	if c.profiles == nil || len(c.profiles) >= maxProfiles {
+		c.profiles = map[string]*specs.LinuxSeccomp{}
+	}
+	c.profiles[key] = profile
+	return profile, nil
+}
+
+// seccompOf returns the filter that the request asks for, nil for none. The result
+// is shared: it is not to be changed.
+func (e *Engine) seccompOf(ctx context.Context, config *runtimeapi.ContainerConfig) (*specs.LinuxSeccomp, error) {
+	asked, err := ocispec.SeccompOf(config)
+	if err != nil || asked == (ocispec.SeccompProfile{}) {
+		return nil, err
+	}
+	if !e.host.Seccomp {
+		return nil, fmt.Errorf("linux.security_context.seccomp: seccomp is not enabled in your kernel, cannot run with a profile: %w", errs.Unsupported)
+	}
+	capabilities, err := ocispec.Capabilities(config, e.host)
+	if err != nil {
+		return nil, err
+	}
+	if asked.Default {
+		return e.seccomp.defaultProfile(capabilities.Permitted)
+	}
+	data, err := probe.Ask(ctx, e.probes, "read the seccomp profile "+asked.Path, func() ([]byte, error) {
+		return sysfile.ReadRegular(asked.Path, maxSeccompProfile)
+	})
+	if errors.Is(err, errs.NotFound) {
+		return nil, fmt.Errorf("linux.security_context.seccomp: the profile %s does not exist: %w", asked.Path, errs.Invalid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	profile, err := seccomp.LoadProfile(string(data), specWith(capabilities.Permitted))
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the seccomp profile %s: %w: %w", asked.Path, err, errs.Invalid)
+	}
+	return profile, nil
+}
+
+func specWith(capabilities []string) *specs.Spec {
+	return &specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: capabilities}}}
+}
+
+// apparmorOf returns the profile that a container runs under, loaded, "" for none.
+func (e *Engine) apparmorOf(ctx context.Context, config *runtimeapi.ContainerConfig) (string, error) {
+	asked, err := ocispec.AppArmorOf(config)
+	if err != nil {
+		return "", err
+	}
+	return e.apparmor.Profile(ctx, asked)
+}

@@ -1,0 +1,298 @@
+package selinux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// Attribute is where the kernel keeps a file's label.
+const Attribute = "security.selinux"
+
+// Bounds of relabelling.
+const (
+	// parallelVolumes are relabelled at a time on the host, by parallelFiles each.
+	parallelVolumes = 8
+	parallelFiles   = 8
+	// maxDepth bounds the directories in a directory: each is open meanwhile.
+	maxDepth = 256
+	// tellEvery is how often progress is told.
+	tellEvery = time.Second
+)
+
+// Relabeller gives the files of volumes their labels. The label of a volume's root
+// is set last: where it is right the volume is, and is left alone, so that a pod
+// that is made again, or a request that comes again, costs nothing. All methods are
+// safe for concurrent use.
+type Relabeller struct {
+	attr  string
+	slots chan struct{}
+
+	mu sync.Mutex
+	// pending are the volumes that are worked on: who asks for the same waits for it.
+	pending map[volume]*flight
+}
+
+type volume struct{ path, label string }
+
+// flight is the work on one volume. It goes on while anybody waits.
+type flight struct {
+	cancel  context.CancelCauseFunc
+	waiters int // guarded by Relabeller.mu
+	files   atomic.Int64
+	done    chan struct{}
+	err     error // set before done is closed
+}
+
+// NewRelabeller returns a Relabeller that sets the given attribute.
+func NewRelabeller(attr string) *Relabeller {
+	return &Relabeller{attr: attr, slots: make(chan struct{}, parallelVolumes), pending: map[volume]*flight{}}
+}
+
+// Relabel gives root and all below it the label, and returns when that is done or
+// ctx ends. Links are labelled and not followed. File systems without labels are
+// left alone. tell, if not nil, hears now and then how many files were looked at.
+// Kind Invalid for directories of the system, which are nobody's volume.
+func (r *Relabeller) Relabel(ctx context.Context, root, label string, tell func(files int64)) error {
+	if slices.Contains(systemPaths(), path.Clean(root)) {
+		return fmt.Errorf("relabel failed %s: SELinux relabeling of a directory of the system is not allowed: %w", root, errs.Invalid)
+	}
+	for {
+		err := r.wait(ctx, r.join(volume{path.Clean(root), label}), root, tell)
+		if errors.Is(err, errLeft) && ctx.Err() == nil {
+			continue // it was ended by those who waited before us
+		}
+		return err
+	}
+}
+
+// Set gives one file the label, and nothing below it.
+func (r *Relabeller) Set(path, label string) error {
+	f, err := os.OpenFile(path, sysfile.OpenPath|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return sysfile.SetXattr(f, r.attr, label)
+}
+
+func (r *Relabeller) wait(ctx context.Context, f *flight, root string, tell func(files int64)) error {
+	defer r.leave(f)
+	ticker := time.NewTicker(tellEvery)
+	defer ticker.Stop()
+	for last := int64(0); ; {
+		select {
+		case <-f.done:
+			return f.err
+		case <-ctx.Done():
+			return fmt.Errorf("relabel failed %s: %d files were looked at: %w", root, f.files.Load(), ctx.Err())
+		case <-ticker.C:
+			if now := f.files.Load(); tell != nil && now != last {
+				last = now
+				tell(now)
+			}
+		}
+	}
+}
+
+func (r *Relabeller) join(v volume) *flight {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.pending[v]
+	if f == nil {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		f = &flight{cancel: cancel, done: make(chan struct{})}
+		r.pending[v] = f
+		go func() {
+			f.err = r.run(ctx, v, f)
+			if ctx.Err() != nil {
+				f.err = context.Cause(ctx)
+			}
+			r.mu.Lock()
+			delete(r.pending, v)
+			r.mu.Unlock()
+			cancel(nil)
+			close(f.done)
+		}()
+	}
+	f.waiters++
+	return f
+}
+
+// errLeft ends the work on a volume that nobody waits for.
+var errLeft = errors.New("nobody waits for the volume any more")
+
+// leave ends the work when nobody waits for it any more. Who comes later begins
+// anew, and finds what was done.
+func (r *Relabeller) leave(f *flight) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f.waiters--; f.waiters == 0 {
+		f.cancel(errLeft)
+	}
+}
+
+func (r *Relabeller) run(ctx context.Context, v volume, f *flight) error {
+	select {
+	case r.slots <- struct{}{}:
+		// A file system that hangs keeps its thread, not its place.
+		release := sync.OnceFunc(func() { <-r.slots })
+		defer release()
+		defer context.AfterFunc(ctx, release)()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	root, err := os.OpenFile(v.path, sysfile.OpenPath, 0)
+	if err != nil {
+		return fmt.Errorf("relabel failed %s: %w", v.path, err)
+	}
+	defer root.Close()
+	now, err := sysfile.Xattr(root, r.attr)
+	if err == nil && trimmed(now) == v.label {
+		return nil
+	}
+	if takes, err := sysfile.TakesXattr(root, r.attr); err != nil || !takes {
+		return relabelError(v.path, err)
+	}
+	info, err := root.Stat()
+	if err != nil {
+		return relabelError(v.path, err)
+	}
+	if info.IsDir() {
+		dir, err := os.Open(v.path)
+		if err != nil {
+			return relabelError(v.path, err)
+		}
+		w := &walk{r: r, label: v.label, files: &f.files}
+		w.group, ctx = errgroup.WithContext(ctx)
+		w.group.SetLimit(parallelFiles)
+		err = w.directory(ctx, dir, 0)
+		if err := errors.Join(err, w.group.Wait()); err != nil {
+			return relabelError(v.path, err)
+		}
+	}
+	return relabelError(v.path, sysfile.SetXattr(root, r.attr, v.label))
+}
+
+func relabelError(root string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("relabel failed %s: %w", root, err)
+}
+
+// walk is one way through a volume.
+type walk struct {
+	r     *Relabeller
+	label string
+	files *atomic.Int64
+	group *errgroup.Group
+}
+
+// directory labels all in dir, and closes it. Subdirectories go to other threads
+// while there are any.
+func (w *walk) directory(ctx context.Context, dir *os.File, depth int) error {
+	defer dir.Close()
+	if depth > maxDepth {
+		return fmt.Errorf("%s: more than %d directories in one another: %w", dir.Name(), maxDepth, errs.Invalid)
+	}
+	for {
+		entries, err := dir.ReadDir(1024)
+		for _, entry := range entries {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := w.entry(ctx, dir, entry, depth); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *walk) entry(ctx context.Context, dir *os.File, entry fs.DirEntry, depth int) error {
+	w.files.Add(1)
+	f, err := sysfile.OpenEntry(dir, entry.Name())
+	if err == nil {
+		err = w.set(f)
+		f.Close()
+	}
+	if err != nil || !entry.IsDir() {
+		return ignoreGone(err)
+	}
+	sub, err := sysfile.OpenDirectory(dir, entry.Name())
+	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
+		return nil // no directory any more
+	}
+	if err != nil {
+		return ignoreGone(err)
+	}
+	if !w.group.TryGo(func() error { return w.directory(ctx, sub, depth+1) }) {
+		return w.directory(ctx, sub, depth+1)
+	}
+	return nil
+}
+
+// set writes the label where it differs: reading is cheap, and needs no journal.
+func (w *walk) set(f *os.File) error {
+	now, err := sysfile.Xattr(f, w.r.attr)
+	if err == nil && trimmed(now) == w.label {
+		return nil
+	}
+	err = sysfile.SetXattr(f, w.r.attr, w.label)
+	if errors.Is(err, syscall.ENOTSUP) {
+		return nil // a file system of its own, without labels
+	}
+	return err
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// trimmed is a label without the zero byte that some tools write behind it.
+func trimmed(label string) string {
+	if n := len(label); n > 0 && label[n-1] == 0 {
+		return label[:n-1]
+	}
+	return label
+}
+
+// systemPaths hold more than a volume: their labels are the system's own.
+func systemPaths() []string {
+	return []string{
+		"/", "/bin", "/boot", "/dev", "/etc", "/etc/passwd", "/etc/pki", "/etc/shadow", "/home", "/lib", "/lib64",
+		"/media", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/log",
+	}
+}
+
+// Shared is a mount label that every container may use, whatever its categories.
+func Shared(mount string) string {
+	level := levelOf(mount)
+	if level == "" {
+		return mount
+	}
+	return mount[:len(mount)-len(level)] + "s0"
+}

@@ -1,0 +1,226 @@
+// Package selinux chooses the SELinux labels of sandboxes and containers, keeps the
+// categories (MCS) of sandboxes apart, and relabels volumes.
+package selinux
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/selinux/go-selinux"
+	"github.com/opencontainers/selinux/go-selinux/label"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const field = "linux.security_context.selinux_options"
+
+// superPrivileged is the type of processes that SELinux does not confine.
+const superPrivileged = "spc_t"
+
+// Labels are those of a sandbox or a container, "" for none.
+type Labels struct {
+	// Process is what processes run under.
+	Process string `json:"process,omitempty"`
+	// Mount is what files have that they may use.
+	Mount string `json:"mount,omitempty"`
+}
+
+// Unconfined tells that SELinux does not keep the process from anything, so that no
+// file needs a label for it.
+func (l Labels) Unconfined() bool {
+	return l.Process == "" || typeOf(l.Process) == superPrivileged
+}
+
+// Policy is what the kernel and its policy answer.
+type Policy interface {
+	// Enabled tells whether processes have labels.
+	Enabled() bool
+	// Fresh returns the policy's labels for containers, with categories that
+	// nobody has; they are reserved.
+	Fresh() (Labels, error)
+	// Reserve keeps the categories of a label from being given out; Release lets go
+	// of them.
+	Reserve(label string) error
+	Release(label string)
+	// Check tells whether the policy knows a label.
+	Check(label string) error
+}
+
+// Host is the policy of the running kernel.
+type Host struct{}
+
+// Enabled implements Policy.
+func (Host) Enabled() bool { return selinux.GetEnabled() }
+
+// Fresh implements Policy.
+func (Host) Fresh() (Labels, error) {
+	process, mount, err := label.InitLabels(nil)
+	if err == nil && process == "" {
+		err = fmt.Errorf("the host's SELinux policy has no labels for containers (is container-selinux installed?): %w", errs.Unsupported)
+	}
+	return Labels{process, mount}, err
+}
+
+// Reserve implements Policy. Categories that are reserved already are no error.
+func (Host) Reserve(label string) error {
+	if err := selinux.ReserveLabelV2(label); !errors.Is(err, selinux.ErrMCSAlreadyExists) {
+		return err
+	}
+	return nil
+}
+
+// Release implements Policy.
+func (Host) Release(label string) { selinux.ReleaseLabel(label) }
+
+// Check implements Policy.
+func (Host) Check(label string) error { return selinux.SecurityCheckContext(label) }
+
+// Labeller gives out labels. All methods are safe for concurrent use.
+type Labeller struct {
+	policy Policy
+	off    bool
+
+	mu sync.Mutex
+	// held are the process labels of sandboxes, by id.
+	held map[string]string
+}
+
+// New returns a Labeller. With off nothing is labelled, and what pods ask for is not
+// looked at.
+func New(policy Policy, off bool) *Labeller {
+	return &Labeller{policy: policy, off: off, held: map[string]string{}}
+}
+
+// Enabled tells whether processes and files are labelled.
+func (l *Labeller) Enabled() bool { return !l.off && l.policy.Enabled() }
+
+// Sandbox chooses the labels of a sandbox and reserves their categories until
+// Release. Kind Unsupported when confinement is asked for on a host without SELinux,
+// Invalid for a label that the policy does not know.
+func (l *Labeller) Sandbox(id string, asked *runtimeapi.SELinuxOption) (Labels, error) {
+	if !l.Enabled() {
+		return Labels{}, l.refuse(asked)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fresh, err := l.policy.Fresh()
+	if err != nil {
+		return Labels{}, fmt.Errorf("%s: %w", field, err)
+	}
+	labels, err := l.change(fresh, asked)
+	if err != nil || levelOf(labels.Process) != levelOf(fresh.Process) {
+		l.policy.Release(fresh.Process)
+	}
+	if err != nil {
+		return Labels{}, err
+	}
+	l.held[id] = labels.Process
+	return labels, l.policy.Reserve(labels.Process)
+}
+
+// Adopt reserves the categories of a sandbox that an earlier process labelled.
+func (l *Labeller) Adopt(id string, labels Labels) error {
+	if !l.Enabled() || labels.Process == "" {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held[id] = labels.Process
+	return l.policy.Reserve(labels.Process)
+}
+
+// Release lets go of a sandbox's categories, unless another sandbox has the same.
+func (l *Labeller) Release(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	label, ok := l.held[id]
+	if !ok {
+		return
+	}
+	delete(l.held, id)
+	for _, other := range l.held {
+		if levelOf(other) == levelOf(label) {
+			return
+		}
+	}
+	l.policy.Release(label)
+}
+
+// Container chooses the labels of a container: the sandbox's, but for what it asks
+// for. One without a level of its own keeps the sandbox's, and with it the pod's
+// files. A privileged container that asks for nothing is not confined.
+func (l *Labeller) Container(sandbox Labels, asked *runtimeapi.SELinuxOption, privileged bool) (Labels, error) {
+	if !l.Enabled() {
+		return Labels{}, l.refuse(asked)
+	}
+	if isEmpty(asked) && privileged {
+		return Labels{Mount: sandbox.Mount}, nil
+	}
+	if sandbox.Process == "" {
+		return Labels{}, nil // made while labels were off
+	}
+	return l.change(sandbox, asked)
+}
+
+// refuse judges a demand that cannot be met. A process that is not to be confined
+// gets what it asks for.
+func (l *Labeller) refuse(asked *runtimeapi.SELinuxOption) error {
+	if l.off || isEmpty(asked) || asked.GetType() == superPrivileged {
+		return nil
+	}
+	return fmt.Errorf("%s: SELinux is not enabled on this host: %w", field, errs.Unsupported)
+}
+
+// change returns labels with what is asked for in its place.
+func (l *Labeller) change(labels Labels, asked *runtimeapi.SELinuxOption) (Labels, error) {
+	if isEmpty(asked) {
+		return labels, nil
+	}
+	process, err := selinux.NewContext(labels.Process)
+	if err != nil {
+		return Labels{}, fmt.Errorf("cannot read the label %q: %w", labels.Process, err)
+	}
+	mount, err := selinux.NewContext(labels.Mount)
+	if err != nil {
+		return Labels{}, fmt.Errorf("cannot read the label %q: %w", labels.Mount, err)
+	}
+	for _, part := range []struct {
+		name, value string
+		ofFiles     bool
+	}{{"user", asked.GetUser(), true}, {"role", asked.GetRole(), false}, {"type", asked.GetType(), false}, {"level", asked.GetLevel(), true}} {
+		if part.value == "" {
+			continue
+		}
+		process[part.name] = part.value
+		if part.ofFiles {
+			mount[part.name] = part.value
+		}
+	}
+	changed := Labels{process.Get(), mount.Get()}
+	for _, label := range []string{changed.Process, changed.Mount} {
+		if err := l.policy.Check(label); err != nil {
+			return Labels{}, fmt.Errorf("%s: the host's policy does not know %q: %w: %w", field, label, err, errs.Invalid)
+		}
+	}
+	return changed, nil
+}
+
+func isEmpty(asked *runtimeapi.SELinuxOption) bool {
+	return asked.GetUser()+asked.GetRole()+asked.GetType()+asked.GetLevel() == ""
+}
+
+// typeOf and levelOf are parts of user:role:type:level.
+func typeOf(label string) string { return part(label, 2) }
+
+func levelOf(label string) string { return part(label, 3) }
+
+func part(label string, i int) string {
+	parts := strings.SplitN(label, ":", 4)
+	if i >= len(parts) {
+		return ""
+	}
+	return parts[i]
+}

@@ -1,0 +1,170 @@
+package selinux
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// fakePolicy is a policy that knows a few types and gives out levels in order.
+type fakePolicy struct {
+	disabled bool
+	next     int
+	reserved []string
+}
+
+func (p *fakePolicy) Enabled() bool { return !p.disabled }
+
+func (p *fakePolicy) Fresh() (Labels, error) {
+	for {
+		p.next++
+		level := fmt.Sprintf("s0:c%d,c%d", p.next, p.next+1)
+		if slices.Contains(p.reserved, level) {
+			continue
+		}
+		p.reserved = append(p.reserved, level)
+		return Labels{"system_u:system_r:container_t:" + level, "system_u:object_r:container_file_t:" + level}, nil
+	}
+}
+
+func (p *fakePolicy) Reserve(label string) error {
+	if level := levelOf(label); !slices.Contains(p.reserved, level) {
+		p.reserved = append(p.reserved, level)
+	}
+	return nil
+}
+
+func (p *fakePolicy) Release(label string) {
+	p.reserved = slices.DeleteFunc(p.reserved, func(level string) bool { return level == levelOf(label) })
+}
+
+func (p *fakePolicy) Check(label string) error {
+	if strings.Contains(label, "ghost") {
+		return errors.New("invalid argument")
+	}
+	return nil
+}
+
+func mustSandbox(t *testing.T, l *Labeller, id string, asked *runtimeapi.SELinuxOption) Labels {
+	t.Helper()
+	labels, err := l.Sandbox(id, asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return labels
+}
+
+func TestSandboxesAreKeptApart(t *testing.T) {
+	p := &fakePolicy{}
+	l := New(p, false)
+	one, two := mustSandbox(t, l, "one", nil), mustSandbox(t, l, "two", nil)
+	if one.Process == two.Process || one.Mount == two.Mount || levelOf(one.Process) != levelOf(one.Mount) {
+		t.Errorf("%+v and %+v", one, two)
+	}
+	shared := &runtimeapi.SELinuxOption{Level: "s0:c7,c9"}
+	mustSandbox(t, l, "three", shared)
+	four := mustSandbox(t, l, "four", shared)
+	if four.Process != "system_u:system_r:container_t:s0:c7,c9" || four.Mount != "system_u:object_r:container_file_t:s0:c7,c9" {
+		t.Errorf("asked for a level: %+v", four)
+	}
+	if len(p.reserved) != 3 {
+		t.Errorf("reserved %v: a level that was not used is not given back", p.reserved)
+	}
+	l.Release("three")
+	if !slices.Contains(p.reserved, "s0:c7,c9") {
+		t.Error("a level that another sandbox has was given back")
+	}
+	for _, id := range []string{"one", "two", "four", "four", "unknown"} {
+		l.Release(id)
+	}
+	if len(p.reserved) != 0 {
+		t.Errorf("still reserved: %v", p.reserved)
+	}
+}
+
+// After a restart the levels of sandboxes that live are not given out again.
+func TestAdopt(t *testing.T) {
+	p := &fakePolicy{}
+	old := mustSandbox(t, New(p, false), "old", nil)
+	p = &fakePolicy{}
+	l := New(p, false)
+	if err := l.Adopt("old", old); err != nil {
+		t.Fatal(err)
+	}
+	if fresh := mustSandbox(t, l, "new", nil); levelOf(fresh.Process) == levelOf(old.Process) {
+		t.Errorf("both have %s", levelOf(old.Process))
+	}
+	l.Release("old")
+	l.Release("new")
+	if len(p.reserved) != 0 {
+		t.Errorf("still reserved: %v", p.reserved)
+	}
+}
+
+func TestContainers(t *testing.T) {
+	l := New(&fakePolicy{}, false)
+	sandbox := mustSandbox(t, l, "pod", nil)
+	level := levelOf(sandbox.Process)
+	for name, c := range map[string]struct {
+		asked      *runtimeapi.SELinuxOption
+		privileged bool
+		want       Labels
+	}{
+		"nothing":    {nil, false, sandbox},
+		"privileged": {&runtimeapi.SELinuxOption{}, true, Labels{Mount: sandbox.Mount}},
+		"a type": {&runtimeapi.SELinuxOption{Type: "web_t"}, false, Labels{
+			"system_u:system_r:web_t:" + level, sandbox.Mount,
+		}},
+		"all": {&runtimeapi.SELinuxOption{User: "u", Role: "r", Type: "t", Level: "s0:c1,c2"}, true, Labels{
+			"u:r:t:s0:c1,c2", "u:object_r:container_file_t:s0:c1,c2",
+		}},
+	} {
+		got, err := l.Container(sandbox, c.asked, c.privileged)
+		if err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.want)
+		}
+	}
+	if _, err := l.Container(sandbox, &runtimeapi.SELinuxOption{Type: "ghost_t"}, false); !errors.Is(err, errs.Invalid) {
+		t.Errorf("a type that the policy does not know: %v", err)
+	}
+	if _, err := l.Sandbox("bad", &runtimeapi.SELinuxOption{Type: "ghost_t"}); !errors.Is(err, errs.Invalid) {
+		t.Errorf("a type that the policy does not know: %v", err)
+	}
+	if got := Shared(sandbox.Mount); got != "system_u:object_r:container_file_t:s0" {
+		t.Errorf("shared: %s", got)
+	}
+}
+
+func TestHostsWithoutSELinux(t *testing.T) {
+	l := New(&fakePolicy{disabled: true}, false)
+	for name, c := range map[string]struct {
+		asked *runtimeapi.SELinuxOption
+		kind  error
+	}{
+		"nothing":      {nil, nil},
+		"empty":        {&runtimeapi.SELinuxOption{}, nil},
+		"confinement":  {&runtimeapi.SELinuxOption{Level: "s0:c1,c2"}, errs.Unsupported},
+		"no confining": {&runtimeapi.SELinuxOption{Type: superPrivileged, Level: "s0"}, nil},
+	} {
+		_, ofSandbox := l.Sandbox("x", c.asked)
+		labels, err := l.Container(Labels{}, c.asked, false)
+		for _, err := range []error{ofSandbox, err} {
+			if !errors.Is(err, c.kind) || c.kind == nil && err != nil {
+				t.Errorf("%s: %v, want %v", name, err, c.kind)
+			}
+		}
+		if labels != (Labels{}) {
+			t.Errorf("%s: %+v", name, labels)
+		}
+	}
+	off := New(&fakePolicy{}, true)
+	if labels, err := off.Sandbox("x", &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}); err != nil || labels != (Labels{}) {
+		t.Errorf("turned off: %+v, %v", labels, err)
+	}
+}

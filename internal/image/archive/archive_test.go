@@ -1,0 +1,138 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+func newStore(t *testing.T) content.Store {
+	t.Helper()
+	store, err := local.NewStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func TestReadStoresBlobsAndFindsNames(t *testing.T) {
+	specs := []imagetest.Spec{
+		{Name: "one:1", Files: []imagetest.File{{Path: "f"}}},
+		{Files: []imagetest.File{{Path: "g"}}, Compression: "zstd"},
+	}
+	var buf bytes.Buffer
+	if err := imagetest.Archive(&buf, specs...); err != nil {
+		t.Fatal(err)
+	}
+	store := newStore(t)
+	total := int64(buf.Len())
+	var read int64
+	found, err := Read(context.Background(), store, &buf, Limits{Bytes: 1 << 30}, func(n int64) { read += n })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read != total {
+		t.Errorf("told of %d bytes, want %d", read, total)
+	}
+	if len(found) != 2 || len(found[0].Names) != 1 || found[0].Names[0].String() != "docker.io/library/one:1" || len(found[1].Names) != 0 {
+		t.Fatalf("found %v", found)
+	}
+	for i, image := range found {
+		built, err := imagetest.Build(specs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := content.ReadBlob(context.Background(), store, image.Target)
+		if err != nil || !bytes.Contains(data, []byte(built.ID())) {
+			t.Errorf("manifest %d: %s, %v", i, data, err)
+		}
+		for _, blob := range append([]imagetest.Blob{built.Config}, built.Layers...) {
+			if got, err := content.ReadBlob(context.Background(), store, blob.Descriptor); err != nil || !bytes.Equal(got, blob.Data) {
+				t.Errorf("image %d: blob %s: %v", i, blob.Digest, err)
+			}
+		}
+	}
+}
+
+func TestReadKeepsToItsLimit(t *testing.T) {
+	var buf bytes.Buffer
+	if err := imagetest.Archive(&buf, imagetest.Spec{Files: []imagetest.File{{Path: "f", Content: make([]byte, 50_000)}}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Read(context.Background(), newStore(t), &buf, Limits{Bytes: 10_000}, func(int64) {})
+	if !errors.Is(err, errs.Exhausted) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCleanName(t *testing.T) {
+	for name, want := range map[string]string{"a": "a", "./a/b": "a/b", "a/../b": "b", "blobs//sha256/x": "blobs/sha256/x"} {
+		if got, err := cleanName(name); err != nil || got != want {
+			t.Errorf("cleanName(%q) = %q, %v", name, got, err)
+		}
+	}
+	for _, name := range []string{"/a", "..", "../a", "a/../../b", "./../x"} {
+		if _, err := cleanName(name); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), name) {
+			t.Errorf("cleanName(%q): %v", name, err)
+		}
+	}
+}
+
+func TestLayoutNames(t *testing.T) {
+	for _, c := range []struct {
+		annotations map[string]string
+		want        string
+	}{
+		{map[string]string{imagespec.AnnotationRefName: "latest"}, ""},
+		{map[string]string{imagespec.AnnotationRefName: "app:v1"}, "docker.io/library/app:v1"},
+		{map[string]string{imagespec.AnnotationRefName: "r.example/app"}, "r.example/app:latest"},
+		{map[string]string{imagespec.AnnotationRefName: "v2", "io.containerd.image.name": "r.example/app:v2"}, "r.example/app:v2"},
+		{nil, ""},
+	} {
+		names, err := layoutNames(c.annotations)
+		got := ""
+		if len(names) > 0 {
+			got = names[0].String()
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%v: %q, %v, want %q", c.annotations, got, err, c.want)
+		}
+	}
+}
+
+// FuzzRead looks for archives that break the reader rather than being refused.
+func FuzzRead(f *testing.F) {
+	for _, write := range []func(*bytes.Buffer) error{
+		func(b *bytes.Buffer) error {
+			return imagetest.Archive(b, imagetest.Spec{Name: "a:1", Files: []imagetest.File{{Path: "f"}}})
+		},
+		func(b *bytes.Buffer) error {
+			return imagetest.OCIArchive(b, imagetest.Spec{Name: "a:1", Files: []imagetest.File{{Path: "f"}}})
+		},
+	} {
+		var buf bytes.Buffer
+		if err := write(&buf); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(buf.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		store, err := local.NewStore(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := Read(context.Background(), store, bytes.NewReader(data), Limits{Bytes: 1 << 20}, func(int64) {})
+		if err == nil && len(found) == 0 {
+			t.Error("neither images nor an error")
+		}
+	})
+}

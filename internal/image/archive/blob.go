@@ -1,0 +1,91 @@
+package archive
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// blob stores one file of the archive.
+func (r *reader) blob(ctx context.Context, name string, size int64, body io.Reader) error {
+	if r.stored += size; r.stored > r.limits.Bytes {
+		return fmt.Errorf("archive entry %q needs more than the %d bytes that the disk has left: %w", name, r.limits.Bytes, errs.Exhausted)
+	}
+	desc := imagespec.Descriptor{Digest: promised(name), Size: size}
+	written, err := r.write(ctx, name, desc, body)
+	if err != nil {
+		return err
+	}
+	r.blobs[name] = written
+	return nil
+}
+
+// write stores body, whose digest may be promised, and returns what it is.
+func (r *reader) write(ctx context.Context, name string, desc imagespec.Descriptor, body io.Reader) (imagespec.Descriptor, error) {
+	ref := "import-" + strings.ToLower(rand.Text())
+	w, err := content.OpenWriter(ctx, r.store, content.WithRef(ref), content.WithDescriptor(desc))
+	if errdefs.IsAlreadyExists(err) {
+		// The promise is checked even so: an archive is right as a whole or refused.
+		return desc, check(name, desc, body)
+	}
+	if err != nil {
+		return desc, fmt.Errorf("cannot store archive entry %q: %w", name, err)
+	}
+	written, err := r.fill(ctx, w, name, desc, body)
+	if err != nil {
+		abortErr := r.store.Abort(context.WithoutCancel(ctx), ref)
+		if errdefs.IsNotFound(abortErr) {
+			abortErr = nil
+		}
+		err = errors.Join(err, abortErr)
+	}
+	return written, err
+}
+
+func (r *reader) fill(ctx context.Context, w content.Writer, name string, desc imagespec.Descriptor, body io.Reader) (_ imagespec.Descriptor, err error) {
+	defer w.Close()
+	if _, err := io.CopyBuffer(w, onlyReader{body}, make([]byte, 1<<20)); err != nil {
+		return desc, copyError(name, err)
+	}
+	got := w.Digest()
+	if desc.Digest != "" && got != desc.Digest {
+		return desc, fmt.Errorf("archive entry %q has digest %s: %w", name, got, errs.Invalid)
+	}
+	desc.Digest = got
+	if err := w.Commit(ctx, desc.Size, got); err != nil && !errdefs.IsAlreadyExists(err) {
+		return desc, fmt.Errorf("cannot store archive entry %q: %w", name, err)
+	}
+	return desc, nil
+}
+
+// onlyReader hides what would make io.CopyBuffer ignore its buffer.
+type onlyReader struct{ io.Reader }
+
+// check reads body and compares it with the digest that its name promises.
+func check(name string, desc imagespec.Descriptor, body io.Reader) error {
+	verifier := desc.Digest.Verifier()
+	if _, err := io.Copy(verifier, body); err != nil {
+		return copyError(name, err)
+	}
+	if !verifier.Verified() {
+		return fmt.Errorf("archive entry %q has not the digest that its name says: %w", name, errs.Invalid)
+	}
+	return nil
+}
+
+// copyError tells a cut archive from a disk that takes no more.
+func copyError(name string, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || isCorrupt(err) {
+		return fmt.Errorf("archive entry %q is truncated or corrupt: %w: %w", name, err, errs.Invalid)
+	}
+	return fmt.Errorf("cannot store archive entry %q: %w", name, err)
+}

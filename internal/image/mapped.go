@@ -1,0 +1,149 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// A root filesystem for a user namespace is an overlay whose layers are seen with
+// mapped ids; what the container writes has the host's numbers on disk, so nothing
+// there belongs to the host's root.
+//
+// The container's init is nobody on the host and walks to its root by path. So
+// these lie apart, in State/mapped, which everybody may pass through, each in a
+// directory of its own that only its namespace's root group may:
+//
+//	<key>/rootfs   the mount
+//	<key>/layers   while it is made: the layers of all images, with mapped ids
+
+const (
+	mappedRootfs = "rootfs"
+	mappedLayers = "layers"
+)
+
+func (s *Images) mappedDir() string { return filepath.Join(s.cfg.State, "mapped") }
+
+func (s *Images) mappedPath(key string) string {
+	return filepath.Join(s.mappedDir(), key, mappedRootfs)
+}
+
+func (s *Images) makeMappedDir() error {
+	for _, dir := range []string{s.cfg.State, s.mappedDir()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountMapped mounts the overlay for a user namespace. All layers are mapped by one
+// mount, however many there are.
+func (s *Images) mountMapped(spec RootfsSpec, overlay sysfile.Overlay) error {
+	if err := s.reachable(); err != nil {
+		return err
+	}
+	// A process that was killed here may have left some of it.
+	if err := s.unmountMapped(spec.Key); err != nil {
+		return err
+	}
+	dir := filepath.Join(s.mappedDir(), spec.Key)
+	layers := filepath.Join(dir, mappedLayers)
+	for _, d := range []string{dir, layers, s.mappedPath(spec.Key)} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.Chown(dir, 0, spec.Map.GID), os.Chmod(dir, 0o710)); err != nil {
+		return err
+	}
+	if err := sysfile.BindMapped(s.layersDir(), layers, spec.Map.UserNS); err != nil {
+		return err
+	}
+	overlay.LowerRoot = layers
+	err := sysfile.MountOverlay(overlay, s.mappedPath(spec.Key))
+	// The overlay has its own hold of the layers.
+	return errors.Join(err, sysfile.Detach(layers), os.Remove(layers))
+}
+
+// unmountMapped undoes mountMapped. Nil when there is nothing.
+func (s *Images) unmountMapped(key string) error {
+	dir := filepath.Join(s.mappedDir(), key)
+	for _, name := range []string{mappedLayers, mappedRootfs} {
+		path := filepath.Join(dir, name)
+		if err := sysfile.Detach(path); err != nil {
+			return err
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// reachable tells of the first directory above the mounts that keeps others out.
+// Kind Unsupported: a namespace's root is one of them.
+func (s *Images) reachable() error {
+	path := "/"
+	for name := range strings.SplitSeq(strings.TrimPrefix(s.mappedDir(), "/"), "/") {
+		path = filepath.Join(path, name)
+		fi, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		if fi.Mode()&0o001 == 0 {
+			return fmt.Errorf("the root of a user namespace cannot pass through %s (mode %o): let others search it, or move berth's state directory: %w", path, fi.Mode().Perm(), errs.Unsupported)
+		}
+	}
+	return nil
+}
+
+// CanMap implements Rootfs.
+func (s *Images) CanMap(userns string) error {
+	if err := s.reachable(); err != nil {
+		return err
+	}
+	return s.probeMapped(userns)
+}
+
+// probeMapped mounts an overlay as mountMapped does: kernels before 5.19 map the
+// ids of a file system, but take no such layer.
+func (s *Images) probeMapped(userns string) (err error) {
+	if err := sysfile.ProbeMapped(s.layersDir(), userns); err != nil {
+		return err
+	}
+	dir, err := s.pool.take(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	lower, target := filepath.Join(dir, mappedLayers), filepath.Join(dir, mappedRootfs)
+	for _, d := range []string{lower, target} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := sysfile.BindMapped(filepath.Join(dir, upperName), lower, userns); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sysfile.Detach(lower)) }()
+	overlay := sysfile.Overlay{LowerRoot: dir, Lower: []string{mappedLayers}, Upper: filepath.Join(dir, workName), Work: filepath.Join(dir, recordName)}
+	if err := os.Mkdir(overlay.Work, 0o700); err != nil {
+		return err
+	}
+	if err := sysfile.MountOverlay(overlay, target); err != nil {
+		return fmt.Errorf("overlayfs takes no layers with mapped ids: %w: %w", err, errs.Unsupported)
+	}
+	return sysfile.Detach(target)
+}

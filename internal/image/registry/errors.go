@@ -1,0 +1,128 @@
+package registry
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// classify gives an error of containerd's resolver its kind.
+func classify(err error) error {
+	if errs.Kind(err) != nil {
+		return err
+	}
+	if kind := kindOf(err); kind != nil {
+		return fmt.Errorf("%w: %w", err, kind)
+	}
+	return err
+}
+
+func kindOf(err error) error {
+	var status remoteerrors.ErrUnexpectedStatus
+	var netErr net.Error
+	var urlErr *url.Error
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return nil
+	case errdefs.IsNotFound(err):
+		return errs.NotFound
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		return errs.Invalid
+	case errors.As(err, &status):
+		return kindOfStatus(status.StatusCode)
+	case errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err):
+		// A digest or a size that is not as promised.
+		return errs.Invalid
+	case errdefs.IsNotImplemented(err):
+		return errs.Unsupported
+	case errors.As(err, &netErr), errors.As(err, &urlErr), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return errs.Unavailable
+	}
+	return nil
+}
+
+func kindOfStatus(code int) error {
+	switch {
+	case code == http.StatusNotFound:
+		return errs.NotFound
+	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
+		return errs.Unavailable
+	}
+	return errs.Invalid
+}
+
+// Scrub returns err with everything taken out of its text that could be a secret:
+// user info and queries of URLs, authorization headers, and the credentials
+// themselves in each form in which they travel. Only the kind and the end of a
+// context can still be found in it.
+func Scrub(err error, auth Auth) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, secret := range auth.secrets() {
+		text = strings.ReplaceAll(text, secret, redacted)
+	}
+	for _, pattern := range secretPatterns() {
+		text = pattern.ReplaceAllString(text, "${1}"+redacted)
+	}
+	s := &scrubbed{text: text}
+	for _, keep := range []error{errs.Kind(err), context.Canceled, context.DeadlineExceeded} {
+		if keep != nil && errors.Is(err, keep) {
+			s.keeps = append(s.keeps, keep)
+		}
+	}
+	return s
+}
+
+const redacted = "REDACTED"
+
+func secretPatterns() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s"@]*@`),
+		regexp.MustCompile(`(://[^\s"?]*\?)[^\s"]+`),
+		regexp.MustCompile(`((?i:bearer|basic) )[A-Za-z0-9._~+/=-]{8,}`),
+	}
+}
+
+func (a Auth) secrets() []string {
+	var secrets []string
+	add := func(s string) {
+		if s != "" {
+			secrets = append(secrets, s, url.QueryEscape(s))
+		}
+	}
+	add(a.Auth)
+	add(a.IdentityToken)
+	add(a.RegistryToken)
+	add(a.Password)
+	if user, password, err := decodeAuth(a.Auth); err == nil {
+		add(password)
+		add(base64.StdEncoding.EncodeToString([]byte(user + ":" + password)))
+	}
+	if a.Username != "" {
+		add(base64.StdEncoding.EncodeToString([]byte(a.Username + ":" + a.Password)))
+	}
+	return secrets
+}
+
+type scrubbed struct {
+	text  string
+	keeps []error
+}
+
+func (s *scrubbed) Error() string   { return s.text }
+func (s *scrubbed) Unwrap() []error { return s.keeps }

@@ -1,0 +1,108 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// configuredHosts are the hosts that serve images of domain, in the order in which
+// they are asked: hosts.toml's mirrors, then the registry itself.
+func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) ([]docker.RegistryHost, error) {
+	credentials, err := auth.credentials(domain)
+	if err != nil {
+		return nil, err
+	}
+	home := homeHost(domain)
+	known := map[string]bool{}
+	options := config.HostOptions{
+		HostDir: func(host string) (string, error) { return hostDir(cfg.Dirs, host) },
+		Credentials: func(host string) (string, string, error) {
+			if host != home && host != domain {
+				return "", "", nil
+			}
+			return credentials.user, credentials.secret, nil
+		},
+		UpdateClient: func(client *http.Client) error {
+			client.Transport = guarded{client.Transport, known}
+			return nil
+		},
+	}
+	hosts, err := config.ConfigureHosts(ctx, options)(domain)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration of registry %s: %w: %w", domain, err, errs.Invalid)
+	}
+	for i := range hosts {
+		known[hosts[i].Host] = true
+		if credentials.bearer != "" && (hosts[i].Host == home || hosts[i].Host == domain) {
+			hosts[i].Authorizer = bearer{hosts[i].Host, credentials.bearer}
+		}
+	}
+	return hosts, nil
+}
+
+// homeHost is the host that serves a domain unless configuration says otherwise.
+func homeHost(domain string) string {
+	if host, err := docker.DefaultHost(domain); err == nil {
+		return host
+	}
+	return domain
+}
+
+func hostDir(dirs []string, host string) (string, error) {
+	for _, dir := range dirs {
+		found, err := config.HostDirFromRoot(dir)(host)
+		if err == nil || !errdefs.IsNotFound(err) {
+			return found, err
+		}
+	}
+	return "", errdefs.ErrNotFound
+}
+
+// bearer sends a token as it is, to one host.
+type bearer struct{ host, token string }
+
+// Authorize implements docker.Authorizer.
+func (b bearer) Authorize(_ context.Context, req *http.Request) error {
+	if req.URL.Host == b.host {
+		req.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	return nil
+}
+
+// AddResponses implements docker.Authorizer: a challenge cannot be answered with
+// anything else.
+func (b bearer) AddResponses(context.Context, []*http.Response) error {
+	return fmt.Errorf("the registry token was refused: %w", docker.ErrInvalidAuthorization)
+}
+
+// guarded refuses to send credentials in clear text to a host that configuration
+// does not name: a registry may say by which host tokens are made, not by which
+// protocol passwords travel there.
+type guarded struct {
+	http.RoundTripper
+	// known hosts may be spoken to as they are configured.
+	known map[string]bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
+	secret := req.Header.Get("Authorization") != "" || req.Method == http.MethodPost
+	if secret && req.URL.Scheme == "http" && !g.known[req.URL.Host] && !docker.IsLocalhost(req.URL.Host) {
+		return nil, fmt.Errorf("credentials are not sent to %s over plain http: %w", req.URL.Host, errs.Invalid)
+	}
+	return g.RoundTripper.RoundTrip(req)
+}
+
+// CloseIdleConnections lets go of connections kept for reuse.
+func (g guarded) CloseIdleConnections() {
+	if closer, ok := g.RoundTripper.(interface{ CloseIdleConnections() }); ok {
+		closer.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,101 @@
+package registry
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestCredentialsAreForOneRegistry(t *testing.T) {
+	encoded := base64.StdEncoding.EncodeToString([]byte("joe:pa:ss"))
+	for name, c := range map[string]struct {
+		auth   Auth
+		domain string
+		want   credentials
+	}{
+		"none":             {Auth{}, "r.example", credentials{}},
+		"user":             {Auth{Username: "joe", Password: "p"}, "r.example", credentials{user: "joe", secret: "p"}},
+		"encoded":          {Auth{Auth: encoded}, "r.example", credentials{user: "joe", secret: "pa:ss"}},
+		"padded":           {Auth{Auth: base64.StdEncoding.EncodeToString([]byte("joe:p\x00\x00"))}, "r.example", credentials{user: "joe", secret: "p"}},
+		"identity token":   {Auth{IdentityToken: "t"}, "r.example", credentials{secret: "t"}},
+		"registry token":   {Auth{RegistryToken: "t"}, "r.example", credentials{bearer: "t"}},
+		"address fits":     {Auth{Username: "joe", ServerAddress: "https://R.example/v2/"}, "r.example", credentials{user: "joe"}},
+		"address differs":  {Auth{Username: "joe", ServerAddress: "https://other.example"}, "r.example", credentials{}},
+		"address of port":  {Auth{Username: "joe", ServerAddress: "r.example:5000"}, "r.example", credentials{}},
+		"hub by old name":  {Auth{Username: "joe", ServerAddress: "https://index.docker.io/v1/"}, "docker.io", credentials{user: "joe"}},
+		"hub is not other": {Auth{Username: "joe", ServerAddress: "https://index.docker.io/v1/"}, "r.example", credentials{}},
+	} {
+		got, err := c.auth.credentials(c.domain)
+		if err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
+		}
+	}
+	for _, bad := range []string{"no base64!", base64.StdEncoding.EncodeToString([]byte("nocolon"))} {
+		if _, err := (Auth{Auth: bad}).credentials("r"); !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), bad) {
+			t.Errorf("auth %q: %v", bad, err)
+		}
+	}
+}
+
+func TestScrubTakesOutEverySecretAndKeepsTheKind(t *testing.T) {
+	auth := Auth{Username: "joe", Password: "p&ss/word", IdentityToken: "idtoken123", RegistryToken: "regtoken123"}
+	auth.Auth = base64.StdEncoding.EncodeToString([]byte("ann:0ther-pass"))
+	text := "get https://user:hunter2@r.example/v2/?token=abc&sig=def with Bearer abcdefgh12345 and basic am9lOnA= " +
+		auth.Auth + " idtoken123 regtoken123 p&ss/word p%26ss%2Fword 0ther-pass " + base64.StdEncoding.EncodeToString([]byte("joe:p&ss/word"))
+	err := Scrub(fmt.Errorf("%s: %w: %w", text, errs.Unavailable, context.DeadlineExceeded), auth)
+	for _, secret := range []string{"hunter2", "abc&", "sig=def", "abcdefgh12345", "am9lOnA=", auth.Auth, "idtoken", "regtoken", "p&ss", "p%26ss", "0ther"} {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("%q is left in %q", secret, err)
+		}
+	}
+	if !strings.Contains(err.Error(), "r.example/v2/") {
+		t.Errorf("too much is gone: %q", err)
+	}
+	if !errors.Is(err, errs.Unavailable) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errs.Invalid) {
+		t.Errorf("kinds of %v", err)
+	}
+	if Scrub(nil, auth) != nil {
+		t.Error("no error became one")
+	}
+}
+
+type answerOK struct{ asked *int }
+
+func (a answerOK) RoundTrip(*http.Request) (*http.Response, error) {
+	*a.asked++
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+func TestCredentialsDoNotTravelInClearTextToStrangers(t *testing.T) {
+	asked := 0
+	transport := guarded{answerOK{&asked}, map[string]bool{"configured.example": true}}
+	for url, allowed := range map[string]bool{
+		"https://anywhere.example/token":   true,
+		"http://configured.example/token":  true,
+		"http://127.0.0.1:5000/token":      true,
+		"http://stranger.example/token":    false,
+		"http://configured.example:81/tok": false,
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			req, err := http.NewRequestWithContext(context.Background(), method, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Basic x")
+			before := asked
+			resp, err := transport.RoundTrip(req)
+			if err == nil {
+				resp.Body.Close()
+			}
+			if (err == nil) != allowed || (asked > before) != allowed {
+				t.Errorf("%s %s: error %v, allowed %v", method, url, err, allowed)
+			}
+		}
+	}
+}

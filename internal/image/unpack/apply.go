@@ -1,0 +1,225 @@
+package unpack
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/archive"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const (
+	whiteoutPrefix = ".wh."
+	opaqueName     = ".wh..wh..opq"
+	xattrPrefix    = "SCHILY.xattr."
+
+	// maxFile is more than any file of an image has; a header that claims more
+	// is a lie.
+	maxFile = 1 << 40
+	// maxEntries bounds the answer and the time of one layer.
+	maxEntries = 4 << 20
+	// maxOpaque bounds the list of opaque directories.
+	maxOpaque = 1 << 16
+)
+
+// layer is one layer on its way to upper.
+type layer struct {
+	upper, lower string
+	maxBytes     int64
+	alone        bool
+
+	entries int
+	size    int64
+	// dirs are the directories that the layer itself describes, kept when alone.
+	dirs      map[string]bool
+	whiteouts map[string]bool
+	opaque    map[string]bool
+}
+
+// errNeedsLower ends a job that cannot be done without the layers below.
+var errNeedsLower = errors.New("the layer rests on those below")
+
+// apply unpacks the possibly compressed layer that r gives into upper. lower is
+// where the layers below can be seen, or "".
+func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Result, error) {
+	stream, err := newStream(r)
+	if err != nil {
+		return Result{}, err
+	}
+	defer stream.Close()
+	l := &layer{
+		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone,
+		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{},
+	}
+	opts := []archive.ApplyOpt{archive.WithFilter(l.accept), archive.WithConvertWhiteout(l.whiteout)}
+	if lower != "" {
+		opts = append(opts, archive.WithParents([]string{lower}))
+	}
+	if _, err := archive.Apply(ctx, upper, stream, opts...); err != nil {
+		return Result{}, fmt.Errorf("cannot apply the layer: %w", err)
+	}
+	// What follows the end of the archive counts for the digest.
+	diffID, err := stream.Digest()
+	if err != nil {
+		return Result{}, fmt.Errorf("cannot read the layer to its end: %w", err)
+	}
+	if err := l.finish(); err != nil {
+		return Result{}, fmt.Errorf("cannot apply the layer's deletions: %w", err)
+	}
+	result := Result{DiffID: diffID, Size: l.size}
+	for dir := range l.opaque {
+		result.Opaque = append(result.Opaque, strings.TrimPrefix(dir, upper+"/"))
+	}
+	return result, nil
+}
+
+// accept judges an entry before it is written, and takes from it what only the
+// host may set.
+func (l *layer) accept(header *tar.Header) (bool, error) {
+	l.entries++
+	if l.entries > maxEntries {
+		return false, fmt.Errorf("the layer has more than %d entries: %w", maxEntries, errs.Invalid)
+	}
+	if header.Size > maxFile {
+		return false, fmt.Errorf("entry %q claims %d bytes: %w", header.Name, header.Size, errs.Invalid)
+	}
+	l.size += header.Size
+	if l.size > l.maxBytes {
+		return false, fmt.Errorf("entry %q needs more than the %d bytes that the disk has left: %w", header.Name, l.maxBytes, errs.Exhausted)
+	}
+	// What leads up from the root would land inside of it; no tool makes such names
+	// but one that means the host.
+	for _, name := range []string{header.Name, hardlinkOf(header)} {
+		if name = filepath.Clean(name); name == ".." || strings.HasPrefix(name, "../") {
+			return false, fmt.Errorf("entry %q leads out of the image: %w", header.Name, errs.Invalid)
+		}
+	}
+	if header.Typeflag == tar.TypeChar && header.Devmajor == 0 && header.Devminor == 0 {
+		return false, fmt.Errorf("entry %q is character device 0:0, which the overlay file system takes for a deletion: %w", header.Name, errs.Invalid)
+	}
+	if l.alone && !l.complete(header) {
+		return false, errNeedsLower
+	}
+	for key := range header.PAXRecords {
+		if name, ok := strings.CutPrefix(key, xattrPrefix); ok && !allowedXattr(name) {
+			delete(header.PAXRecords, key)
+		}
+	}
+	return true, nil
+}
+
+// hardlinkOf is the name that an entry is another name of, "" if it is none.
+func hardlinkOf(header *tar.Header) string {
+	if header.Typeflag != tar.TypeLink {
+		return ""
+	}
+	return header.Linkname
+}
+
+// complete tells whether the layer has described the directory of an entry before
+// the entry. If not, it is one of a layer below, whose owner and mode count.
+func (l *layer) complete(header *tar.Header) bool {
+	name := filepath.Clean("/" + header.Name)
+	dir, base := filepath.Split(name)
+	dir = filepath.Clean(dir)
+	if !l.dirs[dir] || dir == "/" && base == opaqueName {
+		return false
+	}
+	if header.Typeflag == tar.TypeDir {
+		l.dirs[name] = true
+	}
+	return true
+}
+
+// allowedXattr tells which extended attributes a layer may set. Those of the
+// overlay file system would change what other layers show.
+func allowedXattr(name string) bool {
+	return name == "security.capability" ||
+		strings.HasPrefix(name, "system.posix_acl_") ||
+		strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.")
+}
+
+// whiteout takes the entries that delete something of the layers below. path is
+// where the entry would be written.
+func (l *layer) whiteout(header *tar.Header, path string) (write bool, err error) {
+	base, dir := filepath.Base(path), filepath.Dir(path)
+	if base == opaqueName {
+		return false, l.markOpaque(dir)
+	}
+	name, ok := strings.CutPrefix(base, whiteoutPrefix)
+	if !ok {
+		return true, nil
+	}
+	if name == "" || name == "." || name == ".." {
+		return false, fmt.Errorf("entry %q deletes nothing that has a name: %w", header.Name, errs.Invalid)
+	}
+	target := filepath.Join(dir, name)
+	l.whiteouts[target] = true
+	if _, err := os.Lstat(target); err == nil {
+		// A deletion concerns the layers below only; what this layer has under
+		// the name stays, and finish hides what is below it.
+		return false, nil
+	}
+	return false, mkWhiteout(target)
+}
+
+func mkWhiteout(path string) error {
+	if err := unix.Mknod(path, unix.S_IFCHR, 0); err != nil {
+		return &os.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return nil
+}
+
+func (l *layer) markOpaque(dir string) error {
+	if len(l.opaque) >= maxOpaque {
+		return fmt.Errorf("the layer has more than %d opaque directories: %w", maxOpaque, errs.Invalid)
+	}
+	l.opaque[dir] = true
+	return nil
+}
+
+// finish settles what can only be told once all entries are there: names that
+// were deleted and made again, and a root that hides everything below.
+func (l *layer) finish() error {
+	for path := range l.whiteouts {
+		if fi, err := os.Lstat(path); err == nil && fi.IsDir() {
+			if err := l.markOpaque(path); err != nil {
+				return err
+			}
+		}
+	}
+	if !l.opaque[l.upper] {
+		return nil
+	}
+	// The overlay file system knows no opaque root: hide each name by itself.
+	delete(l.opaque, l.upper)
+	if l.lower == "" {
+		return nil
+	}
+	below, err := os.ReadDir(l.lower)
+	if err != nil {
+		return err
+	}
+	for _, entry := range below {
+		path := filepath.Join(l.upper, entry.Name())
+		fi, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			err = mkWhiteout(path)
+		case err == nil && fi.IsDir():
+			err = l.markOpaque(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

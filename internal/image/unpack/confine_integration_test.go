@@ -1,0 +1,253 @@
+//go:build integration
+
+package unpack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/require"
+)
+
+// start runs a job whose layer comes through a pipe, and returns the child's pid
+// once it waits for the first byte.
+func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.File, result chan error) {
+	b.t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { r.Close(); w.Close() })
+	result = make(chan error, 1)
+	go func() {
+		job := Job{Upper: b.path("upper"), Place: b.path("place"), LowerRoot: b.root, Lower: lower, MaxBytes: 1 << 30}
+		_, err := b.runner.Run(ctx, job, r, nil)
+		result <- err
+	}()
+	for deadline := time.Now().Add(require.Patience(10 * time.Second)); ; time.Sleep(time.Millisecond) {
+		select {
+		case err := <-result:
+			b.t.Fatalf("the child ended: %v", err)
+		default:
+		}
+		procs, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.dir, "*", "cgroup.procs"))
+		for _, file := range procs {
+			data, _ := os.ReadFile(file)
+			if pid, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && (confined(b.t, pid) || time.Now().After(deadline)) {
+				return pid, w, result
+			}
+		}
+	}
+}
+
+// confined tells whether all threads of a process have given up what they had; they
+// do it one after the other.
+func confined(t *testing.T, pid int) bool {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return false
+	}
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(task.Name())
+		if err != nil || field(t, tid, "NoNewPrivs") != "1" || field(t, tid, "CapEff") == field(t, os.Getpid(), "CapEff") {
+			return false
+		}
+	}
+	return len(tasks) > 0
+}
+
+func field(t *testing.T, pid int, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func TestChildIsConfined(t *testing.T) {
+	b := newBench(t)
+	pid, layer, result := b.start(context.Background(), "lower")
+	var want uint64
+	for _, c := range []uint{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP} {
+		want |= 1 << c
+	}
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(task.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, set := range []string{"CapEff", "CapPrm"} {
+			if got := field(t, tid, set); got != fmt.Sprintf("%016x", want) {
+				t.Errorf("thread %d: %s is %s, want %016x", tid, set, got, want)
+			}
+		}
+		if field(t, tid, "NoNewPrivs") != "1" {
+			t.Errorf("thread %d may gain privileges", tid)
+		}
+	}
+	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts"} {
+		ours, err1 := os.Readlink("/proc/self/ns/" + ns)
+		theirs, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
+		if err := errors.Join(err1, err2); err != nil || ours == theirs {
+			t.Errorf("%s namespace is shared: %s, %v", ns, ours, err)
+		}
+	}
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil || len(entries) != 2 || entries[0].Name() != "lower" || entries[1].Name() != "upper" {
+		t.Errorf("the child's root holds %v, %v", entries, err)
+	}
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
+	if err != nil || len(strings.Split(strings.TrimSpace(string(mounts)), "\n")) != 3 {
+		t.Errorf("the child's mounts: %s, %v", mounts, err)
+	}
+	for _, name := range []string{"memory.limit_in_bytes", "memory.max"} {
+		limits, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.dir, "*", name))
+		for _, limit := range limits {
+			if data, err := os.ReadFile(limit); err != nil || strings.TrimSpace(string(data)) != strconv.Itoa(MemoryLimit) {
+				t.Errorf("%s: %s, %v", limit, data, err)
+			}
+		}
+	}
+	if _, err := layer.Write(b.tar(imagetest.Layer{{Path: "x"}})); err != nil {
+		t.Fatal(err)
+	}
+	layer.Close()
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCancelledRunEndsTheChild(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	pid, _, result := b.start(ctx)
+	reason := errors.New("the pull was given up")
+	cancel(reason)
+	if err := <-result; !errors.Is(err, reason) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the child is left: %v", err)
+	}
+}
+
+func TestKilledChildIsExhausted(t *testing.T) {
+	b := newBench(t)
+	pid, _, result := b.start(context.Background())
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; !errors.Is(err, errs.Exhausted) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLayerRestsOnThoseBelow(t *testing.T) {
+	b := newBench(t)
+	below := b.path("lower")
+	for _, dir := range []struct {
+		path string
+		mode uint32
+	}{{"d", 0o1750}, {"d/e", 0o711}, {"gone", 0o755}} {
+		path := filepath.Join(below, dir.path)
+		if err := errors.Join(os.Mkdir(path, 0o755), unix.Chmod(path, dir.mode), os.Chown(path, 5, 6)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	result, err := b.run(b.tar(imagetest.Layer{
+		{Path: "d/e/f", Raw: true},
+		imagetest.Opaque(""),
+	}), "lower")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(b.path("upper/d/e"), &st); err != nil || st.Mode&0o7777 != 0o711 || st.Uid != 5 || st.Gid != 6 {
+		t.Errorf("a directory that the layer does not describe has mode %o, owner %d:%d, %v", st.Mode, st.Uid, st.Gid, err)
+	}
+	if err := unix.Lstat(b.path("upper/gone"), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0 {
+		t.Errorf("an opaque root leaves %o below, %v", st.Mode, err)
+	}
+	buf := make([]byte, 8)
+	if n, err := unix.Lgetxattr(b.path("upper/d"), opaqueXattr, buf); err != nil || string(buf[:n]) != "y" {
+		t.Errorf("a directory of an opaque root is not opaque: %v (%v)", err, result.Opaque)
+	}
+}
+
+func TestAloneTellsWhenItNeedsTheLayersBelow(t *testing.T) {
+	for name, c := range map[string]struct {
+		layer imagetest.Layer
+		needs bool
+	}{
+		"complete":       {imagetest.Layer{{Path: "a/b"}, imagetest.Whiteout("a/c"), imagetest.Opaque("a")}, false},
+		"missing parent": {imagetest.Layer{{Path: "a/b", Raw: true}}, true},
+		"parent is link": {imagetest.Layer{{Path: "a", Symlink: "b"}, {Path: "a/b", Raw: true}}, true},
+		"opaque root":    {imagetest.Layer{{Path: "a"}, imagetest.Opaque("")}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			if err := os.WriteFile(b.path("blob"), b.tar(c.layer), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.Open(b.path("blob"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			result, err := b.runner.Run(context.Background(), Job{Upper: b.path("upper"), Place: b.path("place"), Alone: true, MaxBytes: 1 << 30}, f, nil)
+			if err != nil || result.NeedsLower != c.needs {
+				t.Errorf("%+v, %v, want needs %v", result, err, c.needs)
+			}
+		})
+	}
+}
+
+func TestDuplicatesAndDeletionsOfOneLayer(t *testing.T) {
+	b := newBench(t)
+	if err := os.Mkdir(b.path("lower/d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.run(b.tar(imagetest.Layer{
+		{Path: "twice", Content: []byte("1")},
+		{Path: "twice", Content: []byte("2")},
+		{Path: "kept", Content: []byte("k")},
+		imagetest.Whiteout("kept"),
+		imagetest.Whiteout("d"),
+		{Path: "d/new", Content: []byte("n")},
+		imagetest.Whiteout("x"),
+		imagetest.Whiteout("x"),
+	}), "lower")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"twice": "2", "kept": "k", "d/new": "n"} {
+		if data, err := os.ReadFile(b.path("upper", name)); err != nil || string(data) != want {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+	}
+	buf := make([]byte, 8)
+	if _, err := unix.Lgetxattr(b.path("upper/d"), opaqueXattr, buf); err != nil {
+		t.Errorf("a directory deleted and made again shows what was in it: %v", err)
+	}
+}

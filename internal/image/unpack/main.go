@@ -1,0 +1,114 @@
+package unpack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+const (
+	upperName = "upper"
+	lowerName = "lower"
+)
+
+// heapLimit makes Go's collector work harder long before the cgroup's limit.
+const heapLimit = MemoryLimit / 2
+
+// Main is the child: args is one Job as JSON, standard input the layer, standard
+// output takes the answer. It returns the exit code.
+func Main(args []string) int {
+	result, err := work(args)
+	a := answer{Result: result, Kind: -1}
+	if err != nil {
+		a.Error, a.Kind = err.Error(), slices.Index(errs.Kinds(), errs.Kind(err))
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(a); err != nil {
+		return 1
+	}
+	return 0
+}
+
+func work(args []string) (Result, error) {
+	debug.SetMemoryLimit(heapLimit)
+	var job Job
+	if len(args) != 1 {
+		return Result{}, fmt.Errorf("unpack helper: want one job, got %d arguments: %w", len(args), errs.Invalid)
+	}
+	if err := json.Unmarshal([]byte(args[0]), &job); err != nil {
+		return Result{}, fmt.Errorf("cannot read the job of the unpack helper: %w", err)
+	}
+	if err := confine(job); err != nil {
+		return Result{}, err
+	}
+	lower := ""
+	if len(job.Lower) > 0 {
+		lower = "/" + lowerName
+	}
+	result, err := apply(context.Background(), os.Stdin, "/"+upperName, lower, job)
+	if errors.Is(err, errNeedsLower) {
+		return Result{NeedsLower: true}, nil
+	}
+	return result, kindOf(err)
+}
+
+// confine gives up everything that apply does not need. It runs before the first
+// byte of the layer is read.
+func confine(job Job) error {
+	if job.Cgroup != "" {
+		if err := os.WriteFile(job.Cgroup, []byte("0"), 0); err != nil {
+			return fmt.Errorf("cannot enter the cgroup of the unpack helper: %w", err)
+		}
+	}
+	// Modes come from the layer, not from the daemon's environment.
+	syscall.Umask(0)
+	binds := []sysproc.Bind{{Source: job.Upper, Name: upperName}}
+	overlay, overlayName := sysfile.Overlay{}, ""
+	switch len(job.Lower) {
+	case 0:
+	case 1:
+		// The kernel makes no overlay of a single read-only layer.
+		binds = append(binds, sysproc.Bind{Source: job.LowerRoot + "/" + job.Lower[0], Name: lowerName, ReadOnly: true})
+	default:
+		overlay, overlayName = sysfile.Overlay{LowerRoot: job.LowerRoot, Lower: job.Lower}, lowerName
+	}
+	if err := sysproc.EnterPrivateRoot(job.Place, binds, overlay, overlayName); err != nil {
+		return err
+	}
+	return sysproc.KeepCapabilities(unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER,
+		unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP)
+}
+
+// kindOf decides whose fault err is: the layer's, unless the host's disk says
+// otherwise.
+func kindOf(err error) error {
+	if err == nil || errs.Kind(err) != nil {
+		return err
+	}
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(err, full) {
+			return fmt.Errorf("%w: %w", err, errs.Exhausted)
+		}
+	}
+	for _, host := range []error{syscall.EIO, syscall.EROFS, syscall.ENOMEM, syscall.EMFILE, fs.ErrPermission} {
+		if errors.Is(err, host) {
+			return err
+		}
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the layer is truncated: %w", err)
+	}
+	return fmt.Errorf("%w: %w", err, errs.Invalid)
+}

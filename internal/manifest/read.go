@@ -1,0 +1,414 @@
+package manifest
+
+import (
+	"cmp"
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxNodes bounds what aliases may expand to.
+const maxNodes = 100_000
+
+// Reader gathers the faults of one document, each with its place.
+type Reader struct {
+	file   string
+	places map[string]place
+	faults Faults
+	nodes  int
+	// plain takes scalars as Go's YAML library does; see ReadPlain.
+	plain bool
+}
+
+type place struct{ line, column int }
+
+// Read reads one YAML or JSON document into a pointer to a struct, over the
+// defaults that the struct holds. It reads on after a fault, so that all of them
+// are told together: ask Err. file names the document in faults.
+func Read(file string, data []byte, into any) *Reader {
+	return read(&Reader{file: file, places: map[string]place{}}, data, into)
+}
+
+// ReadPlain reads as Read does, but for documents of others, whose own reader takes
+// a plain number or boolean where a string is wanted, as it stands, and yes, no, on
+// and off for a boolean.
+func ReadPlain(file string, data []byte, into any) *Reader {
+	return read(&Reader{file: file, places: map[string]place{}, plain: true}, data, into)
+}
+
+// Meta tells what a document says of itself at its top. The Reader knows the places
+// of the top's fields only, and has a fault where there is nothing to read.
+func Meta(file string, data []byte) (apiVersion, kind string, r *Reader) {
+	r = &Reader{file: file, places: map[string]place{}}
+	root := r.root(data)
+	if root == nil {
+		return "", "", r
+	}
+	if root.Kind != yaml.MappingNode {
+		r.Fault("", "%s: want a mapping", describe(root))
+		return "", "", r
+	}
+	for _, e := range r.entries("", root) {
+		r.places[e.key.Value] = place{e.key.Line, e.key.Column}
+		switch e.key.Value {
+		case "apiVersion":
+			apiVersion = e.value.Value
+		case "kind":
+			kind = e.value.Value
+		}
+	}
+	return apiVersion, kind, r
+}
+
+func read(r *Reader, data []byte, into any) *Reader {
+	if root := r.root(data); root != nil {
+		r.value("", root, reflect.ValueOf(into).Elem(), nil)
+	}
+	return r
+}
+
+// root returns the document's top; where there is none it tells why.
+func (r *Reader) root(data []byte) *yaml.Node {
+	root, err := parse(data)
+	if err != nil {
+		r.syntax(data, err)
+		return nil
+	}
+	r.places[""] = place{1, 1}
+	if root == nil {
+		r.Fault("", "the document is empty")
+	}
+	return root
+}
+
+// Fault adds a fault. A path that is not in the document gets the place of the
+// nearest one above it that is.
+func (r *Reader) Fault(path, format string, args ...any) {
+	fault := Fault{File: r.file, Path: path, Problem: fmt.Sprintf(format, args...)}
+	fault.Line, fault.Column = r.Place(path)
+	r.faults = append(r.faults, fault)
+}
+
+// File is the name that faults give the document.
+func (r *Reader) File() string { return r.file }
+
+// Place tells where a path, or the nearest one above it that the document has,
+// stands; 0, 0 for nowhere.
+func (r *Reader) Place(path string) (line, column int) {
+	for at := path; ; at = parent(at) {
+		if p, ok := r.places[at]; ok {
+			return p.line, p.column
+		}
+		if at == "" {
+			return 0, 0
+		}
+	}
+}
+
+// Has tells whether the document says anything at a path.
+func (r *Reader) Has(path string) bool {
+	_, ok := r.places[path]
+	return ok
+}
+
+// Broken tells whether there is a fault at a path or below it; checks of a value
+// that could not be read would only confuse.
+func (r *Reader) Broken(path string) bool {
+	return slices.ContainsFunc(r.faults, func(f Fault) bool {
+		return f.Path == path || strings.HasPrefix(f.Path, path+".") || strings.HasPrefix(f.Path, path+"[")
+	})
+}
+
+// Err is nil, or all Faults in the order of the document.
+func (r *Reader) Err() error {
+	if len(r.faults) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(r.faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
+	})
+	return slices.Compact(r.faults)
+}
+
+func parent(path string) string {
+	if strings.HasSuffix(path, "]") {
+		return path[:strings.LastIndex(path, "[")]
+	}
+	return path[:max(strings.LastIndex(path, "."), 0)]
+}
+
+// parse returns the top node of the only document, nil if there is none.
+func parse(data []byte) (*yaml.Node, error) {
+	decoder := yaml.NewDecoder(strings.NewReader(string(data)))
+	var doc, second yaml.Node
+	if err := decoder.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	for {
+		err := decoder.Decode(&second)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		// A separator at the end begins nothing.
+		if len(second.Content) > 0 && second.Content[0].Tag != "!!null" {
+			return nil, fmt.Errorf("yaml: line %d: a second document begins; want one in a file", second.Line)
+		}
+	}
+	if len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" {
+		return nil, nil
+	}
+	return doc.Content[0], nil
+}
+
+// syntax tells where the parser gave up. It knows the line only, so the column is
+// that of the line's first letter.
+func (r *Reader) syntax(data []byte, err error) {
+	fault := Fault{File: r.file, Line: 1, Column: 1, Problem: strings.TrimPrefix(err.Error(), "yaml: ")}
+	if m := regexp.MustCompile(`^yaml: line (\d+): (.*)$`).FindStringSubmatch(err.Error()); m != nil {
+		fault.Line, _ = strconv.Atoi(m[1])
+		fault.Problem = m[2]
+		// The library counts the lines of its parser from 0, those of its scanner from 1.
+		if regexp.MustCompile(`expected (<document|node content|',' or|key$|'-')`).MatchString(m[2]) {
+			fault.Line++
+		}
+		if lines := strings.Split(string(data), "\n"); fault.Line >= 1 && fault.Line <= len(lines) {
+			line := lines[fault.Line-1]
+			fault.Column = len(line) - len(strings.TrimLeft(line, " \t")) + 1
+		}
+	}
+	r.faults = append(r.faults, fault)
+}
+
+// value sets one value of the struct from its node.
+func (r *Reader) value(path string, node *yaml.Node, into reflect.Value, f *field) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	if _, known := r.places[path]; !known {
+		r.places[path] = place{node.Line, node.Column}
+	}
+	if !r.spend(path, 1) {
+		return
+	}
+	if node.Tag == "!!null" {
+		return // as if it were not there
+	}
+	if isText(into.Type()) {
+		r.text(path, node, into, f)
+		return
+	}
+	switch into.Kind() {
+	case reflect.Pointer:
+		if into.IsNil() {
+			into.Set(reflect.New(into.Type().Elem()))
+		}
+		r.value(path, node, into.Elem(), f)
+	case reflect.Struct:
+		r.object(path, node, into)
+	case reflect.Slice:
+		r.list(path, node, into, f)
+	case reflect.Map:
+		r.dictionary(path, node, into, f)
+	case reflect.Interface:
+		var v any
+		if err := node.Decode(&v); err != nil {
+			r.Fault(path, "%v", err)
+			return
+		}
+		into.Set(reflect.ValueOf(v))
+	default:
+		r.scalar(path, node, into, f)
+	}
+}
+
+// spend counts values, and tells whether the document may have them. Too many are
+// one fault.
+func (r *Reader) spend(path string, values int) bool {
+	before := r.nodes
+	r.nodes += values
+	if before <= maxNodes && r.nodes > maxNodes {
+		r.Fault(path, "the document has more than %d values", maxNodes)
+	}
+	return r.nodes <= maxNodes
+}
+
+func (r *Reader) object(path string, node *yaml.Node, into reflect.Value) {
+	if node.Kind != yaml.MappingNode {
+		r.Fault(path, "%s: want a mapping", describe(node))
+		return
+	}
+	fields := fieldsOf(into.Type())
+	seen := map[string]bool{}
+	for _, e := range r.entries(path, node) {
+		key, value := e.key, e.value
+		at := join(path, key.Value)
+		r.places[at] = place{key.Line, key.Column}
+		if seen[key.Value] {
+			r.Fault(at, "is there twice")
+			continue
+		}
+		seen[key.Value] = true
+		k := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
+		if k < 0 {
+			r.Fault(at, "no such field%s", suggest(key.Value, fields))
+			continue
+		}
+		r.value(at, value, into.FieldByIndex(fields[k].index), &fields[k])
+	}
+	for _, f := range fields {
+		at := join(path, f.name)
+		switch {
+		case !f.required:
+		case !seen[f.name]:
+			r.Fault(at, "is missing")
+		case into.FieldByIndex(f.index).IsZero() && !r.Broken(at):
+			r.Fault(at, "is empty")
+		}
+	}
+}
+
+func (r *Reader) list(path string, node *yaml.Node, into reflect.Value, f *field) {
+	if node.Kind != yaml.SequenceNode {
+		r.Fault(path, "%s: want a list", describe(node))
+		return
+	}
+	list := reflect.MakeSlice(into.Type(), len(node.Content), len(node.Content))
+	for i, item := range node.Content {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		r.places[at] = place{item.Line, item.Column}
+		if item.Tag == "!!null" {
+			r.Fault(at, "is empty")
+			continue
+		}
+		r.value(at, item, list.Index(i), f)
+	}
+	into.Set(list)
+}
+
+func (r *Reader) dictionary(path string, node *yaml.Node, into reflect.Value, f *field) {
+	if node.Kind != yaml.MappingNode {
+		r.Fault(path, "%s: want a mapping", describe(node))
+		return
+	}
+	entries := reflect.MakeMap(into.Type())
+	for _, e := range r.entries(path, node) {
+		key := e.key
+		at := Key(path, key.Value)
+		r.places[at] = place{key.Line, key.Column}
+		if entries.MapIndex(reflect.ValueOf(key.Value)).IsValid() {
+			r.Fault(at, "is there twice")
+			continue
+		}
+		if strings.ContainsFunc(key.Value, unicode.IsControl) {
+			r.Fault(at, "must not have a line break or another control character")
+			continue
+		}
+		value := reflect.New(into.Type().Elem()).Elem()
+		r.value(at, e.value, value, f)
+		entries.SetMapIndex(reflect.ValueOf(key.Value), value)
+	}
+	into.Set(entries)
+}
+
+func (r *Reader) text(path string, node *yaml.Node, into reflect.Value, f *field) {
+	if node.Kind != yaml.ScalarNode {
+		r.Fault(path, "%s: want a string", describe(node))
+		return
+	}
+	// isText has made sure that the pointer has the method.
+	err := into.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(node.Value))
+	switch {
+	case err == nil:
+	case f != nil && len(f.oneOf) > 0:
+		r.Fault(path, "%v; want one of %s%s", err, strings.Join(f.oneOf, ", "), nearest(node.Value, f.oneOf))
+	default:
+		r.Fault(path, "%v", err)
+	}
+}
+
+func (r *Reader) scalar(path string, node *yaml.Node, into reflect.Value, f *field) {
+	switch {
+	case into.Kind() == reflect.Bool:
+		on, ok := r.boolean(node)
+		if !ok {
+			r.Fault(path, "%s: want true or false", describe(node))
+			return
+		}
+		into.SetBool(on)
+	case into.CanInt():
+		number, err := strconv.ParseInt(node.Value, 0, 64)
+		if node.Kind != yaml.ScalarNode || node.Tag != "!!int" || err != nil || into.OverflowInt(number) {
+			r.Fault(path, "%s: want a whole number", describe(node))
+			return
+		}
+		into.SetInt(number)
+	default:
+		r.str(path, node, into, f)
+	}
+}
+
+func (r *Reader) boolean(node *yaml.Node) (on, ok bool) {
+	switch {
+	case node.Kind != yaml.ScalarNode:
+		return false, false
+	case node.Tag == "!!bool":
+		return strings.EqualFold(node.Value, "true"), true
+	case !r.plain || node.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0:
+		return false, false
+	}
+	switch strings.ToLower(node.Value) {
+	case "y", "yes", "on":
+		return true, true
+	case "n", "no", "off":
+		return false, true
+	}
+	return false, false
+}
+
+// str takes a string. Plain numbers and booleans are refused: 1.10 would be 1.1 to
+// the next reader, and "no" is a boolean to some.
+func (r *Reader) str(path string, node *yaml.Node, into reflect.Value, f *field) {
+	if node.Kind != yaml.ScalarNode || node.Tag != "!!str" && node.Tag != "!!timestamp" && !r.plain {
+		hint := ""
+		if node.Kind == yaml.ScalarNode {
+			hint = fmt.Sprintf("; write %q", node.Value)
+		}
+		r.Fault(path, "%s: want a string%s", describe(node), hint)
+		return
+	}
+	if f != nil && len(f.oneOf) > 0 && !slices.Contains(f.oneOf, node.Value) {
+		r.Fault(path, "%q: want one of %s%s", node.Value, strings.Join(f.oneOf, ", "), nearest(node.Value, f.oneOf))
+		return
+	}
+	if (f == nil || !f.lines) && strings.ContainsFunc(node.Value, unicode.IsControl) {
+		r.Fault(path, "%q: must not have a line break or another control character", node.Value)
+		return
+	}
+	into.SetString(node.Value)
+}
+
+func describe(node *yaml.Node) string {
+	switch node.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	default:
+		return strconv.Quote(node.Value)
+	}
+}

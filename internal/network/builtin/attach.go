@@ -1,0 +1,143 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/hostport"
+)
+
+// Attach connects the sandbox to the bridge. Repeated, it finishes what is not
+// finished and returns the same addresses.
+func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
+	if err := checkID(att.SandboxID); err != nil {
+		return nil, err
+	}
+	var result *network.Result
+	err := n.turns.Take(ctx, att.SandboxID, "attach to the network", func() error {
+		return n.host.do(func() (err error) {
+			result, err = n.attach(context.WithoutCancel(ctx), att)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot attach sandbox %s to the network: %w", att.SandboxID, err)
+	}
+	return result, nil
+}
+
+// attach is the order of steps. The record comes first, so that whatever fails
+// later has an owner that Detach finds.
+func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
+	if err := n.repair(ctx, false); err != nil {
+		return nil, err
+	}
+	rec, err := n.known(ctx, att)
+	if err != nil {
+		return nil, err
+	}
+	fresh := rec == nil
+	if fresh {
+		if rec, err = n.newRecord(att); err != nil {
+			return nil, err
+		}
+	}
+	if fresh || !n.plugged(rec) {
+		if err := n.unplug(rec.Link); err != nil {
+			return nil, err
+		}
+		if err := n.plug(rec); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.openPorts(ctx, rec); err != nil {
+		return nil, err
+	}
+	return rec.result(), nil
+}
+
+// known returns the record that Attach goes on with; nil to begin anew, with nothing
+// of an earlier attachment left.
+func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, error) {
+	rec, err := n.records.Get(att.SandboxID)
+	if errors.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !rec.Released {
+		if rec.NetNS == att.NetNS {
+			return rec, nil
+		}
+		// Another namespace, or a record that was lost and made again from the link.
+		if err := n.release(ctx, rec.Sandbox); err != nil {
+			return nil, err
+		}
+	}
+	return nil, n.finishRelease(rec.Sandbox)
+}
+
+// newRecord takes addresses and ports and writes them down.
+func (n *Network) newRecord(att *network.Attachment) (*record, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	rec := &record{
+		Sandbox: att.SandboxID, Name: att.Name, Namespace: att.Namespace,
+		BootID: boot, NetNS: att.NetNS, Link: linkName(att.SandboxID),
+	}
+	if err := n.take(rec, att.Ports); err != nil {
+		return nil, err
+	}
+	err = hostport.Probe(rec.sockets())
+	if err == nil {
+		err = n.table.foreign(rec)
+	}
+	if err == nil {
+		err = n.records.Create(rec.Sandbox, rec)
+	}
+	if err != nil {
+		n.giveBack(rec)
+		return nil, err
+	}
+	return rec, nil
+}
+
+// take reserves addresses and ports in memory.
+func (n *Network) take(rec *record, asked []network.Port) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var err error
+	if rec.Addrs, err = n.takeAddrs(); err != nil {
+		return err
+	}
+	rec.Ports, err = hostport.Wanted(asked, rec.families())
+	if err == nil {
+		err = n.ports.Take(rec.holder(), rec.sockets())
+	}
+	if err != nil {
+		n.freeAddrs(rec.Addrs)
+	}
+	return err
+}
+
+func (n *Network) giveBack(rec *record) {
+	n.ports.Free(rec.Sandbox, rec.sockets())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.freeAddrs(rec.Addrs)
+}
+
+// checkID refuses what would not be a file name.
+func checkID(sandbox string) error {
+	if sandbox == "" || strings.ContainsAny(sandbox, "/\x00") || sandbox[0] == '.' || len(sandbox) > 128 {
+		return fmt.Errorf("sandbox id %q: %w", sandbox, errs.Invalid)
+	}
+	return nil
+}

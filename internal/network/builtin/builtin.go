@@ -1,0 +1,272 @@
+// Package builtin is berth's own pod network: one bridge per instance, one veth
+// pair per sandbox, addresses of both families, and masquerade and host ports in
+// an nftables table that belongs to the instance alone.
+//
+// It owns the bridge, the table, the links on the bridge and the rules that it
+// puts into a foreign firewall which would drop its traffic. All names derive from
+// the instance. It knows nothing of sandboxes beyond their id and network
+// namespace.
+//
+// Everything here dies with the kernel, so the attachments' records lie on tmpfs;
+// only the choice of subnets survives a reboot.
+package builtin
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/store"
+)
+
+// Config says where the network lives and how it looks.
+type Config struct {
+	// Instance tells several berths on one host apart; "" and "default" are the
+	// default one.
+	Instance string
+	// StateDir holds the records of attachments; it is emptied by a reboot.
+	StateDir string
+	// RootDir holds the choice of subnets and what was put into quarantine.
+	RootDir string
+	// Bridge is the bridge's name, "" to derive it from the instance.
+	Bridge string
+	// Subnets has at most one subnet of each family. Empty: both are chosen so
+	// that they overlap nothing that the host has an address in or a route to.
+	Subnets []netip.Prefix
+	// MTU of the pods' links, 0 for that of the host's default route.
+	MTU int
+	// HostNetNS is the path of the network namespace that plays the host, "" for
+	// the one of the thread that calls New.
+	HostNetNS string
+	// CNIConfDir is only looked at to say in Info that a configuration there is
+	// not in use; "" for not at all.
+	CNIConfDir string
+	Log        *slog.Logger
+}
+
+// Network is the built-in network.
+type Network struct {
+	cfg     Config
+	log     *slog.Logger
+	host    *host
+	records *store.Dir[record]
+	chosen  *store.Dir[subnetChoice]
+	table   *table
+	fire    *firewall
+	reaper  *reaper
+	turns   network.Turns
+	ports   hostport.Index
+
+	// mu guards what follows; it is never held over a wait.
+	mu      sync.Mutex
+	subnets []netip.Prefix
+	pools   []*pool
+	notes   map[string]string
+
+	// repairing lets one repair of bridge, table and firewall run at a time.
+	repairing sync.Mutex
+}
+
+var _ network.Network = (*Network)(nil)
+
+// New reads the records, makes or repairs bridge and table, and goes on with the
+// releases that an earlier process left unfinished.
+func New(ctx context.Context, cfg Config) (_ *Network, err error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Bridge == "" {
+		cfg.Bridge = bridgeName(cfg.Instance)
+	}
+	n := &Network{cfg: cfg, log: cfg.Log, notes: map[string]string{}}
+	if n.host, err = openHost(cfg.HostNetNS); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.host.close())
+		}
+	}()
+	if err := n.load(); err != nil {
+		return nil, err
+	}
+	if err := n.adoptLinks(); err != nil {
+		return nil, err
+	}
+	if err := n.settleSubnets(); err != nil {
+		return nil, err
+	}
+	if err := n.host.do(func() error { return n.open(ctx) }); err != nil {
+		return nil, err
+	}
+	n.reaper = startReaper(n)
+	for _, rec := range n.records.All() {
+		if rec.Released {
+			n.reaper.add(rec.Sandbox)
+		}
+	}
+	return n, nil
+}
+
+// open makes what needs a thread in the host's namespace.
+func (n *Network) open(ctx context.Context) error {
+	t, err := openTable(tableName(n.cfg.Instance), n.cfg.Bridge)
+	if err != nil {
+		return err
+	}
+	n.table = t
+	n.fire = newFirewall(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
+	return n.build(ctx)
+}
+
+// load reads the records and moves aside what cannot be read.
+func (n *Network) load() error {
+	quarantine := filepath.Join(n.cfg.RootDir, "quarantine")
+	records, bad, err := store.Open(store.Options[record]{
+		Path: filepath.Join(n.cfg.StateDir, "attachments"), Quarantine: quarantine,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot read the network's attachments: %w", err)
+	}
+	chosen, badChoice, err := store.Open(store.Options[subnetChoice]{
+		Path: filepath.Join(n.cfg.RootDir, "subnets"), Quarantine: quarantine,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot read the network's choice of subnets: %w", err)
+	}
+	n.records, n.chosen = records, chosen
+	for _, q := range slices.Concat(bad, badChoice) {
+		n.log.Warn("a record of the network is damaged and was moved aside", "file", q.Path, "error", q.Err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	for _, rec := range records.All() {
+		// Nothing of an attachment survives a reboot.
+		if rec.BootID != boot {
+			if err := records.Delete(rec.Sandbox); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Ready repairs what is missing and says what cannot be repaired.
+func (n *Network) Ready(ctx context.Context) error {
+	if err := n.host.do(func() error { return n.repair(ctx, true) }); err != nil {
+		return fmt.Errorf("the built-in network is not ready: %w", err)
+	}
+	return nil
+}
+
+// Info tells what the network is made of.
+func (n *Network) Info() map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	info := map[string]string{
+		"mode":        "builtin",
+		"bridge":      n.cfg.Bridge,
+		"table":       "inet " + n.table.name,
+		"subnets":     joinPrefixes(n.subnets),
+		"mtu":         strconv.Itoa(n.host.mtu()),
+		"attachments": strconv.Itoa(len(n.records.IDs())),
+	}
+	for key, note := range n.notes {
+		info[key] = note
+	}
+	if note := n.fire.note(); note != "" {
+		info["firewall"] = note
+	}
+	if conf := firstConf(n.cfg.CNIConfDir); conf != "" {
+		info["cni"] = conf + " is not in use: network mode is builtin"
+	}
+	return info
+}
+
+// Close ends the background work. When no sandbox is attached it removes all that
+// the network has made on the host.
+func (n *Network) Close() error {
+	n.reaper.stop()
+	ctx := context.Background()
+	errList := n.finishReleases(ctx)
+	if len(n.records.IDs()) == 0 {
+		errList = append(errList, n.host.do(func() error { return n.demolish(ctx) }))
+	}
+	return errors.Join(append(errList, n.table.close(), n.host.close())...)
+}
+
+// demolish removes bridge, table and rules in foreign firewalls.
+func (n *Network) demolish(context.Context) error {
+	n.repairing.Lock()
+	defer n.repairing.Unlock()
+	return errors.Join(n.fire.remove(), n.table.remove(), n.host.removeBridge(n.cfg.Bridge))
+}
+
+func joinPrefixes(prefixes []netip.Prefix) string {
+	text := make([]string, 0, len(prefixes))
+	for _, p := range prefixes {
+		text = append(text, p.String())
+	}
+	return strings.Join(text, ",")
+}
+
+// firstConf is the first CNI configuration in dir, "" when there is none.
+func firstConf(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".conflist", ".conf", ".json":
+			return filepath.Join(dir, e.Name())
+		}
+	}
+	return ""
+}
+
+// instanceHash is the part of every derived name that tells instances apart, ""
+// for the default one.
+func instanceHash(instance string) string {
+	if instance == "" || instance == "default" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte("berth instance " + instance))
+	return hex.EncodeToString(sum[:5])
+}
+
+func bridgeName(instance string) string {
+	if hash := instanceHash(instance); hash != "" {
+		return "br-" + hash
+	}
+	return "berth0"
+}
+
+func tableName(instance string) string {
+	if hash := instanceHash(instance); hash != "" {
+		return tablePrefix + "-" + hash
+	}
+	return tablePrefix
+}
+
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("cannot read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}

@@ -1,0 +1,166 @@
+package builtin
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/hostport"
+)
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+func TestPool(t *testing.T) {
+	p := newPool(netip.MustParsePrefix("10.0.0.0/29"))
+	if got := p.gateway().String(); got != "10.0.0.1" {
+		t.Errorf("gateway %s", got)
+	}
+	var got []string
+	for {
+		addr, err := p.take()
+		if err != nil {
+			if !errors.Is(err, errs.Exhausted) {
+				t.Errorf("a full pool: %v, want kind Exhausted", err)
+			}
+			break
+		}
+		got = append(got, addr.String())
+	}
+	want := []string{"10.0.0.2/29", "10.0.0.3/29", "10.0.0.4/29", "10.0.0.5/29", "10.0.0.6/29"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	p.free(netip.MustParseAddr("10.0.0.4"))
+	if addr, err := p.take(); err != nil || addr.Addr().String() != "10.0.0.4" {
+		t.Errorf("after one was freed: %v, %v", addr, err)
+	}
+}
+
+func TestPoolLetsAddressesRest(t *testing.T) {
+	p := newPool(netip.MustParsePrefix("fd00::/64"))
+	p.reserve(netip.MustParseAddr("fd00::7"))
+	for _, want := range []string{"fd00::8", "fd00::9", "fd00::a"} {
+		addr, err := p.take()
+		if err != nil || addr.Addr().String() != want {
+			t.Fatalf("%v, %v, want %s", addr, err, want)
+		}
+		p.free(addr.Addr())
+	}
+}
+
+func TestChooseSubnets(t *testing.T) {
+	first, err := chooseSubnets("", nil, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _ := chooseSubnets("", nil, true)
+	if diff := cmp.Diff(fmt.Sprint(first), fmt.Sprint(again)); diff != "" {
+		t.Errorf("not the same twice: %s", diff)
+	}
+	if other, _ := chooseSubnets("other", nil, true); other[0] == first[0] || other[1] == first[1] {
+		t.Errorf("two instances have %v and %v", first, other)
+	}
+	if only4, _ := chooseSubnets("", nil, false); len(only4) != 1 || only4[0] != first[0] {
+		t.Errorf("without IPv6: %v", only4)
+	}
+	taken := append(prefixes("10.160.0.0/11", "fd00::/8"), first...)
+	if _, err := chooseSubnets("", taken, true); !errors.Is(err, errs.Exhausted) {
+		t.Errorf("all of fd00::/8 taken: %v, want kind Exhausted", err)
+	}
+	moved, err := chooseSubnets("", prefixes("10.160.0.0/11", first[1].String()), true)
+	if err != nil || !strings.HasPrefix(moved[0].String(), "172.") || moved[1].Overlaps(first[1]) {
+		t.Errorf("with the first choices taken: %v, %v", moved, err)
+	}
+}
+
+func TestParseCIDRs(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                       "",
+		"10.1.0.0/24":                            "10.1.0.0/24",
+		"fd00::/64,10.1.0.0/24":                  "10.1.0.0/24,fd00::/64",
+		"10.1.0.7/24, 10.2.0.0/24, fd00::/64, x": "!",
+		"10.1.0.7/24,10.2.0.0/24":                "10.1.0.0/24",
+		"10.1.0.0/31":                            "!",
+	} {
+		got, err := parseCIDRs(text)
+		if want == "!" {
+			if !errors.Is(err, errs.Invalid) {
+				t.Errorf("%q: %v, want kind Invalid", text, err)
+			}
+		} else if err != nil || joinPrefixes(got) != want {
+			t.Errorf("%q: %s, %v, want %s", text, joinPrefixes(got), err, want)
+		}
+	}
+}
+
+func TestCheckSubnets(t *testing.T) {
+	for _, bad := range [][]netip.Prefix{
+		prefixes("10.0.0.1/24"), prefixes("10.0.0.0/31"), prefixes("fd00::/127"), prefixes("10.0.0.0/24", "10.1.0.0/24"), {netip.Prefix{}},
+	} {
+		if err := checkSubnets(bad); !errors.Is(err, errs.Invalid) {
+			t.Errorf("%v: %v, want kind Invalid", bad, err)
+		}
+	}
+	if err := checkSubnets(prefixes("10.0.0.0/30", "fd00::/126")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	if bridgeName("") != "berth0" || bridgeName("default") != "berth0" || tableName("") != "berth" {
+		t.Error("the default instance has other names than documented")
+	}
+	if a, b := bridgeName("one"), bridgeName("two"); a == b || len(a) > 15 || !strings.HasPrefix(a, "br-") {
+		t.Errorf("bridges %q and %q", a, b)
+	}
+	usual, odd := strings.Repeat("0123456789abcdef", 4), "pod-with-a-long-name-1"
+	if got := linkName(usual); got != "veth0123456789a" {
+		t.Errorf("link of a usual id: %q", got)
+	}
+	if a, b := linkName(odd), linkName("pod-with-a-long-name-2"); a == b || len(a) != 15 {
+		t.Errorf("links of odd ids: %q and %q", a, b)
+	}
+}
+
+func TestAliasTellsTheRecord(t *testing.T) {
+	rec := &record{Sandbox: "abc", Link: "vethabc", BootID: "boot", Addrs: prefixes("10.0.0.2/24", "fd00::2/64")}
+	got, ok := recordOf("vethabc", aliasOf(rec), "boot")
+	if diff := cmp.Diff(fmt.Sprint(rec), fmt.Sprint(got)); !ok || diff != "" {
+		t.Errorf("%v: %s", ok, diff)
+	}
+	for _, alias := range []string{"", "berth sandbox ", "berth sandbox abc", "berth sandbox abc x", "berth sandbox ../x 10.0.0.2/24", "other abc 10.0.0.2/24"} {
+		if rec, ok := recordOf("veth0", alias, ""); ok {
+			t.Errorf("alias %q is taken for %v", alias, rec)
+		}
+	}
+}
+
+func TestElementsTellTheirSockets(t *testing.T) {
+	rec := &record{Addrs: prefixes("10.0.0.2/24", "fd00::2/64"), Ports: []network.Port{
+		{Protocol: "tcp", HostPort: 80, ContainerPort: 8080},
+		{Protocol: "udp", HostPort: 53, ContainerPort: 53, HostIP: "127.0.0.1"},
+		{Protocol: "sctp", HostPort: 9, ContainerPort: 9, HostIP: "::1"},
+	}}
+	var got []hostport.Socket
+	for _, e := range elementsOf(rec) {
+		s, ok := socketOf(e.set, []byte(e.key))
+		if !ok {
+			t.Errorf("no socket in %q of %s", e.key, e.set)
+		}
+		got = append(got, s)
+	}
+	if diff := cmp.Diff(fmt.Sprint(rec.sockets()), fmt.Sprint(got)); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,64 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+)
+
+// Detach frees the sandbox's host ports at once. Its link goes with its network
+// namespace, which the caller removes next; its addresses are free when the link
+// is gone. The namespace may be gone already.
+func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
+	return n.detach(ctx, att.SandboxID)
+}
+
+func (n *Network) detach(ctx context.Context, sandbox string) error {
+	if err := checkID(sandbox); err != nil {
+		return err
+	}
+	err := n.turns.Take(ctx, sandbox, "detach from the network", func() error {
+		return n.host.do(func() error { return n.release(context.WithoutCancel(ctx), sandbox) })
+	})
+	if err != nil {
+		return fmt.Errorf("cannot detach sandbox %s from the network: %w", sandbox, err)
+	}
+	return nil
+}
+
+// release is the order of steps: written down first, done again until it is.
+func (n *Network) release(ctx context.Context, sandbox string) error {
+	rec, err := n.records.Get(sandbox)
+	if errors.Is(err, errs.NotFound) {
+		// A link without a record: its record was damaged and moved aside.
+		return n.unplug(linkName(sandbox))
+	}
+	if err != nil {
+		return err
+	}
+	if !rec.Released {
+		if rec, err = n.records.Update(sandbox, func(r *record) error { r.Released = true; return nil }); err != nil {
+			return err
+		}
+	}
+	if err := n.closePorts(ctx, rec); err != nil {
+		return err
+	}
+	n.reaper.add(sandbox)
+	return nil
+}
+
+// GC releases every attachment whose sandbox is not in live.
+func (n *Network) GC(ctx context.Context, live []string) error {
+	var errList []error
+	for _, sandbox := range n.records.IDs() {
+		if !slices.Contains(live, sandbox) {
+			errList = append(errList, n.detach(ctx, sandbox))
+		}
+	}
+	return errors.Join(errList...)
+}

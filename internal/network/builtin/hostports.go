@@ -1,0 +1,172 @@
+package builtin
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/network/hostport"
+)
+
+// openPorts maps the record's ports. When the table is not what it was a moment
+// ago, it is made again, with these ports in it.
+func (n *Network) openPorts(ctx context.Context, rec *record) error {
+	if len(rec.Ports) == 0 {
+		return nil
+	}
+	if err := n.table.change(elementsOf(rec), nil); err != nil {
+		if err := n.rebuild(ctx, err); err != nil {
+			return err
+		}
+	}
+	return n.forgetFlows(rec)
+}
+
+// closePorts takes the ports of a released record out of the maps.
+func (n *Network) closePorts(ctx context.Context, rec *record) error {
+	if len(rec.Ports) == 0 {
+		return nil
+	}
+	if err := n.table.change(nil, n.table.present(elementsOf(rec))); err != nil {
+		// The record is released, so a new table is without its ports.
+		if err := n.rebuild(ctx, err); err != nil {
+			return err
+		}
+	}
+	n.ports.Free(rec.Sandbox, rec.sockets())
+	return n.forgetFlows(rec)
+}
+
+// rebuild makes the table again after a change was refused.
+func (n *Network) rebuild(ctx context.Context, cause error) error {
+	n.repairing.Lock()
+	defer n.repairing.Unlock()
+	n.log.Warn("the built-in network's nftables table refused a change; making it again", "table", n.table.name, "error", cause)
+	if err := n.build(ctx); err != nil {
+		return errors.Join(cause, err)
+	}
+	return nil
+}
+
+// elementsOf are the map entries of a record's ports.
+func elementsOf(rec *record) []element {
+	var all []element
+	for _, p := range rec.Ports {
+		for _, s := range hostport.Sockets(p, rec.families()) {
+			e := element{
+				key: rawProto(hostport.Protocols()[s.Proto]) + rawPort(s.Port),
+				val: rawAddr(rec.addr(s.Addr.Is4())) + rawPort(p.ContainerPort),
+			}
+			switch v4 := s.Addr.Is4(); {
+			case s.Addr.IsUnspecified() && v4:
+				e.set = mapAny4
+			case s.Addr.IsUnspecified():
+				e.set = mapAny6
+			case v4:
+				e.set, e.key = mapAddr4, rawAddr(s.Addr)+e.key
+			default:
+				e.set, e.key = mapAddr6, rawAddr(s.Addr)+e.key
+			}
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// socketOf reads a map's key, the inverse of elementsOf.
+func socketOf(set string, key []byte) (hostport.Socket, bool) {
+	s := hostport.Socket{Addr: netip.IPv4Unspecified()}
+	switch set {
+	case mapAny6:
+		s.Addr = netip.IPv6Unspecified()
+	case mapAddr4, mapAddr6:
+		if len(key) < 8 {
+			return s, false
+		}
+		addr, ok := netip.AddrFromSlice(key[:len(key)-8])
+		if !ok {
+			return s, false
+		}
+		s.Addr, key = addr, key[len(key)-8:]
+	}
+	if len(key) != 8 {
+		return s, false
+	}
+	for name, number := range hostport.Protocols() {
+		if number == key[0] {
+			s.Proto = name
+		}
+	}
+	s.Port = binary.BigEndian.Uint16(key[4:])
+	return s, s.Proto != ""
+}
+
+// elements are the map entries of all attachments.
+func (n *Network) elements() []element {
+	var all []element
+	for _, rec := range n.records.All() {
+		if !rec.Released {
+			all = append(all, elementsOf(rec)...)
+		}
+	}
+	return all
+}
+
+// forgetFlows removes what the kernel remembers of UDP flows that a change of the
+// record's host ports concerns. A flow is translated as its first packet was, so
+// without this a client that keeps sending would never reach a new pod, and would
+// keep on sending to a gone one. The kernel's list is only read for UDP ports.
+func (n *Network) forgetFlows(rec *record) error {
+	stale := &staleFlows{pods: map[netip.Addr]bool{}, ports: map[uint16]bool{}}
+	for _, p := range rec.Ports {
+		if p.Protocol == "udp" {
+			stale.ports[p.HostPort] = true
+		}
+	}
+	if len(stale.ports) == 0 {
+		return nil
+	}
+	local, err := n.host.localAddrs()
+	if err != nil {
+		return err
+	}
+	stale.local = local
+	families := map[netlink.InetFamily]bool{}
+	for _, p := range rec.Addrs {
+		stale.pods[p.Addr()] = true
+		families[netlink.InetFamily(family(p.Addr()))] = true
+	}
+	for f := range families {
+		if _, err := n.host.handle.ConntrackDeleteFilters(netlink.ConntrackTable, f, stale); err != nil {
+			return fmt.Errorf("cannot make the kernel forget UDP flows to host ports: %w", err)
+		}
+	}
+	return nil
+}
+
+// staleFlows matches UDP flows to the ports on the host's own addresses, and those
+// that were translated to the pod.
+type staleFlows struct {
+	pods  map[netip.Addr]bool
+	ports map[uint16]bool
+	local map[netip.Addr]bool
+}
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (s *staleFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	if flow.Forward.Protocol != unix.IPPROTO_UDP || !s.ports[flow.Forward.DstPort] {
+		return false
+	}
+	return s.local[addrOf(flow.Forward.DstIP)] || s.pods[addrOf(flow.Reverse.SrcIP)]
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
+}

@@ -1,0 +1,141 @@
+package builtin
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// reapPause is between two looks at links that should be gone: the kernel
+	// takes 40 to 70 ms for one, and removes many at once.
+	reapPause = 25 * time.Millisecond
+	// reapPatience is how long a link may outlive its release. A namespace that
+	// is not gone by then has another user.
+	reapPatience = 3 * time.Second
+)
+
+// reaper waits for the links of released attachments to go, and then frees their
+// addresses and records.
+type reaper struct {
+	n    *Network
+	wake chan struct{}
+	done chan struct{}
+	end  context.CancelFunc
+
+	mu      sync.Mutex
+	waiting map[string]time.Time // sandbox to the time of its release
+}
+
+func startReaper(n *Network) *reaper {
+	ctx, end := context.WithCancel(context.Background())
+	r := &reaper{n: n, wake: make(chan struct{}, 1), done: make(chan struct{}), end: end, waiting: map[string]time.Time{}}
+	go r.run(ctx)
+	return r
+}
+
+// add puts a released sandbox on the list.
+func (r *reaper) add(sandbox string) {
+	r.mu.Lock()
+	if _, known := r.waiting[sandbox]; !known {
+		r.waiting[sandbox] = time.Now()
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends the waiting; what is on the list stays released in its record.
+func (r *reaper) stop() {
+	r.end()
+	<-r.done
+}
+
+func (r *reaper) run(ctx context.Context) {
+	defer close(r.done)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		}
+		for r.look(ctx) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(reapPause):
+			}
+		}
+	}
+}
+
+// look finishes what can be finished and tells whether anything is left.
+func (r *reaper) look(ctx context.Context) bool {
+	for sandbox, since := range r.list() {
+		if ctx.Err() != nil {
+			return false
+		}
+		if r.n.host.index(linkName(sandbox)) != 0 && time.Since(since) < reapPatience {
+			continue
+		}
+		err := r.n.turns.Take(ctx, sandbox, "release of its address", func() error { return r.n.finishRelease(sandbox) })
+		if err != nil && ctx.Err() == nil {
+			r.n.log.Warn("an address of the built-in network is not free yet", "sandbox", sandbox, "error", err)
+			r.mu.Lock()
+			r.waiting[sandbox] = time.Now() // once more, after a while
+			r.mu.Unlock()
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.waiting) > 0
+}
+
+func (r *reaper) list() map[string]time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make(map[string]time.Time, len(r.waiting))
+	for sandbox, since := range r.waiting {
+		list[sandbox] = since
+	}
+	return list
+}
+
+func (r *reaper) forget(sandbox string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, sandbox)
+}
+
+// finishRelease removes what is left of a released attachment: its link, should it
+// still be there, its record, and then its addresses are free. The caller has the
+// sandbox's turn.
+func (n *Network) finishRelease(sandbox string) error {
+	rec, err := n.records.Get(sandbox)
+	if err == nil && rec.Released {
+		if err := n.unplug(rec.Link); err != nil {
+			return err
+		}
+		if err := n.records.Delete(sandbox); err != nil {
+			return err
+		}
+		n.giveBack(rec)
+	}
+	n.reaper.forget(sandbox)
+	return nil
+}
+
+// finishReleases ends all releases now, without waiting for the kernel.
+func (n *Network) finishReleases(ctx context.Context) []error {
+	var errList []error
+	for _, rec := range n.records.All() {
+		if rec.Released {
+			errList = append(errList, n.turns.Take(ctx, rec.Sandbox, "release of its address", func() error {
+				return n.finishRelease(rec.Sandbox)
+			}))
+		}
+	}
+	return errList
+}

@@ -1,0 +1,89 @@
+package builtin
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/hostport"
+)
+
+// record is one attachment, written before anything of it exists.
+//
+//	(none) --Attach--> attached --Detach--> released --link gone--> (none)
+//
+// A released one keeps its addresses until the kernel has removed its link, so
+// that no two sandboxes ever answer for one address. Its host ports are free.
+type record struct {
+	Sandbox   string `json:"sandbox"`
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	BootID    string `json:"bootID"`
+	// NetNS is "" when the record was lost and made again from the link.
+	NetNS string `json:"netns"`
+	// Link is the host's end of the pair.
+	Link string `json:"link"`
+	// Addrs has one address of each subnet, IPv4 first.
+	Addrs    []netip.Prefix `json:"addrs"`
+	Ports    []network.Port `json:"ports,omitempty"`
+	Released bool           `json:"released,omitempty"`
+}
+
+// Validate refuses a record that was not written by us.
+func (r *record) Validate() error {
+	switch {
+	case r.Sandbox == "" || r.Link == "":
+		return errors.New("an attachment without sandbox or link")
+	case len(r.Addrs) == 0:
+		return errors.New("an attachment without addresses")
+	}
+	return nil
+}
+
+// holder names the sandbox as the holder of its ports.
+func (r *record) holder() hostport.Holder {
+	return hostport.Holder{Sandbox: r.Sandbox, Namespace: r.Namespace, Name: r.Name}
+}
+
+// families are those that the sandbox has addresses of.
+func (r *record) families() hostport.Families {
+	return hostport.Families{V4: r.addr(true).IsValid(), V6: r.addr(false).IsValid()}
+}
+
+// sockets are what the sandbox holds on the host.
+func (r *record) sockets() []hostport.Socket {
+	var all []hostport.Socket
+	for _, p := range r.Ports {
+		all = append(all, hostport.Sockets(p, r.families())...)
+	}
+	return all
+}
+
+func (r *record) result() *network.Result {
+	res := &network.Result{}
+	for _, p := range r.Addrs {
+		res.IPs = append(res.IPs, p.Addr())
+	}
+	return res
+}
+
+// addr returns the address of one family; the zero Addr when there is none.
+func (r *record) addr(v4 bool) netip.Addr {
+	for _, p := range r.Addrs {
+		if p.Addr().Is4() == v4 {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// subnetChoice remembers which subnets were chosen, for the next start.
+type subnetChoice struct {
+	Subnets []netip.Prefix `json:"subnets"`
+	// Next are to be used as soon as nothing is attached: the kubelet's pod range
+	// that came too late.
+	Next []netip.Prefix `json:"next,omitempty"`
+}
+
+// choiceID is the id of the one subnetChoice.
+const choiceID = "chosen"

@@ -1,0 +1,282 @@
+package builtin
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// settleSubnets decides the subnets of this run: while sandboxes are attached
+// those that they live in, else the configured ones, else the kubelet's that came
+// too late last time, else the ones chosen before, else new ones.
+func (n *Network) settleSubnets() error {
+	choice, err := n.chosen.Get(choiceID)
+	if errors.Is(err, errs.NotFound) {
+		choice, err = &subnetChoice{}, n.chosen.Create(choiceID, &subnetChoice{})
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkSubnets(n.cfg.Subnets); err != nil {
+		return err
+	}
+	want, next, err := n.wantedSubnets(choice)
+	if err != nil {
+		return err
+	}
+	return n.useSubnets(want, next)
+}
+
+func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix, err error) {
+	wish := choice.Next
+	if len(n.cfg.Subnets) > 0 {
+		wish = sortFamilies(n.cfg.Subnets)
+	}
+	if current := n.attachedSubnets(choice); len(current) > 0 {
+		if len(wish) > 0 && !slices.Equal(wish, current) {
+			next = wish
+		}
+		return current, next, nil
+	}
+	if len(wish) > 0 {
+		return wish, nil, nil
+	}
+	taken, err := n.host.takenPrefixes(n.cfg.Bridge)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(choice.Subnets) > 0 && !slices.ContainsFunc(choice.Subnets, func(p netip.Prefix) bool { return overlapsAny(p, taken) }) {
+		return choice.Subnets, nil, nil
+	}
+	want, err = chooseSubnets(n.cfg.Instance, taken, n.host.hasIPv6())
+	return want, nil, err
+}
+
+// attachedSubnets are those that attached sandboxes live in, none when there are no
+// such; without a record of the choice they follow from the sandboxes' addresses.
+func (n *Network) attachedSubnets(choice *subnetChoice) []netip.Prefix {
+	attached := n.records.All()
+	if len(attached) == 0 {
+		return nil
+	}
+	if len(choice.Subnets) > 0 {
+		return choice.Subnets
+	}
+	var subnets []netip.Prefix
+	for _, p := range attached[0].Addrs {
+		subnets = append(subnets, p.Masked())
+	}
+	return subnets
+}
+
+// useSubnets writes subnets down and makes them the current ones.
+func (n *Network) useSubnets(subnets, next []netip.Prefix) error {
+	if err := n.writeSubnets(subnets, next); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.setPools(subnets)
+	for _, rec := range n.records.All() {
+		for _, addr := range rec.Addrs {
+			for _, p := range n.pools {
+				if p.subnet.Contains(addr.Addr()) {
+					p.reserve(addr.Addr())
+				}
+			}
+		}
+		if !rec.Released {
+			if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
+				n.log.Error("two attachments have one host port", "error", err)
+			}
+		}
+	}
+	n.notePending(next)
+	return nil
+}
+
+func (n *Network) writeSubnets(subnets, next []netip.Prefix) error {
+	_, err := n.chosen.Update(choiceID, func(c *subnetChoice) error {
+		c.Subnets, c.Next = subnets, next
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot write down the network's subnets: %w", err)
+	}
+	return nil
+}
+
+// setPools starts with all addresses free. The caller holds n.mu.
+func (n *Network) setPools(subnets []netip.Prefix) {
+	n.subnets, n.pools = subnets, nil
+	for _, s := range subnets {
+		n.pools = append(n.pools, newPool(s))
+	}
+}
+
+// notePending keeps in Info what waits for a restart. The caller holds n.mu.
+func (n *Network) notePending(next []netip.Prefix) {
+	delete(n.notes, "pendingSubnets")
+	if len(next) > 0 {
+		n.notes["pendingSubnets"] = joinPrefixes(next) + " will be used at the next start with nothing attached"
+	}
+}
+
+// SetPodCIDR adopts the first range of each family when nothing is attached;
+// otherwise the next start without attachments does. Configured subnets stay.
+func (n *Network) SetPodCIDR(ctx context.Context, cidr string) error {
+	want, err := parseCIDRs(cidr)
+	if err != nil || len(want) == 0 {
+		return err
+	}
+	if len(n.cfg.Subnets) > 0 {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.notes["podCIDR"] = joinPrefixes(want) + " was asked for; the configured subnets stay"
+		return nil
+	}
+	n.repairing.Lock()
+	defer n.repairing.Unlock()
+	if adopted, err := n.adoptIfIdle(want); err != nil || !adopted {
+		return err
+	}
+	return n.host.do(func() error { return n.build(ctx) })
+}
+
+// adoptIfIdle makes want the current subnets when no address is taken, and
+// otherwise those of the next start.
+func (n *Network) adoptIfIdle(want []netip.Prefix) (bool, error) {
+	n.mu.Lock()
+	current := n.subnets
+	idle := n.idlePools() && !slices.Equal(want, current)
+	n.mu.Unlock()
+	if idle {
+		if err := n.writeSubnets(want, nil); err != nil {
+			return false, err
+		}
+		n.mu.Lock()
+		// An address may have been taken while the disk was busy.
+		if idle = n.idlePools(); idle {
+			n.setPools(want)
+			n.notePending(nil)
+		}
+		n.mu.Unlock()
+	}
+	if idle {
+		return true, nil
+	}
+	next := want
+	if slices.Equal(want, current) {
+		next = nil
+	}
+	if err := n.writeSubnets(current, next); err != nil {
+		return false, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.notePending(next)
+	return false, nil
+}
+
+// idlePools tells whether no address is taken. The caller holds n.mu.
+func (n *Network) idlePools() bool {
+	return !slices.ContainsFunc(n.pools, func(p *pool) bool { return len(p.used) > 0 })
+}
+
+// parseCIDRs reads the kubelet's comma separated list and keeps the first range of
+// each family, IPv4 first.
+func parseCIDRs(list string) ([]netip.Prefix, error) {
+	var first []netip.Prefix
+	for text := range strings.SplitSeq(list, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("pod CIDR %q is no subnet: %w", text, errs.Invalid)
+		}
+		if !slices.ContainsFunc(first, func(f netip.Prefix) bool { return f.Addr().Is4() == p.Addr().Is4() }) {
+			first = append(first, p.Masked())
+		}
+	}
+	if err := checkSubnets(first); err != nil {
+		return nil, err
+	}
+	return sortFamilies(first), nil
+}
+
+// checkSubnets refuses what has no room for a gateway and a pod, and a second
+// subnet of one family.
+func checkSubnets(subnets []netip.Prefix) error {
+	seen := map[bool]bool{}
+	for _, s := range subnets {
+		v4 := s.Addr().Is4()
+		switch {
+		case !s.IsValid() || s.Addr().Is4In6() || s != s.Masked():
+			return fmt.Errorf("subnet %s is not a whole subnet: %w", s, errs.Invalid)
+		case s.Addr().BitLen()-s.Bits() < 2:
+			return fmt.Errorf("subnet %s is too small for a gateway and a pod: %w", s, errs.Invalid)
+		case seen[v4]:
+			return fmt.Errorf("subnet %s is a second one of its family: %w", s, errs.Invalid)
+		}
+		seen[v4] = true
+	}
+	return nil
+}
+
+func sortFamilies(subnets []netip.Prefix) []netip.Prefix {
+	sorted := slices.Clone(subnets)
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
+	return sorted
+}
+
+func overlapsAny(p netip.Prefix, taken []netip.Prefix) bool {
+	return slices.ContainsFunc(taken, p.Overlaps)
+}
+
+// chooseSubnets picks a /22 (as many addresses as a bridge has ports) and a ULA
+// /64. The first candidate follows from the instance's name, so that an instance
+// usually gets the same subnets on every host; the next ones are tried in turn.
+func chooseSubnets(instance string, taken []netip.Prefix, ipv6 bool) ([]netip.Prefix, error) {
+	sum := sha256.Sum256([]byte("berth subnet " + instance))
+	seed := binary.BigEndian.Uint32(sum[:])
+	v4, err := choose4(seed, taken)
+	if err != nil {
+		return nil, err
+	}
+	if !ipv6 {
+		return []netip.Prefix{v4}, nil
+	}
+	// fdXX:XXXX:XXXX::/48 has 65,536 subnets; one of them is free.
+	b := [16]byte{0: 0xfd}
+	copy(b[1:6], sum[4:9])
+	for i := range uint32(1 << 16) {
+		binary.BigEndian.PutUint16(b[6:], uint16(i))
+		if v6 := netip.PrefixFrom(netip.AddrFrom16(b), 64); !overlapsAny(v6, taken) {
+			return []netip.Prefix{v4, v6}, nil
+		}
+	}
+	return nil, fmt.Errorf("cannot choose an IPv6 subnet: the host uses every candidate; configure one: %w", errs.Exhausted)
+}
+
+// choose4 looks where clusters and other runtimes seldom are first.
+func choose4(seed uint32, taken []netip.Prefix) (netip.Prefix, error) {
+	for _, space := range []string{"10.160.0.0/11", "172.20.0.0/14", "192.168.0.0/16", "10.0.0.0/8"} {
+		whole := netip.MustParsePrefix(space)
+		count := uint32(1) << (22 - whole.Bits())
+		for i := range count {
+			offset := uint64((seed+i)%count) << 10
+			if p := netip.PrefixFrom(at(whole, offset), 22); !overlapsAny(p, taken) {
+				return p, nil
+			}
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("cannot choose an IPv4 subnet: the host uses every candidate; configure one: %w", errs.Exhausted)
+}

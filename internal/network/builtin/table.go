@@ -1,0 +1,390 @@
+package builtin
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// tablePrefix starts the name of every instance's table.
+const tablePrefix = "berth"
+
+// The maps of host ports. A port is an element, never a rule: an element costs
+// the same with ten and with ten thousand of them. The addr maps are for ports
+// that are mapped on one address of the host and are looked at first.
+const (
+	mapAny4  = "ports4"
+	mapAny6  = "ports6"
+	mapAddr4 = "addrports4"
+	mapAddr6 = "addrports6"
+)
+
+// element is one entry of a map: from a port of the host to one of a pod.
+type element struct {
+	set      string
+	key, val string // raw bytes
+}
+
+// table is the instance's nftables table. It is rebuilt in one transaction, so
+// that no packet ever sees a half of it, whenever it is not as it should be.
+type table struct {
+	name   string
+	bridge string
+
+	mu    sync.Mutex
+	conn  *nftables.Conn
+	gen   *sysns.Netlink
+	table *nftables.Table
+	sets  map[string]*nftables.Set
+	// rules per chain and the elements that should be there.
+	rules    map[string]int
+	elements map[element]bool
+	// seen is the ruleset's generation after our last look at it.
+	seen uint32
+}
+
+// openTable opens the sockets, in the namespace of the calling thread.
+func openTable(name, bridge string) (*table, error) {
+	conn, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the nftables socket: %w", err)
+	}
+	gen, err := sysns.OpenNetlink(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
+	}
+	return &table{
+		name: name, bridge: bridge, conn: conn, gen: gen,
+		table:    &nftables.Table{Name: name, Family: nftables.TableFamilyINet},
+		elements: map[element]bool{},
+	}, nil
+}
+
+func (t *table) close() error {
+	err := t.conn.CloseLasting()
+	if genErr := t.gen.Close(); err == nil {
+		err = genErr
+	}
+	return err
+}
+
+// rebuild replaces the table by what it should be.
+func (t *table) rebuild(subnets []netip.Prefix, elements []element) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conn.AddTable(t.table) // so that there is one to delete
+	t.conn.DelTable(t.table)
+	t.conn.AddTable(t.table)
+	t.elements = map[element]bool{}
+	if err := t.addSets(); err != nil {
+		return err
+	}
+	t.addRules(subnets)
+	if err := t.addElements(elements); err != nil {
+		return err
+	}
+	if err := t.conn.Flush(); err != nil {
+		return fmt.Errorf("cannot make nftables table %s: %w", t.name, err)
+	}
+	t.see()
+	return nil
+}
+
+// change adds and removes elements in one transaction.
+func (t *table) change(add, remove []element) error {
+	if len(add)+len(remove) == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for set, elems := range bySet(remove) {
+		if err := t.conn.SetDeleteElements(t.sets[set], elems); err != nil {
+			return fmt.Errorf("cannot remove host ports: %w", err)
+		}
+	}
+	if err := t.addElements(add); err != nil {
+		return err
+	}
+	if err := t.conn.Flush(); err != nil {
+		return fmt.Errorf("cannot change the host ports of nftables table %s: %w", t.name, err)
+	}
+	for _, e := range remove {
+		delete(t.elements, e)
+	}
+	t.see()
+	return nil
+}
+
+// addElements queues elements. The caller holds t.mu.
+func (t *table) addElements(elements []element) error {
+	const atOnce = 200 // a netlink attribute ends at 64 KiB
+	for set, elems := range bySet(elements) {
+		for len(elems) > 0 {
+			part := elems[:min(atOnce, len(elems))]
+			if err := t.conn.SetAddElements(t.sets[set], part); err != nil {
+				return fmt.Errorf("cannot add host ports: %w", err)
+			}
+			elems = elems[len(part):]
+		}
+	}
+	for _, e := range elements {
+		t.elements[e] = true
+	}
+	return nil
+}
+
+func bySet(elements []element) map[string][]nftables.SetElement {
+	sets := map[string][]nftables.SetElement{}
+	for _, e := range elements {
+		sets[e.set] = append(sets[e.set], nftables.SetElement{Key: []byte(e.key), Val: []byte(e.val)})
+	}
+	return sets
+}
+
+// check looks whether anybody changed the host's ruleset since we last saw it,
+// and if so, whether our table is still as it should be.
+func (t *table) check() (changed, intact bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now, err := t.generation(); err == nil && now == t.seen {
+		return false, true, nil
+	}
+	intact, err = t.intact()
+	t.see()
+	return true, intact, err
+}
+
+// see remembers the ruleset's generation; one that cannot be read is never equal.
+func (t *table) see() {
+	t.seen = 0
+	if now, err := t.generation(); err == nil {
+		t.seen = now
+	}
+}
+
+// generation is the number of the host's last change of any nftables rule.
+func (t *table) generation() (uint32, error) {
+	const newGenID = 1 // NFTA_GEN_ID
+	replies, err := t.gen.Do(sysns.NetlinkRequest{
+		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Payload: make([]byte, 4),
+	})
+	if err != nil {
+		return 0, err
+	}
+	value := attribute(replies[0][min(len(replies[0]), 4):], newGenID)
+	if len(value) != 4 {
+		return 0, fmt.Errorf("the kernel told no generation")
+	}
+	return binary.BigEndian.Uint32(value), nil
+}
+
+// intact compares the table in the kernel with what it should be.
+func (t *table) intact() (bool, error) {
+	tables, err := t.conn.ListTablesOfFamily(t.table.Family)
+	if err != nil {
+		return false, fmt.Errorf("cannot list nftables tables: %w", err)
+	}
+	found := false
+	for _, other := range tables {
+		found = found || other.Name == t.name
+	}
+	if !found {
+		return false, nil
+	}
+	for chain, want := range t.rules {
+		rules, err := t.conn.GetRules(t.table, &nftables.Chain{Name: chain, Table: t.table})
+		if err != nil || len(rules) != want {
+			return false, nil
+		}
+	}
+	here := 0
+	for _, set := range t.sets {
+		elems, err := t.conn.GetSetElements(set)
+		if err != nil {
+			return false, nil
+		}
+		for _, e := range elems {
+			if !t.elements[element{set.Name, string(e.Key), string(e.Val)}] {
+				return false, nil
+			}
+		}
+		here += len(elems)
+	}
+	return here == len(t.elements), nil
+}
+
+// remove removes the table. Nil when there is none.
+func (t *table) remove() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conn.AddTable(t.table)
+	t.conn.DelTable(t.table)
+	if err := t.conn.Flush(); err != nil {
+		return fmt.Errorf("cannot remove nftables table %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// addSets queues the maps.
+func (t *table) addSets() error {
+	t.sets = map[string]*nftables.Set{}
+	for name, types := range mapTypes() {
+		key, err := nftables.ConcatSetType(types.key...)
+		if err != nil {
+			return err
+		}
+		val, err := nftables.ConcatSetType(types.val...)
+		if err != nil {
+			return err
+		}
+		set := &nftables.Set{Table: t.table, Name: name, IsMap: true, Concatenation: true, KeyType: key, DataType: val}
+		if err := t.conn.AddSet(set, nil); err != nil {
+			return fmt.Errorf("cannot make nftables map %s: %w", name, err)
+		}
+		t.sets[name] = set
+	}
+	return nil
+}
+
+type mapType struct{ key, val []nftables.SetDatatype }
+
+func mapTypes() map[string]mapType {
+	proto, port := nftables.TypeInetProto, nftables.TypeInetService
+	val4 := []nftables.SetDatatype{nftables.TypeIPAddr, port}
+	val6 := []nftables.SetDatatype{nftables.TypeIP6Addr, port}
+	return map[string]mapType{
+		mapAny4:  {[]nftables.SetDatatype{proto, port}, val4},
+		mapAny6:  {[]nftables.SetDatatype{proto, port}, val6},
+		mapAddr4: {[]nftables.SetDatatype{nftables.TypeIPAddr, proto, port}, val4},
+		mapAddr6: {[]nftables.SetDatatype{nftables.TypeIP6Addr, proto, port}, val6},
+	}
+}
+
+// addRules queues chains and rules and counts them.
+func (t *table) addRules(subnets []netip.Prefix) {
+	t.rules = map[string]int{}
+	ports := t.chain("hostports", nil, nil, "")
+	for _, lookup := range []struct {
+		set    string
+		v4     bool
+		byAddr bool
+	}{{mapAddr4, true, true}, {mapAny4, true, false}, {mapAddr6, false, true}, {mapAny6, false, false}} {
+		t.rule(ports, forwardPort(lookup.set, lookup.v4, lookup.byAddr)...)
+	}
+	// Only what is meant for this host: a packet that is passed on belongs to
+	// somebody else, whatever its port.
+	pre := t.chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
+	t.rule(pre, matchLocal(), jump(ports.Name))
+	out := t.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
+	// The kernel carries nothing from ::1 to another link. Refused at once, a
+	// client goes on to 127.0.0.1; sent to the pod, it would wait for an answer.
+	t.rule(out, matchPrefix(destination, netip.MustParsePrefix("::1/128"), true), leave())
+	t.rule(out, matchLocal(), jump(ports.Name))
+	post := t.chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, nftables.ChainTypeNAT)
+	for _, s := range subnets {
+		// Pods that leave the host take its address; with the bridge that they
+		// leave by excluded, they keep theirs among themselves.
+		t.rule(post, matchPrefix(source, s, true), matchPrefix(destination, s, false), t.onBridge(expr.MetaKeyOIFNAME, false), masquerade())
+		// A pod that asks for a host port and is sent to its own bridge must be
+		// answered through the host.
+		t.rule(post, matchPrefix(source, s, true), matchPrefix(destination, s, true), matchDNAT(), masquerade())
+	}
+	// The host itself, through its loopback address.
+	loopback := netip.MustParsePrefix("127.0.0.0/8")
+	t.rule(post, matchPrefix(source, loopback, true), t.onBridge(expr.MetaKeyOIFNAME, true), masquerade())
+	// route_localnet opens 127.0.0.0/8 to the bridge; nobody may use it but answers,
+	// and those have the bridge's address at this point.
+	raw := t.chain("guard", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainTypeFilter)
+	t.rule(raw, t.onBridge(expr.MetaKeyIIFNAME, true), matchPrefix(destination, loopback, true), drop())
+}
+
+func (t *table) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, kind nftables.ChainType) *nftables.Chain {
+	t.rules[name] = 0
+	return t.conn.AddChain(&nftables.Chain{Name: name, Table: t.table, Hooknum: hook, Priority: priority, Type: kind})
+}
+
+func (t *table) rule(chain *nftables.Chain, parts ...[]expr.Any) {
+	var all []expr.Any
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	t.rules[chain.Name]++
+	t.conn.AddRule(&nftables.Rule{Table: t.table, Chain: chain, Exprs: all})
+}
+
+func (t *table) onBridge(key expr.MetaKey, equal bool) []expr.Any {
+	return matchLink(key, t.bridge, equal)
+}
+
+// present keeps the elements that the maps have.
+func (t *table) present(elements []element) []element {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var have []element
+	for _, e := range elements {
+		if t.elements[e] {
+			have = append(have, e)
+		}
+	}
+	return have
+}
+
+// foreign is kind Exists when another instance's table holds one of the record's
+// ports.
+func (t *table) foreign(rec *record) error {
+	if len(rec.Ports) == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tables, err := t.conn.ListTablesOfFamily(t.table.Family)
+	if err != nil {
+		return fmt.Errorf("cannot list nftables tables: %w", err)
+	}
+	for _, other := range tables {
+		if other.Name == t.name || (other.Name != tablePrefix && !strings.HasPrefix(other.Name, tablePrefix+"-")) {
+			continue
+		}
+		if err := t.heldBy(other, rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heldBy looks for the record's ports in another instance's maps.
+func (t *table) heldBy(other *nftables.Table, rec *record) error {
+	held := map[hostport.Socket]bool{}
+	for name := range mapTypes() {
+		set, err := t.conn.GetSetByName(other, name)
+		if err != nil {
+			continue // gone meanwhile, or not berth's after all
+		}
+		elems, err := t.conn.GetSetElements(set)
+		if err != nil {
+			continue
+		}
+		for _, e := range elems {
+			if s, ok := socketOf(name, e.Key); ok {
+				held[s] = true
+			}
+		}
+	}
+	for _, s := range rec.sockets() {
+		for h := range held {
+			if h.Clash(s) {
+				return hostport.Taken(s, "another berth on this host (nftables table "+other.Name+")")
+			}
+		}
+	}
+	return nil
+}

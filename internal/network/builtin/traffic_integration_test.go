@@ -1,0 +1,273 @@
+//go:build integration
+
+package builtin_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// patience bounds one connection: a lost first packet is repeated after a second,
+// so nothing that takes longer than this works as it should.
+const patience = 950 * time.Millisecond
+
+// serve answers on a port of a namespace, over tcp and udp and both families, with
+// a name and the address that it was asked from. It ends with the test or by stop,
+// and keeps the namespace alive until then.
+func (l *lab) serve(netns string, port int, name string) (stop func()) {
+	l.t.Helper()
+	var tcp net.Listener
+	var udp net.PacketConn
+	err := sysns.InNetNS(netns, func() (err error) {
+		if tcp, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err != nil {
+			return err
+		}
+		udp, err = net.ListenPacket("udp", fmt.Sprintf(":%d", port))
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	stop = func() { tcp.Close(); udp.Close() }
+	l.t.Cleanup(stop)
+	go func() {
+		for {
+			c, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(c, "%s %s\n", name, addrOf(c.RemoteAddr()))
+			c.Close()
+		}
+	}()
+	go func() {
+		b := make([]byte, 100)
+		for {
+			_, from, err := udp.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			udp.WriteTo(fmt.Appendf(nil, "%s %s\n", name, addrOf(from)), from)
+		}
+	}()
+	return stop
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap.Addr().Unmap().WithZone("")
+}
+
+// ask connects from a namespace and returns who answered and as whom it was seen.
+func ask(netns, proto, addr string, port int) (name, seen string, err error) {
+	var c net.Conn
+	err = sysns.InNetNS(netns, func() (err error) {
+		c, err = (&net.Dialer{Timeout: patience}).Dial(proto, net.JoinHostPort(addr, strconv.Itoa(port)))
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if proto == "udp" {
+		fmt.Fprint(c, "?")
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	fmt.Sscan(line, &name, &seen)
+	return name, seen, err
+}
+
+func (l *lab) wantAnswer(from, proto, addr string, port int, name, seen string) {
+	l.t.Helper()
+	gotName, gotSeen, err := ask(from, proto, addr, port)
+	if err != nil {
+		l.t.Errorf("%s to %s port %d: %v", proto, addr, port, err)
+		return
+	}
+	if gotName != name || (seen != "" && gotSeen != seen) {
+		l.t.Errorf("%s to %s port %d: answered by %q, seen as %s; want %q, seen as %s", proto, addr, port, gotName, gotSeen, name, seen)
+	}
+}
+
+func (l *lab) wantSilence(from, proto, addr string, port int) {
+	l.t.Helper()
+	if name, _, err := ask(from, proto, addr, port); err == nil {
+		l.t.Errorf("%s to %s port %d: answered by %q, want no answer", proto, addr, port, name)
+	}
+}
+
+// outside is a second host that shares a wire with the first: 192.0.2.1 and
+// 2001:db8::1 are the lab's host, 192.0.2.2 and 2001:db8::2 the other.
+func (l *lab) outside() string {
+	l.t.Helper()
+	other := l.netns("outside")
+	l.run(l.host, "ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", other)
+	for ns, last := range map[string]string{l.host: "1", other: "2"} {
+		l.run(ns, "ip", "addr", "add", "192.0.2."+last+"/24", "dev", "wire")
+		l.run(ns, "ip", "addr", "add", "2001:db8::"+last+"/64", "dev", "wire", "nodad")
+		l.run(ns, "ip", "link", "set", "wire", "up")
+	}
+	l.serve(other, 1, "other")
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if _, _, err := ask(l.host, "tcp", "2001:db8::2", 1); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			l.t.Fatal("the wire between the hosts does not come up: ", err)
+		}
+	}
+	return other
+}
+
+func TestTraffic(t *testing.T) {
+	for _, nf := range []string{"0", "1"} {
+		t.Run("bridge-nf-call="+nf, func(t *testing.T) { testTraffic(t, nf) })
+	}
+}
+
+func testTraffic(t *testing.T, bridgeNF string) {
+	l := newLab(t)
+	for _, family := range []string{"iptables", "ip6tables"} {
+		l.sysctl(l.host, "net/bridge/bridge-nf-call-"+family, bridgeNF)
+	}
+	other := l.outside()
+	n := l.open(l.config())
+	defer n.Close()
+	web := l.pod(network.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, network.Port{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
+		network.Port{Protocol: "tcp", HostPort: 8081, ContainerPort: 80, HostIP: "127.0.0.1"},
+		network.Port{Protocol: "tcp", HostPort: 8082, ContainerPort: 80, HostIP: "2001:db8::1"})
+	client := l.pod()
+	webIPs, clientIPs := l.attach(n, web).IPs, l.attach(n, client).IPs
+	if len(webIPs) != 2 || !webIPs[0].Is4() || !webIPs[1].Is6() {
+		t.Fatalf("addresses %v, want an IPv4 and an IPv6 one", webIPs)
+	}
+	l.serve(web.NetNS, 80, "web")
+	l.serve(other, 9000, "other")
+	hostIPs, otherIPs := []string{"192.0.2.1", "2001:db8::1"}, []string{"192.0.2.2", "2001:db8::2"}
+
+	for _, proto := range []string{"tcp", "udp"} {
+		for i, ip := range webIPs {
+			gateway := gatewayOf(ip)
+			l.wantAnswer(client.NetNS, proto, ip.String(), 80, "web", clientIPs[i].String())
+			l.wantAnswer(l.host, proto, ip.String(), 80, "web", gateway)
+			// Through the host port: from the host, from outside (the client's own
+			// address is seen), from another pod and from the pod itself.
+			l.wantAnswer(l.host, proto, hostIPs[i], 8080, "web", "")
+			l.wantAnswer(other, proto, hostIPs[i], 8080, "web", otherIPs[i])
+			l.wantAnswer(client.NetNS, proto, hostIPs[i], 8080, "web", gateway)
+			l.wantAnswer(web.NetNS, proto, hostIPs[i], 8080, "web", gateway)
+			l.wantAnswer(web.NetNS, proto, gateway, 8080, "web", gateway)
+			// Out of the host under its address.
+			l.wantAnswer(client.NetNS, proto, otherIPs[i], 9000, "other", hostIPs[i])
+		}
+		l.wantAnswer(l.host, proto, "127.0.0.1", 8080, "web", gatewayOf(webIPs[0]))
+	}
+	l.wantAnswer(l.host, "tcp", "127.0.0.1", 8081, "web", gatewayOf(webIPs[0]))
+	l.wantSilence(other, "tcp", "192.0.2.1", 8081)
+	l.wantAnswer(other, "tcp", "2001:db8::1", 8082, "web", "2001:db8::2")
+	l.wantSilence(other, "tcp", "192.0.2.1", 8082)
+	if _, _, err := ask(l.host, "tcp", "::1", 8080); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("[::1]:8080: %v, want a refusal at once", err)
+	}
+	if failed := l.run(web.NetNS, "ip", "-6", "addr", "show", "dadfailed"); failed != "" {
+		t.Errorf("the pod takes its own address for a duplicate: %s", failed)
+	}
+
+	if err := n.Detach(context.Background(), web); err != nil {
+		t.Fatal(err)
+	}
+	l.wantSilence(other, "tcp", "192.0.2.1", 8080)
+	l.wantSilence(l.host, "tcp", "127.0.0.1", 8080)
+}
+
+// gatewayOf is the address of the bridge that ip's pod is on; the lab's default
+// subnets are a /22 and a /64.
+func gatewayOf(ip netip.Addr) string {
+	bits := 64
+	if ip.Is4() {
+		bits = 22
+	}
+	p, _ := ip.Prefix(bits)
+	return p.Addr().Next().String()
+}
+
+// TestForeignTraffic: a host port is for packets that are meant for the host, not
+// for those that the host passes on, and 127.0.0.1 of the host is not for pods.
+func TestForeignTraffic(t *testing.T) {
+	l := newLab(t)
+	other := l.outside()
+	n := l.open(l.config())
+	defer n.Close()
+	web, client := l.pod(network.Port{Protocol: "tcp", HostPort: 9000, ContainerPort: 80}), l.pod()
+	l.attach(n, web)
+	ip := l.attach(n, client).IPs[0]
+	l.serve(web.NetNS, 80, "web")
+	l.serve(other, 9000, "other")
+	l.wantAnswer(client.NetNS, "tcp", "192.0.2.2", 9000, "other", "192.0.2.1")
+
+	l.serve(l.host, 7000, "host")
+	l.wantAnswer(client.NetNS, "tcp", gatewayOf(ip), 7000, "host", ip.String())
+	l.run(client.NetNS, "ip", "route", "add", "127.0.0.5/32", "via", gatewayOf(ip))
+	l.run(client.NetNS, "ip", "addr", "del", "127.0.0.1/8", "dev", "lo")
+	l.wantSilence(client.NetNS, "tcp", "127.0.0.5", 7000)
+}
+
+// TestFirstPacket: a pod answers as soon as Attach has returned.
+func TestFirstPacket(t *testing.T) {
+	l := newLab(t)
+	n := l.open(l.config())
+	defer n.Close()
+	l.serve(l.host, 81, "host")
+	for range 100 {
+		att := l.pod()
+		l.serve(att.NetNS, 80, "pod")
+		res := l.attach(n, att)
+		for _, ip := range res.IPs {
+			l.wantAnswer(l.host, "tcp", ip.String(), 80, "pod", "")
+		}
+		other := l.pod()
+		for _, ip := range l.attach(n, other).IPs {
+			l.wantAnswer(other.NetNS, "tcp", gatewayOf(ip), 81, "host", ip.String())
+		}
+		if err := n.Detach(context.Background(), other); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Detach(context.Background(), att); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFirstPod: the first port of an idle bridge brings the bridge itself up, and
+// the pod answers at once all the same.
+func TestFirstPod(t *testing.T) {
+	l := newLab(t)
+	n := l.open(l.config())
+	defer n.Close()
+	for range 30 {
+		att := l.pod()
+		l.sysctl(att.NetNS, "net/ipv6/conf/default/disable_ipv6", "1")
+		stop := l.serve(att.NetNS, 80, "pod")
+		l.wantAnswer(l.host, "tcp", l.attach(n, att).IPs[0].String(), 80, "pod", "")
+		stop()
+		if err := errors.Join(n.Detach(t.Context(), att), sysns.RemoveNetNS(att.NetNS)); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); n.Info()["attachments"] != "0"; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the link never went")
+			}
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package cni
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/hostport"
+)
+
+// podLink is the name of the pod's interface.
+const podLink = "eth0"
+
+// The annotations that limit a pod's bandwidth, in bits per second.
+const (
+	annotationIngress = "kubernetes.io/ingress-bandwidth"
+	annotationEgress  = "kubernetes.io/egress-bandwidth"
+)
+
+// The capability names that plugins declare and we serve.
+const (
+	capPortMappings = "portMappings"
+	capBandwidth    = "bandwidth"
+	capDNS          = "dns"
+	capCgroupPath   = "cgroupPath"
+	capIPRanges     = "ipRanges"
+	capAnnotations  = "io.kubernetes.cri.pod-annotations"
+)
+
+// portMapping, bandwidth, dns and ipRange are as the CNI conventions write them.
+type portMapping struct {
+	HostPort      uint16 `json:"hostPort"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+type bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate,omitempty"`
+	IngressBurst uint64 `json:"ingressBurst,omitempty"`
+	EgressRate   uint64 `json:"egressRate,omitempty"`
+	EgressBurst  uint64 `json:"egressBurst,omitempty"`
+}
+
+type dns struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
+}
+
+type ipRange struct {
+	Subnet string `json:"subnet"`
+}
+
+// runtimeConf is what plugins are told besides their configuration. It follows
+// from the record alone, so DEL is told what ADD was. Pure.
+func runtimeConf(rec *record) (*libcni.RuntimeConf, error) {
+	att := &rec.Attachment
+	args := [][2]string{
+		{"IgnoreUnknown", "1"},
+		{"K8S_POD_NAMESPACE", att.Namespace},
+		{"K8S_POD_NAME", att.Name},
+		{"K8S_POD_INFRA_CONTAINER_ID", att.SandboxID},
+		{"K8S_POD_UID", att.UID},
+	}
+	for _, a := range args {
+		if strings.ContainsAny(a[1], ";=\n") {
+			return nil, fmt.Errorf("%s %q cannot be told to CNI plugins: it has ';', '=' or a line end: %w", a[0], a[1], errs.Invalid)
+		}
+	}
+	caps, err := capabilities(att, rec.Ranges)
+	if err != nil {
+		return nil, err
+	}
+	return &libcni.RuntimeConf{
+		ContainerID: att.SandboxID, NetNS: att.NetNS, IfName: podLink, Args: args, CapabilityArgs: caps,
+	}, nil
+}
+
+func capabilities(att *network.Attachment, ranges []netip.Prefix) (map[string]any, error) {
+	caps := map[string]any{}
+	ports, err := portMappings(att.Ports)
+	if err != nil {
+		return nil, err
+	}
+	if len(ports) > 0 {
+		caps[capPortMappings] = ports
+	}
+	limits, err := limitsOf(att.Annotations)
+	if err != nil {
+		return nil, err
+	}
+	if limits != nil {
+		caps[capBandwidth] = limits
+	}
+	if len(att.Annotations) > 0 {
+		caps[capAnnotations] = att.Annotations
+	}
+	if att.CgroupParent != "" {
+		caps[capCgroupPath] = att.CgroupParent
+	}
+	if att.DNS != nil {
+		caps[capDNS] = dns{att.DNS.Servers, att.DNS.Searches, att.DNS.Options}
+	}
+	if len(ranges) > 0 {
+		var sets [][]ipRange
+		for _, r := range ranges {
+			sets = append(sets, []ipRange{{r.String()}})
+		}
+		caps[capIPRanges] = sets
+	}
+	return caps, nil
+}
+
+// bothFamilies is what pods may have: which they get, only ADD tells.
+func bothFamilies() hostport.Families { return hostport.Families{V4: true, V6: true} }
+
+// portMappings drops ports that ask for none of the host's.
+func portMappings(asked []network.Port) ([]portMapping, error) {
+	ports, err := hostport.Wanted(asked, bothFamilies())
+	if err != nil {
+		return nil, err
+	}
+	var mappings []portMapping
+	for _, p := range ports {
+		mappings = append(mappings, portMapping{p.HostPort, p.ContainerPort, p.Protocol, p.HostIP})
+	}
+	return mappings, nil
+}
+
+// sockets are what the sandbox holds on the host.
+func (r *record) sockets() []hostport.Socket {
+	ports, err := hostport.Wanted(r.Attachment.Ports, bothFamilies())
+	if err != nil {
+		return nil // then it was never attached
+	}
+	var all []hostport.Socket
+	for _, p := range ports {
+		all = append(all, hostport.Sockets(p, bothFamilies())...)
+	}
+	return all
+}
+
+// limitsOf reads the bandwidth annotations; nil without any.
+func limitsOf(annotations map[string]string) (*bandwidth, error) {
+	ingress, err := rate(annotations, annotationIngress)
+	if err != nil {
+		return nil, err
+	}
+	egress, err := rate(annotations, annotationEgress)
+	if err != nil || ingress == 0 && egress == 0 {
+		return nil, err
+	}
+	limits := &bandwidth{IngressRate: ingress, EgressRate: egress}
+	// No limit to bursts but the shaper's own.
+	if ingress > 0 {
+		limits.IngressBurst = math.MaxUint32
+	}
+	if egress > 0 {
+		limits.EgressBurst = math.MaxUint32
+	}
+	return limits, nil
+}
+
+// quantityForm is what a quantity of a sane size looks like. ParseQuantity would take
+// an exponent of any size, and to compare it would take the daemon minutes and all
+// memory.
+var quantityForm = regexp.MustCompile(`^[+-]?[0-9.]{1,20}(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
+
+// rate reads one annotation, 0 when it is absent. Beyond 1k to 1P it is a mistake.
+func rate(annotations map[string]string, key string) (uint64, error) {
+	text, ok := annotations[key]
+	if !ok {
+		return 0, nil
+	}
+	if !quantityForm.MatchString(text) {
+		return 0, fmt.Errorf("annotation %s=%q is no quantity such as 10M: %w", key, text, errs.Invalid)
+	}
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, fmt.Errorf("annotation %s=%q: %w: %w", key, text, err, errs.Invalid)
+	}
+	low, high := resource.MustParse("1k"), resource.MustParse("1P")
+	if quantity.Cmp(low) < 0 || quantity.Cmp(high) > 0 {
+		return 0, fmt.Errorf("annotation %s=%q is not between 1k and 1P bits per second: %w", key, text, errs.Invalid)
+	}
+	return uint64(quantity.Value()), nil
+}

@@ -1,0 +1,183 @@
+// Package cni attaches sandboxes through the operator's CNI configuration: the
+// first valid one of a directory, by name, as every other runtime picks it.
+//
+// It owns the records of what plugins were told to add and not yet told to delete.
+// A record is written before the first ADD and holds the very configuration, so
+// that DEL is told the same, whatever the operator has changed since, and it goes
+// only when DEL has succeeded. It knows nothing of what plugins do.
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/store"
+)
+
+// Config says where configurations and plugins are.
+type Config struct {
+	// ConfDir is the directory of configurations. It may be absent, appear later
+	// and be replaced.
+	ConfDir string
+	// BinDirs are searched for plugins in this order.
+	BinDirs []string
+	// RootDir holds the records and, unless CacheDir is set, libcni's cache of
+	// results. On disk: what plugins keep survives a reboot too.
+	RootDir  string
+	CacheDir string
+	// DelTimeout bounds one DEL; 0 means a minute.
+	DelTimeout time.Duration
+	// HostNetNS is the path of the network namespace that plugins are started in,
+	// "" for the process's own.
+	HostNetNS string
+	Log       *slog.Logger
+}
+
+// Network is the operator's network.
+type Network struct {
+	cfg     Config
+	log     *slog.Logger
+	confs   *confs
+	lib     *libcni.CNIConfig
+	records *store.Dir[record]
+	ranges  *store.Dir[podRanges]
+	turns   network.Turns
+	ports   hostport.Index
+	status  statusCache
+	replays *replayer
+}
+
+var _ network.Network = (*Network)(nil)
+
+// New reads the records and goes on with the DELs that an earlier process left
+// unfinished. The first of them may run before New returns.
+func New(_ context.Context, cfg Config) (*Network, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.DelTimeout == 0 {
+		cfg.DelTimeout = time.Minute
+	}
+	if cfg.CacheDir == "" {
+		cfg.CacheDir = filepath.Join(cfg.RootDir, "cache")
+	}
+	quarantine := filepath.Join(cfg.RootDir, "quarantine")
+	records, bad, err := store.Open(store.Options[record]{Path: filepath.Join(cfg.RootDir, "attachments"), Quarantine: quarantine})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the network's attachments: %w", err)
+	}
+	ranges, badRanges, err := store.Open(store.Options[podRanges]{Path: filepath.Join(cfg.RootDir, "ranges"), Quarantine: quarantine})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the node's pod ranges: %w", err)
+	}
+	for _, q := range append(bad, badRanges...) {
+		cfg.Log.Warn("a record of the network is damaged and was moved aside; what it describes may stay allocated",
+			"file", q.Path, "error", q.Err)
+	}
+	n := &Network{
+		cfg: cfg, log: cfg.Log, records: records, ranges: ranges,
+		confs: &confs{dir: cfg.ConfDir, log: cfg.Log},
+		lib:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{hostNetNS: cfg.HostNetNS}),
+	}
+	for _, rec := range records.All() {
+		if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
+			cfg.Log.Error("two attachments have one host port", "error", err)
+		}
+	}
+	n.replays = startReplayer(n)
+	return n, nil
+}
+
+// Ready is nil when there is a valid configuration, its plugins are installed and
+// (from CNI 1.1 on) say that they can serve.
+func (n *Network) Ready(ctx context.Context) error {
+	conf, err := n.confs.current()
+	if err != nil {
+		return err
+	}
+	if err := n.status.check(ctx, conf, func() error { return n.askStatus(ctx, conf) }); err != nil {
+		return fmt.Errorf("NetworkPluginNotReady: network %q of %s: %w", conf.list.Name, conf.file, err)
+	}
+	return nil
+}
+
+// Info tells which configuration is in use.
+func (n *Network) Info() map[string]string {
+	info := map[string]string{"mode": "cni", "confDir": n.cfg.ConfDir, "binDirs": strings.Join(n.cfg.BinDirs, ":")}
+	conf, err := n.confs.current()
+	if err != nil {
+		info["error"] = err.Error()
+	} else {
+		var plugins []string
+		for _, p := range conf.list.Plugins {
+			plugins = append(plugins, p.Network.Type)
+		}
+		info["config"], info["network"] = conf.file, conf.list.Name
+		info["cniVersion"], info["plugins"] = conf.list.CNIVersion, strings.Join(plugins, ",")
+	}
+	attached, deleting := 0, 0
+	for _, rec := range n.records.All() {
+		if rec.Deleting {
+			deleting++
+		} else {
+			attached++
+		}
+	}
+	info["attachments"] = fmt.Sprint(attached)
+	if deleting > 0 {
+		info["pendingDeletes"] = fmt.Sprint(deleting)
+	}
+	return info
+}
+
+// podRanges are the node's pod ranges, which the kubelet tells once and not again
+// when only berth restarts.
+type podRanges struct {
+	Ranges []netip.Prefix `json:"ranges"`
+}
+
+// rangesID is the id of the one podRanges.
+const rangesID = "node"
+
+// SetPodCIDR keeps the ranges for plugins that have the ipRanges capability.
+func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
+	var ranges []netip.Prefix
+	for text := range strings.SplitSeq(cidr, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("pod CIDR %q is no subnet: %w", text, errs.Invalid)
+		}
+		ranges = append(ranges, p.Masked())
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	_, err := n.ranges.Update(rangesID, func(r *podRanges) error { r.Ranges = ranges; return nil })
+	if errors.Is(err, errs.NotFound) {
+		err = n.ranges.Create(rangesID, &podRanges{ranges})
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write down the node's pod ranges: %w", err)
+	}
+	return nil
+}
+
+// Close ends the replays of lost DELs; the next start goes on with them.
+func (n *Network) Close() error {
+	n.replays.stop()
+	return nil
+}

@@ -1,0 +1,347 @@
+//go:build integration
+
+package cni_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+const okResult = `echo '{"cniVersion":"1.0.0","interfaces":[{"name":"br"},{"name":"eth0","sandbox":"/x"}],
+ "ips":[{"address":"fd00::7/64","interface":1},{"address":"10.1.2.3/24","interface":1},{"address":"10.1.2.1/24","interface":0}]}'`
+
+const fakeConf = `{"cniVersion":"1.0.0","name":"fake-net","plugins":[{"type":"fake","capabilities":
+ {"portMappings":true,"bandwidth":true,"dns":true,"cgroupPath":true,"ipRanges":true,"io.kubernetes.cri.pod-annotations":true}}]}`
+
+func TestFakePluginIsToldEverything(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", okResult)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	if err := n.SetPodCIDR(t.Context(), "10.1.2.0/24,fd00::/64"); err != nil {
+		t.Fatal(err)
+	}
+	att := l.pod(network.Port{Protocol: "UDP", HostPort: 53, ContainerPort: 5353, HostIP: "127.0.0.1"}, network.Port{ContainerPort: 80})
+	att.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "1M"}
+	att.CgroupParent = "/kubepods/x"
+	att.DNS = &network.DNS{Servers: []string{"10.96.0.10"}}
+	res, err := n.Attach(t.Context(), att)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(res.IPs) != "[10.1.2.3 fd00::7]" {
+		t.Errorf("addresses %v, want those of eth0, IPv4 first", res.IPs)
+	}
+	again, err := n.Attach(t.Context(), att)
+	if err != nil || fmt.Sprint(again.IPs) != fmt.Sprint(res.IPs) {
+		t.Errorf("repeated: %v, %v", again, err)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+	if got := l.verbs(); got != "ADD DEL" {
+		t.Errorf("the plugin saw %q, want one ADD and one DEL", got)
+	}
+	for _, verb := range []string{"ADD", "DEL"} {
+		checkInput(t, l, verb)
+	}
+	calls, _ := os.ReadFile(l.path("calls"))
+	want := "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod;K8S_POD_INFRA_CONTAINER_ID=" + att.SandboxID + ";K8S_POD_UID=uid-1"
+	if !strings.Contains(string(calls), want) {
+		t.Errorf("calls %s lack %s", calls, want)
+	}
+}
+
+func checkInput(t *testing.T, l *lab, verb string) {
+	t.Helper()
+	data, err := os.ReadFile(l.path("input." + verb))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var input struct{ RuntimeConfig json.RawMessage }
+	if err := json.Unmarshal(data, &input); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"bandwidth":{"ingressBurst":4294967295,"ingressRate":1000000},"cgroupPath":"/kubepods/x","dns":{"servers":["10.96.0.10"]},` +
+		`"io.kubernetes.cri.pod-annotations":{"kubernetes.io/ingress-bandwidth":"1M"},"ipRanges":[[{"subnet":"10.1.2.0/24"}],[{"subnet":"fd00::/64"}]],` +
+		`"portMappings":[{"containerPort":5353,"hostIP":"127.0.0.1","hostPort":53,"protocol":"udp"}]}`
+	var got, wanted any
+	if json.Unmarshal(input.RuntimeConfig, &got) != nil || json.Unmarshal([]byte(want), &wanted) != nil || fmt.Sprint(got) != fmt.Sprint(wanted) {
+		t.Errorf("%s was told\n%s\nwant\n%s", verb, input.RuntimeConfig, want)
+	}
+}
+
+// TestDelUsesTheConfigurationOfAdd: the operator's change does not reach pods that
+// are attached already, also over a restart and with the namespace gone.
+func TestDelUsesTheConfigurationOfAdd(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", okResult)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	if err := os.RemoveAll(l.path("conf")); err != nil {
+		t.Fatal(err)
+	}
+	if err := sysns.RemoveNetNS(att.NetNS); err != nil {
+		t.Fatal(err)
+	}
+	n = l.open(l.config())
+	defer n.Close()
+	if err := n.Ready(t.Context()); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "cni config not initialized") {
+		t.Errorf("without a directory: %v, want Unavailable", err)
+	}
+	if err := n.GC(t.Context(), []string{att.SandboxID}); err != nil {
+		t.Error(err)
+	}
+	if got := l.verbs(); got != "ADD" {
+		t.Errorf("GC with the sandbox alive: %q", got)
+	}
+	if err := n.GC(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if got := l.verbs(); got != "ADD DEL" {
+		t.Errorf("GC with the sandbox gone: %q", got)
+	}
+	if left := l.records(); left != 0 {
+		t.Errorf("%d records are left", left)
+	}
+}
+
+func (l *lab) records() int {
+	files, _ := filepath.Glob(l.path("root", "attachments", "*.json"))
+	return len(files)
+}
+
+// TestFailures: what fails names its plugin, and is deleted before it is tried
+// again.
+func TestFailures(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND = DEL ] || { echo '{"code":11,"msg":"no room"}'; exit 1; }`)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	att := l.pod()
+	_, err := n.Attach(t.Context(), att)
+	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "no room") || !strings.Contains(err.Error(), `"fake"`) {
+		t.Errorf("a plugin that fails: %v, want Unavailable with its type and words", err)
+	}
+	if l.records() != 1 {
+		t.Error("a failed ADD left no record")
+	}
+	l.plugin("fake", okResult)
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.verbs(); got != "ADD DEL ADD" {
+		t.Errorf("the plugin saw %q, want DEL before the second ADD", got)
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHungPlugin: a plugin that hangs is killed with all its children when the
+// caller's time is over, and DEL runs all the same.
+func TestHungPlugin(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND = DEL ] || { sleep 600 & echo $! >`+l.path("child")+`; wait; }`)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	att := l.pod()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := n.Attach(ctx, att)
+	if !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), `"fake"`) || time.Since(start) > 10*time.Second {
+		t.Errorf("a plugin that hangs: %v after %v, want Deadline with its type", err, time.Since(start))
+	}
+	pid, err := os.ReadFile(l.path("child"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, strings.TrimSpace(string(pid)))
+	if err := n.Detach(ctx, att); err != nil && !errors.Is(err, errs.Deadline) {
+		t.Errorf("DEL on a context that is over: %v", err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for l.records() != 0 && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if got := l.verbs(); got != "ADD DEL" || l.records() != 0 {
+		t.Errorf("the plugin saw %q and %d records are left", got, l.records())
+	}
+}
+
+// awaitGone waits until a process is dead; who reaps it is not its matter.
+func awaitGone(t *testing.T, pid string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+	}
+	t.Errorf("process %s of the plugin still runs", pid)
+}
+
+// TestLostDelIsRepeated in the background and after a restart.
+func TestLostDelIsRepeated(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND = ADD ] && { `+okResult+`; exit; }; [ -e `+l.path("heal")+` ]`)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	att := l.pod()
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Detach(t.Context(), att); err == nil || !strings.Contains(err.Error(), `"fake"`) {
+		t.Errorf("a DEL that fails: %v, want an error with the plugin's type", err)
+	}
+	n.Close()
+	l.write("heal", "", 0o644)
+	n = l.open(l.config())
+	defer n.Close()
+	for deadline := time.Now().Add(15 * time.Second); l.records() != 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the DEL was not repeated: %s", l.verbs())
+		}
+	}
+}
+
+// TestPortIsHeld: two pods do not get one host port, also over a restart.
+func TestPortIsHeld(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", okResult)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	n := l.open(l.config())
+	port := network.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
+	holder, second := l.pod(port), l.pod(port)
+	if _, err := n.Attach(t.Context(), holder); err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	n = l.open(l.config())
+	defer n.Close()
+	_, err := n.Attach(t.Context(), second)
+	if !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "8080/tcp") || !strings.Contains(err.Error(), holder.SandboxID) {
+		t.Errorf("%v, want kind Exists with port and holder", err)
+	}
+	if err := n.Detach(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+	if err := n.Detach(t.Context(), holder); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.Attach(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+	if err := n.Detach(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStatus: from CNI 1.1 on a plugin can say that it cannot serve.
+func TestStatus(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `[ $CNI_COMMAND = STATUS ] && { echo '{"code":50,"msg":"agent not up"}'; exit 1; }; exit 0`)
+	l.write("conf/10-fake.conflist", strings.Replace(fakeConf, "1.0.0", "1.1.0", 1), 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	for range 2 {
+		err := n.Ready(t.Context())
+		if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "agent not up") {
+			t.Errorf("Ready: %v, want Unavailable with the plugin's words", err)
+		}
+	}
+	if got := l.verbs(); got != "STATUS" {
+		t.Errorf("the plugin saw %q, want one STATUS for two questions", got)
+	}
+	l.write("conf/05-other.conflist", strings.Replace(fakeConf, `"fake"`, `"missing"`, 1), 0o644)
+	if err := n.Ready(t.Context()); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), `"missing"`) {
+		t.Errorf("a plugin that is not installed: %v", err)
+	}
+}
+
+// TestDebianPlugins runs bridge, host-local and portmap for real.
+func TestDebianPlugins(t *testing.T) {
+	l := newLab(t)
+	for _, plugin := range []string{"bridge", "host-local", "portmap"} {
+		require.Binary(t, "/usr/lib/cni/"+plugin)
+	}
+	require.Binary(t, "iptables")
+	l.write("conf/10-bridge.conflist", fmt.Sprintf(`{"cniVersion":"0.4.0","name":"real","plugins":[
+ {"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,"hairpinMode":true,
+  "ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.55.0.0/24"}],[{"subnet":"fd55::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
+ {"type":"portmap","capabilities":{"portMappings":true}}]}`, l.path("ipam")), 0o644)
+	n := l.open(l.config())
+	defer n.Close()
+	if err := n.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	att := l.pod(network.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	res, err := n.Attach(t.Context(), att)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(res.IPs) != "[10.55.0.2 fd55::2]" {
+		t.Errorf("addresses %v", res.IPs)
+	}
+	var server net.Listener
+	if err := sysns.InNetNS(att.NetNS, func() (err error) { server, err = net.Listen("tcp", ":80"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	for _, addr := range []string{"10.55.0.2:80", "10.55.0.1:8080"} {
+		err := sysns.InNetNS(l.host, func() error {
+			c, err := net.DialTimeout("tcp", addr, 3*time.Second)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("the pod does not answer at %s: %v", addr, err)
+		}
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := filepath.Glob(l.path("ipam", "real", "10.*"))
+	if len(left) != 0 || l.records() != 0 {
+		t.Errorf("left: addresses %v, %d records", left, l.records())
+	}
+	if rules := l.run(l.host, "iptables", "-t", "nat", "-S"); strings.Contains(rules, "8080") {
+		t.Errorf("rules of the host port are left:\n%s", rules)
+	}
+}

@@ -1,0 +1,95 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// Detach runs DEL with the configuration that ADD was given. DEL has a deadline of
+// its own and goes on when the caller's time is over; one that fails is repeated
+// in the background until it succeeds, and by every further Detach.
+func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
+	return n.detach(ctx, att.SandboxID)
+}
+
+func (n *Network) detach(ctx context.Context, sandbox string) error {
+	err := n.turns.Take(ctx, sandbox, "CNI DEL", func() error {
+		err := n.del(context.WithoutCancel(ctx), sandbox)
+		if err != nil {
+			n.replays.add(sandbox)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot detach sandbox %s from the network: %w", sandbox, err)
+	}
+	return nil
+}
+
+// del runs DEL and removes the record. Nil when there is none. The caller has the
+// sandbox's turn.
+func (n *Network) del(ctx context.Context, sandbox string) error {
+	rec, err := n.records.Get(sandbox)
+	if errors.Is(err, errs.NotFound) {
+		return nil
+	}
+	if err == nil && !rec.Deleting {
+		rec, err = n.records.Update(sandbox, func(r *record) error { r.Deleting = true; return nil })
+	}
+	if err != nil {
+		return err
+	}
+	list, err := libcni.NetworkConfFromBytes(rec.Conf)
+	if err != nil {
+		return fmt.Errorf("cannot read the configuration that the sandbox was attached with: %w", err)
+	}
+	rt, err := runtimeConf(rec)
+	if err != nil {
+		return err
+	}
+	// Plugins agree on what an empty path means, and not on a path to nothing.
+	if ns, err := sysns.OpenNetNS(rec.Attachment.NetNS); err != nil {
+		rt.NetNS = ""
+	} else {
+		ns.Close()
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DelTimeout)
+	defer cancel()
+	if err := n.lib.DelNetworkList(ctx, list, rt); err != nil {
+		return fmt.Errorf("CNI DEL from network %q: %w", list.Name, withKind(ctx, err))
+	}
+	if err := n.records.Delete(sandbox); err != nil {
+		return err
+	}
+	n.ports.Free(sandbox, rec.sockets())
+	return nil
+}
+
+// gcParallel bounds the DELs that run at once after a reboot.
+const gcParallel = 8
+
+// GC runs DEL for every attachment whose sandbox is not in live.
+func (n *Network) GC(ctx context.Context, live []string) error {
+	var (
+		g       errgroup.Group
+		dead    = slices.DeleteFunc(n.records.IDs(), func(id string) bool { return slices.Contains(live, id) })
+		errList = make([]error, len(dead))
+	)
+	g.SetLimit(gcParallel)
+	for i, sandbox := range dead {
+		g.Go(func() error {
+			errList[i] = n.detach(ctx, sandbox)
+			return nil
+		})
+	}
+	return errors.Join(append(errList, g.Wait())...)
+}

@@ -1,0 +1,123 @@
+package cni
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// executor runs plugins, each in a process group of its own that is killed whole
+// when its time is over, and that does not outlive the daemon: what a plugin would
+// do after our DEL, nobody would undo.
+type executor struct {
+	version.PluginDecoder
+	hostNetNS string
+}
+
+var _ invoke.Exec = (*executor)(nil)
+
+const (
+	// outputPatience is how long a plugin's output may stay open behind it.
+	outputPatience = time.Second
+	// busyPause is between two tries of a plugin that is being installed.
+	busyPause = 100 * time.Millisecond
+)
+
+// FindInPath finds a plugin.
+func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
+	return invoke.FindInPath(plugin, paths)
+}
+
+// ExecPlugin runs a plugin and returns what it printed.
+func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	for {
+		stdout, stderr, err := e.run(ctx, path, stdin, environ)
+		switch {
+		case err == nil:
+			return stdout, nil
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("killed: %w%s", ctx.Err(), said(stderr))
+		case !errors.Is(err, syscall.ETXTBSY):
+			return nil, pluginError(err, stdout, stderr)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(busyPause):
+		}
+	}
+}
+
+func (e *executor) run(ctx context.Context, path string, stdin []byte, environ []string) (stdout, stderr []byte, err error) {
+	var out, errOut bytes.Buffer
+	run := func() error {
+		cmd := exec.CommandContext(ctx, path)
+		cmd.Env = environment(environ)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = outputPatience
+		err := cmd.Run()
+		if errors.Is(err, exec.ErrWaitDelay) {
+			return nil // it ended well; a child of it kept the output open
+		}
+		return err
+	}
+	if e.hostNetNS != "" {
+		err = sysns.InNetNS(e.hostNetNS, run)
+	} else {
+		// Pdeathsig comes when the thread that started the process ends.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err = run()
+	}
+	return out.Bytes(), errOut.Bytes(), err
+}
+
+// environment is without what belongs to the daemon alone.
+func environment(environ []string) []string {
+	var kept []string
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		switch name {
+		case "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES":
+		default:
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// pluginError is the error that the plugin printed, or what else it said.
+func pluginError(err error, stdout, stderr []byte) error {
+	plugin := &types.Error{}
+	if json.Unmarshal(stdout, plugin) == nil && (plugin.Msg != "" || plugin.Code != 0) {
+		return plugin
+	}
+	return fmt.Errorf("%w%s%s", err, said(stdout), said(stderr))
+}
+
+// said is a plugin's output for an error, shortened.
+func said(output []byte) string {
+	const most = 2048
+	text := strings.TrimSpace(string(output))
+	if text == "" {
+		return ""
+	}
+	if len(text) > most {
+		text = text[:most] + "..."
+	}
+	return fmt.Sprintf(": %q", text)
+}

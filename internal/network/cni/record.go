@@ -1,0 +1,39 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/hostport"
+)
+
+// record is one attachment.
+//
+//	(none) --intent written--> adding --ADD--> attached --DEL asked--> deleting --DEL--> (none)
+//	                              `-------------------------------------^
+type record struct {
+	Attachment network.Attachment `json:"attachment"`
+	// Conf is the whole configuration that ADD was given.
+	Conf json.RawMessage `json:"conf"`
+	// Ranges are the pod ranges that ADD was given.
+	Ranges []netip.Prefix `json:"ranges,omitempty"`
+	// Result is what ADD returned; nil until then.
+	Result *network.Result `json:"result,omitempty"`
+	// Deleting: somebody asked for DEL, so it is repeated until it succeeds.
+	Deleting bool `json:"deleting,omitempty"`
+}
+
+// Validate refuses a record that was not written by us.
+func (r *record) Validate() error {
+	if r.Attachment.SandboxID == "" || len(r.Conf) == 0 {
+		return errors.New("an attachment without sandbox or configuration")
+	}
+	return nil
+}
+
+// holder names the sandbox as the holder of its ports.
+func (r *record) holder() hostport.Holder {
+	return hostport.Holder{Sandbox: r.Attachment.SandboxID, Namespace: r.Attachment.Namespace, Name: r.Attachment.Name}
+}

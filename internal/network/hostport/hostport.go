@@ -1,0 +1,187 @@
+// Package hostport knows what it means that a port of the host is taken: by
+// another sandbox, or by a program that listens on it. It maps nothing.
+package hostport
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+)
+
+// Families says which address families the pods have.
+type Families struct{ V4, V6 bool }
+
+// Socket is one address, protocol and port of the host; the zero address of a
+// family (0.0.0.0 or ::) stands for all of that family.
+type Socket struct {
+	Proto string
+	Port  uint16
+	Addr  netip.Addr
+}
+
+// String names the socket for people.
+func (s Socket) String() string {
+	text := fmt.Sprintf("%d/%s", s.Port, s.Proto)
+	if s.Addr.IsUnspecified() {
+		return text
+	}
+	return text + " on " + s.Addr.String()
+}
+
+// Clash tells whether two sockets could not be bound at once.
+func (s Socket) Clash(o Socket) bool {
+	return s.Proto == o.Proto && s.Port == o.Port && s.Addr.Is4() == o.Addr.Is4() &&
+		(s.Addr == o.Addr || s.Addr.IsUnspecified() || o.Addr.IsUnspecified())
+}
+
+// Protocols lists the protocols that a port may have, by name and by the kernel's
+// number.
+func Protocols() map[string]byte {
+	return map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+}
+
+// Wanted checks the ports of a request, writes each in one way (lower-case
+// protocol, shortest address) and drops those that ask for no port of the host.
+func Wanted(asked []network.Port, families Families) ([]network.Port, error) {
+	var ports []network.Port
+	for _, p := range asked {
+		if p.HostPort == 0 {
+			continue
+		}
+		p, err := normal(p)
+		if err != nil {
+			return nil, err
+		}
+		if len(Sockets(p, families)) == 0 {
+			return nil, fmt.Errorf("host IP %s of host port %d: the pods have no address of that family: %w", p.HostIP, p.HostPort, errs.Unsupported)
+		}
+		for _, other := range ports {
+			if s, clash := clashing(p, other, families); clash {
+				return nil, fmt.Errorf("host port %s is asked for twice: %w", s, errs.Invalid)
+			}
+		}
+		ports = append(ports, p)
+	}
+	return ports, nil
+}
+
+func normal(p network.Port) (network.Port, error) {
+	if p.Protocol = strings.ToLower(p.Protocol); p.Protocol == "" {
+		p.Protocol = "tcp"
+	}
+	if _, known := Protocols()[p.Protocol]; !known {
+		return p, fmt.Errorf("protocol %q of host port %d is not tcp, udp or sctp: %w", p.Protocol, p.HostPort, errs.Invalid)
+	}
+	if p.ContainerPort == 0 {
+		return p, fmt.Errorf("host port %d leads to container port 0: %w", p.HostPort, errs.Invalid)
+	}
+	if p.HostIP != "" {
+		addr, err := netip.ParseAddr(p.HostIP)
+		if err != nil || addr.Zone() != "" {
+			return p, fmt.Errorf("host IP %q of host port %d is no address: %w", p.HostIP, p.HostPort, errs.Invalid)
+		}
+		p.HostIP = addr.Unmap().String()
+	}
+	return p, nil
+}
+
+func clashing(p, other network.Port, families Families) (Socket, bool) {
+	for _, a := range Sockets(p, families) {
+		for _, b := range Sockets(other, families) {
+			if a.Clash(b) {
+				return a, true
+			}
+		}
+	}
+	return Socket{}, false
+}
+
+// Sockets lists what a port takes on the host: without a host IP one socket of
+// each family.
+func Sockets(p network.Port, families Families) []Socket {
+	var all []Socket
+	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if v4 := any.Is4(); v4 && !families.V4 || !v4 && !families.V6 {
+			continue
+		}
+		addr := any
+		if p.HostIP != "" {
+			given, err := netip.ParseAddr(p.HostIP)
+			if err != nil || given.Is4() != any.Is4() {
+				continue
+			}
+			addr = given
+		}
+		all = append(all, Socket{p.Protocol, p.HostPort, addr})
+	}
+	return all
+}
+
+// Index finds the sandbox that holds a socket. The zero value is ready. It is safe
+// for concurrent use.
+type Index struct {
+	mu   sync.Mutex
+	held map[key]map[Socket]Holder
+}
+
+type key struct {
+	proto string
+	port  uint16
+}
+
+// Holder is who holds sockets.
+type Holder struct{ Sandbox, Namespace, Name string }
+
+func (h Holder) String() string {
+	return fmt.Sprintf("pod %s/%s (sandbox %s)", h.Namespace, h.Name, h.Sandbox)
+}
+
+// Take gives all sockets to the holder, or none: kind Exists, naming who has one.
+func (x *Index) Take(holder Holder, sockets []Socket) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range sockets {
+		for held, by := range x.held[key{s.Proto, s.Port}] {
+			if held.Clash(s) && by.Sandbox != holder.Sandbox {
+				return Taken(s, by.String())
+			}
+		}
+	}
+	for _, s := range sockets {
+		k := key{s.Proto, s.Port}
+		if x.held == nil {
+			x.held = map[key]map[Socket]Holder{}
+		}
+		if x.held[k] == nil {
+			x.held[k] = map[Socket]Holder{}
+		}
+		x.held[k][s] = holder
+	}
+	return nil
+}
+
+// Free takes the sockets away from a sandbox; those of others stay.
+func (x *Index) Free(sandbox string, sockets []Socket) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range sockets {
+		k := key{s.Proto, s.Port}
+		if x.held[k][s].Sandbox == sandbox {
+			delete(x.held[k], s)
+		}
+		if len(x.held[k]) == 0 {
+			delete(x.held, k)
+		}
+	}
+}
+
+// Taken is the error for a socket that somebody has.
+func Taken(s Socket, owner string) error {
+	return fmt.Errorf("host port %s is taken by %s: %w", s, owner, errs.Exists)
+}

@@ -1,0 +1,84 @@
+// Package network attaches sandboxes to networks: through the operator's CNI
+// configuration (mode "cni") or through berth's own bridge (mode "builtin").
+//
+// It is given a network namespace and never makes or removes one. What it took
+// (addresses, links, host ports) it writes down before taking it, so that Detach
+// can undo an attachment that was half made, before or after a restart.
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+)
+
+// Attachment says which sandbox to attach and what it asks for. It is plain data
+// and part of the sandbox's record.
+type Attachment struct {
+	SandboxID string `json:"sandboxID"`
+	// NetNS is the path of the pinned network namespace.
+	NetNS string `json:"netns"`
+	// Name, Namespace and UID are the pod's.
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	UID       string `json:"uid"`
+	Ports     []Port `json:"ports,omitempty"`
+	// Annotations are the pod's; bandwidth limits are among them
+	// (kubernetes.io/ingress-bandwidth, kubernetes.io/egress-bandwidth).
+	Annotations  map[string]string `json:"annotations,omitempty"`
+	CgroupParent string            `json:"cgroupParent,omitempty"`
+	DNS          *DNS              `json:"dns,omitempty"`
+}
+
+// Port maps a port of the host to one of the pod.
+type Port struct {
+	// Protocol is "tcp", "udp" or "sctp".
+	Protocol      string `json:"protocol"`
+	ContainerPort uint16 `json:"containerPort"`
+	HostPort      uint16 `json:"hostPort"`
+	// HostIP limits the mapping to one local address, "" for all.
+	HostIP string `json:"hostIP,omitempty"`
+}
+
+// DNS is handed to plugins that have the dns capability.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
+}
+
+// Result is what a sandbox got. It is part of the sandbox's record.
+type Result struct {
+	// IPs in order of preference: the first is the pod's primary address.
+	IPs []netip.Addr `json:"ips"`
+	// CNI is the plugins' result, for verbose status; nil with the built-in
+	// network.
+	CNI json.RawMessage `json:"cni,omitempty"`
+}
+
+// Network attaches and detaches sandboxes. All methods are safe for concurrent
+// use; calls for one sandbox come one at a time.
+type Network interface {
+	// Attach connects the sandbox. It may hold resources even when it fails:
+	// always Detach. A host port that is taken is kind Exists and names the
+	// port; no addresses left is Exhausted; no network configured is
+	// Unavailable.
+	Attach(ctx context.Context, att *Attachment) (*Result, error)
+	// Detach gives back all that Attach took. Nil when there is nothing, and it
+	// works with the namespace gone. att may be what was recorded before a
+	// restart. What only time gives back (an address whose link the kernel has
+	// not removed yet) stays written down and follows by itself.
+	Detach(ctx context.Context, att *Attachment) error
+	// Ready is nil when sandboxes can be attached, else the reason why not.
+	Ready(ctx context.Context) error
+	// GC gives back what belongs to no sandbox in live.
+	GC(ctx context.Context, live []string) error
+	// SetPodCIDR takes the node's pod ranges from UpdateRuntimeConfig ("" or
+	// a comma separated list). It never changes the network mode.
+	SetPodCIDR(ctx context.Context, cidr string) error
+	// Info is for people and for verbose status: mode, configuration in use.
+	Info() map[string]string
+	// Close ends background work; attachments stay. With nothing attached, it
+	// removes what the network has made on the host.
+	Close() error
+}

@@ -1,0 +1,83 @@
+package network_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
+)
+
+func TestTurnsAreTakenOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turns network.Turns
+		running, most := 0, 0
+		done := make(chan error)
+		for range 5 {
+			go func() {
+				done <- turns.Take(t.Context(), "one", "work", func() error {
+					running++
+					most = max(most, running)
+					time.Sleep(time.Second)
+					running--
+					return nil
+				})
+			}()
+		}
+		for range 5 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if most != 1 {
+			t.Errorf("%d pieces of work for one sandbox ran at once", most)
+		}
+	})
+}
+
+// TestTurnOutlivesItsCaller: work goes on when its caller has left, and the next
+// caller waits for it.
+func TestTurnOutlivesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turns network.Turns
+		release := make(chan struct{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := turns.Take(ctx, "one", "work", func() error { <-release; return nil }); !errors.Is(err, errs.Deadline) {
+			t.Errorf("the first caller got %v, want kind Deadline", err)
+		}
+		late, cancelLate := context.WithTimeout(t.Context(), time.Second)
+		defer cancelLate()
+		if err := turns.Take(late, "one", "work", func() error { t.Error("ran beside earlier work"); return nil }); !errors.Is(err, errs.Deadline) {
+			t.Errorf("the second caller got %v, want kind Deadline", err)
+		}
+		if err := turns.Take(t.Context(), "other", "work", func() error { return nil }); err != nil {
+			t.Errorf("another sandbox: %v", err)
+		}
+		close(release)
+		if err := turns.Take(t.Context(), "one", "work", func() error { return errs.State }); !errors.Is(err, errs.State) {
+			t.Errorf("after the earlier work: %v", err)
+		}
+	})
+}
+
+// TestTurnTellsItsOwnError: work that ends because its time is over says why.
+func TestTurnTellsItsOwnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turns network.Turns
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		why := errors.New("plugin killed")
+		err := turns.Take(ctx, "one", "work", func() error {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			return why
+		})
+		if !errors.Is(err, why) {
+			t.Errorf("got %v, want the work's own error", err)
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package ocispec
+
+import (
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// allCapabilities returns the names of the kernel's capabilities, each at its
+// number.
+func allCapabilities() []string {
+	return []string{
+		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
+		"CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE",
+		"CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK",
+		"CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
+		"CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE",
+		"CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE",
+		"CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG",
+		"CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF",
+		"CAP_CHECKPOINT_RESTORE",
+	}
+}
+
+// defaultCapabilities is what a container has when nobody says anything.
+func defaultCapabilities() []string {
+	return []string{
+		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW",
+		"CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE",
+		"CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+	}
+}
+
+// CapabilityNames turns a bit mask of the kernel (CapBnd in /proc/PID/status) into
+// names; bits without a name are left out.
+func CapabilityNames(mask uint64) []string {
+	var names []string
+	for i, name := range allCapabilities() {
+		if mask&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// CapabilitySets are a container's capabilities, each set in the kernel's order.
+type CapabilitySets struct {
+	// Permitted is the bounding, the permitted and the effective set.
+	Permitted []string
+	// Ambient is the ambient and the inheritable set, a part of Permitted: what a
+	// program keeps that is not root's. Nothing is inheritable without it.
+	Ambient []string
+}
+
+// Capabilities computes the container's capabilities: the default set, ALL added or
+// dropped, then single ones added, then single ones dropped; at most what the host
+// has. An ambient one is added to every set, and one that is dropped is in none.
+func Capabilities(config *runtimeapi.ContainerConfig, host Host) (CapabilitySets, error) {
+	security := securityContext(config)
+	asked := security.GetCapabilities()
+	const field = "linux.security_context.capabilities."
+	add, err := capabilityNames(field+"add_capabilities", asked.GetAddCapabilities())
+	if err != nil {
+		return CapabilitySets{}, err
+	}
+	drop, err := capabilityNames(field+"drop_capabilities", asked.GetDropCapabilities())
+	if err != nil {
+		return CapabilitySets{}, err
+	}
+	ambient, err := capabilityNames(field+"add_ambient_capabilities", asked.GetAddAmbientCapabilities())
+	if err != nil {
+		return CapabilitySets{}, err
+	}
+	permitted := compose(defaultCapabilities(), slices.Concat(add, ambient), drop)
+	raised := compose(nil, ambient, drop)
+	if security.GetPrivileged() {
+		permitted, raised = compose(allCapabilities(), nil, nil), compose(nil, ambient, nil)
+	}
+	return CapabilitySets{Permitted: had(permitted, host), Ambient: had(raised, host)}, nil
+}
+
+// compose is base with ALL of add and of drop, then with the single names of both.
+func compose(base, add, drop []string) map[string]bool {
+	has := map[string]bool{}
+	set := func(names []string, value bool) {
+		for _, name := range names {
+			has[name] = value
+		}
+	}
+	set(base, true)
+	if slices.Contains(add, "ALL") {
+		set(allCapabilities(), true)
+	}
+	if slices.Contains(drop, "ALL") {
+		clear(has)
+	}
+	set(add, true)
+	set(drop, false)
+	return has
+}
+
+// had lists what of set the host has; never nil.
+func had(set map[string]bool, host Host) []string {
+	names := []string{}
+	for _, name := range allCapabilities() {
+		if set[name] && slices.Contains(host.Capabilities, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// maxCapabilityNames bounds a list of names: every bit that a kernel can have, and
+// ALL, twice.
+const maxCapabilityNames = 130
+
+// capabilityNames brings names as users write them ("net_admin") to the kernel's
+// form; ALL stays.
+func capabilityNames(field string, names []string) ([]string, error) {
+	if len(names) > maxCapabilityNames {
+		return nil, invalid(field, "%d names are more than the %d that there can be", len(names), maxCapabilityNames)
+	}
+	known := allCapabilities()
+	out := make([]string, 0, len(names))
+	for _, name := range names {
+		full := strings.ToUpper(name)
+		if full != "ALL" && !strings.HasPrefix(full, "CAP_") {
+			full = "CAP_" + full
+		}
+		if full != "ALL" && !slices.Contains(known, full) {
+			return nil, invalid(field, "unknown capability %q", name)
+		}
+		out = append(out, full)
+	}
+	return out, nil
+}

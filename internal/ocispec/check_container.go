@@ -1,0 +1,165 @@
+package ocispec
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// CheckContainer judges a container's request before anything is made for it; see
+// CheckSandbox.
+func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
+	if config == nil {
+		return invalid("config", "is missing")
+	}
+	if config.GetMetadata() == nil {
+		return invalid("metadata", "is missing")
+	}
+	return errors.Join(
+		checkName("metadata.name", config.GetMetadata().GetName(), true),
+		checkImage(config.GetImage()),
+		checkCommand(config),
+		checkEnvs(config.GetEnvs()),
+		checkMounts(config.GetMounts(), sandbox),
+		checkDevices(config),
+		checkMap("labels", config.GetLabels()),
+		checkMap("annotations", config.GetAnnotations()),
+		checkLogPath(config.GetLogPath()),
+		checkStopSignal(config.GetStopSignal()),
+		checkResources("linux.resources", config.GetLinux().GetResources()),
+		checkContainerSecurity(config, sandbox),
+		checkNoWindows(config.GetWindows() != nil),
+	)
+}
+
+func checkImage(image *runtimeapi.ImageSpec) error {
+	if image.GetImage() == "" {
+		return invalid("image.image", "is missing")
+	}
+	if handler := image.GetRuntimeHandler(); handler != "" {
+		return unsupported("image.runtime_handler", "unknown runtime handler %q", handler)
+	}
+	return nil
+}
+
+func checkCommand(config *runtimeapi.ContainerConfig) error {
+	for _, list := range []struct {
+		name   string
+		values []string
+	}{{"command", config.GetCommand()}, {"args", config.GetArgs()}} {
+		for i, value := range list.values {
+			if strings.ContainsRune(value, 0) {
+				return invalid(index(list.name, i, ""), "contains a NUL")
+			}
+		}
+	}
+	if dir := config.GetWorkingDir(); dir != "" && (!path.IsAbs(dir) || strings.ContainsRune(dir, 0)) {
+		return invalid("working_dir", "%q is not an absolute path", dir)
+	}
+	return nil
+}
+
+func checkEnvs(envs []*runtimeapi.KeyValue) error {
+	for i, kv := range envs {
+		if key := kv.GetKey(); key == "" || strings.Contains(key, "=") || hasControl(key) {
+			return invalid(index("envs", i, "key"), "%q is no name of a variable", key)
+		}
+		if strings.ContainsRune(string(kv.GetValue()), 0) {
+			return invalid(index("envs", i, "value"), "the value of %s contains a NUL", kv.GetKey())
+		}
+	}
+	return nil
+}
+
+func checkDevices(config *runtimeapi.ContainerConfig) error {
+	if n := len(config.GetDevices()); n > maxDevices {
+		return invalid("devices", "%d are more than %d", n, maxDevices)
+	}
+	for i, d := range config.GetDevices() {
+		if !path.IsAbs(d.GetHostPath()) || hasControl(d.GetHostPath()) {
+			return invalid(index("devices", i, "host_path"), "%q is not an absolute path", d.GetHostPath())
+		}
+		if to := d.GetContainerPath(); to != "" && (!path.IsAbs(to) || hasControl(to) || path.Clean(to) == "/") {
+			return invalid(index("devices", i, "container_path"), "%q is not an absolute path below /", to)
+		}
+		if !isAll(d.GetPermissions(), "rwm") {
+			return invalid(index("devices", i, "permissions"), "%q is not made of r, w and m", d.GetPermissions())
+		}
+	}
+	_, err := CDIDevices(config)
+	return err
+}
+
+// maxDevices bounds how many devices one container may ask for by path.
+const maxDevices = 1024
+
+// maxFileName is the kernel's limit (NAME_MAX).
+const maxFileName = 255
+
+func checkLogPath(logPath string) error {
+	if logPath == "" {
+		return nil
+	}
+	clean := path.Clean(logPath)
+	if path.IsAbs(logPath) || hasDotDot(logPath) || hasControl(logPath) || clean == "." || strings.HasSuffix(logPath, "/") {
+		return invalid("log_path", "%q is not the path of a file below the sandbox's log directory", logPath)
+	}
+	for name := range strings.SplitSeq(logPath, "/") {
+		if len(name) > maxFileName {
+			return invalid("log_path", "it has a name of more than %d bytes", maxFileName)
+		}
+	}
+	return nil
+}
+
+func checkStopSignal(signal runtimeapi.Signal) error {
+	if _, ok := runtimeapi.Signal_name[int32(signal)]; !ok {
+		return invalid("stop_signal", "unknown signal %d", signal)
+	}
+	return nil
+}
+
+func checkContainerSecurity(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
+	const field = "linux.security_context."
+	security := securityContext(config)
+	if security.GetPrivileged() && !sandboxSecurityContext(sandbox).GetPrivileged() {
+		return invalid(field+"privileged", "no privileged container allowed in sandbox")
+	}
+	_, err := Capabilities(config, Host{})
+	return errors.Join(
+		err,
+		checkUser(security),
+		checkGroups(security.GetSupplementalGroups(), security.GetSupplementalGroupsPolicy()),
+		checkNamespaces(security.GetNamespaceOptions(), false),
+		checkSharedUserNamespace(security.GetNamespaceOptions().GetUsernsOptions(), sandboxSecurityContext(sandbox).GetNamespaceOptions().GetUsernsOptions()),
+		checkSharedNamespaces(security.GetNamespaceOptions(), sandboxSecurityContext(sandbox).GetNamespaceOptions()),
+		checkSELinux(security.GetSelinuxOptions()),
+		checkSeccomp(security.GetSeccomp(), oldSeccomp(security)),
+		checkAppArmor(security.GetApparmor(), oldAppArmor(security)),
+		checkPaths(field+"masked_paths", security.GetMaskedPaths()),
+		checkPaths(field+"readonly_paths", security.GetReadonlyPaths()),
+	)
+}
+
+// Bounds of lists of paths: each is a mount, and no longer than the kernel takes.
+const (
+	maxPaths = 1024
+	maxPath  = 4096
+)
+
+func checkPaths(field string, paths []string) error {
+	if len(paths) > maxPaths {
+		return invalid(field, "%d are more than %d", len(paths), maxPaths)
+	}
+	for i, p := range paths {
+		if len(p) > maxPath {
+			return invalid(index(field, i, ""), "is longer than %d bytes", maxPath)
+		}
+		if !path.IsAbs(p) || hasControl(p) {
+			return invalid(index(field, i, ""), "%q is not an absolute path", p)
+		}
+	}
+	return nil
+}

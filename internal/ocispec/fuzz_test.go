@@ -1,0 +1,79 @@
+package ocispec
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// FuzzMessages: whatever bytes a client and an image send, a request becomes a spec
+// that can be written down and holds no NUL, or an error that blames the request.
+func FuzzMessages(f *testing.F) {
+	plain := plainInput()
+	sandbox, err := proto.Marshal(plain.SandboxConfig)
+	if err != nil {
+		f.Fatal(err)
+	}
+	container, err := proto.Marshal(plain.Config)
+	if err != nil {
+		f.Fatal(err)
+	}
+	image, err := json.Marshal(imagespec.Image{Config: plain.Image})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(sandbox, container, image)
+	f.Add([]byte{}, []byte{}, []byte(`{"config":{"Env":["=","a"],"User":"0:0","WorkingDir":"../..","Volumes":{"/../x":{}}}}`))
+	f.Fuzz(func(t *testing.T, sandbox, container, image []byte) {
+		in := plainInput()
+		in.SandboxConfig, in.Config = &runtimeapi.PodSandboxConfig{}, &runtimeapi.ContainerConfig{}
+		var img imagespec.Image
+		if proto.Unmarshal(sandbox, in.SandboxConfig) != nil || proto.Unmarshal(container, in.Config) != nil ||
+			json.Unmarshal(image, &img) != nil {
+			return
+		}
+		in.Image = img.Config
+		for _, m := range in.Config.GetMounts() {
+			in.Sources[m.GetHostPath()] = Source{Path: m.GetHostPath()}
+		}
+		err := errors.Join(CheckSandbox(in.SandboxConfig), CheckContainer(in.Config, in.SandboxConfig))
+		if err == nil {
+			in.User, err = ResolveUser(in.Config, in.Image, []byte(testPasswd), []byte(testGroup))
+		}
+		if err != nil {
+			blames(t, err)
+			return
+		}
+		spec, err := Container(in)
+		if err != nil {
+			blames(t, err)
+			return
+		}
+		data, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatalf("the spec cannot be written: %v", err)
+		}
+		if strings.Contains(string(data), `\u0000`) {
+			t.Errorf("the spec holds a NUL: %s", data)
+		}
+		for _, m := range spec.Mounts {
+			if hasDotDot(m.Destination) {
+				t.Errorf("a mount leads to %q", m.Destination)
+			}
+		}
+	})
+}
+
+func blames(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, errs.Invalid) && !errors.Is(err, errs.Unsupported) {
+		t.Errorf("%v blames nobody", err)
+	}
+}

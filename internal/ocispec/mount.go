@@ -1,0 +1,181 @@
+package ocispec
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// mountsOf lists the mounts in the order in which they are made, and the
+// propagation that the container's root needs for them ("" for the runtime's
+// default).
+func mountsOf(in Input) (mounts []specs.Mount, rootPropagation string, err error) {
+	binds := deviceMounts(in)
+	for i, m := range in.Config.GetMounts() {
+		if m.GetImage() != nil {
+			volume, err := in.imageMount(i, m)
+			if err != nil {
+				return nil, "", err
+			}
+			binds = append(binds, volume)
+			continue
+		}
+		requested, propagation, err := in.hostMount(i, m)
+		if err != nil {
+			return nil, "", err
+		}
+		if propagation == "rshared" || propagation == "rslave" && rootPropagation == "" {
+			rootPropagation = propagation
+		}
+		binds = append(binds, requested)
+	}
+	binds = append(binds, sandboxFiles(in, binds)...)
+	// A mount comes after those that it lies below.
+	slices.SortStableFunc(binds, func(a, b specs.Mount) int {
+		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
+	})
+	for _, m := range in.systemMounts() {
+		if !covered(m.Destination, binds) {
+			mounts = append(mounts, m)
+		}
+	}
+	return append(mounts, binds...), rootPropagation, nil
+}
+
+// hostMount is the i-th mount that the request asks for, and its propagation.
+func (in Input) hostMount(i int, m *runtimeapi.Mount) (specs.Mount, string, error) {
+	source, ok := in.Sources[m.GetHostPath()]
+	if !ok {
+		return specs.Mount{}, "", invalid(index("mounts", i, "host_path"), "%q was not looked up", m.GetHostPath())
+	}
+	propagation, err := propagationOf(index("mounts", i, "propagation"), m, source)
+	if err != nil {
+		return specs.Mount{}, "", err
+	}
+	mount := bind(source.Path, path.Clean(m.GetContainerPath()), propagation, m.GetReadonly())
+	if m.GetRecursiveReadOnly() {
+		if !in.Host.RecursiveReadOnly {
+			return specs.Mount{}, "", unsupported(index("mounts", i, "recursive_read_only"), "RROUnsupported: the kernel cannot make mounts read-only with all below them")
+		}
+		mount.Options = append(mount.Options, "rro")
+	}
+	idmap, uids, gids := in.UserNamespace.mappings(m)
+	if idmap != "" {
+		mount.Options = append(mount.Options, idmap)
+		mount.UIDMappings, mount.GIDMappings = uids, gids
+	}
+	mount.Options = append(mount.Options, m.GetMountOptions()...)
+	return mount, propagation, nil
+}
+
+// imageMount is the i-th mount, which is of an image: its mapping, if any, is done.
+func (in Input) imageMount(i int, m *runtimeapi.Mount) (specs.Mount, error) {
+	source, ok := in.Volumes[i]
+	if !ok {
+		return specs.Mount{}, invalid(index("mounts", i, "image"), "%q was not looked up", m.GetImage().GetImage())
+	}
+	mount := bind(source, path.Clean(m.GetContainerPath()), "rprivate", true)
+	mount.Options = append(mount.Options, m.GetMountOptions()...)
+	return mount, nil
+}
+
+// deviceMounts are the nodes that the container sees at another place than the
+// host, in a user namespace, where none can be made: the runtime binds those that
+// have the same place.
+func deviceMounts(in Input) []specs.Mount {
+	var mounts []specs.Mount
+	for _, d := range in.Devices {
+		if in.UserNamespace != nil && d.moved() {
+			mounts = append(mounts, specs.Mount{
+				Destination: d.Path, Type: "bind", Source: d.Source, Options: []string{"bind", "rprivate"},
+			})
+		}
+	}
+	return mounts
+}
+
+// systemMounts are what every container has. /dev/shm is not among them: it is the
+// sandbox's.
+func (in Input) systemMounts() []specs.Mount {
+	access := "ro"
+	if securityContext(in.Config).GetPrivileged() {
+		access = "rw"
+	}
+	sys := specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", access}}
+	if in.UserNamespace != nil && in.Namespaces.Net == "" {
+		// A sysfs shows a network, which must be the user namespace's own.
+		sys = specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys", Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", "ro"}}
+		if in.Host.RecursiveReadOnly {
+			sys.Options = append(sys.Options, "rro")
+		}
+	}
+	return []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		sys,
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", access}},
+	}
+}
+
+// covered tells whether one of binds is mounted at destination or above it.
+func covered(destination string, binds []specs.Mount) bool {
+	return slices.ContainsFunc(binds, func(b specs.Mount) bool {
+		return destination == b.Destination || strings.HasPrefix(destination, b.Destination+"/")
+	})
+}
+
+// sandboxFiles are the mounts that the sandbox gives where the request gives none.
+func sandboxFiles(in Input, requested []specs.Mount) []specs.Mount {
+	readonly := securityContext(in.Config).GetReadonlyRootfs()
+	var mounts []specs.Mount
+	for _, file := range []struct {
+		source, destination string
+		readonly            bool
+	}{
+		{in.Files.Hostname, "/etc/hostname", readonly},
+		{in.Files.Hosts, "/etc/hosts", readonly},
+		{in.Files.ResolvConf, "/etc/resolv.conf", readonly},
+		{in.Files.Shm, "/dev/shm", false},
+	} {
+		if file.source == "" || covered(file.destination, requested) {
+			continue
+		}
+		mounts = append(mounts, bind(file.source, file.destination, "rprivate", file.readonly))
+	}
+	return mounts
+}
+
+func bind(source, destination, propagation string, readonly bool) specs.Mount {
+	access := "rw"
+	if readonly {
+		access = "ro"
+	}
+	return specs.Mount{
+		Destination: destination, Type: "bind", Source: source,
+		Options: []string{"rbind", propagation, access},
+	}
+}
+
+func propagationOf(field string, m *runtimeapi.Mount, source Source) (string, error) {
+	switch m.GetPropagation() {
+	case runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+		return "rprivate", nil
+	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		if !source.Shared {
+			return "", invalid(field, "path %q is mounted on the host but it is not a shared mount", m.GetHostPath())
+		}
+		return "rshared", nil
+	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+		if !source.Shared && !source.Slave {
+			return "", invalid(field, "path %q is mounted on the host but it is not a shared or slave mount", m.GetHostPath())
+		}
+		return "rslave", nil
+	default:
+		return "", invalid(field, "unknown propagation %d", m.GetPropagation())
+	}
+}

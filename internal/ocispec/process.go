@@ -1,0 +1,162 @@
+package ocispec
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	defaultTerm = "TERM=xterm"
+)
+
+func processOf(in Input) (*specs.Process, error) {
+	args, err := argsOf(in)
+	if err != nil {
+		return nil, err
+	}
+	caps, err := Capabilities(in.Config, in.Host)
+	if err != nil {
+		return nil, err
+	}
+	security := securityContext(in.Config)
+	oomScoreAdj := int(in.Config.GetLinux().GetResources().GetOomScoreAdj())
+	return &specs.Process{
+		Terminal: in.Config.GetTty(),
+		User: specs.User{
+			UID: in.User.UID, GID: in.User.GID, AdditionalGids: in.User.Groups,
+		},
+		Args: args,
+		Env:  envOf(in),
+		Cwd:  cwdOf(in),
+		Capabilities: &specs.LinuxCapabilities{
+			Bounding: caps.Permitted, Effective: caps.Permitted, Permitted: caps.Permitted,
+			Inheritable: caps.Ambient, Ambient: caps.Ambient,
+		},
+		ApparmorProfile: in.AppArmor,
+		SelinuxLabel:    in.ProcessLabel,
+		NoNewPrivileges: security.GetNoNewPrivs(),
+		// Always said: the supervisor's own score must not be inherited.
+		OOMScoreAdj: &oomScoreAdj,
+	}, nil
+}
+
+// argsOf merges the request's command and args with the image's entrypoint and
+// cmd: a command hides both of the image's, args alone hide only its cmd.
+func argsOf(in Input) ([]string, error) {
+	command, args := in.Config.GetCommand(), in.Config.GetArgs()
+	if len(command) == 0 {
+		command = in.Image.Entrypoint
+		if len(args) == 0 {
+			args = in.Image.Cmd
+		}
+	}
+	all := slices.Concat(command, args)
+	if len(all) == 0 || all[0] == "" {
+		return nil, invalid("command", "no command specified, neither in the request nor in the image")
+	}
+	return all, nil
+}
+
+// envOf lists the environment: ours, then the image's, then the request's. The
+// last value of a name wins and stands where the name stood first.
+func envOf(in Input) []string {
+	env := newEnvironment()
+	env.add(defaultPath)
+	if in.Config.GetTty() {
+		env.add(defaultTerm)
+	}
+	env.add("HOSTNAME=" + in.Hostname)
+	for _, entry := range in.Image.Env {
+		// What an image cannot mean is dropped, as docker does: it must not
+		// make the image unusable.
+		if i := strings.IndexByte(entry, '='); i > 0 && !strings.ContainsRune(entry, 0) {
+			env.add(entry)
+		}
+	}
+	for _, kv := range in.Config.GetEnvs() {
+		env.add(kv.GetKey() + "=" + string(kv.GetValue()))
+	}
+	// Without HOME the runtime would read the image's passwd file, unbounded.
+	if !env.has("HOME") {
+		home := in.User.Home
+		if home == "" {
+			home = "/"
+		}
+		env.add("HOME=" + home)
+	}
+	return env.entries
+}
+
+type environment struct {
+	entries []string
+	at      map[string]int
+}
+
+func newEnvironment() *environment { return &environment{at: map[string]int{}} }
+
+func (e *environment) has(name string) bool {
+	_, ok := e.at[name]
+	return ok
+}
+
+func (e *environment) add(entry string) {
+	name, _, _ := strings.Cut(entry, "=")
+	if i, ok := e.at[name]; ok {
+		e.entries[i] = entry
+		return
+	}
+	e.at[name] = len(e.entries)
+	e.entries = append(e.entries, entry)
+}
+
+func cwdOf(in Input) string {
+	if dir := in.Config.GetWorkingDir(); dir != "" {
+		return path.Clean(dir)
+	}
+	// An image may name it relative to its root.
+	return path.Join("/", in.Image.WorkingDir)
+}
+
+// ExecProcess turns a container's process into one that runs command beside it.
+func ExecProcess(container *specs.Process, command []string, tty bool) *specs.Process {
+	process := *container
+	process.Args = command
+	process.Terminal = tty
+	process.ConsoleSize = nil
+	process.Env = slices.Clone(container.Env)
+	hasTerm := slices.ContainsFunc(process.Env, func(e string) bool { return strings.HasPrefix(e, "TERM=") })
+	if tty && !hasTerm {
+		process.Env = append(process.Env, defaultTerm)
+	}
+	return &process
+}
+
+func annotationsOf(in Input) map[string]string {
+	pod := in.SandboxConfig.GetMetadata()
+	return map[string]string{
+		"io.kubernetes.cri.container-type":        "container",
+		"io.kubernetes.cri.sandbox-id":            in.SandboxID,
+		"io.kubernetes.cri.sandbox-name":          pod.GetName(),
+		"io.kubernetes.cri.sandbox-namespace":     pod.GetNamespace(),
+		"io.kubernetes.cri.sandbox-uid":           pod.GetUid(),
+		"io.kubernetes.cri.sandbox-log-directory": in.SandboxConfig.GetLogDirectory(),
+		"io.kubernetes.cri.container-name":        in.Config.GetMetadata().GetName(),
+		"io.kubernetes.cri.image-name":            imageName(in.Config),
+	}
+}
+
+// imageName prefers what the user wrote: the kubelet replaces the image by its id.
+func imageName(config *runtimeapi.ContainerConfig) string {
+	if name := config.GetImage().GetUserSpecifiedImage(); name != "" {
+		return name
+	}
+	return config.GetImage().GetImage()
+}
+
+func fileMode(bits uint32) fs.FileMode { return fs.FileMode(bits) & fs.ModePerm }

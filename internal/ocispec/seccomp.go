@@ -1,0 +1,78 @@
+package ocispec
+
+import (
+	"path"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// SeccompProfile is which filter a container asks for.
+type SeccompProfile struct {
+	// Default is the runtime's own profile.
+	Default bool
+	// Path is a profile on the node, "" for none.
+	Path string
+}
+
+// SeccompOf tells which filter the request asks for; the zero value is none. No
+// profile at all means none, as the CRI says.
+func SeccompOf(config *runtimeapi.ContainerConfig) (SeccompProfile, error) {
+	security := securityContext(config)
+	if err := checkSeccomp(security.GetSeccomp(), oldSeccomp(security)); err != nil {
+		return SeccompProfile{}, err
+	}
+	if security.GetPrivileged() {
+		return SeccompProfile{}, nil
+	}
+	if profile := security.GetSeccomp(); profile != nil {
+		switch profile.GetProfileType() {
+		case runtimeapi.SecurityProfile_RuntimeDefault:
+			return SeccompProfile{Default: true}, nil
+		case runtimeapi.SecurityProfile_Localhost:
+			return SeccompProfile{Path: profile.GetLocalhostRef()}, nil
+		}
+		return SeccompProfile{}, nil
+	}
+	switch old := oldSeccomp(security); old {
+	case "", "unconfined":
+		return SeccompProfile{}, nil
+	case "runtime/default", "docker/default":
+		return SeccompProfile{Default: true}, nil
+	default:
+		return SeccompProfile{Path: strings.TrimPrefix(old, "localhost/")}, nil
+	}
+}
+
+// oldSeccomp is the field that older clients use; a profile hides it.
+func oldSeccomp(security interface{ GetSeccompProfilePath() string }) string {
+	return security.GetSeccompProfilePath()
+}
+
+// checkSeccomp judges the profile and, where there is none, its deprecated form.
+func checkSeccomp(profile *runtimeapi.SecurityProfile, old string) error {
+	const field = "linux.security_context.seccomp"
+	if profile == nil {
+		switch local, isLocal := strings.CutPrefix(old, "localhost/"); {
+		case old == "", old == "unconfined", old == "runtime/default", old == "docker/default":
+			return nil
+		case isLocal && path.IsAbs(local) && !hasControl(local):
+			return nil
+		}
+		return invalid("linux.security_context.seccomp_profile_path", "unknown profile %q", old)
+	}
+	ref := profile.GetLocalhostRef()
+	switch profile.GetProfileType() {
+	case runtimeapi.SecurityProfile_Unconfined, runtimeapi.SecurityProfile_RuntimeDefault:
+		if ref != "" {
+			return invalid(field+".localhost_ref", "%q is set, but the profile type is %s", ref, profile.GetProfileType())
+		}
+	case runtimeapi.SecurityProfile_Localhost:
+		if !path.IsAbs(ref) || hasControl(ref) {
+			return invalid(field+".localhost_ref", "%q is not an absolute path", ref)
+		}
+	default:
+		return invalid(field+".profile_type", "unknown type %d", profile.GetProfileType())
+	}
+	return nil
+}

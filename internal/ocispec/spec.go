@@ -1,0 +1,216 @@
+// Package ocispec computes the OCI runtime spec of a container from what the
+// kubelet asked for, what the image says, and what the host was found to be.
+//
+// It is pure: it opens no file, asks no kernel and reads no clock, so the same
+// Input always gives the same spec. What must be looked up (users, mount sources,
+// device nodes, seccomp profiles) is looked up by package engine/native and comes
+// in as data.
+package ocispec
+
+import (
+	"fmt"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Input is everything that a container's spec depends on.
+type Input struct {
+	// ID and SandboxID are the container's and its sandbox's.
+	ID, SandboxID string
+	// Config and SandboxConfig are the requests; CheckContainer has passed them.
+	Config        *runtimeapi.ContainerConfig
+	SandboxConfig *runtimeapi.PodSandboxConfig
+	// Image is the image's own idea of how to run it.
+	Image imagespec.ImageConfig
+	// Rootfs is where the container's root filesystem is mounted.
+	Rootfs string
+	// Hostname is what the container sees as its host's name.
+	Hostname string
+	// CgroupsPath is linux.cgroupsPath, as the cgroup driver takes it.
+	CgroupsPath string
+	// Namespaces are the sandbox's.
+	Namespaces Namespaces
+	// UserNamespace is how Namespaces.User maps ids, nil for the host's.
+	UserNamespace *UserNamespace
+	// Files are the sandbox's files that are mounted where the request mounts
+	// nothing.
+	Files Files
+	// User is the request's user, resolved in the image (ResolveUser).
+	User User
+	// Sources tells of each mount source in Config, by its host path.
+	Sources map[string]Source
+	// Volumes are the directories of the images in Config's mounts, by the mount's
+	// index.
+	Volumes map[int]string
+	// Devices are the nodes that Config asks for, directories already walked, or
+	// every node of the host for a privileged container.
+	Devices []Device
+	// AllDevices lets the container use every device, not only those that it has
+	// nodes of.
+	AllDevices bool
+	// Seccomp is the filter that SeccompOf asks for, nil for none.
+	Seccomp *specs.LinuxSeccomp
+	// AppArmor is the profile that AppArmorOf asks for, loaded, "" for none.
+	AppArmor string
+	// ProcessLabel and MountLabel are the SELinux labels of the process and of the
+	// files that it may use, "" for none.
+	ProcessLabel, MountLabel string
+	// Host is what the host can do.
+	Host Host
+}
+
+// Namespaces are paths of pinned namespaces, "" where the host's is used (or, for
+// PID, where the sandbox shares none).
+type Namespaces struct {
+	User, Net, IPC, UTS, PID string
+	// Target is the PID namespace of the target container (NamespaceMode
+	// TARGET), "" for none.
+	Target string
+}
+
+// Files are paths on the host.
+type Files struct {
+	Hosts, Hostname, ResolvConf string
+	// Shm is the sandbox's directory for /dev/shm.
+	Shm string
+}
+
+// Source is what a mount source was found to be.
+type Source struct {
+	// Path is the source with its symbolic links resolved.
+	Path string
+	// Shared and Slave tell the propagation of the mount that the source is on.
+	Shared, Slave bool
+}
+
+// Device is one device node.
+type Device struct {
+	// Path is where it appears in the container, Source where it is on the host.
+	Path, Source string
+	// Type is "c" or "b".
+	Type         string
+	Major, Minor int64
+	// Mode is the node's permission bits.
+	Mode     uint32
+	UID, GID uint32
+	// Access is made of the letters r, w and m.
+	Access string
+}
+
+// Host is what the host can do.
+type Host struct {
+	// CgroupV2 is true on a unified hierarchy.
+	CgroupV2 bool
+	// Hugetlb is true when the hugetlb controller can be used.
+	Hugetlb bool
+	// SwapLimit is true when swap can be limited.
+	SwapLimit bool
+	// Seccomp is true when the kernel can filter system calls.
+	Seccomp bool
+	// RecursiveReadOnly is true when a mount can be made read-only with all below.
+	RecursiveReadOnly bool
+	// Capabilities are those that a container can get at most, as CAP_ names.
+	Capabilities []string
+}
+
+// Container computes the spec. Its errors have kind Invalid or Unsupported and
+// name the field.
+func Container(in Input) (*specs.Spec, error) {
+	if err := in.UserNamespace.checkMapped(in.User); err != nil {
+		return nil, err
+	}
+	process, err := processOf(in)
+	if err != nil {
+		return nil, err
+	}
+	mounts, rootPropagation, err := mountsOf(in)
+	if err != nil {
+		return nil, err
+	}
+	linux, err := linuxOf(in)
+	if err != nil {
+		return nil, err
+	}
+	linux.RootfsPropagation = rootPropagation
+	return &specs.Spec{
+		Version:     specs.Version,
+		Process:     process,
+		Root:        &specs.Root{Path: in.Rootfs, Readonly: securityContext(in.Config).GetReadonlyRootfs()},
+		Mounts:      mounts,
+		Annotations: annotationsOf(in),
+		Linux:       linux,
+	}, nil
+}
+
+func linuxOf(in Input) (*specs.Linux, error) {
+	security := securityContext(in.Config)
+	namespaces, err := namespacesOf(in)
+	if err != nil {
+		return nil, err
+	}
+	resources, err := Resources(in.Config.GetLinux().GetResources(), in.Host)
+	if err != nil {
+		return nil, err
+	}
+	linux := &specs.Linux{
+		CgroupsPath: in.CgroupsPath,
+		Namespaces:  namespaces,
+		Resources:   resources,
+		Seccomp:     in.Seccomp,
+		MountLabel:  in.MountLabel,
+	}
+	linux.Devices, linux.Resources.Devices = devicesOf(in)
+	if !security.GetPrivileged() {
+		linux.MaskedPaths = security.GetMaskedPaths()
+		linux.ReadonlyPaths = security.GetReadonlyPaths()
+	}
+	return linux, nil
+}
+
+func (d Device) moved() bool { return d.Source != "" && d.Source != d.Path }
+
+// devicesOf returns the nodes to make and the device cgroup's rules. The runtime
+// adds the nodes that every container has (null, zero, tty, ...) by itself.
+func devicesOf(in Input) ([]specs.LinuxDevice, []specs.LinuxDeviceCgroup) {
+	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
+	if in.AllDevices {
+		rules[0].Allow = true
+	}
+	var nodes []specs.LinuxDevice
+	for _, d := range in.Devices {
+		mode := fileMode(d.Mode)
+		if in.UserNamespace == nil || !d.moved() { // else it is mounted
+			nodes = append(nodes, specs.LinuxDevice{
+				Path: d.Path, Type: d.Type, Major: d.Major, Minor: d.Minor,
+				FileMode: &mode, UID: &d.UID, GID: &d.GID,
+			})
+		}
+		if !in.AllDevices {
+			rules = append(rules, specs.LinuxDeviceCgroup{
+				Allow: true, Type: d.Type, Major: &d.Major, Minor: &d.Minor, Access: d.Access,
+			})
+		}
+	}
+	return nodes, rules
+}
+
+func securityContext(config *runtimeapi.ContainerConfig) *runtimeapi.LinuxContainerSecurityContext {
+	return config.GetLinux().GetSecurityContext()
+}
+
+func sandboxSecurityContext(config *runtimeapi.PodSandboxConfig) *runtimeapi.LinuxSandboxSecurityContext {
+	return config.GetLinux().GetSecurityContext()
+}
+
+// invalid and unsupported begin with the field's name as the request spells it.
+func invalid(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errs.Invalid)
+}
+
+func unsupported(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errs.Unsupported)
+}

@@ -1,0 +1,316 @@
+package ocispec
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestArgs(t *testing.T) {
+	image := imagespec.ImageConfig{Entrypoint: []string{"e"}, Cmd: []string{"c"}}
+	for _, c := range []struct {
+		command, args []string
+		image         imagespec.ImageConfig
+		want          string
+	}{
+		{nil, nil, image, "e c"},
+		{nil, []string{"a"}, image, "e a"},
+		{[]string{"x"}, nil, image, "x"},
+		{[]string{"x"}, []string{"a"}, image, "x a"},
+		{nil, []string{"a"}, imagespec.ImageConfig{Cmd: []string{"c"}}, "a"},
+		{nil, nil, imagespec.ImageConfig{Cmd: []string{"c"}}, "c"},
+	} {
+		got, err := argsOf(Input{Config: &runtimeapi.ContainerConfig{Command: c.command, Args: c.args}, Image: c.image})
+		if err != nil || strings.Join(got, " ") != c.want {
+			t.Errorf("command %q, args %q: %q, %v; want %q", c.command, c.args, got, err, c.want)
+		}
+	}
+	for _, config := range []*runtimeapi.ContainerConfig{{}, {Command: []string{""}}} {
+		if _, err := argsOf(Input{Config: config}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "no command specified") {
+			t.Errorf("nothing to run: %v", err)
+		}
+	}
+}
+
+func TestEnvOrderAndOverrides(t *testing.T) {
+	got := envOf(Input{
+		Hostname: "h",
+		User:     User{Home: "/home/u"},
+		Image:    imagespec.ImageConfig{Env: []string{"A=1", "=x", "nothing", "B=2", "A=3", "NUL=a\x00"}},
+		Config: &runtimeapi.ContainerConfig{Envs: []*runtimeapi.KeyValue{
+			{Key: "B", Value: []byte("4")}, {Key: "C", Value: []byte("a=b\nc")}, {Key: "HOSTNAME", Value: nil}, {Key: "RAW", Value: []byte{0xff}},
+		}},
+	})
+	want := []string{defaultPath, "HOSTNAME=", "A=3", "B=4", "C=a=b\nc", "RAW=\xff", "HOME=/home/u"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	all := Host{Capabilities: allCapabilities()}
+	weak := Host{Capabilities: []string{"CAP_CHOWN", "CAP_NET_ADMIN"}}
+	config := func(add, drop []string, privileged bool) *runtimeapi.ContainerConfig {
+		return &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			Privileged:   privileged,
+			Capabilities: &runtimeapi.Capability{AddCapabilities: add, DropCapabilities: drop},
+		}}}
+	}
+	sorted := func(names ...string) []string {
+		return slices.SortedFunc(slices.Values(names), func(a, b string) int {
+			return slices.Index(allCapabilities(), a) - slices.Index(allCapabilities(), b)
+		})
+	}
+	for _, c := range []struct {
+		name      string
+		add, drop []string
+		priv      bool
+		host      Host
+		want      []string
+	}{
+		{"default", nil, nil, false, all, sorted(defaultCapabilities()...)},
+		{"drop all, add one", []string{"chown"}, []string{"ALL"}, false, all, []string{"CAP_CHOWN"}},
+		{"add all", []string{"ALL"}, nil, false, all, allCapabilities()},
+		{"add all, drop one", []string{"all"}, []string{"CHOWN"}, false, all, allCapabilities()[1:]},
+		{"add and drop the same", []string{"SYS_TIME"}, []string{"SYS_TIME"}, false, all, sorted(defaultCapabilities()...)},
+		{"the host has few", []string{"ALL"}, nil, false, weak, []string{"CAP_CHOWN", "CAP_NET_ADMIN"}},
+		{"privileged", nil, []string{"ALL"}, true, weak, []string{"CAP_CHOWN", "CAP_NET_ADMIN"}},
+		{"all and nothing", []string{"ALL"}, []string{"ALL"}, false, all, []string{}},
+	} {
+		got, err := Capabilities(config(c.add, c.drop, c.priv), c.host)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if diff := cmp.Diff(CapabilitySets{Permitted: c.want, Ambient: []string{}}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+	if got := CapabilityNames(1<<0 | 1<<40 | 1<<63); !slices.Equal(got, []string{"CAP_CHOWN", "CAP_CHECKPOINT_RESTORE"}) {
+		t.Errorf("names of a mask: %v", got)
+	}
+}
+
+func TestAmbientCapabilities(t *testing.T) {
+	for name, c := range map[string]struct {
+		ambient, drop     []string
+		privileged        bool
+		permitted, raised []string
+	}{
+		"added to every set":         {[]string{"net_admin"}, []string{"ALL"}, false, []string{"CAP_NET_ADMIN"}, []string{"CAP_NET_ADMIN"}},
+		"one that is dropped":        {[]string{"CHOWN", "KILL"}, []string{"ALL", "CHOWN"}, false, []string{"CAP_KILL"}, []string{"CAP_KILL"}},
+		"what the host lacks":        {[]string{"BPF", "CHOWN"}, []string{"ALL"}, false, []string{"CAP_CHOWN"}, []string{"CAP_CHOWN"}},
+		"privileged, none by itself": {nil, nil, true, []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN"}, []string{}},
+		"privileged":                 {[]string{"CHOWN"}, nil, true, []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN"}, []string{"CAP_CHOWN"}},
+		"all":                        {[]string{"all"}, nil, false, []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN"}, []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN"}},
+	} {
+		got, err := Capabilities(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			Privileged:   c.privileged,
+			Capabilities: &runtimeapi.Capability{AddAmbientCapabilities: c.ambient, DropCapabilities: c.drop},
+		}}}, Host{Capabilities: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN"}})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(CapabilitySets{c.permitted, c.raised}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestResourcesByHost(t *testing.T) {
+	v1, v2 := Host{}, Host{CgroupV2: true, Hugetlb: true, SwapLimit: true}
+	for _, c := range []struct {
+		name string
+		res  *runtimeapi.LinuxContainerResources
+		host Host
+		kind error
+	}{
+		{"unified on v1", &runtimeapi.LinuxContainerResources{Unified: map[string]string{"memory.max": "1"}}, v1, errs.Unsupported},
+		{"group kill on v1", &runtimeapi.LinuxContainerResources{Unified: map[string]string{"memory.oom.group": "1"}}, v1, nil},
+		{"pages without controller", &runtimeapi.LinuxContainerResources{HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 1}}}, v1, errs.Unsupported},
+		{"pages", &runtimeapi.LinuxContainerResources{HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 1}}}, v2, nil},
+		{"nil", nil, v1, nil},
+	} {
+		res, err := Resources(c.res, c.host)
+		if !errors.Is(err, c.kind) || c.kind == nil && (err != nil || res == nil) {
+			t.Errorf("%s: %v, %v; want kind %v", c.name, res, err, c.kind)
+		}
+	}
+	res, err := Resources(&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5, MemorySwapLimitInBytes: 9}, v2)
+	if err != nil || *res.Memory.Limit != 5 || *res.Memory.Swap != 9 {
+		t.Errorf("memory and swap: %+v, %v", res, err)
+	}
+}
+
+func TestSeccompOf(t *testing.T) {
+	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) *runtimeapi.LinuxContainerSecurityContext {
+		return &runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}}
+	}
+	old := func(path string) *runtimeapi.LinuxContainerSecurityContext {
+		return &runtimeapi.LinuxContainerSecurityContext{SeccompProfilePath: path} //nolint:staticcheck // deprecated, still sent
+	}
+	privileged := profile(runtimeapi.SecurityProfile_RuntimeDefault, "")
+	privileged.Privileged = true
+	for _, c := range []struct {
+		security *runtimeapi.LinuxContainerSecurityContext
+		want     SeccompProfile
+	}{
+		{nil, SeccompProfile{}},
+		{profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), SeccompProfile{Default: true}},
+		{profile(runtimeapi.SecurityProfile_Unconfined, ""), SeccompProfile{}},
+		{profile(runtimeapi.SecurityProfile_Localhost, "/p.json"), SeccompProfile{Path: "/p.json"}},
+		{old("runtime/default"), SeccompProfile{Default: true}},
+		{old("unconfined"), SeccompProfile{}},
+		{old("localhost//p.json"), SeccompProfile{Path: "/p.json"}},
+		{privileged, SeccompProfile{}},
+	} {
+		got, err := SeccompOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}})
+		if err != nil || got != c.want {
+			t.Errorf("%v: %+v, %v; want %+v", c.security, got, err, c.want)
+		}
+	}
+}
+
+func TestPIDModes(t *testing.T) {
+	with := func(container, sandbox runtimeapi.NamespaceMode, paths Namespaces) (*specs.LinuxNamespace, error) {
+		in := plainInput()
+		in.Config.Linux.SecurityContext.NamespaceOptions.Pid = container
+		in.SandboxConfig.Linux.SecurityContext.NamespaceOptions.Pid = sandbox
+		in.Namespaces = paths
+		list, err := namespacesOf(in)
+		for _, ns := range list {
+			if ns.Type == specs.PIDNamespace {
+				return &ns, err
+			}
+		}
+		return nil, err
+	}
+	const (
+		pod, own, node, target = runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_NODE, runtimeapi.NamespaceMode_TARGET
+	)
+	if ns, err := with(own, own, Namespaces{}); err != nil || ns == nil || ns.Path != "" {
+		t.Errorf("its own: %v, %v", ns, err)
+	}
+	if ns, err := with(pod, pod, Namespaces{PID: "/p"}); err != nil || ns == nil || ns.Path != "/p" {
+		t.Errorf("the pod's: %v, %v", ns, err)
+	}
+	if ns, err := with(node, node, Namespaces{}); err != nil || ns != nil {
+		t.Errorf("the host's: %v, %v", ns, err)
+	}
+	if ns, err := with(pod, node, Namespaces{}); err != nil || ns != nil {
+		t.Errorf("the pod's, which is the host's: %v, %v", ns, err)
+	}
+	if ns, err := with(target, own, Namespaces{Target: "/proc/9/ns/pid"}); err != nil || ns == nil || ns.Path != "/proc/9/ns/pid" {
+		t.Errorf("another container's: %v, %v", ns, err)
+	}
+	if _, err := with(target, own, Namespaces{}); !errors.Is(err, errs.Invalid) {
+		t.Errorf("another container's that is not there: %v", err)
+	}
+	if _, err := with(pod, own, Namespaces{}); !errors.Is(err, errs.Invalid) {
+		t.Errorf("the pod's, which has none: %v", err)
+	}
+}
+
+func TestPropagationNeedsItsSource(t *testing.T) {
+	for _, c := range []struct {
+		propagation runtimeapi.MountPropagation
+		source      Source
+		ok          bool
+	}{
+		{runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, Source{Slave: true}, false},
+		{runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, Source{Shared: true}, true},
+		{runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, Source{}, false},
+		{runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, Source{Slave: true}, true},
+		{runtimeapi.MountPropagation_PROPAGATION_PRIVATE, Source{}, true},
+	} {
+		_, err := propagationOf("mounts[0].propagation", &runtimeapi.Mount{Propagation: c.propagation}, c.source)
+		if (err == nil) != c.ok || err != nil && !errors.Is(err, errs.Invalid) {
+			t.Errorf("%s of %+v: %v", c.propagation, c.source, err)
+		}
+	}
+}
+
+func TestAppArmorOf(t *testing.T) {
+	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) *runtimeapi.LinuxContainerSecurityContext {
+		return &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}, ApparmorProfile: "hidden"} //nolint:staticcheck // deprecated, still sent
+	}
+	old := func(name string) *runtimeapi.LinuxContainerSecurityContext {
+		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: name} //nolint:staticcheck // deprecated, still sent
+	}
+	for _, c := range []struct {
+		security *runtimeapi.LinuxContainerSecurityContext
+		want     AppArmorProfile
+	}{
+		{nil, AppArmorProfile{Default: true}},
+		{&runtimeapi.LinuxContainerSecurityContext{Privileged: true}, AppArmorProfile{}},
+		{profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), AppArmorProfile{Default: true, Demanded: true}},
+		{profile(runtimeapi.SecurityProfile_Unconfined, ""), AppArmorProfile{}},
+		{profile(runtimeapi.SecurityProfile_Localhost, "web (x)"), AppArmorProfile{Name: "web (x)", Demanded: true}},
+		{profile(runtimeapi.SecurityProfile_Localhost, "localhost/web"), AppArmorProfile{Name: "web", Demanded: true}},
+		{old("runtime/default"), AppArmorProfile{Default: true, Demanded: true}},
+		{old("unconfined"), AppArmorProfile{}},
+		{old("localhost/web"), AppArmorProfile{Name: "web", Demanded: true}},
+	} {
+		got, err := AppArmorOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}})
+		if err != nil || got != c.want {
+			t.Errorf("%v: %+v, %v; want %+v", c.security, got, err, c.want)
+		}
+	}
+	in := plainInput()
+	in.AppArmor = "web"
+	if spec, err := Container(in); err != nil || spec.Process.ApparmorProfile != "web" {
+		t.Errorf("spec %+v, %v", spec, err)
+	}
+}
+
+func TestExecProcess(t *testing.T) {
+	own := &specs.Process{Args: []string{"a"}, Env: []string{"A=1"}, Cwd: "/x", User: specs.User{UID: 7}, NoNewPrivileges: true}
+	got := ExecProcess(own, []string{"b"}, true)
+	want := &specs.Process{Terminal: true, Args: []string{"b"}, Env: []string{"A=1", defaultTerm}, Cwd: "/x", User: specs.User{UID: 7}, NoNewPrivileges: true}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if len(own.Env) != 1 || own.Terminal {
+		t.Errorf("the container's own process was changed: %+v", own)
+	}
+}
+
+// FuzzRequest: whatever passes the checks makes a spec whose strings end no line
+// and no C string where they must not.
+func FuzzRequest(f *testing.F) {
+	f.Add("KEY", "value", "annotation", "more", "host", "10.0.0.1")
+	f.Add("A=B", "a\x00", "a\nb", "\n", "h\n", "1\n2")
+	f.Fuzz(func(t *testing.T, key, val, annotation, text, hostname, dns string) {
+		in := plainInput()
+		in.Config.Envs = append(in.Config.Envs, &runtimeapi.KeyValue{Key: key, Value: []byte(val)})
+		in.Config.Annotations[annotation] = text
+		in.SandboxConfig.Hostname = hostname
+		in.SandboxConfig.DnsConfig.Servers = []string{dns}
+		if CheckSandbox(in.SandboxConfig) != nil || CheckContainer(in.Config, in.SandboxConfig) != nil {
+			return
+		}
+		if strings.ContainsAny(hostname+dns+annotation, "\n\r\x00") {
+			t.Errorf("hostname %q, dns %q, annotation %q passed", hostname, dns, annotation)
+		}
+		spec, err := Container(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range spec.Process.Env {
+			name, _, ok := strings.Cut(entry, "=")
+			if !ok || name == "" || strings.ContainsRune(entry, 0) || hasControl(name) {
+				t.Errorf("the entry %q of the environment", entry)
+			}
+		}
+		if !slices.Contains(spec.Process.Env, key+"="+val) {
+			t.Errorf("%q=%q is not in the environment", key, val)
+		}
+	})
+}

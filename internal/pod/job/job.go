@@ -1,0 +1,195 @@
+// Package job runs durable jobs: operations that are asked for by a request and
+// do not end with it.
+//
+// Every job has a key, and jobs of one key run one after the other. A request
+// that finds a job of its key joins it, waits behind it or replaces it, as the
+// table's owner decides. Waiters come and go; the job goes on, publishes the
+// stage that it is in, and ends when it is done, when it is replaced, or when it
+// makes no progress.
+//
+// The package knows nothing of sandboxes, containers or records.
+package job
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"google.golang.org/protobuf/proto"
+)
+
+// Kind says what a job does, in words for people: "run sandbox".
+type Kind string
+
+// Request asks for a job.
+type Request struct {
+	// Key serialises jobs; ID is the object's id, for people and logs.
+	Key, ID string
+	Kind    Kind
+	// Want is what was asked for, nil when the kind alone says it.
+	Want proto.Message
+	// Run does the work and returns the job's result. Its context ends when the
+	// job is cancelled, with the cause of it, and never with a request.
+	Run func(ctx context.Context, j *Job) (result string, err error)
+}
+
+// Job is one running or ended job.
+type Job struct {
+	Key, ID string
+	Kind    Kind
+	Want    proto.Message
+
+	started time.Time
+	done    chan struct{}
+	result  string // result and err are set before done is closed
+	err     error
+
+	cancel  context.CancelCauseFunc
+	stopped atomic.Bool
+	waiters atomic.Int32
+	stage   atomic.Pointer[stage]
+	limits  Limits
+	reached func(Info)
+	mu      sync.Mutex // guards watchdog
+	// watchdog ends the job when a stage lasts too long.
+	watchdog *time.Timer
+}
+
+type stage struct {
+	name, waitsFor string
+	since          time.Time
+}
+
+// Ended is what the table's owner is told as the last stage of every job.
+const Ended = "ended"
+
+// Stage publishes that the job has reached a stage and what it waits for there.
+// It counts as progress.
+func (j *Job) Stage(name, waitsFor string) {
+	j.stage.Store(&stage{name, waitsFor, time.Now()})
+	j.reached(j.Info())
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.watchdog != nil && j.limits.Stage > 0 {
+		j.watchdog.Reset(j.limits.Stage)
+	}
+}
+
+// Cancel ends the job's context. A nil job and an ended one ignore it.
+func (j *Job) Cancel(cause error) {
+	if j == nil {
+		return
+	}
+	j.stopped.Store(true)
+	j.cancel(cause)
+}
+
+// Cancelled tells whether somebody has cancelled the job.
+func (j *Job) Cancelled() bool { return j.stopped.Load() }
+
+// Done is closed when the job has ended.
+func (j *Job) Done() <-chan struct{} { return j.done }
+
+// answerMargin is how long before the caller's deadline Wait answers: late
+// enough to be of use, early enough to arrive.
+const answerMargin = time.Second
+
+// Wait returns the job's result when it ends. A second before ctx's deadline, or
+// when ctx ends, it returns an error of kind Deadline that tells where the job
+// is; the job goes on.
+func (j *Job) Wait(ctx context.Context) (string, error) {
+	j.waiters.Add(1)
+	defer j.waiters.Add(-1)
+	var early <-chan time.Time
+	if deadline, ok := ctx.Deadline(); ok {
+		left := time.Until(deadline)
+		timer := time.NewTimer(left - min(answerMargin, left/4))
+		defer timer.Stop()
+		early = timer.C
+	}
+	select {
+	case <-j.done:
+		return j.result, j.err
+	case <-early:
+	case <-ctx.Done():
+	}
+	select {
+	case <-j.done: // it ended in the same instant
+		return j.result, j.err
+	default:
+		return "", j.late()
+	}
+}
+
+func (j *Job) late() error {
+	info := j.Info()
+	return fmt.Errorf("cannot %s %s yet: %w: at stage %q for %s, waiting for %s, in all %s; the work goes on and the same request joins it",
+		j.Kind, j.Key, errs.Deadline, info.Stage, info.StageAge.Round(time.Millisecond), info.WaitsFor, info.Age.Round(time.Millisecond))
+}
+
+// Info is what is told of a job to people.
+type Info struct {
+	Key      string
+	Kind     Kind
+	ID       string
+	Stage    string
+	WaitsFor string
+	StageAge time.Duration
+	Age      time.Duration
+	Waiters  int
+	// Cancelled tells that the job was asked to end and is cleaning up.
+	Cancelled bool
+}
+
+// Info tells where the job is.
+func (j *Job) Info() Info {
+	now, at := time.Now(), j.stage.Load()
+	return Info{
+		Key: j.Key, Kind: j.Kind, ID: j.ID,
+		Stage: at.name, WaitsFor: at.waitsFor, StageAge: now.Sub(at.since),
+		Age: now.Sub(j.started), Waiters: int(j.waiters.Load()), Cancelled: j.Cancelled(),
+	}
+}
+
+// Limits bound a job. Zero means no limit.
+type Limits struct {
+	// Stage is how long a job may stay in one stage.
+	Stage time.Duration
+	// Total is how long it may take in all.
+	Total time.Duration
+}
+
+// ErrShutdown is the cause with which Table.Close cancels jobs: whoever sees it
+// leaves everything as it is, for the next start to find.
+var ErrShutdown = fmt.Errorf("berth is shutting down: %w", errs.Unavailable)
+
+// watch arms the two limits and returns how to disarm them.
+func (j *Job) watch() (stop func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	total := time.NewTimer(time.Hour)
+	total.Stop()
+	if j.limits.Total > 0 {
+		total = time.AfterFunc(j.limits.Total, func() {
+			j.Cancel(fmt.Errorf("not done after %s, now at stage %q: %w", j.limits.Total, j.Info().Stage, errs.Deadline))
+		})
+	}
+	if j.limits.Stage > 0 {
+		j.watchdog = time.AfterFunc(j.limits.Stage, func() {
+			at := j.Info()
+			j.Cancel(fmt.Errorf("no progress for %s in stage %q, waiting for %s: %w", j.limits.Stage, at.Stage, at.WaitsFor, errs.Deadline))
+		})
+	}
+	return func() {
+		total.Stop()
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.watchdog != nil {
+			j.watchdog.Stop()
+			j.watchdog = nil
+		}
+	}
+}

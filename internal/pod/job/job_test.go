@@ -1,0 +1,290 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestDifference(t *testing.T) {
+	base := func() *runtimeapi.CreateContainerRequest {
+		return &runtimeapi.CreateContainerRequest{PodSandboxId: "s", Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Command: []string{"a", "b"},
+			Envs:   []*runtimeapi.KeyValue{{Key: "K", Value: []byte("v")}},
+			Labels: map[string]string{"x": "1", "y": "2"},
+			Linux:  &runtimeapi.LinuxContainerConfig{Resources: &runtimeapi.LinuxContainerResources{CpuShares: 2}},
+		}}
+	}
+	for want, change := range map[string]func(*runtimeapi.CreateContainerRequest){
+		"":                        func(*runtimeapi.CreateContainerRequest) {},
+		"pod_sandbox_id":          func(r *runtimeapi.CreateContainerRequest) { r.PodSandboxId = "t" },
+		"config":                  func(r *runtimeapi.CreateContainerRequest) { r.Config = nil },
+		"config.metadata.attempt": func(r *runtimeapi.CreateContainerRequest) { r.Config.Metadata.Attempt = 1 },
+		"config.command":          func(r *runtimeapi.CreateContainerRequest) { r.Config.Command = []string{"a"} },
+		"config.command[1]":       func(r *runtimeapi.CreateContainerRequest) { r.Config.Command[1] = "c" },
+		"config.envs[0].value":    func(r *runtimeapi.CreateContainerRequest) { r.Config.Envs[0].Value = []byte("w") },
+		`config.labels["y"]`:      func(r *runtimeapi.CreateContainerRequest) { r.Config.Labels["y"] = "3" },
+		`config.labels["z"]`:      func(r *runtimeapi.CreateContainerRequest) { r.Config.Labels["z"] = "" },
+		`config.labels["x"]`:      func(r *runtimeapi.CreateContainerRequest) { delete(r.Config.Labels, "x"); r.Config.Labels["zz"] = "1" },
+		"config.linux.resources.cpu_shares": func(r *runtimeapi.CreateContainerRequest) {
+			r.Config.Linux.Resources.CpuShares = 3
+		},
+	} {
+		a, b := base(), base()
+		change(b)
+		if got := Difference(a, b); got != want {
+			t.Errorf("Difference = %q, want %q", got, want)
+		}
+		if got := Difference(b, a); got != want {
+			t.Errorf("turned round: Difference = %q, want %q", got, want)
+		}
+	}
+	newer := base()
+	newer.Config.ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 0x01})
+	if got := Difference(base(), newer); got != "" {
+		t.Errorf("a field that nobody knows makes a difference: %q", got)
+	}
+}
+
+func newTable(meet func(*Job, *Request) Meeting, limits Limits) *Table {
+	return NewTable(func(Kind) Limits { return limits }, meet, func(Info, error) {}, func(Info) {})
+}
+
+// steps makes a request whose job waits for a word on proceed.
+func waiting(kind Kind, proceed <-chan struct{}) *Request {
+	return &Request{Key: "k", ID: "id", Kind: kind, Run: func(ctx context.Context, j *Job) (string, error) {
+		j.Stage("wait", "the test")
+		select {
+		case <-proceed:
+			return string(kind), nil
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}}
+}
+
+func enter(t *testing.T, table *Table, req *Request) *Job {
+	t.Helper()
+	j, err := table.Enter(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func TestJobsOfOneKeyRunOneAfterTheOther(t *testing.T) {
+	meeting := After
+	table := newTable(func(*Job, *Request) Meeting { return meeting }, Limits{})
+	proceed := make(chan struct{})
+	first, second := enter(t, table, waiting("first", proceed)), enter(t, table, waiting("second", proceed))
+	if first == second || table.Find("k") != second || len(table.List()) != 2 {
+		t.Error("the second did not get a job of its own")
+	}
+	meeting = Join
+	if enter(t, table, waiting("third", proceed)) != second {
+		t.Error("the third did not join the newest")
+	}
+	meeting = Replace
+	last := enter(t, table, waiting("last", proceed))
+	select {
+	case <-last.Done():
+		t.Error("the last ran before the others had ended")
+	default:
+	}
+	close(proceed)
+	if result, err := last.Wait(t.Context()); result != "last" || err != nil {
+		t.Errorf("last = %q, %v", result, err)
+	}
+	if result, err := first.Wait(t.Context()); result != "first" || err != nil {
+		t.Errorf("first = %q, %v", result, err)
+	}
+	if _, err := second.Wait(t.Context()); !errors.Is(err, errs.Unavailable) || !second.Cancelled() {
+		t.Errorf("the replaced one: %v", err)
+	}
+	if err := table.Close(t.Context()); err != nil || len(table.List()) != 0 || table.Find("k") != nil {
+		t.Errorf("left in the table: %v, %v", table.List(), err)
+	}
+	if _, err := table.Enter(t.Context(), waiting("late", proceed)); !errors.Is(err, ErrShutdown) {
+		t.Errorf("a closed table: %v", err)
+	}
+}
+
+// Who comes after a cancelled job never gets its failure.
+func TestNobodyJoinsCancelledJob(t *testing.T) {
+	table := newTable(func(*Job, *Request) Meeting { return Join }, Limits{})
+	proceed := make(chan struct{})
+	first := enter(t, table, waiting("first", proceed))
+	first.Cancel(errors.New("no more"))
+	second := enter(t, table, waiting("second", proceed))
+	if first == second {
+		t.Fatal("joined a cancelled job")
+	}
+	close(proceed)
+	if _, err := second.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseCancelsWithItsOwnCause(t *testing.T) {
+	table := newTable(func(*Job, *Request) Meeting { return After }, Limits{})
+	j := enter(t, table, waiting("first", nil))
+	deaf, begun := make(chan struct{}), make(chan struct{})
+	enter(t, table, &Request{Key: "other", Kind: "deaf", Run: func(context.Context, *Job) (string, error) {
+		close(begun)
+		<-deaf
+		return "", nil
+	}})
+	<-begun
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := table.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close with a deaf job: %v", err)
+	}
+	if _, err := j.Wait(t.Context()); !errors.Is(err, ErrShutdown) {
+		t.Errorf("cause %v", err)
+	}
+	close(deaf)
+	if err := table.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnheardFailuresAreTold(t *testing.T) {
+	told := make(chan error, 2)
+	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+		func(_ Info, err error) { told <- err }, func(Info) {})
+	failing := func(key string, after <-chan struct{}) *Request {
+		return &Request{Key: key, Kind: "fail", Run: func(context.Context, *Job) (string, error) {
+			<-after
+			return "", errors.New(key)
+		}}
+	}
+	heard := make(chan struct{})
+	j := enter(t, table, failing("heard", heard))
+	got := make(chan error, 1)
+	go func() { _, err := j.Wait(t.Context()); got <- err }()
+	for j.Info().Waiters == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	close(heard)
+	if err := <-got; err == nil {
+		t.Error("no error")
+	}
+	enter(t, table, failing("unheard", heard))
+	if err := <-told; err.Error() != "unheard" {
+		t.Errorf("told of %v", err)
+	}
+}
+
+func TestProgressPutsOffTheStageLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newTable(nil, Limits{Stage: time.Minute, Total: time.Hour})
+		j := enter(t, table, &Request{Key: "k", Kind: "crawl", Run: func(ctx context.Context, j *Job) (string, error) {
+			for i := range 100 {
+				j.Stage(fmt.Sprint("stage ", i), "time")
+				select {
+				case <-time.After(50 * time.Second):
+				case <-ctx.Done():
+					return "", context.Cause(ctx)
+				}
+			}
+			return "", nil
+		}})
+		begin := time.Now()
+		_, err := j.Wait(t.Context())
+		if took := time.Since(begin); took != time.Hour || !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), "now at stage") {
+			t.Errorf("ended after %s: %v", took, err)
+		}
+	})
+}
+
+func TestShortDeadlineLeavesTimeToWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newTable(nil, Limits{})
+		proceed := make(chan struct{})
+		time.AfterFunc(700*time.Millisecond, func() { close(proceed) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := enter(t, table, waiting("quick", proceed)).Wait(ctx); err != nil {
+			t.Errorf("a job that ends in time: %v", err)
+		}
+	})
+}
+
+func TestCallsOfOneIDComeOneAtATime(t *testing.T) {
+	c := NewCalls(time.Second)
+	var mu sync.Mutex
+	running := map[string]int{}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		id := fmt.Sprint("id", i%2)
+		wg.Go(func() {
+			_, err := Do(t.Context(), c, id, "work", func(context.Context) (int, error) {
+				mu.Lock()
+				running[id]++
+				if running[id] > 1 {
+					t.Error("two calls at a time")
+				}
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				mu.Lock()
+				running[id]--
+				mu.Unlock()
+				return 0, nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCallThatDoesNotReturnIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewCalls(10 * time.Second)
+		stuck := make(chan struct{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		_, err := Do(ctx, c, "id", "mount", func(context.Context) (int, error) { <-stuck; return 1, nil })
+		if took := time.Since(begin); took != 70*time.Second || !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), "cannot mount") {
+			t.Errorf("left after %s: %v", took, err)
+		}
+		again, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = Do(again, c, "id", "unmount", func(context.Context) (int, error) { return 2, nil })
+		if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "an earlier call (mount)") {
+			t.Errorf("the id is busy: %v", err)
+		}
+		if got, err := Do(t.Context(), c, "other", "mount", func(context.Context) (int, error) { return 3, nil }); got != 3 || err != nil {
+			t.Errorf("another id: %d, %v", got, err)
+		}
+		close(stuck)
+		if got, err := Do(t.Context(), c, "id", "unmount", func(context.Context) (int, error) { return 2, nil }); got != 2 || err != nil {
+			t.Errorf("after it returned: %d, %v", got, err)
+		}
+	})
+}
+
+func TestEveryStageIsTold(t *testing.T) {
+	var stages []string
+	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+		func(Info, error) {}, func(i Info) { stages = append(stages, i.Key+": "+i.Stage) })
+	j := enter(t, table, &Request{Key: "a", Kind: "make", Run: func(_ context.Context, j *Job) (string, error) {
+		j.Stage("work", "nothing")
+		return "", errors.New("failed")
+	}})
+	<-j.Done()
+	if got := strings.Join(stages, ", "); got != "a: begin, a: work, a: ended" {
+		t.Errorf("told of %s", got)
+	}
+}

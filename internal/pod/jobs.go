@@ -1,0 +1,149 @@
+package pod
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/pod/job"
+)
+
+// The kinds of job.
+const (
+	kindRun    job.Kind = "run sandbox"
+	kindCreate job.Kind = "create container"
+	kindStart  job.Kind = "start container"
+	kindUpdate job.Kind = "update"
+	kindStop   job.Kind = "stop"
+	kindRemove job.Kind = "remove"
+)
+
+// Jobs tells of every job that runs, the oldest first.
+func (s *Service) Jobs() []job.Info { return s.jobs.List() }
+
+// meet is the rule for a request that finds a job of its key:
+//
+//	          running:  make (same)  make (other)  start    update   stop     remove
+//	make                join         replace       after    after    after    after
+//	start               after        after         join     after    after    after
+//	update              after        after         after    after    after    after
+//	stop                replace      replace       replace  replace  join     join
+//	remove              replace      replace       replace  replace  after    join
+//
+// Who makes a thing never ends its removal: stop and remove run to their end.
+func meet(running *job.Job, next *job.Request) job.Meeting {
+	making := running.Kind == kindRun || running.Kind == kindCreate
+	switch next.Kind {
+	case kindRun, kindCreate:
+		if !making {
+			return job.After
+		}
+		if job.Difference(running.Want, next.Want) == "" {
+			return job.Join
+		}
+		return job.Replace
+	case kindUpdate:
+		return job.After
+	case kindStart:
+		if running.Kind == kindStart {
+			return job.Join
+		}
+		return job.After
+	default:
+		switch {
+		case making || running.Kind == kindStart || running.Kind == kindUpdate:
+			return job.Replace
+		case running.Kind == kindStop && next.Kind == kindRemove:
+			return job.After
+		}
+		return job.Join
+	}
+}
+
+// jobLimits bounds what makes things. Stop and remove have no limit in all: the
+// first waits out a grace period of any length, and each of their steps is
+// bounded by itself.
+func (s *Service) jobLimits(kind job.Kind) job.Limits {
+	switch kind {
+	case kindStop, kindRemove:
+		return job.Limits{}
+	default:
+		return job.Limits{Stage: s.limits.Stage, Total: s.limits.Total}
+	}
+}
+
+// unheard logs what no waiter is there to hear.
+func (s *Service) unheard(info job.Info, err error) {
+	s.log.Error("a job failed that nobody waits for", "job", info.Kind, "key", info.Key, "id", info.ID, "age", info.Age, "err", err)
+}
+
+// reached logs where a job is: after a crash the log tells where it was.
+func (s *Service) reached(info job.Info) {
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		s.log.Debug("job stage", "job", info.Kind, "key", info.Key, "id", info.ID, "stage", info.Stage)
+	}
+}
+
+// retries asks again for teardowns that failed, with growing pauses.
+type retries struct {
+	first, longest time.Duration
+	mu             sync.Mutex
+	closed         bool
+	pending        map[string]*retry
+}
+
+type retry struct {
+	pause time.Duration
+	timer *time.Timer
+}
+
+func newRetries(first, longest time.Duration) *retries {
+	return &retries{first: first, longest: longest, pending: map[string]*retry{}}
+}
+
+// later runs again after a pause that doubles each time until done is called.
+func (r *retries) later(id string, again func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	next, seen := r.pending[id]
+	if !seen {
+		next = &retry{pause: r.first}
+		r.pending[id] = next
+	} else {
+		next.timer.Stop()
+		next.pause = min(2*next.pause, r.longest)
+	}
+	next.timer = time.AfterFunc(next.pause, again)
+}
+
+// done forgets an id whose teardown is complete.
+func (r *retries) done(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if next, seen := r.pending[id]; seen {
+		next.timer.Stop()
+		delete(r.pending, id)
+	}
+}
+
+func (r *retries) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for id, next := range r.pending {
+		next.timer.Stop()
+		delete(r.pending, id)
+	}
+}
+
+// pursue starts a job that nobody waits for.
+func (s *Service) pursue(ctx context.Context, req *job.Request) {
+	if _, err := s.jobs.Enter(ctx, req); err != nil {
+		// Only a closed table refuses; the intent is in the record.
+		s.log.Debug("a job is left to the next start", "job", req.Kind, "key", req.Key, "err", err)
+	}
+}

@@ -1,0 +1,369 @@
+package pod_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/podtest"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	running = runtimeapi.ContainerState_CONTAINER_RUNNING
+	created = runtimeapi.ContainerState_CONTAINER_CREATED
+	exited  = runtimeapi.ContainerState_CONTAINER_EXITED
+)
+
+func TestRestartLosesNothing(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	up := b.mustStart(sandbox, "up", b.Programs.Sleep)
+	waiting := b.mustCreate(sandbox, "waiting", b.Programs.Sleep)
+	done := b.mustStart(sandbox, "done", b.Programs.Exit(7))
+	podtest.Eventually(t, "it exits", func() bool { return b.status(done).GetState() == exited })
+	beforehand, err := b.s.SandboxStatus(t.Context(), sandbox, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dies := b.mustStart(sandbox, "dies", b.Programs.Sleep)
+	b.script.Kill()
+	if err := b.Engine.Signal(t.Context(), dies, 9, true); err != nil {
+		t.Fatal(err)
+	}
+	b.restart()
+
+	afterwards, err := b.s.SandboxStatus(t.Context(), sandbox, false)
+	before, after := beforehand.GetStatus(), afterwards.GetStatus()
+	if err != nil || after.GetState() != ready || after.GetNetwork().GetIp() != before.GetNetwork().GetIp() || after.GetCreatedAt() != before.GetCreatedAt() {
+		t.Errorf("sandbox before %v, after %v, %v", before, after, err)
+	}
+	if len(after.GetNetwork().GetAdditionalIps()) != 1 {
+		t.Errorf("addresses: %v", after.GetNetwork())
+	}
+	if got := b.status(up).GetState(); got != running {
+		t.Errorf("up is %v", got)
+	}
+	if got := b.status(waiting).GetState(); got != created {
+		t.Errorf("waiting is %v", got)
+	}
+	b.assertExit(done, 7, "Error")
+	podtest.Eventually(t, "the missed exit comes", func() bool { return b.status(dies).GetState() == exited })
+	b.assertExit(dies, 137, "Error")
+	if err := b.s.StartContainer(t.Context(), waiting); err != nil {
+		t.Errorf("start after the restart: %v", err)
+	}
+	if again := b.mustRun(b.SandboxConfig("web")); again != sandbox {
+		t.Errorf("the retry got %s, not %s", again, sandbox)
+	}
+	b.clear()
+}
+
+// A daemon that died around Start finds out what became of it.
+func TestRestartAroundStart(t *testing.T) {
+	for point, want := range map[string]runtimeapi.ContainerState{"before engine.Start": created, "after engine.Start": running} {
+		t.Run(point, func(t *testing.T) {
+			b := newBed(t, nil)
+			id := b.mustCreate(b.mustRun(b.SandboxConfig("web")), "main", b.Programs.Sleep)
+			hang := b.script.HangAt(point, false)
+			came := make(chan error, 1)
+			go func() { came <- b.s.StartContainer(t.Context(), id) }()
+			<-hang.Reached
+			b.restart()
+			<-came
+			if got := b.status(id).GetState(); got != want {
+				t.Errorf("state %v, want %v", got, want)
+			}
+			b.clear()
+		})
+	}
+}
+
+// What vanished with nobody looking has the code that berth tells then, and says
+// so.
+func TestLostThings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		sandbox := b.mustRun(b.SandboxConfig("web"))
+		up := b.mustStart(sandbox, "up", b.Programs.Sleep)
+		waiting := b.mustCreate(sandbox, "waiting", b.Programs.Sleep)
+		b.script.Kill()
+		b.fake().Forget()
+		b.restart()
+		if b.listed()[sandbox] != notReady {
+			t.Errorf("listed %v", b.listed())
+		}
+		time.Sleep(time.Minute)
+		b.assertExit(up, 255, "Unknown")
+		b.assertExit(waiting, 255, "Unknown")
+		if left := b.Left(); len(left) > 0 {
+			t.Errorf("the network keeps %v", left)
+		}
+		b.clear()
+	})
+}
+
+func TestSandboxProcessDies(t *testing.T) {
+	b := newBed(t, nil)
+	config := b.SandboxConfig("web")
+	config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	sandbox := b.mustRun(config)
+	b.fake().Lose(sandbox)
+	podtest.Eventually(t, "the sandbox is NOTREADY", func() bool { return b.listed()[sandbox] == notReady })
+	_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", nil))
+	assertKind(t, err, errs.State)
+	b.clear()
+}
+
+func TestOrphansGo(t *testing.T) {
+	b := newBed(t, nil)
+	config := b.SandboxConfig("stray")
+	spec := &engine.SandboxSpec{ID: strings.Repeat("a", 64), Config: config}
+	sb, err := b.Engine.CreateSandbox(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &engine.ContainerSpec{ID: strings.Repeat("b", 64), SandboxSpec: spec, Sandbox: sb, Config: b.ContainerConfig("stray", b.Programs.Sleep)}
+	if _, err := b.Engine.Create(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	b.restart()
+	podtest.Eventually(t, "the orphans are gone", func() bool { return len(b.fake().Left()) == 1 })
+	b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: ready})
+	b.clear()
+}
+
+// One bad record is moved aside, and the daemon starts.
+func TestBadRecordIsQuarantined(t *testing.T) {
+	b := newBed(t, nil)
+	bad := b.mustRun(b.SandboxConfig("bad"))
+	good := b.mustRun(b.SandboxConfig("good"))
+	file := filepath.Join(b.StateDir, "sandboxes", bad+".json")
+	if err := os.WriteFile(file, []byte(`{"version":1,"id":"`+bad+`","record":{"id":"x"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.restart()
+	b.assertListed(map[string]runtimeapi.PodSandboxState{good: ready})
+	podtest.Eventually(t, "its things are gone", func() bool { return len(b.fake().Left()) == 1 && len(b.Left()) == 1 })
+	kept, err := os.ReadDir(filepath.Join(b.RootDir, "quarantine"))
+	if err != nil || len(kept) != 1 {
+		t.Errorf("quarantine: %v, %v", kept, err)
+	}
+	if err := os.RemoveAll(filepath.Join(b.RootDir, "quarantine")); err != nil {
+		t.Fatal(err)
+	}
+	if again := b.mustRun(b.SandboxConfig("bad")); again == bad {
+		t.Error("the name leads to the lost sandbox")
+	}
+	b.clear()
+}
+
+// reboot kills everything and takes what lies on tmpfs.
+func (b *bed) reboot(wipe bool) {
+	b.Helper()
+	b.script.Kill()
+	b.Bury(b.s)
+	b.fake().Forget()
+	if wipe {
+		if err := os.RemoveAll(b.StateDir); err != nil {
+			b.Fatal(err)
+		}
+	} else {
+		b.BootID += "+1"
+	}
+	b.restart()
+}
+
+func TestReboot(t *testing.T) {
+	for name, wipe := range map[string]bool{"state directory emptied": true, "state directory on disk": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, nil)
+			sandbox := b.mustRun(b.SandboxConfig("web"))
+			done := b.mustStart(sandbox, "done", b.Programs.Exit(7))
+			up := b.mustStart(sandbox, "up", b.Programs.Sleep)
+			gone := b.mustStart(sandbox, "gone", b.Programs.Exit(0))
+			podtest.Eventually(t, "its tombstone is written", func() bool { return b.tombstones(gone, `"exited"`) })
+			if err := b.s.RemoveContainer(t.Context(), gone); err != nil {
+				t.Fatal(err)
+			}
+			podtest.Eventually(t, "tombstones are written", func() bool {
+				return b.tombstones(done, `"exited"`) && b.tombstones(up, `"running"`) && b.tombstones(sandbox, "") && !b.tombstones(gone, "")
+			})
+			before := b.status(done)
+			b.assertNoSecrets()
+
+			b.reboot(wipe)
+			after := b.status(done)
+			if after.GetExitCode() != 7 || after.GetFinishedAt() != before.GetFinishedAt() || after.GetLogPath() != before.GetLogPath() ||
+				after.GetImageId() != before.GetImageId() || after.GetLabels()["container"] != "done" || after.GetAnnotations()["note"] != "of done" {
+				t.Errorf("before %v, after %v", before, after)
+			}
+			b.assertExit(up, 255, "Unknown")
+			if b.status(up).GetMessage() == "" {
+				t.Error("no message tells of the reboot")
+			}
+			b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: notReady})
+			if _, _, err := b.s.ContainerStatus(t.Context(), gone, false); !errors.Is(err, errs.NotFound) {
+				t.Errorf("a removed container: %v", err)
+			}
+			podtest.Eventually(t, "its address is free", func() bool { return len(b.Left()) == 0 })
+			b.restart() // the second start of this boot changes nothing
+			b.assertExit(done, 7, "Error")
+			if err := b.s.RemoveContainer(t.Context(), done); err != nil {
+				t.Error(err)
+			}
+			b.restart()
+			if _, _, err := b.s.ContainerStatus(t.Context(), done, false); !errors.Is(err, errs.NotFound) {
+				t.Errorf("removed after the reboot: %v", err)
+			}
+			b.clear()
+		})
+	}
+}
+
+// tombstones tells whether the tombstone of an id is on disk and has a word.
+func (b *bed) tombstones(id, word string) bool {
+	b.Helper()
+	found := false
+	b.walkRoot(func(path string, data []byte) {
+		found = found || filepath.Base(path) == id+".json" && bytes.Contains(data, []byte(word))
+	})
+	return found
+}
+
+func (b *bed) assertNoSecrets() {
+	b.Helper()
+	b.walkRoot(func(path string, data []byte) {
+		if bytes.Contains(data, []byte("SECRET")) {
+			b.Errorf("%s holds an environment", path)
+		}
+	})
+}
+
+func (b *bed) walkRoot(visit func(path string, data []byte)) {
+	b.Helper()
+	err := filepath.WalkDir(filepath.Join(b.RootDir, "tombstones"), func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // replaced in this moment
+		}
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		visit(path, data)
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// The engine's connection is lost and comes back: no exit is missed.
+func TestExitsSurviveLostListener(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		sandbox := b.mustRun(b.SandboxConfig("web"))
+		id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+		stolen, err := b.Engine.Exits(t.Context()) // takes the daemon's place
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Engine.Signal(t.Context(), id, 9, true); err != nil {
+			t.Fatal(err)
+		}
+		<-stolen
+		time.Sleep(5 * time.Second)
+		b.assertExit(id, 137, "Error")
+		b.clear()
+	})
+}
+
+// The engine comes back without what it had.
+func TestEngineLosesEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		sandbox := b.mustRun(b.SandboxConfig("web"))
+		up, waiting := b.mustStart(sandbox, "up", b.Programs.Sleep), b.mustCreate(sandbox, "waiting", nil)
+		done := b.mustStart(sandbox, "done", b.Programs.Exit(3))
+		synctest.Wait()
+		b.fake().Forget()
+		if _, err := b.Engine.Exits(t.Context()); err != nil { // takes the daemon's place
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		b.assertExit(up, 255, "Unknown")
+		b.assertExit(waiting, 255, "Unknown")
+		b.assertExit(done, 3, "Error")
+		b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: notReady})
+		b.clear()
+	})
+}
+
+// An exit that cannot be recorded at first is recorded later.
+func TestExitRecordIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var full atomic.Bool
+		b := newBed(t, func(_ int, name string) error {
+			if full.Load() && name == "before disk.Write" {
+				return podtest.ErrInjected
+			}
+			return nil
+		})
+		sandbox := b.mustRun(b.SandboxConfig("web"))
+		id := b.mustStart(sandbox, "main", b.Programs.Sleep)
+		full.Store(true)
+		b.fake().Lose(id)
+		time.Sleep(time.Minute)
+		if got := b.status(id).GetState(); got != running {
+			t.Errorf("state %v before the exit is written", got)
+		}
+		full.Store(false)
+		time.Sleep(time.Minute)
+		b.assertExit(id, 137, "Error")
+		b.clear()
+	})
+}
+
+// BenchmarkRecovery500 is a start with 500 pods of two containers each.
+func BenchmarkRecovery500(b *testing.B) {
+	w := podtest.NewWorld(b, podtest.Fake())
+	w.Limits = pod.Limits{Batch: time.Millisecond}
+	s := w.Daemon(nil)
+	for i := range 500 {
+		sandbox, err := s.RunSandbox(b.Context(), w.SandboxConfig(fmt.Sprint("pod", i)), "")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, name := range []string{"one", "two"} {
+			id, err := s.CreateContainer(b.Context(), sandbox, w.ContainerConfig(name, w.Programs.Sleep))
+			if err == nil {
+				err = s.StartContainer(b.Context(), id)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	w.Bury(s)
+	for b.Loop() {
+		s := w.Daemon(nil)
+		b.StopTimer()
+		w.Bury(s)
+		b.StartTimer()
+	}
+}

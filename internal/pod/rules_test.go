@@ -1,0 +1,477 @@
+package pod_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/podtest"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// bed is a machine in memory with one daemon, whose calls the script sees.
+type bed struct {
+	*podtest.World
+	*testing.T
+	script *podtest.Script
+	s      *pod.Service
+}
+
+func newBed(t *testing.T, decide func(n int, name string) error) *bed {
+	t.Helper()
+	w := podtest.NewWorld(t, podtest.Fake())
+	w.Limits = pod.Limits{Batch: time.Millisecond}
+	script := podtest.NewScript(decide)
+	return &bed{World: w, T: t, script: script, s: w.Daemon(script)}
+}
+
+// restart kills the daemon and starts another.
+func (b *bed) restart() {
+	b.Helper()
+	b.script.Kill()
+	b.Bury(b.s)
+	b.script = podtest.NewScript(nil)
+	b.s = b.Daemon(b.script)
+}
+
+// outcome is what a request came to.
+type outcome struct {
+	id  string
+	err error
+}
+
+// runLater makes a request for a sandbox that the test does not wait for.
+func (b *bed) runLater(ctx context.Context, config *runtimeapi.PodSandboxConfig) <-chan outcome {
+	came := make(chan outcome, 1)
+	go func() {
+		id, err := b.s.RunSandbox(ctx, config, "")
+		came <- outcome{id, err}
+	}()
+	return came
+}
+
+func (b *bed) mustRun(config *runtimeapi.PodSandboxConfig) string {
+	b.Helper()
+	id, err := b.s.RunSandbox(b.Context(), config, "")
+	if err != nil {
+		b.Fatalf("RunSandbox: %v", err)
+	}
+	return id
+}
+
+func (b *bed) mustCreate(sandbox, name string, command []string) string {
+	b.Helper()
+	id, err := b.s.CreateContainer(b.Context(), sandbox, b.ContainerConfig(name, command))
+	if err != nil {
+		b.Fatalf("CreateContainer: %v", err)
+	}
+	return id
+}
+
+func (b *bed) mustStart(sandbox, name string, command []string) string {
+	b.Helper()
+	id := b.mustCreate(sandbox, name, command)
+	if err := b.s.StartContainer(b.Context(), id); err != nil {
+		b.Fatalf("StartContainer: %v", err)
+	}
+	return id
+}
+
+func (b *bed) listed() map[string]runtimeapi.PodSandboxState {
+	b.Helper()
+	list, err := b.s.ListSandboxes(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	states := map[string]runtimeapi.PodSandboxState{}
+	for _, sb := range list {
+		states[sb.GetId()] = sb.GetState()
+	}
+	return states
+}
+
+func (b *bed) assertListed(want map[string]runtimeapi.PodSandboxState) {
+	b.Helper()
+	got := b.listed()
+	if len(got) != len(want) {
+		b.Errorf("listed %v, want %v", got, want)
+		return
+	}
+	for id, state := range want {
+		if got[id] != state {
+			b.Errorf("listed %v, want %v", got, want)
+		}
+	}
+}
+
+func (b *bed) status(id string) *runtimeapi.ContainerStatus {
+	b.Helper()
+	status, _, err := b.s.ContainerStatus(b.Context(), id, false)
+	if err != nil {
+		b.Fatalf("ContainerStatus: %v", err)
+	}
+	return status
+}
+
+// clear removes everything that is listed and wants nothing left.
+func (b *bed) clear() {
+	b.Helper()
+	for id := range b.listed() {
+		if err := b.s.RemoveSandbox(b.Context(), id); err != nil {
+			b.Errorf("RemoveSandbox: %v", err)
+		}
+	}
+	podtest.Eventually(b.T, "nothing is left", func() bool { return len(b.s.Jobs()) == 0 && len(b.Leftovers()) == 0 })
+}
+
+func assertKind(t *testing.T, err, kind error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, kind) {
+		t.Errorf("error %v, want kind %v", err, kind)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("error %q does not say %q", err, word)
+		}
+	}
+}
+
+const (
+	ready    = runtimeapi.PodSandboxState_SANDBOX_READY
+	notReady = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+)
+
+// Rule (a): what is being made shows in the jobs only.
+func TestMakingIsHidden(t *testing.T) {
+	b := newBed(t, nil)
+	hang := b.script.HangAt("before network.Attach", false)
+	came := b.runLater(t.Context(), b.SandboxConfig("web"))
+	<-hang.Reached
+	b.assertListed(nil)
+	jobs := b.s.Jobs()
+	if len(jobs) != 1 || jobs[0].Kind != "run sandbox" || jobs[0].Stage != "attach network" || jobs[0].Waiters != 1 || jobs[0].Key != "default/web/uid-web/0" {
+		t.Errorf("jobs: %+v", jobs)
+	}
+	_, err := b.s.SandboxStatus(t.Context(), jobs[0].ID, false)
+	assertKind(t, err, errs.NotFound)
+	_, err = b.s.CreateContainer(t.Context(), jobs[0].ID, b.ContainerConfig("main", nil))
+	assertKind(t, err, errs.NotFound)
+	hang.Release()
+	got := <-came
+	if got.err != nil || got.id != jobs[0].ID {
+		t.Errorf("RunSandbox = %v", got)
+	}
+	b.assertListed(map[string]runtimeapi.PodSandboxState{got.id: ready})
+	b.clear()
+}
+
+// Rule (a): the same for containers.
+func TestMakingContainerIsHidden(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	hang := b.script.HangAt("after engine.Create", false)
+	came := make(chan outcome, 1)
+	go func() {
+		id, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+		came <- outcome{id, err}
+	}()
+	<-hang.Reached
+	if list, err := b.s.ListContainers(t.Context(), nil); err != nil || len(list) != 0 {
+		t.Errorf("listed while it is made: %v, %v", list, err)
+	}
+	hang.Release()
+	if got := <-came; got.err != nil || b.status(got.id).GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
+		t.Errorf("CreateContainer = %v", got)
+	}
+	b.clear()
+}
+
+// Rule (a): READY on success, even if nobody waits any more.
+func TestLostCallerDoesNotCancel(t *testing.T) {
+	b := newBed(t, nil)
+	hang := b.script.HangAt("before network.Attach", false)
+	ctx, cancel := context.WithCancel(t.Context())
+	came := b.runLater(ctx, b.SandboxConfig("web"))
+	<-hang.Reached
+	cancel()
+	assertKind(t, (<-came).err, errs.Deadline, "attach network")
+	hang.Release()
+	podtest.Eventually(t, "the sandbox is READY", func() bool { return len(b.listed()) == 1 })
+	for _, state := range b.listed() {
+		if state != ready {
+			t.Errorf("state %v", state)
+		}
+	}
+	b.clear()
+}
+
+// Rule (a): NOTREADY only when the teardown failed; it is tried again.
+func TestFailedTeardownIsListedAndRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		broken.Store(true)
+		b := newBed(t, func(_ int, name string) error {
+			if broken.Load() && (name == "after network.Attach" || name == "before network.Detach") {
+				return fmt.Errorf("%w: %s", podtest.ErrInjected, name)
+			}
+			return nil
+		})
+		_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+		assertKind(t, err, podtest.ErrInjected, "after network.Attach", "before network.Detach")
+		list := b.listed()
+		if len(list) != 1 {
+			t.Fatalf("listed %v", list)
+		}
+		for id, state := range list {
+			resp, err := b.s.SandboxStatus(t.Context(), id, true)
+			if state != notReady || err != nil || resp.GetStatus().GetState() != notReady || !strings.Contains(resp.GetInfo()["info"], "Detach") {
+				t.Errorf("state %v, answer %v, %v", state, resp, err)
+			}
+		}
+		time.Sleep(3 * time.Second) // before the first retry
+		if len(b.listed()) != 1 {
+			t.Error("the record is gone before its things are")
+		}
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		b.assertListed(nil)
+		if left := b.Leftovers(); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	})
+}
+
+// Rule (c): a second before the deadline the call says where the job is.
+func TestDeadlineIsAnsweredEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		hang := b.script.HangAt("before network.Attach", false)
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+		defer cancel()
+		_, err := b.s.RunSandbox(ctx, b.SandboxConfig("web"), "")
+		assertKind(t, err, errs.Deadline, `"attach network"`, "the network's plugins", "3m59s")
+		if took := time.Since(begin); took != 4*time.Minute-time.Second {
+			t.Errorf("answered after %s", took)
+		}
+		hang.Release()
+		id := b.mustRun(b.SandboxConfig("web"))
+		if n := b.script.Count("before network.Attach"); n != 1 {
+			t.Errorf("attached %d times for %s", n, id)
+		}
+		b.clear()
+	})
+}
+
+// Rule (d): no progress in one stage ends the job, and it tears down.
+func TestStageLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		hang := b.script.HangAt("before network.Attach", false)
+		begin := time.Now()
+		_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+		assertKind(t, err, errs.Deadline, `no progress for 10m0s in stage "attach network"`)
+		if took := time.Since(begin); took != 10*time.Minute {
+			t.Errorf("ended after %s", took)
+		}
+		if left := b.Leftovers(); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+		hang.Release()
+		b.mustRun(b.SandboxConfig("web"))
+		b.clear()
+	})
+}
+
+// Rule (d): the same when the call does not even return: other pods go on, the
+// sandbox shows as NOTREADY, and goes once the call has returned.
+func TestCallThatNeverReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		hang := b.script.HangAt("before engine.CreateSandbox", true)
+		came := b.runLater(t.Context(), b.SandboxConfig("web"))
+		<-hang.Reached
+		assertKind(t, (<-came).err, errs.Deadline, "create sandbox", "does not return")
+		list := b.listed()
+		if len(list) != 1 {
+			t.Fatalf("listed %v", list)
+		}
+		for id := range list {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			assertKind(t, b.s.RemoveSandbox(ctx, id), errs.Deadline, "remove")
+			cancel()
+		}
+		hang.Release()
+		time.Sleep(30 * time.Minute)
+		b.assertListed(nil)
+		b.clear()
+	})
+}
+
+// Rule (d): a job that makes progress ends all the same when its time is over.
+func TestTotalLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := podtest.NewWorld(t, podtest.Fake())
+		w.Limits = pod.Limits{Stage: 10 * time.Minute, Total: 15 * time.Minute}
+		script := podtest.NewScript(nil)
+		b := &bed{World: w, T: t, script: script, s: w.Daemon(script)}
+		first, second := script.HangAt("before engine.CreateSandbox", false), script.HangAt("before network.Attach", false)
+		time.AfterFunc(8*time.Minute, first.Release)
+		time.AfterFunc(16*time.Minute, second.Release)
+		begin := time.Now()
+		_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+		assertKind(t, err, errs.Deadline, "not done after 15m0s")
+		if took := time.Since(begin); took != 15*time.Minute {
+			t.Errorf("ended after %s", took)
+		}
+		b.clear()
+	})
+}
+
+// Rule (e): Stop and Remove cancel the job of their key.
+func TestRemoveCancelsRunningJob(t *testing.T) {
+	for name, end := range map[string]func(*pod.Service, context.Context, string) error{
+		"stop": (*pod.Service).StopSandbox, "remove": (*pod.Service).RemoveSandbox,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, nil)
+			hang := b.script.HangAt("after network.Attach", false)
+			came := b.runLater(t.Context(), b.SandboxConfig("web"))
+			<-hang.Reached
+			if err := end(b.s, t.Context(), b.s.Jobs()[0].ID); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got := <-came; got.err == nil {
+				t.Error("the cancelled job succeeded")
+			}
+			b.assertListed(nil)
+			b.clear()
+		})
+	}
+}
+
+// Rule (e): Remove is pursued to its end, also without its caller, and also by
+// the next daemon.
+func TestRemoveRunsToItsEnd(t *testing.T) {
+	for _, call := range []string{"before engine.StopSandbox", "after network.Detach", "before engine.RemoveSandbox"} {
+		t.Run(call, func(t *testing.T) {
+			b := newBed(t, nil)
+			sandbox := b.mustRun(b.SandboxConfig("web"))
+			b.mustStart(sandbox, "main", b.Programs.Sleep)
+			hang := b.script.HangAt(call, false)
+			ctx, cancel := context.WithCancel(t.Context())
+			came := make(chan error, 1)
+			go func() { came <- b.s.RemoveSandbox(ctx, sandbox) }()
+			<-hang.Reached
+			b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: notReady})
+			cancel()
+			assertKind(t, <-came, errs.Deadline)
+			b.restart()
+			podtest.Eventually(t, "the next daemon removes it", func() bool { return len(b.Leftovers()) == 0 })
+		})
+	}
+}
+
+// Rule (e): StopSandbox is pursued by the next daemon too, and keeps the record.
+func TestStopRunsToItsEnd(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	container := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	hang := b.script.HangAt("before network.Detach", false)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = b.s.StopSandbox(ctx, sandbox) }()
+	<-hang.Reached
+	b.restart()
+	podtest.Eventually(t, "the network is detached", func() bool { return len(b.Left()) == 0 && len(b.s.Jobs()) == 0 })
+	b.assertListed(map[string]runtimeapi.PodSandboxState{sandbox: notReady})
+	if status := b.status(container); status.GetExitCode() != 137 {
+		t.Errorf("container: %v", status)
+	}
+	b.clear()
+}
+
+// A container that is being made while its sandbox is stopped goes with it.
+func TestStopSandboxEndsCreation(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	hang := b.script.HangAt("after engine.Create", false)
+	came := make(chan error, 1)
+	go func() {
+		_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+		came <- err
+	}()
+	<-hang.Reached
+	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
+		t.Errorf("StopSandbox: %v", err)
+	}
+	if err := <-came; err == nil {
+		t.Error("a container was made in a stopped sandbox")
+	}
+	_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", nil))
+	assertKind(t, err, errs.State, "not ready")
+	b.clear()
+}
+
+// The same when the sandbox was stopped before the container had a record.
+func TestCreationFindsSandboxStopped(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	hang := b.script.HangAt("before image.Get", false)
+	came := make(chan error, 1)
+	go func() {
+		_, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("main", b.Programs.Sleep))
+		came <- err
+	}()
+	<-hang.Reached
+	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
+		t.Errorf("StopSandbox: %v", err)
+	}
+	hang.Release()
+	assertKind(t, <-came, errs.State, "not ready")
+	b.clear()
+}
+
+// Rule (f): a job of a dead daemon leaves nothing, and the retry gets through.
+func TestCrashInJob(t *testing.T) {
+	b := newBed(t, nil)
+	hang := b.script.HangAt("after network.Attach", false)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b.runLater(ctx, b.SandboxConfig("web"))
+	<-hang.Reached
+	b.restart()
+	for id, state := range b.listed() {
+		t.Errorf("%s is listed %v after the crash", id, state)
+	}
+	id := b.mustRun(b.SandboxConfig("web"))
+	b.assertListed(map[string]runtimeapi.PodSandboxState{id: ready})
+	podtest.Eventually(t, "one attachment is left", func() bool { return len(b.Left()) == 1 })
+	b.clear()
+}
+
+// Nothing of one pod holds up another.
+func TestHangsLeaveOthersAlone(t *testing.T) {
+	b := newBed(t, nil)
+	hang := b.script.HangAt("before engine.Create", true)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	go func() {
+		_, _ = b.s.CreateContainer(context.WithoutCancel(t.Context()), sandbox, b.ContainerConfig("main", nil))
+	}()
+	<-hang.Reached
+	other := b.mustRun(b.SandboxConfig("other"))
+	if err := b.s.RemoveSandbox(t.Context(), other); err != nil {
+		t.Error(err)
+	}
+	hang.Release()
+	podtest.Eventually(t, "the container is made", func() bool { list, _ := b.s.ListContainers(t.Context(), nil); return len(list) == 1 })
+	b.clear()
+}

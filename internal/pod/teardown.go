@@ -1,0 +1,339 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+	"golang.org/x/sync/errgroup"
+)
+
+// StopSandbox stops the sandbox and its containers and detaches its network. Nil
+// when there is no such sandbox. Once asked it is pursued to the end, whoever
+// waits.
+func (s *Service) StopSandbox(ctx context.Context, id string) error {
+	return s.endSandbox(ctx, id, s.stopSandboxRequest)
+}
+
+// RemoveSandbox stops and removes the sandbox and its containers. Nil when there
+// is no such sandbox. Once asked it is pursued to the end, whoever waits.
+func (s *Service) RemoveSandbox(ctx context.Context, id string) error {
+	return s.endSandbox(ctx, id, s.removeSandboxRequest)
+}
+
+func (s *Service) endSandbox(ctx context.Context, id string, request func(*SandboxRecord) *job.Request) error {
+	full, err := s.sandboxes.Resolve(id, (*SandboxRecord).visible)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	rec, err := s.sandboxes.Get(full)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	j, err := s.jobs.Enter(ctx, request(rec))
+	if err != nil {
+		return err
+	}
+	_, err = j.Wait(ctx)
+	return err
+}
+
+func (s *Service) stopSandboxRequest(rec *SandboxRecord) *job.Request {
+	return &job.Request{
+		Key: rec.name(), ID: rec.ID, Kind: kindStop,
+		Run: func(ctx context.Context, j *job.Job) (string, error) {
+			return rec.ID, s.stopSandbox(ctx, j, rec.ID)
+		},
+	}
+}
+
+func (s *Service) removeSandboxRequest(rec *SandboxRecord) *job.Request {
+	return &job.Request{
+		Key: rec.name(), ID: rec.ID, Kind: kindRemove,
+		Run: func(ctx context.Context, j *job.Job) (string, error) {
+			return rec.ID, s.removeSandbox(ctx, j, rec.ID)
+		},
+	}
+}
+
+func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error {
+	rec, err := s.sandboxes.Get(id)
+	if err != nil {
+		return errs.IgnoreNotFound(err) // its creation was cancelled and undone
+	}
+	switch rec.State {
+	case SandboxStopped:
+		return nil
+	case SandboxReady:
+		j.Stage("write record", "the state directory")
+		if _, err := s.sandboxes.Update(id, func(r *SandboxRecord) error {
+			r.State, r.Message = SandboxStopping, "it was asked to stop"
+			return nil
+		}); err != nil {
+			return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
+		}
+	case SandboxCreating, SandboxRemoving:
+		// What an attempt left that could not be undone yet: its only way is out.
+		return s.removeSandbox(ctx, j, id)
+	case SandboxStopping:
+	}
+	if err := s.teardown(ctx, j, id, SandboxStopped); err != nil {
+		s.retrySandbox(ctx, id)
+		return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
+	}
+	_, err = s.sandboxes.Update(id, func(r *SandboxRecord) error {
+		r.State, r.Network = SandboxStopped, nil // its addresses may be another's now
+		return nil
+	})
+	if err != nil {
+		s.retrySandbox(ctx, id)
+		return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
+	}
+	s.retries.done(id)
+	s.tombstones.touch(id)
+	return nil
+}
+
+func (s *Service) removeSandbox(ctx context.Context, j *job.Job, id string) error {
+	rec, err := s.sandboxes.Get(id)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	if rec.visible() { // a half-made one stays hidden unless its teardown fails
+		j.Stage("write record", "the state directory")
+		if err := s.markRemoving(id, "it was asked to go"); err != nil {
+			return fmt.Errorf("cannot remove sandbox %q: %w", id, err)
+		}
+	}
+	if err := s.teardown(ctx, j, id, SandboxRemoving); err != nil {
+		err = errors.Join(err, s.markRemoving(id, err.Error()))
+		s.retrySandbox(ctx, id)
+		return fmt.Errorf("cannot remove sandbox %q: %w", id, err)
+	}
+	return nil
+}
+
+func (s *Service) markRemoving(id, why string) error {
+	_, err := s.sandboxes.Update(id, func(r *SandboxRecord) error {
+		r.State, r.Message = SandboxRemoving, why
+		return nil
+	})
+	return errs.IgnoreNotFound(err)
+}
+
+// teardown undoes a sandbox, however far it came: with SandboxStopped up to
+// where its record and files remain, with SandboxRemoving to the end. It runs
+// every step, whether or not those before succeeded, and joins their errors; a
+// step is nil when its thing is absent. The record goes only when all is gone.
+//
+// It is the rollback of a failed start, StopPodSandbox, RemovePodSandbox and
+// recovery in one, so it needs nothing but the record, and it does not end with
+// the job's context: each step has its own time.
+func (s *Service) teardown(ctx context.Context, j *job.Job, id string, to SandboxState) error {
+	ctx = context.WithoutCancel(ctx)
+	var failed []error
+	step := func(stage, waitsFor string, undo func(context.Context) error) {
+		j.Stage(stage, waitsFor)
+		ctx, cancel := context.WithTimeout(ctx, s.limits.Step)
+		defer cancel()
+		failed = append(failed, undo(ctx))
+	}
+	step("end containers", "the jobs of its containers", func(ctx context.Context) error {
+		return s.endContainers(ctx, id, to)
+	})
+	step("stop sandbox", "the engine", func(ctx context.Context) error {
+		return s.call(ctx, id, "stop sandbox", s.opts.Engine.StopSandbox)
+	})
+	step("detach network", "the network's plugins", func(ctx context.Context) error {
+		return s.detach(ctx, id)
+	})
+	if to == SandboxRemoving {
+		step("remove sandbox", "the engine", func(ctx context.Context) error {
+			return s.call(ctx, id, "remove sandbox", s.opts.Engine.RemoveSandbox)
+		})
+	}
+	if err := errors.Join(failed...); err != nil || to != SandboxRemoving {
+		return err
+	}
+	j.Stage("delete record", "the state directory")
+	if err := s.sandboxes.Delete(id); err != nil {
+		return err
+	}
+	s.retries.done(id)
+	s.tombstones.touch(id)
+	return nil
+}
+
+// endContainers stops or removes all containers of a sandbox, those that are
+// being made included, each through the job of its own key.
+func (s *Service) endContainers(ctx context.Context, sandboxID string, to SandboxState) error {
+	var g errgroup.Group
+	for _, rec := range s.containers.All() {
+		if rec.SandboxID != sandboxID {
+			continue
+		}
+		g.Go(func() error {
+			if to == SandboxRemoving || !rec.visible() {
+				return s.removeAndWait(ctx, rec)
+			}
+			return s.stopAndWait(ctx, rec, 0)
+		})
+	}
+	return g.Wait()
+}
+
+// RemoveContainer kills if need be and removes the container. Nil when there is
+// none.
+func (s *Service) RemoveContainer(ctx context.Context, id string) error {
+	full, err := s.containers.Resolve(id, (*ContainerRecord).visible)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	rec, err := s.containers.Get(full)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	return s.removeAndWait(ctx, rec)
+}
+
+func (s *Service) removeAndWait(ctx context.Context, rec *ContainerRecord) error {
+	s.graces.end(rec.ID) // a stop that waits out its grace period need not
+	j, err := s.jobs.Enter(ctx, s.removeContainerRequest(rec))
+	if err != nil {
+		return err
+	}
+	_, err = j.Wait(ctx)
+	return err
+}
+
+func (s *Service) removeContainerRequest(rec *ContainerRecord) *job.Request {
+	return &job.Request{
+		Key: rec.name(), ID: rec.ID, Kind: kindRemove,
+		Run: func(ctx context.Context, j *job.Job) (string, error) {
+			return rec.ID, s.removeContainer(ctx, j, rec.ID)
+		},
+	}
+}
+
+func (s *Service) removeContainer(ctx context.Context, j *job.Job, id string) error {
+	rec, err := s.containers.Get(id)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	if rec.visible() && !rec.Removing {
+		j.Stage("write record", "the state directory")
+		if _, err := s.containers.Update(id, func(r *ContainerRecord) error {
+			r.Removing = true
+			return nil
+		}); err != nil {
+			return fmt.Errorf("cannot remove container %q: %w", id, err)
+		}
+	}
+	if err := s.teardownContainer(ctx, j, id); err != nil {
+		s.retryContainer(ctx, id)
+		return fmt.Errorf("cannot remove container %q: %w", id, err)
+	}
+	return nil
+}
+
+// teardownContainer is teardown for one container.
+func (s *Service) teardownContainer(ctx context.Context, j *job.Job, id string) error {
+	rec, err := s.containers.Get(id)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	ctx = context.WithoutCancel(ctx)
+	var killErr error
+	if rec.alive() {
+		killErr = s.kill(ctx, j, id)
+	}
+	j.Stage("remove container", "the engine")
+	removing, cancel := context.WithTimeout(ctx, s.limits.Step)
+	defer cancel()
+	if err := s.call(removing, id, "remove container", s.opts.Engine.Remove); err != nil {
+		return errors.Join(killErr, err)
+	}
+	if killErr != nil {
+		// Remove killed what the signal could not: nothing is left to report.
+		s.log.Warn("a container was removed that could not be stopped", "container", id, "err", killErr)
+	}
+	if rec.State == ContainerCreating {
+		// Nobody knows of its log, and a dying init may have complained into it.
+		if err := s.call(removing, id, "remove the log of a half-made container", func(context.Context, string) error {
+			return removeLog(rec)
+		}); err != nil {
+			return err
+		}
+	}
+	j.Stage("delete record", "the state directory")
+	if err := s.containers.Delete(id); err != nil {
+		return err
+	}
+	s.ends.tell(id)
+	s.retries.done(id)
+	s.tombstones.touch(id)
+	return nil
+}
+
+// removeLog removes the log that was made for this container. A log that was there
+// before it is somebody else's, and so is what a link in its path leads to.
+func removeLog(rec *ContainerRecord) error {
+	if rec.LogPath == "" {
+		return nil
+	}
+	path := filepath.Clean(rec.Config.Get().GetLogPath())
+	dir, err := os.Open(strings.TrimSuffix(rec.LogPath, path))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return sysproc.RemoveBornSince(dir, path, time.Unix(0, rec.CreatedAt))
+}
+
+// call is job.Do for what returns nothing.
+func (s *Service) call(ctx context.Context, id, what string, fn func(context.Context, string) error) error {
+	_, err := job.Do(ctx, s.calls, id, what, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, fn(ctx, id)
+	})
+	return err
+}
+
+// retrySandbox asks again, after a pause, for the teardown that the record tells.
+func (s *Service) retrySandbox(ctx context.Context, id string) {
+	ctx = context.WithoutCancel(ctx)
+	s.retries.later(id, func() {
+		rec, err := s.sandboxes.Get(id)
+		switch {
+		case err != nil:
+			s.retries.done(id)
+		case rec.State == SandboxStopping:
+			s.pursue(ctx, s.stopSandboxRequest(rec))
+		default:
+			s.pursue(ctx, s.removeSandboxRequest(rec))
+		}
+	})
+}
+
+func (s *Service) retryContainer(ctx context.Context, id string) {
+	ctx = context.WithoutCancel(ctx)
+	s.retries.later(id, func() {
+		rec, err := s.containers.Get(id)
+		if err != nil {
+			s.retries.done(id)
+			return
+		}
+		s.pursue(ctx, s.removeContainerRequest(rec))
+	})
+}

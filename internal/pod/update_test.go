@@ -1,0 +1,152 @@
+package pod_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/podtest"
+)
+
+// An update is in the cgroup, in the status, and there again after a restart; the
+// config that asked for the container stays what it was.
+func TestUpdateContainer(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	config := b.ContainerConfig("main", b.Programs.Sleep)
+	config.Linux = &runtimeapi.LinuxContainerConfig{Resources: &runtimeapi.LinuxContainerResources{
+		CpuPeriod: 100000, CpuShares: 102, MemoryLimitInBytes: 64 << 20, MemorySwapLimitInBytes: 64 << 20, OomScoreAdj: 500,
+		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}},
+		Unified:        map[string]string{"memory.oom.group": "1", "memory.high": "50000000"},
+	}}
+	id, err := b.s.CreateContainer(t.Context(), sandbox, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.s.UpdateContainer(t.Context(), id[:12], &runtimeapi.LinuxContainerResources{
+		CpuQuota: 50000, MemoryLimitInBytes: 128 << 20, CpusetCpus: "0", OomScoreAdj: -5,
+		Unified: map[string]string{"memory.high": "100000000"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := &runtimeapi.LinuxContainerResources{
+		CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 102, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500, CpusetCpus: "0",
+		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}},
+		Unified:        map[string]string{"memory.oom.group": "1", "memory.high": "100000000"},
+	}
+	check := func(when string) {
+		t.Helper()
+		if diff := cmp.Diff(want, b.status(id).GetResources().GetLinux(), protocmp.Transform()); diff != "" {
+			t.Errorf("status %s: %s", when, diff)
+		}
+		if diff := cmp.Diff(want, b.fake().Limits(id), protocmp.Transform()); diff != "" {
+			t.Errorf("cgroup %s: %s", when, diff)
+		}
+	}
+	check("after the update")
+	b.restart()
+	check("after the restart")
+	if again, err := b.s.CreateContainer(t.Context(), sandbox, config); err != nil || again != id {
+		t.Errorf("the retry of the create got %s, %v", again, err)
+	}
+	b.clear()
+}
+
+func TestUpdateContainerRefused(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	done := b.mustStart(sandbox, "done", b.Programs.Exit(0))
+	podtest.Eventually(t, "the program ends", func() bool { return b.status(done).GetState() == exited })
+	res := &runtimeapi.LinuxContainerResources{CpuShares: 512}
+	assertKind(t, b.s.UpdateContainer(t.Context(), done, res), errs.State, "exited")
+	assertKind(t, b.s.UpdateContainer(t.Context(), "0123", res), errs.NotFound)
+	assertKind(t, b.s.UpdateSandbox(t.Context(), "0123", nil, res), errs.NotFound)
+	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
+		t.Fatal(err)
+	}
+	assertKind(t, b.s.UpdateSandbox(t.Context(), sandbox, nil, res), errs.State)
+	b.clear()
+}
+
+func TestUpdateSandbox(t *testing.T) {
+	b := newBed(t, nil)
+	config := b.SandboxConfig("web")
+	config.Linux = &runtimeapi.LinuxPodSandboxConfig{Resources: &runtimeapi.LinuxContainerResources{CpuShares: 100}}
+	id := b.mustRun(config)
+	for range 2 {
+		if err := b.s.UpdateSandbox(t.Context(), id, &runtimeapi.LinuxContainerResources{CpuShares: 10}, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 1 << 30}); err != nil {
+			t.Fatal(err)
+		}
+		want := &runtimeapi.LinuxContainerResources{CpuShares: 100, MemoryLimitInBytes: 1 << 30}
+		if diff := cmp.Diff(want, b.fake().Limits(id), protocmp.Transform()); diff != "" {
+			t.Error(diff)
+		}
+		b.restart()
+	}
+	if again := b.mustRun(config); again != id {
+		t.Errorf("the retry of the run got %s", again)
+	}
+	b.clear()
+}
+
+// A program that is known to be missing when the container is created fails where
+// people look for it: at the start.
+func TestStartErrorKnownAtCreate(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	id := b.mustCreate(sandbox, "main", []string{"absent"})
+	if got := b.status(id).GetState(); got != created {
+		t.Errorf("state %v", got)
+	}
+	assertKind(t, b.s.UpdateContainer(t.Context(), id, &runtimeapi.LinuxContainerResources{CpuShares: 2}), errs.State)
+	b.restart()
+	if again := b.mustCreate(sandbox, "main", []string{"absent"}); again != id {
+		t.Errorf("the retry of the create got %s", again)
+	}
+	assertKind(t, b.s.StartContainer(t.Context(), id), errs.Invalid, "absent")
+	b.assertExit(id, 128, "StartError")
+	if b.status(id).GetMessage() == "" {
+		t.Error("the status does not say why")
+	}
+	b.clear()
+}
+
+// A daemon that dies in the start of such a container tells its end at once: nobody
+// else would, however long one waited.
+func TestRestartInAStartThatCannotBe(t *testing.T) {
+	b := newBed(t, nil)
+	id := b.mustCreate(b.mustRun(b.SandboxConfig("web")), "main", []string{"absent"})
+	hang := b.script.HangAt("before engine.Signal", false)
+	came := make(chan error, 1)
+	go func() { came <- b.s.StartContainer(t.Context(), id) }()
+	<-hang.Reached
+	b.restart()
+	<-came
+	b.assertExit(id, 128, "StartError")
+	b.clear()
+}
+
+// Every signal that a request can name is one of this system's.
+func TestEverySignalOfTheAPICanBeSent(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	for number, name := range runtimeapi.Signal_name {
+		config := b.ContainerConfig("c"+name, b.Programs.Sleep)
+		config.StopSignal = runtimeapi.Signal(number)
+		id, err := b.s.CreateContainer(t.Context(), sandbox, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := config.StopSignal
+		if want == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+			want = runtimeapi.Signal_SIGNAL_SIGTERM // the image's
+		}
+		if got := b.status(id).GetStopSignal(); got != want {
+			t.Errorf("%s: the status says %s", name, got)
+		}
+	}
+	b.clear()
+}

@@ -1,0 +1,215 @@
+package assets_test
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"github.com/ulikunitz/xz"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/assets"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
+)
+
+func newStore() (*assets.Store, *provisiontest.Host) {
+	h := provisiontest.New()
+	return assets.New(h.Files(), "/var/lib/assets", nil), h
+}
+
+// tarball has a file, a link to it, and one that leads out.
+func tarball(t *testing.T) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range []tar.Header{
+		{Name: "./bin/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "./bin/rt", Typeflag: tar.TypeReg, Mode: 0o755, Size: 7},
+		{Name: "bin/alias", Typeflag: tar.TypeSymlink, Linkname: "rt"},
+		{Name: "bin/out", Typeflag: tar.TypeSymlink, Linkname: "../../../etc/passwd"},
+		{Name: "../../evil", Typeflag: tar.TypeReg, Size: 0},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			io.WriteString(w, "runtime")
+		}
+	}
+	w.Close()
+	return b.Bytes()
+}
+
+func packed(t *testing.T, data []byte, pack func(io.Writer) (io.WriteCloser, error)) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := pack(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Write(data)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestFormats(t *testing.T) {
+	plain := tarball(t)
+	var zipped bytes.Buffer
+	z := zip.NewWriter(&zipped)
+	f, err := z.Create("bin/rt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(f, "runtime")
+	z.Close()
+	for name, data := range map[string][]byte{
+		"a.tar":     plain,
+		"a.tar.gz":  packed(t, plain, func(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriter(w), nil }),
+		"a.tar.xz":  packed(t, plain, func(w io.Writer) (io.WriteCloser, error) { return xz.NewWriter(w) }),
+		"a.tar.zst": packed(t, plain, func(w io.Writer) (io.WriteCloser, error) { return zstd.NewWriter(w) }),
+		"a.zip":     zipped.Bytes(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), name)
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s, _ := newStore()
+			ref := provision.AssetRef{Name: "a", Sources: []string{path}, Digest: digest.FromBytes(data).String()}
+			if _, err := s.Members(ref); !errors.Is(err, errs.NotFound) {
+				t.Errorf("members before the fetch: %v, want NotFound", err)
+			}
+			list, err := s.Fetch(t.Context(), ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{"bin/rt"}
+			for _, m := range list {
+				if strings.Contains(m.Path, "..") || strings.HasPrefix(m.Path, "/") || m.Path == "bin/out" {
+					t.Errorf("member %q leads out of the archive", m.Path)
+				}
+				if m.Path == "bin/alias" {
+					want = append(want, "bin/alias")
+				}
+			}
+			if name != "a.zip" && len(want) != 2 {
+				t.Errorf("the link is not a member: %+v", list)
+			}
+			got := map[string]string{}
+			err = s.Read(t.Context(), ref, want, func(member string, content io.Reader) error {
+				data, err := io.ReadAll(content)
+				got[member] = string(data)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, member := range want {
+				if got[member] != "runtime" {
+					t.Errorf("%s has content %q", member, got[member])
+				}
+			}
+		})
+	}
+}
+
+// TestOneContentOfTwoNames: a file that was fetched before under another name is read
+// under its own.
+func TestOneContentOfTwoNames(t *testing.T) {
+	store, _ := newStore()
+	dir := t.TempDir()
+	for _, name := range []string{"first", "second"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("tool"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		ref := provision.AssetRef{Name: name, Sources: []string{filepath.Join(dir, name)}, Digest: digest.FromString("tool").String(), Format: "raw"}
+		list, err := store.Fetch(t.Context(), ref)
+		if err != nil || len(list) != 1 || list[0].Path != name {
+			t.Fatalf("members of %s: %+v, %v", name, list, err)
+		}
+		var read string
+		err = store.Read(t.Context(), ref, []string{name}, func(_ string, content io.Reader) error {
+			data, err := io.ReadAll(content)
+			read = string(data)
+			return err
+		})
+		if err != nil || read != "tool" {
+			t.Errorf("%s reads as %q, %v", name, read, err)
+		}
+	}
+}
+
+func TestMirrorsAndHashes(t *testing.T) {
+	data := []byte("binary")
+	good := digest.SHA512.FromBytes(data).String()
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		switch r.URL.Path {
+		case "/good":
+			w.Write(data)
+		case "/bad":
+			io.WriteString(w, "something else")
+		case "/cut":
+			w.Header().Set("Content-Length", "6")
+			io.WriteString(w, "bin")
+		case "/busy":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	for _, c := range []struct {
+		name    string
+		sources []string
+		digest  string
+		kind    error
+		words   string
+	}{
+		{"first that works", []string{"/none", "/busy", "/bad", "/cut", "/good"}, good, nil, ""},
+		{"bad hash", []string{"/bad"}, good, errs.Invalid, "/bad: "},
+		{"busy", []string{"/busy"}, good, errs.Unavailable, "503"},
+		{"cut", []string{"/cut"}, good, errs.Unavailable, "the connection broke"},
+		{"none", []string{"/none"}, good, errs.NotFound, "404"},
+		{"no digest", []string{"/good"}, "", errs.Invalid, "no digest"},
+		{"weak digest", []string{"/good"}, "md5:00", errs.Invalid, "not sha256"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, h := newStore()
+			ref := provision.AssetRef{Name: "a", Digest: c.digest, Format: "raw"}
+			for _, source := range c.sources {
+				ref.Sources = append(ref.Sources, server.URL+source)
+			}
+			_, err := s.Fetch(t.Context(), ref)
+			if !errors.Is(err, c.kind) || err != nil && !strings.Contains(err.Error(), c.words) {
+				t.Fatalf("error %v, want kind %v with %q", err, c.kind, c.words)
+			}
+			if err != nil {
+				if tree := strings.Join(h.Tree(), "\n"); strings.Contains(tree, "something else") {
+					t.Error("content with a bad hash was kept")
+				}
+				return
+			}
+			before := asked
+			again := assets.New(h.Files(), "/var/lib/assets", nil)
+			if _, err := again.Fetch(t.Context(), ref); err != nil || asked != before {
+				t.Errorf("a second fetch asked the server %d times, error %v; want the cache", asked-before, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package assets
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// manifestLimit bounds a manifest.
+const manifestLimit = 4 << 20
+
+// pull opens the layer of an artifact whose digest is the asset's, or, when that is the
+// manifest's, its only layer.
+func (s *Store) pull(ctx context.Context, ref provision.AssetRef, name string) (io.ReadCloser, error) {
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
+		docker.WithClient(s.client), docker.WithPlainHTTP(docker.MatchLocalhost))})
+	name, desc, err := resolver.Resolve(ctx, name)
+	if err != nil {
+		return nil, ociError("cannot resolve it", err)
+	}
+	fetcher, err := resolver.Fetcher(ctx, name)
+	if err != nil {
+		return nil, ociError("cannot fetch it", err)
+	}
+	layer, err := findLayer(ctx, fetcher, desc, digest.Digest(ref.Digest))
+	if err != nil {
+		return nil, err
+	}
+	body, err := fetcher.Fetch(ctx, layer)
+	if err != nil {
+		return nil, ociError("cannot fetch its layer", err)
+	}
+	return body, nil
+}
+
+// findLayer walks from an index or manifest to the layer that is wanted.
+func findLayer(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor, want digest.Digest) (ocispec.Descriptor, error) {
+	data, err := fetchSmall(ctx, fetcher, desc)
+	if err != nil {
+		return desc, err
+	}
+	if images.IsIndexType(desc.MediaType) {
+		var index ocispec.Index
+		if err := json.Unmarshal(data, &index); err != nil {
+			return desc, fmt.Errorf("its index is no JSON: %w: %w", errs.Invalid, err)
+		}
+		for _, m := range index.Manifests {
+			if m.Digest == want || m.Platform == nil || platforms.Default().Match(*m.Platform) {
+				return findLayer(ctx, fetcher, m, want)
+			}
+		}
+		return desc, fmt.Errorf("its index has nothing for %s: %w", platforms.DefaultString(), errs.NotFound)
+	}
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(data, &manifest); err != nil {
+		return desc, fmt.Errorf("its manifest is no JSON: %w: %w", errs.Invalid, err)
+	}
+	for _, layer := range manifest.Layers {
+		if layer.Digest == want {
+			return layer, nil
+		}
+	}
+	return desc, fmt.Errorf("none of its %d layers has digest %s: %w", len(manifest.Layers), want, errs.Invalid)
+}
+
+func fetchSmall(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor) ([]byte, error) {
+	r, err := fetcher.Fetch(ctx, desc)
+	if err != nil {
+		return nil, ociError("cannot fetch its manifest", err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, manifestLimit))
+	if err != nil {
+		return nil, ociError("cannot fetch its manifest", err)
+	}
+	if digest.FromBytes(data) != desc.Digest {
+		return nil, fmt.Errorf("its manifest does not have digest %s: %w", desc.Digest, errs.Invalid)
+	}
+	return data, nil
+}
+
+// ociError gives an error of the registry its kind.
+func ociError(what string, err error) error {
+	kind := errs.Unavailable
+	if errdefs.IsNotFound(err) || errors.Is(err, docker.ErrInvalidAuthorization) || errdefs.IsInvalidArgument(err) {
+		kind = errs.NotFound
+	}
+	return fmt.Errorf("%s: %w: %w", what, kind, err)
+}

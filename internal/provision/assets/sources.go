@@ -1,0 +1,232 @@
+package assets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// headerTimeout bounds the wait for a server's first words; a body may take long, but
+// must not stand still for stallTimeout.
+const (
+	headerTimeout = 30 * time.Second
+	stallTimeout  = time.Minute
+)
+
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: headerTimeout}).DialContext,
+		TLSHandshakeTimeout:   headerTimeout,
+		ResponseHeaderTimeout: headerTimeout,
+		ForceAttemptHTTP2:     true,
+	}}
+}
+
+// obtain opens the verified file of an asset: a local source, the cache, or what the
+// first remote source that works gives.
+func (s *Store) obtain(ctx context.Context, ref provision.AssetRef, p place) (io.ReadCloser, error) {
+	if file, err := s.cached(ref, p); file != nil || err != nil {
+		return file, err
+	}
+	var faults []error
+	for _, source := range ref.Sources {
+		file, err := s.from(ctx, ref, p, source)
+		if err == nil {
+			return file, nil
+		}
+		faults = append(faults, fmt.Errorf("%s: %w", redact(source), err))
+		if ctx.Err() != nil {
+			break
+		}
+		if len(faults) < len(ref.Sources) {
+			provision.Note(ctx, "%v; trying the next source", faults[len(faults)-1])
+		}
+	}
+	return nil, fmt.Errorf("cannot fetch asset %s: %w", ref.Name, errors.Join(faults...))
+}
+
+// redact keeps credentials of a URL out of messages.
+func redact(source string) string {
+	if u, err := url.Parse(source); err == nil && u.User != nil {
+		return u.Redacted()
+	}
+	return source
+}
+
+// cached opens the file of the cache, verified once more: disks rot.
+func (s *Store) cached(ref provision.AssetRef, p place) (io.ReadCloser, error) {
+	r, err := s.files.Open(p.file)
+	if errors.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.isVerified(p.file) {
+		return r, nil
+	}
+	_, err = io.Copy(io.Discard, newVerifier(r, ref))
+	r.Close()
+	if errors.Is(err, errs.Invalid) {
+		return nil, s.files.Remove(p.file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.setVerified(p.file)
+	return s.files.Open(p.file)
+}
+
+func (s *Store) isVerified(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.verified[path]
+}
+
+func (s *Store) setVerified(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.verified[path] = true
+}
+
+// from takes the asset from one source.
+func (s *Store) from(ctx context.Context, ref provision.AssetRef, p place, source string) (io.ReadCloser, error) {
+	switch {
+	case strings.HasPrefix(source, "/"):
+		return s.local(ref, source)
+	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
+		body, err := s.get(ctx, source)
+		if err != nil {
+			return nil, err
+		}
+		return s.store(ref, p, body)
+	case strings.HasPrefix(source, "oci://"):
+		body, err := s.pull(ctx, ref, strings.TrimPrefix(source, "oci://"))
+		if err != nil {
+			return nil, err
+		}
+		return s.store(ref, p, body)
+	}
+	return nil, fmt.Errorf("a source is an absolute path, http(s)://… or oci://…: %w", errs.Invalid)
+}
+
+// store writes body to the cache, unless its hash is wrong, and opens it.
+func (s *Store) store(ref provision.AssetRef, p place, body io.ReadCloser) (io.ReadCloser, error) {
+	defer body.Close()
+	if err := s.files.Write(p.file, newVerifier(body, ref), provision.Attr{Mode: 0o600}); err != nil {
+		return nil, err
+	}
+	s.setVerified(p.file)
+	return s.files.Open(p.file)
+}
+
+// local opens a file of this machine, which is not copied.
+func (s *Store) local(ref provision.AssetRef, path string) (io.ReadCloser, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", errs.NotFound, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// A file of this machine may change under us at any time; we look once.
+	key := path + " " + ref.Digest
+	if s.isVerified(key) {
+		return file, nil
+	}
+	_, err = io.Copy(io.Discard, newVerifier(file, ref))
+	if err == nil {
+		s.setVerified(key)
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// get asks a web server. What may be better later is Unavailable.
+func (s *Store) get(ctx context.Context, source string) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, source, nil)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("%w: %w", errs.Invalid, err)
+	}
+	// A body that is packed once more for the way has another hash.
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("%w: %w", errs.Unavailable, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		cancel()
+		kind := errs.NotFound
+		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout {
+			kind = errs.Unavailable
+		}
+		return nil, fmt.Errorf("the server says %s: %w", resp.Status, kind)
+	}
+	return &steady{body: resp.Body, cancel: cancel, timer: time.AfterFunc(stallTimeout, cancel)}, nil
+}
+
+// steady gives up on a body that stands still.
+type steady struct {
+	body   io.ReadCloser
+	cancel context.CancelFunc
+	timer  *time.Timer
+}
+
+func (s *steady) Read(p []byte) (int, error) {
+	n, err := s.body.Read(p)
+	s.timer.Reset(stallTimeout)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the connection broke: %w: %w", errs.Unavailable, err)
+	}
+	return n, err
+}
+
+func (s *steady) Close() error {
+	s.timer.Stop()
+	s.cancel()
+	return s.body.Close()
+}
+
+// verifier is a reader whose end is an error when the hash is not the one wanted.
+type verifier struct {
+	r        io.Reader
+	digester digest.Digester
+	ref      provision.AssetRef
+}
+
+func newVerifier(r io.Reader, ref provision.AssetRef) *verifier {
+	return &verifier{r: r, digester: digest.Digest(ref.Digest).Algorithm().Digester(), ref: ref}
+}
+
+func (v *verifier) Read(p []byte) (int, error) {
+	n, err := v.r.Read(p)
+	v.digester.Hash().Write(p[:n])
+	if errors.Is(err, io.EOF) {
+		if got := v.digester.Digest().String(); got != v.ref.Digest {
+			return n, fmt.Errorf("refused: its hash is %s, not %s: %w", got, v.ref.Digest, errs.Invalid)
+		}
+	}
+	return n, err
+}

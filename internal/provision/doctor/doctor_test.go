@@ -1,0 +1,80 @@
+package doctor_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/doctor"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
+)
+
+// write makes a file with the directories above it.
+func write(t *testing.T, h *provisiontest.Host, path, content string) {
+	t.Helper()
+	at := ""
+	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	for _, part := range parts[:len(parts)-1] {
+		at += "/" + part
+		if err := h.Files().Mkdir(at, provision.Attr{Mode: 0o755}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.Files().Write(path, strings.NewReader(content), provision.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestExamine(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(h *provisiontest.Host)
+		level doctor.Level
+		want  string // in evidence
+		fix   string
+	}{
+		{"no runtime", func(*provisiontest.Host) {}, doctor.Problem, "no runtime answers", "berth node init"},
+		{"unit that should run", func(h *provisiontest.Host) {
+			write(t, h, "/etc/systemd/system/kubelet.service", "[Service]\n")
+			if err := h.Units().Enable(t.Context(), "kubelet.service"); err != nil {
+				t.Fatal(err)
+			}
+		}, doctor.Problem, "kubelet.service is enabled and does not run", "systemctl start kubelet.service"},
+		{"socket without runtime", func(h *provisiontest.Host) {
+			write(t, h, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
+		}, doctor.Problem, "the kubelet talks to /run/x.sock, where no runtime answers", "containerRuntimeEndpoint"},
+		{"socket elsewhere", func(h *provisiontest.Host) {
+			write(t, h, "/etc/berth/berth.toml", "listen = 'unix:///run/elsewhere.sock'\n")
+			write(t, h, "/run/elsewhere.sock", "")
+		}, doctor.Problem, "/run/elsewhere.sock is there, and who listens does not serve CRI", "Its log tells"},
+		{"plugin that is missing", func(h *provisiontest.Host) {
+			write(t, h, "/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"bridge"}]}`)
+		}, doctor.Problem, "wants the CNI plugin bridge", "containernetworking-plugins"},
+		{"forwarding", func(h *provisiontest.Host) { h.SetSysctlNow("net.ipv4.ip_forward", "0") }, doctor.Problem, "net.ipv4.ip_forward is 0", "sysctl -w"},
+		{"swap", func(h *provisiontest.Host) {
+			write(t, h, "/var/lib/kubelet/config.yaml", "{}")
+			if err := h.Kernel().SwapOn(t.Context(), "/swapfile"); err != nil {
+				t.Fatal(err)
+			}
+		}, doctor.Problem, "swap is on (/swapfile)", "failSwapOn"},
+		{"resolver", func(h *provisiontest.Host) {
+			write(t, h, "/var/lib/kubelet/config.yaml", "{}")
+			write(t, h, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
+		}, doctor.Warning, "CoreDNS", "resolvConf"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := provisiontest.New()
+			c.spoil(h)
+			h.Revive()
+			for _, f := range doctor.Examine(t.Context(), h) {
+				if f.Level == c.level && strings.Contains(f.Evidence, c.want) && strings.Contains(f.Fix, c.fix) {
+					if ops := h.Ops(); len(ops) > 0 {
+						t.Errorf("doctor changes the machine: %v", ops)
+					}
+					return
+				}
+			}
+			t.Errorf("no %s says %q: %+v", c.level, c.want, doctor.Examine(t.Context(), h))
+		})
+	}
+}

@@ -1,0 +1,165 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+const cniDir = "/etc/cni/net.d"
+
+// network looks whether each CNI plugin that is configured is there.
+func network(_ context.Context, d *diagnosis) error {
+	names, err := d.host.Files().ReadDir(cniDir)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	for _, name := range names {
+		if ext := path.Ext(name); ext != ".conf" && ext != ".conflist" && ext != ".json" {
+			continue
+		}
+		file := path.Join(cniDir, name)
+		data, err := read(d.host, file)
+		if err != nil {
+			return err
+		}
+		var config struct {
+			Type    string
+			Plugins []struct{ Type string }
+		}
+		if err := json.Unmarshal(data, &config); err != nil {
+			d.add(Problem, fmt.Sprintf("%s is no JSON: %v", file, err), "correct or remove it")
+			return nil
+		}
+		types := []string{config.Type}
+		for _, p := range config.Plugins {
+			types = append(types, p.Type)
+		}
+		for _, plugin := range types {
+			if plugin != "" && !thereIs(d.host, "/opt/cni/bin/"+plugin, "/usr/lib/cni/"+plugin, "/usr/libexec/cni/"+plugin) {
+				d.add(Problem, fmt.Sprintf("%s wants the CNI plugin %s, which is not in /opt/cni/bin, /usr/lib/cni or /usr/libexec/cni", file, plugin),
+					"install it: the package containernetworking-plugins, or network.plugins of the node file")
+			}
+		}
+		return nil // runtimes take the first file only
+	}
+	return nil
+}
+
+func thereIs(host provision.Host, paths ...string) bool {
+	for _, p := range paths {
+		if _, err := host.Files().Stat(p); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// kernel looks at what pods need of it.
+func kernel(_ context.Context, d *diagnosis) error {
+	overlay, err := d.host.Kernel().Module("overlay")
+	if err != nil {
+		return err
+	}
+	if overlay == provision.ModuleAbsent {
+		d.add(Problem, "the kernel has no overlay file system", "install the modules of the running kernel, or boot the one that is installed")
+	}
+	for _, want := range []struct {
+		key, value string
+		level      Level
+		why        string
+	}{
+		{"net.ipv4.ip_forward", "1", Problem, "pods reach nothing beyond the node"},
+		{"net.bridge.bridge-nf-call-iptables", "1", Warning, "Services may not work from pods on a bridge (kube-proxy with iptables)"},
+	} {
+		now, err := d.host.Kernel().Sysctl(want.key)
+		if errors.Is(err, errs.NotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if now != want.value {
+			d.add(want.level, fmt.Sprintf("%s is %s: %s", want.key, now, want.why), fmt.Sprintf("sysctl -w %s=%s, and a file in /etc/sysctl.d", want.key, want.value))
+		}
+	}
+	for key, least := range map[string]int{"fs.inotify.max_user_instances": 512, "fs.inotify.max_user_watches": 65536} {
+		text, err := d.host.Kernel().Sysctl(key)
+		var now int
+		if err == nil {
+			_, err = fmt.Sscan(text, &now)
+		}
+		if err == nil && now < least {
+			d.add(Warning, fmt.Sprintf("%s is %d: \"too many open files\" in pods that watch files", key, now), fmt.Sprintf("sysctl -w %s=%d, and a file in /etc/sysctl.d", key, least))
+		}
+	}
+	return nil
+}
+
+// swap is a fault for a kubelet that is not told to live with it.
+func swap(_ context.Context, d *diagnosis) error {
+	swaps, err := d.host.Kernel().Swaps()
+	if err != nil {
+		return err
+	}
+	if len(swaps) > 0 && d.kubelet.There && (d.kubelet.FailSwapOn == nil || *d.kubelet.FailSwapOn) {
+		d.add(Problem, "swap is on ("+strings.Join(swaps, ", ")+") and the kubelet does not start with it",
+			"kernel.swap: off in the node file; or failSwapOn: false in "+kubeletConfig)
+	}
+	return nil
+}
+
+// resolver looks at the file that pods get their name servers from.
+func resolver(_ context.Context, d *diagnosis) error {
+	file := d.kubelet.ResolvConf
+	if file == "" {
+		file = "/etc/resolv.conf"
+	}
+	data, err := read(d.host, file)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		words := strings.Fields(line)
+		if d.kubelet.There && len(words) >= 2 && words[0] == "nameserver" && (strings.HasPrefix(words[1], "127.") || words[1] == "::1") {
+			d.add(Warning, fmt.Sprintf("pods would ask %s (%s), which is themselves; CoreDNS ends with \"Loop detected\"", words[1], file),
+				"resolvConf: /run/systemd/resolve/resolv.conf in "+kubeletConfig)
+			return nil
+		}
+	}
+	return nil
+}
+
+// The kubelet evicts pods below 10 % of its own file system and 15 % of that of images.
+const leastFree = 0.15
+
+// disk looks for room.
+func disk(_ context.Context, d *diagnosis) error {
+	for _, dir := range []string{"/var/lib/kubelet", "/var/lib/berth", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/log", "/run"} {
+		if _, err := d.host.Files().Stat(dir); err != nil {
+			continue
+		}
+		free, err := sysfile.DiskFree(dir)
+		if err != nil {
+			return err
+		}
+		size, err := sysfile.SizeOf(dir)
+		if err != nil {
+			return err
+		}
+		if size.Bytes > 0 && float64(free) < leastFree*float64(size.Bytes) {
+			d.add(Warning, fmt.Sprintf("%s has %d MiB of %d MiB left", dir, free>>20, size.Bytes>>20), "the kubelet removes images and evicts pods; make room")
+		}
+		if size.Inodes > 0 && float64(size.InodesFree) < leastFree*float64(size.Inodes) {
+			d.add(Warning, fmt.Sprintf("%s has room for %d of %d files left", dir, size.InodesFree, size.Inodes), "remove small files, images first: crictl rmi --prune")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/crisock"
+	"sigs.k8s.io/yaml"
+)
+
+const callTimeout = 10 * time.Second
+
+// services looks for units of a node that should run and do not.
+func services(ctx context.Context, d *diagnosis) error {
+	for _, name := range []string{
+		"berth-supervisor.service", "berth.service", "containerd.service", "crio.service", "docker.service",
+		"cri-docker.service", "kubelet.service", "berth-node.service",
+	} {
+		state, err := d.host.Units().State(ctx, name)
+		if err != nil {
+			return err
+		}
+		oneshot := name == "berth-node.service"
+		switch {
+		case state.Load == "masked" && state.Active != "active":
+			d.add(Warning, name+" is masked", "if it should run: systemctl unmask "+name)
+		case state.Active == "failed", state.Active == "activating" && state.Sub == "auto-restart":
+			d.add(Problem, fmt.Sprintf("%s is %s (%s), result %s", name, state.Active, state.Sub, state.Result), "journalctl -u "+name+" tells why")
+		case state.Enabled == "enabled" && state.Active == "inactive" && !oneshot:
+			d.add(Problem, name+" is enabled and does not run", "systemctl start "+name)
+		}
+		if state.NeedReload {
+			d.add(Warning, name+" has changed on disk since systemd read it", "systemctl daemon-reload && systemctl restart "+name)
+		}
+	}
+	return nil
+}
+
+// runtime is a runtime that answers.
+type runtime struct {
+	socket string
+	name   string
+	// driver is what it says of its cgroup driver; empty for one that cannot.
+	driver string
+}
+
+// findRuntimes asks all sockets that are there.
+func findRuntimes(ctx context.Context, d *diagnosis) error {
+	for _, socket := range sockets(d.host.Files()) {
+		if _, err := d.host.Files().Stat(socket); err != nil {
+			continue
+		}
+		r, err := d.ask(ctx, socket)
+		if err != nil {
+			d.add(Problem, fmt.Sprintf("%s is there, and who listens does not serve CRI: %v", socket, err),
+				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? Its log tells")
+			continue
+		}
+		d.runtimes = append(d.runtimes, r)
+	}
+	if len(d.runtimes) == 0 {
+		d.add(Problem, "no runtime answers on a CRI socket", "install one: berth node init, then berth node apply")
+	}
+	return nil
+}
+
+// sockets lists where runtimes listen, by their configurations, and where they usually do:
+// a configuration may be newer than the process that runs.
+func sockets(files provision.Files) []string {
+	list := []string{"/run/berth/berth.sock", "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock"}
+	for _, name := range []string{"berth", "containerd", "crio"} {
+		socket := crisock.Configured(files, name)
+		if strings.HasPrefix(socket, "/var/run/") {
+			socket = strings.TrimPrefix(socket, "/var")
+		}
+		if !slices.Contains(list, socket) {
+			list = append(list, socket)
+		}
+	}
+	return list
+}
+
+func (d *diagnosis) ask(ctx context.Context, socket string) (runtime, error) {
+	r := runtime{socket: socket}
+	conn, err := crisock.Dial(socket)
+	if err != nil {
+		return r, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
+	if err != nil {
+		return r, err
+	}
+	r.name = version.GetRuntimeName() + " " + version.GetRuntimeVersion()
+	status, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return r, err
+	}
+	for _, c := range status.GetStatus().GetConditions() {
+		if !c.GetStatus() && (c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady) {
+			fix := "its log tells more"
+			if c.GetType() == runtimeapi.NetworkReady {
+				fix = "install the cluster's network; it writes a file to /etc/cni/net.d (see the check network)"
+			}
+			d.add(Problem, fmt.Sprintf("%s says: %s is false: %s: %s", r.name, c.GetType(), c.GetReason(), c.GetMessage()), fix)
+		}
+	}
+	// Older runtimes lack the call, and then say nothing of their driver.
+	if config, err := conn.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil && config.GetLinux() != nil {
+		r.driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
+	}
+	return r, nil
+}
+
+// kubelet is what matters of a kubelet's configuration.
+type kubelet struct {
+	There      bool   `json:"-"`
+	Endpoint   string `json:"containerRuntimeEndpoint"`
+	Driver     string `json:"cgroupDriver"`
+	FailSwapOn *bool  `json:"failSwapOn"`
+	ResolvConf string `json:"resolvConf"`
+}
+
+const kubeletConfig = "/var/lib/kubelet/config.yaml"
+
+func readKubelet(_ context.Context, d *diagnosis) error {
+	data, err := read(d.host, kubeletConfig)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	if err := yaml.Unmarshal(data, &d.kubelet); err != nil {
+		d.add(Problem, fmt.Sprintf("%s is no YAML: %v", kubeletConfig, err), "correct it; the kubelet does not start with it")
+		return nil
+	}
+	d.kubelet.There = true
+	flags, err := read(d.host, "/var/lib/kubelet/kubeadm-flags.env")
+	for word := range strings.FieldsSeq(strings.ReplaceAll(string(flags), `"`, " ")) {
+		if endpoint, ok := strings.CutPrefix(word, "--container-runtime-endpoint="); ok {
+			d.kubelet.Endpoint = endpoint
+		}
+	}
+	return errs.IgnoreNotFound(err)
+}
+
+// kubeletFits compares the kubelet with the runtime that it talks to.
+func kubeletFits(_ context.Context, d *diagnosis) error {
+	if !d.kubelet.There || d.kubelet.Endpoint == "" {
+		return nil
+	}
+	socket := path.Clean(strings.TrimPrefix(d.kubelet.Endpoint, "unix://"))
+	i := slices.IndexFunc(d.runtimes, func(r runtime) bool { return r.socket == strings.TrimPrefix(socket, "/var") })
+	if i < 0 {
+		d.add(Problem, fmt.Sprintf("the kubelet talks to %s, where no runtime answers", socket),
+			"start that runtime, or set containerRuntimeEndpoint in "+kubeletConfig+" and restart the kubelet")
+		return nil
+	}
+	if r := d.runtimes[i]; r.driver != "" && d.kubelet.Driver != "" && r.driver != d.kubelet.Driver {
+		d.add(Problem, fmt.Sprintf("the kubelet's cgroup driver is %s (%s), that of %s is %s", d.kubelet.Driver, kubeletConfig, r.name, r.driver),
+			"make them the same, systemd on a machine with systemd, and restart both")
+	}
+	return nil
+}
+
+// readLimit bounds configuration files.
+const readLimit = 1 << 20
+
+func read(host provision.Host, path string) ([]byte, error) {
+	r, err := host.Files().Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, readLimit))
+}

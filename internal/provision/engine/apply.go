@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/journal"
+)
+
+// ApplyOptions are what the user decides about an apply.
+type ApplyOptions struct {
+	// Wish is the node file, kept for the history.
+	Wish []byte
+	// AllowDisruption consents to what the plan says happens to running pods.
+	AllowDisruption bool
+	// KeepFailed leaves what a failed apply changed, for a look at it.
+	KeepFailed bool
+}
+
+// Outcome is what an apply did.
+type Outcome struct {
+	// Number of the entry in the history; 0 when there was nothing to do.
+	Number int `json:"number"`
+	// Result of the entry.
+	Result journal.Result `json:"result"`
+	// Changed lists tasks that changed something.
+	Changed []string `json:"changed,omitempty"`
+	// Restarted lists units.
+	Restarted []string `json:"restarted,omitempty"`
+	// Left lists what could not be undone, with reasons.
+	Left []Left `json:"left,omitempty"`
+}
+
+// Apply makes the machine what the target says. What fails is undone: the error says
+// what it was, and the outcome whether the machine is as before.
+//
+// Order: fetch everything · plan · consent · record what is there of all that will
+// change · then, each after what it needs: gate, change, check again, restart, gate.
+// Nothing is changed before the record.
+func (e *Engine) Apply(ctx context.Context, target provision.Target, opts ApplyOptions) (*Outcome, error) {
+	g, err := newGraph(target)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.prepare(ctx, g); err != nil {
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
+	plan, objects, err := e.plan(ctx, g)
+	if err != nil {
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
+	if plan.Empty() && e.ownsAll(objects) && plan.Unfinished == 0 && len(e.journal.Pending()) == 0 {
+		return &Outcome{Result: journal.OK}, nil
+	}
+	if list := plan.Disruptions(); len(list) > 0 && !opts.AllowDisruption {
+		return nil, fmt.Errorf("nothing was changed: running pods would be hit (%s), which needs your consent: %w", list[0], errs.State)
+	}
+	n, err := e.journal.Begin(journal.Begin{Verb: journal.Apply, Version: e.Version}, opts.Wish)
+	if err != nil {
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
+	r := &run{Engine: e, graph: g, pending: e.journal.Pending(), out: &Outcome{Number: n}}
+	if err = r.recordFirst(ctx, plan); err == nil {
+		err = r.all(ctx)
+	}
+	return r.end(ctx, err, opts.KeepFailed)
+}
+
+func (e *Engine) ownsAll(objects [][]provision.Object) bool {
+	for _, o := range slices.Concat(objects...) {
+		if _, ok := e.journal.Owns(o); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// prepare fetches what tasks need, several at a time.
+func (e *Engine) prepare(ctx context.Context, g *graph) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(workers)
+	for _, n := range g.nodes {
+		p, ok := n.task.(provision.Preparer)
+		if !ok {
+			continue
+		}
+		group.Go(func() error {
+			err := e.retry(ctx, "prepare "+n.task.ID(), func(ctx context.Context) error { return p.Prepare(ctx, e.Host) })
+			if err != nil {
+				return fmt.Errorf("cannot prepare %s: %w", n.task.ID(), err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// retry calls f again while its errors are transient, with growing pauses.
+func (e *Engine) retry(ctx context.Context, what string, f func(ctx context.Context) error) error {
+	deadline := e.Now().Add(e.RetryFor)
+	for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
+		err := f(ctx)
+		if err == nil || !errors.Is(err, errs.Unavailable) || ctx.Err() != nil || e.Now().Add(pause).After(deadline) {
+			return err
+		}
+		e.Report.Note(what, fmt.Sprintf("%v; again in %s", err, pause))
+		if e.Sleep(ctx, pause) != nil {
+			return err
+		}
+	}
+}
+
+// end undoes a run that failed, and closes its entry.
+func (r *run) end(ctx context.Context, cause error, keepFailed bool) (*Outcome, error) {
+	// What is undone is undone to the end, also when the user has lost patience.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
+	defer cancel()
+	r.out.Result = journal.OK
+	if cause != nil && keepFailed {
+		r.out.Result = journal.Failed
+	} else if cause != nil {
+		r.out.Result = journal.RolledBack
+		if err := r.undo(ctx); err != nil {
+			r.out.Result = journal.Failed
+			cause = errors.Join(cause, fmt.Errorf("cannot undo all of it: %w", err))
+		} else if err := r.healthAfterUndo(ctx); err != nil {
+			cause = errors.Join(cause, err)
+		}
+	}
+	if err := r.journal.End(r.out.Result, cause); err != nil && cause == nil {
+		return r.out, fmt.Errorf("the machine is as wanted, but the history lacks the end of entry %d: %w", r.out.Number, err)
+	}
+	return r.out, cause
+}

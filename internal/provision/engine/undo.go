@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/journal"
+)
+
+// undoFor bounds the time of an automatic rollback.
+const undoFor = 10 * time.Minute
+
+// Left is an object that could not be made what it was.
+type Left struct {
+	Object provision.Object `json:"object"`
+	Reason string           `json:"reason"`
+}
+
+// undo brings back what the run's entry touched, and gives up what became ours in it.
+func (r *run) undo(ctx context.Context) error {
+	return r.step(ctx, "undo", func(ctx context.Context) error {
+		touched, fresh, _ := r.journal.Since(r.out.Number - 1)
+		left, err := r.restore(ctx, touched, r.tried, func(ctx context.Context, unit string) error {
+			if i, ok := r.graph.unit[unit]; ok {
+				return r.graph.nodes[i].task.(provision.Restarter).Restart(ctx, r.Host)
+			}
+			return r.Host.Units().Restart(ctx, unit)
+		})
+		r.out.Left = append(r.out.Left, left...)
+		if err != nil {
+			return err
+		}
+		// Units that were not restarted never saw what is undone now.
+		needless := slices.DeleteFunc(r.journal.Pending(), func(unit string) bool { return slices.Contains(r.pending, unit) })
+		return errors.Join(r.journal.Restarted(needless), r.journal.Leave(without(fresh, left)))
+	})
+}
+
+// healthAfterUndo says which guarded units that run are not healthy now that they are
+// as before. They may have been so before.
+func (r *run) healthAfterUndo(ctx context.Context) error {
+	var sick []error
+	for unit := range r.graph.gates {
+		active, err := r.active(ctx, unit)
+		if err == nil && active {
+			err = r.afterFor(ctx, unit, r.GateFor/4)
+		}
+		if err != nil {
+			sick = append(sick, fmt.Errorf("as before, but: %w", err))
+		}
+	}
+	return errors.Join(sick...)
+}
+
+// restore makes objects what they were, given in the order in which they were touched,
+// and then restarts those of units that ran all the time. What a machine cannot give
+// back is left and listed.
+func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []string, restart func(ctx context.Context, unit string) error) ([]Left, error) {
+	u := undoing{Engine: e}
+	for _, p := range slices.Backward(priors) {
+		if releaser, ok := e.Kinds[p.Object.Kind].(provision.Releaser); ok {
+			u.note(p, releaser.Release(ctx, e.Host, p.Object.Name, p.State))
+		}
+	}
+	for _, p := range placesLast(priors) {
+		if _, ok := e.Kinds[p.Object.Kind].(provision.Releaser); !ok {
+			u.note(p, e.restoreOne(ctx, p))
+		}
+	}
+	var running []string
+	for _, unit := range units {
+		active, err := e.active(ctx, unit)
+		if err != nil {
+			u.failed = append(u.failed, err)
+		}
+		if active {
+			running = append(running, unit)
+		}
+	}
+	for _, p := range priors {
+		if _, ok := e.Kinds[p.Object.Kind].(provision.Releaser); ok {
+			u.note(p, e.restoreOne(ctx, p))
+		}
+	}
+	for _, unit := range running {
+		if err := restart(ctx, unit); err != nil {
+			u.failed = append(u.failed, err)
+			units = slices.DeleteFunc(slices.Clone(units), func(other string) bool { return other == unit })
+		}
+	}
+	if err := e.journal.Restarted(units); err != nil {
+		u.failed = append(u.failed, err)
+	}
+	return u.left, errors.Join(u.failed...)
+}
+
+// placesLast orders priors for their way back: the last touched first, but directories
+// and data after all else, the innermost first, since a package or a program that goes
+// may have something in them.
+func placesLast(priors []journal.Prior) []journal.Prior {
+	var things, places []journal.Prior
+	for _, p := range slices.Backward(priors) {
+		if p.Object.Kind == provision.KindDir || p.Object.Kind == provision.KindData {
+			places = append(places, p)
+		} else {
+			things = append(things, p)
+		}
+	}
+	slices.SortStableFunc(places, func(a, b journal.Prior) int {
+		return cmp.Or(strings.Compare(b.Object.Name, a.Object.Name), strings.Compare(a.Object.Kind, b.Object.Kind))
+	})
+	return append(things, places...)
+}
+
+// undoing collects what does not go back.
+type undoing struct {
+	*Engine
+	left   []Left
+	failed []error
+}
+
+func (u *undoing) note(p journal.Prior, err error) {
+	switch {
+	case errors.Is(err, errs.State):
+		u.left = append(u.left, Left{Object: p.Object, Reason: err.Error()})
+	case err != nil:
+		u.failed = append(u.failed, fmt.Errorf("cannot restore %s: %w", p.Object, err))
+	}
+}
+
+func (e *Engine) restoreOne(ctx context.Context, p journal.Prior) error {
+	kind, err := e.kind(p.Object)
+	if err != nil {
+		return err
+	}
+	if p.Object.Kind == provision.KindFile {
+		if err := e.Host.Files().Tidy(p.Object.Name); err != nil {
+			return err
+		}
+	}
+	return kind.Restore(ctx, e.Host, p.Object.Name, p.State, func() (io.ReadCloser, error) {
+		r, err := e.journal.Content(p.State.Digest)
+		if errors.Is(err, errs.NotFound) {
+			return nil, fmt.Errorf("the content that %s had is not kept any more; the next apply makes it anew: %w", p.Object, errs.State)
+		}
+		return r, err
+	})
+}
+
+// without lists objects but those that were left.
+func without(objects []provision.Object, left []Left) []provision.Object {
+	return slices.DeleteFunc(slices.Clone(objects), func(o provision.Object) bool {
+		return slices.ContainsFunc(left, func(l Left) bool { return l.Object == o })
+	})
+}
+
+// union lists what is in either, each once.
+func union(lists ...[]string) []string {
+	var all []string
+	for _, name := range slices.Concat(lists...) {
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}

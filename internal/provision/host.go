@@ -1,0 +1,265 @@
+package provision
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"time"
+)
+
+// Host is the machine that tasks work on: this one, a root directory of one that
+// does not run, or a fake. All changes of tasks go through it.
+type Host interface {
+	// Live is false for a root directory: no daemon and no kernel is asked or told,
+	// Units enables by links alone, and commands do not run.
+	Live() bool
+	Files() Files
+	Units() Units
+	Packages() Packages
+	Kernel() Kernel
+	Accounts() Accounts
+	Assets() Assets
+	// Run runs a program of the machine, without a shell, and returns its standard
+	// output. A status other than zero is an error that has the end of standard error.
+	Run(ctx context.Context, cmd Command) ([]byte, error)
+}
+
+// Command is a program to run.
+type Command struct {
+	// Args: program (looked up in PATH) and arguments.
+	Args []string
+	// Env is added to a minimal environment (PATH, HOME, LANG=C), "KEY=value".
+	Env []string
+	// Stdin may be nil.
+	Stdin io.Reader
+	// Dir is the working directory; "/" when empty.
+	Dir string
+}
+
+// FileInfo is what Files.Stat tells of one path, links not followed.
+type FileInfo struct {
+	// Type is 0 (regular), fs.ModeDir, fs.ModeSymlink, or another fs type bit.
+	Type fs.FileMode
+	// Mode has permission bits, setuid, setgid and sticky (fs.ModeSetuid, …).
+	Mode     fs.FileMode
+	UID, GID int
+	Size     int64
+	// Target of a link.
+	Target string
+	// Stamp changes whenever content or attributes may have changed; for caches of hashes.
+	Stamp string
+}
+
+// Attr is the mode and owner that a file shall have.
+type Attr struct {
+	Mode     fs.FileMode
+	UID, GID int
+}
+
+// Files is the machine's file system. Paths are absolute as the machine sees them;
+// links in them are resolved below its root.
+type Files interface {
+	// Stat wraps errs.NotFound for what is not there.
+	Stat(path string) (FileInfo, error)
+	// Open opens a regular file, links followed. errs.NotFound as Stat.
+	Open(path string) (io.ReadCloser, error)
+	// Digest is the "sha256:…" of a regular file, links not followed. errs.NotFound as Stat.
+	Digest(path string) (string, error)
+	// ReadDir lists the names in a directory, sorted. errs.NotFound as Stat.
+	ReadDir(path string) ([]string, error)
+	// Write replaces the file with what r has, atomically and durably: whoever reads
+	// sees the old or the new, also after a power cut. The directory must be there.
+	// Labels (SELinux) are set as the policy wants them.
+	Write(path string, r io.Reader, attr Attr) error
+	// Append adds a record to a file durably, and creates the file.
+	Append(path string, data []byte, attr Attr) error
+	// Mkdir makes one directory; its parent must be there. An existing one is no error
+	// and is left as it is.
+	Mkdir(path string, attr Attr) error
+	// Link makes a symbolic link, atomically, in place of a link or file.
+	Link(target, path string, attr Attr) error
+	// SetAttr changes mode and owner of a file or directory; of a link its owner.
+	SetAttr(path string, attr Attr) error
+	// Tidy removes what a Write of path left behind that was killed.
+	Tidy(path string) error
+	// Remove removes a file, link or empty directory; nil when it is not there.
+	Remove(path string) error
+	// RemoveAll removes a tree; nil when it is not there.
+	RemoveAll(path string) error
+}
+
+// UnitState is what systemd says of a unit.
+type UnitState struct {
+	// Load: loaded, not-found, masked, ….
+	Load string
+	// Active: active, inactive, failed, activating, …; empty when not live.
+	Active string
+	// Sub: running, exited, dead, ….
+	Sub string
+	// Result: success, exit-code, start-limit-hit, …, of the last run.
+	Result string
+	// Enabled: enabled, disabled, static, masked, …; empty for a unit that is not there.
+	Enabled string
+	// NeedReload: its files changed since systemd read them.
+	NeedReload bool
+	// Since is when it became active; zero when it is not.
+	Since time.Time
+}
+
+// Units is the service manager.
+type Units interface {
+	State(ctx context.Context, name string) (UnitState, error)
+	// Reload makes systemd read unit files again (daemon-reload).
+	Reload(ctx context.Context) error
+	Enable(ctx context.Context, name string) error
+	Disable(ctx context.Context, name string) error
+	// Mask forbids to start a unit whose file is somebody else's, Unmask allows it again.
+	Mask(ctx context.Context, name string) error
+	Unmask(ctx context.Context, name string) error
+	// Start, Stop and Restart return when the job is done; a unit that did not come up
+	// is an error that names its result and the command that shows its log.
+	Start(ctx context.Context, name string) error
+	Stop(ctx context.Context, name string) error
+	Restart(ctx context.Context, name string) error
+	// ReloadUnit asks a running unit to read its configuration again (ExecReload).
+	ReloadUnit(ctx context.Context, name string) error
+}
+
+// Packages is the package manager.
+type Packages interface {
+	// Manager is apt, dnf, zypper, apk, or empty when there is none.
+	Manager() string
+	// Installed maps those of names that are installed to their version.
+	Installed(ctx context.Context, names []string) (map[string]string, error)
+	// Install installs or up- or downgrades; a version may be empty (any). It waits for
+	// the manager's lock, and tells through ctx's progress who holds it.
+	Install(ctx context.Context, packages []PackageVersion) error
+	// Plan lists what Install would install or change, dependencies first; it reads only.
+	Plan(ctx context.Context, packages []PackageVersion) ([]PackageVersion, error)
+	// Remove removes packages with their configuration. When it would take others along,
+	// that need them, it removes nothing and wraps errs.State, naming those.
+	Remove(ctx context.Context, names []string) error
+}
+
+// PackageVersion is a package and the version that is wanted; empty is any.
+type PackageVersion struct{ Name, Version string }
+
+// Kernel is the running kernel. Not asked when the host is not live.
+type Kernel interface {
+	// Sysctl reads a value by its dotted key; errs.NotFound when the kernel has no such key.
+	Sysctl(key string) (string, error)
+	SetSysctl(key, value string) error
+	Module(name string) (ModuleState, error)
+	LoadModule(ctx context.Context, name string) error
+	UnloadModule(ctx context.Context, name string) error
+	// Mounts lists mount points with source, type and options.
+	Mounts() ([]Mount, error)
+	Mount(ctx context.Context, m Mount) error
+	Unmount(ctx context.Context, path string) error
+	// Swaps lists devices and files in use as swap.
+	Swaps() ([]string, error)
+	SwapOn(ctx context.Context, path string) error
+	SwapOff(ctx context.Context, path string) error
+}
+
+// ModuleState is where a kernel module is.
+type ModuleState string
+
+// The states of a module.
+const (
+	ModuleLoaded    ModuleState = "loaded" // or built in
+	ModuleAvailable ModuleState = "not loaded"
+	ModuleAbsent    ModuleState = "not there"
+)
+
+// Mount is one mount.
+type Mount struct {
+	Source, Path, Type string
+	Options            []string
+	// Self is set for a directory that is bound on itself, as daemons do to make it a
+	// mount of its own.
+	Self bool
+}
+
+// User is an account.
+type User struct {
+	Name string
+	// UID and GID; -1 lets the system choose.
+	UID, GID int
+	Home     string
+	Shell    string
+	// Groups are supplementary groups by name, sorted.
+	Groups []string
+	System bool
+}
+
+// Group is a group.
+type Group struct {
+	Name   string
+	GID    int // -1 lets the system choose
+	System bool
+}
+
+// Accounts is the user database.
+type Accounts interface {
+	// User and Group wrap errs.NotFound for who is not there.
+	User(name string) (User, error)
+	Group(name string) (Group, error)
+	// SetUser creates or changes an account.
+	SetUser(ctx context.Context, u User) error
+	SetGroup(ctx context.Context, g Group) error
+	RemoveUser(ctx context.Context, name string) error
+	RemoveGroup(ctx context.Context, name string) error
+}
+
+// AssetRef is an asset: something to fetch, known by its hash.
+type AssetRef struct {
+	// Name is for people: "containerd".
+	Name string
+	// Sources are tried in order: an absolute path of a file or directory,
+	// http(s)://…, oci://host/repository[:tag|@digest].
+	Sources []string
+	// Digest is sha256:… or sha512:… of the file (of an OCI reference: of the layer or
+	// of the manifest). Required, but for a directory.
+	Digest string
+	// Format is tar, tar.gz, tar.xz, tar.zst, zip or raw; empty: by content.
+	Format string
+}
+
+// Single is how a file lies alone in an asset.
+type Single string
+
+// The ways; empty is an archive.
+const (
+	SingleRaw    Single = "raw"
+	SinglePacked Single = "packed"
+)
+
+// Member is one regular file of an asset, or a link to one.
+type Member struct {
+	// Path within the archive, clean, without a leading "/"; for raw the source's base name.
+	Path string `json:"path"`
+	// Digest of the content, "sha256:…".
+	Digest string `json:"digest"`
+	// From is the path of the member that holds the content, for a link to it.
+	From string `json:"from,omitempty"`
+	Size int64  `json:"size"`
+	// Single is set for the one file of an asset that is no archive, raw or packed. Its Path
+	// is that of the source, and so another one for another source of the same content.
+	Single Single `json:"single,omitempty"`
+	// Exec tells whether any execute bit is set in the archive.
+	Exec bool `json:"exec,omitempty"`
+}
+
+// Assets fetches, checks and keeps assets.
+type Assets interface {
+	// Members lists what the asset holds if that is known without fetching;
+	// errs.NotFound otherwise.
+	Members(ref AssetRef) ([]Member, error)
+	// Fetch makes the asset readable: from the cache, else from the first source that
+	// gives it. A wrong hash is errs.Invalid and names the source and both hashes.
+	Fetch(ctx context.Context, ref AssetRef) ([]Member, error)
+	// Read calls f with each of members and its content, in the order of the archive. The
+	// asset is fetched if it must be.
+	Read(ctx context.Context, ref AssetRef, members []string, f func(member string, content io.Reader) error) error
+}

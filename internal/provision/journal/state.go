@@ -1,0 +1,200 @@
+package journal
+
+import (
+	"slices"
+
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// add makes a record part of the state.
+func (s *state) add(rec record) {
+	switch {
+	case rec.Base != nil:
+		s.owned = slices.Clone(rec.Base.Owned)
+		s.pending = slices.Clone(rec.Base.Pending)
+		s.made = slices.Clone(rec.Base.Made)
+		s.base = slices.Clone(rec.Base.After)
+	case rec.Begin != nil:
+		s.made = append(s.made, rec.Begin.Made...)
+		s.current = &Entry{
+			Number: rec.Apply, Verb: rec.Begin.Verb, To: rec.Begin.To, Started: rec.Time,
+			Version: rec.Begin.Version, Wish: rec.Begin.Wish,
+		}
+		s.entries = append(s.entries, s.current)
+	case rec.End != nil:
+		if e := s.entry(rec.Apply); e != nil {
+			e.Ended, e.Result, e.Error = rec.Time, rec.End.Result, rec.End.Error
+		}
+	}
+	if e := s.entry(rec.Apply); e != nil {
+		if rec.Touch != nil {
+			for _, p := range rec.Touch.Before {
+				if !e.touched(p.Object) {
+					e.Touched = append(e.Touched, p)
+				}
+			}
+		}
+		e.Restarted = append(e.Restarted, rec.Again...)
+		for _, o := range rec.Own {
+			if !e.touched(o.Object) && o.Since == e.Number {
+				e.after = append(e.after, o.Prior)
+			}
+		}
+		if rec.Done != nil {
+			e.after = append(e.after, rec.Done.After...)
+		}
+	}
+	for _, o := range rec.Own {
+		if i := s.find(o.Object); i >= 0 {
+			s.owned[i] = o
+		} else {
+			s.owned = append(s.owned, o)
+		}
+	}
+	for _, o := range rec.Leave {
+		if i := s.find(o.Object); i >= 0 {
+			s.owned = slices.Delete(s.owned, i, i+1)
+		}
+	}
+	s.pending = append(s.pending, rec.Want...)
+	s.pending = slices.DeleteFunc(s.pending, func(u string) bool { return slices.Contains(rec.Again, u) })
+}
+
+func (s *state) entry(n int) *Entry {
+	for _, e := range slices.Backward(s.entries) {
+		if e.Number == n {
+			return e
+		}
+	}
+	return nil
+}
+
+func (s *state) find(object provision.Object) int {
+	return slices.IndexFunc(s.owned, func(o Owned) bool { return o.Object == object })
+}
+
+func (e *Entry) touched(object provision.Object) bool {
+	return slices.ContainsFunc(e.Touched, func(p Prior) bool { return p.Object == object })
+}
+
+// Owned lists our objects, in the order in which they became ours.
+func (j *Journal) Owned() []Owned {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.state.owned)
+}
+
+// Owns tells whether an object is ours, and for which task.
+func (j *Journal) Owns(object provision.Object) (task string, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if i := j.state.find(object); i >= 0 {
+		return j.state.owned[i].Task, true
+	}
+	return "", false
+}
+
+// Pending lists units whose restart is due.
+func (j *Journal) Pending() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.state.pending)
+}
+
+// History lists what was done, oldest first.
+func (j *Journal) History() []Entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	list := make([]Entry, len(j.state.entries))
+	for i, e := range j.state.entries {
+		list[i] = *e
+	}
+	return list
+}
+
+// Last returns the newest entry; ok is false when there is none.
+func (j *Journal) Last() (entry Entry, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.state.entries) == 0 {
+		return Entry{}, false
+	}
+	return *j.state.entries[len(j.state.entries)-1], true
+}
+
+// Touched lists what entry n touched so far.
+func (j *Journal) Touched(n int) []Prior {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e := j.state.entry(n); e != nil {
+		return slices.Clone(e.Touched)
+	}
+	return nil
+}
+
+// Since lists each object touched after entry n with its state at the end of n, in
+// the order in which they were first touched; and what became ours since (fresh) or
+// ceased to be (gone).
+func (j *Journal) Since(n int) (priors []Prior, fresh []provision.Object, gone []Owned) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.state.entries {
+		if e.Number <= n {
+			continue
+		}
+		for _, p := range e.Touched {
+			if !slices.ContainsFunc(priors, func(q Prior) bool { return q.Object == p.Object }) {
+				priors = append(priors, p)
+			}
+		}
+	}
+	for _, o := range j.state.owned {
+		if o.Since > n {
+			fresh = append(fresh, o.Object)
+		}
+	}
+	for _, rec := range j.records {
+		if rec.Apply <= n {
+			continue
+		}
+		for _, o := range rec.Leave {
+			if o.Since <= n && j.state.find(o.Object) < 0 {
+				gone = append(gone, o)
+			}
+		}
+	}
+	return priors, fresh, gone
+}
+
+// At replaces states of priors by those that the objects had at the end of entry n,
+// where berth made them so: what somebody changed by hand since is no state to go to.
+func (j *Journal) At(n int, priors []Prior) []Prior {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	known := j.state.after(n)
+	list := make([]Prior, len(priors))
+	for i, p := range priors {
+		if state, ok := known[p.Object]; ok {
+			p.State = state
+		}
+		list[i] = p
+	}
+	return list
+}
+
+// after is what objects were at the end of entry n, as far as they were ours.
+func (s *state) after(n int) map[provision.Object]provision.State {
+	known := map[provision.Object]provision.State{}
+	for _, p := range s.base {
+		known[p.Object] = p.State
+	}
+	for _, e := range s.entries {
+		if e.Number > n || e.Result == RolledBack || e.Result == Failed {
+			continue
+		}
+		for _, p := range e.after {
+			known[p.Object] = p.State
+		}
+	}
+	return known
+}

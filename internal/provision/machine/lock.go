@@ -1,0 +1,55 @@
+package machine
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// Lock keeps others from changing the machine below root at the same time. When
+// somebody does, the error wraps errs.Unavailable and says who. Remove the lock.
+func Lock(root string) (*sysfd.Lock, error) {
+	path, err := lockFile(root)
+	if err != nil {
+		return nil, err
+	}
+	lock, holder, err := sysfd.TryLockFleeting(path)
+	if err != nil {
+		return nil, err
+	}
+	if lock == nil {
+		return nil, fmt.Errorf("%s: %w", changedBy(holder), errs.Unavailable)
+	}
+	return lock, nil
+}
+
+// Busy says who changes the machine below root now; it is empty when nobody does.
+func Busy(root string) (string, error) {
+	path, err := lockFile(root)
+	if err != nil {
+		return "", err
+	}
+	holder, err := sysfd.LockHolder(path)
+	if err != nil || holder == 0 {
+		return "", err
+	}
+	return changedBy(holder), nil
+}
+
+func changedBy(pid int) string { return "the node is being changed by " + processName(pid) }
+
+// lockFile lies on this machine, not below root, since images are made of that.
+func lockFile(root string) (string, error) {
+	if root == "/" {
+		return "/run/berth-node.lock", nil
+	}
+	real, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return "", fmt.Errorf("cannot lock %s: %w", root, err)
+	}
+	return filepath.Join("/run", "berth-node-"+digest.FromString(real).Encoded()[:12]+".lock"), nil
+}

@@ -1,0 +1,149 @@
+// Package machine is provision.Host for real: this machine, or the root directory of
+// one that does not run.
+package machine
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// Machine is a host. Close it.
+type Machine struct {
+	root     string
+	files    *files
+	units    provision.Units
+	packages *packages
+	assets   provision.Assets
+}
+
+// Assets makes the fetcher of assets for a file system; state is its directory there.
+type Assets func(files provision.Files) provision.Assets
+
+// Options of a Machine. Assets is required.
+type Options struct {
+	Assets Assets
+	// PackageWait is how long a package manager that somebody else uses is waited for; zero
+	// is not at all.
+	PackageWait time.Duration
+	// DigestFile is where KeepDigests keeps digests for the next run, a path of the machine.
+	// Empty: nowhere.
+	DigestFile string
+}
+
+// New returns this machine when root is "/", and else the machine whose root directory
+// that is.
+func New(root string, opts Options) (*Machine, error) {
+	info, err := os.Stat(root)
+	if err != nil {
+		return nil, fmt.Errorf("cannot work on root directory %s: %w", root, err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("root %s is not a directory: %w", root, errs.Invalid)
+	}
+	m := &Machine{root: root}
+	m.files = newFiles(root, m.restoreLabel(), opts.DigestFile)
+	m.packages = newPackages(m, opts.PackageWait)
+	m.assets = opts.Assets(m.files)
+	if m.Live() {
+		m.units = &systemd{}
+	} else {
+		m.units = &links{files: m.files}
+	}
+	return m, nil
+}
+
+// Close ends the connection with systemd.
+func (m *Machine) Close() error {
+	if s, ok := m.units.(*systemd); ok {
+		s.close()
+	}
+	return nil
+}
+
+// Live tells this machine from a root directory.
+func (m *Machine) Live() bool { return m.root == "/" }
+
+// Files is the file system.
+func (m *Machine) Files() provision.Files { return m.files }
+
+// Units is systemd, or the links that enable units.
+func (m *Machine) Units() provision.Units { return m.units }
+
+// Packages is the package manager.
+func (m *Machine) Packages() provision.Packages { return m.packages }
+
+// Kernel is this machine's kernel.
+func (m *Machine) Kernel() provision.Kernel { return kernel{m} }
+
+// Accounts is the user database.
+func (m *Machine) Accounts() provision.Accounts { return accounts{m} }
+
+// Assets fetches.
+func (m *Machine) Assets() provision.Assets { return m.assets }
+
+// stderrLimit is how much of a program's last words an error carries.
+const stderrLimit = 2 << 10
+
+// Run runs a program. It is asked to end (SIGTERM) when ctx is done, and killed later.
+func (m *Machine) Run(ctx context.Context, c provision.Command) ([]byte, error) {
+	if !m.Live() {
+		return nil, fmt.Errorf("cannot run %s: the machine below %s does not run: %w", c.Args[0], m.root, errs.Unsupported)
+	}
+	return run(ctx, c)
+}
+
+// run runs a program of the machine that we are on.
+func run(ctx context.Context, c provision.Command) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
+	cmd.Env = append([]string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C", "LC_ALL=C",
+	}, c.Env...)
+	cmd.Dir = "/"
+	if c.Dir != "" {
+		cmd.Dir = c.Dir
+	}
+	cmd.Stdin = c.Stdin
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Run(); err != nil {
+		words := strings.TrimSpace(stderr.String())
+		if len(words) > stderrLimit {
+			words = "…" + words[len(words)-stderrLimit:]
+		}
+		if words != "" {
+			words = ": " + words
+		}
+		return stdout.Bytes(), fmt.Errorf("%s: %w%s", strings.Join(c.Args, " "), err, words)
+	}
+	return stdout.Bytes(), nil
+}
+
+// restoreLabel returns what gives a path the label that the SELinux policy wants, or
+// nil where there is no SELinux.
+func (m *Machine) restoreLabel() func(path string) error {
+	if !m.Live() {
+		return nil
+	}
+	if _, err := os.Stat("/sys/fs/selinux/enforce"); err != nil {
+		return nil
+	}
+	program, err := exec.LookPath("restorecon")
+	if err != nil {
+		return nil
+	}
+	return func(path string) error {
+		_, err := run(context.Background(), provision.Command{Args: []string{program, "-F", path}})
+		return err
+	}
+}

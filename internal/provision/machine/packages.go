@@ -1,0 +1,369 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// manager is how one package manager is spoken to. NAMES in a command stands for the
+// packages.
+type manager struct {
+	name string
+	// program tells whether the manager is there.
+	program string
+	// installed prints "name version" a line for those of NAMES that are installed.
+	installed []string
+	// plan prints what would be installed; planned takes name and version out of a line.
+	plan    []string
+	planned *regexp.Regexp
+	// refresh fetches lists of packages.
+	refresh []string
+	install []string
+	// pin joins a name and a version.
+	pin string
+	// repair finishes what was interrupted; nil for managers that need none.
+	repair []string
+	// remove refuses, when packages that stay need NAMES; needed matches its words then.
+	// tryRemove does so without a trace; nil where remove itself leaves none.
+	tryRemove []string
+	remove    []string
+	needed    *regexp.Regexp
+	// unknown matches the words of an install that does not know a package.
+	unknown *regexp.Regexp
+	// locks are the files that the manager locks.
+	locks []string
+	// busy matches the words of one that found the lock held.
+	busy *regexp.Regexp
+}
+
+const namesWord = "NAMES"
+
+func managers() []manager {
+	rpmInstalled := []string{"rpm", "-q", "--qf", "%{NAME} %|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\n", namesWord}
+	rpmRemove := []string{"rpm", "-e", namesWord}
+	rpmNeeded := regexp.MustCompile(`(?i)is needed by|failed dependencies`)
+	return []manager{
+		{
+			name: "apt", program: "apt-get",
+			installed: []string{"dpkg-query", "-W", "-f", "${db:Status-Status}/${Package} ${Version}\n", namesWord},
+			plan:      []string{"apt-get", "install", "-s", "-q", "--no-install-recommends", "--allow-downgrades", namesWord},
+			planned:   regexp.MustCompile(`(?m)^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)`),
+			refresh:   []string{"apt-get", "update", "-q"},
+			install: []string{
+				"apt-get", "install", "-y", "-q", "--no-install-recommends", "--allow-downgrades",
+				"-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=60", namesWord,
+			},
+			pin: "=", repair: []string{"dpkg", "--configure", "-a", "--force-confold"},
+			tryRemove: []string{"dpkg", "--no-act", "--purge", namesWord},
+			remove:    []string{"dpkg", "--purge", namesWord}, needed: regexp.MustCompile(`dependency problems|depends on`),
+			unknown: regexp.MustCompile(`Unable to locate|has no installation candidate|was not found|404 +Not Found`),
+			locks:   []string{"/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock"},
+			busy:    regexp.MustCompile(`Could not get lock|is locked by another|lock-frontend`),
+		},
+		{
+			name: "dnf", program: "dnf", installed: rpmInstalled, refresh: []string{"dnf", "makecache", "-q"},
+			install: []string{"dnf", "install", "-y", "-q", "--setopt=install_weak_deps=False", namesWord}, pin: "-",
+			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No match for argument|Unable to find a match`),
+			locks: []string{"/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)waiting for process|lock`),
+		},
+		{
+			name: "yum", program: "yum", installed: rpmInstalled, refresh: []string{"yum", "makecache", "-q"},
+			install: []string{"yum", "install", "-y", "-q", namesWord}, pin: "-",
+			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No package .* available`),
+			locks: []string{"/var/lib/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)another app is currently holding|lock`),
+		},
+		{
+			name: "zypper", program: "zypper", installed: rpmInstalled, refresh: []string{"zypper", "-n", "refresh"},
+			install: []string{"zypper", "-n", "install", "--no-recommends", "--oldpackage", namesWord}, pin: "=",
+			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No provider of|not found in package names`),
+			locks: []string{"/run/zypp.pid"}, busy: regexp.MustCompile(`System management is locked`),
+		},
+		{
+			name: "apk", program: "apk",
+			installed: []string{"apk", "list", "-I", namesWord},
+			plan:      []string{"apk", "add", "-s", namesWord},
+			planned:   regexp.MustCompile(`(?m)^\(\d+/\d+\) \w+ (\S+) \(([^ )]+)`),
+			refresh:   []string{"apk", "update", "-q"},
+			install:   []string{"apk", "add", "-q", namesWord}, pin: "=",
+			remove: []string{"apk", "del", "-q", namesWord}, needed: regexp.MustCompile(`not removed due to|required by`),
+			unknown: regexp.MustCompile(`no such package`), locks: []string{"/lib/apk/db/lock"},
+			busy: regexp.MustCompile(`Unable to lock database`),
+		},
+	}
+}
+
+// lockPause is the time between two looks at who holds a lock.
+const lockPause = time.Second
+
+// packages is the package manager of a machine.
+type packages struct {
+	machine *Machine
+	manager *manager // nil for none
+	// wait is how long somebody else's lock is waited for.
+	wait time.Duration
+	mu   sync.Mutex
+}
+
+func newPackages(m *Machine, wait time.Duration) *packages {
+	p := &packages{machine: m, wait: wait}
+	for _, candidate := range managers() {
+		if m.has(candidate.program) {
+			p.manager = &candidate
+			break
+		}
+	}
+	return p
+}
+
+// has tells whether the machine has a program.
+func (m *Machine) has(program string) bool {
+	if m.Live() {
+		_, err := exec.LookPath(program)
+		return err == nil
+	}
+	for _, dir := range []string{"/usr/bin", "/usr/sbin", "/bin", "/sbin"} {
+		if _, err := m.files.Stat(dir + "/" + program); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Manager names the manager.
+func (p *packages) Manager() string {
+	if p.manager == nil {
+		return ""
+	}
+	return p.manager.name
+}
+
+// run runs a command of the manager with names, in the machine's root.
+func (p *packages) run(ctx context.Context, command, names []string) ([]byte, error) {
+	if p.manager == nil {
+		return nil, fmt.Errorf("the machine has no package manager that is known here: %w", errs.Unsupported)
+	}
+	var args []string
+	if !p.machine.Live() {
+		args = append(args, "chroot", p.machine.root)
+	}
+	for _, word := range command {
+		if word == namesWord {
+			args = append(args, names...)
+		} else {
+			args = append(args, word)
+		}
+	}
+	return run(ctx, provision.Command{Args: args, Env: []string{"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1"}})
+}
+
+// Installed asks for versions.
+func (p *packages) Installed(ctx context.Context, names []string) (map[string]string, error) {
+	list := map[string]string{}
+	if len(names) == 0 {
+		return list, nil
+	}
+	out, err := p.run(ctx, p.manager.orEmpty().installed, names)
+	if err != nil && (errors.Is(err, errs.Unsupported) || ctx.Err() != nil) {
+		return nil, err
+	}
+	// Of names that it does not know it complains, beside the answer on the others.
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return nil, err
+	}
+	for line := range strings.Lines(string(out)) {
+		if p.manager.name == "apt" {
+			var ok bool
+			if line, ok = strings.CutPrefix(line, "installed/"); !ok {
+				continue
+			}
+		}
+		name, version, ok := p.manager.installedLine(line, names)
+		if ok {
+			list[name] = version
+		}
+	}
+	return list, nil
+}
+
+func (m *manager) orEmpty() *manager {
+	if m == nil {
+		return &manager{}
+	}
+	return m
+}
+
+// installedLine takes name and version out of a line.
+func (m *manager) installedLine(line string, names []string) (name, version string, ok bool) {
+	words := strings.Fields(line)
+	if m.name == "apk" { // "name-1.2-r3 x86_64 {origin} (license) [installed]"
+		for _, name := range names {
+			if len(words) > 0 && regexp.MustCompile(`^`+regexp.QuoteMeta(name)+`-\d`).MatchString(words[0]) {
+				return name, strings.TrimPrefix(words[0], name+"-"), true
+			}
+		}
+		return "", "", false
+	}
+	if len(words) != 2 {
+		return "", "", false
+	}
+	return words[0], words[1], slices.Contains(names, words[0])
+}
+
+// Plan asks the manager what an install would do, where it can tell.
+func (p *packages) Plan(ctx context.Context, wanted []provision.PackageVersion) ([]provision.PackageVersion, error) {
+	if p.manager.orEmpty().planned == nil {
+		return wanted, nil
+	}
+	out, err := p.run(ctx, p.manager.plan, p.pinned(wanted))
+	if err != nil {
+		if p.manager.unknown.MatchString(err.Error()) {
+			return nil, fmt.Errorf("%w: %w", errs.Unavailable, err)
+		}
+		return nil, err
+	}
+	var list []provision.PackageVersion
+	for _, match := range p.manager.planned.FindAllStringSubmatch(string(out), -1) {
+		list = append(list, provision.PackageVersion{Name: match[1], Version: match[2]})
+	}
+	return list, nil
+}
+
+func (p *packages) pinned(wanted []provision.PackageVersion) []string {
+	names := make([]string, len(wanted))
+	for i, w := range wanted {
+		names[i] = w.Name
+		if w.Version != "" {
+			names[i] += p.manager.pin + w.Version
+		}
+	}
+	return names
+}
+
+// Install installs; lists that do not know a package are fetched once more, and what
+// an install before left half done is finished first.
+func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersion) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.waitLock(ctx); err != nil {
+		return err
+	}
+	if p.manager != nil && p.manager.repair != nil {
+		if _, err := p.run(ctx, p.manager.repair, nil); err != nil {
+			return p.failed("finish what was interrupted", err)
+		}
+	}
+	names := p.pinned(wanted)
+	_, err := p.run(ctx, p.manager.orEmpty().install, names)
+	if err != nil && p.manager != nil && p.manager.unknown.MatchString(err.Error()) {
+		provision.Note(ctx, "fetching lists of packages")
+		if _, refreshErr := p.run(ctx, p.manager.refresh, nil); refreshErr != nil {
+			return fmt.Errorf("cannot fetch lists of packages: %w: %w", errs.Unavailable, refreshErr)
+		}
+		_, err = p.run(ctx, p.manager.install, names)
+	}
+	return p.failed("install "+strings.Join(names, " "), err)
+}
+
+// failed gives an error of the manager its kind: a lock that somebody took is waited for.
+func (p *packages) failed(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case p.manager != nil && p.manager.busy.MatchString(err.Error()):
+		return fmt.Errorf("cannot %s: %w: %w", what, errs.Unavailable, err)
+	}
+	return fmt.Errorf("cannot %s: %w", what, err)
+}
+
+// Remove removes packages that nothing else needs.
+func (p *packages) Remove(ctx context.Context, names []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.waitLock(ctx); err != nil {
+		return err
+	}
+	var err error
+	if p.manager.orEmpty().tryRemove != nil {
+		_, err = p.run(ctx, p.manager.tryRemove, names)
+	}
+	if err == nil {
+		_, err = p.run(ctx, p.manager.orEmpty().remove, names)
+	}
+	if err != nil && p.manager != nil && p.manager.needed.MatchString(err.Error()) {
+		return fmt.Errorf("package %s stays, others need it: %w: %w", strings.Join(names, " "), errs.State, err)
+	}
+	return p.failed("remove "+strings.Join(names, " "), err)
+}
+
+// waitLock waits until nobody holds the manager's lock, and tells who does.
+func (p *packages) waitLock(ctx context.Context) error {
+	if p.manager == nil || !p.machine.Live() {
+		return nil
+	}
+	deadline := time.Now().Add(p.wait)
+	told := ""
+	for {
+		holder, path, err := p.lockHolder()
+		if err != nil || holder == 0 {
+			return err
+		}
+		who := fmt.Sprintf("%s is locked by %s", path, processName(holder))
+		if who != told {
+			provision.Note(ctx, "waiting: %s", who)
+			told = who
+		}
+		if time.Now().After(deadline) {
+			// Of another kind it would be tried again.
+			return fmt.Errorf("%s for more than %s: %w", who, p.wait, errs.State)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", who, ctx.Err())
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+func (p *packages) lockHolder() (pid int, path string, err error) {
+	for _, path := range p.manager.locks {
+		at, err := p.machine.files.at(path)
+		if err != nil {
+			return 0, "", err
+		}
+		if strings.HasSuffix(at, ".pid") {
+			continue // not a lock: the manager itself tells who is there
+		}
+		pid, err := sysfd.LockHolder(at)
+		if err != nil || pid != 0 {
+			return pid, path, err
+		}
+	}
+	return 0, "", nil
+}
+
+// processName is what people know a process by.
+func processName(pid int) string {
+	if pid < 0 {
+		return "a process of another pid namespace"
+	}
+	data, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "cmdline"))
+	words := strings.Join(strings.Split(strings.TrimRight(string(data), "\x00"), "\x00"), " ")
+	if err != nil || words == "" {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return fmt.Sprintf("process %d (%s)", pid, words)
+}

@@ -1,0 +1,154 @@
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
+	"github.com/berthrun/berth/internal/provision/tasks"
+)
+
+// forRuntime is the meta of a file that the runtime reads when it starts.
+func (b *builder) forRuntime(why string) provision.Meta {
+	return provision.Meta{Why: why, Needs: slices.Clone(b.installed), Restarts: []string{b.rt.unit}}
+}
+
+// runtimeConfig writes the runtime's own configuration.
+func (b *builder) runtimeConfig() {
+	if b.n.Runtime.Config.Override != "" {
+		b.override()
+		return
+	}
+	m := b.model()
+	if b.rt.name == "docker" {
+		keys, err := runtimeconf.Docker(m)
+		if err != nil {
+			b.misfit(fieldOf(err), err)
+			return
+		}
+		b.before(tasks.JSONKeys{M: b.forRuntime("runtime"), Path: b.rt.config, Set: keys})
+		return
+	}
+	write := map[string]func(runtimeconf.Model) (string, error){
+		"berth": runtimeconf.Berth, "containerd": runtimeconf.Containerd, "crio": runtimeconf.CRIO,
+	}[b.rt.name]
+	text, err := write(m)
+	if err != nil {
+		b.misfit(fieldOf(err), err)
+		return
+	}
+	b.before(tasks.File{M: b.forRuntime("runtime"), Path: b.rt.config, Content: text})
+}
+
+// fieldOf is the field that an error of a writer begins with; else the runtime.
+func fieldOf(err error) string {
+	field, _, _ := strings.Cut(err.Error(), ": ")
+	if strings.HasPrefix(field, "runtime.") {
+		return field
+	}
+	return "runtime"
+}
+
+// override puts the user's file in place of ours: the whole of it, docker's too, where
+// other writers' keys go.
+func (b *builder) override() {
+	content := b.n.Runtime.Config.Override
+	if content[len(content)-1] != '\n' {
+		content += "\n"
+	}
+	b.before(tasks.File{M: b.forRuntime("runtime.config.override"), Path: b.rt.config, Content: content})
+}
+
+// registries tells the runtime where images come from.
+func (b *builder) registries() {
+	if len(b.n.Registries) == 0 {
+		return
+	}
+	if b.rt.certDir != "" {
+		links, err := runtimeconf.CertLinks(b.rt.certDir, b.n.Registries)
+		if err != nil {
+			b.misfit("registries", err)
+			return
+		}
+		for _, link := range links {
+			b.before(tasks.Link{M: b.forRuntime("registries"), Path: link.Path, Target: link.Target})
+		}
+	}
+	switch b.rt.name {
+	case "berth", "containerd":
+		files, err := runtimeconf.Hosts(b.n.Registries, b.f.Credentials)
+		if err != nil {
+			b.misfit("registries", err)
+			return
+		}
+		for _, file := range files {
+			task := tasks.File{
+				// Read at each pull: nothing restarts.
+				M:    provision.Meta{Why: "registries", Needs: slices.Clone(b.installed)},
+				Path: path.Join(b.rt.registryDir, file.Dir, "hosts.toml"), Content: file.Content, Secret: file.Secret,
+			}
+			if file.Secret {
+				task.Mode = 0o600
+			}
+			b.before(task)
+		}
+	case "crio":
+		text, err := runtimeconf.CRIORegistries(b.n.Registries)
+		if err != nil {
+			b.misfit("registries", err)
+			return
+		}
+		b.before(tasks.File{M: b.forRuntime("registries"), Path: "/etc/containers/registries.conf.d/50-berth-node.conf", Content: text})
+		b.noCredentials("crio reads them from runtime.config.additions: crio.image.global_auth_file")
+	case "docker":
+		b.noCredentials("docker takes them from its clients")
+	}
+}
+
+// noCredentials refuses credentials where the runtime has no place for them.
+func (b *builder) noCredentials(why string) {
+	for i, reg := range b.n.Registries {
+		if reg.Credentials != "" {
+			b.fault(errs.Unsupported, fmt.Sprintf("registries[%d].credentials", i), "%s", why)
+		}
+		for j, m := range reg.Mirrors {
+			if m.Credentials != "" {
+				b.fault(errs.Unsupported, fmt.Sprintf("registries[%d].mirrors[%d].credentials", i, j), "%s", why)
+			}
+		}
+	}
+}
+
+// crictl points crictl at the runtime.
+func (b *builder) crictl() {
+	c := b.n.Crictl
+	if !nodefile.On(c.Enabled) || b.rt.socket == "" {
+		return
+	}
+	text := "# Made by `berth node` from the node file. Changes here are undone; put them there.\n"
+	text += fmt.Sprintf("runtime-endpoint: unix://%s\nimage-endpoint: unix://%s\n", b.rt.socket, b.rt.socket)
+	if c.Timeout > 0 {
+		text += fmt.Sprintf("timeout: %d\n", c.Timeout)
+	}
+	if c.Debug {
+		text += "debug: true\n"
+	}
+	b.add(tasks.File{M: b.meta("crictl"), Path: "/etc/crictl.yaml", Content: text})
+}
+
+// digest is the hash of texts, to notice that one of them changed.
+func digest(texts ...string) string {
+	hash := sha256.New()
+	for _, text := range texts {
+		hash.Write([]byte(text))
+		hash.Write([]byte{0})
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}

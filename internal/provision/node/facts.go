@@ -1,0 +1,221 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	goruntime "runtime"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+)
+
+// Facts is what Build must know of the machine.
+type Facts struct {
+	Distro distro.Distro
+	// Arch is as Go has it: amd64, arm64, ….
+	Arch string
+	// SELinux is true where it is on.
+	SELinux bool
+	// NvidiaCTK is the path of nvidia-ctk, empty when it is not installed.
+	NvidiaCTK string
+	// NvidiaRefresh is true when the toolkit keeps its CDI specification up to date by
+	// a unit of its own.
+	NvidiaRefresh bool
+	// Versions of runtimes that are there, by name.
+	Versions map[string]nodefile.Version
+	// Credentials maps the files that the description names to their content.
+	Credentials map[string]string
+	// Berth and Supervisor are the binaries that run now; they have a digest where they
+	// are wanted and lie elsewhere than they should.
+	Berth, Supervisor Binary
+	// Replaced are the runtimes that the description's takes the place of.
+	Replaced []Replaced
+	// Disrupts says what a restart of the runtime does to pods that run now; empty when
+	// they go on.
+	Disrupts string
+	// Kubelet is true where a kubelet is set up.
+	Kubelet bool
+	// File is where the description lies on the machine, absolute; empty when it came
+	// from elsewhere (standard input).
+	File string
+}
+
+// Binary is a program on the machine that applies the description.
+type Binary struct {
+	Path   string
+	Digest string // "sha256:…"
+}
+
+// Detect reads the facts of a machine for a description. berth is the path of the
+// running binary, file that of the description. What berth cannot serve is an error
+// of kind errs.Unsupported.
+func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, file string) (Facts, error) {
+	f := Facts{Arch: goruntime.GOARCH, File: file}
+	var err error
+	if f.Distro, err = detectDistro(host.Files()); err != nil {
+		return f, err
+	}
+	if !isThere(host.Files(), "/usr/lib/systemd/systemd", "/lib/systemd/systemd") {
+		return f, fmt.Errorf("%s: has no systemd, and the units of a node are systemd's: %w", f.Distro.Name, errs.Unsupported)
+	}
+	f.SELinux = detectSELinux(host)
+	f.NvidiaCTK = first(host.Files(), "/usr/bin/nvidia-ctk", "/usr/local/bin/nvidia-ctk", "/usr/local/nvidia/toolkit/nvidia-ctk")
+	f.NvidiaRefresh = isThere(host.Files(), "/usr/lib/systemd/system/nvidia-cdi-refresh.service", "/etc/systemd/system/nvidia-cdi-refresh.service")
+	if n.Runtime.SkipInstall || f.Distro.Immutable {
+		f.Versions = detectVersions(ctx, host, n.Runtime.Name)
+	}
+	read := func(name string) ([]byte, error) { return readFile(host.Files(), name) }
+	if f.Credentials, err = readCredentials(read, n); err != nil {
+		return f, err
+	}
+	f.Replaced = detectReplaced(ctx, host, n)
+	f.Disrupts = detectDisruption(ctx, host, n)
+	f.Kubelet = isThere(host.Files(), kubeletConfig)
+	f.Berth = Binary{Path: berth}
+	f.Supervisor = Binary{Path: path.Join(path.Dir(berth), "berth-supervisor")}
+	if host.Live() && path.Dir(berth) == f.Distro.BinDir {
+		return f, nil
+	}
+	if wantsBerth(n, f) {
+		f.Berth.Digest, err = hashBinary(host, f.Berth.Path)
+	}
+	if err == nil && wantsSupervisor(n) {
+		f.Supervisor.Digest, err = hashBinary(host, f.Supervisor.Path)
+	}
+	return f, err
+}
+
+func detectDistro(files provision.Files) (distro.Distro, error) {
+	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		data, err := readFile(files, name)
+		if errors.Is(err, errs.NotFound) {
+			continue
+		}
+		if err != nil {
+			return distro.Distro{}, err
+		}
+		return distro.Detect(data)
+	}
+	return distro.Distro{}, fmt.Errorf("cannot tell the distribution: there is no os-release: %w", errs.Unsupported)
+}
+
+// detectSELinux asks the kernel, or the configuration of a machine that does not run.
+func detectSELinux(host provision.Host) bool {
+	if host.Live() {
+		return isThere(host.Files(), "/sys/fs/selinux/enforce")
+	}
+	data, err := readFile(host.Files(), "/etc/selinux/config")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "SELINUX="); ok {
+			return value == "enforcing" || value == "permissive"
+		}
+	}
+	return false
+}
+
+// detectVersions asks the runtime that is there for its version; what does not
+// answer is not there.
+func detectVersions(ctx context.Context, host provision.Host, name string) map[string]nodefile.Version {
+	args := map[string][]string{
+		"containerd": {"containerd", "--version"}, "crio": {"crio", "--version"}, "docker": {"dockerd", "--version"},
+	}[name]
+	if args == nil || !host.Live() {
+		return nil
+	}
+	out, err := host.Run(ctx, provision.Command{Args: args})
+	if err != nil {
+		return nil
+	}
+	for word := range strings.FieldsSeq(string(out)) {
+		if v, err := nodefile.ParseVersion(strings.Trim(word, ",")); err == nil {
+			return map[string]nodefile.Version{name: v}
+		}
+	}
+	return nil
+}
+
+func readCredentials(file func(name string) ([]byte, error), n *nodefile.Node) (map[string]string, error) {
+	found := map[string]string{}
+	read := func(name string) error {
+		if name == "" {
+			return nil
+		}
+		data, err := file(name)
+		if err != nil {
+			return fmt.Errorf("registries: credentials: %w", err)
+		}
+		found[name] = string(data)
+		return nil
+	}
+	for _, reg := range n.Registries {
+		if err := read(reg.Credentials); err != nil {
+			return nil, err
+		}
+		for _, m := range reg.Mirrors {
+			if err := read(m.Credentials); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// hashBinary hashes a binary that would be installed. It lies where we run, which a
+// root directory's machine does not see.
+func hashBinary(host provision.Host, name string) (string, error) {
+	if host.Live() {
+		sum, err := host.Files().Digest(name)
+		if err != nil {
+			return "", fmt.Errorf("cannot read %s, which would be installed: %w", name, err)
+		}
+		return sum, nil
+	}
+	r, err := os.Open(name)
+	if err != nil {
+		return "", fmt.Errorf("cannot read %s, which would be installed: %w", name, err)
+	}
+	defer r.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, r); err != nil {
+		return "", fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	return "sha256:" + hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+func readFile(files provision.Files, name string) ([]byte, error) {
+	r, err := files.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	if _, err := io.Copy(&b, io.LimitReader(r, 1<<20)); err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	return b.Bytes(), nil
+}
+
+// first returns the first of names that is there, or "".
+func first(files provision.Files, names ...string) string {
+	for _, name := range names {
+		if _, err := files.Stat(name); err == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+func isThere(files provision.Files, names ...string) bool { return first(files, names...) != "" }

@@ -1,0 +1,91 @@
+package handover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// KubeletEndpoint points a kubelet that somebody else set up at the new runtime: in
+// one of its files, the endpoint and nothing else is changed.
+type KubeletEndpoint struct {
+	M provision.Meta
+	// Path is kubeadm's kubeadm-flags.env or the kubelet's configuration.
+	Path string
+	// Endpoint is "unix:///…".
+	Endpoint string
+}
+
+// ID is "file PATH".
+func (k KubeletEndpoint) ID() string { return "file " + k.Path }
+
+// Meta returns M.
+func (k KubeletEndpoint) Meta() provision.Meta { return k.M }
+
+// Objects is the file, where it is there and names an endpoint.
+func (k KubeletEndpoint) Objects(_ context.Context, host provision.Host) ([]provision.Object, error) {
+	old, _, err := k.contents(host)
+	if err != nil || old == nil {
+		return nil, err
+	}
+	return []provision.Object{{Kind: provision.KindFile, Name: k.Path}}, nil
+}
+
+// endpoints matches an endpoint as an option and as a field; the second group is it.
+func endpoints() *regexp.Regexp {
+	return regexp.MustCompile(`(--container-runtime-endpoint[= ]|(?m:^)containerRuntimeEndpoint:[ \t]*)("?)([^\s"]+)`)
+}
+
+// contents returns the file as it is and as it should be; nil when it names no
+// endpoint.
+func (k KubeletEndpoint) contents(host provision.Host) (old, wanted []byte, err error) {
+	r, err := host.Files().Open(k.Path)
+	if errors.Is(err, errs.NotFound) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read %s: %w", k.Path, err)
+	}
+	defer r.Close()
+	old, err = io.ReadAll(io.LimitReader(r, 1<<20))
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read %s: %w", k.Path, err)
+	}
+	if !endpoints().Match(old) {
+		return nil, nil, nil
+	}
+	replaced := endpoints().ReplaceAll(old, []byte("${1}${2}"+strings.ReplaceAll(k.Endpoint, "$", "$$")))
+	return old, replaced, nil
+}
+
+// Check compares the endpoint.
+func (k KubeletEndpoint) Check(_ context.Context, host provision.Host) (provision.Change, error) {
+	old, wanted, err := k.contents(host)
+	if err != nil || bytes.Equal(old, wanted) {
+		return provision.Change{}, err
+	}
+	return provision.Change{Diffs: []provision.Diff{{
+		Object: provision.Object{Kind: provision.KindFile, Name: k.Path}, Action: provision.Modify, Reason: "the kubelet talks to another runtime",
+		Fields: []provision.Field{{Name: "endpoint", From: string(endpoints().FindSubmatch(old)[3]), To: k.Endpoint}},
+	}}}, nil
+}
+
+// Apply replaces the endpoint.
+func (k KubeletEndpoint) Apply(_ context.Context, host provision.Host) error {
+	old, wanted, err := k.contents(host)
+	if err != nil || bytes.Equal(old, wanted) {
+		return err
+	}
+	info, err := host.Files().Stat(k.Path)
+	if err != nil {
+		return err
+	}
+	return host.Files().Write(k.Path, bytes.NewReader(wanted), provision.Attr{Mode: info.Mode, UID: info.UID, GID: info.GID})
+}

@@ -1,0 +1,60 @@
+// Package handover has the tasks that move a running node from one container runtime
+// to another: images go by content, pods are stopped in the old one, and the kubelet
+// is pointed at the new one. They are in the target as long as the old runtime is
+// known to have been replaced, and find nothing to do once it is.
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision/crisock"
+)
+
+// Runtime is one side of a handover.
+type Runtime struct {
+	// Name is berth, containerd or crio.
+	Name string
+	// Endpoint is its CRI socket, "unix:///…".
+	Endpoint string
+	// Content is the directory of its blobs, by algorithm and hash; empty when it keeps
+	// none (crio).
+	Content string
+	// Binary is its client, which lists and loads images: berth or ctr.
+	Binary string
+}
+
+// askTimeout bounds a question to a runtime that may not run.
+const askTimeout = 5 * time.Second
+
+// connect asks a runtime for its version. errs.Unavailable: it does not answer.
+func connect(ctx context.Context, endpoint string) (*crisock.Conn, error) {
+	conn, err := crisock.Dial(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if _, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%s does not answer: %w: %w", endpoint, errs.Unavailable, err)
+	}
+	return conn, nil
+}
+
+// answers tells whether a runtime is there to be asked.
+func answers(ctx context.Context, endpoint string) (bool, error) {
+	conn, err := connect(ctx, endpoint)
+	if errors.Is(err, errs.Unavailable) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, conn.Close()
+}

@@ -1,0 +1,146 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	goruntime "runtime"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"sigs.k8s.io/yaml"
+)
+
+// Init writes a commented description of a machine as it is, to begin with: the
+// runtime that its kubelet uses or that is installed, else berth.
+func Init(ctx context.Context, host provision.Host) (string, error) {
+	d, err := detectDistro(host.Files())
+	if err != nil {
+		return "", err
+	}
+	n := nodefile.Default()
+	found := []string{d.Name + ", " + goruntime.GOARCH}
+	if !d.Tested {
+		found = append(found, "berth has no table for this release and takes it for the nearest one it knows")
+	}
+	found = append(found, initRuntime(ctx, host, n)...)
+	found = append(found, initKubelet(host.Files(), n)...)
+	found = append(found, initMachine(host.Files(), n)...)
+	var text strings.Builder
+	text.WriteString("# What a node of Kubernetes is made of, for `berth node plan` and `berth node apply`.\n# Found on this machine:\n")
+	for _, line := range found {
+		fmt.Fprintf(&text, "# - %s\n", line)
+	}
+	text.WriteString("# Lines that begin with # and a field show what else can be said.\n\n")
+	text.WriteString(nodefile.Sample(n))
+	return text.String(), nil
+}
+
+// initRuntime chooses the runtime that is there.
+func initRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []string {
+	endpoint := kubeletEndpoint(host.Files())
+	for _, candidate := range []struct{ name, binary, socket string }{
+		{"berth", "berth-supervisor", "/run/berth/berth.sock"},
+		{"containerd", "containerd", "/run/containerd/containerd.sock"},
+		{"crio", "crio", "/run/crio/crio.sock"},
+		{"docker", "dockerd", "/run/cri-dockerd.sock"},
+	} {
+		uses := socketOf(endpoint) == candidate.socket
+		installed := first(host.Files(), "/usr/bin/"+candidate.binary, "/usr/local/bin/"+candidate.binary, "/usr/sbin/"+candidate.binary)
+		if !uses && (installed == "" || endpoint != "") {
+			continue
+		}
+		// docker brings containerd along, and is what was meant.
+		if candidate.name == "containerd" && !uses && isThere(host.Files(), "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd") {
+			continue
+		}
+		n.Runtime.Name = candidate.name
+		line := "runtime " + candidate.name
+		if v, known := detectVersions(ctx, host, candidate.name)[candidate.name]; known {
+			line += " " + v.String()
+		}
+		if uses {
+			line += ", which the kubelet talks to"
+		}
+		if strings.HasPrefix(installed, "/usr/local/") && candidate.name != "berth" {
+			n.Runtime.SkipInstall = true
+			line += "; it is not of a package, so skipInstall leaves it as it is"
+			if v, known := detectVersions(ctx, host, candidate.name)[candidate.name]; known {
+				n.Runtime.Version = v.String()
+			}
+		}
+		return []string{line}
+	}
+	return []string{"no runtime, so berth it is"}
+}
+
+// kubeletEndpoint is the socket that a kubelet of this machine talks to, or "".
+func kubeletEndpoint(files provision.Files) string {
+	if data, err := readFile(files, kubeadmFlagsFile); err == nil {
+		if endpoint := endpointInFlags(string(data)); endpoint != "" {
+			return endpoint
+		}
+	}
+	return kubeletSettings(files).ContainerRuntimeEndpoint
+}
+
+type kubeletFields struct {
+	CgroupDriver             string   `json:"cgroupDriver"`
+	ContainerRuntimeEndpoint string   `json:"containerRuntimeEndpoint"`
+	PodCIDR                  string   `json:"podCIDR"`
+	ClusterDNS               []string `json:"clusterDNS"`
+}
+
+// kubeletSettings reads what is there; what cannot be read says nothing.
+func kubeletSettings(files provision.Files) kubeletFields {
+	var fields kubeletFields
+	if data, err := readFile(files, kubeletConfig); err == nil && yaml.Unmarshal(data, &fields) != nil {
+		return kubeletFields{}
+	}
+	return fields
+}
+
+// initKubelet follows a kubelet that is there, and leaves it to whoever set it up.
+func initKubelet(files provision.Files, n *nodefile.Node) []string {
+	if _, err := files.Stat(kubeletConfig); errors.Is(err, errs.NotFound) {
+		return nil
+	}
+	fields := kubeletSettings(files)
+	line := "a kubelet that somebody else set up; it is left alone"
+	if slices.Contains([]string{"systemd", "cgroupfs"}, fields.CgroupDriver) {
+		n.Runtime.CgroupDriver = fields.CgroupDriver
+		line += " (cgroup driver " + fields.CgroupDriver + ")"
+	}
+	return []string{line}
+}
+
+func initMachine(files provision.Files, n *nodefile.Node) []string {
+	var found []string
+	if isThere(files, "/dev/nvidiactl", "/usr/bin/nvidia-ctk") {
+		found = append(found, "NVIDIA's driver or toolkit")
+		n.Runtime.NVIDIA.Enabled = true
+	}
+	data, err := readFile(files, "/etc/environment")
+	if err != nil {
+		return found
+	}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		value = strings.Trim(value, `"'`)
+		switch strings.ToUpper(name) {
+		case "HTTP_PROXY":
+			n.Proxy.HTTP = value
+		case "HTTPS_PROXY":
+			n.Proxy.HTTPS = value
+		case "NO_PROXY":
+			n.Proxy.NoProxy = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
+		default:
+			continue
+		}
+		found = append(found, "/etc/environment sets "+name)
+	}
+	return found
+}

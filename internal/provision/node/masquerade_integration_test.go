@@ -1,0 +1,59 @@
+//go:build integration
+
+package node
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/tasks"
+	"github.com/berthrun/berth/internal/require"
+)
+
+// TestMasqueradeRulesLoad: nft takes the rules twice, in a network namespace of its
+// own, with the same result, and leaves the tables of others.
+func TestMasqueradeRulesLoad(t *testing.T) {
+	require.Root(t)
+	nft := require.Binary(t, "nft")
+	unshare := require.Binary(t, "unshare")
+	target, err := Build(load(t, "runtime: {name: berth}\nnetwork: {podCIDRs: [10.244.1.0/24, \"fd00:1::/64\"], masquerade: {enabled: true, nonMasqueradeCIDRs: [10.0.0.0/8, 192.168.0.0/16, \"fd00::/8\"]}}\n"),
+		factsOf(t, "debian 12"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "masquerade.nft")
+	if err := os.WriteFile(file, []byte(contentOf(target, masqueradeFile)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := `set -e
+"$0" add table ip other
+"$0" -f "$1"; "$0" list ruleset > "$2"
+"$0" -f "$1"; "$0" list ruleset | diff "$2" - >&2
+cat "$2"`
+	out, err := exec.CommandContext(t.Context(), unshare, "-n", "sh", "-c", script, nft, file, file+".first").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, want := range []string{"table ip other", "table ip berth-node", "table ip6 berth-node", "10.0.0.0/8, 192.168.0.0/16", "saddr != fd00:1::/64"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if n := strings.Count(string(out), "masquerade"); n != 2 {
+		t.Errorf("%d masquerade rules after two loads, want one a family:\n%s", n, out)
+	}
+}
+
+// contentOf is the content of a target's file.
+func contentOf(target provision.Target, path string) string {
+	for _, task := range target.Tasks {
+		if file, ok := task.(tasks.File); ok && file.Path == path {
+			return file.Content
+		}
+	}
+	return ""
+}

@@ -1,0 +1,223 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/tasks"
+)
+
+const (
+	kubenetTemplatePath = ownDir + "/kubenet.conflist.template"
+	kubenetConf         = "10-berth-kubenet.conflist"
+)
+
+// pluginsFromPackage tells whether the distribution's CNI plugins are wanted.
+func (b *builder) pluginsFromPackage() bool {
+	return len(b.n.Network.Plugins) == 0 && b.n.Network.Mode != "builtin" && b.rt.name != "docker" && !b.n.Runtime.SkipInstall
+}
+
+// cniBinDir is where plugins that we install go.
+func (b *builder) cniBinDir() string {
+	if b.n.Network.BinDir != "" {
+		return b.n.Network.BinDir
+	}
+	return b.f.Distro.CNIBinDir
+}
+
+// cniBinDirs are the directories that a runtime looks into. A cluster's own network
+// installs to the first; of one that takes a single directory that is all it sees,
+// but for kubenet, whose plugins are where the package put them.
+func (b *builder) cniBinDirs() []string {
+	dirs := []string{b.cniBinDir()}
+	if pkg := b.f.Distro.CNIPackageDir; pkg != "" && b.pluginsFromPackage() {
+		dirs = append(dirs, pkg)
+		if b.n.Network.Mode == "kubenet" {
+			slices.Reverse(dirs)
+		}
+	}
+	return dirs
+}
+
+// cniPlugins installs plugins from assets.
+func (b *builder) cniPlugins() {
+	for i, asset := range b.ofArch(b.n.Network.Plugins) {
+		why := fmt.Sprintf("network.plugins[%d]", i)
+		name := asset.Name
+		if name == "" {
+			name = path.Base(asset.Source)
+		}
+		b.before(tasks.Asset{
+			M:   provision.Meta{Why: why, Needs: slices.Clone(b.installed)},
+			Ref: provision.AssetRef{Name: name, Sources: append([]string{asset.Source}, asset.Mirrors...), Digest: asset.Digest},
+			Pick: []tasks.Pick{{
+				What: "CNI plugins", Layouts: [][]string{{"opt/cni/bin/*"}, {"cni-plugins/*"}, {"cri-o/cni-plugins/*"}, {"bin/*"}, {"*"}},
+				Except: notBinaries(), Dir: b.cniBinDir(), Min: 1,
+			}},
+		})
+	}
+}
+
+// kubenetTemplate tells whether containerd makes the configuration from a template,
+// when the kubelet tells the pods' CIDRs.
+func (b *builder) kubenetTemplate() bool {
+	return b.n.Network.Mode == "kubenet" && len(b.n.Network.PodCIDRs) == 0 && b.rt.name == "containerd"
+}
+
+// cniConfig writes kubenet's configuration.
+func (b *builder) cniConfig() {
+	if b.n.Network.Mode != "kubenet" || b.rt.name == "docker" {
+		if b.n.Network.Mode == "kubenet" {
+			b.fault(errs.Unsupported, "network.mode", "docker's containers have docker's own network")
+		}
+		return
+	}
+	if b.kubenetTemplate() {
+		ranges := `{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}`
+		routes := `{{range $i, $route := .Routes}}{{if $i}}, {{end}}{"dst": "{{$route}}"}{{end}}`
+		b.before(tasks.File{M: b.forRuntime("network"), Path: kubenetTemplatePath, Content: b.kubenet(ranges, routes)})
+		return
+	}
+	var ranges, routes []string
+	for _, cidr := range b.n.Network.PodCIDRs {
+		ranges = append(ranges, fmt.Sprintf(`[{"subnet": %q}]`, cidr))
+		routes = append(routes, fmt.Sprintf(`{"dst": %q}`, everywhere(cidr)))
+	}
+	b.before(tasks.File{
+		// The runtime watches the directory: nothing restarts.
+		M:    provision.Meta{Why: "network", Needs: slices.Clone(b.installed)},
+		Path: path.Join(b.n.Network.ConfDir, kubenetConf), Content: b.kubenet(strings.Join(ranges, ", "), strings.Join(routes, ", ")),
+	})
+}
+
+// kubenet is a configuration of ptp, host-local and portmap. The leases lie where
+// they die at reboot, as the pods do.
+func (b *builder) kubenet(ranges, routes string) string {
+	mtu := ""
+	if b.n.Network.MTU > 0 {
+		mtu = fmt.Sprintf("\n      \"mtu\": %d,", b.n.Network.MTU)
+	}
+	return `{
+  "cniVersion": "1.0.0",
+  "name": "kubenet",
+  "plugins": [
+    {
+      "type": "ptp",` + mtu + `
+      "ipam": {
+        "type": "host-local",
+        "dataDir": "/run/cni/networks",
+        "ranges": [` + ranges + `],
+        "routes": [` + routes + `]
+      }
+    },
+    {
+      "type": "portmap",
+      "capabilities": {"portMappings": true}
+    }
+  ]
+}
+`
+}
+
+// everywhere is the default route of a CIDR's family.
+func everywhere(cidr string) string {
+	if is4(cidr) {
+		return "0.0.0.0/0"
+	}
+	return "::/0"
+}
+
+// is4 tells the family of a CIDR that the description's checks have taken.
+func is4(cidr string) bool {
+	p, err := netip.ParsePrefix(cidr)
+	return err == nil && p.Addr().Is4()
+}
+
+const (
+	masqueradeFile = ownDir + "/masquerade.nft"
+	masqueradeUnit = "berth-masquerade.service"
+)
+
+// masquerade hides pods behind the node for all that is outside
+// nonMasqueradeCIDRs, by two tables of ours, one a family.
+func (b *builder) masquerade() {
+	if !b.n.Network.Masquerade.Enabled {
+		return
+	}
+	var text strings.Builder
+	var there []string
+	for _, family := range []string{"ip", "ip6"} {
+		if table := b.masqueradeTable(family); table != "" {
+			text.WriteString(table)
+			there = append(there, "/usr/sbin/nft list chain "+family+" berth-node postrouting | grep -q masquerade")
+		}
+	}
+	if text.Len() == 0 {
+		return
+	}
+	file := tasks.File{
+		M:    provision.Meta{Why: "network.masquerade", Needs: slices.Clone(b.installed), Restarts: []string{masqueradeUnit}},
+		Path: masqueradeFile, Content: "#!/usr/sbin/nft -f\n# Made by `berth node` from the node file. Changes here are undone; put them there.\n" + text.String(),
+	}
+	b.before(file)
+	remove := `/bin/sh -c 'for family in ip ip6; do /usr/sbin/nft delete table $$family berth-node 2>/dev/null; done; true'`
+	yes := true
+	b.before(tasks.Unit{
+		M:    provision.Meta{Why: "network.masquerade", Needs: []string{file.ID()}},
+		Name: masqueradeUnit, Enable: &yes, Running: tasks.Started, Made: []string{"/bin/sh", "-c", strings.Join(there, " && ")},
+		Content: unitText(
+			// What flushes all rules takes ours with it: they come back after it.
+			section{"Unit", []string{
+				"Description=IP masquerade of pods", "After=nftables.service firewalld.service network-pre.target", "PartOf=nftables.service",
+				beforeRuntimes,
+			}},
+			section{"Service", []string{
+				"Type=oneshot", "RemainAfterExit=yes", "ExecStart=/usr/sbin/nft -f " + masqueradeFile,
+				"ExecReload=/usr/sbin/nft -f " + masqueradeFile, "ExecStop=" + remove,
+			}},
+			installed()),
+	})
+}
+
+// masqueradeTable is the table of one family; "" where nothing is masqueraded. The
+// first two lines make the file the same whether or not the table is there.
+func (b *builder) masqueradeTable(family string) string {
+	var inside, pods []string
+	for _, cidr := range b.n.Network.Masquerade.NonCIDRs {
+		if is4(cidr) == (family == "ip") {
+			inside = append(inside, cidr)
+		}
+	}
+	for _, cidr := range b.n.Network.PodCIDRs {
+		if is4(cidr) == (family == "ip") {
+			pods = append(pods, cidr)
+		}
+	}
+	none := len(b.n.Network.PodCIDRs) > 0 && len(pods) == 0
+	if len(inside) == 0 || none || slices.ContainsFunc(inside, func(cidr string) bool { return strings.HasSuffix(cidr, "/0") }) {
+		return ""
+	}
+	source := ""
+	if len(pods) > 0 {
+		source = fmt.Sprintf("\t\t%s saddr != { %s } return\n", family, strings.Join(pods, ", "))
+	}
+	multicast := map[string]string{"ip": "224.0.0.0/4", "ip6": "ff00::/8"}[family]
+	return fmt.Sprintf(`
+table %[1]s berth-node
+delete table %[1]s berth-node
+table %[1]s berth-node {
+	chain postrouting {
+		type nat hook postrouting priority 105; policy accept;
+%[2]s		fib daddr type local return
+		%[1]s daddr %[3]s return
+		%[1]s daddr { %[4]s } return
+		masquerade
+	}
+}
+`, family, source, multicast, strings.Join(inside, ", "))
+}

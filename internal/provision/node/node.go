@@ -1,0 +1,138 @@
+// Package node turns the description of a node into the tasks that make a machine
+// one. Build is pure: equal descriptions and equal facts give equal tasks, so that
+// its golden files show what a distribution and a runtime get. What it must know of
+// the machine, Detect has read before.
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+)
+
+// Build returns what a machine should be. The error joins every reason why the
+// description does not fit the machine, each naming its field.
+func Build(n *nodefile.Node, f Facts) (provision.Target, error) {
+	b := &builder{n: n, f: f, rt: runtimeOf(n, f)}
+	for _, step := range []func(){
+		b.accounts,
+		b.packages,
+		b.modules, b.sysctls, b.swap,
+		b.data, b.install, b.cniPlugins,
+		b.registries, b.devices, b.cniConfig, b.runtimeConfig,
+		b.environment,
+		b.files, b.units, b.hooks,
+		b.masquerade,
+		b.runtimeUnit,
+		b.crictl, b.images, b.logs,
+		func() { b.kubelet(b.replace()) },
+		b.boot,
+		b.gates,
+	} {
+		step()
+	}
+	b.unique()
+	if err := errors.Join(b.faults...); err != nil {
+		return provision.Target{}, err
+	}
+	return b.target, nil
+}
+
+// builder gathers the tasks of one node.
+type builder struct {
+	n      *nodefile.Node
+	f      Facts
+	rt     runtime
+	target provision.Target
+	faults []error
+	// ready are the tasks that come before the runtime starts.
+	ready []string
+	// installed are those of them that bring binaries and packages: files come after
+	// them, so that a package does not find our files in its way.
+	installed []string
+	// dockerGroup is the task of the group that docker's packages would make.
+	dockerGroup []string
+}
+
+// fault reports that a field does not fit this machine.
+func (b *builder) fault(kind error, path, format string, args ...any) {
+	b.misfit(path, fmt.Errorf("%s: %s: %w", path, fmt.Sprintf(format, args...), kind))
+}
+
+// misfit adds an error that concerns a field.
+func (b *builder) misfit(path string, err error) {
+	b.faults = append(b.faults, &Misfit{Path: path, err: err})
+}
+
+// Misfit is a field that does not fit the machine, or another field as this machine
+// has it.
+type Misfit struct {
+	// Path is as in "runtime.assets[0]".
+	Path string
+	err  error
+}
+
+// Error names the field.
+func (m *Misfit) Error() string { return m.err.Error() }
+
+// Unwrap has the kind.
+func (m *Misfit) Unwrap() error { return m.err }
+
+// Locate gives each Misfit of an error of Build its place in the description's text.
+func Locate(err error, file string, text []byte) error {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
+		return err
+	}
+	var located []error
+	for _, fault := range joined.Unwrap() {
+		var misfit *Misfit
+		if errors.As(fault, &misfit) {
+			line, column := nodefile.Place(text, misfit.Path)
+			fault = fmt.Errorf("%s:%d:%d: %w", file, line, column, fault)
+		}
+		located = append(located, fault)
+	}
+	return errors.Join(located...)
+}
+
+func (b *builder) add(task provision.Task) {
+	b.target.Tasks = append(b.target.Tasks, task)
+}
+
+// before adds a task that the runtime's start waits for.
+func (b *builder) before(task provision.Task) {
+	b.add(task)
+	b.ready = append(b.ready, task.ID())
+}
+
+// unique refuses two tasks for one thing: a file of the user's that berth writes too.
+func (b *builder) unique() {
+	seen := map[string]string{}
+	for _, task := range b.target.Tasks {
+		// A file, a link and a directory of one path are one thing.
+		key := task.ID()
+		if kind, path, found := strings.Cut(key, " /"); found && slices.Contains([]string{"file", "link", "dir", "json", "sysctls", "modules"}, kind) {
+			key = "path /" + path
+		}
+		if other, taken := seen[key]; taken {
+			ours, yours := other, task.Meta().Why
+			if isOwn(other) {
+				ours, yours = yours, other
+			}
+			b.fault(errs.Invalid, yours, "%s is set by %s too", task.ID(), ours)
+			continue
+		}
+		seen[key] = task.Meta().Why
+	}
+}
+
+// isOwn tells a reason of the user's own things.
+func isOwn(why string) bool {
+	return strings.HasPrefix(why, "files[") || strings.HasPrefix(why, "units[") || strings.HasPrefix(why, "hooks[")
+}

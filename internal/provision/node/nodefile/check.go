@@ -1,0 +1,294 @@
+package nodefile
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berthrun/berth/internal/manifest"
+)
+
+// checker reports what the tags cannot judge. It is given paths of the document,
+// and the reader knows their places.
+type checker struct {
+	*manifest.Reader
+	n *Node
+}
+
+func check(n *Node, r *manifest.Reader) {
+	c := checker{r, n}
+	c.runtime()
+	c.handlers()
+	c.service()
+	c.registries()
+	c.network()
+	c.kernel()
+	c.accounts()
+	c.files()
+	c.units()
+	c.kubelet()
+	c.images()
+	c.proxy()
+	c.boot()
+}
+
+// conflict reports a field that is set and must not be, since of another.
+func (c checker) conflict(path string, set bool, why string) {
+	if set && c.Has(path) {
+		c.Fault(path, "%s", why)
+	}
+}
+
+// path checks a path on the machine; empty is the default.
+func (c checker) path(at, path string) {
+	if path == "" || c.Broken(at) {
+		return
+	}
+	if !filepath.IsAbs(path) || filepath.Clean(path) != strings.TrimSuffix(path, "/") || path == "/" {
+		c.Fault(at, "%q: want an absolute path other than /, without . and ..", path)
+	}
+}
+
+// word refuses what a unit file, a command line or a list would take apart.
+func (c checker) word(at, text string) {
+	if strings.ContainsAny(text, " \t\"'\\%$`") {
+		c.Fault(at, "%q: must not have spaces, quotes, backslashes, %% or $", text)
+	}
+}
+
+func (c checker) match(at, text, pattern, want string) {
+	if !c.Broken(at) && text != "" && !regexp.MustCompile(`^(?:`+pattern+`)$`).MatchString(text) {
+		c.Fault(at, "%q: want %s", text, want)
+	}
+}
+
+func (c checker) runtime() {
+	rt := &c.n.Runtime
+	if rt.Name == "" && !c.Broken("runtime") {
+		c.Fault("runtime.name", "is missing")
+	}
+	if rt.Version != "" {
+		if _, err := ParseVersion(rt.Version); err != nil {
+			c.Fault("runtime.version", "%v", err)
+		}
+	}
+	for at, path := range map[string]string{
+		"runtime.socket": rt.Socket, "runtime.root": rt.Root, "runtime.state": rt.State,
+		"runtime.nri.socket": rt.NRI.Socket, "runtime.nvidia.runtimePath": rt.NVIDIA.Runtime,
+	} {
+		c.path(at, path)
+		c.word(at, path)
+	}
+	if rt.Root != "" && rt.Root == rt.State {
+		c.Fault("runtime.state", "%q: must differ from runtime.root, since it dies at reboot", rt.State)
+	}
+	if len(rt.Socket) > 107 {
+		c.Fault("runtime.socket", "%q: a socket path has at most 107 bytes", rt.Socket)
+	}
+	for i, dir := range rt.CDI.SpecDirs {
+		c.path(fmt.Sprintf("runtime.cdi.specDirs[%d]", i), dir)
+	}
+	c.assets("runtime.assets", rt.Assets)
+	c.conflict("runtime.assets", rt.SkipInstall && len(rt.Assets) > 0, "conflicts with runtime.skipInstall, which installs nothing")
+	c.override()
+	c.conflict("runtime.config.additions", rt.Config.Override != "", "conflicts with runtime.config.override, which is the whole file")
+	for _, path := range sortedKeys(rt.Config.Additions) {
+		if _, err := SplitPath(path); err != nil {
+			c.Fault("runtime.config.additions"+"["+strconv.Quote(path)+"]", "%v", err)
+		}
+	}
+	for _, key := range sortedKeys(rt.Environment) {
+		c.match(pathIn("runtime.environment", key), key, `[A-Za-z_][A-Za-z0-9_]*`, "a name of letters, digits and _")
+	}
+	for i, option := range rt.Options {
+		at := fmt.Sprintf("runtime.options[%d]", i)
+		if !strings.HasPrefix(option, "-") && !c.Broken(at) {
+			c.Fault(at, "%q: want an option that begins with -; its value goes with it, as in --name=value", option)
+		}
+		c.word(at, option)
+	}
+	c.byRuntime()
+	c.nvidia()
+}
+
+// byRuntime refuses what the chosen runtime has not.
+func (c checker) byRuntime() {
+	rt := &c.n.Runtime
+	switch rt.Name {
+	case "berth":
+		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; whoever rotates its logs calls ReopenContainerLog, as the kubelet does")
+		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it")
+		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth has one snapshotter; leave this out")
+		c.noNRI("this version of berth serves no NRI plugins")
+		for i := range rt.Handlers {
+			c.Fault(fmt.Sprintf("runtime.handlers[%d]", i), "this version of berth has the default handler only")
+		}
+		c.conflict("runtime.gvisor.enabled", rt.GVisor.Enabled, "this version of berth has the default handler only")
+		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has the default handler only; GPUs come by cdi")
+		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has the default handler only; GPUs come by cdi")
+	case "docker":
+		c.conflict("kubelet.enabled", c.n.Kubelet.Enabled, "docker serves no CRI by itself")
+		c.conflict("kubelet.kubeadm", c.n.Kubelet.Kubeadm, "docker serves no CRI by itself")
+		c.conflict("runtime.socket", rt.Socket != "", "docker serves no CRI by itself")
+		c.noNRI("docker serves no NRI plugins")
+		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "docker makes no sandboxes by itself; set it where its CRI is served")
+	case "crio":
+		c.conflict("runtime.state", rt.State != "", "crio has no such option; runtime.root has one")
+	}
+	if rt.Name == "containerd" || rt.Name == "crio" {
+		c.conflict("logs.rotate", c.n.Logs.Rotate && c.n.Kubelet.Enabled, "the kubelet rotates the logs of its containers")
+	}
+	c.match("runtime.runtimeCgroups", rt.CgroupParent, `/?[a-z0-9][a-z0-9_.-]*\.slice`, "a slice such as /runtime.slice")
+	c.conflict("runtime.runtimeCgroups", rt.CgroupParent != "" && rt.CgroupDriver == "cgroupfs", "is for the systemd driver")
+}
+
+// noNRI refuses all that is said of NRI, but that it is off.
+func (c checker) noNRI(why string) {
+	nri := c.n.Runtime.NRI
+	c.conflict("runtime.nri", (nri != NRI{}) && (nri.Enabled == nil || *nri.Enabled), why)
+}
+
+func (c checker) nvidia() {
+	nv := c.n.Runtime.NVIDIA
+	c.conflict("runtime.nvidia.default", nv.Default && nv.Mode == "cdi", "there is no handler in mode cdi")
+	c.conflict("runtime.nvidia.mode", nv.Enabled && nv.Mode == "cdi" && !c.n.Runtime.CDI.Enabled, "conflicts with runtime.cdi.enabled: false")
+	c.conflict("runtime.nvidia.default", nv.Default && c.n.Runtime.Default != "" && c.n.Runtime.Default != "nvidia",
+		"conflicts with runtime.defaultHandler")
+}
+
+func (c checker) handlers() {
+	rt := &c.n.Runtime
+	names := map[string]string{"runc": ""}
+	if rt.Name == "crio" {
+		names["crun"] = ""
+	}
+	if rt.GVisor.Enabled {
+		names["runsc"] = "runtime.gvisor"
+	}
+	if rt.NVIDIA.Enabled {
+		names["nvidia"] = "runtime.nvidia"
+	}
+	for i, h := range rt.Handlers {
+		at := fmt.Sprintf("runtime.handlers[%d]", i)
+		c.match(at+".name", h.Name, `[a-z0-9]([a-z0-9-]*[a-z0-9])?`, "small letters, digits and -")
+		if other, taken := names[h.Name]; taken && other != "" {
+			c.Fault(at+".name", "%q: is taken by %s", h.Name, other)
+		}
+		names[h.Name] = at
+		c.path(at+".path", h.Path)
+		c.path(at+".configPath", h.ConfigPath)
+		c.path(at+".root", h.Root)
+		c.handlerFields(at, h)
+		switch {
+		case h.Type == "oci" && h.Path == "" && h.Name != "runc":
+			c.Fault(at+".path", "is missing: an OCI runtime needs one")
+		case h.Type == "oci" && h.RuntimeType != "":
+			c.Fault(at+".runtimeType", "is for type shim")
+		case h.Type == "shim" && h.RuntimeType == "" && rt.Name != "crio":
+			c.Fault(at+".runtimeType", "is missing: a shim needs one")
+		}
+	}
+	if _, known := names[rt.Default]; rt.Default != "" && !known {
+		c.Fault("runtime.defaultHandler", "%q: no such handler; there are %s", rt.Default, strings.Join(sortedKeys(names), ", "))
+	}
+}
+
+func (c checker) service() {
+	s := &c.n.Runtime.Service
+	for at, limit := range map[string]string{
+		"limitNOFILE": s.NoFile, "limitNPROC": s.NProc, "limitCORE": s.Core, "limitMEMLOCK": s.Memlock, "tasksMax": s.Tasks,
+	} {
+		c.match("runtime.unit."+at, limit, `infinity|\d+(:(\d+|infinity))?`, "a number, SOFT:HARD, or infinity")
+	}
+	if s.OOMScore != nil && (*s.OOMScore < -1000 || *s.OOMScore > 1000) {
+		c.Fault("runtime.unit.oomScoreAdjust", "%d: want -1000 to 1000", *s.OOMScore)
+	}
+}
+
+// assets checks a list of assets below at.
+func (c checker) assets(at string, assets []Asset) {
+	for i, a := range assets {
+		c.asset(fmt.Sprintf("%s[%d]", at, i), a)
+	}
+}
+
+func (c checker) asset(at string, a Asset) {
+	c.source(at+".source", a.Source)
+	for i, mirror := range a.Mirrors {
+		c.source(fmt.Sprintf("%s.mirrors[%d]", at, i), mirror)
+	}
+	c.digest(at+".digest", a.Digest)
+	// A path may be a directory, which only the machine knows; a file without a digest
+	// is refused when it is read.
+	if a.Digest == "" && !filepath.IsAbs(a.Source) && !c.Broken(at) {
+		c.Fault(at+".digest", "is missing: want sha256: or sha512: and the hash of the file")
+	}
+	if strings.ContainsAny(a.Name, "/") || a.Name == "." || a.Name == ".." {
+		c.Fault(at+".name", "%q: want a file name", a.Name)
+	}
+}
+
+func (c checker) source(at, source string) {
+	if source == "" || c.Broken(at) || filepath.IsAbs(source) {
+		return
+	}
+	for _, scheme := range []string{"http://", "https://", "oci://"} {
+		if rest, ok := strings.CutPrefix(source, scheme); ok && rest != "" && rest[0] != '/' {
+			return
+		}
+	}
+	c.Fault(at, "%q: want an absolute path, http://, https:// or oci://", source)
+}
+
+func (c checker) digest(at, digest string) {
+	c.match(at, digest, `sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}`, "sha256: and 64 digits 0-9a-f, or sha512: and 128")
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// pathIn names the entry of a map as the reader does.
+func pathIn(path, key string) string { return manifest.Key(path, key) }
+
+// SplitPath takes the dotted path of a configuration apart; a part with dots in it
+// is in double quotes: plugins."io.containerd.cri.v1.images".x.
+func SplitPath(path string) ([]string, error) {
+	var parts []string
+	rest := path
+	for {
+		var part string
+		if strings.HasPrefix(rest, `"`) {
+			end := strings.Index(rest[1:], `"`)
+			if end < 0 {
+				return nil, fmt.Errorf("%s: a quote is not closed", path)
+			}
+			part, rest = rest[1:end+1], rest[end+2:]
+		} else {
+			end := strings.IndexAny(rest, `."`)
+			if end < 0 {
+				end = len(rest)
+			}
+			part, rest = rest[:end], rest[end:]
+		}
+		if part == "" {
+			return nil, fmt.Errorf("%q: want parts with dots between them", path)
+		}
+		parts = append(parts, part)
+		if rest == "" {
+			return parts, nil
+		}
+		if rest[0] != '.' {
+			return nil, fmt.Errorf("%s: want a dot after %q", path, part)
+		}
+		rest = rest[1:]
+	}
+}

@@ -1,0 +1,201 @@
+package nodefile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// refuse reports those fields of one entry that are set and mean nothing there. at is
+// the entry, fields its own field names.
+func (c checker) refuse(at, why string, fields ...string) {
+	for _, field := range fields {
+		if c.Has(at + "." + field) {
+			c.Fault(at+"."+field, "%s", why)
+		}
+	}
+}
+
+// handlerFields refuses what the runtime has no word for in a handler.
+func (c checker) handlerFields(at string, h Handler) {
+	switch c.n.Runtime.Name {
+	case "docker":
+		c.refuse(at, "docker has no such option of a handler", "configPath", "root", "snapshotter", "podAnnotations", "privilegedWithoutHostDevices")
+		if h.Type == "oci" {
+			c.refuse(at, "are those of a shim", "options")
+		} else {
+			c.refuse(at, "docker finds a shim by its runtimeType", "path")
+		}
+	case "crio":
+		c.refuse(at, "crio has no such option of a handler", "snapshotter")
+		if h.Type == "shim" {
+			c.refuse(at, "crio starts a shim by its path", "runtimeType")
+		}
+	case "containerd":
+		if h.Type == "oci" {
+			c.refuse(at, "is passed to a shim; an OCI runtime gets none", "configPath")
+		} else {
+			c.refuse(at, "is for type oci", "root")
+		}
+	}
+}
+
+// dockerRegistry refuses what daemon.json cannot say.
+func (c checker) dockerRegistry(at string, reg Registry) {
+	if reg.Host == "*" {
+		c.Fault(at+".host", "docker has no entry for all registries; name each")
+	}
+	if reg.Host != "docker.io" && len(reg.Mirrors) > 0 {
+		c.Fault(at+".mirrors", "docker knows mirrors of docker.io only")
+	}
+	_, server, _ := strings.Cut(reg.Server, "://")
+	if reg.Server != "" && strings.TrimSuffix(server, "/") != reg.Host {
+		c.Fault(at+".server", "%q: docker asks the registry itself; only http:// or https:// before %s can be chosen", reg.Server, reg.Host)
+	}
+	for j, m := range reg.Mirrors {
+		at := fmt.Sprintf("%s.mirrors[%d]", at, j)
+		if m.OverridePath {
+			c.Fault(at+".overridePath", "docker always adds /v2")
+		}
+		c.capabilities(at, m)
+	}
+}
+
+// capabilities refuses a choice where the runtime asks its mirrors for everything.
+func (c checker) capabilities(at string, m Mirror) {
+	if slices.Contains(m.Capabilities, "push") || !slices.Contains(m.Capabilities, "pull") || !slices.Contains(m.Capabilities, "resolve") {
+		c.conflict(at+".capabilities", true, c.n.Runtime.Name+" asks a mirror to pull and to resolve, and never to push; leave this out")
+	}
+}
+
+// fileFields refuses what a file of its type cannot have.
+func (c checker) fileFields(at string, f File) {
+	switch {
+	case f.Type == "symlink":
+		c.refuse(at, "a symlink has none", "mode", "owner", "group")
+		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content")
+	case f.Type == "directory":
+		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content; a directory keeps what is in it")
+	case f.Source != nil:
+		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content; one with source is known by its digest")
+		c.refuse(at, "a file with source is root's", "owner", "group")
+		c.refuse(at+".source", "the name of the file is in its path", "name")
+	}
+}
+
+// kubeletFields refuses what has no effect, and what is said twice.
+func (c checker) kubeletFields() {
+	k, usual := &c.n.Kubelet, Default().Kubelet.ManifestsDir
+	if !k.Enabled && !k.Kubeadm {
+		c.refuse("kubelet", "does nothing without kubelet.enabled or kubelet.kubeadm",
+			"assets", "config", "flags", "bootstrapKubeconfig", "kubeconfig")
+		c.conflict("kubelet.staticPodPath", k.ManifestsDir != usual, "does nothing without kubelet.enabled or kubelet.kubeadm")
+		return
+	}
+	c.conflict("kubelet.kubeadm", k.Enabled && k.Kubeadm, "conflicts with kubelet.enabled: either kubeadm writes the kubelet's configuration, or berth does")
+	c.conflict("kubelet.staticPodPath", k.Kubeadm && k.ManifestsDir != usual, "conflicts with kubelet.kubeadm, which writes the configuration")
+	c.conflict("kubelet.bootstrapKubeconfig", k.Bootstrap != "" && k.Kubeconfig == "" && !k.Kubeadm,
+		"needs kubelet.kubeconfig, which the kubelet writes by it")
+	for at, text := range map[string]string{"kubelet.bootstrapKubeconfig": k.Bootstrap, "kubelet.kubeconfig": k.Kubeconfig} {
+		c.word(at, text)
+	}
+	for _, name := range sortedKeys(k.Flags) {
+		at := pathIn("kubelet.flags", name)
+		c.word(at, k.Flags[name])
+		switch name {
+		case "cgroup-driver":
+			c.Fault(at, "follows runtime.cgroupDriver")
+		case "container-runtime-endpoint":
+			c.Fault(at, "follows runtime.socket")
+		}
+	}
+}
+
+// override checks a configuration that takes the place of berth's own. What else of
+// the node depends on (unit, kubelet, health check, reset) may stand beside it.
+func (c checker) override() {
+	rt := &c.n.Runtime
+	if rt.Config.Override == "" {
+		return
+	}
+	usual := Default().Runtime
+	for _, field := range []struct {
+		name string
+		set  bool
+	}{
+		{"logLevel", rt.LogLevel != usual.LogLevel},
+		{"sandboxImage", rt.SandboxImage != ""},
+		{"handlers", len(rt.Handlers) > 0},
+		{"defaultHandler", rt.Default != ""},
+		{"snapshotter", rt.Snapshotter != ""},
+		{"selinux", rt.SELinux != nil},
+		{"cdi", rt.CDI.Enabled != usual.CDI.Enabled || !slices.Equal(rt.CDI.SpecDirs, usual.CDI.SpecDirs)},
+		{"nri", rt.NRI != usual.NRI},
+		{"gvisor.enabled", rt.GVisor.Enabled},
+		{"nvidia.default", rt.NVIDIA.Default},
+	} {
+		c.conflict("runtime."+field.name, field.set, "conflicts with runtime.config.override, which is the whole file")
+	}
+	var top map[string]any
+	if rt.Name == "docker" {
+		if err := json.Unmarshal([]byte(rt.Config.Override), &top); err != nil {
+			c.Fault("runtime.config.override", "is no JSON object: %v", err)
+		}
+		c.overrideSays(top)
+		return
+	}
+	err := toml.Unmarshal([]byte(rt.Config.Override), &top)
+	var syntax *toml.DecodeError
+	if errors.As(err, &syntax) {
+		line, column := syntax.Position()
+		c.Fault("runtime.config.override", "line %d, column %d of it: %v", line, column, err)
+	} else if err != nil {
+		c.Fault("runtime.config.override", "is no TOML: %v", err)
+	}
+	c.overrideSays(top)
+}
+
+// overrideSays wants that fields which the rest of the node goes by are what the
+// override says of them.
+func (c checker) overrideSays(top map[string]any) {
+	rt := &c.n.Runtime
+	driver := rt.CgroupDriver
+	if driver == "auto" {
+		driver = ""
+	}
+	socket := rt.Socket
+	if rt.Name == "berth" && socket != "" {
+		socket = "unix://" + socket
+	}
+	for _, field := range []struct {
+		name, value string
+		keys        map[string]string
+	}{
+		{"root", rt.Root, map[string]string{"berth": "root", "containerd": "root", "crio": "crio.root", "docker": "data-root"}},
+		{"state", rt.State, map[string]string{"berth": "state", "containerd": "state", "docker": "exec-root"}},
+		{"socket", socket, map[string]string{"berth": "listen", "crio": "crio.api.listen"}},
+		{"cgroupDriver", driver, map[string]string{"berth": "runtime.cgroup_driver", "crio": "crio.runtime.cgroup_manager"}},
+	} {
+		key := field.keys[rt.Name]
+		if field.value == "" || key == "" || c.Broken("runtime.config.override") {
+			continue
+		}
+		if said := lookUp(top, strings.Split(key, ".")); said != field.value {
+			c.Fault("runtime."+field.name, "runtime.config.override has the whole configuration and no %s = %q", key, field.value)
+		}
+	}
+}
+
+// lookUp finds a value in tables; nil where there is none.
+func lookUp(top map[string]any, keys []string) any {
+	var value any = top
+	for _, key := range keys {
+		table, _ := value.(map[string]any)
+		value = table[key]
+	}
+	return value
+}

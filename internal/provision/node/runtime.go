@@ -1,0 +1,160 @@
+package node
+
+import (
+	"path"
+	"strings"
+
+	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
+)
+
+// ownDir holds the files of ours that no program expects elsewhere.
+const ownDir = "/etc/berth/node"
+
+// runtime is what is known of a runtime by its name, with the description's own
+// choices put in.
+type runtime struct {
+	name string
+	// unit is its main unit.
+	unit string
+	// packages bring it, binary is its daemon.
+	packages []distro.Package
+	binary   string
+	// socket serves CRI; empty for docker, whose CRI is another program.
+	socket string
+	// config is the file that the description makes, registryDir where registries are
+	// told of, certDir where certificates lie that are found by place.
+	config, registryDir, certDir string
+	// optionsVar is the variable of the unit that has the command line's options.
+	optionsVar string
+	// version decides the configuration; zero where nobody knows.
+	version nodefile.Version
+	// packaged is true when the unit file is somebody else's: of a package, of an
+	// immutable system, or of the user.
+	packaged bool
+}
+
+// runtimeOf resolves the runtime of a description.
+func runtimeOf(n *nodefile.Node, f Facts) runtime {
+	rt := map[string]runtime{
+		"berth": {
+			unit: "berth.service", binary: "berth", socket: "/run/berth/berth.sock",
+			config: "/etc/berth/berth.toml", registryDir: "/etc/berth/certs.d",
+		},
+		"containerd": {
+			unit: "containerd.service", binary: "containerd", socket: "/run/containerd/containerd.sock",
+			packages: []distro.Package{distro.Containerd, distro.Runc},
+			config:   "/etc/containerd/config.toml", registryDir: "/etc/containerd/certs.d",
+		},
+		"crio": {
+			unit: "crio.service", binary: "crio", socket: "/var/run/crio/crio.sock",
+			packages: []distro.Package{distro.CRIO, distro.Crun},
+			config:   "/etc/crio/crio.conf.d/10-berth-node.conf", certDir: "/etc/containers/certs.d",
+		},
+		"docker": {
+			unit: "docker.service", binary: "dockerd", packages: []distro.Package{distro.Docker},
+			config: "/etc/docker/daemon.json", certDir: "/etc/docker/certs.d",
+		},
+	}[n.Runtime.Name]
+	rt.name = n.Runtime.Name
+	rt.optionsVar = strings.ToUpper(rt.name) + "_OPTIONS"
+	if n.Runtime.Socket != "" {
+		rt.socket = n.Runtime.Socket
+	}
+	if rt.name == "containerd" && f.Distro.Family == "flatcar" {
+		rt.config = "/etc/containerd/config.toml" // the system's own lies in /usr/share
+	}
+	rt.packaged = rt.name != "berth" && len(n.Runtime.Assets) == 0 || n.Runtime.SkipInstall || rt.name != "berth" && f.Distro.Immutable
+	rt.version = runtimeVersion(n, f, rt)
+	return rt
+}
+
+// runtimeVersion is what the configuration is written for: what the description
+// says, else what is known to be there or to come.
+func runtimeVersion(n *nodefile.Node, f Facts, rt runtime) nodefile.Version {
+	if v, err := nodefile.ParseVersion(n.Runtime.Version); err == nil {
+		return v
+	}
+	if n.Runtime.SkipInstall || f.Distro.Immutable {
+		if v, known := f.Versions[rt.name]; known {
+			return v
+		}
+		return packagedVersion(f.Distro, rt.name)
+	}
+	for _, asset := range n.Runtime.Assets {
+		if classOf(asset) == rt.name {
+			return versionIn(path.Base(asset.Source))
+		}
+	}
+	if len(n.Runtime.Assets) > 0 {
+		return nodefile.Version{}
+	}
+	// What a package manager will install is not known before it does; a second apply
+	// must not write another configuration than the first. So the table speaks.
+	return packagedVersion(f.Distro, rt.name)
+}
+
+// packagedVersion is the least that the distribution's package may be. Newer
+// versions read the same configuration.
+func packagedVersion(d distro.Distro, name string) nodefile.Version {
+	switch name + " " + d.ID + " " + d.Version {
+	case "containerd debian 11":
+		return nodefile.Version{Major: 1, Minor: 4}
+	case "containerd debian 12":
+		return nodefile.Version{Major: 1, Minor: 6}
+	}
+	if name == "containerd" {
+		return nodefile.Version{Major: 1, Minor: 7}
+	}
+	return nodefile.Version{}
+}
+
+// versionIn finds the version in a file name such as containerd-2.4.2-linux-amd64.tar.gz.
+func versionIn(name string) nodefile.Version {
+	for part := range strings.FieldsFuncSeq(name, func(r rune) bool { return r == '-' || r == '_' }) {
+		for _, suffix := range []string{".tar", ".tgz", ".zip"} {
+			part, _, _ = strings.Cut(part, suffix)
+		}
+		if v, err := nodefile.ParseVersion(part); err == nil {
+			return v
+		}
+	}
+	return nodefile.Version{}
+}
+
+// systemdCgroup tells the cgroup driver.
+func (b *builder) systemdCgroup() bool { return b.n.Runtime.CgroupDriver != "cgroupfs" }
+
+// model is what the runtime's configuration is written from.
+func (b *builder) model() runtimeconf.Model {
+	rt, net := &b.n.Runtime, &b.n.Network
+	m := runtimeconf.Model{
+		Version: b.rt.version, Socket: rt.Socket, Root: rt.Root, State: rt.State,
+		LogLevel: rt.LogLevel, SandboxImage: rt.SandboxImage, Snapshotter: rt.Snapshotter,
+		SystemdCgroup: b.systemdCgroup(), NRI: rt.NRI,
+		Handlers: b.handlers(), DefaultHandler: rt.Default,
+		CNI:        runtimeconf.CNI{ConfDir: net.ConfDir, BinDirs: b.cniBinDirs(), Builtin: net.Mode == "builtin", Subnets: net.PodCIDRs, MTU: net.MTU},
+		Registries: b.n.Registries, Additions: rt.Config.Additions,
+	}
+	m.SELinux = b.f.SELinux || b.rt.name == "berth" // which looks for itself
+	if rt.SELinux != nil {
+		m.SELinux = *rt.SELinux
+	}
+	if rt.CDI.Enabled {
+		m.CDISpecDirs = rt.CDI.SpecDirs
+	}
+	if rt.NVIDIA.Enabled && rt.NVIDIA.Default && b.nvidiaMode() == "handler" {
+		m.DefaultHandler = "nvidia"
+	}
+	if len(b.n.Registries) > 0 || b.rt.name == "containerd" {
+		m.RegistryDir = b.rt.registryDir
+	}
+	if b.kubenetTemplate() {
+		m.CNI.Template = kubenetTemplatePath
+	}
+	if b.n.Logs.Rotate && b.rt.name == "docker" {
+		m.Logs = &b.n.Logs
+	}
+	return m
+}

@@ -1,0 +1,76 @@
+package provision
+
+import (
+	"context"
+	"io"
+)
+
+// Kinds of objects that the engine treats in a way of their own. Their names are part
+// of the journal's format.
+const (
+	KindFile     = "file"      // a regular file or a link
+	KindDir      = "dir"       // a directory, whatever lies in it
+	KindData     = "data"      // a tree that a program makes by itself
+	KindJSONFile = "json-file" // a file whose keys several tasks own
+	KindPackage  = "package"   // an installed package
+)
+
+// Object names one thing on a machine that a task owns. It is the key of the
+// journal, and stays readable by later versions.
+type Object struct {
+	// Kind is one of the kinds of package tasks: "file", "unit", "package", ….
+	Kind string `json:"kind"`
+	// Name is the path, unit name, package name, key, … within the kind.
+	Name string `json:"name"`
+}
+
+// String is "kind name".
+func (o Object) String() string { return o.Kind + " " + o.Name }
+
+// State is what an object is at one moment: enough to make it so again.
+type State struct {
+	// Exists is false for what is not there; all else is empty then.
+	Exists bool `json:"exists"`
+	// Attrs are the kind's own attributes: for a file type, mode, uid, gid, target;
+	// for a unit enabled and active; for a package its version.
+	Attrs map[string]string `json:"attrs,omitempty"`
+	// Digest is the content of a regular file, "sha256:…"; the journal keeps it.
+	Digest string `json:"digest,omitempty"`
+}
+
+// Kind reads and restores objects of one kind.
+type Kind interface {
+	// Read returns the object's state. What is not there is no error.
+	Read(ctx context.Context, host Host, name string) (State, error)
+	// Restore makes the object what state says; content opens state.Digest. It is
+	// repeated after a crash. What a machine cannot give back (a module in use) is
+	// left and told by an error that wraps errs.State.
+	Restore(ctx context.Context, host Host, name string, state State, content Content) error
+}
+
+// Content opens what a State's Digest stands for.
+type Content func() (io.ReadCloser, error)
+
+// Holder is a kind whose objects have content.
+type Holder interface {
+	Kind
+	// Content opens what Read's Digest stands for.
+	Content(host Host, name string) (io.ReadCloser, error)
+}
+
+// Placed is a kind whose objects lie in directories. Those that are missing are made
+// by Apply, and recorded by the engine, so that they go with the last object in them.
+type Placed interface {
+	Kind
+	// Path is where the object lies.
+	Path(name string) string
+}
+
+// Releaser is a kind whose objects hold others: a running unit holds its binaries. To
+// undo, the engine releases them all first, then restores what else there is, and
+// calls their Restore last.
+type Releaser interface {
+	Kind
+	// Release ends what state does not want: it stops and disables, and starts nothing.
+	Release(ctx context.Context, host Host, name string, state State) error
+}

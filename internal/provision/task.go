@@ -1,0 +1,100 @@
+// Package provision turns a machine into what a list of tasks says, and back.
+//
+// A task is a wish for a few objects of a machine: this file with this content, that
+// unit enabled and running. The engine orders tasks by their needs, shows what would
+// change (plan), changes it (apply), and can undo it to any earlier apply or to what
+// was there before the first (rollback, reset), because the journal keeps the state
+// of each object from before it was touched.
+//
+// The package knows nothing of container runtimes, nor of the node file: package
+// tasks has the kinds of tasks, package node makes them.
+package provision
+
+import "context"
+
+// Task is one wish. Implementations are plain values: two runs that build equal
+// tasks get equal plans.
+type Task interface {
+	// ID names the task among all of a target: its kind and name, "file /etc/hosts".
+	ID() string
+	// Meta tells how the task stands to others.
+	Meta() Meta
+	// Objects lists what the task owns, in the order in which Apply changes it.
+	// Nobody but the owner changes an object, and two tasks never own the same. It
+	// reads only. A task whose objects depend on something that it must fetch first
+	// is a Preparer, and knows them after Prepare.
+	Objects(ctx context.Context, host Host) ([]Object, error)
+	// Check compares the machine with the wish; it reads only, and works at any time,
+	// prepared or not. The zero Change says that nothing is to be done.
+	Check(ctx context.Context, host Host) (Change, error)
+	// Apply makes the wish true. It may be killed at any point, and is then called
+	// again; whatever it finds half done, it finishes. After it Check finds no change.
+	// An error that wraps errs.Unavailable is tried again.
+	Apply(ctx context.Context, host Host) error
+}
+
+// Meta is what a task says of itself beside the wish.
+type Meta struct {
+	// Needs lists IDs of tasks that are applied before this one. An ID that is not in
+	// the target is an error.
+	Needs []string
+	// Restarts lists units ("containerd.service") that must be restarted when the
+	// task has changed something. Each is restarted once, after the last task that
+	// asks for it: where the target has a Unit task of that name, that task comes
+	// after all which ask; otherwise at the end.
+	Restarts []string
+	// Why tells in a few words which wish of the user it serves ("runtime containerd",
+	// "spec.sysctls"). Shown by plan.
+	Why string
+}
+
+// Preparer is a task that fetches something before the machine may be changed.
+// Apply prepares all tasks before it changes anything, so that a server that is down
+// or a bad hash leave the node as it is.
+type Preparer interface {
+	Task
+	// Prepare fills caches below the state directory and nothing else. A second call is cheap.
+	Prepare(ctx context.Context, host Host) error
+}
+
+// Restarter is a task that runs a unit. The engine calls Restart instead of the
+// host's own when a task has asked for a restart of that unit.
+type Restarter interface {
+	Task
+	// Unit is the unit's full name.
+	Unit() string
+	// Disruption says what a restart does to running pods; empty when they go on.
+	Disruption() string
+	// Restart restarts the unit and returns when it is active.
+	Restart(ctx context.Context, host Host) error
+}
+
+// Target is what a machine should be.
+type Target struct {
+	// Tasks in any order; the engine sorts them by needs, and by position among equals.
+	Tasks []Task
+	// Gates guard the restart of units; at most one a unit.
+	Gates []Gate
+}
+
+// Gate guards one unit: a restart that would break the node is not begun, and one
+// that did is undone together with the whole apply.
+type Gate struct {
+	// Unit is the guarded unit.
+	Unit string
+	// Before holds cross-checks that read files and run binaries' own validators.
+	// They run when all files are in place, before the restart or first start.
+	Before []Probe
+	// After holds probes of the running service. Each is tried until Deadline of the
+	// gate has passed.
+	After []Probe
+}
+
+// Probe is one check of a gate.
+type Probe interface {
+	// Name tells what is checked: "cgroup driver of kubelet and containerd".
+	Name() string
+	// Run returns nil when all is well, and an error that says what is wrong and where
+	// to look. It changes nothing that lasts.
+	Run(ctx context.Context, host Host) error
+}

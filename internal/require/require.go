@@ -1,0 +1,101 @@
+// Package require skips tests for a typed reason, and only for one.
+//
+// A test names the abilities of the host that it needs. Where one is missing the
+// test is skipped, unless the environment variable BERTH_REQUIRE lists the ability
+// (comma separated, or "all"): then it fails, so that a machine which is declared
+// able can never pass by skipping.
+package require
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Ability is something that a host may or may not have.
+type Ability string
+
+// The abilities that tests name. Binary:x is made by Binary.
+const (
+	AbilityRoot     Ability = "root"
+	AbilityCgroupV2 Ability = "cgroup-v2"
+	AbilitySystemd  Ability = "systemd"
+	AbilityFUSE     Ability = "fuse"
+	// AbilityAppArmor is a kernel that enforces profiles, and the tool that loads them.
+	AbilityAppArmor Ability = "apparmor"
+	// AbilityExitEvents is the kernel's process connector in the first namespaces.
+	AbilityExitEvents Ability = "exit-events"
+	// AbilityIPv6 is a loopback with ::1.
+	AbilityIPv6 Ability = "ipv6"
+)
+
+// Root demands that the test runs as root with the capability to mount.
+func Root(t testing.TB) {
+	t.Helper()
+	need(t, AbilityRoot, os.Geteuid() == 0, "the test makes mounts and namespaces")
+}
+
+// CgroupV2 demands a unified cgroup hierarchy.
+func CgroupV2(t testing.TB) {
+	t.Helper()
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	need(t, AbilityCgroupV2, err == nil, "/sys/fs/cgroup is not cgroup v2")
+}
+
+// Systemd demands that systemd is pid 1.
+func Systemd(t testing.TB) {
+	t.Helper()
+	_, err := os.Stat("/run/systemd/system")
+	need(t, AbilitySystemd, err == nil, "/run/systemd/system is absent")
+}
+
+// FUSE demands /dev/fuse.
+func FUSE(t testing.TB) {
+	t.Helper()
+	_, err := os.Stat("/dev/fuse")
+	need(t, AbilityFUSE, err == nil, "/dev/fuse is absent")
+}
+
+// AppArmor demands a kernel that enforces AppArmor profiles, and apparmor_parser.
+func AppArmor(t testing.TB) {
+	t.Helper()
+	enabled, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	need(t, AbilityAppArmor, err == nil && strings.HasPrefix(string(enabled), "Y"), "/sys/module/apparmor/parameters/enabled does not say Y")
+	_, err = exec.LookPath("apparmor_parser")
+	need(t, AbilityAppArmor, err == nil, "apparmor_parser is not installed")
+}
+
+// ExitEvents demands the process connector; err is why it cannot be opened, or nil.
+func ExitEvents(t testing.TB, err error) {
+	t.Helper()
+	need(t, AbilityExitEvents, err == nil, fmt.Sprint(err))
+}
+
+// IPv6 demands a loopback with ::1; err is why nobody can listen there, or nil.
+func IPv6(t testing.TB, err error) {
+	t.Helper()
+	need(t, AbilityIPv6, err == nil, fmt.Sprint(err))
+}
+
+// Binary demands a program in PATH and returns where it is.
+func Binary(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	need(t, Ability("binary:"+name), err == nil, name+" is not in PATH")
+	return path
+}
+
+func need(t testing.TB, ability Ability, present bool, why string) {
+	t.Helper()
+	if present {
+		return
+	}
+	for _, declared := range strings.Split(os.Getenv("BERTH_REQUIRE"), ",") {
+		if declared == "all" || Ability(declared) == ability {
+			t.Fatalf("ability %q is declared by BERTH_REQUIRE but missing: %s", ability, why)
+		}
+	}
+	t.Skipf("needs ability %q: %s", ability, why)
+}

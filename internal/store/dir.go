@@ -1,0 +1,296 @@
+// Package store keeps records: one JSON file each, in a directory of one kind,
+// with all of them in memory as well.
+//
+// It owns how records lie on disk (atomic replacement, versions, quarantine of
+// what cannot be read) and how they are found (id, unambiguous prefix, name). It
+// knows nothing of what they mean.
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Version is written into every record. A record of one version newer is still
+// read, so that an upgrade can be taken back; one newer than that is not.
+const Version = 1
+
+// Options say where and how a Dir keeps its records.
+type Options[T any] struct {
+	// Path is the directory; it is made if absent.
+	Path string
+	// Quarantine is where files go that cannot be read.
+	Quarantine string
+	// Disk is how files are written; nil means FileSystem{}.
+	Disk Disk
+	// Name returns the name under which ByName finds a record; nil when records
+	// of this kind have no name but their id.
+	Name func(*T) string
+	// Changed, if not nil, is told of each change once readers see it: old is nil
+	// for a new record, new for one that is gone. Changes of one record come one
+	// after the other, in order. It must not write to the Dir.
+	Changed func(old, new *T)
+}
+
+// Dir holds the records of one kind. All methods are safe for concurrent use.
+//
+// A *T that a Dir hands out is a snapshot that nobody changes any more: neither
+// the reader nor the Dir. Update works on a shallow copy, so its function
+// replaces slices, maps and pointers and never writes through them.
+type Dir[T any] struct {
+	opts Options[T]
+
+	mu      sync.RWMutex
+	entries map[string]*entry[T]
+	names   map[string]string
+}
+
+// entry is one record. writing serialises its writers, so that a slow disk holds
+// up one record and not the directory.
+type entry[T any] struct {
+	writing sync.Mutex
+	value   *T // guarded by Dir.mu; nil once deleted
+}
+
+// envelope is a record as it lies on disk.
+type envelope[T any] struct {
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	Record  *T     `json:"record"`
+}
+
+// Create adds a record. Exists when there is one of this id.
+func (d *Dir[T]) Create(id string, value *T) error {
+	e := &entry[T]{}
+	e.writing.Lock()
+	defer e.writing.Unlock()
+
+	d.mu.Lock()
+	if _, taken := d.entries[id]; taken {
+		d.mu.Unlock()
+		return fmt.Errorf("cannot create record %q: %w", id, errs.Exists)
+	}
+	d.entries[id] = e
+	d.mu.Unlock()
+
+	if err := d.write(id, value); err != nil {
+		d.mu.Lock()
+		delete(d.entries, id)
+		d.mu.Unlock()
+		// A write that failed may have left the file all the same.
+		return errors.Join(err, d.opts.Disk.Remove(d.file(id)))
+	}
+	d.publish(id, e, value)
+	d.changed(nil, value)
+	return nil
+}
+
+// Update changes the record of a full id: fn gets a shallow copy, and what fn
+// made of it is written and becomes the record. When fn fails, its error is
+// returned and nothing changes.
+func (d *Dir[T]) Update(id string, fn func(*T) error) (*T, error) {
+	d.mu.RLock()
+	e := d.entries[id]
+	d.mu.RUnlock()
+	if e == nil {
+		return nil, d.notFound(id)
+	}
+	e.writing.Lock()
+	defer e.writing.Unlock()
+
+	d.mu.RLock()
+	current := e.value
+	d.mu.RUnlock()
+	if current == nil {
+		return nil, d.notFound(id)
+	}
+	next := *current
+	if err := fn(&next); err != nil {
+		return nil, err
+	}
+	if err := d.write(id, &next); err != nil {
+		return nil, err
+	}
+	d.publish(id, e, &next)
+	d.changed(current, &next)
+	return &next, nil
+}
+
+// Delete removes the record of a full id. Nil when there is none.
+func (d *Dir[T]) Delete(id string) error {
+	d.mu.RLock()
+	e := d.entries[id]
+	d.mu.RUnlock()
+	if e == nil {
+		return nil
+	}
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	if err := d.opts.Disk.Remove(d.file(id)); err != nil {
+		return fmt.Errorf("cannot delete record %q: %w", id, err)
+	}
+	if gone := d.forget(id, e); gone != nil {
+		d.changed(gone, nil)
+	}
+	return nil
+}
+
+// forget takes a record out of memory and returns what it was.
+func (d *Dir[T]) forget(id string, e *entry[T]) *T {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.entries[id] != e {
+		return nil
+	}
+	gone := e.value
+	if gone != nil && d.opts.Name != nil {
+		d.forgetName(d.opts.Name(gone), id)
+	}
+	e.value = nil
+	delete(d.entries, id)
+	return gone
+}
+
+// changed tells of a change. The caller holds the record's writing lock and no
+// other.
+func (d *Dir[T]) changed(old, new *T) {
+	if d.opts.Changed != nil {
+		d.opts.Changed(old, new)
+	}
+}
+
+// Get returns the record of a full id.
+func (d *Dir[T]) Get(id string) (*T, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if e := d.entries[id]; e != nil && e.value != nil {
+		return e.value, nil
+	}
+	return nil, d.notFound(id)
+}
+
+// Resolve turns an id or an unambiguous prefix of one into the full id. visible,
+// if not nil, hides records from prefixes (a full id always resolves). NotFound
+// when nothing matches; Invalid, naming the candidates, when several do.
+func (d *Dir[T]) Resolve(prefix string, visible func(*T) bool) (string, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if prefix == "" {
+		return "", fmt.Errorf("the id must not be empty: %w", errs.Invalid)
+	}
+	if e := d.entries[prefix]; e != nil && e.value != nil {
+		return prefix, nil
+	}
+	var found []string
+	for id, e := range d.entries {
+		if strings.HasPrefix(id, prefix) && e.value != nil && (visible == nil || visible(e.value)) {
+			found = append(found, id)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", d.notFound(prefix)
+	case 1:
+		return found[0], nil
+	}
+	slices.Sort(found)
+	if len(found) > maxCandidates {
+		found = append(found[:maxCandidates], "...")
+	}
+	return "", fmt.Errorf("id %q is ambiguous, it could be %s: %w", prefix, strings.Join(found, ", "), errs.Invalid)
+}
+
+// maxCandidates is how many candidates the error of an ambiguous prefix names.
+const maxCandidates = 5
+
+// ByName returns the id and the record of a name.
+func (d *Dir[T]) ByName(name string) (id string, value *T, ok bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	id, ok = d.names[name]
+	if !ok {
+		return "", nil, false
+	}
+	return id, d.entries[id].value, true
+}
+
+// All returns every record, in no order.
+func (d *Dir[T]) All() []*T {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	all := make([]*T, 0, len(d.entries))
+	for _, e := range d.entries {
+		if e.value != nil {
+			all = append(all, e.value)
+		}
+	}
+	return all
+}
+
+// IDs returns every id, in no order.
+func (d *Dir[T]) IDs() []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	ids := make([]string, 0, len(d.entries))
+	for id, e := range d.entries {
+		if e.value != nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (d *Dir[T]) notFound(id string) error {
+	return fmt.Errorf("%s %q: %w", strings.TrimSuffix(filepath.Base(d.opts.Path), "s"), id, errs.NotFound)
+}
+
+func (d *Dir[T]) file(id string) string { return filepath.Join(d.opts.Path, id+suffix) }
+
+func (d *Dir[T]) write(id string, value *T) error {
+	data, err := json.Marshal(envelope[T]{Version: Version, ID: id, Record: value})
+	if err != nil {
+		return fmt.Errorf("cannot encode record %q: %w", id, err)
+	}
+	if err := d.opts.Disk.Write(d.file(id), data); err != nil {
+		return fmt.Errorf("cannot write record %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Dir[T]) publish(id string, e *entry[T], value *T) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.opts.Name != nil {
+		if e.value != nil {
+			d.forgetName(d.opts.Name(e.value), id)
+		}
+		d.names[d.opts.Name(value)] = id
+	}
+	e.value = value
+}
+
+// forgetName frees a name unless another record has taken it since.
+func (d *Dir[T]) forgetName(name, id string) {
+	if d.names[name] == id {
+		delete(d.names, name)
+	}
+}
+
+// Sync returns once the record of a full id would survive a loss of power. Nil
+// when there is none.
+func (d *Dir[T]) Sync(id string) error {
+	if _, err := d.Get(id); err != nil {
+		return nil //nolint:nilerr // deleted since: nothing to keep
+	}
+	if err := d.opts.Disk.Sync(d.file(id)); err != nil {
+		return fmt.Errorf("cannot sync record %q: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// tempPrefix marks files that are being written.
+const tempPrefix = ".tmp-"
+
+// Disk writes and removes the files of records.
+type Disk interface {
+	// Write makes or replaces a file, mode 0600: after a crash of the process
+	// the file is the old one or the new one.
+	Write(path string, data []byte) error
+	// Remove removes a file. Nil when there is none.
+	Remove(path string) error
+	// Sync returns once the file would survive a loss of power. Nil when there
+	// is no file.
+	Sync(path string) error
+}
+
+// FileSystem is the Disk that is one.
+type FileSystem struct{}
+
+// Write writes beside the file and renames over it.
+func (FileSystem) Write(path string, data []byte) error {
+	dir, base := filepath.Split(path)
+	// Writers of one record come one at a time, so the name needs no random part.
+	temp := dir + tempPrefix + base
+	err := os.WriteFile(temp, data, 0o600)
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		err = fmt.Errorf("%w: %w", errs.Exhausted, err)
+	}
+	if err != nil {
+		return errors.Join(err, ignoreAbsent(os.Remove(temp)))
+	}
+	return nil
+}
+
+// Remove removes the file.
+func (FileSystem) Remove(path string) error { return ignoreAbsent(os.Remove(path)) }
+
+// Sync syncs the file and the directory that it is in.
+func (FileSystem) Sync(path string) error {
+	return errors.Join(syncOne(path), syncOne(filepath.Dir(path)))
+}
+
+func syncOne(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return ignoreAbsent(err)
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

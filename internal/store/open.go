@@ -1,0 +1,138 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const suffix = ".json"
+
+// Quarantined tells of a file that could not be read and was moved aside.
+type Quarantined struct {
+	// Path is where the file is now, or where it still is when it could not be
+	// moved.
+	Path string
+	// Err says what is wrong with it.
+	Err error
+}
+
+// Open reads a directory of records. A file that is no record is moved to the
+// quarantine and reported; only a directory that cannot be made or read at all
+// is an error.
+func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
+	if opts.Disk == nil {
+		opts.Disk = FileSystem{}
+	}
+	if err := os.MkdirAll(opts.Path, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("cannot make the directory of records: %w", err)
+	}
+	files, err := os.ReadDir(opts.Path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read the directory of records: %w", err)
+	}
+	d := &Dir[T]{opts: opts, entries: map[string]*entry[T]{}, names: map[string]string{}}
+
+	var (
+		mu  sync.Mutex
+		bad []Quarantined
+		g   errgroup.Group
+	)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, f := range files {
+		path := filepath.Join(opts.Path, f.Name())
+		if strings.HasPrefix(f.Name(), tempPrefix) {
+			// What a killed writer left: the record itself is whole.
+			if err := os.Remove(path); err != nil {
+				bad = append(bad, Quarantined{path, err})
+			}
+			continue
+		}
+		g.Go(func() error {
+			id, value, err := read[T](path)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				bad = append(bad, quarantine(opts.Quarantine, path, err))
+				return nil
+			}
+			d.entries[id] = &entry[T]{value: value}
+			if opts.Name != nil {
+				d.names[opts.Name(value)] = id
+			}
+			return nil
+		})
+	}
+	return d, bad, g.Wait()
+}
+
+func read[T any](path string) (string, *T, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", nil, err
+	}
+	var head struct {
+		Version int             `json:"version"`
+		ID      string          `json:"id"`
+		Record  json.RawMessage `json:"record"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return "", nil, fmt.Errorf("the record is damaged: %w", err)
+	}
+	if head.Version < 1 || head.Version > Version+1 {
+		return "", nil, fmt.Errorf("the record has version %d, this berth reads 1 to %d", head.Version, Version+1)
+	}
+	if head.ID+suffix != filepath.Base(path) {
+		return "", nil, fmt.Errorf("the record is of %q and the file is not named for it", head.ID)
+	}
+	var value *T
+	if err := json.Unmarshal(head.Record, &value); err != nil {
+		return "", nil, fmt.Errorf("the record is damaged: %w", err)
+	}
+	if value == nil {
+		return "", nil, errors.New("the record is empty")
+	}
+	if v, ok := any(value).(interface{ Validate() error }); ok {
+		if err := v.Validate(); err != nil {
+			return "", nil, fmt.Errorf("the record is damaged: %w", err)
+		}
+	}
+	return head.ID, value, nil
+}
+
+// quarantine moves a file aside under a name that tells where it was and when.
+func quarantine(dir, path string, why error) Quarantined {
+	name := fmt.Sprintf("%s-%s-%d", filepath.Base(filepath.Dir(path)), filepath.Base(path), time.Now().UnixNano())
+	to := filepath.Join(dir, name)
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = move(path, to)
+	}
+	if err != nil {
+		return Quarantined{path, errors.Join(why, fmt.Errorf("cannot move it aside: %w", err))}
+	}
+	return Quarantined{to, why}
+}
+
+// move is a rename that also works from one file system to another.
+func move(from, to string) error {
+	if os.Rename(from, to) == nil {
+		return nil
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to, data, 0o600); err != nil {
+		return err
+	}
+	return os.Remove(from)
+}

@@ -1,0 +1,225 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/wire"
+)
+
+// fake is a supervisor that knows what a test needs.
+type fake struct {
+	protocol int
+	mu       sync.Mutex
+	conns    []*wire.Conn
+	hellos   []Hello
+	offered  map[string]int
+	lists    int
+	// die ends the connection in place of the first n answers to list.
+	die int
+}
+
+func (f *fake) HandleNote(*wire.Request) {}
+
+func (f *fake) HandleCall(_ context.Context, req *wire.Request) (*wire.Reply, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch req.Method {
+	case MethodHello:
+		var h Hello
+		if err := req.Decode(&h); err != nil {
+			return nil, err
+		}
+		f.hellos = append(f.hellos, h)
+		if f.protocol > ProtocolVersion+1 {
+			return nil, fmt.Errorf("too old: %w", errs.Unsupported)
+		}
+		return &wire.Reply{Body: Welcome{Protocol: ProtocolVersion, Want: h.Held}}, nil
+	case MethodOffer:
+		var set StreamSet
+		if err := req.Decode(&set); err != nil {
+			return nil, err
+		}
+		for i, name := range set.Names {
+			if _, err := req.Files[i].Stat(); err == nil {
+				f.offered[set.ID+"/"+name]++
+			}
+			req.Files[i].Close()
+		}
+		return nil, nil
+	case MethodList:
+		f.lists++
+		if f.die > 0 {
+			f.die--
+			f.conns[len(f.conns)-1].Close()
+			return nil, nil
+		}
+		return &wire.Reply{Body: []Container{{ID: "x", State: Running}}}, nil
+	}
+	return nil, fmt.Errorf("call %q: %w", req.Method, errs.Unsupported)
+}
+
+// conn is the latest connection.
+func (f *fake) conn() *wire.Conn {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.conns[len(f.conns)-1]
+}
+
+func (f *fake) serve(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.offered = make(map[string]int)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			sock, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			conn := wire.New(sock, f)
+			f.mu.Lock()
+			f.conns = append(f.conns, conn)
+			f.mu.Unlock()
+			go conn.Serve(context.Background())
+		}
+	}()
+	return path
+}
+
+func connect(t *testing.T, socket string) *Client {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	c, err := Connect(ctx, Options{Socket: socket, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestClientComesBackAndRepeats(t *testing.T) {
+	f := &fake{die: 3}
+	c := connect(t, f.serve(t))
+	list, err := c.List(t.Context())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil || len(list) != 1 || f.lists != 4 || len(f.hellos) != 4 {
+		t.Errorf("%v %v after %d calls over %d connections", list, err, f.lists, len(f.hellos))
+	}
+}
+
+func TestClientOffersWhatItHolds(t *testing.T) {
+	f := &fake{}
+	c := connect(t, f.serve(t))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	f.conn().Note(NoteHold, StreamSet{ID: "x", Names: []string{StreamStdout}}, r)
+	r.Close()
+	if _, err := c.List(t.Context()); err != nil { // the note is handled before the answer
+		t.Fatal(err)
+	}
+	f.conn().Close()
+	if _, err := c.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	offers := f.offered["x/"+StreamStdout]
+	f.mu.Unlock()
+	if offers != 1 {
+		t.Errorf("offered %d times", offers)
+	}
+	f.conn().Note(NoteDrop, StreamSet{ID: "x"})
+	if _, err := c.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if held := c.link.held.names(); len(held) != 0 {
+		t.Errorf("still held: %v", held)
+	}
+}
+
+func TestClientOfANewerSupervisorIsTold(t *testing.T) {
+	f := &fake{protocol: ProtocolVersion + 2}
+	_, err := Connect(t.Context(), Options{Socket: f.serve(t), Logger: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, errs.Unsupported) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestConnectToNobodyEndsWithContext(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	_, err := Connect(ctx, Options{Socket: filepath.Join(t.TempDir(), "none"), Logger: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errs.Unavailable) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCallOnAClosedClient(t *testing.T) {
+	c := connect(t, (&fake{}).serve(t))
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.List(t.Context()); !errors.Is(err, errs.Unavailable) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestFinishDoesNotWaitForWhoKeepsThePipe: what is there is delivered, what
+// somebody may write later is not waited for.
+func TestFinishDoesNotWaitForWhoKeepsThePipe(t *testing.T) {
+	var out bytes.Buffer
+	p := newPlumbing(t.Context())
+	defer p.close()
+	if err := p.readers(Streams{Stdout: &out}); err != nil {
+		t.Fatal(err)
+	}
+	kept := p.theirs[0]
+	p.theirs = nil
+	defer kept.Close()
+	want := bytes.Repeat([]byte("x"), 40_000)
+	if _, err := kept.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.finish(t.Context()); err != nil || !bytes.Equal(out.Bytes(), want) {
+		t.Errorf("%d bytes, %v", out.Len(), err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+func TestWriterThatFailsEndsAll(t *testing.T) {
+	p := newPlumbing(t.Context())
+	defer p.close()
+	if err := p.readers(Streams{Stdout: failing{}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.theirs[0].WriteString("x"); err != nil {
+		t.Fatal(err)
+	}
+	<-p.ctx.Done()
+	if err := p.failure(); !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,145 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/wire"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// comeBack is how long an exec waits for a supervisor that died to come back and
+// tell its code.
+const comeBack = 30 * time.Second
+
+// Exec runs a process in a running container and returns its exit code (128+n
+// when signal n ended it) when it has ended and its output is written to
+// streams; what it left behind and that keeps the output open does not delay it.
+// When ctx ends first, everything that the process started is killed and
+// ctx.Err() is returned. errs.Invalid when the program could not be executed,
+// errs.State when the container is not running. It survives the supervisor's
+// death where the process's end can still be learned; else errs.Unavailable.
+func (c *Client) Exec(ctx context.Context, req *ExecRequest, streams Streams) (code int32, err error) {
+	call := ExecCall{ExecRequest: *req}
+	if call.ExecID == "" {
+		call.ExecID = newID()
+	}
+	var process specs.Process
+	if err := json.Unmarshal(req.Process, &process); err != nil {
+		return 0, fmt.Errorf("cannot decode the process of an exec: %w: %w", err, errs.Invalid)
+	}
+	p := newPlumbing(ctx)
+	defer p.close()
+	if process.Terminal {
+		err = p.terminal(streams)
+	} else {
+		err = p.pipes(streams)
+	}
+	if err != nil {
+		return 0, err
+	}
+	call.Files = p.names
+	var result ExecResult
+	if err := c.execOnce(p, call, &result); err != nil {
+		return 0, errors.Join(p.failure(), err)
+	}
+	p.closeTheirs()
+	return result.Code, p.finish(ctx)
+}
+
+// execOnce has the exec run once, over the deaths of supervisors: the next one
+// knows the code of what the last one ran, and runs what the last one did not.
+func (c *Client) execOnce(p *plumbing, call ExecCall, result *ExecResult) error {
+	for {
+		lost := c.link.callToEnd(p.ctx, MethodExec, call, result, p.theirs...)
+		if !errors.Is(lost, wire.ErrLost) || p.ctx.Err() != nil {
+			return lost
+		}
+		err := c.execAgain(p.ctx, ExecRef{call.ContainerID, call.ExecID}, result)
+		switch {
+		case errors.Is(err, errs.NotFound):
+			continue // it did not begin
+		case errors.Is(err, context.DeadlineExceeded) && p.ctx.Err() == nil:
+			return lost // nobody came back
+		}
+		return err
+	}
+}
+
+// execAgain asks the next supervisors for the code of an exec that an earlier one
+// ran.
+func (c *Client) execAgain(ctx context.Context, ref ExecRef, result *ExecResult) error {
+	for {
+		short, stop := context.WithTimeout(ctx, comeBack)
+		_, err := c.link.await(short)
+		stop()
+		if err == nil {
+			err = c.link.callToEnd(ctx, MethodExecWait, ref, result)
+		}
+		if !errors.Is(err, wire.ErrLost) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// terminal has the exec send the master of its pty here.
+func (p *plumbing) terminal(streams Streams) error {
+	receiver, sender, err := sysfd.FDSocket()
+	if err != nil {
+		return err
+	}
+	p.send(FileConsole, sender)
+	p.closers = append(p.closers, receiver)
+	p.outputs.Go(func() {
+		fd, err := sysfd.PeekFD(p.ctx, receiver)
+		if err != nil {
+			return // the call tells why there is none
+		}
+		master, err := sysfd.NewTerminal(fd)
+		if err != nil {
+			p.fail(err)
+			return
+		}
+		p.mu.Lock()
+		p.closers = append(p.closers, master)
+		p.mu.Unlock()
+		go resize(p.ctx, master, streams.Resize)
+		if streams.Stdin != nil {
+			go p.input(master, streams.Stdin, nil)
+		}
+		p.output(master, streams.Stdout)
+	})
+	return nil
+}
+
+// resize applies sizes until there are no more.
+func resize(ctx context.Context, terminal *os.File, sizes <-chan TerminalSize) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case size, ok := <-sizes:
+			if !ok {
+				return
+			}
+			if err := sysfd.ResizeTerminal(terminal, size.Width, size.Height); err != nil {
+				return // closed
+			}
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package keep
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// holdings are the duplicates that the keeper holds, under keys. They are bare
+// numbers: the keeper never reads, writes or polls them.
+type holdings struct {
+	fds   map[string][]int
+	count int
+	// limit is how many may be held, 0.8 of the process's limit.
+	limit int
+	store fdStore
+}
+
+func newHoldings(store fdStore) (*holdings, error) {
+	_, limit, err := sysfd.CountFDs()
+	if err != nil {
+		return nil, err
+	}
+	return &holdings{fds: map[string][]int{}, limit: limit / 10 * 8, store: store}, nil
+}
+
+// hold takes the descriptors over, in place of what the key held before. On error
+// they are closed and the key keeps what it held.
+func (h *holdings) hold(key string, fds []int) error {
+	err := h.check(key, fds)
+	if err != nil {
+		sysfd.CloseFDs(fds)
+		return err
+	}
+	h.drop(key)
+	h.adopt(key, fds)
+	h.store.push(key, fds)
+	return nil
+}
+
+// adopt is hold without checks and without telling systemd: for what was held
+// before this process image began.
+func (h *holdings) adopt(key string, fds []int) {
+	h.fds[key] = fds
+	h.count += len(fds)
+}
+
+func (h *holdings) check(key string, fds []int) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	if strings.HasSuffix(key, "/") {
+		return fmt.Errorf("key %q ends in a slash: %w", key, errs.Invalid)
+	}
+	if len(fds) == 0 || len(fds) > maxHold {
+		return fmt.Errorf("%d descriptors under one key, 1 to %d are allowed: %w", len(fds), maxHold, errs.Invalid)
+	}
+	if h.count+len(fds) > h.limit {
+		return fmt.Errorf("%d descriptors held of %d: %w", h.count, h.limit, errs.Exhausted)
+	}
+	return nil
+}
+
+// release closes what is held under key, or under every key that begins with it
+// when it ends in "/". Releasing nothing is no error.
+func (h *holdings) release(key string) {
+	if !strings.HasSuffix(key, "/") {
+		h.drop(key)
+		return
+	}
+	for _, each := range h.keys() {
+		if strings.HasPrefix(each, key) {
+			h.drop(each)
+		}
+	}
+}
+
+func (h *holdings) drop(key string) {
+	fds, ok := h.fds[key]
+	if !ok {
+		return
+	}
+	sysfd.CloseFDs(fds)
+	delete(h.fds, key)
+	h.count -= len(fds)
+	h.store.remove(key, len(fds))
+}
+
+func (h *holdings) keys() []string { return slices.Sorted(maps.Keys(h.fds)) }

@@ -1,0 +1,241 @@
+// Package keep is the keeper: the supervisor's parent, and what the supervisor
+// needs to speak to it.
+//
+// The keeper owns three things: the duplicates of descriptors that cannot be
+// reopened, the ledger of the exits that fell to it, and the restart of the
+// supervisor. It parses nothing but the fixed frames of frame.go, and must never
+// know what a container is: a key is a text to it, a process is a pid with a
+// start time.
+//
+// The life of the two, where K is the keeper and S the supervisor:
+//
+//	K runs S -> S dies: K reaps what falls to it, writes it down, starts S anew;
+//	            S fetches the descriptors and asks for the statuses.
+//	K dies      S notices, takes K's lock, ends what is in flight, and becomes
+//	            the keeper by execve (TakeOver): same pid, still the parent.
+//	S exits 0   with --exit-when-idle: nothing left to keep, K ends too. So a
+//	            supervisor that was only told to end exits with another status.
+//	SIGTERM     S is told, K waits and ends; containers go on.
+//	SIGHUP      the binary on disk tests itself; S is replaced by it. K stays.
+//
+// Files below the state directory: keeper.lock (held by the keeper),
+// supervisor.lock (held by the supervisor), ledger, keeper.json (for people).
+package keep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// Options say what to keep.
+type Options struct {
+	// StateDir is the directory of locks and ledger, which exists.
+	StateDir string
+	// Binary is the program that is started as supervisor, looked up anew at each
+	// start; "" means this one.
+	Binary string
+	// Args start the supervisor: {"serve", "--state", ...}.
+	Args []string
+	// SelfTest are the arguments that make Binary test itself and exit with 0:
+	// {"selftest"}. Nil skips the test.
+	SelfTest []string
+	// ExitWhenIdle ends the keeper when the supervisor exits with status 0.
+	// Without it any end of the supervisor means a restart.
+	ExitWhenIdle bool
+	// Cgroup is the name of a cgroup of the keeper's own, below the root of each
+	// hierarchy; it enters at start and removes it at its end. "" stays where it is.
+	Cgroup string
+	// StopTimeout is how long a supervisor may take to end when told to; then it
+	// is killed. 0 means 10 s.
+	StopTimeout time.Duration
+	// OrphanGrace is how long a supervisor whose keeper died may take to become the
+	// keeper, before a new keeper kills it. 0 means 10 s.
+	OrphanGrace time.Duration
+	// Logger is the keeper's log.
+	Logger *slog.Logger
+}
+
+// The files below the state directory that others need to know.
+const (
+	// LockName is the keeper's lock; sysfd.LockHolder tells who it is.
+	LockName = "keeper.lock"
+	// SupervisorLockName is the supervisor's lock.
+	SupervisorLockName = "supervisor.lock"
+	// StatusName is a JSON file, Status, about the keeper and its supervisor.
+	StatusName = "keeper.json"
+
+	ledgerName = "ledger"
+)
+
+const (
+	defaultStopTimeout = 10 * time.Second
+	defaultOrphanGrace = 10 * time.Second
+)
+
+// Run keeps a supervisor running until it is told to stop (SIGTERM, SIGINT, the
+// end of ctx) or, with ExitWhenIdle, until the supervisor is done; then it
+// returns nil. Kind Exists when another process is the keeper and systemd did not
+// start this one; under systemd it says READY, stands by, passes SIGTERM and
+// SIGHUP on, and returns nil when the other has ended, to be started again.
+//
+// Run is the whole life of a process: it must come first in it, since it changes
+// the process (subreaper, signals, Go's memory settings), reaps every child, and
+// takes the descriptors that systemd or a TakeOver left open.
+func Run(ctx context.Context, opts Options) error {
+	if err := sysfd.CloseOnExecFrom(firstListenFD); err != nil {
+		return err
+	}
+	inherited, err := readInheritance()
+	if err != nil {
+		return err
+	}
+	opts, err = opts.withDefaults(inherited)
+	if err != nil {
+		return err
+	}
+	shrink()
+	k := &keeper{opts: opts, log: opts.Logger, notify: systemd(inherited, opts.Logger)}
+	signals, stopSignals := notifySignals()
+	defer stopSignals()
+	held, err := takeStored(inherited)
+	if err != nil {
+		return err
+	}
+	lock, holder, err := acquire(ctx, opts, inherited)
+	if err != nil {
+		return err
+	}
+	if lock == nil {
+		closeAll(held)
+		if k.notify.path == "" {
+			return fmt.Errorf("keeper of %s (process %d): %w", opts.StateDir, holder, errs.Exists)
+		}
+		return k.standBy(ctx, holder, signals)
+	}
+	defer lock.Close()
+	if err := k.prepare(held); err != nil {
+		return err
+	}
+	return k.run(ctx, signals)
+}
+
+// LockSupervisor takes the lock that allows one supervisor at a time. Kind Exists
+// when another process holds it.
+func LockSupervisor(stateDir string) (*sysfd.Lock, error) {
+	lock, holder, err := sysfd.TryLock(filepath.Join(stateDir, SupervisorLockName))
+	if err != nil {
+		return nil, err
+	}
+	if lock == nil {
+		return nil, fmt.Errorf("supervisor of %s (process %d): %w", stateDir, holder, errs.Exists)
+	}
+	return lock, nil
+}
+
+func (o Options) withDefaults(inherited *inheritance) (Options, error) {
+	if o.StateDir == "" || len(o.Args) == 0 {
+		return o, fmt.Errorf("keeper without state directory or arguments: %w", errs.Invalid)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.StopTimeout == 0 {
+		o.StopTimeout = defaultStopTimeout
+	}
+	if o.OrphanGrace == 0 {
+		o.OrphanGrace = defaultOrphanGrace
+	}
+	if o.Binary == "" && inherited != nil {
+		o.Binary = inherited.binary
+	}
+	if o.Binary == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return o, fmt.Errorf("cannot find the supervisor's program: %w", err)
+		}
+		o.Binary = self
+	}
+	return o, nil
+}
+
+// shrink keeps the process small: it is idle nearly always, and never in a
+// hurry.
+func shrink() {
+	const gcPercent = 10
+	debug.SetGCPercent(gcPercent)
+	runtime.GOMAXPROCS(1)
+}
+
+// takeStored returns what was held for this process before it began: by the
+// image that became it, or by systemd. Never both, since systemd's are the same.
+func takeStored(inherited *inheritance) (map[string][]int, error) {
+	held, strange := storedFDs(os.Getenv, os.Getpid())
+	for _, name := range unitEnvironment() {
+		if err := os.Unsetenv(name); err != nil {
+			return nil, fmt.Errorf("cannot clear the environment: %w", err)
+		}
+	}
+	sysfd.CloseFDs(strange)
+	if inherited == nil {
+		return held, nil
+	}
+	closeAll(held)
+	return inherited.held, nil
+}
+
+func closeAll(held map[string][]int) {
+	for _, fds := range held {
+		sysfd.CloseFDs(fds)
+	}
+}
+
+// prepare makes the process a keeper. What the host forbids is left out.
+func (k *keeper) prepare(held map[string][]int) error {
+	if err := sysproc.SetSubreaper(); err != nil {
+		return err
+	}
+	if err := sysproc.SetOOMScoreAdj(oomScoreAdj); err != nil && !errors.Is(err, errs.Unsupported) {
+		return err
+	}
+	if k.opts.Cgroup != "" {
+		if err := enterCgroup(k.opts.Cgroup); err != nil {
+			k.log.Warn("the keeper stays in the cgroup of who started it", "error", err)
+		}
+	}
+	bootID, err := sysproc.BootID()
+	if err != nil {
+		return err
+	}
+	if k.ledger, err = openLedger(filepath.Join(k.opts.StateDir, ledgerName), bootID); err != nil {
+		return err
+	}
+	if k.held, err = newHoldings(k.notify); err != nil {
+		return err
+	}
+	for key, fds := range held {
+		k.held.adopt(key, fds)
+	}
+	return nil
+}
+
+// oomScoreAdj is for the keeper and, by inheritance, the supervisor.
+const oomScoreAdj = -999
+
+// systemd is where the unit's manager listens, if there is one.
+func systemd(inherited *inheritance, log *slog.Logger) notifier {
+	if inherited != nil {
+		return notifier{path: inherited.notify, log: log}
+	}
+	return notifier{path: os.Getenv("NOTIFY_SOCKET"), main: true, log: log}
+}

@@ -1,0 +1,213 @@
+package keep
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// keeper is the state of the process. One goroutine, run, owns all of it; the
+// reader of the supervisor's socket and the timers only send to it.
+type keeper struct {
+	opts   Options
+	log    *slog.Logger
+	notify notifier
+
+	ledger *ledger
+	held   *holdings
+
+	// child is the supervisor, nil while none runs.
+	child *child
+	// restart starts the next supervisor after a pause; nil otherwise.
+	restart  <-chan time.Time
+	failures int
+	// upgrade is the request that is under way, nil otherwise.
+	upgrade *upgrade
+	// kill fires when a supervisor that was told to end has not.
+	kill     <-chan time.Time
+	stopping bool
+	// idle is true when the supervisor said that nothing is left.
+	idle   bool
+	status Status
+}
+
+// Status is the content of keeper.json, for people and for tests.
+type Status struct {
+	// Pid is the keeper's.
+	Pid     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	// Binary is what the next supervisor will be started from.
+	Binary string `json:"binary"`
+	// Supervisor is its pid, 0 while none runs.
+	Supervisor int `json:"supervisor"`
+	// Ready is true once this supervisor said that it serves.
+	Ready bool `json:"ready"`
+	// Restarts counts the supervisors after the first.
+	Restarts int `json:"restarts"`
+	// LastEnd tells how the last supervisor ended.
+	LastEnd string `json:"lastEnd,omitempty"`
+	// NextStart is when the next one starts, when it has to wait.
+	NextStart *time.Time `json:"nextStart,omitempty"`
+	// Upgrade tells how the last request went: "" when it succeeded.
+	UpgradeAt    *time.Time `json:"upgradeAt,omitempty"`
+	UpgradeError string     `json:"upgradeError,omitempty"`
+}
+
+// run starts supervisors until there is no reason for one any more.
+func (k *keeper) run(ctx context.Context, signals <-chan os.Signal) error {
+	k.status = Status{Pid: os.Getpid(), Started: time.Now(), Binary: k.opts.Binary}
+	k.sweep()
+	k.start()
+	for !k.done() {
+		select {
+		case <-ctx.Done():
+			k.stop()
+			ctx = context.WithoutCancel(ctx)
+		case sig := <-signals:
+			k.signalled(sig)
+		case req, ok := <-k.child.incoming():
+			if !ok {
+				k.child.requests = nil // its end follows, or it will be told nothing
+				continue
+			}
+			k.serve(k.child, req)
+		case <-k.restart:
+			k.restart = nil
+			k.start()
+		case <-k.kill:
+			k.kill = nil
+			k.log.Warn("the supervisor did not end when told to; killing it", "pid", k.child.pid)
+			k.signalChild(syscall.SIGKILL)
+		case <-k.upgrade.deadline():
+			k.abandonUpgrade()
+		}
+	}
+	return k.leave()
+}
+
+// done is true when the keeper was told to stop, or has nothing to keep, and no
+// child of its own is left.
+func (k *keeper) done() bool {
+	return k.stopping && k.child == nil && k.upgrade == nil
+}
+
+func notifySignals() (<-chan os.Signal, func()) {
+	// SIGPIPE is taken so that a closed log does not end the process. Nothing is
+	// ignored: that would be inherited down to the containers.
+	ch := make(chan os.Signal, 16)
+	signal.Notify(ch, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
+	return ch, func() { signal.Stop(ch) }
+}
+
+func (k *keeper) signalled(sig os.Signal) {
+	k.sweep() // for every signal: a SIGCHLD that found the channel full is made up for
+	switch sig {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT:
+		k.log.Info("told to stop", "signal", sig.String())
+		k.stop()
+	case syscall.SIGHUP:
+		k.beginUpgrade(nil)
+	}
+}
+
+// stop tells the supervisor to end. Containers go on.
+func (k *keeper) stop() {
+	if k.stopping {
+		return
+	}
+	k.stopping = true
+	k.restart = nil
+	k.abandonUpgrade()
+	k.tellChild()
+}
+
+func (k *keeper) tellChild() {
+	if k.child == nil {
+		return
+	}
+	k.signalChild(syscall.SIGTERM)
+	k.kill = time.After(k.opts.StopTimeout)
+}
+
+// sweep deals with every child that has ended: ours by name, all others by
+// writing their status down before they are reaped.
+func (k *keeper) sweep() {
+	for {
+		pid, status, err := sysproc.PeekAnyChild()
+		if errors.Is(err, errs.NotFound) || err == nil && pid == 0 {
+			return
+		}
+		if err != nil {
+			k.log.Error("children are not seen", "error", err)
+			return
+		}
+		ours := k.child != nil && pid == k.child.pid
+		helper := k.upgrade != nil && pid == k.upgrade.pid
+		if !ours && !helper {
+			k.record(pid, status)
+		}
+		if err := sysproc.ReapPid(pid); err != nil {
+			k.log.Error("a child is not reaped", "pid", pid, "error", err)
+			return
+		}
+		switch {
+		case ours:
+			k.childEnded(status)
+		case helper:
+			k.selfTested(status)
+		}
+	}
+}
+
+func (k *keeper) record(pid int, status syscall.WaitStatus) {
+	proc, err := sysproc.ReadProc(pid)
+	if err == nil {
+		err = k.ledger.add(identity{pid, proc.Start}, entry{status, time.Now()})
+	}
+	if err != nil {
+		k.log.Error("an exit is not written down", "pid", pid, "error", err)
+	}
+}
+
+// leave is the end of the process.
+func (k *keeper) leave() error {
+	for _, fds := range k.held.fds {
+		sysfd.CloseFDs(fds)
+	}
+	if k.opts.Cgroup != "" {
+		if err := leaveCgroup(k.opts.Cgroup); err != nil {
+			k.log.Warn("the keeper's cgroup is left behind", "error", err)
+		}
+	}
+	if k.idle {
+		if err := k.ledger.remove(); err != nil {
+			k.log.Warn("the ledger is left behind", "error", err)
+		}
+	}
+	err := os.Remove(filepath.Join(k.opts.StateDir, StatusName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// publish writes keeper.json. It is for people: a failure is told, no more.
+func (k *keeper) publish() {
+	data, err := json.Marshal(k.status)
+	if err == nil {
+		err = writeFile(filepath.Join(k.opts.StateDir, StatusName), append(data, '\n'))
+	}
+	if err != nil {
+		k.log.Warn("the keeper's status is not written", "error", err)
+	}
+}

@@ -1,0 +1,279 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/wire"
+)
+
+const (
+	// patience is how long a call waits for a connection.
+	patience = time.Minute
+	// backOffMin and backOffMax are the pauses between attempts to connect. The
+	// supervisor comes back within milliseconds, mostly.
+	backOffMin = 5 * time.Millisecond
+	backOffMax = time.Second
+)
+
+// link is the connection to the supervisor, made again whenever it is lost.
+type link struct {
+	opts  Options
+	held  held
+	exits exitQueues
+
+	ctx  context.Context //nolint:containedctx // the life of the link, not of a call
+	stop context.CancelFunc
+	// ended is closed when run has returned.
+	ended chan struct{}
+
+	mu   sync.Mutex
+	conn *wire.Conn // nil while there is none
+	// change is closed, and another one made, when conn or err change.
+	change chan struct{}
+	// err is why there will be no connection, or was none lately.
+	err   error
+	final bool
+}
+
+func newLink(opts Options) *link {
+	ctx, stop := context.WithCancel(context.Background())
+	return &link{opts: opts, ctx: ctx, stop: stop, ended: make(chan struct{}), change: make(chan struct{})}
+}
+
+func (l *link) close() error {
+	l.stop()
+	<-l.ended
+	l.held.dropAll()
+	return nil
+}
+
+// run connects again and again, until close.
+func (l *link) run() {
+	defer close(l.ended)
+	defer l.set(nil, fmt.Errorf("client is closed: %w", errs.Unavailable), true)
+	for pause := backOffMin; l.ctx.Err() == nil; {
+		conn, err := l.dial()
+		if err == nil {
+			pause = backOffMin
+			l.set(conn, nil, false)
+			l.opts.Logger.Debug("connected to the supervisor", "socket", l.opts.Socket)
+			select {
+			case <-conn.Done():
+				l.set(nil, fmt.Errorf("supervisor is gone: %w", errs.Unavailable), false)
+				if l.ctx.Err() == nil {
+					l.opts.Logger.Warn("connection to the supervisor is lost; connecting again", "socket", l.opts.Socket)
+				}
+			case <-l.ctx.Done():
+				conn.Close()
+				<-conn.Done()
+			}
+			continue
+		}
+		l.set(nil, err, errors.Is(err, errs.Unsupported))
+		if errors.Is(err, errs.Unavailable) && l.revive() {
+			continue
+		}
+		select {
+		case <-l.ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, backOffMax)
+	}
+}
+
+// revive tells whether a supervisor answers again.
+func (l *link) revive() bool {
+	if l.opts.Revive == nil {
+		return false
+	}
+	err := l.opts.Revive(l.ctx)
+	if err != nil && l.ctx.Err() == nil {
+		l.opts.Logger.Error("nobody answers as supervisor, and none can be started", "socket", l.opts.Socket, "error", err)
+	}
+	return err == nil
+}
+
+func (l *link) set(conn *wire.Conn, err error, final bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn, l.err, l.final = conn, err, final
+	close(l.change)
+	l.change = make(chan struct{})
+}
+
+// await returns the connection as soon as there is one.
+func (l *link) await(ctx context.Context) (*wire.Conn, error) {
+	for {
+		l.mu.Lock()
+		conn, err, final, change := l.conn, l.err, l.final, l.change
+		l.mu.Unlock()
+		if conn != nil {
+			return conn, nil
+		}
+		if final {
+			return nil, err
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			if err == nil {
+				err = errs.Unavailable
+			}
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// dial connects, agrees on a version, and exchanges descriptors.
+func (l *link) dial() (*wire.Conn, error) {
+	var d net.Dialer
+	sock, err := d.DialContext(l.ctx, "unix", l.opts.Socket)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+			err = fmt.Errorf("%w: %w", err, errs.Unavailable)
+		}
+		return nil, err
+	}
+	conn := wire.New(sock.(*net.UnixConn), l)
+	go func() {
+		if err := conn.Serve(l.ctx); err != nil {
+			l.opts.Logger.Warn("the connection to the supervisor fails", "error", err)
+		}
+	}()
+	ctx, stop := context.WithTimeout(l.ctx, patience)
+	defer stop()
+	if err := l.greet(ctx, conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (l *link) greet(ctx context.Context, conn *wire.Conn) error {
+	var welcome Welcome
+	hello := Hello{Protocol: ProtocolVersion, Held: l.held.names()}
+	if _, err := conn.Call(ctx, MethodHello, hello, &welcome); err != nil {
+		return err
+	}
+	if welcome.Protocol > ProtocolVersion || welcome.Protocol < ProtocolVersion-1 {
+		return fmt.Errorf("supervisor speaks protocol %d, this client %d: %w", welcome.Protocol, ProtocolVersion, errs.Unsupported)
+	}
+	for _, id := range welcome.Drop {
+		l.held.drop(id)
+	}
+	for id, names := range welcome.Want {
+		set := StreamSet{ID: id}
+		var files []*os.File
+		for _, name := range names {
+			if f := l.held.get(id, name); f != nil {
+				set.Names, files = append(set.Names, name), append(files, f)
+			}
+		}
+		if _, err := conn.Call(ctx, MethodOffer, set, nil, files...); err != nil && !errors.Is(err, errs.NotFound) {
+			return err
+		}
+	}
+	if err := conn.Note(NoteOffered, struct{}{}); err != nil {
+		return err
+	}
+	if l.exits.any() {
+		if _, err := conn.Call(ctx, MethodExits, struct{}{}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// HandleCall refuses: the supervisor asks nothing.
+func (l *link) HandleCall(_ context.Context, req *wire.Request) (*wire.Reply, error) {
+	for _, f := range req.Files {
+		f.Close()
+	}
+	return nil, fmt.Errorf("call %q: %w", req.Method, errs.Unsupported)
+}
+
+// HandleNote takes what the supervisor tells.
+func (l *link) HandleNote(req *wire.Request) {
+	var err error
+	switch req.Method {
+	case NoteExit:
+		var exit Exit
+		if err = req.Decode(&exit); err == nil {
+			l.exits.put(exit)
+		}
+	case NoteHold:
+		var set StreamSet
+		if err = req.Decode(&set); err == nil {
+			l.held.add(set, req.Files)
+			return
+		}
+	case NoteDrop:
+		var set StreamSet
+		if err = req.Decode(&set); err == nil {
+			l.held.drop(set.ID, set.Names...)
+		}
+	}
+	for _, f := range req.Files {
+		f.Close()
+	}
+	if err != nil {
+		l.opts.Logger.Warn("a note of the supervisor's cannot be read", "error", err)
+	}
+}
+
+// repeat is call for what may be done twice: a connection that is lost meanwhile
+// only makes it take longer.
+func (l *link) repeat(ctx context.Context, method string, in, out any) error {
+	for {
+		err := l.call(ctx, method, in, out)
+		if !errors.Is(err, wire.ErrLost) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// call asks the supervisor, once there is one.
+func (l *link) call(ctx context.Context, method string, in, out any, files ...*os.File) error {
+	got, err := l.callFiles(ctx, method, in, out, files...)
+	for _, f := range got {
+		f.Close()
+	}
+	return err
+}
+
+func (l *link) callFiles(ctx context.Context, method string, in, out any, files ...*os.File) ([]*os.File, error) {
+	conn, err := l.patient(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Call(ctx, method, in, out, files...)
+}
+
+// callToEnd is call, but when ctx ends it waits for the supervisor to have undone
+// its work.
+func (l *link) callToEnd(ctx context.Context, method string, in, out any, files ...*os.File) error {
+	conn, err := l.patient(ctx)
+	if err != nil {
+		return err
+	}
+	got, err := conn.CallToEnd(ctx, method, in, out, files...)
+	for _, f := range got {
+		f.Close()
+	}
+	return err
+}
+
+func (l *link) patient(ctx context.Context) (*wire.Conn, error) {
+	short, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	return l.await(short)
+}

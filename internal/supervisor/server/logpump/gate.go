@@ -1,0 +1,63 @@
+package logpump
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// gateWidth is how many threads may wait for the disk of one log directory, that
+// is of one pod, at the same time.
+const gateWidth = 4
+
+// gate bounds how many calls go to one log directory at once. When the directory
+// hangs, the pod's other containers wait without a thread.
+type gate struct {
+	slots chan struct{}
+	users int
+}
+
+// enter waits for a slot; done ends the wait.
+func (g *gate) enter(done <-chan struct{}) error {
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	case <-done:
+		return fmt.Errorf("nobody waits for the log directory any more: %w", errs.State)
+	}
+}
+
+func (g *gate) leave() { <-g.slots }
+
+// gates has a gate for every log directory in use.
+type gates struct {
+	mu    sync.Mutex
+	byDir map[string]*gate
+}
+
+func (s *gates) take(dir string) *gate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.byDir[dir]
+	if g == nil {
+		g = &gate{slots: make(chan struct{}, gateWidth)}
+		s.byDir[dir] = g
+	}
+	g.users++
+	return g
+}
+
+func (s *gates) release(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.byDir[dir]
+	if g.users--; g.users == 0 {
+		delete(s.byDir, dir)
+	}
+}

@@ -1,0 +1,286 @@
+package logpump
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/berthrun/berth/internal/crilog"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// reopenEvery is how often a log that was deleted is looked for again.
+const reopenEvery = time.Second
+
+// journal writes the log of one container, each byte of output once. It owns the
+// record, the log file and the offset in it. Only the pump's worker calls it, but
+// for opened and blocked.
+//
+// The order of one write, and what a successor does if it stops there:
+//
+//	publish the intent   nothing of it is in the log yet, or a part: write it again,
+//	pwrite at the offset the same bytes to the same place
+//	publish consumed     go on behind it
+type journal struct {
+	place  place // nil: no log, output is discarded
+	gate   *gate
+	done   <-chan struct{}
+	record *record // nil without a place
+	log    *slog.Logger
+
+	pos  position
+	file logFile // nil while the log is gone
+	// renamed: the file was found under another name than the log's.
+	renamed bool
+	// lost is why there is no file, lookAgain when to try for one.
+	lost      error
+	lookAgain time.Time
+
+	// since is when the call began that the journal is in, 0 outside of one.
+	since     atomic.Int64
+	discarded atomic.Int64
+	written   atomic.Int64
+	reopened  atomic.Int64
+}
+
+// pending returns the stream and the end of a write that was begun and not
+// finished.
+func (j *journal) pending() (stream crilog.Stream, end int64, ok bool) {
+	return crilog.Stream(j.pos.intent - 1), j.pos.end, j.pos.intent != 0
+}
+
+// append writes lines, which stand for the output of stream up to end and carry
+// the time at. If it fails the caller must call it again with the same arguments
+// if pending says so, and may otherwise choose others. When the log is gone,
+// the output is discarded and counted.
+func (j *journal) append(stream crilog.Stream, end int64, at time.Time, lines []byte) error {
+	if j.place == nil {
+		j.consume(stream, end)
+		return nil
+	}
+	now, err := j.enter()
+	if err != nil {
+		return err
+	}
+	defer j.leave()
+	if err := j.ready(now); err != nil {
+		return err
+	}
+	if j.file == nil {
+		j.discarded.Add(end - j.pos.consumed[stream])
+		j.consume(stream, end)
+		return nil
+	}
+	j.pos.intent, j.pos.end, j.pos.at = int64(stream)+1, end, at.UnixNano()
+	j.publish()
+	if _, err := j.file.WriteAt(lines, j.pos.offset); err != nil {
+		return fmt.Errorf("cannot write to the log: %w", err)
+	}
+	j.pos.offset += int64(len(lines))
+	j.written.Add(int64(len(lines)))
+	j.consume(stream, end)
+	return nil
+}
+
+// enter begins a call that may block.
+func (j *journal) enter() (time.Time, error) {
+	now := time.Now()
+	j.since.Store(now.UnixNano())
+	if err := j.gate.enter(j.done); err != nil {
+		j.since.Store(0)
+		return now, err
+	}
+	return now, nil
+}
+
+func (j *journal) leave() {
+	j.gate.leave()
+	j.since.Store(0)
+}
+
+// ready sees to it that the file is the one to write to, or nil if there is none.
+func (j *journal) ready(now time.Time) error {
+	if j.file != nil {
+		st, err := j.file.state()
+		if err != nil {
+			return err
+		}
+		if st.Links > 0 {
+			if st.Size < j.pos.offset {
+				j.log.Warn("log file was cut by somebody else; going on at its new end", "size", st.Size, "expected", j.pos.offset)
+				j.pos.offset = st.Size
+			}
+			return nil
+		}
+		j.lose(errors.New("log file was deleted"))
+	}
+	if now.Before(j.lookAgain) {
+		return nil
+	}
+	file, err := j.place.open(true)
+	if err != nil && gone(err) {
+		j.lookAgain = now.Add(reopenEvery)
+		j.lose(err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := j.move(file); err != nil {
+		return err
+	}
+	j.log.Info("log file was made anew", "discarded", j.discarded.Load())
+	return nil
+}
+
+// lose notes that there is no log.
+func (j *journal) lose(why error) {
+	if j.file != nil {
+		j.file.Close()
+		j.file = nil
+	}
+	if j.lost == nil {
+		j.log.Warn("log is gone, output is discarded until it can be made anew", "reason", why)
+	}
+	j.lost = why
+}
+
+// move makes file the log and its end the place to go on at.
+func (j *journal) move(file logFile) error {
+	st, err := file.state()
+	if err != nil {
+		file.Close()
+		return err
+	}
+	if j.file != nil {
+		j.file.Close()
+	}
+	j.file, j.lost = file, nil
+	j.pos.log, j.pos.offset = st.ID, st.Size
+	j.publish()
+	return nil
+}
+
+// reopen goes over to the file that is at the log's path now.
+func (j *journal) reopen() error {
+	if j.place == nil {
+		return fmt.Errorf("container has no log: %w", errs.State)
+	}
+	if _, err := j.enter(); err != nil {
+		return err
+	}
+	defer j.leave()
+	file, err := j.place.open(true)
+	if err != nil {
+		return fmt.Errorf("cannot reopen the log: %w", err)
+	}
+	st, err := file.state()
+	if err != nil || (j.file != nil && st.ID == j.pos.log) {
+		file.Close()
+		return err
+	}
+	j.reopened.Add(1)
+	return j.move(file)
+}
+
+// recover finds the file that the record speaks of.
+//
+// Its name may have changed: then a write that was begun ends in it nevertheless,
+// and it stays the log until a new one is at the path (which settle takes up) or
+// is asked for by reopen. Whoever renamed it and got no answer may rename it back.
+func (j *journal) recover() error {
+	if _, err := j.enter(); err != nil {
+		return err
+	}
+	defer j.leave()
+	file, err := j.place.open(false)
+	if err == nil {
+		st, err := file.state()
+		if err == nil && st.ID == j.pos.log {
+			j.file = file
+			return nil
+		}
+		file.Close()
+		if err != nil {
+			return err
+		}
+	} else if !gone(err) {
+		return err
+	}
+	file, err = j.place.find(j.pos.log)
+	if errors.Is(err, errs.NotFound) {
+		// A rename at this moment can hide a name from whoever lists the directory.
+		file, err = j.place.find(j.pos.log)
+	}
+	switch {
+	case err == nil:
+		j.file, j.renamed = file, true
+	case errors.Is(err, errs.NotFound) || gone(err):
+		// append makes a new one.
+		j.lose(errors.New("log file was deleted while nobody wrote to it"))
+	default:
+		return err
+	}
+	return nil
+}
+
+// settle goes over to the file at the log's path if recover found the old one
+// under another name and there is a new one already: a rotation was under way.
+func (j *journal) settle() error {
+	if !j.renamed {
+		return nil
+	}
+	if _, err := j.enter(); err != nil {
+		return err
+	}
+	defer j.leave()
+	j.renamed = false
+	file, err := j.place.open(false)
+	if err != nil {
+		if gone(err) {
+			return nil
+		}
+		return err
+	}
+	st, err := file.state()
+	if err != nil || (j.file != nil && st.ID == j.pos.log) {
+		file.Close()
+		return err
+	}
+	return j.move(file)
+}
+
+// consume notes that output up to end needs no more work.
+func (j *journal) consume(stream crilog.Stream, end int64) {
+	j.pos.consumed[stream] = end
+	j.pos.intent, j.pos.end = 0, 0
+	j.publish()
+}
+
+func (j *journal) publish() {
+	if j.record != nil {
+		j.record.publish(j.pos)
+	}
+}
+
+// blocked returns since when the journal waits for the file system, and if it
+// does.
+func (j *journal) blocked() (since time.Time, waits bool) {
+	if at := j.since.Load(); at != 0 {
+		return time.Unix(0, at), true
+	}
+	return time.Time{}, false
+}
+
+func (j *journal) close() {
+	if j.file != nil {
+		j.file.Close()
+		j.file = nil
+	}
+	if j.record != nil {
+		j.record.close()
+		j.record = nil
+	}
+}

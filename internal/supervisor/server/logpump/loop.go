@@ -1,0 +1,103 @@
+package logpump
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/berthrun/berth/internal/crilog"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// Loop watches the pipes of all pumps with one thread. That thread makes no call
+// but epoll's; a pipe with something in it gets a worker for as long as it has.
+type Loop struct {
+	poller *sysfd.Poller
+	gates  gates
+	small  sync.Pool // of *buffer
+	large  sync.Pool
+	// locate finds the place of a container's log; tests put faults in it.
+	locate func(dir, path string) place
+
+	mu      sync.Mutex
+	last    uint64
+	watched map[uint64]watch
+}
+
+// watch is one pipe of one pump.
+type watch struct {
+	pump   *Pump
+	stream crilog.Stream
+}
+
+// NewLoop makes a loop without pumps. Run must be called for it to move anything.
+func NewLoop() (*Loop, error) {
+	poller, err := sysfd.NewPoller()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a log loop: %w", err)
+	}
+	return &Loop{
+		poller:  poller,
+		gates:   gates{byDir: map[string]*gate{}},
+		watched: map[uint64]watch{},
+		locate:  func(dir, path string) place { return directory{dir, path} },
+	}, nil
+}
+
+// Run moves output until ctx ends, and returns nil then. Pumps whose work is
+// under way finish it; those that are drained need no Run.
+func (l *Loop) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		// It can only fail when the poller is closed, and then nobody waits.
+		_ = l.poller.Wake()
+	})
+	defer stop()
+	tokens := make([]uint64, 0, 64)
+	for ctx.Err() == nil {
+		var err error
+		tokens, err = l.poller.Wait(tokens)
+		if err != nil {
+			return fmt.Errorf("cannot run the log loop: %w", err)
+		}
+		for _, token := range tokens {
+			l.mu.Lock()
+			w := l.watched[token]
+			l.mu.Unlock()
+			if w.pump != nil {
+				w.pump.notify(w.stream)
+			}
+		}
+	}
+	return nil
+}
+
+// Close frees the loop. Run must have returned and all pumps must be closed.
+func (l *Loop) Close() error { return l.poller.Close() }
+
+// register gives the pump's pipes their tokens, without watching them yet.
+func (l *Loop) register(p *Pump) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range p.streams {
+		if p.streams[i].pipe != nil {
+			l.last++
+			p.streams[i].token = l.last
+			l.watched[l.last] = watch{p, p.streams[i].id}
+		}
+	}
+}
+
+// forget ends what register and watching began.
+func (l *Loop) forget(p *Pump) {
+	l.mu.Lock()
+	for i := range p.streams {
+		delete(l.watched, p.streams[i].token)
+	}
+	l.mu.Unlock()
+	for i := range p.streams {
+		if s := &p.streams[i]; s.pipe != nil {
+			// It fails only if Add never came so far.
+			_ = l.poller.Remove(s.pipe)
+		}
+	}
+}

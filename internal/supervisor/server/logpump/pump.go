@@ -1,0 +1,315 @@
+// Package logpump moves what containers write into their CRI logs, each byte
+// exactly once, also if the process that does it is killed at any moment and
+// another one goes on.
+//
+//	container ─▶ pipe ─splice─▶ stage (tmpfs) ─render─▶ log file
+//	                              └─▶ subscribers (attach)
+//
+// What was read is what the stage has: its size is the commit of the read. What
+// was written is in a small record, mapped from tmpfs, that a write is announced
+// in before it is made: a successor makes it again, the same bytes at the same
+// place. So the log file is never cut, and who follows it never sees a byte
+// change. An unfinished line is simply not consumed yet.
+//
+// The package knows pipes, files and log lines; it does not know containers,
+// terminals, or who calls it. Whoever opens pumps makes sure that one process at
+// a time does, and holds a duplicate of each pipe elsewhere: the content of a
+// pipe goes with its last descriptor.
+package logpump
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berthrun/berth/internal/crilog"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// MaxMaxText bounds Config.MaxText: a line that is not cut yet is kept in memory
+// and on tmpfs.
+const MaxMaxText = 1 << 20
+
+// Config says where a pump works.
+type Config struct {
+	// Dir exists, lies on tmpfs and belongs to the container. The pump keeps its
+	// stages and its record there.
+	Dir string
+	// LogDir is the absolute path of the sandbox's log directory and LogPath the
+	// log's path below it. With LogPath "" output is read and discarded.
+	LogDir, LogPath string
+	// MaxText is how many bytes of a line fit into one log line; 0 means
+	// crilog.DefaultMaxText. A pump that is recovered keeps what it had.
+	MaxText int
+	// Log takes what a person should know; nil discards it.
+	Log *slog.Logger
+}
+
+// Pump moves the output of one container. All methods are safe for concurrent
+// use.
+//
+//	               ┌──────── event, request ────────┐
+//	Open ──▶ parked ◀──────── nothing to do ──── working ──▶ closed
+//	               └── stalled (a fault) ◀──────────┘
+//	                      │ time passes, request ▲
+//
+// Parked and stalled pumps have no goroutine; a stalled one leaves its pipes to
+// fill, and so makes its container wait.
+type Pump struct {
+	loop    *Loop
+	cfg     Config
+	maxText int
+
+	// Both belong to the worker.
+	streams [crilog.Streams]stream
+	journal journal
+	// recovered: what a predecessor began is finished.
+	recovered bool
+
+	done chan struct{} // closed by Close
+
+	mu      sync.Mutex
+	working bool
+	closed  bool
+	ready   [crilog.Streams]bool
+	reopens []chan error
+	drains  []*drain
+	// final: the container has ended, so an unfinished line is a line.
+	final   bool
+	fault   error
+	lost    error // a copy of the journal's
+	stalled *time.Timer
+	backoff time.Duration
+
+	fan fan
+
+	read  [crilog.Streams]atomic.Int64
+	lines atomic.Int64
+}
+
+// Open makes the pump of a new container, or recovers the one whose record lies
+// in cfg.Dir. Both ends are the container's pipes, read ends in blocking mode;
+// stderr is nil with a terminal. In recovery either may be nil if it is lost: what
+// the stages hold is still written. The pump closes them, except when Open fails.
+//
+// For a new container the log is opened before Open returns: Invalid if the path
+// escapes the log directory, Unavailable if a directory is missing or ctx ends
+// while the file system hangs. A recovered one opens it in its own time, since a
+// hung disk must not stop the recovery of the others.
+func (l *Loop) Open(ctx context.Context, cfg Config, stdout, stderr *os.File) (_ *Pump, err error) {
+	p, err := newPump(l, cfg, stdout, stderr)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.disown()
+		}
+	}()
+	if p.cfg.LogPath == "" {
+		p.recovered = true
+		if err := p.clearStages(); err != nil {
+			return nil, err
+		}
+		return p, p.begin()
+	}
+	record, err := openRecord(recordPath(cfg.Dir))
+	switch {
+	case err == nil:
+		err = p.adopt(record)
+	case errors.Is(err, errs.NotFound):
+		err = p.create(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, p.begin()
+}
+
+func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxText == 0 {
+		cfg.MaxText = crilog.DefaultMaxText
+	}
+	if cfg.MaxText < 1 || cfg.MaxText > MaxMaxText {
+		return nil, fmt.Errorf("log line length %d is not between 1 and %d: %w", cfg.MaxText, MaxMaxText, errs.Invalid)
+	}
+	p := &Pump{loop: l, cfg: cfg, maxText: cfg.MaxText, done: make(chan struct{})}
+	for i, pipe := range [crilog.Streams]*os.File{stdout, stderr} {
+		p.streams[i].id = crilog.Stream(i)
+		p.streams[i].pipe = pipe
+		p.streams[i].path = stagePath(cfg.Dir, crilog.Stream(i))
+	}
+	p.journal.done = p.done
+	p.journal.log = cfg.Log
+	if cfg.LogPath != "" {
+		if err := checkPath(cfg.LogDir, cfg.LogPath); err != nil {
+			return nil, err
+		}
+		p.journal.place = l.locate(cfg.LogDir, cfg.LogPath)
+	}
+	p.journal.gate = l.gates.take(cfg.LogDir)
+	return p, nil
+}
+
+func recordPath(dir string) string { return filepath.Join(dir, "log.record") }
+
+// adopt takes over from a predecessor.
+func (p *Pump) adopt(r *record) error {
+	j := &p.journal
+	j.record, j.pos = r, r.load()
+	p.maxText = r.maxText()
+	for i := range p.streams {
+		consumed, err := p.streams[i].load(j.pos.consumed[i])
+		if err != nil {
+			return err
+		}
+		j.pos.consumed[i] = consumed
+	}
+	if stream, end, ok := j.pending(); ok && end > p.streams[stream].size {
+		return fmt.Errorf("log record in %s speaks of %d bytes of %s, its stage has %d: %w",
+			p.cfg.Dir, end, stream, p.streams[stream].size, errs.State)
+	}
+	j.publish()
+	p.fan.keep()
+	return nil
+}
+
+// create begins the log of a new container.
+func (p *Pump) create(ctx context.Context) error {
+	if err := p.clearStages(); err != nil {
+		return err
+	}
+	file, first, err := p.openLog(ctx)
+	if err != nil {
+		return err
+	}
+	p.journal.file, p.journal.pos = file, first
+	p.journal.record, err = createRecord(recordPath(p.cfg.Dir), p.maxText, first)
+	p.recovered = true
+	return err
+}
+
+// openLog opens the log of a new container and gives up waiting when ctx ends.
+func (p *Pump) openLog(ctx context.Context) (logFile, position, error) {
+	type result struct {
+		file logFile
+		pos  position
+		err  error
+	}
+	where, gate := p.journal.place, p.journal.gate
+	results := make(chan result)
+	go func() {
+		var r result
+		if r.err = gate.enter(ctx.Done()); r.err == nil {
+			r.file, r.pos, r.err = openAtEnd(where)
+			gate.leave()
+		}
+		select {
+		case results <- r:
+		case <-ctx.Done():
+			if r.file != nil {
+				r.file.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-results:
+		return r.file, r.pos, r.err
+	case <-ctx.Done():
+		return nil, position{}, fmt.Errorf("cannot open the log %s in %s: its file system does not answer (%w): %w",
+			p.cfg.LogPath, p.cfg.LogDir, ctx.Err(), errs.Unavailable)
+	}
+}
+
+func openAtEnd(where place) (logFile, position, error) {
+	file, err := where.open(true)
+	if err != nil {
+		return nil, position{}, err
+	}
+	st, err := file.state()
+	if err != nil {
+		file.Close()
+		return nil, position{}, err
+	}
+	return file, position{log: st.ID, offset: st.Size}, nil
+}
+
+// clearStages removes stages that belong to no record.
+func (p *Pump) clearStages() error {
+	for i := range p.streams {
+		if err := os.Remove(p.streams[i].path); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("cannot remove an old log stage: %w", err)
+		}
+	}
+	return nil
+}
+
+// begin has the loop watch the pipes, and the worker finish what is unfinished.
+func (p *Pump) begin() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loop.register(p)
+	for i := range p.streams {
+		s := &p.streams[i]
+		if s.pipe == nil {
+			s.ended = true
+			continue
+		}
+		if err := p.loop.poller.Add(s.pipe, s.token); err != nil {
+			p.disown()
+			return err
+		}
+	}
+	if !p.recovered {
+		p.ready = [crilog.Streams]bool{true, true}
+		p.start()
+	}
+	return nil
+}
+
+// disown undoes a failed Open; the pipes stay the caller's. p.mu is held.
+func (p *Pump) disown() {
+	p.loop.forget(p)
+	for i := range p.streams {
+		p.streams[i].pipe = nil
+	}
+	p.shut()
+}
+
+// Close ends the pump and keeps its files for a successor. It does not wait for a
+// worker whose disk hangs: that one ends when its call returns.
+func (p *Pump) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shut()
+}
+
+// Remove closes the pump and removes its stages and its record. What was not
+// written to the log by then is lost; the log itself stays.
+func (p *Pump) Remove() error {
+	p.Close()
+	return Remove(p.cfg.Dir)
+}
+
+// Remove removes the stages and the record that a pump left in dir. It succeeds
+// if there are none.
+func Remove(dir string) error {
+	var errList []error
+	for _, path := range []string{recordPath(dir), stagePath(dir, crilog.Stdout), stagePath(dir, crilog.Stderr)} {
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+			errList = append(errList, fmt.Errorf("cannot remove a file of a log pump: %w", err))
+		}
+	}
+	return errors.Join(errList...)
+}

@@ -1,0 +1,151 @@
+package logpump
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/berthrun/berth/internal/crilog"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// position is what a pump knows about its log: everything that a successor needs
+// to go on with it. It changes as a whole.
+type position struct {
+	// consumed is how much of each stage has reached the log.
+	consumed [crilog.Streams]int64
+	// intent is 1 + the stream of which the bytes from consumed to end are being
+	// written at offset, with time at in every line; 0 when none are.
+	intent int64
+	end    int64
+	at     int64
+	// offset is where the log goes on, in the file log.
+	offset int64
+	log    sysfile.FileID
+}
+
+const (
+	recordMagic   = 0x676f6c6874726562 // "berthlog"
+	recordVersion = 1
+	recordSize    = 4096
+)
+
+// page is the record as it lies in memory that it shares with a file on tmpfs: a
+// killed process leaves in it what it had stored last. Two positions take turns,
+// and storing turn makes the other one valid, so no half-written one is seen.
+type page struct {
+	magic     atomic.Uint64
+	version   uint32
+	maxText   uint32
+	turn      atomic.Uint64
+	_         [40]byte
+	positions [2]position
+}
+
+// record is the mapped page of one container.
+type record struct {
+	bytes []byte
+	page  *page
+}
+
+// createRecord makes the record of a new container.
+func createRecord(path string, maxText int, first position) (_ *record, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a log record: %w", err)
+	}
+	defer f.Close()
+	// Written, not only extended: a full tmpfs must fail here, not kill the
+	// process at the first store.
+	if _, err := f.Write(make([]byte, recordSize)); err != nil {
+		return nil, fmt.Errorf("cannot make a log record: %w", err)
+	}
+	r, err := mapRecord(f)
+	if err != nil {
+		return nil, err
+	}
+	r.page.version = recordVersion
+	r.page.maxText = uint32(maxText)
+	r.publish(first)
+	r.page.magic.Store(recordMagic)
+	return r, nil
+}
+
+// openRecord maps the record of a container that is known already. NotFound if
+// there is none, or one whose making did not end.
+func openRecord(path string) (*record, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if os.IsNotExist(err) {
+		return nil, fmt.Errorf("log record %s: %w", path, errs.NotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a log record: %w", err)
+	}
+	defer f.Close()
+	st, err := sysfile.StatFile(f)
+	if err != nil {
+		return nil, err
+	}
+	if st.Size < recordSize {
+		return nil, fmt.Errorf("log record %s is unfinished: %w", path, errs.NotFound)
+	}
+	r, err := mapRecord(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.check(path); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func mapRecord(f *os.File) (*record, error) {
+	b, err := sysfd.MapShared(f, recordSize)
+	if err != nil {
+		return nil, err
+	}
+	return &record{bytes: b, page: (*page)(unsafe.Pointer(&b[0]))}, nil
+}
+
+func (r *record) check(path string) error {
+	switch magic := r.page.magic.Load(); {
+	case magic == 0:
+		return fmt.Errorf("log record %s is unfinished: %w", path, errs.NotFound)
+	case magic != recordMagic:
+		return fmt.Errorf("log record %s is none of ours: %w", path, errs.State)
+	case r.page.version != recordVersion:
+		return fmt.Errorf("log record %s has version %d, known is %d: %w", path, r.page.version, recordVersion, errs.Unsupported)
+	case r.page.maxText == 0 || r.page.maxText > MaxMaxText:
+		return fmt.Errorf("log record %s is damaged: line length %d: %w", path, r.page.maxText, errs.State)
+	}
+	pos := r.load()
+	if pos.intent < 0 || pos.intent > crilog.Streams || min(pos.consumed[0], pos.consumed[1], pos.offset) < 0 {
+		return fmt.Errorf("log record %s is damaged: %+v: %w", path, pos, errs.State)
+	}
+	return nil
+}
+
+// load returns the position published last.
+func (r *record) load() position {
+	return r.page.positions[r.page.turn.Load()&1]
+}
+
+// publish makes pos the one that a successor finds.
+func (r *record) publish(pos position) {
+	next := r.page.turn.Load() + 1
+	r.page.positions[next&1] = pos
+	r.page.turn.Store(next)
+}
+
+func (r *record) maxText() int { return int(r.page.maxText) }
+
+// close unmaps the page; the file stays.
+func (r *record) close() {
+	// It fails only for an address that was never mapped.
+	_ = sysfd.Unmap(r.bytes)
+	r.bytes, r.page = nil, nil
+}

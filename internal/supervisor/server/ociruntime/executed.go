@@ -1,0 +1,52 @@
+package ociruntime
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// initName is what libcontainer calls an init until it executes the program.
+const initName = "runc:[2:INIT]"
+
+// execPatience bounds the wait for an init that has said that it goes on: it has
+// two system calls to make. A program may also bear the init's name.
+const execPatience = time.Second
+
+// awaitExecuted returns when the init is the user's program, or has ended. A
+// signal that came before would hit libcontainer's init, which ends of it with a
+// code of its own, or be lost.
+func awaitExecuted(ctx context.Context, s *Starting) {
+	pid, err := sysproc.PidfdPid(s.Pidfd)
+	if err != nil {
+		return // it has ended
+	}
+	ctx, stop := context.WithTimeout(ctx, execPatience)
+	defer stop()
+	for {
+		if !isInit(pid) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.Ended:
+			return
+		case <-time.After(50 * time.Microsecond):
+		}
+	}
+}
+
+func isInit(pid int) bool {
+	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	return err == nil && strings.TrimSpace(string(name)) == initName
+}
+
+// NeverExecuted tells whether a process that has ended, and is not reaped, ended as
+// libcontainer's init: the kernel could not execute the program that was found. Nobody
+// is told of that otherwise: the init has closed all ways by then.
+func NeverExecuted(pid int) bool { return isInit(pid) }

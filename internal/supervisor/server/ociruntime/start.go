@@ -1,0 +1,105 @@
+package ociruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// Starting is a container whose init waits to execute the user's program.
+type Starting struct {
+	ID string
+	// Pidfd is the init's; nil, for FinishStart, when it was reaped.
+	Pidfd *os.File
+	// Ended is closed when the init has ended.
+	Ended <-chan struct{}
+	// Hold gives a descriptor to somebody who survives this process, until Start
+	// has returned.
+	Hold func(fifo *os.File) error
+}
+
+// Start lets the init execute the user's program. Nil when that was done before;
+// errs.State when the init has ended without it.
+//
+// libcontainer's own Exec leaves a goroutine and a thread behind for each init
+// that died before it: it opens the FIFO in a thread of its own and waits. This
+// opens without waiting: the init, which waits for a reader, goes on, writes one
+// byte and executes.
+//
+// If this process died between the open and that write, the init would die of a
+// broken pipe. So the init is stopped while the reading end is given to Hold. The
+// byte is left in the FIFO: who finds it held later knows that the init went on.
+func (r *Runtime) Start(ctx context.Context, s *Starting) error {
+	if err := sysproc.SignalPidfd(s.Pidfd, syscall.SIGSTOP); err != nil {
+		return r.notStarted(s, err)
+	}
+	fifo, err := os.OpenFile(r.fifo(s.ID), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err == nil {
+		defer fifo.Close()
+		err = s.Hold(fifo)
+	}
+	if contErr := sysproc.SignalPidfd(s.Pidfd, syscall.SIGCONT); contErr != nil {
+		return r.notStarted(s, contErr)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
+	}
+	return r.FinishStart(ctx, s, fifo)
+}
+
+// FinishStart is the rest of a Start that a process began that is gone: fifo is
+// what it gave to Hold.
+func (r *Runtime) FinishStart(ctx context.Context, s *Starting, fifo *os.File) error {
+	if s.Pidfd != nil { // it may have died before it let the init go on
+		if err := sysproc.SignalPidfd(s.Pidfd, syscall.SIGCONT); err != nil && !errors.Is(err, errs.NotFound) {
+			return r.notStarted(s, err)
+		}
+	}
+	written, err := sysfd.AwaitReadable(ctx, fifo, s.Ended)
+	if err != nil {
+		return fmt.Errorf("cannot start container %s: %w", s.ID, errors.Join(err, cause(ctx)))
+	}
+	if !written {
+		return r.notStarted(s, errs.NotFound)
+	}
+	awaitExecuted(ctx, s)
+	if err := os.Remove(r.fifo(s.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
+	}
+	return nil
+}
+
+func (r *Runtime) notStarted(s *Starting, err error) error {
+	if errors.Is(err, errs.NotFound) {
+		return fmt.Errorf("cannot start container %s: its init has ended: %w", s.ID, errs.State)
+	}
+	return fmt.Errorf("cannot start container %s: %w", s.ID, err)
+}
+
+// StartAgain is for a Start that a process began that is gone, when nobody held
+// what it gave to Hold: the init waits still, or it executed the program, or it
+// died of a broken pipe. Nil in the first two cases.
+func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
+	// An init that waits answers at once.
+	short, stop := context.WithTimeout(ctx, 2*time.Second)
+	defer stop()
+	err := r.Start(short, s)
+	if errors.Is(err, errs.Deadline) && ctx.Err() == nil {
+		err = os.Remove(r.fifo(s.ID))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	return err
+}

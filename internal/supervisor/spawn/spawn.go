@@ -1,0 +1,225 @@
+// Package spawn is how the daemon comes to a supervisor: it finds one that
+// answers, or starts the keeper that starts it. It owns nothing that lives on;
+// what the two processes do is their own business (package keep).
+package spawn
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/keep"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// Options say which supervisor is wanted.
+type Options struct {
+	// Binary is berth-supervisor.
+	Binary string
+	// StateDir is the supervisor's state directory, which exists. Its socket is
+	// supervisor.sock in there.
+	StateDir string
+	// Args are more flags for the supervisor.
+	Args []string
+	// LogFile gets what keeper and supervisor log; "" discards it.
+	LogFile string
+	// Cgroup is the name of the cgroup that the two are moved to, below the root
+	// of each hierarchy: "berth-<instance>-supervisor". "" leaves them in the
+	// daemon's.
+	Cgroup string
+	// Unit, when not "", is the systemd unit of the supervisor: it is asked for,
+	// and nothing is started here. For a daemon that is a unit itself.
+	Unit string
+}
+
+const (
+	socketName = "supervisor.sock"
+	// patience bounds Ensure when its context has no deadline.
+	patience = 30 * time.Second
+	// probeEvery is how often the socket is tried while a keeper brings it up.
+	probeEvery = 5 * time.Millisecond
+	// mostLog is where the log file is set aside when a keeper is started.
+	mostLog = 16 << 20
+	// logTail is how much of the log an error quotes.
+	logTail = 2048
+)
+
+// Socket is where a supervisor of stateDir answers.
+func Socket(stateDir string) string { return filepath.Join(stateDir, socketName) }
+
+// Ensure returns nil when a supervisor answers at Socket(o.StateDir): one that is
+// there, or one whose keeper it starts, detached from the caller. Any number of
+// callers, in any number of processes, start one keeper: its lock decides. Kind
+// Unavailable when none answers in time, NotFound when there is no program.
+func Ensure(ctx context.Context, o Options) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	if answers(ctx, o.StateDir) {
+		return nil
+	}
+	if o.Unit != "" {
+		if err := askSystemd(ctx, o.Unit); err != nil {
+			return err
+		}
+		return awaitAnswer(ctx, o, nil)
+	}
+	for {
+		holder, err := sysfd.LockHolder(filepath.Join(o.StateDir, keep.LockName))
+		if err != nil {
+			return err
+		}
+		var ended <-chan error
+		if holder == 0 {
+			if ended, err = start(o); err != nil {
+				return err
+			}
+		}
+		err = awaitAnswer(ctx, o, ended)
+		if !errors.Is(err, errKeeperEnded) {
+			return err
+		}
+		// It lost the race for the lock, or it found the one before it ending.
+	}
+}
+
+// errKeeperEnded says that there is no keeper, or not the one that was started,
+// and that another attempt makes sense.
+var errKeeperEnded = errors.New("keeper ended")
+
+// awaitAnswer waits until the supervisor answers. ended tells the end of the
+// keeper that was started, nil when another one is waited for.
+func awaitAnswer(ctx context.Context, o Options, ended <-chan error) error {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("supervisor at %s: %w: %w%s", Socket(o.StateDir), errs.Unavailable, ctx.Err(), quoteLog(o.LogFile))
+		case err := <-ended:
+			return judgeEnd(o, err)
+		case <-tick.C:
+			if answers(ctx, o.StateDir) {
+				return nil
+			}
+			if ended == nil && o.Unit == "" && keeperless(o.StateDir) {
+				return errKeeperEnded
+			}
+		}
+	}
+}
+
+// judgeEnd tells a keeper that lost a race from one that cannot run.
+func judgeEnd(o Options, err error) error {
+	if err == nil || !keeperless(o.StateDir) {
+		return errKeeperEnded
+	}
+	return fmt.Errorf("cannot start the supervisor's keeper: %w: %w%s", errs.Unavailable, err, quoteLog(o.LogFile))
+}
+
+func keeperless(stateDir string) bool {
+	holder, err := sysfd.LockHolder(filepath.Join(stateDir, keep.LockName))
+	return err == nil && holder == 0
+}
+
+func answers(ctx context.Context, stateDir string) bool {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", Socket(stateDir))
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+func askSystemd(ctx context.Context, unit string) error {
+	out, err := exec.CommandContext(ctx, "systemctl", "start", "--no-block", "--", unit).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("cannot start %s: %w: %w: %s", unit, errs.Unavailable, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// start runs a keeper in a session of its own. Its end is told once; while this
+// process lives it is the keeper's parent and has to wait for it, later pid 1 does.
+func start(o Options) (<-chan error, error) {
+	log, err := openLog(o.LogFile)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	binary, err := filepath.Abs(o.Binary)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the supervisor's program: %w", err)
+	}
+	cmd := &exec.Cmd{
+		Path:        binary,
+		Args:        append([]string{binary}, keep.CommandLine(o.StateDir, o.Cgroup, o.Args)...),
+		Env:         []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		Dir:         "/",
+		Stdout:      log,
+		Stderr:      log,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	err = cmd.Start()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("supervisor's program %s: %w", o.Binary, errs.NotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the supervisor's keeper: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return ended, nil
+}
+
+// openLog opens the log for appending. A long one is set aside.
+func openLog(path string) (*os.File, error) {
+	if path == "" {
+		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	}
+	if info, err := os.Stat(path); err == nil && info.Size() > mostLog {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, fmt.Errorf("cannot set the supervisor's log aside: %w", err)
+		}
+	}
+	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the supervisor's log: %w", err)
+	}
+	return log, nil
+}
+
+// quoteLog is the end of the log, for an error. It is "" when there is none.
+func quoteLog(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	tail := make([]byte, min(size, logTail))
+	if _, err := f.ReadAt(tail, size-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	text := strings.TrimSpace(string(tail))
+	if text == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (end of %s: %s)", path, text)
+}

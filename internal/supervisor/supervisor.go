@@ -1,0 +1,147 @@
+// Package supervisor is the daemon's side of the supervisor: the messages that
+// both sides exchange and a client. The process itself is package
+// supervisor/server, the keeper above it is supervisor/keep; both are in the
+// binary berth-supervisor.
+//
+// The package knows nothing of CRI, of images or of networks: it deals in OCI
+// bundles and ids.
+package supervisor
+
+import (
+	"encoding/json"
+	"io"
+	"time"
+)
+
+// ProtocolVersion is told in the first message of each connection. One version
+// apart works both ways; a newer peer is refused plainly.
+const ProtocolVersion = 1
+
+// CreateRequest makes a container up to the point where its init waits to
+// execute the user's program.
+type CreateRequest struct {
+	// ID is the container's; also the name of its directory below the runtime
+	// root (runc's own format).
+	ID string `json:"id"`
+	// Bundle is a directory with config.json, the whole OCI spec. Its
+	// linux.cgroupsPath is set: "/parent/id" (cgroupfs) or "slice:prefix:id".
+	// process.terminal in it selects a pty.
+	Bundle string `json:"bundle"`
+	// SystemdCgroup selects the systemd cgroup driver.
+	SystemdCgroup bool `json:"systemdCgroup,omitempty"`
+	// Stdin keeps a pipe open for clients that attach (a terminal always has
+	// its input); without it the container reads /dev/null. StdinOnce closes
+	// it when the first such client is done.
+	Stdin     bool `json:"stdin,omitempty"`
+	StdinOnce bool `json:"stdinOnce,omitempty"`
+	// LogDir is the sandbox's log directory (absolute, exists) and LogPath the
+	// log file's path below it; both "" for no log.
+	LogDir  string `json:"logDir,omitempty"`
+	LogPath string `json:"logPath,omitempty"`
+	// MaxLogLine is how many bytes of text a log line holds before it is split; 0
+	// is the default of package crilog.
+	MaxLogLine int `json:"maxLogLine,omitempty"`
+	// StartTimeout bounds the runtime's own work, in Create and in Start; 0
+	// means the default of 60 s.
+	StartTimeout time.Duration `json:"startTimeout,omitempty"`
+}
+
+// ContainerState is what a container's init is doing.
+type ContainerState string
+
+// The states.
+//
+//	(creating) ──▶ Created ──▶ Running ──▶ Exited
+//	     │             └─────────────────────▲
+//	     └──▶ Broken
+//
+// Broken: its creation did not end, only Remove helps.
+const (
+	Created ContainerState = "created"
+	Running ContainerState = "running"
+	Exited  ContainerState = "exited"
+	Broken  ContainerState = "broken"
+)
+
+// Container is one container of the supervisor.
+type Container struct {
+	ID    string         `json:"id"`
+	State ContainerState `json:"state"`
+	Pid   int            `json:"pid,omitempty"`
+	// CgroupPaths maps controller to directory (key "" on cgroup v2).
+	CgroupPaths map[string]string `json:"cgroupPaths,omitempty"`
+	Exit        *Exit             `json:"exit,omitempty"`
+	// LogError tells why output does not reach the log just now, "" when it does.
+	LogError string `json:"logError,omitempty"`
+}
+
+// Exit tells how a container ended.
+type Exit struct {
+	ID string `json:"id"`
+	// Code is the exit status, 128+n when signal n ended it.
+	Code int32     `json:"code"`
+	At   time.Time `json:"at"`
+	// OOMKilled is true when the kernel's OOM killer hit the container.
+	OOMKilled bool `json:"oomKilled,omitempty"`
+	// StartFailed is true when the user's program was never executed.
+	StartFailed bool `json:"startFailed,omitempty"`
+	// Unknown is true when nobody could learn the code (Code is 255 then);
+	// Message says why.
+	Unknown bool   `json:"unknown,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// ExecRequest runs a process in a running container.
+type ExecRequest struct {
+	ContainerID string `json:"containerID"`
+	// ExecID tells execs of one container apart; "" lets the client choose.
+	ExecID string `json:"execID"`
+	// Process is an OCI runtime-spec process object; Terminal in it selects a
+	// pty.
+	Process json.RawMessage `json:"process"`
+}
+
+// Streams are what a client of Exec or Attach reads and writes. Nil ones are not
+// connected. With a terminal Stderr is not used.
+type Streams struct {
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Resize carries terminal sizes; closed or nil when there are none (more).
+	Resize <-chan TerminalSize
+}
+
+// TerminalSize is in characters.
+type TerminalSize struct {
+	Width  uint16 `json:"width"`
+	Height uint16 `json:"height"`
+}
+
+// The names of the descriptors of a container that both sides hold.
+const (
+	StreamStdin    = "stdin"    // the writing end of a pipe
+	StreamStdout   = "stdout"   // the reading end
+	StreamStderr   = "stderr"   // the reading end
+	StreamTerminal = "terminal" // the master of a pty
+	StreamPidfd    = "pidfd"    // of the init
+	StreamStart    = "start"    // the reading end of exec.fifo, during a start
+)
+
+// Info tells what the supervisor is and what its host does not let it do.
+type Info struct {
+	// Version is the supervisor binary's build; Runtime names the OCI runtime
+	// inside it.
+	Version string `json:"version"`
+	Runtime string `json:"runtime"`
+	// Protocol is the version that both sides speak on this connection.
+	Protocol int `json:"protocol"`
+	Pid      int `json:"pid"`
+	// KeeperPid is 0 while there is no keeper.
+	KeeperPid int `json:"keeperPid,omitempty"`
+	// Warnings are limits of this host that change what containers get, and
+	// records that could not be adopted, one sentence each.
+	Warnings []string `json:"warnings,omitempty"`
+	// Descriptors in use, and the limit.
+	Descriptors     int `json:"descriptors"`
+	DescriptorLimit int `json:"descriptorLimit"`
+}

@@ -1,0 +1,62 @@
+package sysfd
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewMemfd makes an anonymous file in memory, close-on-exec.
+func NewMemfd(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a file in memory: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// CloseOnExecFrom sets close-on-exec on every descriptor from first on.
+func CloseOnExecFrom(first int) error {
+	if unix.CloseRange(uint(first), math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return nil
+	}
+	// A kernel before 5.11: one by one. The directory's own descriptor is among
+	// them and already closed when its turn comes.
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("cannot list the open descriptors: %w", err)
+	}
+	for _, entry := range entries {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd >= first {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
+// FileFD returns the number of f's descriptor without changing its mode. It is
+// valid while f is open: keep f alive.
+func FileFD(f *os.File) (int, error) {
+	number := -1
+	err := With(f, func(fd int) error { number = fd; return nil })
+	if err != nil {
+		return -1, fmt.Errorf("cannot use %s: %w", f.Name(), err)
+	}
+	return number, nil
+}
+
+// CountFDs tells how many descriptors this process has open and how many it may.
+func CountFDs() (open, limit int, err error) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot list the open descriptors: %w", err)
+	}
+	var rlimit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &rlimit); err != nil {
+		return 0, 0, fmt.Errorf("cannot read the limit of descriptors: %w", err)
+	}
+	return len(entries), int(min(rlimit.Cur, 1<<30)), nil
+}

@@ -1,0 +1,116 @@
+package sysfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Overlay describes an overlay mount.
+type Overlay struct {
+	// Lower directories, topmost first, all beneath LowerRoot and relative to it.
+	LowerRoot string
+	Lower     []string
+	// Upper and Work are absolute; both "" makes a read-only mount, which takes two
+	// lower directories at least.
+	Upper, Work string
+	// ReadOnly makes a mount that nobody can write to, whatever Upper is.
+	ReadOnly bool
+	// Label is the SELinux label of every file in it, "" for those of the files
+	// themselves.
+	Label string
+}
+
+// MountOverlay mounts o on target. Lists of lower directories that do not fit
+// into the one page that mount(2) takes are given relative to LowerRoot, from a
+// thread of its own whose working directory that is.
+func MountOverlay(o Overlay, target string) error {
+	options := o.options(o.LowerRoot)
+	if len(options) < os.Getpagesize() {
+		return o.mount(target, options)
+	}
+	options = o.options("")
+	if len(options) >= os.Getpagesize() {
+		return fmt.Errorf("cannot mount an overlay of %d layers: its options exceed a page", len(o.Lower))
+	}
+	done := make(chan error)
+	go func() {
+		// The thread is never unlocked, so it ends with this goroutine, and its
+		// working directory with it.
+		runtime.LockOSThread()
+		done <- o.mountRelative(target, options)
+	}()
+	return <-done
+}
+
+func (o Overlay) mountRelative(target, options string) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("cannot unshare a thread's working directory: %w", err)
+	}
+	if err := unix.Chdir(o.LowerRoot); err != nil {
+		return fmt.Errorf("cannot enter %s: %w", o.LowerRoot, err)
+	}
+	return o.mount(target, options)
+}
+
+func (o Overlay) options(base string) string {
+	var b strings.Builder
+	b.WriteString("lowerdir=")
+	for i, lower := range o.Lower {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		b.WriteString(filepath.Join(base, lower))
+	}
+	if o.Upper != "" {
+		fmt.Fprintf(&b, ",upperdir=%s,workdir=%s", o.Upper, o.Work)
+	}
+	// Without the inode index an upper directory may be mounted again after a
+	// crash, whatever lower directories it has.
+	if _, err := os.Stat("/sys/module/overlay/parameters/index"); err == nil {
+		b.WriteString(",index=off")
+	}
+	if o.Label != "" {
+		fmt.Fprintf(&b, ",context=%q", o.Label) // its level may have a comma
+	}
+	return b.String()
+}
+
+func (o Overlay) mount(target, options string) error {
+	var flags uintptr
+	if o.ReadOnly {
+		flags = unix.MS_RDONLY
+	}
+	if err := unix.Mount("overlay", target, "overlay", flags, options); err != nil {
+		return &os.PathError{Op: "mount overlay on", Path: target, Err: err}
+	}
+	return nil
+}
+
+// Detach unmounts what is mounted on path, at once for everybody who looks and
+// for good when its last user is gone. Nil when path is no mount point or absent.
+func Detach(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "unmount", Path: path, Err: err}
+	}
+	return nil
+}
+
+// IsMountPoint tells whether something is mounted on path itself.
+func IsMountPoint(path string) (bool, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	return st.Attributes_mask&st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}

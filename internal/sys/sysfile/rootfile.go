@@ -1,0 +1,127 @@
+package sysfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// ReadInRoot reads at most limit bytes of the regular file path of a root
+// filesystem that somebody else filled. Links are resolved inside root, and what
+// is not a regular file is never opened. Kind NotFound when there is no such file,
+// Invalid when it is something else.
+func ReadInRoot(root, path string, limit int64) ([]byte, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the root filesystem %s: %w", root, err)
+	}
+	defer unix.Close(dir)
+	fd, err := openInRoot(dir, path, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("%s of the image: %w", path, errs.NotFound)
+	}
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENAMETOOLONG) {
+		return nil, fmt.Errorf("cannot open %s of the image: %w: %w", path, errs.Invalid, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s of the image: %w", path, err)
+	}
+	defer unix.Close(fd)
+	data, err := readRegular(fd, limit)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s of the image: %w", path, err)
+	}
+	return data, nil
+}
+
+// DirInRoot returns the path of the directory path in a root filesystem that nobody
+// writes to. Links are resolved inside root. Kind NotFound when there is no such
+// directory, Invalid when it is something else.
+func DirInRoot(root, path string) (string, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("cannot open the root filesystem %s: %w", root, err)
+	}
+	defer unix.Close(dir)
+	if path == "" {
+		return root, nil
+	}
+	fd, err := openInRoot(dir, path, unix.O_DIRECTORY)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return "", fmt.Errorf("%s of the image: %w", path, errs.NotFound)
+	case errors.Is(err, unix.ENOTDIR):
+		return "", fmt.Errorf("%s of the image is not a directory: %w", path, errs.Invalid)
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
+		return "", fmt.Errorf("cannot open %s of the image: %w: %w", path, errs.Invalid, err)
+	case err != nil:
+		return "", fmt.Errorf("cannot open %s of the image: %w", path, err)
+	}
+	defer unix.Close(fd)
+	found, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return "", fmt.Errorf("cannot tell where %s of the image is: %w", path, err)
+	}
+	if below, err := filepath.Rel(root, found); err != nil || !filepath.IsLocal(below) {
+		return "", fmt.Errorf("%s of the image leads to %s, out of it: %w", path, found, errs.Invalid)
+	}
+	return found, nil
+}
+
+// openInRoot returns a descriptor that stands for the file and does not open it.
+func openInRoot(dir int, path string, flags uint64) (fd int, err error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for {
+		fd, err = unix.Openat2(dir, path, &how)
+		// EAGAIN: while ".." was followed something was renamed or mounted,
+		// anywhere; the kernel asks to try again.
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+// ReadRegular reads at most limit bytes of the regular file path. Kind NotFound
+// when there is no such file, Invalid when it is something else.
+func ReadRegular(path string, limit int64) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("%s: %w", path, errs.NotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	data, err := readRegular(fd, limit)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return data, nil
+}
+
+// readRegular reads the file behind an O_PATH descriptor, once it is known to be
+// one: opening a FIFO would wait, opening a device may do anything.
+func readRegular(fd int, limit int64) ([]byte, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("it is not a regular file: %w", errs.Invalid)
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
+}

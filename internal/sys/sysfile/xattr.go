@@ -1,0 +1,71 @@
+package sysfile
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxXattr bounds the value of an attribute that is read.
+const maxXattr = 4096
+
+// OpenEntry opens what dir has under name, for its attributes only: it follows no
+// link and opens no device. name has no slash.
+func OpenEntry(dir *os.File, name string) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
+}
+
+// OpenDirectory opens the directory that dir has under name; a link to one fails.
+func OpenDirectory(dir *os.File, name string) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
+}
+
+// Xattr returns an attribute of an open file, of a link's own when f is one. The
+// error wraps unix's: ENODATA when it has none, ENOTSUP when its file system has no
+// attributes.
+func Xattr(f *os.File, attr string) (string, error) {
+	value := make([]byte, maxXattr)
+	n, err := unix.Getxattr(throughProc(f), attr, value)
+	if err != nil {
+		return "", &os.PathError{Op: "getxattr " + attr, Path: f.Name(), Err: err}
+	}
+	return string(value[:n]), nil
+}
+
+// SetXattr sets an attribute of an open file, which may be one of OpenEntry.
+func SetXattr(f *os.File, attr, value string) error {
+	if err := unix.Setxattr(throughProc(f), attr, []byte(value), 0); err != nil {
+		return &os.PathError{Op: "setxattr " + attr, Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
+// throughProc is a path to an open file: the calls that take descriptors refuse
+// those of OpenEntry.
+func throughProc(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// TakesXattr tells whether the file system of f takes an attribute, which stays what
+// it is. A file that has none of that name counts as one that may.
+func TakesXattr(f *os.File, attr string) (bool, error) {
+	now, err := Xattr(f, attr)
+	if errors.Is(err, unix.ENODATA) {
+		return true, nil
+	}
+	if err == nil {
+		err = SetXattr(f, attr, now)
+	}
+	if errors.Is(err, unix.ENOTSUP) {
+		return false, nil
+	}
+	return err == nil, err
+}

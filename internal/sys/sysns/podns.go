@@ -1,0 +1,177 @@
+package sysns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// PodNamespaces are the namespaces of a pod that need not come from a pool, to be
+// made.
+type PodNamespaces struct {
+	// User is the user namespace that owns the others, nil for the host's.
+	User *UserNamespace
+	// IPC, UTS and Net are the paths where they are pinned, "" for one not wanted.
+	// Their directory exists. The loopback of Net is up.
+	IPC, UTS, Net string
+	// Hostname is set in the UTS namespace.
+	Hostname string
+	// Sysctls of the IPC namespace: file below /proc/sys to value.
+	Sysctls map[string]string
+}
+
+// Make makes the namespaces and pins them. A failed or killed call may leave what
+// Unpin and RemoveNetNS remove.
+func (p PodNamespaces) Make() error {
+	var flags uintptr
+	kinds := map[string]string{}
+	for _, ns := range []struct {
+		kind, path string
+		flag       uintptr
+	}{{"ipc", p.IPC, unix.CLONE_NEWIPC}, {"uts", p.UTS, unix.CLONE_NEWUTS}, {"net", p.Net, unix.CLONE_NEWNET}} {
+		if ns.path != "" {
+			flags |= ns.flag
+			kinds[ns.kind] = ns.path
+		}
+	}
+	enter := func() error { return unix.Unshare(int(flags)) }
+	if p.User != nil {
+		holder, err := p.User.hold(flags)
+		if err != nil {
+			return err
+		}
+		defer holder.end()
+		if err := Pin(holder.namespace("user"), p.User.Pin); err != nil {
+			return err
+		}
+		enter = func() error { return holder.enter(kinds) }
+	}
+	if flags == 0 {
+		return nil
+	}
+	done := make(chan error, 1)
+	goOnThread(func() { done <- p.makeOnThread(enter, kinds) })
+	return <-done
+}
+
+// makeOnThread gives the thread back to Go only when it is in its first
+// namespaces again; else it ends with its goroutine.
+func (p PodNamespaces) makeOnThread(enter func() error, kinds map[string]string) error {
+	homes := make([]*os.File, 0, len(kinds))
+	defer func() {
+		for _, home := range homes {
+			if unix.Setns(int(home.Fd()), 0) != nil {
+				return // leaves the thread locked
+			}
+			home.Close()
+		}
+		runtime.UnlockOSThread()
+	}()
+	for kind := range kinds {
+		home, err := os.Open("/proc/thread-self/ns/" + kind)
+		if err != nil {
+			return fmt.Errorf("cannot open the thread's %s namespace: %w", kind, err)
+		}
+		homes = append(homes, home)
+	}
+	if err := enter(); err != nil {
+		return fmt.Errorf("cannot make a pod's namespaces: %w", err)
+	}
+	if p.UTS != "" {
+		if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
+			return fmt.Errorf("cannot set the pod's hostname to %q: %w", p.Hostname, err)
+		}
+	}
+	if p.Net != "" {
+		if err := LoopbackUp(); err != nil {
+			return fmt.Errorf("cannot bring up the loopback of a new network namespace: %w", err)
+		}
+	}
+	if err := p.configureIPC(); err != nil {
+		return err
+	}
+	for kind, path := range kinds {
+		if err := Pin("/proc/thread-self/ns/"+kind, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// configureIPC is for the thread that is in the IPC namespace.
+func (p PodNamespaces) configureIPC() error {
+	if p.User == nil || p.IPC == "" {
+		return WriteSysctls(p.Sysctls)
+	}
+	if err := ownMessageQueues(p.User.root()); err != nil {
+		return err
+	}
+	if len(p.Sysctls) == 0 {
+		return nil
+	}
+	// The kernel asks for the namespace's own root, whatever may be done else.
+	return asUser(p.User.root().UID, func() error { return WriteSysctls(p.Sysctls) })
+}
+
+// Pin binds a namespace file of /proc at path, which it creates.
+func Pin(namespace, path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY|unix.O_CLOEXEC, 0o444)
+	if err != nil {
+		return fmt.Errorf("cannot pin a namespace: %w", err)
+	}
+	f.Close()
+	if err := unix.Mount(namespace, path, "", unix.MS_BIND, ""); err != nil {
+		return errors.Join(fmt.Errorf("cannot pin a namespace at %s: %w", path, err), os.Remove(path))
+	}
+	return nil
+}
+
+// Unpin removes a pin, mounted or not. Nil when there is none.
+func Unpin(path string) error {
+	if err := sysfile.Detach(path); err != nil {
+		return fmt.Errorf("cannot unpin a namespace: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot remove the pin of a namespace: %w", err)
+	}
+	return nil
+}
+
+// WriteSysctls writes each value to its file below /proc/sys, in the namespaces of
+// the calling thread. Kind Invalid when the kernel has no such sysctl or does not
+// take the value.
+func WriteSysctls(sysctls map[string]string) error {
+	for file, value := range sysctls {
+		// No O_CREATE: a sysctl that the kernel does not have is an error.
+		f, err := os.OpenFile(filepath.Join("/proc/sys", file), os.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			_, err = f.WriteString(value)
+			err = errors.Join(err, f.Close())
+		}
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+			err = fmt.Errorf("%w: %w", errs.Invalid, err)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot set the sysctl %s to %q: %w", file, value, err)
+		}
+	}
+	return nil
+}
+
+// MountTmpfs mounts a tmpfs on the directory path, for any user to write into.
+func MountTmpfs(path string, size int64, owner sysfd.Owner) error {
+	options := fmt.Sprintf("mode=1777,size=%d,uid=%d,gid=%d", size, owner.UID, owner.GID)
+	if err := unix.Mount("shm", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+		return fmt.Errorf("cannot mount a tmpfs on %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package sysproc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Proc is what /proc/PID/stat tells of a process.
+type Proc struct {
+	Pid int
+	// State is the kernel's letter; see Zombie.
+	State byte
+	PPid  int
+	// Start is the start time in clock ticks since boot: with Pid and the boot id
+	// it names one process. It is still told of a zombie.
+	Start uint64
+	// Status is the wait status; it means something for a zombie only.
+	Status syscall.WaitStatus
+}
+
+// Zombie is true when the process has ended and nobody has reaped it.
+func (p Proc) Zombie() bool { return p.State == 'Z' || p.State == 'X' }
+
+// ReadProc reads /proc/PID/stat. Kind NotFound when there is no such process.
+func ReadProc(pid int) (Proc, error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return Proc{}, fmt.Errorf("process %d: %w", pid, errs.NotFound)
+	}
+	if err != nil {
+		return Proc{}, fmt.Errorf("cannot read the state of process %d: %w", pid, err)
+	}
+	p, err := parseStat(data)
+	if err != nil {
+		return Proc{}, fmt.Errorf("cannot read the state of process %d: %w", pid, err)
+	}
+	p.Pid = pid
+	return p, nil
+}
+
+// parseStat reads one stat line. The name of the program (field 2) may hold
+// blanks and brackets: the fields are counted from the last bracket.
+func parseStat(data []byte) (Proc, error) {
+	const state, ppid, start, exitCode = 3, 4, 22, 52 // field numbers of proc(5)
+	end := bytes.LastIndexByte(data, ')')
+	if end < 0 {
+		return Proc{}, errors.New("no program name in the stat line")
+	}
+	fields := strings.Fields(string(data[end+1:]))
+	if len(fields) <= start-state {
+		return Proc{}, fmt.Errorf("%d fields in the stat line", len(fields)+2)
+	}
+	p := Proc{State: fields[0][0]}
+	var err error
+	if p.PPid, err = strconv.Atoi(fields[ppid-state]); err != nil {
+		return Proc{}, err
+	}
+	if p.Start, err = strconv.ParseUint(fields[start-state], 10, 64); err != nil {
+		return Proc{}, err
+	}
+	if len(fields) > exitCode-state {
+		code, err := strconv.ParseUint(fields[exitCode-state], 10, 32)
+		if err != nil {
+			return Proc{}, err
+		}
+		p.Status = syscall.WaitStatus(code)
+	}
+	return p, nil
+}
+
+// BootID returns the identifier that the kernel drew at this boot.
+func BootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("cannot read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+// SetSubreaper makes orphaned descendants of this process its children instead
+// of pid 1's. It survives execve.
+func SetSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("cannot become a subreaper: %w", err)
+	}
+	return nil
+}
+
+// SetOOMScoreAdj sets this process's oom_score_adj. Lowering it takes
+// CAP_SYS_RESOURCE: kind Unsupported when the host does not allow it.
+func SetOOMScoreAdj(value int) error {
+	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(value)), 0)
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("oom_score_adj %d of this process: %w", value, errs.Unsupported)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot set oom_score_adj %d of this process: %w", value, err)
+	}
+	return nil
+}
+
+// readKeyed reads the number that follows key at the start of a line of path.
+func readKeyed(path, key string, value *int) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, found := strings.CutPrefix(line, key); found {
+			*value, err = strconv.Atoi(strings.TrimSpace(rest))
+			return err
+		}
+	}
+	return fmt.Errorf("no line %q in %s", key, path)
+}

@@ -1,0 +1,196 @@
+package sysproc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// TestMain lets the test binary be the child that holds a lock.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("BERTH_SYS_TEST_LOCK"); path != "" {
+		os.Exit(holdLock(path))
+	}
+	os.Exit(m.Run())
+}
+
+func holdLock(path string) int {
+	if lock, _, err := sysfd.TryLock(path); err != nil || lock == nil {
+		return 1
+	}
+	os.Stdout.WriteString("held\n")
+	io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+func startShell(t *testing.T, script string) (*exec.Cmd, io.WriteCloser, *os.File) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "read x; "+script)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := OpenPidfd(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pidfd.Close() })
+	return cmd, stdin, pidfd
+}
+
+func TestStatusOfAChildIsSeenBeforeAndAfterReap(t *testing.T) {
+	for script, want := range map[string]int32{"exit 0": 0, "exit 77": 77, "kill -TERM $$": 143, "kill -KILL $$": 137} {
+		_, stdin, pidfd := startShell(t, script)
+		if _, ok, err := PeekChild(pidfd); ok || err != nil {
+			t.Fatalf("%s: a running child has ended: %v %v", script, ok, err)
+		}
+		pid, err := PidfdPid(pidfd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, err := ReadProc(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdin.Close()
+		if err := AwaitExit(t.Context(), pidfd); err != nil {
+			t.Fatal(err)
+		}
+		zombie, err := ReadProc(pid)
+		if err != nil || !zombie.Zombie() || ExitCode(zombie.Status) != want || zombie.Start != before.Start {
+			t.Errorf("%s: zombie %+v %v", script, zombie, err)
+		}
+		for range 2 {
+			status, ok, err := PeekChild(pidfd)
+			if err != nil || !ok || ExitCode(status) != want {
+				t.Errorf("%s: peek %v %v %v", script, status, ok, err)
+			}
+		}
+		status, ok, err := ReapChild(pidfd)
+		if err != nil || !ok || ExitCode(status) != want {
+			t.Errorf("%s: reap %v %v %v", script, status, ok, err)
+		}
+		if _, _, err := PeekChild(pidfd); !errors.Is(err, errs.NotFound) {
+			t.Errorf("%s: peek after reap: %v", script, err)
+		}
+		if status, ok, err := PidfdStatus(pidfd); err != nil || ok && ExitCode(status) != want {
+			t.Errorf("%s: kernel tells %v %v %v", script, status, ok, err)
+		}
+		if err := SignalPidfd(pidfd, syscall.SIGKILL); !errors.Is(err, errs.NotFound) {
+			t.Errorf("%s: signal after reap: %v", script, err)
+		}
+	}
+}
+
+func TestAwaitExitHonoursContext(t *testing.T) {
+	cmd, stdin, pidfd := startShell(t, "exit 3")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := AwaitExit(ctx, pidfd); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("wait on a running process: %v", err)
+	}
+	stdin.Close()
+	if err := AwaitExit(t.Context(), pidfd); err != nil {
+		t.Errorf("wait after a cancelled wait: %v", err)
+	}
+	cmd.Wait()
+}
+
+func TestParseStatCountsFromTheLastBracket(t *testing.T) {
+	tail := " 0 0 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 987654 0"
+	line := "42 (a ) R 1 (b) Z 7" + tail
+	p, err := parseStat([]byte(line))
+	if err != nil || p.State != 'Z' || p.PPid != 7 || p.Start != 987654 {
+		t.Errorf("%+v %v", p, err)
+	}
+	for _, bad := range []string{"", "42 (x", "42 (x) Z", "42 (x) Z y" + tail} {
+		if _, err := parseStat([]byte(bad)); err == nil {
+			t.Errorf("no error for %q", bad)
+		}
+	}
+}
+
+func TestLockTellsItsHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	if holder, err := sysfd.LockHolder(path); holder != 0 || err != nil {
+		t.Fatalf("holder of nothing: %d %v", holder, err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "BERTH_SYS_TEST_LOCK="+path)
+	stdin, _ := cmd.StdinPipe()
+	stdout, _ := cmd.StdoutPipe()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	io.ReadFull(stdout, make([]byte, len("held\n")))
+	if holder, err := sysfd.LockHolder(path); holder != cmd.Process.Pid || err != nil {
+		t.Errorf("holder %d %v, want %d", holder, err, cmd.Process.Pid)
+	}
+	if lock, holder, err := sysfd.TryLock(path); lock != nil || holder != cmd.Process.Pid || err != nil {
+		t.Errorf("try %v %d %v", lock, holder, err)
+	}
+	stdin.Close()
+	cmd.Wait()
+	lock, _, err := sysfd.TryLock(path)
+	if err != nil || lock == nil {
+		t.Fatalf("lock of a dead holder: %v %v", lock, err)
+	}
+	lock.Close()
+}
+
+func TestDescriptorsTravel(t *testing.T) {
+	ours, theirs, err := sysfd.SocketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	peer, err := sysfd.FileUnixConn(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sysfd.SendFiles(ours, []byte("pipe"), []*os.File{r, w}); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	w.Close()
+	buf := make([]byte, 16)
+	n, files, err := sysfd.ReceiveFiles(peer, buf, "got")
+	if err != nil || string(buf[:n]) != "pipe" || len(files) != 2 {
+		t.Fatalf("%q %v %v", buf[:n], files, err)
+	}
+	files[1].WriteString("through " + strconv.Itoa(n))
+	files[1].Close()
+	if data, err := io.ReadAll(files[0]); err != nil || string(data) != "through 4" {
+		t.Errorf("%q %v", data, err)
+	}
+	files[0].Close()
+	if err := sysfd.SendFiles(ours, make([]byte, 17), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := sysfd.ReceiveFDs(peer, buf); err == nil {
+		t.Error("a message longer than the buffer is no error")
+	}
+	ours.Close()
+	if _, _, err := sysfd.ReceiveFDs(peer, buf); !errors.Is(err, io.EOF) {
+		t.Errorf("closed peer: %v", err)
+	}
+	peer.Close()
+}

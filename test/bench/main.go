@@ -1,0 +1,113 @@
+// bench measures container runtimes side by side through CRI, in one run on one
+// machine, and prints ratios. See run.sh, which prepares what it needs.
+//
+// It is no test: nothing here passes or fails by a time.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// options of a run.
+type options struct {
+	bin, berth, work string
+	only, runtimes   string
+	pods             int
+	parallel         int
+	density          int
+	execs            int
+	logMiB           int
+	pullMiB          int
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.bin, "bin", "", "directory with containerd, its shim, runc, the CNI plugins and pause")
+	flag.StringVar(&o.berth, "berth", "", "directory with berth and berth-supervisor")
+	flag.StringVar(&o.work, "work", "", "work directory; emptied first")
+	flag.StringVar(&o.only, "only", "", "comma separated sections: latency, parallel, exec, logs, pull, density (default: all)")
+	flag.StringVar(&o.runtimes, "runtimes", "berth,containerd", "which to measure; the ratio is the last's figure to the first's")
+	flag.IntVar(&o.pods, "pods", 60, "pods for latencies, one after the other")
+	flag.IntVar(&o.parallel, "parallel", 100, "pods for rates, 10 at a time")
+	flag.IntVar(&o.density, "density", 100, "pods for memory and restart")
+	flag.IntVar(&o.execs, "execs", 100, "ExecSync calls, one after the other and 10 at a time")
+	flag.IntVar(&o.logMiB, "log-mib", 200, "size of the log test in MiB")
+	flag.IntVar(&o.pullMiB, "pull-mib", 200, "size of the pulled image in MiB")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run starts both runtimes, then goes through the sections; within a section the
+// runtimes take turns, so that a drift of the machine's speed meets both.
+func run(ctx context.Context, o options) (err error) {
+	if err := os.RemoveAll(o.work); err != nil {
+		return err
+	}
+	served, err := startRegistry(o)
+	if err != nil {
+		return fmt.Errorf("cannot serve images: %w", err)
+	}
+	defer served.close()
+
+	var peers []*peer
+	for _, p := range []*peer{newBerth(o), newContainerd(o, served)} {
+		if slices.Contains(strings.Split(o.runtimes, ","), p.name) {
+			peers = append(peers, p)
+		}
+	}
+	if len(peers) == 0 {
+		return fmt.Errorf("no runtime of the name %q", o.runtimes)
+	}
+	for _, p := range peers {
+		if err := os.MkdirAll(filepath.Join(o.work, p.name), 0o755); err != nil {
+			return err
+		}
+		if err := p.start(ctx); err != nil {
+			return fmt.Errorf("cannot start %s: %w", p.name, err)
+		}
+		defer func() {
+			if stopErr := p.shutdown(); err == nil {
+				err = stopErr
+			}
+		}()
+		if err := p.pull(ctx, served.image("bench:1")); err != nil {
+			return fmt.Errorf("%s cannot pull the test image: %w", p.name, err)
+		}
+		fmt.Printf("%s: %s\n  %s\n", p.name, p.version, strings.ReplaceAll(p.config, "\n", "\n  "))
+	}
+	sections := []struct {
+		name string
+		run  func(context.Context, options, []*peer, *registry) (*table, error)
+	}{
+		{"latency", latency},
+		{"parallel", parallelPods},
+		{"exec", execs},
+		{"logs", logThroughput},
+		{"pull", pulls},
+		{"density", density},
+	}
+	for _, section := range sections {
+		if o.only != "" && !slices.Contains(strings.Split(o.only, ","), section.name) {
+			continue
+		}
+		t, err := section.run(ctx, o, peers, served)
+		if err != nil {
+			return fmt.Errorf("%s: %w", section.name, err)
+		}
+		t.print(os.Stdout, peers)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+#!/bin/bash
+# Measures berth and containerd side by side, in one run, in a private mount and
+# network namespace. Installs what it compares with through the Go module proxy.
+#   run.sh [flag of the bench ...]      see run.sh -help
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+out=$PWD/out/bench
+bin=$out/bin
+containerd=v2.4.2 runc=v1.5.2 plugins=v1.9.1
+mkdir -p "$bin"
+
+if [ "$(cat "$bin/versions" 2>/dev/null)" != "$containerd $runc $plugins" ]; then
+  echo "bench: installing containerd $containerd, runc $runc, CNI plugins $plugins"
+  export GOBIN=$bin GOFLAGS=-buildvcs=false
+  for command in containerd containerd-shim-runc-v2; do
+    go install github.com/containerd/containerd/v2/cmd/$command@$containerd
+  done
+  go install -tags seccomp github.com/opencontainers/runc@$runc
+  for plugin in main/bridge main/loopback ipam/host-local meta/portmap; do
+    go install github.com/containernetworking/plugins/plugins/$plugin@$plugins
+  done
+  echo "$containerd $runc $plugins" > "$bin/versions"
+  unset GOBIN GOFLAGS
+fi
+gcc -O2 -static -o "$bin/pause" test/bench/pause/pause.c
+GOFLAGS=-buildvcs=false go build -o "$bin/bench" ./test/bench
+
+exec unshare --mount --net --propagation private \
+  bash -c 'ip link set lo up; exec "$@"' bench \
+  "$bin/bench" -bin "$bin" -berth "${BERTH_BIN:-$PWD/bin}" -work "$out/work" "$@"

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const integration = "../integration"
+
+// TestPageIsAsCommitted: the API, the table and the tests agree, and `make generate`
+// has been run since the last change of one of them.
+func TestPageIsAsCommitted(t *testing.T) {
+	tests, err := readTests(integration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if faults := check(allTables(), tests, abilities()); len(faults) > 0 {
+		t.Fatal(errors.Join(faults...))
+	}
+	committed, err := os.ReadFile("../../docs/cri-coverage.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(committed), render(allTables(), tests, nil)); diff != "" {
+		t.Errorf("docs/cri-coverage.md is not what `make generate` writes (-committed +written):\n%s", diff)
+	}
+}
+
+func TestFaultsAreNamed(t *testing.T) {
+	tests := testSources{"TestA": {file: "a_test.go", texts: map[string]bool{"one": true, "two": true}}}
+	good := func() []table {
+		return []table{{what: "calls", api: []string{"A", "B", "C"}, rows: []row{
+			{name: "one", test: "TestA", covers: []string{"A"}, needs: []string{"iron"}},
+			{name: "two", test: "TestA", covers: []string{"{B,C}"}},
+		}}}
+	}
+	for name, c := range map[string]struct {
+		change func(*table)
+		want   string
+	}{
+		"nothing wrong":           {func(*table) {}, ""},
+		"a call in no row":        {func(t *table) { t.api = append(t.api, "New") }, "calls: the API has New, which is in no row"},
+		"a call that is gone":     {func(t *table) { t.api = t.api[:2] }, `calls: row "two" names C, which the API does not have`},
+		"a call in two rows":      {func(t *table) { t.rows[0].covers = []string{"A", "B"} }, `calls: B is in two rows, "one" and "two"`},
+		"a test that is gone":     {func(t *table) { t.rows[0].test = "TestB" }, `calls: row "one": there is no test TestB`},
+		"a subtest that is gone":  {func(t *table) { t.rows[0].name = "three" }, `calls: row "three": TestA in a_test.go has no subtest of the row's name`},
+		"a whole test":            {func(t *table) { t.rows[0].name, t.rows[0].whole = "three", true }, ""},
+		"an ability that is none": {func(t *table) { t.rows[0].needs = []string{"gold"} }, `calls: row "one" needs "gold", which is no ability`},
+		"a brace too few":         {func(t *table) { t.rows[1].covers = []string{"B", "C", "{A"} }, `calls: row "two": "{A": a brace is not closed`},
+		"a row of nothing":        {func(t *table) { t.rows = append(t.rows, row{name: "one", test: "TestA"}) }, `calls: row "one": it covers nothing`},
+	} {
+		tables := good()
+		c.change(&tables[0])
+		var got []string
+		for _, fault := range check(tables, tests, []ability{{name: "iron"}}) {
+			got = append(got, fault.Error())
+		}
+		if c.want == "" && len(got) > 0 || c.want != "" && !slices.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestExpand(t *testing.T) {
+	for pattern, want := range map[string]string{
+		"a": "a", "a.{b,c}": "a.b a.c", "{,List}X": "X ListX", "a.{b,c.{d,e}}.f": "a.b.f a.c.d.f a.c.e.f", "{a,b}.{c,d}": "a.c a.d b.c b.d",
+	} {
+		got, err := expand(pattern)
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, %v, want %q", pattern, got, err, want)
+		}
+	}
+	for _, pattern := range []string{"{a", "a}", "a,b", "{a,{b}"} {
+		if got, err := expand(pattern); err == nil {
+			t.Errorf("%s: %q", pattern, got)
+		}
+	}
+}
+
+// TestHostWithoutAbilities: a row shows the output of the probe that failed.
+func TestHostWithoutAbilities(t *testing.T) {
+	missing := probeAll([]ability{{name: "present", probe: "true"}, {name: "absent", probe: "echo 'a|b' >&2; exit 3"}})
+	if diff := cmp.Diff(map[string]string{"absent": "a|b (exit status 3)"}, missing); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for want, r := range map[string]row{
+		"✔":                                    {needs: []string{"present"}},
+		"no absent: `a\\|b (exit status 3)`":   {needs: []string{"absent"}},
+		"✔<br>a note":                          {note: "a note"},
+		"Unimplemented<br>it comes later, too": {later: true, note: "it comes later, too"},
+	} {
+		if got := verdict(r, missing); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// head says what the page is. The text must not depend on the machine.
+const head = "# CRI, call by call and field by field\n\n" +
+	"<!-- Made by `make generate` from test/coverage. Do not edit. -->\n\n" +
+	"Every call of the two services of CRI v1 (`k8s.io/cri-api` in `go.mod`) and every field of the two messages that describe\n" +
+	"a pod and a container, but for those of Windows. Each row is one test on a real berth, in `test/integration`: a subtest\n" +
+	"with the row's name, or the test as a whole where the test has the row's name. `make verify` fails when the API has a\n" +
+	"call or a field that is in no row, when a row names one that the API does not have, and when a row's test is not there.\n\n" +
+	"| | |\n|---|---|\n" +
+	"| ✔ | berth does what the API says, and the test has seen it |\n" +
+	"| Unimplemented | berth answers with that code, and the test wants it |\n\n" +
+	"Some rows need what a host may lack. The section [What a host must have](#what-a-host-must-have) has the probe of each, and\n" +
+	"what berth does without it. `go run ./test/coverage -host` prints this page for the machine that it runs on: a row that\n" +
+	"lacks something there shows the probe's output in place of ✔.\n"
+
+// render writes the page. missing is what probes printed that failed, by the name of
+// the ability; the page that is committed has none.
+func render(tables []table, tests testSources, missing map[string]string) string {
+	var out strings.Builder
+	out.WriteString(head)
+	for _, t := range tables {
+		fmt.Fprintf(&out, "\n## %s\n\n| row | covers | berth | the host needs | test |\n|---|---|---|---|---|\n", t.title)
+		for _, r := range t.rows {
+			covers := make([]string, 0, len(r.covers))
+			for _, c := range r.covers {
+				covers = append(covers, "`"+c+"`")
+			}
+			fmt.Fprintf(&out, "| %s | %s | %s | %s | [%s](../test/integration/%s) |\n",
+				r.name, strings.Join(covers, ", "), verdict(r, missing), strings.Join(r.needs, ", "), r.test, tests[r.test].file)
+		}
+	}
+	out.WriteString("\n## What a host must have\n\nEach command succeeds where the host has the ability.\n")
+	for _, a := range abilities() {
+		fmt.Fprintf(&out, "\n### %s\n\n%s\n\n    %s\n\nWhere it is missing, this prints %s.\n\n%s\n", a.name, a.decides, a.probe, a.prints, a.then)
+	}
+	return out.String()
+}
+
+// verdict is what berth does about a row.
+func verdict(r row, missing map[string]string) string {
+	words := "✔"
+	if r.later {
+		words = "Unimplemented"
+	}
+	var lacks []string
+	for _, need := range r.needs {
+		if printed, ok := missing[need]; ok {
+			lacks = append(lacks, fmt.Sprintf("no %s: `%s`", need, strings.ReplaceAll(printed, "|", `\|`)))
+		}
+	}
+	if len(lacks) > 0 {
+		words = strings.Join(lacks, "; ")
+	}
+	if r.note != "" {
+		words += "<br>" + r.note
+	}
+	return words
+}

@@ -1,0 +1,39 @@
+package main
+
+// sandboxRows are the fields of PodSandboxConfig.
+func sandboxRows() []row {
+	const sandboxes = "TestFieldsOfSandboxes"
+	return []row{
+		{name: "metadata{name,uid,namespace,attempt}", test: sandboxes, covers: []string{"metadata.{name,uid,namespace,attempt}"}},
+		{name: "hostname", test: "TestFieldMounts", covers: []string{"hostname"}},
+		{name: "log_directory", test: sandboxes, covers: []string{"log_directory"}},
+		{name: "dns_config", test: sandboxes, covers: []string{"dns_config.{servers,searches,options}"}},
+		{name: "port_mappings{proto,ports,host_ip}", test: sandboxes, covers: []string{"port_mappings.{protocol,container_port,host_port,host_ip}"}},
+		{name: "labels / annotations", test: sandboxes, covers: []string{"labels", "annotations"}},
+		{name: "linux.cgroup_parent", test: sandboxes, covers: []string{"linux.cgroup_parent"}},
+		{name: "sysctls", test: "TestFieldMounts", covers: []string{"linux.sysctls"}},
+		{
+			name: "overhead, resources", test: sandboxes, covers: []string{"linux.{overhead,resources}." + resourceFields},
+			note: "The pod's cgroup gets the resources; the overhead, which the kubelet has counted in there, is told by verbose status.",
+		},
+		{name: "sec.namespace_options net/pid/ipc", test: sandboxes, covers: []string{security + "namespace_options.{network,pid,ipc,target_id}"}},
+		{
+			name: "userns_options", test: "TestFieldUsernsOptions", whole: true,
+			covers: []string{security + "namespace_options.userns_options." + usernsFields}, needs: []string{userNamespaces},
+		},
+		{
+			name: "selinux, run_as_user/group, readonly_rootfs, supplemental_groups(+policy)", test: sandboxes,
+			covers: []string{security + "{selinux_options.{user,role,type,level},run_as_user,run_as_group,readonly_rootfs,supplemental_groups,supplemental_groups_policy}"},
+			needs:  []string{seLinux},
+			note: "A sandbox has a process only where its containers share a PID namespace, and that one is nobody, without capabilities, on a root file system that is " +
+				"read-only and empty, whatever else is asked for.",
+		},
+		{
+			name: "privileged, seccomp, apparmor", test: sandboxes,
+			covers: []string{security + "{privileged,seccomp.{profile_type,localhost_ref},apparmor.{profile_type,localhost_ref},seccomp_profile_path}"},
+			needs:  []string{seccomp, appArmor, appArmorParser},
+			note: "privileged lets the sandbox's containers be so. Profiles that are wrong, or that the host cannot enforce, are refused; the sandbox's own process, where it " +
+				"has one, has berth's default filter and AppArmor profile, whatever is asked for.",
+		},
+	}
+}

@@ -1,0 +1,27 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	"github.com/berthrun/berth/test/harness/crash"
+)
+
+// TestCrashLong is the crash test of test/integration at length: every kind of death
+// many times, and every stage of a job hit twice.
+func TestCrashLong(t *testing.T) {
+	crash.Run(t, crash.Options{
+		Seed: crash.Seed(t),
+		Rounds: map[crash.Kind]int{
+			crash.Daemon: 50, crash.Supervisor: 50, crash.Keeper: 50, crash.DaemonSupervisor: 50, crash.All: 20,
+		},
+		EachStage: 2,
+		Actors:    5,
+	})
+}
+
+// TestUpgradeLong goes to the next version and back ten times.
+func TestUpgradeLong(t *testing.T) {
+	crash.Upgrade(t, crash.Options{Seed: crash.Seed(t), Rounds: map[crash.Kind]int{crash.Supervisor: 10}, Actors: 5})
+}

@@ -1,0 +1,96 @@
+package churn
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/crilog"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const rotationLines = 8000
+
+// rotation: of a log that the kubelet rotates while it is written, each line is there
+// once and in order, over all of its files.
+func rotation(ctx context.Context, p *pod) error {
+	err := p.create(ctx, fmt.Sprintf(`
+restartPolicy: Never
+containers:
+- name: main
+  args:
+  - "i=0; while [ $i -lt %d ]; do i=$((i+1)); echo line $i of a log that is rotated while it is written"
+  - "[ $((i %% 200)) = 0 ] && sleep 0.5; done"
+  - "exit 5"
+`, rotationLines))
+	if err != nil {
+		return err
+	}
+	if _, err := p.awaitEnd(ctx, corev1.PodFailed, map[string]int32{"main": 5}); err != nil {
+		return err
+	}
+	dir := filepath.Join(p.k.Logs(), fmt.Sprintf("%s_%s_%s", namespace, p.name, p.uid), "main")
+	return p.poll(ctx, "the log to be whole", func(context.Context) error { // the last file may be compressed just now
+		return checkRotated(dir)
+	})
+}
+
+func checkRotated(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "0.log.*"))
+	if err != nil {
+		return err
+	}
+	slices.Sort(files) // by the time of the rotation
+	if len(files) < 2 {
+		return fmt.Errorf("it was rotated %d times", len(files))
+	}
+	next := 1
+	for _, file := range append(files, filepath.Join(dir, "0.log")) {
+		lines, err := readLog(file)
+		if err != nil {
+			return err
+		}
+		for _, line := range lines {
+			if want := fmt.Sprintf("line %d of a log that is rotated while it is written", next); line != want {
+				return fmt.Errorf("%s has %q, want %q; files: %q", file, line, want, files)
+			}
+			next++
+		}
+	}
+	if next != rotationLines+1 {
+		return fmt.Errorf("it ends before line %d", next)
+	}
+	return nil
+}
+
+// readLog reads the texts of a CRI log, which may be compressed.
+func readLog(path string) ([]string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var content io.Reader = file
+	if strings.HasSuffix(path, ".gz") {
+		if content, err = gzip.NewReader(file); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	var lines []string
+	for reader := crilog.NewReader(content); ; {
+		entry, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return lines, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		lines = append(lines, string(entry.Text))
+	}
+}

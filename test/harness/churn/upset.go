@@ -1,0 +1,150 @@
+package churn
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+)
+
+// upset is something that is done to the node's own processes while pods run.
+type upset struct {
+	name     string
+	from, to time.Time // to is zero as long as it is under way
+}
+
+// upsetKind is one of them.
+type upsetKind struct {
+	name string
+	do   func(r *run)
+}
+
+// Names of upsets. The kubelet's first start is none, but has the same consequences.
+const (
+	firstStart        = "first start"
+	kubeletKilled     = "kubelet killed"
+	kubeletStopped    = "kubelet stopped"
+	daemonKilled      = "daemon killed"
+	daemonStopped     = "daemon stopped"
+	supervisorKilled  = "supervisor killed"
+	supervisorUpgrade = "supervisor upgraded"
+	keeperKilled      = "keeper killed"
+	bothKilled        = "daemon and supervisor killed"
+)
+
+func upsetKinds() []upsetKind {
+	return []upsetKind{
+		{kubeletKilled, func(r *run) { r.k.Kill(); r.k.Launch() }},
+		{kubeletStopped, func(r *run) { r.k.Stop(); r.k.Launch() }},
+		{daemonKilled, func(r *run) { r.b.KillDaemon(); r.b.StartDaemon() }},
+		{daemonStopped, func(r *run) { r.b.StopDaemon(); r.b.StartDaemon() }},
+		{supervisorKilled, func(r *run) {
+			before := r.b.SupervisorPid()
+			harness.Kill(r.t, before)
+			r.awaitSupervisor(before)
+		}},
+		{supervisorUpgrade, func(r *run) {
+			before := r.b.SupervisorPid()
+			if err := syscall.Kill(r.b.KeeperPid(), syscall.SIGHUP); err != nil {
+				r.t.Fatal(err)
+			}
+			r.awaitSupervisor(before)
+		}},
+		{keeperKilled, func(r *run) {
+			before := r.b.SupervisorPid()
+			harness.Kill(r.t, r.b.KeeperPid())
+			r.awaitSupervisor(before)
+		}},
+		{bothKilled, func(r *run) {
+			before := r.b.SupervisorPid()
+			harness.Kill(r.t, before)
+			r.b.KillDaemon()
+			r.b.StartDaemon()
+			r.awaitSupervisor(before)
+		}},
+	}
+}
+
+// berthAway are the upsets during which nobody answers the kubelet.
+func berthAway() []string { return []string{daemonKilled, daemonStopped, bothKilled} }
+
+// kubeletAway are the upsets in which the kubelet forgets what it has not told yet.
+func kubeletAway() []string { return []string{kubeletKilled, kubeletStopped} }
+
+// upsetSince tells whether one of these upsets was under way since a moment.
+func (r *run) upsetSince(moment time.Time, names []string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.upsets, func(u upset) bool {
+		return slices.Contains(names, u.name) && (u.to.IsZero() || u.to.After(moment))
+	})
+}
+
+// upset upsets one thing after the other, half a minute apart, until the end. A quarter
+// of a minute before it, all has to be left in peace: pods of the last scenarios go.
+func (r *run) upset(rng *rand.Rand, end time.Time) {
+	kinds := upsetKinds()
+	for round := 0; ; round++ {
+		if round%len(kinds) == 0 {
+			rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+		}
+		wait := 15*time.Second + upTo(rng, 20*time.Second)
+		if time.Now().Add(wait+15*time.Second).After(end) || r.hopeless() {
+			return
+		}
+		time.Sleep(wait)
+		r.do(kinds[round%len(kinds)])
+		if r.opts.Evented && slices.Contains(berthAway(), kinds[round%len(kinds)].name) {
+			// A kubelet tries five times without a pause to subscribe to events, then
+			// lists until its next start.
+			time.Sleep(5 * time.Second)
+			r.do(upsetKind{kubeletStopped, func(r *run) { r.k.Stop(); r.k.Launch() }})
+		}
+	}
+}
+
+// do upsets something, and writes down when.
+func (r *run) do(kind upsetKind) {
+	from := time.Now()
+	r.mu.Lock()
+	r.upsets = append(r.upsets, upset{name: kind.name, from: from})
+	r.mu.Unlock()
+	kind.do(r)
+	r.mu.Lock()
+	r.upsets[len(r.upsets)-1].to = time.Now()
+	r.mu.Unlock()
+	fmt.Fprintf(os.Stderr, "%s %s, %v; %d pods played\n", from.Format("15:04:05"), kind.name, time.Since(from).Round(time.Millisecond), r.count())
+}
+
+func (r *run) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	total := 0
+	for _, n := range r.played {
+		total += n
+	}
+	return total
+}
+
+// awaitSupervisor waits for another supervisor than the one before.
+func (r *run) awaitSupervisor(before int) {
+	r.t.Helper()
+	for deadline := time.Now().Add(require.Patience(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		if now := r.b.SupervisorPid(); now != 0 && now != before {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("there is no new supervisor after process %d", before)
+		}
+	}
+}
+
+// upTo draws a time.
+func upTo(rng *rand.Rand, d time.Duration) time.Duration {
+	return time.Duration(rng.Int64N(int64(d)))
+}

@@ -1,0 +1,291 @@
+// Package crash kills berth's processes while pods start, log, exit and run
+// commands, and holds what is there afterwards against what was asked for: every
+// container that should run does, every line is in its log once and in order, every
+// exit code is true, and nothing is left in the end.
+//
+// Actors play kubelets (load.go): they ask, ask again while berth is away, and judge
+// what they get. Rounds (round.go) kill and bring back. Known exits fall while
+// something is dead: a container ends when its trigger file appears, and half of the
+// triggers are held back until the next kill.
+package crash
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Kind is what dies in a round.
+type Kind string
+
+// The kinds.
+const (
+	Daemon           Kind = "daemon"
+	Supervisor       Kind = "supervisor"
+	Keeper           Kind = "keeper"
+	DaemonSupervisor Kind = "daemon+supervisor"
+	All              Kind = "all three"
+)
+
+func (k Kind) daemonDies() bool { return k == Daemon || k == DaemonSupervisor || k == All }
+
+// Options of a crash test.
+type Options struct {
+	// Seed of everything that is drawn; 0 draws one.
+	Seed uint64
+	// Rounds of each kind, in shuffled order.
+	Rounds map[Kind]int
+	// EachStage adds rounds until every stage of a job was hit that often.
+	EachStage int
+	// Actors is how many pods are at work at once.
+	Actors int
+}
+
+// Seed is the one that BERTH_CRASH_SEED names, to draw as an earlier run did, or 0.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	return harness.Seed(t, "BERTH_CRASH_SEED")
+}
+
+// test is one run.
+type test struct {
+	t    testing.TB
+	b    *harness.Berth
+	opts Options
+	rng  *rand.Rand
+
+	runtime runtimeapi.RuntimeServiceClient
+	// triggers is the directory that all containers see as /triggers.
+	triggers string
+	stages   *stageTable
+	exits    exitCounts
+	done     doneCounts
+
+	stop     chan struct{} // closed when no new pod is to be made
+	actors   sync.WaitGroup
+	failures chan struct{} // closed at the first failure
+	failOnce sync.Once
+
+	mu      sync.Mutex
+	history []string
+	// windows in which all three were dead.
+	windows []window
+	// upsets counts the begin and the end of each time in which something is dead.
+	upsets int
+	alive  map[string]*container // those that must run
+	parked []*container
+}
+
+// window is a time in which something was dead.
+type window struct{ from, to time.Time }
+
+// Run runs the whole test against a berth of its own.
+func Run(t *testing.T, opts Options) {
+	t.Helper()
+	if opts.Seed == 0 {
+		opts.Seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", opts.Seed)
+	require.Binary(t, "chattr")
+	c := newTest(t, harness.Start(t, harness.Options{}), opts)
+	ground := c.groundState()
+	c.begin()
+	kinds := c.shuffled()
+	for i, kind := range kinds {
+		if c.failed() {
+			break
+		}
+		c.round(i, kind, "")
+	}
+	aimed := c.aim(len(kinds))
+	c.finish(ground)
+	if alien := c.stages.unknown(); len(alien) > 0 {
+		c.errorf("stages that this test does not know: %q", alien)
+	}
+	t.Logf("%d rounds at drawn moments, %d aimed at stages; known exits: %d while something was dead, %d while all lived; %s\n%s",
+		len(kinds), aimed, c.exits.dead.Load(), c.exits.alive.Load(), &c.done, c.stages)
+}
+
+// aim kills the daemon at stages that were hit too seldom at drawn moments, and tells
+// how often.
+func (c *test) aim(number int) (rounds int) {
+	for missing := c.stages.missing(c.opts.EachStage); missing != "" && !c.failed(); missing = c.stages.missing(c.opts.EachStage) {
+		if rounds == 20*len(allStages()) {
+			c.errorf("stage %q was hit less than %d times, also after %d more rounds", missing, c.opts.EachStage, rounds)
+		}
+		c.round(number+rounds, Daemon, missing)
+		rounds++
+	}
+	return rounds
+}
+
+func newTest(t testing.TB, b *harness.Berth, opts Options) *test {
+	c := &test{
+		t: t, b: b, opts: opts, rng: rand.New(rand.NewPCG(opts.Seed, 1)),
+		triggers: filepath.Join(b.Dir, "triggers"), stages: newStageTable(filepath.Join(b.Dir, "berth.log")),
+		stop: make(chan struct{}), failures: make(chan struct{}), alive: map[string]*container{},
+	}
+	if err := os.Mkdir(c.triggers, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("unix://"+b.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: 50 * time.Millisecond}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	c.runtime = runtimeapi.NewRuntimeServiceClient(conn)
+	return c
+}
+
+// shuffled are the kinds of all rounds in a drawn order.
+func (c *test) shuffled() []Kind {
+	var kinds []Kind
+	for _, kind := range []Kind{Daemon, Supervisor, Keeper, DaemonSupervisor, All} {
+		for range c.opts.Rounds[kind] {
+			kinds = append(kinds, kind)
+		}
+	}
+	c.rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	return kinds
+}
+
+// finish lets everything end and looks at what is left.
+func (c *test) finish(before ground) {
+	close(c.stop)
+	ended := make(chan struct{})
+	go func() { c.actors.Wait(); close(ended) }()
+	for waiting := true; waiting; {
+		c.fireParked(0)
+		select {
+		case <-ended:
+			waiting = false
+		case <-time.After(100 * time.Millisecond): // pods may still be parked
+		}
+	}
+	if !c.failed() {
+		c.compareGround(before)
+	}
+}
+
+// note adds a line to what is printed when a round fails.
+func (c *test) note(format string, args ...any) {
+	line := time.Now().UTC().Format("15:04:05.000000 ") + fmt.Sprintf(format, args...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const most = 60
+	c.history = append(c.history[max(0, len(c.history)-most):], line)
+}
+
+// errorf fails the test, prints what the last rounds did, and ends the rounds.
+func (c *test) errorf(format string, args ...any) {
+	c.t.Helper()
+	c.t.Errorf("%s "+format, append([]any{time.Now().UTC().Format("15:04:05.000000")}, args...)...)
+	c.failOnce.Do(func() {
+		c.mu.Lock()
+		history := strings.Join(c.history, "\n")
+		c.mu.Unlock()
+		c.t.Logf("what the last rounds did:\n%s", history)
+		c.keepLogs()
+		close(c.failures)
+	})
+}
+
+// keepLogs copies the logs of berth's processes to where `go test -artifacts` keeps
+// them.
+func (c *test) keepLogs() {
+	for _, log := range []string{c.stages.path, filepath.Join(c.b.State, "supervisor.log")} {
+		data, err := os.ReadFile(log)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(c.t.ArtifactDir(), filepath.Base(log)), data, 0o600)
+		}
+		if err != nil {
+			c.t.Logf("cannot keep a log: %v", err)
+		}
+	}
+}
+
+func (c *test) failed() bool {
+	select {
+	case <-c.failures:
+		return true
+	default:
+		return false
+	}
+}
+
+// ended tells whether no new pods are wanted.
+func (c *test) ended() bool {
+	select {
+	case <-c.stop:
+		return true
+	case <-c.failures:
+		return true
+	default:
+		return false
+	}
+}
+
+// sleep waits, or until the test ends.
+func (c *test) sleep(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-c.stop:
+	case <-c.failures:
+	}
+}
+
+// lostAll tells whether all three were dead at some time since from.
+func (c *test) lostAll(from time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.windows {
+		if w.to.IsZero() || w.to.After(from) {
+			return true
+		}
+	}
+	return false
+}
+
+// upsetSince tells whether something has been dead since mark returned the number.
+func (c *test) upsetSince(mark int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.upsets != mark || c.upsets%2 == 1
+}
+
+func (c *test) mark() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.upsets
+}
+
+// patience is how long a request is repeated while berth is away.
+func patience() time.Duration { return require.Patience(60 * time.Second) }
+
+// patient repeats a call while berth is away or asks for patience.
+func (c *test) patient(call func(ctx context.Context) error) error {
+	deadline := time.Now().Add(patience())
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), patience()/2)
+		err := call(ctx)
+		cancel()
+		if !away(err) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond) // a kubelet takes its time, too
+	}
+}

@@ -1,0 +1,22 @@
+package harness
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+// Seed is the one that an environment variable names, to draw as an earlier run did,
+// or 0.
+func Seed(t testing.TB, variable string) uint64 {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return 0
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return seed
+}

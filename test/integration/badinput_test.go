@@ -1,0 +1,109 @@
+//go:build integration
+
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/test/harness"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// attempt is a request that must be refused: with which code, and the words that
+// the message must have.
+type attempt struct {
+	name  string
+	do    func() error
+	code  codes.Code
+	words []string
+}
+
+// trial is a berth on which bad requests are tried, with one good pod on it.
+type trial struct {
+	*harness.Berth
+	pod    harness.Pod
+	ground harness.Ground
+}
+
+func newTrial(t *testing.T, opts harness.Options) *trial {
+	t.Helper()
+	b := harness.Start(t, opts)
+	x := &trial{Berth: b}
+	// What is made once and kept, is made by the first pod.
+	b.RemovePod(b.RunPod("warm", "exit 0").Sandbox)
+	x.pod = b.RunPod("good", "sleep 100000")
+	x.ground = b.StillGround()
+	return x
+}
+
+// try makes each attempt and looks that it left nothing.
+func (x *trial) try(t *testing.T, attempts []attempt) {
+	t.Helper()
+	for _, a := range attempts {
+		t.Run(a.name, func(t *testing.T) {
+			checkRefusal(t, a.do(), a.code, a.words)
+			x.nothingLeft(t)
+		})
+	}
+}
+
+// nothingLeft compares what the berth holds with what it held before.
+func (x *trial) nothingLeft(t *testing.T) {
+	t.Helper()
+	if left := x.AwaitGround(x.ground, 10*time.Second); left != "" {
+		t.Errorf("left behind:\n%s", left)
+		x.ground = x.StillGround() // the next attempt is not to blame
+	}
+}
+
+func checkRefusal(t *testing.T, err error, code codes.Code, words []string) {
+	t.Helper()
+	s := status.Convert(err)
+	if s.Code() != code {
+		t.Errorf("code %s, want %s: %s", s.Code(), code, s.Message())
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(s.Message(), word) {
+			t.Errorf("the message does not say %q: %s", word, s.Message())
+		}
+	}
+	const longest = 4096
+	if len(s.Message()) > longest {
+		t.Errorf("the message has %d bytes: %.200s ...", len(s.Message()), s.Message())
+	}
+}
+
+// badSandbox changes a good sandbox's configuration and runs it.
+func (x *trial) badSandbox(name string, code codes.Code, change func(*runtimeapi.PodSandboxConfig), words ...string) attempt {
+	return attempt{name, func() error {
+		config := x.Sandbox("bad")
+		change(config)
+		_, err := x.Runtime.RunPodSandbox(x.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: config})
+		return err
+	}, code, words}
+}
+
+// badContainer changes a good container's configuration, creates it in the good
+// pod, and starts it if it can be created; then it is removed.
+func (x *trial) badContainer(name string, code codes.Code, change func(*runtimeapi.ContainerConfig), words ...string) attempt {
+	return attempt{name, func() error {
+		config := x.Container("bad", "exit 0")
+		change(config)
+		made, err := x.Runtime.CreateContainer(x.Ctx(), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: x.pod.Sandbox, Config: config, SandboxConfig: x.pod.Config,
+		})
+		if err != nil {
+			return err
+		}
+		_, err = x.Runtime.StartContainer(x.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId})
+		if _, removeErr := x.Runtime.RemoveContainer(x.Ctx(), &runtimeapi.RemoveContainerRequest{ContainerId: made.ContainerId}); removeErr != nil {
+			return removeErr
+		}
+		return err
+	}, code, words}
+}

@@ -1,0 +1,62 @@
+//go:build integration
+
+package integration
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+	"github.com/berthrun/berth/test/harness/crash"
+)
+
+// TestCrash is the short run of the crash test; test/e2e has the long one.
+// BERTH_CRASH_SEED repeats the draws of an earlier run, BERTH_CRASH_ROUNDS sets the
+// rounds of each kind, BERTH_CRASH_ACTORS how many pods are at work at once.
+func TestCrash(t *testing.T) {
+	rounds := number(t, "BERTH_CRASH_ROUNDS", 6)
+	crash.Run(t, crash.Options{
+		Seed: crash.Seed(t),
+		Rounds: map[crash.Kind]int{
+			crash.Daemon: rounds, crash.Supervisor: rounds, crash.Keeper: rounds, crash.DaemonSupervisor: rounds, crash.All: rounds,
+		},
+		Actors: number(t, "BERTH_CRASH_ACTORS", 5),
+	})
+}
+
+// TestUpgradeUnderLoad goes to the next version and back.
+func TestUpgradeUnderLoad(t *testing.T) {
+	require.Binary(t, "go")
+	crash.Upgrade(t, crash.Options{
+		Seed:   crash.Seed(t),
+		Rounds: map[crash.Kind]int{crash.Supervisor: number(t, "BERTH_CRASH_ROUNDS", 1)},
+		Actors: 4,
+	})
+}
+
+// When keeper and supervisor die together, the daemon brings them back.
+func TestDaemonStartsAKeeperAnew(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	pod := b.RunPod("alone", "while :; do echo line; sleep 0.1; done")
+	b.Await("the first line", func() bool { lines, _ := harness.LogLines(pod.LogFile); return len(lines) > 0 })
+	harness.Kill(t, b.KeeperPid(), b.SupervisorPid())
+	if got := b.ExecOut(pod.Container, "echo here"); got != "here" {
+		t.Errorf("exec answered %q", got)
+	}
+	before, _ := harness.LogLines(pod.LogFile)
+	b.Await("more lines", func() bool { lines, _ := harness.LogLines(pod.LogFile); return len(lines) > len(before) })
+}
+
+func number(t *testing.T, name string, fallback int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}

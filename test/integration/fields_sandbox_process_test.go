@@ -1,0 +1,143 @@
+//go:build integration
+
+package integration
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// refused asks for a sandbox that cannot be had.
+func (f *fields) refused(t *testing.T, code codes.Code, change func(*runtimeapi.PodSandboxConfig), words ...string) {
+	t.Helper()
+	config := f.Sandbox("refused")
+	change(config)
+	_, err := f.Runtime.RunPodSandbox(f.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	checkRefusal(t, err, code, words)
+}
+
+// sharing makes a sandbox whose containers share a PID namespace, so that it has a
+// process, and returns that one's directory in /proc.
+func (f *fields) sharing(t *testing.T, change func(*runtimeapi.LinuxSandboxSecurityContext)) (proc string) {
+	t.Helper()
+	f.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		change(c.Linux.SecurityContext)
+	})
+	answer, err := f.Runtime.PodSandboxStatus(f.Ctx(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: f.sandbox, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct{ Pid int }
+	if err := json.Unmarshal([]byte(answer.Info["info"]), &info); err != nil || info.Pid == 0 {
+		t.Fatalf("verbose status %v, %v", answer.Info, err)
+	}
+	return filepath.Join("/proc", strconv.Itoa(info.Pid))
+}
+
+// statusLines are what a process's status says, by the line's name.
+func statusLines(t *testing.T, proc string) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(proc, "status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(line, ":")
+		lines[name] = strings.Join(strings.Fields(value), " ")
+	}
+	return lines
+}
+
+// testSandboxProcess: the sandbox's own process has less than anybody can ask for, and
+// what would be wrong of a user or a label is refused all the same.
+func (f *fields) testSandboxProcess(t *testing.T) {
+	proc := f.sharing(t, func(s *runtimeapi.LinuxSandboxSecurityContext) {
+		s.RunAsUser, s.RunAsGroup, s.SupplementalGroups = user(0), user(0), []int64{0, 5000}
+		s.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy_Strict
+		s.ReadonlyRootfs = false
+	})
+	status := statusLines(t, proc)
+	for name, value := range map[string]string{
+		"Uid": "65534 65534 65534 65534", "Gid": "65534 65534 65534 65534", "Groups": "", "NoNewPrivs": "1",
+		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000",
+	} {
+		want(t, name, status[name], value)
+	}
+	mounts, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := ""
+	for line := range strings.Lines(string(mounts)) {
+		if words := strings.Fields(line); words[4] == "/" {
+			root, _, _ = strings.Cut(words[5], ",")
+		}
+	}
+	want(t, "the root's mount", root, "ro")
+	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.RunAsGroup = user(1) }, "run_as_group")
+	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.RunAsUser = user(-1) }, "run_as_user")
+	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.SupplementalGroups = []int64{1 << 40} }, "supplemental_groups[0]")
+	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.SupplementalGroupsPolicy = 9 }, "supplemental_groups_policy")
+	label := &runtimeapi.SELinuxOption{Level: "s0:c3,c4"}
+	if !hasSELinux() {
+		f.refused(t, codes.Unimplemented, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.SelinuxOptions = label },
+			"selinux_options", "SELinux is not enabled")
+		return
+	}
+	proc = f.sharing(t, func(s *runtimeapi.LinuxSandboxSecurityContext) { s.SelinuxOptions = label })
+	data, err := os.ReadFile(filepath.Join(proc, "attr", "current"))
+	if err != nil || !strings.HasSuffix(strings.TrimRight(string(data), "\x00\n"), label.Level) {
+		t.Errorf("the label is %q, %v", data, err)
+	}
+}
+
+// testSandboxProfiles: privileged is what lets containers be it; the sandbox's own
+// process has the default filter, whatever is asked; what cannot be enforced here is
+// refused.
+func (f *fields) testSandboxProfiles(t *testing.T) {
+	for _, change := range []func(*runtimeapi.LinuxSandboxSecurityContext){
+		func(*runtimeapi.LinuxSandboxSecurityContext) {},
+		func(s *runtimeapi.LinuxSandboxSecurityContext) {
+			s.Privileged = true
+			s.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+			s.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+		},
+		func(s *runtimeapi.LinuxSandboxSecurityContext) {
+			s.Seccomp, s.SeccompProfilePath = nil, "runtime/default" //nolint:staticcheck // deprecated, still sent
+		},
+	} {
+		const filtered = "2"
+		want(t, "Seccomp", statusLines(t, f.sharing(t, change))["Seccomp"], filtered)
+		// The init does its work behind the filter: it reaps what a container leaves.
+		f.says(t, "(sh -c 'sleep 0.1 & exit 0') & wait; until ! ps -o stat | grep -q Z; do sleep 0.05; done", func(c containerConfig) {
+			containerSecurity(c).NamespaceOptions = f.config.Linux.SecurityContext.NamespaceOptions
+		})
+	}
+	f.pod(nil)
+	config := f.Container("privileged", "exit 0")
+	containerSecurity(config).Privileged = true
+	_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+	checkRefusal(t, err, codes.InvalidArgument, []string{"privileged"})
+	// Ours are those that there are.
+	want(t, "capabilities", f.says(t, "grep CapEff /proc/self/status", f.privilegedPod()), "CapEff:\t"+statusLines(t, "/proc/self")["CapBnd"])
+
+	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "relative"}
+	}, "seccomp.localhost_ref", "relative")
+	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.Seccomp, c.Linux.SecurityContext.SeccompProfilePath = nil, "no/such" //nolint:staticcheck // deprecated, still sent
+	}, "seccomp_profile_path", "no/such")
+	// Without AppArmor it is no profile of this host, with it none that is loaded.
+	f.refused(t, apparmorCode(), func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "no-such-profile"}
+	}, "apparmor")
+}

@@ -1,0 +1,229 @@
+//go:build integration
+
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/test/harness"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The bits of two capabilities in /proc/PID/status.
+const (
+	capKill     = 1 << 5
+	capNetAdmin = 1 << 12
+)
+
+// TestFieldsOfSecurityContext: each field of a container's security context, by what
+// the container finds itself to be, and by what its status says.
+func TestFieldsOfSecurityContext(t *testing.T) {
+	f := newFields(t, harness.Options{}, nil)
+	f.try(t, "sc.capabilities add/drop", func(t *testing.T) {
+		caps := f.says(t, "grep CapEff /proc/self/status", func(c containerConfig) {
+			containerSecurity(c).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"net_admin"}, DropCapabilities: []string{"ALL"}}
+		})
+		want(t, "effective", caps, fmt.Sprintf("CapEff:\t%016x", capNetAdmin))
+	})
+	f.try(t, "sc.add_ambient_capabilities", func(t *testing.T) {
+		caps := f.says(t, "grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status | cut -f2", func(c containerConfig) {
+			containerSecurity(c).RunAsUser = user(1000)
+			containerSecurity(c).NoNewPrivs = true
+			containerSecurity(c).Capabilities = &runtimeapi.Capability{
+				AddAmbientCapabilities: []string{"KILL", "NET_ADMIN"}, DropCapabilities: []string{"ALL", "KILL"},
+			}
+		})
+		bits := fmt.Sprintf("%016x", capNetAdmin)
+		want(t, "inheritable, permitted, effective, ambient of uid 1000", caps, strings.Join([]string{bits, bits, bits, bits}, " "))
+	})
+	f.try(t, "run_as_user/group/username, supplemental_groups + policy Merge/Strict", func(t *testing.T) { f.testUsers(t) })
+	f.try(t, "readonly_rootfs, no_new_privs", func(t *testing.T) {
+		const look = "grep NoNewPrivs /proc/self/status; echo x 2>/dev/null >/file && echo written || echo refused"
+		want(t, "both", f.says(t, look, func(c containerConfig) {
+			containerSecurity(c).NoNewPrivs, containerSecurity(c).ReadonlyRootfs = true, true
+		}), "NoNewPrivs:\t1 refused")
+		want(t, "neither", f.says(t, look, nil), "NoNewPrivs:\t0 written")
+	})
+	f.try(t, "masked_paths / readonly_paths (procMount)", func(t *testing.T) {
+		got := f.says(t, "wc -c </proc/version; echo 1 2>/dev/null >/proc/sys/vm/swappiness && echo written || echo refused", func(c containerConfig) {
+			containerSecurity(c).MaskedPaths, containerSecurity(c).ReadonlyPaths = []string{"/proc/version"}, []string{"/proc/sys"}
+		})
+		want(t, "masked and read-only", got, "0 refused")
+	})
+	f.try(t, "sc.namespace pid CONTAINER/POD/NODE/TARGET", func(t *testing.T) { f.testPIDNamespaces(t) })
+	f.try(t, "stop_signal (CRI enum)", func(t *testing.T) {
+		id := f.running(func(c containerConfig) {
+			c.StopSignal = runtimeapi.Signal_SIGNAL_SIGUSR1
+			c.Command[2] = "trap 'exit 9' USR1; touch /tmp/up; while :; do sleep 0.1; done"
+		})
+		want(t, "status", f.Status(id).StopSignal.String(), "SIGNAL_SIGUSR1")
+		f.Await("the trap", func() bool { return f.ExecOut(id, "ls /tmp/up 2>/dev/null || echo none") == "/tmp/up" })
+		if _, err := f.Runtime.StopContainer(f.Ctx(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 20}); err != nil {
+			t.Fatal(err)
+		}
+		if code := f.Status(id).ExitCode; code != 9 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+	f.try(t, "seccomp RuntimeDefault/Unconfined/Localhost", func(t *testing.T) { f.testSeccomp(t) })
+	f.try(t, "apparmor", func(t *testing.T) { f.testAppArmor(t) })
+	f.try(t, "legacy seccomp and AppArmor annotations", func(t *testing.T) {
+		const key = "container.apparmor.security.beta.kubernetes.io/old"
+		f.running(func(c containerConfig) { c.Annotations = map[string]string{key: "localhost/none"} })
+		if log := f.LogTail(); !strings.Contains(log, key) {
+			t.Errorf("no warning names it: %s", log)
+		}
+	})
+}
+
+func (f *fields) testUsers(t *testing.T) {
+	const id = "id -u; id -g; id -G"
+	for name, c := range map[string]struct {
+		change func(*runtimeapi.LinuxContainerSecurityContext)
+		says   string
+		groups []int64
+	}{
+		"nothing": {func(*runtimeapi.LinuxContainerSecurityContext) {}, "0 0 0", []int64{0}},
+		"name":    {func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUsername = "web" }, "1000 1001 1001 1002", []int64{1001, 1002}},
+		"user and group": {func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.RunAsGroup = user(1000), user(3000)
+		}, "1000 3000 3000 1002", []int64{3000, 1002}},
+		"merged": {func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.SupplementalGroups = user(1000), []int64{5000}
+		}, "1000 1001 1001 1002 5000", []int64{1001, 1002, 5000}},
+		"strict": {func(s *runtimeapi.LinuxContainerSecurityContext) {
+			s.RunAsUser, s.SupplementalGroups = user(1000), []int64{5000}
+			s.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy_Strict
+		}, "1000 1001 1001 5000", []int64{1001, 5000}},
+	} {
+		container := f.running(func(config containerConfig) { c.change(containerSecurity(config)) })
+		want(t, name, strings.ReplaceAll(f.ExecOut(container, id), "\n", " "), c.says)
+		told := f.Status(container).GetUser().GetLinux()
+		if fmt.Sprint(told.GetUid(), told.GetGid()) != strings.Join(strings.Fields(c.says)[:2], " ") || !slices.Equal(told.GetSupplementalGroups(), c.groups) {
+			t.Errorf("%s: the status says %v", name, told)
+		}
+	}
+	answer, err := f.Runtime.Status(f.Ctx(), &runtimeapi.StatusRequest{})
+	if err != nil || !answer.Features.GetSupplementalGroupsPolicy() {
+		t.Errorf("the policy is not told as a feature: %v, %v", answer.GetFeatures(), err)
+	}
+}
+
+func (f *fields) testPIDNamespaces(t *testing.T) {
+	mode := func(mode runtimeapi.NamespaceMode, target string) func(containerConfig) {
+		return func(c containerConfig) {
+			containerSecurity(c).NamespaceOptions = &runtimeapi.NamespaceOption{Pid: mode, TargetId: target}
+		}
+	}
+	own := f.running(mode(runtimeapi.NamespaceMode_CONTAINER, ""))
+	want(t, "CONTAINER", f.ExecOut(own, "cat /proc/1/comm"), "sleep")
+	want(t, "TARGET", f.says(t, "tr '\\0' ' ' </proc/1/cmdline; echo", mode(runtimeapi.NamespaceMode_TARGET, own)), "sleep 100000 ")
+	refused := func(name string, code codes.Code, target string, words ...string) {
+		t.Helper()
+		config := f.Container("target", "exit 0")
+		mode(runtimeapi.NamespaceMode_TARGET, target)(config)
+		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+		checkRefusal(t, err, code, append(words, "target_id"))
+	}
+	waiting := f.create("exit 0", mode(runtimeapi.NamespaceMode_CONTAINER, ""))
+	refused("not running", codes.FailedPrecondition, waiting, "does not run")
+	refused("none", codes.InvalidArgument, "", "is missing")
+	home, homeConfig := f.sandbox, f.config
+	f.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	})
+	refused("another pod's", codes.InvalidArgument, own, "another sandbox")
+	// What all containers of a pod share is not theirs to choose.
+	for word, change := range map[string]func(*runtimeapi.NamespaceOption){
+		"namespace_options.network": func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE },
+		"namespace_options.ipc":     func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE },
+		"userns_options": func(o *runtimeapi.NamespaceOption) {
+			o.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: idRange(usersRoot), Gids: idRange(usersRoot)}
+		},
+	} {
+		config := f.Container("apart", "exit 0")
+		change(containerSecurity(config).NamespaceOptions)
+		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+		checkRefusal(t, err, codes.InvalidArgument, []string{word})
+	}
+	first := f.running(mode(runtimeapi.NamespaceMode_POD, ""))
+	if seen := f.says(t, "ps -o args", mode(runtimeapi.NamespaceMode_POD, "")); !strings.Contains(seen, "sleep 100000") || !strings.Contains(seen, "pod-init") {
+		t.Errorf("POD sees %q of %s", seen, first)
+	}
+	f.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
+	})
+	host, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "NODE", f.says(t, "readlink /proc/self/ns/pid", mode(runtimeapi.NamespaceMode_NODE, "")), host)
+	f.sandbox, f.config = home, homeConfig
+}
+
+func (f *fields) testSeccomp(t *testing.T) {
+	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) func(containerConfig) {
+		return func(c containerConfig) {
+			containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}
+		}
+	}
+	old := func(path string) func(containerConfig) {
+		return func(c containerConfig) {
+			containerSecurity(c).Seccomp, containerSecurity(c).SeccompProfilePath = nil, path //nolint:staticcheck // deprecated, still sent
+		}
+	}
+	const seccomp = "grep Seccomp: /proc/self/status"
+	want(t, "RuntimeDefault", f.says(t, seccomp, profile(runtimeapi.SecurityProfile_RuntimeDefault, "")), "Seccomp:\t2")
+	want(t, "Unconfined", f.says(t, seccomp, profile(runtimeapi.SecurityProfile_Unconfined, "")), "Seccomp:\t0")
+	want(t, "the old field's runtime/default", f.says(t, seccomp, old("runtime/default")), "Seccomp:\t2")
+	want(t, "neither field", f.says(t, seccomp, old("")), "Seccomp:\t0")
+	file := filepath.Join(f.Dir, "no-chmod.json")
+	if err := os.WriteFile(file, []byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["chmod","fchmod","fchmodat","fchmodat2"],"action":"SCMP_ACT_ERRNO"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const chmod = "chmod 700 /tmp 2>/dev/null && echo done || echo refused"
+	want(t, "Localhost", f.says(t, chmod, profile(runtimeapi.SecurityProfile_Localhost, file)), "refused")
+	want(t, "the old field's localhost", f.says(t, chmod, old("localhost/"+file)), "refused")
+}
+
+// testAppArmor: a profile is enforced where the kernel has AppArmor, and refused by
+// name where it has not; unconfined is always to be had.
+func (f *fields) testAppArmor(t *testing.T) {
+	f.running(func(c containerConfig) {
+		containerSecurity(c).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	})
+	byDefault := func(c containerConfig) {
+		containerSecurity(c).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	}
+	byOldField := func(c containerConfig) {
+		containerSecurity(c).ApparmorProfile = "runtime/default" //nolint:staticcheck // deprecated, still sent
+	}
+	refused := func(words ...string) {
+		for _, change := range []func(containerConfig){byDefault, byOldField} {
+			config := f.Container("apparmor", "exit 0")
+			change(config)
+			_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+			checkRefusal(t, err, codes.Unimplemented, append(words, "apparmor"))
+		}
+	}
+	_, noParser := exec.LookPath("apparmor_parser")
+	switch {
+	case apparmorCode() == codes.Unimplemented:
+		refused("not supported on this host")
+	case noParser != nil:
+		refused("cannot be loaded", "apparmor_parser")
+	default:
+		for _, change := range []func(containerConfig){byDefault, byOldField} {
+			if got := f.says(t, "cat /proc/self/attr/current", change); !strings.HasPrefix(got, "berth-") || !strings.HasSuffix(got, "(enforce)") {
+				t.Errorf("runs under %q", got)
+			}
+		}
+	}
+}

@@ -1,0 +1,76 @@
+//go:build integration
+
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/test/systemd"
+)
+
+// packagedContainerd is a node of the distribution's containerd, with a network of its
+// own. The demo image serves as the sandbox's.
+const packagedContainerd = `
+apiVersion: berth.run/v1alpha1
+kind: Node
+runtime:
+  name: containerd
+  sandboxImage: berth.run/hello:demo
+  config:
+    additions:
+      plugins."io.containerd.grpc.v1.cri".restrict_oom_score_adj: true
+network: {mode: kubenet, podCIDRs: [10.88.7.0/24]}
+kernel: {defaultSysctls: false}
+images:
+- {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
+`
+
+const packagedDocker = `
+apiVersion: berth.run/v1alpha1
+kind: Node
+runtime: {name: docker}
+kernel: {defaultSysctls: false}
+images:
+- {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
+`
+
+func TestNodeOfPackagedContainerd(t *testing.T) {
+	m := systemd.BootNode(t, nil)
+	m.Write(systemd.NodeFile, "")
+	m.Write("/etc/hello-pod.yaml", strings.Replace(helloPod, ":8080", ":8081", 1)) // the sandbox's has 8080
+	before := m.Tree(systemd.Volatile()...)
+	const endpoint = "unix:///run/containerd/containerd.sock"
+
+	m.Applied(packagedContainerd)
+	if out, err := m.Try("/opt/berth", "node", "doctor"); strings.Contains(out, "problem") {
+		t.Errorf("doctor finds problems: %v\n%s", err, out)
+	}
+	m.Run("/opt/berth", "pod", "run", "-d", "-f", "/etc/hello-pod.yaml", "--endpoint", endpoint)
+	m.PodAnswers(endpoint, 8081)
+
+	m.Describe(strings.Replace(packagedContainerd, "name: containerd", "name: containerd\n  logLevel: debug", 1))
+	out := m.Run("/opt/berth", "node", "apply", "--yes")
+	if !strings.Contains(out, "done  restart containerd.service") || strings.Contains(out, "no sandbox was tried") {
+		t.Errorf("want a restart, and a test sandbox after it:\n%s", out)
+	}
+	m.PodAnswers(endpoint, 8081)
+
+	m.Write(systemd.NodeFile, "")
+	if out, err := m.Try("/opt/berth", "node", "reset", "--yes"); err == nil {
+		t.Errorf("reset removes a runtime with pods without consent:\n%s", out)
+	}
+	m.WasReset(before, "--allow-disruption")
+}
+
+func TestNodeOfPackagedDocker(t *testing.T) {
+	m := systemd.BootNode(t, nil)
+	m.Write(systemd.NodeFile, "")
+	before := m.Tree(systemd.Volatile()...)
+	m.Applied(packagedDocker)
+	if got := strings.TrimSpace(m.Run("docker", "run", "--rm", "-h", "box", "berth.run/hello:demo", "hostname")); got != "box" {
+		t.Errorf("a container says that its host is %q, want box", got)
+	}
+	m.Write(systemd.NodeFile, "")
+	m.WasReset(before)
+}

@@ -1,0 +1,141 @@
+//go:build integration
+
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/test/systemd"
+)
+
+// berthFile is a node of berth, with its own network, that may change no setting of
+// this host.
+const berthFile = `
+apiVersion: berth.run/v1alpha1
+kind: Node
+runtime: {name: berth}
+network: {mode: builtin}
+kernel: {defaultSysctls: false}
+packages: {install: [conntrack]}
+images:
+- {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
+`
+
+// helloPod runs until it is stopped.
+const helloPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: hello}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: web, image: "berth.run/hello:demo", command: [serve, --listen, ":8080"]}
+`
+
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	return -1
+}
+
+// TestNodeOfBerth follows one machine through what its owner does to it.
+func TestNodeOfBerth(t *testing.T) {
+	m := systemd.BootNode(t, nil)
+	m.Describe(berthFile)
+	m.Write("/etc/hello-pod.yaml", helloPod)
+	before := m.Tree(systemd.Volatile()...)
+	berth := func(args ...string) string { t.Helper(); return m.Run(append([]string{"/opt/berth"}, args...)...) }
+
+	berth("node", "apply", "--yes")
+	berth("pod", "run", "-d", "-f", "/etc/hello-pod.yaml")
+	pod := func() string { t.Helper(); return berth("pod", "exec", "hello", "--", "hostname") }
+	if got := strings.TrimSpace(pod()); got != "hello" {
+		t.Errorf("the pod says that its host is %q, not hello", got)
+	}
+	if out := berth("node", "apply", "--yes"); !strings.Contains(out, "Nothing to change.") {
+		t.Errorf("a second apply changes something:\n%s", out)
+	}
+	berth("node", "diff")
+
+	t.Run("drift", func(t *testing.T) {
+		m.Run("systemctl", "stop", "berth.service")
+		m.Run("rm", "/etc/berth/berth.toml")
+		m.Run("chmod", "600", "/usr/local/bin/berth")
+		out, err := m.Try("/opt/berth", "node", "diff")
+		if exitCode(err) != 2 {
+			t.Errorf("diff ends with %v, want exit code 2", err)
+		}
+		for _, want := range []string{"unit berth.service does not run", "file /etc/berth/berth.toml is not there", "mode: 0600 → 0755"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("diff does not say %q:\n%s", want, out)
+			}
+		}
+		berth("node", "apply", "--yes")
+		berth("node", "diff")
+		pod()
+	})
+
+	t.Run("a change restarts once and pods go on", func(t *testing.T) {
+		m.Describe(strings.Replace(berthFile, "{name: berth}", "{name: berth, logLevel: debug}", 1))
+		out := berth("node", "apply", "--yes")
+		if n := strings.Count(out, "done  restart berth.service"); n != 1 {
+			t.Errorf("berth.service was restarted %d times, want once:\n%s", n, out)
+		}
+		pod()
+	})
+
+	t.Run("what fails is undone", func(t *testing.T) {
+		good := m.Run("sha256sum", "/etc/berth/berth.toml")
+		m.Describe(berthFile + `
+units:
+- {name: bad.service, content: "[Service]\nType=oneshot\nExecStart=/bin/false\n", running: true, enabled: true}
+`)
+		out, err := m.Try("/opt/berth", "node", "apply", "--yes")
+		if err == nil || !strings.Contains(out, "journalctl -u bad.service") || !strings.Contains(out, "rolled back") {
+			t.Errorf("apply says %v; want an error that tells the log of bad.service, and that all was undone:\n%s", err, out)
+		}
+		if now := m.Run("sha256sum", "/etc/berth/berth.toml"); now != good {
+			t.Error("the configuration is not what it was before the apply that failed")
+		}
+		pod()
+	})
+
+	t.Run("killed", func(t *testing.T) {
+		m.Describe(berthFile)
+		for after := 1; after <= 4; after++ {
+			m.Run("rm", "-f", "/etc/crictl.yaml", "/usr/local/bin/berth-supervisor", "/etc/berth/berth.toml")
+			killAfter(t, m, time.Duration(after)*100*time.Millisecond)
+			berth("node", "apply", "--yes", "--wait")
+			berth("node", "diff")
+		}
+		pod()
+	})
+
+	berth("node", "rollback", "1", "--yes")
+	if _, err := m.Try("/opt/berth", "node", "reset", "--yes"); err == nil {
+		t.Error("reset stops a pod without consent")
+	}
+	out := berth("node", "reset", "--yes", "--allow-disruption")
+	m.Run("rm", "-rf", "/var/lib/berth-pods")
+	if diff := cmp.Diff(before, m.Tree(systemd.Volatile()...)); diff != "" {
+		t.Errorf("reset leaves the machine different (-before +after):\n%s\n%s", diff, out)
+	}
+}
+
+// killAfter starts an apply and kills it.
+func killAfter(t *testing.T, m *systemd.Machine, pause time.Duration) {
+	t.Helper()
+	limit := fmt.Sprintf("%.3f", pause.Seconds())
+	if out, err := m.Try("timeout", "-s", "KILL", limit, "/opt/berth", "node", "apply", "--yes"); err == nil {
+		t.Logf("apply was faster than its death after %s:\n%s", pause, out)
+	}
+}

@@ -1,0 +1,343 @@
+//go:build integration
+
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+)
+
+// command is `berth ARGS...` in the instance's host namespace, where streaming and
+// probes are at home, with volumes and logs in the instance's directory.
+func command(b *harness.Berth, args ...string) *exec.Cmd {
+	if args[0] == "pod" {
+		args = append([]string{"pod", "--volume-dir=" + filepath.Join(b.Dir, "vols"), "--log-dir=" + filepath.Join(b.Dir, "podlogs")}, args[1:]...)
+	}
+	cmd := b.InHost(filepath.Join(b.Bin, "berth"), args...)
+	cmd.Env = append(os.Environ(), "BERTH_ENDPOINT=unix://"+b.Socket)
+	return cmd
+}
+
+// run runs it and returns what it printed and its exit code.
+func run(t *testing.T, b *harness.Berth, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := command(b, args...)
+	var out, errOut strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errOut
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// podFile writes a pod's YAML; IMAGE stands for the test image.
+func podFile(t *testing.T, b *harness.Berth, name, yaml string) string {
+	t.Helper()
+	file := filepath.Join(b.Dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(yaml, "IMAGE", harness.Busybox)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// wantNothing fails the test for what a removed pod has left.
+func wantNothing(t *testing.T, b *harness.Berth) {
+	t.Helper()
+	for _, dir := range []string{"vols", "podlogs"} {
+		entries, err := os.ReadDir(filepath.Join(b.Dir, dir))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			t.Errorf("%s/%s is left", dir, entry.Name())
+		}
+	}
+	if out, _, _ := run(t, b, "", "pod", "ls", "-a", "-o", "json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("pods are left: %s", out)
+	}
+}
+
+// kept is a keeper in the background.
+type kept struct {
+	*exec.Cmd
+	out *lines
+}
+
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func keep(t *testing.T, b *harness.Berth, args ...string) *kept {
+	t.Helper()
+	k := &kept{command(b, args...), &lines{}}
+	k.Stdout, k.Stderr = k.out, k.out
+	if err := k.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if k.ProcessState == nil {
+			_ = k.Process.Kill()
+			_ = k.Wait()
+		}
+		if t.Failed() {
+			t.Logf("the keeper printed:\n%s", k.out)
+		}
+	})
+	return k
+}
+
+func (k *kept) says(text string) func() bool {
+	return func() bool { return strings.Contains(k.out.String(), text) }
+}
+
+func (k *kept) end(t *testing.T) int {
+	t.Helper()
+	err := k.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return k.ProcessState.ExitCode()
+}
+
+const volumesPod = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {color: blue, "greeting.txt": "hello"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {token: hunter2}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: volumes}
+spec:
+  restartPolicy: Never
+  securityContext: {runAsUser: 1000, runAsGroup: 1001, fsGroup: 1002}
+  volumes:
+    - {name: settings, configMap: {name: settings}}
+    - {name: keys, secret: {secretName: keys, defaultMode: 0o400}}
+    - {name: shared, emptyDir: {}}
+    - {name: ram, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+    - {name: host, hostPath: {path: HOSTDIR, type: DirectoryOrCreate}}
+  initContainers:
+    - name: init
+      image: IMAGE
+      command: [sh, -c, "echo $(COLOR) > /shared/color"]
+      env: [{name: COLOR, valueFrom: {configMapKeyRef: {name: settings, key: color}}}]
+      volumeMounts: [{name: shared, mountPath: /shared}]
+  containers:
+    - name: check
+      image: IMAGE
+      command: [sh, -c]
+      args:
+        - |
+          cat /shared/color; cat /etc/settings/greeting.txt; echo; cat /keys/token; echo; cat /one/file; echo
+          echo x > /etc/settings/new 2>/dev/null && echo configmap-writable
+          echo x > /ram/file && echo ram-writable
+          dd if=/dev/zero of=/ram/big bs=1M count=2 2>/dev/null || echo ram-limited
+          ls /host
+          id -u; id -g; hostname
+          exit 7
+      volumeMounts:
+        - {name: settings, mountPath: /etc/settings}
+        - {name: settings, mountPath: /one/file, subPath: color}
+        - {name: keys, mountPath: /keys}
+        - {name: shared, mountPath: /shared}
+        - {name: ram, mountPath: /ram}
+        - {name: host, mountPath: /host, readOnly: true}
+`
+
+func TestPodRunWithVolumes(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	host := filepath.Join(b.Dir, "hostdir")
+	file := podFile(t, b, "volumes", strings.ReplaceAll(volumesPod, "HOSTDIR", host))
+	out, errOut, code := run(t, b, "", "pod", "run", "-f", file)
+	if code != 7 {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+	want := []string{"blue", "hello", "hunter2", "blue", "ram-writable", "ram-limited", "1000", "1001", "volumes"}
+	for i := range want {
+		want[i] = "check | " + want[i]
+	}
+	if got := strings.Split(strings.TrimSpace(out), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the pod printed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if entries, err := os.ReadDir(filepath.Join(b.Dir, "vols")); err != nil || len(entries) != 0 {
+		t.Errorf("volumes of an ended pod are left: %v, %v", entries, err)
+	}
+	if out, _, _ := run(t, b, "", "pod", "logs", "volumes", "-c", "check", "--tail", "1"); out != "volumes\n" {
+		t.Errorf("the last line is %q", out)
+	}
+	if _, errOut, code := run(t, b, "", "pod", "rm", "volumes"); code != 0 {
+		t.Errorf("rm: %s", errOut)
+	}
+	wantNothing(t, b)
+	if _, err := os.Stat(host); err != nil {
+		t.Errorf("the host's own directory: %v", err)
+	}
+}
+
+const probedPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: probed}
+spec:
+  terminationGracePeriodSeconds: 5
+  initContainers:
+    - name: side
+      image: IMAGE
+      restartPolicy: Always
+      command: [sh, -c, "trap 'echo side stops; exit 0' TERM; touch /tmp/up; while true; do sleep 0.1; done"]
+      startupProbe: {exec: {command: [test, -e, /tmp/up]}, periodSeconds: 1, timeoutSeconds: 10}
+  containers:
+    - name: web
+      image: IMAGE
+      command: [sh, -c, "trap 'echo web stops; exit 0' TERM; echo ok > /tmp/index.html; httpd -p 8080 -h /tmp; while true; do sleep 0.1; done"]
+      ports: [{name: http, containerPort: 8080, hostPort: 18080}]
+      readinessProbe: {httpGet: {path: /index.html, port: http}, periodSeconds: 1}
+      livenessProbe: {tcpSocket: {port: http}, periodSeconds: 1}
+    - name: flaky
+      image: IMAGE
+      command: [sh, -c, "trap 'exit 0' TERM; touch /tmp/alive; while true; do sleep 0.1; done"]
+      livenessProbe: {exec: {command: [test, -e, /tmp/alive]}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 1}
+`
+
+func TestPodRunKeepsAPod(t *testing.T) {
+	require.Binary(t, "busybox")
+	b := harness.Start(t, harness.Options{})
+	k := keep(t, b, "pod", "run", "--rm", "-f", podFile(t, b, "probed", probedPod))
+	b.Await("readiness", k.says("pod default/probed is ready"))
+
+	// The keeper outlives the daemon, and goes on keeping.
+	b.KillDaemon()
+	b.StartDaemon()
+	if _, errOut, code := run(t, b, "", "pod", "exec", "probed", "-c", "flaky", "--", "rm", "/tmp/alive"); code != 0 {
+		t.Fatalf("exec: %s", errOut)
+	}
+	b.Await("failure of the probe", k.says("flaky fails its liveness probe"))
+	b.Await("restart", k.says("flaky ended (exit code 0), restart in 10s"))
+
+	// What is forwarded reaches the pod, by its port on the host and through us.
+	forward := keep(t, b, "pod", "port-forward", "probed", "19090:8080")
+	b.Await("forwarding", forward.says("Forwarding from 127.0.0.1:19090"))
+	for _, port := range []string{"18080", "19090"} {
+		// (wget of a static busybox does not run everywhere.)
+		ask := b.InHost("busybox", "nc", "-w", "10", "127.0.0.1", port)
+		ask.Stdin = strings.NewReader("GET /index.html HTTP/1.0\r\n\r\n")
+		out, err := ask.CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(out), "HTTP/1.") || !strings.HasSuffix(string(out), "\r\n\r\nok\n") {
+			t.Errorf("port %s: %q, %v", port, out, err)
+		}
+	}
+
+	if err := k.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code := k.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	out := k.out.String()
+	if web, side := strings.Index(out, "web | web stops"), strings.Index(out, "side | side stops"); web < 0 || side < web {
+		t.Errorf("the sidecar is not stopped last:\n%s", out)
+	}
+	wantNothing(t, b)
+}
+
+func TestPodRunInteractive(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	file := podFile(t, b, "shell", `
+apiVersion: v1
+kind: Pod
+metadata: {name: shell}
+spec:
+  restartPolicy: Never
+  containers: [{name: sh, image: IMAGE, command: [sh]}]
+`)
+	out, errOut, code := run(t, b, "echo from $HOSTNAME; exit 9\n", "pod", "run", "--rm", "-i", "-f", file)
+	if code != 9 || out != "from shell\n" {
+		t.Errorf("exit code %d, %q, %s", code, out, errOut)
+	}
+	wantNothing(t, b)
+}
+
+func TestPodExecAndAttach(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	file := podFile(t, b, "talk", `
+apiVersion: v1
+kind: Pod
+metadata: {name: talk}
+spec:
+  restartPolicy: Never
+  containers: [{name: a, image: IMAGE, stdin: true, command: [sh, -c, "while read x; do echo got $x; done; sleep 1000"]}]
+`)
+	if out, errOut, code := run(t, b, "", "pod", "run", "-d", "-f", file); code != 0 || len(strings.TrimSpace(out)) != 64 {
+		t.Fatalf("run -d: %q %s", out, errOut)
+	}
+	out, errOut, code := run(t, b, strings.Repeat("x", 1<<20), "pod", "exec", "-i", "talk", "--", "sh", "-c", "wc -c; echo complaint >&2; exit 5")
+	if code != 5 || strings.TrimSpace(out) != "1048576" || errOut != "complaint\n" {
+		t.Errorf("exec: %d %q %q", code, out, errOut)
+	}
+	// A client that goes away ends its exec, and not what it was attached to.
+	sleeper := keep(t, b, "pod", "exec", "talk", "--", "sh", "-c", "echo started; sleep 4711")
+	b.Await("exec", sleeper.says("started"))
+	attached := command(b, "pod", "attach", "-i", "talk")
+	words, err := attached.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := &lines{}
+	attached.Stdout = heard
+	if err := attached.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(words, "one\n"); err != nil {
+		t.Fatal(err)
+	}
+	b.Await("an answer", func() bool { return heard.String() == "got one\n" })
+	for _, client := range []*exec.Cmd{sleeper.Cmd, attached} {
+		if err := client.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.Wait()
+	}
+	b.Await("the end of the exec", func() bool {
+		return len(harness.Processes(func(_ int, cmdline string) bool { return strings.Contains(cmdline, "sleep 4711") })) == 0
+	})
+	if out, _, _ := run(t, b, "", "pod", "ls"); !strings.Contains(out, "default/talk") || !strings.Contains(out, "1/1") {
+		t.Errorf("pods:\n%s", out)
+	}
+	if _, errOut, code := run(t, b, "", "pod", "rm", "--force", "talk"); code != 0 {
+		t.Errorf("rm: %s", errOut)
+	}
+	wantNothing(t, b)
+}

@@ -1,0 +1,144 @@
+//go:build integration
+
+package integration
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/test/harness"
+	"github.com/google/go-cmp/cmp"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// After a restart of the machine what has ended lists as ended, with its code and
+// its log; what ran is told as cut off; images and their pins are there; addresses
+// are free.
+func TestReboot(t *testing.T) {
+	b := harness.Start(t, harness.Options{BinDir: harness.Bootable(t)})
+	b.MustCLI("image", "import", "--pin", filepath.Join(b.Dir, "busybox.tar"))
+	images := listImages(t, b)
+	ended := b.RunPod("ended", "echo last words; exit 3")
+	b.AwaitExit(ended.Container)
+	clean := b.RunPod("clean", "exit 0")
+	b.AwaitExit(clean.Container)
+	running := runPodWith(b, "running", "echo begun; sleep 1000", withMount(&runtimeapi.Mount{
+		ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: harness.Busybox},
+	}))
+	created := b.Create(running.Sandbox, b.Container("created", "exit 0"), running.Config)
+	before := b.Status(ended.Container)
+	address := b.SandboxStatus(running.Sandbox).Network.Ip
+	b.Await("tombstones", func() bool {
+		data, _ := os.ReadFile(tombstone(b, "containers", running.Container))
+		exited, _ := os.ReadFile(tombstone(b, "containers", clean.Container))
+		return strings.Contains(string(data), `"running"`) && strings.Contains(string(exited), `"exited"`)
+	})
+
+	b.Reboot()
+	b.StartDaemon()
+
+	after := b.Status(ended.Container)
+	if diff := cmp.Diff(told(before), told(after)); diff != "" {
+		t.Errorf("a container that had ended (-before +after):\n%s", diff)
+	}
+	if lines, err := harness.LogLines(after.LogPath); err != nil || !slices.Equal(lines, []string{"last words"}) {
+		t.Errorf("its log has %q: %v", lines, err)
+	}
+	if got := b.Status(clean.Container); got.State != runtimeapi.ContainerState_CONTAINER_EXITED || got.ExitCode != 0 || got.Reason != "Completed" {
+		t.Errorf("one that had ended well is %v with %d (%s)", got.State, got.ExitCode, got.Reason)
+	}
+	cut := b.Status(running.Container)
+	if cut.State != runtimeapi.ContainerState_CONTAINER_EXITED || cut.ExitCode != 255 || cut.Reason != "Unknown" || cut.Message == "" {
+		t.Errorf("one that ran is %v with %d (%s: %s)", cut.State, cut.ExitCode, cut.Reason, cut.Message)
+	}
+	for _, pod := range []harness.Pod{ended, clean, running} {
+		if got := b.SandboxStatus(pod.Sandbox); got.State != runtimeapi.PodSandboxState_SANDBOX_NOTREADY || got.Network.GetIp() != "" {
+			t.Errorf("sandbox %v with address %q, want NOTREADY without", got.State, got.Network.GetIp())
+		}
+	}
+	if diff := cmp.Diff(images, listImages(t, b)); diff != "" {
+		t.Errorf("images (-before +after):\n%s", diff)
+	}
+	// What never ran may be forgotten or told as exited, but not as created.
+	if answer, err := b.Runtime.ContainerStatus(b.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: created}); err == nil &&
+		answer.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED {
+		t.Errorf("one that was created is %v", answer.Status.State)
+	}
+	attachmentsGo(b)
+	// The image unpacks anew and runs, and the address is free to be had again.
+	again := b.RunPod("again", "exit 9")
+	if status := b.AwaitExit(again.Container); status.ExitCode != 9 {
+		t.Errorf("a new pod ended with %d", status.ExitCode)
+	}
+	reuse(t, b, address)
+	// The volume goes with its sandbox, of which only the disk still tells.
+	volumes := filepath.Join(b.Root, "images", "containers", running.Sandbox+"-*")
+	if found, err := filepath.Glob(volumes); err != nil || len(found) != 1 {
+		t.Errorf("volumes of before: %q, %v", found, err)
+	}
+	b.RemovePod(running.Sandbox)
+	if left, err := filepath.Glob(volumes); err != nil || len(left) != 0 {
+		t.Errorf("volumes are left: %q, %v", left, err)
+	}
+}
+
+func tombstone(b *harness.Berth, kind, id string) string {
+	return filepath.Join(b.Root, "pods", "tombstones", kind, id+".json")
+}
+
+// told is what a status says that a restart must not change.
+func told(s *runtimeapi.ContainerStatus) map[string]any {
+	return map[string]any{
+		"name": s.Metadata.Name, "attempt": s.Metadata.Attempt, "state": s.State, "code": s.ExitCode, "reason": s.Reason,
+		"created": s.CreatedAt, "started": s.StartedAt, "finished": s.FinishedAt, "image": s.Image.Image, "imageRef": s.ImageRef,
+		"labels": s.Labels, "annotations": len(s.Annotations), "log": s.LogPath,
+	}
+}
+
+// listImages are the images by id, with names and whether they are pinned.
+func listImages(t *testing.T, b *harness.Berth) map[string]string {
+	t.Helper()
+	answer, err := b.Images.ListImages(b.Ctx(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, image := range answer.Images {
+		all[image.Id] = strings.Join(image.RepoTags, " ")
+		if image.Pinned {
+			all[image.Id] += " pinned"
+		}
+	}
+	if len(all) == 0 || !strings.Contains(strings.Join(slices.Collect(maps.Values(all)), " "), "pinned") {
+		t.Fatalf("no pinned image in %v", all)
+	}
+	return all
+}
+
+// attachmentsGo waits until nothing of the networks before the restart is held.
+func attachmentsGo(b *harness.Berth) {
+	b.T.Helper()
+	b.Await("old attachments to be given back", func() bool {
+		left, err := os.ReadDir(filepath.Join(b.Root, "pods", "attachments"))
+		return err == nil && len(left) == 0
+	})
+}
+
+// reuse runs pods until one has the address.
+func reuse(t *testing.T, b *harness.Berth, address string) {
+	t.Helper()
+	for i := range 300 {
+		sandbox := b.RunSandbox(b.Sandbox("reuse"))
+		got := b.SandboxStatus(sandbox).Network.Ip
+		b.RemovePod(sandbox)
+		if got == address {
+			t.Logf("address %s came back after %d pods", address, i+1)
+			return
+		}
+	}
+	t.Errorf("address %s never came back", address)
+}

@@ -1,0 +1,86 @@
+package systemd
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/test/harness"
+)
+
+// NodeFile is where a machine's node file lies.
+const NodeFile = "/etc/berth/node.yaml"
+
+// Volatile lists places that packages, systemd and logs write to beside berth.
+func Volatile() []string {
+	return []string{
+		"/proc", "/sys", "/run", "/tmp", "/dev", "/var/log", "/var/tmp", "/var/cache", "/var/lib/dpkg", "/var/lib/apt", "/var/lib/systemd",
+		"/etc/ld.so.cache", "/etc/machine-id", "/etc/group-", "/etc/gshadow-",
+	}
+}
+
+// BootNode boots a machine with berth to be applied from /opt, the demo image beside it,
+// and the files of add.
+func BootNode(t *testing.T, add map[string]string) *Machine {
+	t.Helper()
+	bin := harness.BinDir(t)
+	files := map[string]string{}
+	for _, name := range []string{"berth", "berth-supervisor", "hello-image.tar"} {
+		files["/opt/"+name] = filepath.Join(bin, name)
+	}
+	maps.Copy(files, add)
+	return Boot(t, files)
+}
+
+// Describe writes the node file; @HELLO@ in it is the demo image's hash.
+func (m *Machine) Describe(text string) {
+	m.t.Helper()
+	sum := strings.Fields(m.Run("sha256sum", "/opt/hello-image.tar"))[0]
+	m.Write(NodeFile, strings.ReplaceAll(text, "@HELLO@", sum))
+}
+
+// Applied applies a node file, and wants that nothing is left to do.
+func (m *Machine) Applied(text string) {
+	m.t.Helper()
+	m.Describe(text)
+	m.Run("/opt/berth", "node", "apply", "--yes")
+	if out := m.Run("/opt/berth", "node", "apply", "--yes"); !strings.Contains(out, "Nothing to change.") {
+		m.t.Errorf("a second apply changes something:\n%s", out)
+	}
+	m.Run("/opt/berth", "node", "diff")
+}
+
+// WasReset resets the machine and compares its tree with what it was before.
+func (m *Machine) WasReset(before []string, flags ...string) {
+	m.t.Helper()
+	out := m.Run(append([]string{"/opt/berth", "node", "reset", "--yes"}, flags...)...)
+	if strings.Contains(out, "left as it is") {
+		m.t.Errorf("reset leaves something:\n%s", out)
+	}
+	m.Run("rm", "-rf", "/var/lib/berth-pods")
+	if list, err := m.Try("sh", "-c", "ls -d /run/berth-node*"); err == nil {
+		m.t.Errorf("reset leaves %s", list)
+	}
+	if diff := cmp.Diff(before, m.Tree(Volatile()...)); diff != "" {
+		m.t.Errorf("reset leaves the machine different (-before +after):\n%s\n%s", diff, out)
+	}
+}
+
+// PodAnswers asks the web server of the pod hello from the machine, at the pod's address.
+func (m *Machine) PodAnswers(endpoint string, port int) {
+	m.t.Helper()
+	out := m.Run("/opt/berth", "pod", "inspect", "hello", "--endpoint", endpoint)
+	address := regexp.MustCompile(`(?m)^IP: +(\S+)$`).FindStringSubmatch(out)
+	if address == nil {
+		m.t.Fatalf("the pod has no address:\n%s", out)
+	}
+	ask := fmt.Sprintf(`for i in {1..50}; do exec 3<>/dev/tcp/%s/%d && break; sleep 0.1; done; printf 'GET / HTTP/1.0\r\n\r\n' >&3; head -1 <&3`, address[1], port)
+	if got := m.Run("bash", "-c", ask); !strings.Contains(got, " 200 ") {
+		m.t.Errorf("the pod answers %q, want 200", got)
+	}
+}

@@ -1,0 +1,72 @@
+#!/bin/bash
+# guest.sh: what runs in the VM, as root, in the directory that boot.sh brought.
+# Each step's output goes to out/STEP.log, a line per test to the console.
+set -uo pipefail
+here=$PWD
+export BERTH_BIN=/usr/local/bin KUBELET=$here/kubelet HOME=/root
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# Emulated; and the machine is declared able, so that nothing passes by skipping.
+export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,apparmor BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
+
+# What a step runs: a test binary and its flags.
+declare -A steps=(
+  [units]="vm -test.run TestInstalled"
+  [lifecycle]="integration -test.run TestPod|TestStatus|TestStop|TestExec|TestNetwork|TestNoDescriptor|TestReopened|TestStats -test.skip Hung"
+  [fields]="integration -test.run TestField|TestRPC|TestStreaming|TestLogLines"
+  [engine]="native"
+  [supervisor]="server -test.skip Crash"
+  [network]="builtin -test.skip Bench"
+  [crash]="integration -test.run TestCrash"
+  [kubelet]="vm -test.run TestKubelet"
+)
+order="units lifecycle fields engine supervisor network kubelet crash"
+
+setup() {
+  cp -a root/. /
+  sed -i 's/^mode = .*/mode = "builtin"/' /etc/berth/berth.toml
+  grep -q '^mode = "builtin"' /etc/berth/berth.toml
+  # A way out of the host, which pods and kubelet look for.
+  ip netns add world
+  ip link add up0 type veth peer name down0 netns world
+  ip addr add 192.0.2.10/24 dev up0
+  ip -n world addr add 192.0.2.1/24 dev down0
+  ip link set up0 up
+  ip -n world link set down0 up
+  ip route add default via 192.0.2.1
+  systemctl daemon-reload
+  systemctl enable berth-supervisor.service berth.service
+  systemctl start berth.service
+}
+
+# one STEP[=PATTERN]: runs a step, or those of its tests that PATTERN names.
+one() {
+  local name=${1%%=*} binary arguments
+  read -r binary arguments <<< "${steps[$name]}"
+  [ "$1" = "$name" ] || arguments="-test.run ${1#*=}"
+  cd "$(mktemp -d)" && "$here/tests/$binary.test" -test.v -test.timeout 30m $arguments
+}
+
+echo "vm: $(uname -r), systemd $(systemctl --version | awk 'NR==1{print $2}'), $(stat -fc %T /sys/fs/cgroup), $(cut -d' ' -f1 /proc/uptime) s after boot"
+if ! (set -e; setup) > out/setup.log 2>&1; then
+  cat out/setup.log
+  journalctl --no-pager -n 40 -u berth -u berth-supervisor
+  exit 1
+fi
+wanted=$(cat steps)
+rc=0
+for step in ${wanted:-$order}; do
+  begin=$(date +%s)
+  log=$here/out/${step%%=*}.log
+  (one "$step") 2>&1 | tee "$log" | grep --line-buffered -E '^--- (FAIL|SKIP|PASS)'
+  if [ "${PIPESTATUS[0]}" = 0 ]; then
+    echo "vm: $step: ok in $(($(date +%s) - begin)) s"
+  else
+    rc=1
+    grep -E '^(    [a-z_]+\.go:|panic:|--- FAIL)' "$log" | cut -c1-1000 | head -n 40
+    echo "vm: $step: FAILED after $(($(date +%s) - begin)) s"
+  fi
+  journalctl --no-pager -b -u berth -u berth-supervisor > out/berth.journal 2>&1
+  journalctl --no-pager -b -p warning > out/warnings.journal 2>&1
+  tar -C out -cf /dev/vdc . # what there is, should the machine not come to its end
+done
+exit $rc
