@@ -30,17 +30,11 @@ func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	call := AttachCall{ID: id, Files: p.names, Stdin: streams.Stdin != nil}
 	if terminal := c.link.held.get(id, StreamTerminal); terminal != nil {
 		go resize(p.ctx, terminal, streams.Resize)
-		if streams.Stdin != nil {
-			go func() {
-				if joined() {
-					p.input(terminal, streams.Stdin, nil)
-				}
-			}()
-		}
-	} else if streams.Stdin != nil {
-		if err := c.attachInput(p, id, streams.Stdin, joined); err != nil {
+		if err := c.attachInput(p, id, StreamTerminal, streams.Stdin, joined); err != nil {
 			return err
 		}
+	} else if err := c.attachInput(p, id, StreamStdin, streams.Stdin, joined); err != nil {
+		return err
 	}
 	err = c.attachToEnd(p, call)
 	p.closeTheirs()
@@ -67,22 +61,33 @@ func (c *Client) attachToEnd(p *plumbing, call AttachCall) error {
 	}
 }
 
-// attachInput writes the client's input into the container's once the output is
-// joined, and says when it has ended.
-func (c *Client) attachInput(p *plumbing, id string, from io.Reader, joined func() bool) error {
-	stdin := c.link.held.get(id, StreamStdin)
-	if stdin == nil {
+// attachInput writes the client's input, if there is any, into the container's once
+// the output is joined, and says when it has ended: a terminal's has no end. It stops
+// when the client leaves, whether the container reads or not.
+func (c *Client) attachInput(p *plumbing, id, name string, from io.Reader, joined func() bool) error {
+	if from == nil {
+		return nil
+	}
+	to, err := c.link.held.lend(p.ctx, id, name)
+	if err != nil {
+		return fmt.Errorf("cannot attach to the input of container %s: %w", id, err)
+	}
+	if to == nil {
 		return fmt.Errorf("container %s has no input, or it was closed: %w", id, errs.State)
 	}
-	go func() {
-		if !joined() {
-			return
-		}
-		p.input(stdin, from, func() {
+	p.keep(to)
+	var ended func()
+	if name == StreamStdin {
+		ended = func() {
 			if err := c.link.repeat(p.ctx, MethodStdinDone, Ref{id}, nil); err != nil {
 				p.fail(err)
 			}
-		})
+		}
+	}
+	go func() {
+		if joined() {
+			p.input(to, from, ended)
+		}
 	}()
 	return nil
 }

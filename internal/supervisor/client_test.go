@@ -32,7 +32,10 @@ type fake struct {
 
 func (f *fake) HandleNote(*wire.Request) {}
 
-func (f *fake) HandleCall(_ context.Context, req *wire.Request) (*wire.Reply, error) {
+func (f *fake) HandleCall(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
+	if req.Method == MethodAttach {
+		return nil, attached(ctx, req)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch req.Method {

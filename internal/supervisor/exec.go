@@ -104,7 +104,7 @@ func (p *plumbing) terminal(streams Streams) error {
 		return err
 	}
 	p.send(FileConsole, sender)
-	p.closers = append(p.closers, receiver)
+	p.keep(receiver)
 	p.outputs.Go(func() {
 		fd, err := sysfd.PeekFD(p.ctx, receiver)
 		if err != nil {
@@ -115,9 +115,7 @@ func (p *plumbing) terminal(streams Streams) error {
 			p.fail(err)
 			return
 		}
-		p.mu.Lock()
-		p.closers = append(p.closers, master)
-		p.mu.Unlock()
+		p.keep(master)
 		go resize(p.ctx, master, streams.Resize)
 		if streams.Stdin != nil {
 			go p.input(master, streams.Stdin, nil)

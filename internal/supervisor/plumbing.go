@@ -26,7 +26,7 @@ type plumbing struct {
 	outputs sync.WaitGroup
 
 	mu      sync.Mutex
-	closers []*os.File
+	closers []io.Closer
 	// sources are what outputs read from.
 	sources []*os.File
 	ending  bool
@@ -48,6 +48,13 @@ func (p *plumbing) closeTheirs() {
 		f.Close()
 	}
 	p.theirs = nil
+}
+
+// keep has something closed with the rest.
+func (p *plumbing) keep(c io.Closer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closers = append(p.closers, c)
 }
 
 // close frees all. A read of the caller's input may still be under way.
@@ -88,7 +95,7 @@ func (p *plumbing) pipes(streams Streams) error {
 		if ours, err = sysfd.Pollable(ours); err != nil {
 			return err
 		}
-		p.closers = append(p.closers, ours)
+		p.keep(ours)
 		go func() {
 			p.input(ours, streams.Stdin, nil)
 			ours.Close()
@@ -114,9 +121,7 @@ func (p *plumbing) readers(streams Streams) error {
 		if ours, err = sysfd.Pollable(ours); err != nil {
 			return err
 		}
-		p.mu.Lock()
-		p.closers = append(p.closers, ours)
-		p.mu.Unlock()
+		p.keep(ours)
 		p.outputs.Go(func() { p.output(ours, s.to) })
 	}
 	return nil
@@ -142,9 +147,7 @@ func (p *plumbing) joined(streams Streams) (wait func() bool, err error) {
 	if ours, err = sysfd.Pollable(ours); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	p.closers = append(p.closers, ours)
-	p.mu.Unlock()
+	p.keep(ours)
 	return func() bool {
 		if err := ours.SetReadDeadline(time.Now().Add(joinPatience)); err != nil {
 			return false // closed: the attach has ended
@@ -156,7 +159,7 @@ func (p *plumbing) joined(streams Streams) (wait func() bool, err error) {
 
 // input copies until from ends, and then calls end, or until nobody reads any
 // more.
-func (p *plumbing) input(to *os.File, from io.Reader, end func()) {
+func (p *plumbing) input(to io.Writer, from io.Reader, end func()) {
 	_, err := io.Copy(to, from)
 	switch {
 	case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.EIO), errors.Is(err, os.ErrClosed), p.ctx.Err() != nil:

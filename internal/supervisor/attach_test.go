@@ -1,0 +1,150 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/supervisor/wire"
+)
+
+// attached is the fake's answer to an attach: joined at once, until the client leaves.
+func attached(ctx context.Context, req *wire.Request) error {
+	var call AttachCall
+	if err := req.Decode(&call); err != nil {
+		return err
+	}
+	for i, name := range call.Files {
+		if name == FileJoined {
+			if _, err := req.Files[i].Write([]byte{1}); err != nil {
+				return err
+			}
+		}
+		req.Files[i].Close()
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// heldInput has the client hold the input of container x, and returns the container's
+// end.
+func heldInput(t *testing.T, f *fake, c *Client) *os.File {
+	t.Helper()
+	container, ours, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { container.Close() })
+	if err := f.conn().Note(NoteHold, StreamSet{ID: "x", Names: []string{StreamStdin}}, ours); err != nil {
+		t.Fatal(err)
+	}
+	ours.Close()
+	if _, err := c.List(t.Context()); err != nil { // the note is handled before the answer
+		t.Fatal(err)
+	}
+	return container
+}
+
+// client is somebody attached to container x.
+type client struct {
+	words *io.PipeWriter
+	leave context.CancelFunc
+	left  chan error
+}
+
+func attachTo(t *testing.T, c *Client) *client {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	in, words := io.Pipe()
+	cl := &client{words: words, leave: leave, left: make(chan error, 1)}
+	go func() { cl.left <- c.Attach(ctx, "x", Streams{Stdin: in}) }()
+	t.Cleanup(func() { leave(); words.Close() })
+	return cl
+}
+
+// fillInput writes until the pipe is full, and returns how much that was.
+func fillInput(t *testing.T, c *Client) int {
+	t.Helper()
+	raw, err := c.link.held.get("x", StreamStdin).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled := 0
+	err = raw.Control(func(fd uintptr) {
+		for {
+			n, err := unix.Write(int(fd), make([]byte, 4096))
+			if err != nil {
+				return
+			}
+			filled += n
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filled
+}
+
+// TestWhoLeavesGivesUpTheInput: what a client that left had still to write into a full
+// pipe is not written, and keeps nobody waiting.
+func TestWhoLeavesGivesUpTheInput(t *testing.T) {
+	f := &fake{}
+	c := connect(t, f.serve(t))
+	container := heldInput(t, f, c)
+	filled := fillInput(t, c)
+
+	first := attachTo(t, c)
+	if _, err := first.words.Write([]byte("late ")); err != nil { // taken, and stuck
+		t.Fatal(err)
+	}
+	first.leave()
+	if err := <-first.left; !errors.Is(err, context.Canceled) {
+		t.Fatalf("attach ended with %v", err)
+	}
+	second := attachTo(t, c)
+	if _, err := second.words.Write([]byte("second")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(container, make([]byte, filled)); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len("second"))
+	if _, err := io.ReadFull(container, got); err != nil || !bytes.Equal(got, []byte("second")) {
+		t.Errorf("the container reads %q, %v", got, err)
+	}
+	second.leave()
+	<-second.left
+	if lent := c.link.held.lent("x", StreamStdin); lent != 0 {
+		t.Errorf("%d descriptors are left of clients that left", lent)
+	}
+}
+
+// TestInputOpenOnceEndsForAll: when the supervisor has an input closed, nobody who is
+// attached keeps it open, not even with something left to write.
+func TestInputOpenOnceEndsForAll(t *testing.T) {
+	f := &fake{}
+	c := connect(t, f.serve(t))
+	container := heldInput(t, f, c)
+	filled := fillInput(t, c)
+
+	for range 2 {
+		if _, err := attachTo(t, c).words.Write([]byte("stuck")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.conn().Note(NoteDrop, StreamSet{ID: "x", Names: []string{StreamStdin}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.List(t.Context()); err != nil { // the note is handled before the answer
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(container)
+	if err != nil || len(got) != filled {
+		t.Errorf("the container reads %d bytes of %d, %v", len(got), filled, err)
+	}
+}
