@@ -96,10 +96,12 @@ type Engine struct {
 	mapping func() error
 	selinux *selinux.Labeller
 	relabel *selinux.Relabeller
+	slices  systemdSlices
 
 	// marking serialises the making and the removing of marks.
 	marking sync.Mutex
 
+	// mu is never held over anything that may hang.
 	mu sync.Mutex
 	// cgroups are the containers' cgroups, as the supervisor told them.
 	cgroups map[string]cgroup.Paths
@@ -125,6 +127,7 @@ func New(cfg Config) (*Engine, error) {
 		apparmor:   apparmor.Find("berth-" + cfg.Instance),
 		selinux:    selinux.New(selinux.Host{}, cfg.SELinux.Off),
 		relabel:    selinux.NewRelabeller(selinux.Attribute),
+		slices:     newSlices(),
 		cgroups:    map[string]cgroup.Paths{},
 		ownParents: map[string]string{},
 	}

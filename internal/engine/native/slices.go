@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/errs"
@@ -18,18 +20,49 @@ import (
 // A kubelet makes its pods' slices and stops them. For a sandbox whose request names
 // none the engine does both: systemd keeps a slice that it started on its own for
 // ever. Each call speaks to systemd on a connection of its own; pods of a kubelet
-// need none.
+// need none. A systemd that hangs holds up these calls alone, and each for no longer
+// than its context.
 
 // podSlice is the slice of a sandbox whose request names no parent.
 func (e *Engine) podSlice(id string) string {
 	return strings.TrimSuffix(e.cfg.DefaultParent, ".slice") + "-pod" + id + ".slice"
 }
 
+// systemdSlices are how the engine speaks to systemd.
+type systemdSlices struct {
+	connect func(context.Context) (*dbus.Conn, error)
+	// use is held in part by who works on a pod's slice, and whole by who stops the
+	// one above: no pod's slice may start below it meanwhile.
+	use *semaphore.Weighted
+}
+
+// allSlices is the whole of systemdSlices.use.
+const allSlices = math.MaxInt64
+
+func newSlices() systemdSlices {
+	return systemdSlices{connect: dbus.NewSystemdConnectionContext, use: semaphore.NewWeighted(allSlices)}
+}
+
+// do runs fn with a connection of its own and so much of use.
+func (s systemdSlices) do(ctx context.Context, share int64, fn func(*dbus.Conn) error) error {
+	if err := s.use.Acquire(ctx, share); err != nil {
+		return fmt.Errorf("cannot wait for systemd, which works on other slices: %w", err)
+	}
+	defer s.use.Release(share)
+	conn, err := s.connect(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(ctx.Err(), err) // the connection was closed for that
+		}
+		return fmt.Errorf("cannot reach systemd: %w: %w", errs.Unavailable, err)
+	}
+	defer conn.Close()
+	return fn(conn)
+}
+
 // startSlice starts the slice of one sandbox, and with it the one above.
 func (e *Engine) startSlice(ctx context.Context, name string) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return withSystemd(ctx, func(conn *dbus.Conn) error {
+	return e.slices.do(ctx, 1, func(conn *dbus.Conn) error {
 		done := make(chan string, 1)
 		description := []dbus.Property{dbus.PropDescription("pod of berth " + e.cfg.Instance)}
 		_, err := conn.StartTransientUnitContext(ctx, name, "replace", description, done)
@@ -50,15 +83,16 @@ func (e *Engine) stopSlice(ctx context.Context, name string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return withSystemd(ctx, func(conn *dbus.Conn) error {
-		if err := stopUnit(ctx, conn, name); err != nil {
-			return err
-		}
-		empty, err := withoutChildren(path.Dir(dir))
-		if err != nil || !empty {
-			return err
+	if err := e.slices.do(ctx, 1, func(conn *dbus.Conn) error { return stopUnit(ctx, conn, name) }); err != nil {
+		return err
+	}
+	above := path.Dir(dir)
+	if empty, err := withoutChildren(above); err != nil || !empty {
+		return err
+	}
+	return e.slices.do(ctx, allSlices, func(conn *dbus.Conn) error {
+		if empty, err := withoutChildren(above); err != nil || !empty {
+			return err // another pod has come
 		}
 		return stopUnit(ctx, conn, e.cfg.DefaultParent)
 	})
@@ -121,13 +155,4 @@ func ended(ctx context.Context, verb, unit string, done <-chan string, err error
 func isDBusError(err error, name string) bool {
 	var dbusErr godbus.Error
 	return errors.As(err, &dbusErr) && dbusErr.Name == name
-}
-
-func withSystemd(ctx context.Context, do func(*dbus.Conn) error) error {
-	conn, err := dbus.NewSystemdConnectionContext(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot reach systemd: %w: %w", errs.Unavailable, err)
-	}
-	defer conn.Close()
-	return do(conn)
 }
