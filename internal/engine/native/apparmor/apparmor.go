@@ -10,9 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/moby/profiles/apparmor"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -38,14 +39,20 @@ type Host struct {
 	// load loads berth's own profile; noLoader is why that is impossible.
 	load     func(name string) error
 	noLoader error
-
-	mu sync.Mutex // held while a profile is loaded
+	// patience is how long the parser may take.
+	patience time.Duration
+	// loading lets those who need the profile at the same time share one run of the
+	// parser, also one that hangs.
+	loading singleflight.Group
 }
+
+// parserPatience is far more than a parser takes that has the processor to itself.
+const parserPatience = 30 * time.Second
 
 // Find looks at the host. defaultName is the name of berth's own profile, which is
 // loaded when the first container needs it.
 func Find(defaultName string) *Host {
-	h := &Host{defaultName: defaultName, profiles: profilesFile, load: apparmor.InstallDefault}
+	h := &Host{defaultName: defaultName, profiles: profilesFile, load: apparmor.InstallDefault, patience: parserPatience}
 	h.why = disabled(enabledFile, profilesFile)
 	if _, err := exec.LookPath(parser); err != nil {
 		h.noLoader = err
@@ -106,8 +113,6 @@ func (h *Host) Profile(ctx context.Context, asked ocispec.AppArmorProfile) (stri
 // defaultProfile loads berth's own profile unless it is loaded: somebody may have
 // unloaded it since the last time.
 func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	loaded, err := h.loaded(h.defaultName)
 	if err != nil {
 		return "", err
@@ -124,10 +129,32 @@ func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if err := h.load(h.defaultName); err != nil {
+	if err := h.loadDefault(ctx); err != nil {
 		return "", fmt.Errorf("cannot load the AppArmor profile %s: %w", h.defaultName, err)
 	}
 	return h.defaultName, nil
+}
+
+// loadDefault waits for the parser in bounded time. Kind Unavailable for one that
+// hangs: it goes on, since nothing can be known of what it has done, and who comes next
+// waits for the same one.
+func (h *Host) loadDefault(ctx context.Context) error {
+	ended := h.loading.DoChan(h.defaultName, func() (any, error) {
+		if loaded, err := h.loaded(h.defaultName); loaded || err != nil {
+			return nil, err // by the run that ended just before
+		}
+		return nil, h.load(h.defaultName)
+	})
+	late := time.NewTimer(h.patience)
+	defer late.Stop()
+	select {
+	case result := <-ended:
+		return result.Err
+	case <-ctx.Done():
+		return fmt.Errorf("%s has not ended: %w", parser, ctx.Err())
+	case <-late.C:
+		return fmt.Errorf("%s has not ended for %s (look what it waits for, or end it: the next container runs it again): %w", parser, h.patience, errs.Unavailable)
+	}
 }
 
 // loaded tells whether the kernel has a profile. A name may have blanks and

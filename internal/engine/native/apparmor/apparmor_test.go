@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -21,7 +23,7 @@ func fakeHost(t *testing.T, profiles string) (h *Host, loads *int) {
 		t.Fatal(err)
 	}
 	loads = new(int)
-	return &Host{defaultName: "berth-test", profiles: file, load: func(name string) error {
+	return &Host{defaultName: "berth-test", profiles: file, patience: time.Minute, load: func(name string) error {
 		*loads++
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -86,6 +88,50 @@ func TestDefaultProfileIsLoadedWhereItIsMissing(t *testing.T) {
 	}
 	if _, err := h.Profile(ended, ocispec.AppArmorProfile{Default: true}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled load: %v", err)
+	}
+}
+
+// A parser that hangs is one error for each who waits for it, and one parser; nobody
+// who needs no profile loaded waits with them.
+func TestParserThatHangs(t *testing.T) {
+	h, _ := fakeHost(t, "p (enforce)\n")
+	loads, hang, loaded := atomic.Int64{}, make(chan struct{}), make(chan struct{})
+	load := h.load
+	h.load = func(name string) error {
+		loads.Add(1)
+		<-hang
+		defer close(loaded)
+		return load(name)
+	}
+	byDefault := ocispec.AppArmorProfile{Default: true}
+	h.patience = time.Millisecond
+	for range 3 {
+		_, err := h.Profile(t.Context(), byDefault)
+		if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "apparmor_parser") {
+			t.Errorf("%v, want Unavailable and the parser's name", err)
+		}
+	}
+	h.patience = time.Minute
+	ended, end := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := h.Profile(ended, byDefault)
+		gaveUp <- err
+	}()
+	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Name: "p", Demanded: true}); got != "p" || err != nil {
+		t.Errorf("one that is loaded: %q, %v", got, err)
+	}
+	end()
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("who gave up: %v", err)
+	}
+	if n := loads.Load(); n != 1 {
+		t.Errorf("the parser was run %d times while the first one hung", n)
+	}
+	close(hang)
+	<-loaded
+	if got, err := h.Profile(t.Context(), byDefault); got != "berth-test" || err != nil {
+		t.Errorf("after it went on: %q, %v", got, err)
 	}
 }
 
