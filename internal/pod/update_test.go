@@ -1,6 +1,9 @@
 package pod_test
 
 import (
+	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -89,6 +92,34 @@ func TestUpdateSandbox(t *testing.T) {
 	if again := b.mustRun(config); again != id {
 		t.Errorf("the retry of the run got %s", again)
 	}
+	b.clear()
+}
+
+// Limits that the engine could not write are not in the record, which says what holds.
+func TestUpdateSandboxThatFails(t *testing.T) {
+	var fail atomic.Bool
+	b := newBed(t, func(_ int, name string) error {
+		if fail.Load() && name == "before engine.UpdateSandbox" {
+			return podtest.ErrInjected
+		}
+		return nil
+	})
+	id := b.mustRun(b.SandboxConfig("web"))
+	limits := func(bytes int64) error {
+		return b.s.UpdateSandbox(t.Context(), id, nil, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: bytes})
+	}
+	if err := limits(1 << 30); err != nil {
+		t.Fatal(err)
+	}
+	fail.Store(true)
+	if err := limits(1 << 20); !errors.Is(err, podtest.ErrInjected) {
+		t.Errorf("the failure is not told: %v", err)
+	}
+	answer, err := b.s.SandboxStatus(t.Context(), id, true)
+	if err != nil || !strings.Contains(answer.Info["info"], `"memoryLimitInBytes":"1073741824"`) {
+		t.Errorf("the record says %v, %v", answer.GetInfo(), err)
+	}
+	fail.Store(false)
 	b.clear()
 }
 

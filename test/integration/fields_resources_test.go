@@ -201,6 +201,15 @@ func (f *fields) testUpdateSandbox(t *testing.T) {
 		read = strings.TrimSpace(string(data))
 	}
 	want(t, file, read, "536870912")
+	// A value that the kernel refuses leaves those before it as they were.
+	_, err := f.Runtime.UpdatePodSandboxResources(f.Ctx(), &runtimeapi.UpdatePodSandboxResourcesRequest{
+		PodSandboxId: f.sandbox, Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 256 << 20, CpusetCpus: "4000"},
+	})
+	checkRefusal(t, err, codes.InvalidArgument, []string{"cpuset", "all limits are as they were"})
+	if data, err := os.ReadFile(file); err == nil {
+		read = strings.TrimSpace(string(data))
+	}
+	want(t, file+" after a refusal", read, "536870912")
 	answer, err := f.Runtime.PodSandboxStatus(f.Ctx(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: f.sandbox, Verbose: true})
 	if err != nil || !strings.Contains(answer.Info["info"], `"memoryLimitInBytes":"536870912"`) {
 		t.Errorf("verbose status %v, %v", answer.GetInfo(), err)

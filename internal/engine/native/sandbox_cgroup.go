@@ -138,8 +138,8 @@ func (e *Engine) cgroupsPath(parent, id string) string {
 }
 
 // UpdateSandbox changes the limits of the pod's cgroup, as the kubelet that made it
-// does. The cgroup of all pods, which is no pod's, is left alone.
-func (e *Engine) UpdateSandbox(_ context.Context, sb *engine.Sandbox, res *runtimeapi.LinuxContainerResources) error {
+// does, all of them or none. The cgroup of all pods, which is no pod's, is left alone.
+func (e *Engine) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *runtimeapi.LinuxContainerResources) error {
 	limits, err := ocispec.Update(res, e.host)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (e *Engine) UpdateSandbox(_ context.Context, sb *engine.Sandbox, res *runti
 	if err != nil {
 		return err
 	}
-	return cgroup.Limit(paths, slice, limits)
+	return cgroup.Limit(ctx, paths, slice, limits)
 }
 
 // limitOwnCgroup limits the cgroup of a sandbox whose request names none: else the

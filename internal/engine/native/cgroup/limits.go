@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,9 +17,10 @@ import (
 // Limit changes the limits of a pod's cgroup; what res leaves nil or empty stays as
 // it is. slice is the pod's slice, which systemd is told too, "" with the cgroupfs
 // driver. On v1 memory and swap are written in the order that the kernel takes.
-// Kind NotFound when there is no such cgroup, Invalid for values that the kernel
-// refuses, State for a memory limit below what is in use.
-func Limit(paths Paths, slice string, res *specs.LinuxResources) error {
+// Either all limits are changed or, also when ctx ends meanwhile, none; the error says
+// what could not be put back. Kind NotFound when there is no such cgroup, Invalid for
+// values that the kernel refuses, State for a memory limit below what is in use.
+func Limit(ctx context.Context, paths Paths, slice string, res *specs.LinuxResources) error {
 	config := &cgroups.Cgroup{Resources: resourcesOf(res)}
 	if slice != "" {
 		config.Name, config.Systemd = slice, true
@@ -30,16 +32,20 @@ func Limit(paths Paths, slice string, res *specs.LinuxResources) error {
 	if !m.Exists() {
 		return fmt.Errorf("cannot limit the pod's cgroup, which is not there: %w", errs.NotFound)
 	}
-	err = m.Set(config.Resources)
-	switch {
-	case err == nil:
-		return nil
-	case strings.HasPrefix(err.Error(), "unable to set memory limit"), errors.Is(err, syscall.EBUSY):
-		return fmt.Errorf("cannot limit the pod's cgroup: %w: %w", err, errs.State)
-	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ERANGE):
-		return fmt.Errorf("cannot limit the pod's cgroup: %w: %w", err, errs.Invalid)
+	if err := change(ctx, m, filesOf(paths, config.Resources), slice != "", config.Resources); err != nil {
+		return fmt.Errorf("cannot limit the pod's cgroup: %w", withKind(err))
 	}
-	return fmt.Errorf("cannot limit the pod's cgroup: %w", err)
+	return nil
+}
+
+func withKind(err error) error {
+	switch {
+	case strings.HasPrefix(err.Error(), "unable to set memory limit"), errors.Is(err, syscall.EBUSY):
+		return fmt.Errorf("%w: %w", err, errs.State)
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ERANGE):
+		return fmt.Errorf("%w: %w", err, errs.Invalid)
+	}
+	return err
 }
 
 // managed leaves out the hierarchies without limits.
