@@ -34,6 +34,8 @@ const sandboxImage = "berth/sandbox"
 type sample struct {
 	value  uint64
 	labels []string
+	// at is when it was taken, zero for one that was just read.
+	at time.Time
 }
 
 // metric is one name.
@@ -106,7 +108,7 @@ func (s *Set) Pod(p *pod.PodFigures) *runtimeapi.PodSandboxMetrics {
 	return out
 }
 
-// show leaves the timestamps at 0, which means "just read".
+// show gives a timestamp to samples that were kept since; CRI's 0 means "just read".
 func show(metrics []metric, s *subject) []*runtimeapi.Metric {
 	all := make([]*runtimeapi.Metric, 0, len(metrics))
 	for _, m := range metrics {
@@ -115,9 +117,13 @@ func show(metrics []metric, s *subject) []*runtimeapi.Metric {
 			if len(m.labels) > 0 {
 				labels = append(append(make([]string, 0, len(labels)+len(one.labels)), labels...), one.labels...)
 			}
-			all = append(all, &runtimeapi.Metric{
+			shown := &runtimeapi.Metric{
 				Name: m.name, MetricType: m.kind, LabelValues: labels, Value: &runtimeapi.UInt64Value{Value: one.value},
-			})
+			}
+			if !one.at.IsZero() {
+				shown.Timestamp = one.at.UnixNano()
+			}
+			all = append(all, shown)
 		}
 	}
 	return all

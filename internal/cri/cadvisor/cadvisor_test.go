@@ -21,7 +21,7 @@ func full(cgroup string) *engine.Figures {
 		Swap:        &engine.SwapFigures{Usage: 5},
 		CPUPressure: &engine.Pressure{Some: engine.Stall{Total: 3e9}}, MemoryPressure: &engine.Pressure{}, IOPressure: &engine.Pressure{},
 		Links:   []engine.Link{{Name: "eth0", RxBytes: 7}, {Name: "net1"}},
-		Written: &engine.Written{Bytes: 6, Device: "/dev/sda1"},
+		Written: &engine.Written{At: time.Unix(95, 7), Bytes: 6, Device: "/dev/sda1"},
 		Details: &engine.Details{
 			Cgroup: cgroup, CPUQuota: 5, CPUPeriod: 10, MemorySwapLimit: engine.NoLimit, TasksLimit: engine.NoLimit, OpenFilesLimit: 1024,
 			HugePages: []engine.HugePages{{Size: "2MB"}, {Size: "1GB"}},
@@ -114,5 +114,25 @@ func TestLabelsAreTheKubelets(t *testing.T) {
 		if diff := cmp.Diff(test.labels, test.metric.LabelValues); diff != "" {
 			t.Errorf("labels of %s (-want +got):\n%s", test.metric.Name, diff)
 		}
+	}
+}
+
+// TestSamplesTellWhenTheyWereTaken: what was measured earlier bears its time, what was
+// just read bears none, as CRI says.
+func TestSamplesTellWhenTheyWereTaken(t *testing.T) {
+	measured := []string{"container_fs_usage_bytes", "container_fs_limit_bytes", "container_fs_inodes_total", "container_fs_inodes_free"}
+	seen := map[string]bool{}
+	for _, m := range New().Pod(onePod()).ContainerMetrics[0].Metrics {
+		want := int64(0)
+		if slices.Contains(measured, m.Name) {
+			want = time.Unix(95, 7).UnixNano()
+			seen[m.Name] = true
+		}
+		if m.Timestamp != want {
+			t.Errorf("%s is of %d, want %d", m.Name, m.Timestamp, want)
+		}
+	}
+	if len(seen) != len(measured) {
+		t.Errorf("samples of the filesystem: %v, want %v", seen, measured)
 	}
 }

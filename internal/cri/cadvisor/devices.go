@@ -9,14 +9,15 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 )
 
-// diskMetrics are of the filesystem that a container writes to.
+// diskMetrics are of the filesystem that a container writes to, which is measured now and
+// then: each sample tells when.
 func diskMetrics() []metric {
 	disk := func(name, help string, value func(*engine.Written) uint64) metric {
 		return metric{name, help, runtimeapi.MetricType_GAUGE, []string{"device"}, func(s *subject) []sample {
 			if s.Written == nil {
 				return nil
 			}
-			return []sample{{value(s.Written), []string{s.Written.Device}}}
+			return []sample{{value(s.Written), []string{s.Written.Device}, s.Written.At}}
 		}}
 	}
 	return []metric{
@@ -34,7 +35,7 @@ func deviceMetrics() []metric {
 			all := make([]sample, 0, len(s.Details.Devices))
 			for i := range s.Details.Devices {
 				d := &s.Details.Devices[i]
-				all = append(all, sample{value(d), []string{nameOf(d)}})
+				all = append(all, sample{value: value(d), labels: []string{nameOf(d)}})
 			}
 			return all
 		}}
@@ -53,9 +54,9 @@ func deviceMetrics() []metric {
 					d := &s.Details.Devices[i]
 					name, major, minor := nameOf(d), strconv.FormatUint(d.Major, 10), strconv.FormatUint(d.Minor, 10)
 					all = append(all,
-						sample{d.ReadBytes, []string{name, major, minor, "Read"}},
-						sample{d.WriteBytes, []string{name, major, minor, "Write"}},
-						sample{d.DiscardBytes, []string{name, major, minor, "Discard"}})
+						sample{value: d.ReadBytes, labels: []string{name, major, minor, "Read"}},
+						sample{value: d.WriteBytes, labels: []string{name, major, minor, "Write"}},
+						sample{value: d.DiscardBytes, labels: []string{name, major, minor, "Discard"}})
 				}
 				return all
 			},
@@ -78,7 +79,7 @@ func networkMetrics() []metric {
 		return metric{name, help, runtimeapi.MetricType_COUNTER, []string{"interface"}, func(s *subject) []sample {
 			all := make([]sample, 0, len(s.Links))
 			for i := range s.Links {
-				all = append(all, sample{value(&s.Links[i]), []string{s.Links[i].Name}})
+				all = append(all, sample{value: value(&s.Links[i]), labels: []string{s.Links[i].Name}})
 			}
 			return all
 		}}

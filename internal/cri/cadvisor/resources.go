@@ -26,7 +26,7 @@ func cpuMetrics() []metric {
 		{
 			"container_cpu_usage_seconds_total", "CPU time, in seconds.", runtimeapi.MetricType_COUNTER,
 			[]string{"cpu"},
-			func(s *subject) []sample { return []sample{{seconds(s.CPU), []string{"total"}}} },
+			func(s *subject) []sample { return []sample{{value: seconds(s.CPU), labels: []string{"total"}}} },
 		},
 		when(hasQuota, counter("container_cpu_cfs_periods_total", "Periods of the CPU quota.", func(s *subject) uint64 { return s.Details.Periods })),
 		when(hasQuota, counter("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up.", func(s *subject) uint64 { return s.Details.ThrottledPeriods })),
@@ -60,10 +60,10 @@ func memoryMetrics() []metric {
 			func(s *subject) []sample {
 				faults, major := s.Memory.MinorFaults+s.Memory.MajorFaults, s.Memory.MajorFaults
 				return []sample{
-					{faults, []string{"pgfault", "container"}},
-					{major, []string{"pgmajfault", "container"}},
-					{faults, []string{"pgfault", "hierarchy"}},
-					{major, []string{"pgmajfault", "hierarchy"}},
+					{value: faults, labels: []string{"pgfault", "container"}},
+					{value: major, labels: []string{"pgmajfault", "container"}},
+					{value: faults, labels: []string{"pgfault", "hierarchy"}},
+					{value: major, labels: []string{"pgmajfault", "hierarchy"}},
 				}
 			},
 		},
@@ -83,7 +83,7 @@ func hugePages(name, help string, kind runtimeapi.MetricType, value func(*engine
 		var all []sample
 		for i := range s.Details.HugePages {
 			h := &s.Details.HugePages[i]
-			all = append(all, sample{value(h), []string{h.Size}})
+			all = append(all, sample{value: value(h), labels: []string{h.Size}})
 		}
 		return all
 	}}
@@ -103,7 +103,7 @@ func processMetrics() []metric {
 				if s.Details.OpenFilesLimit == 0 {
 					return nil
 				}
-				return []sample{{s.Details.OpenFilesLimit, []string{"max_open_files"}}}
+				return []sample{{value: s.Details.OpenFilesLimit, labels: []string{"max_open_files"}}}
 			},
 		},
 	}
