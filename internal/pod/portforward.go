@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/hostport"
@@ -39,25 +40,27 @@ func (s *Service) PortForward(ctx context.Context, id string, port int32, stream
 	if rec.Engine != nil {
 		netNS = rec.Engine.NetNS
 	}
-	conn, err := dialLocalhost(ctx, netNS, port)
+	conn, err := dialLocalhost(ctx, netNS, port, s.limits.Dial)
 	if err != nil {
-		return errors.Join(fmt.Errorf("cannot forward port %d of sandbox %q: %w", port, rec.ID, err), stream.Close())
+		of := rec.Config.Get().GetMetadata()
+		return errors.Join(fmt.Errorf("cannot forward port %d of pod %s/%s (sandbox %s): %w", port, of.GetNamespace(), of.GetName(), rec.ID, err), stream.Close())
 	}
 	return splice(ctx, stream, conn)
 }
 
-// dialLocalhost connects inside a network namespace, "" for the host's. The
-// socket stays in the namespace that it was made in.
-func dialLocalhost(ctx context.Context, netNS string, port int32) (conn *net.TCPConn, err error) {
+// dialLocalhost connects inside a network namespace, "" for the host's, and gives each
+// family of addresses half of patience. The socket stays in the namespace that it was
+// made in.
+func dialLocalhost(ctx context.Context, netNS string, port int32, patience time.Duration) (conn *net.TCPConn, err error) {
 	dial := func() error {
-		var failed []error
-		for _, host := range []string{"127.0.0.1", "::1"} {
+		var failed [2]error
+		for i, host := range []string{"127.0.0.1", "::1"} {
 			// A literal address: the dial must not leave this thread, which a
 			// lookup or a race of two addresses would.
-			var d net.Dialer
+			d := net.Dialer{Timeout: patience / 2}
 			c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 			if err != nil {
-				failed = append(failed, err)
+				failed[i] = err
 				continue
 			}
 			tcp, ok := c.(*net.TCPConn)
@@ -67,10 +70,14 @@ func dialLocalhost(ctx context.Context, netNS string, port int32) (conn *net.TCP
 			conn = tcp
 			return nil
 		}
-		if hostport.Listens("udp", uint16(port)) {
-			return fmt.Errorf("it is open for UDP, and only TCP is forwarded: %w: %w", errs.Unsupported, errors.Join(failed...))
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		return fmt.Errorf("%w: %w", errs.Unavailable, errors.Join(failed...))
+		tried := fmt.Errorf("nobody answers over IPv4 (%w) nor over IPv6 (%w)", failed[0], failed[1])
+		if hostport.Listens("udp", uint16(port)) {
+			return fmt.Errorf("it is open for UDP, and only TCP is forwarded: %w: %w", errs.Unsupported, tried)
+		}
+		return fmt.Errorf("%w: %w", tried, errs.Unavailable)
 	}
 	if netNS == "" {
 		err = dial()

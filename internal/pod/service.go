@@ -63,6 +63,8 @@ type Limits struct {
 	Grace time.Duration
 	// Kill is how long a container may take to exit after SIGKILL: 10 seconds.
 	Kill time.Duration
+	// Dial is how long a forwarded port may take to be answered: 10 seconds.
+	Dial time.Duration
 	// Settle is how long recovery waits for the exit of a container that is
 	// found dead: 10 seconds.
 	Settle time.Duration
@@ -78,7 +80,7 @@ func (l Limits) withDefaults() Limits {
 	return Limits{
 		Stage: cmp.Or(l.Stage, 10*time.Minute), Total: cmp.Or(l.Total, time.Hour),
 		Step: cmp.Or(l.Step, 2*time.Minute), Grace: cmp.Or(l.Grace, 10*time.Second),
-		Kill: cmp.Or(l.Kill, 10*time.Second), Settle: cmp.Or(l.Settle, 10*time.Second),
+		Kill: cmp.Or(l.Kill, 10*time.Second), Dial: cmp.Or(l.Dial, 10*time.Second), Settle: cmp.Or(l.Settle, 10*time.Second),
 		RetryMin: cmp.Or(l.RetryMin, 5*time.Second), RetryMax: cmp.Or(l.RetryMax, 5*time.Minute),
 		Batch: cmp.Or(l.Batch, 500*time.Millisecond),
 	}

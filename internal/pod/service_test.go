@@ -8,13 +8,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
 	"github.com/berthrun/berth/internal/require"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -266,6 +270,52 @@ func TestPortForward(t *testing.T) {
 			}
 			b.clear()
 		})
+	}
+}
+
+// A server that takes no more connections is an error in bounded time, which names the
+// pod, the port and both families.
+func TestPortForwardToAServerThatHangs(t *testing.T) {
+	// Two connections are more than its queue holds, and nobody takes them out.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := name.(*unix.SockaddrInet4).Port
+	queued, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queued.Close()
+
+	w := podtest.NewWorld(t, podtest.Fake())
+	w.Limits = pod.Limits{Batch: time.Millisecond, Dial: 100 * time.Millisecond}
+	s := w.Daemon(nil)
+	config := w.SandboxConfig("web")
+	config.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+	id, err := s.RunSandbox(t.Context(), config, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &stream{request: strings.NewReader("")}
+	ended := make(chan error, 1)
+	go func() { ended <- s.PortForward(t.Context(), id, int32(port), client) }()
+	select {
+	case err = <-ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it hangs")
+	}
+	assertKind(t, err, errs.Unavailable, "default/web", strconv.Itoa(port), "IPv4", "timeout", "IPv6")
+	if !client.closed {
+		t.Error("the stream is left open")
 	}
 }
 
