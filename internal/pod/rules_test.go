@@ -128,7 +128,9 @@ func (b *bed) clear() {
 			b.Errorf("RemoveSandbox: %v", err)
 		}
 	}
-	podtest.Eventually(b.T, "nothing is left", func() bool { return len(b.s.Jobs()) == 0 && len(b.Leftovers()) == 0 })
+	podtest.Eventually(b.T, "nothing is left", func() bool {
+		return len(b.s.Jobs()) == 0 && len(b.Leftovers()) == 0 && b.s.Graces() == 0
+	})
 }
 
 func assertKind(t *testing.T, err, kind error, words ...string) {

@@ -33,12 +33,22 @@ func (s *Service) StopContainer(ctx context.Context, id string, timeout int64) e
 }
 
 func (s *Service) stopAndWait(ctx context.Context, rec *ContainerRecord, timeout time.Duration) error {
-	s.graces.shorten(rec.ID, timeout) // also for the job that this one joins
+	release := s.graces.hold(rec.ID, timeout) // also for the job that this one joins
 	j, err := s.jobs.Enter(ctx, s.stopContainerRequest(rec, timeout))
 	if err != nil {
+		release()
 		return err
 	}
 	_, err = j.Wait(ctx)
+	select {
+	case <-j.Done():
+		release()
+	default: // who gave up meant it all the same
+		go func() {
+			<-j.Done()
+			release()
+		}()
+	}
 	return err
 }
 
@@ -73,8 +83,7 @@ func (s *Service) stopAgain(ctx context.Context, id string, timeout time.Duratio
 // stopContainer is the stop policy, for every backend: the stop signal once,
 // patience, SIGKILL. The intent is in the record until the container has exited.
 func (s *Service) stopContainer(ctx context.Context, j *job.Job, id string, timeout time.Duration) error {
-	s.graces.shorten(id, timeout)
-	defer s.graces.forget(id)
+	defer s.graces.hold(id, timeout)()
 	for {
 		exit := s.ends.of(id)
 		by, changed := s.graces.get(id)
@@ -255,48 +264,58 @@ type graces struct {
 type grace struct {
 	by      time.Time
 	changed chan struct{}
+	// holders are the stops of the container, jobs and requests. The last one takes it
+	// away.
+	holders int
 }
 
 func newGraces() graces { return graces{new(sync.Mutex), map[string]*grace{}} }
 
-// shorten makes the container's patience end after timeout, if not sooner.
-func (g graces) shorten(id string, timeout time.Duration) {
+// hold makes the container's patience end after timeout, if not sooner, for as long as
+// somebody holds it. release is called once.
+func (g graces) hold(id string, timeout time.Duration) (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	by := time.Now().Add(timeout)
-	old := g.pending[id]
-	if old != nil && !by.Before(old.by) {
-		return
+	p := g.pending[id]
+	if p == nil {
+		p = &grace{by: time.Now().Add(timeout), changed: make(chan struct{})}
+		g.pending[id] = p
 	}
-	g.pending[id] = &grace{by, make(chan struct{})}
-	if old != nil {
-		close(old.changed)
+	p.shorten(timeout)
+	p.holders++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if p.holders--; p.holders == 0 {
+			delete(g.pending, id)
+		}
 	}
 }
 
-// get returns when the patience ends, and a channel that is closed when that
-// changes. shorten came before.
+// shorten needs the lock.
+func (p *grace) shorten(timeout time.Duration) {
+	by := time.Now().Add(timeout)
+	if !by.Before(p.by) {
+		return
+	}
+	close(p.changed)
+	p.by, p.changed = by, make(chan struct{})
+}
+
+// get returns when the patience ends, and a channel that is closed when that changes.
+// The caller holds it.
 func (g graces) get(id string) (by time.Time, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p := g.pending[id]; p != nil {
-		return p.by, p.changed
-	}
-	return time.Now(), nil
+	p := g.pending[id]
+	return p.by, p.changed
 }
 
 // end ends the patience of a container that is stopping now, if one is.
 func (g graces) end(id string) {
 	g.mu.Lock()
-	_, stopping := g.pending[id]
-	g.mu.Unlock()
-	if stopping {
-		g.shorten(id, 0)
-	}
-}
-
-func (g graces) forget(id string) {
-	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.pending, id)
+	if p := g.pending[id]; p != nil {
+		p.shorten(0)
+	}
 }

@@ -137,6 +137,31 @@ func TestRemoveEndsGracePeriod(t *testing.T) {
 	})
 }
 
+// A stop that joins a removal leaves no grace period behind: nobody would ever end it.
+func TestStopThatJoinsARemoval(t *testing.T) {
+	b := newBed(t, nil)
+	id := b.mustStart(b.mustRun(b.SandboxConfig("web")), "main", b.Programs.Sleep)
+	hang := b.script.HangAt("before engine.Remove", false)
+	ended := make(chan error, 2)
+	go func() { ended <- b.s.RemoveContainer(t.Context(), id) }()
+	<-hang.Reached
+	go func() { ended <- b.s.StopContainer(t.Context(), id, 3600) }()
+	podtest.Eventually(t, "the stop joins the removal", func() bool {
+		jobs := b.s.Jobs()
+		return len(jobs) == 1 && jobs[0].Waiters == 2
+	})
+	hang.Release()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := b.s.Graces(); n != 0 {
+		t.Errorf("%d grace periods are remembered of nobody", n)
+	}
+	b.clear()
+}
+
 // The next daemon goes on with a stop: the rest of the grace period, no second
 // stop signal.
 func TestStopSurvivesRestart(t *testing.T) {
