@@ -42,12 +42,13 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	if err := e.cfg.Rootfs.Release(ctx, id); err != nil {
 		return err
 	}
-	e.mu.Lock()
-	delete(e.cgroups, id)
-	e.mu.Unlock()
+	// After that: while the bundle is there, List tells of the container.
+	if err := e.removeBundle(id); err != nil {
+		return err
+	}
+	e.cgroups.forget(id)
 	e.meter.Forget(id)
-	// Last: while the bundle is there, List tells of the container.
-	return e.removeBundle(id)
+	return nil
 }
 
 // ReopenLog makes the container's log go to a new file.

@@ -70,9 +70,7 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	case err != nil:
 		return nil, err
 	}
-	e.mu.Lock()
-	e.cgroups[spec.ID] = cgroup.Paths(made.CgroupPaths)
-	e.mu.Unlock()
+	e.cgroups.put(spec.ID, made.CgroupPaths)
 	e.meter.Watch(spec.ID, cgroup.Paths(made.CgroupPaths))
 	return container, nil
 }

@@ -97,14 +97,13 @@ type Engine struct {
 	selinux *selinux.Labeller
 	relabel *selinux.Relabeller
 	slices  systemdSlices
+	cgroups *cgroups
 
 	// marking serialises the making and the removing of marks.
 	marking sync.Mutex
 
 	// mu is never held over anything that may hang.
 	mu sync.Mutex
-	// cgroups are the containers' cgroups, as the supervisor told them.
-	cgroups map[string]cgroup.Paths
 	// ownParents maps a cgroup parent that requests named, and that we made, to
 	// the topmost cgroup that was missing.
 	ownParents map[string]string
@@ -128,9 +127,9 @@ func New(cfg Config) (*Engine, error) {
 		selinux:    selinux.New(selinux.Host{}, cfg.SELinux.Off),
 		relabel:    selinux.NewRelabeller(selinux.Attribute),
 		slices:     newSlices(),
-		cgroups:    map[string]cgroup.Paths{},
 		ownParents: map[string]string{},
 	}
+	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.hasBundle, known: map[string]cgroup.Paths{}}
 	e.mapping = sync.OnceValue(e.probeUserNamespaces)
 	if e.host, err = hostOf(tree); err != nil {
 		return nil, err

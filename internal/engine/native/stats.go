@@ -3,12 +3,14 @@ package native
 import (
 	"context"
 	"maps"
+	"sync"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/engine/native/meter"
+	"github.com/berthrun/berth/internal/supervisor"
 )
 
 var (
@@ -61,39 +63,87 @@ func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter
 	return targets, nil
 }
 
-// containerTargets asks the supervisor once for the containers that we did not make
-// ourselves (after a restart).
 func (e *Engine) containerTargets(ctx context.Context, ids []string) (map[string]meter.Target, error) {
-	targets, missing := e.knownTargets(ids)
-	if !missing {
-		return targets, nil
-	}
-	containers, err := e.cfg.Supervisor.List(ctx)
+	groups, err := e.cgroups.of(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	for _, c := range containers {
-		if len(c.CgroupPaths) > 0 {
-			e.cgroups[c.ID] = cgroup.Paths(c.CgroupPaths)
-		}
+	targets := make(map[string]meter.Target, len(groups))
+	for id, paths := range groups {
+		targets[id] = meter.Target{Cgroups: paths, Writes: true}
 	}
-	e.mu.Unlock()
-	targets, _ = e.knownTargets(ids)
 	return targets, nil
 }
 
-func (e *Engine) knownTargets(ids []string) (targets map[string]meter.Target, missing bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	targets = make(map[string]meter.Target, len(ids))
-	for _, id := range ids {
-		paths, ok := e.cgroups[id]
-		if !ok {
-			missing = true
-			continue
-		}
-		targets[id] = meter.Target{Cgroups: paths, Writes: true}
+// cgroups knows the containers' cgroups, as the supervisor told them.
+type cgroups struct {
+	list func(context.Context) ([]supervisor.Container, error)
+	// exists tells whether there is such a container. It begins to do so before put
+	// and ends before forget.
+	exists func(id string) bool
+
+	mu sync.Mutex
+	// known has nil for a container without a cgroup.
+	known map[string]cgroup.Paths
+}
+
+func (c *cgroups) put(id string, paths cgroup.Paths) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known[id] = paths
+}
+
+func (c *cgroups) forget(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.known, id)
+}
+
+// of asks the supervisor once for the containers that we did not make ourselves (after
+// a restart). Those without a cgroup are left out.
+func (c *cgroups) of(ctx context.Context, ids []string) (map[string]cgroup.Paths, error) {
+	groups, unknown := c.find(ids)
+	if len(unknown) == 0 {
+		return groups, nil
 	}
-	return targets, missing
+	containers, err := c.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	told := make(map[string]cgroup.Paths, len(containers))
+	for _, one := range containers {
+		if len(one.CgroupPaths) > 0 {
+			told[one.ID] = cgroup.Paths(one.CgroupPaths)
+		}
+	}
+	c.learn(unknown, told)
+	groups, _ = c.find(ids)
+	return groups, nil
+}
+
+// learn keeps what was told of containers that are still there: nobody would forget the
+// others again.
+func (c *cgroups) learn(ids []string, told map[string]cgroup.Paths) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		if _, ok := c.known[id]; !ok && c.exists(id) {
+			c.known[id] = told[id]
+		}
+	}
+}
+
+func (c *cgroups) find(ids []string) (groups map[string]cgroup.Paths, unknown []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	groups = make(map[string]cgroup.Paths, len(ids))
+	for _, id := range ids {
+		switch paths, ok := c.known[id]; {
+		case !ok:
+			unknown = append(unknown, id)
+		case paths != nil:
+			groups[id] = paths
+		}
+	}
+	return groups, unknown
 }
