@@ -107,6 +107,10 @@ func podStats(t *testing.T, b *harness.Berth, sandbox, container string) {
 	if linux.Cpu.GetUsageCoreNanoSeconds().GetValue() == 0 || linux.Memory.GetWorkingSetBytes().GetValue() == 0 || linux.Process.GetProcessCount().GetValue() < 2 {
 		t.Errorf("pod %v", linux)
 	}
+	// Nobody has asked before: the background watches a pod from its start.
+	if linux.Cpu.GetUsageNanoCores() == nil {
+		t.Errorf("the pod's rate of CPU is not known at the first read: %v", linux.Cpu)
+	}
 	if n := linux.Network; n.GetTimestamp() == 0 || n.GetDefaultInterface().GetName() != "eth0" || n.GetDefaultInterface().GetTxBytes() == nil {
 		t.Errorf("network %v", n)
 	}

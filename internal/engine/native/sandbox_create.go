@@ -70,6 +70,11 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 			return nil, err
 		}
 	}
+	groups, err := e.podCgroup(parent)
+	if err != nil {
+		return nil, err
+	}
+	e.meter.Watch(spec.ID, groups)
 	return sandbox, nil
 }
 

@@ -54,8 +54,9 @@ func (m *Meter) Close() {
 	m.disks.close()
 }
 
-// Watch begins to sample what has just been made and has used nothing yet.
-func (m *Meter) Watch(id string, groups cgroup.Paths) { m.rates.watch(id, groups, time.Now(), 0) }
+// Watch begins to sample what has just been made, so that its rate is known after one
+// window, whether anybody has asked or not. What has no cgroup is left alone.
+func (m *Meter) Watch(id string, groups cgroup.Paths) { m.rates.begin(id, groups) }
 
 // Forget ends the measuring of what has gone.
 func (m *Meter) Forget(id string) {

@@ -46,6 +46,25 @@ func TestRatesAreOfTheBackgroundsReadings(t *testing.T) {
 	}
 }
 
+// TestRatesAreKnownAfterOneWindow: what is watched from its start has a rate before
+// anybody asks, and not one of what its cgroup was used for before.
+func TestRatesAreKnownAfterOneWindow(t *testing.T) {
+	cpu, err := uint64(7e9), error(nil)
+	m := &Meter{rates: newRates(func(cgroup.Paths) (uint64, error) { return cpu, err })}
+	m.Watch("pod", nil)
+	m.rates.watched["pod"].at = time.Now().Add(-time.Second)
+	cpu += 500_000_000
+	m.rates.sampleAll()
+	if rate, ok := m.rates.rate("pod"); !ok || rate == 0 || rate > 500_000_000 {
+		t.Errorf("rate %d, %v; want at most half a core", rate, ok)
+	}
+	err = fmt.Errorf("cgroup: %w", errs.NotFound)
+	m.Watch("none", nil)
+	if m.rates.watched["none"] != nil {
+		t.Error("what has no cgroup is watched")
+	}
+}
+
 // TestThereIsADefaultInterface: a kubelet dies of a network without one.
 func TestThereIsADefaultInterface(t *testing.T) {
 	for _, test := range []struct {

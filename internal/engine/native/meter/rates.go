@@ -57,6 +57,15 @@ func (r *rates) close() {
 	r.done.Wait()
 }
 
+// begin is watch with a reading of its own: a pod's cgroup may have been another
+// sandbox's before. One that cannot be read is watched from the first request on.
+func (r *rates) begin(id string, groups cgroup.Paths) {
+	at := time.Now()
+	if cpu, err := r.read(groups); err == nil {
+		r.watch(id, groups, at, cpu)
+	}
+}
+
 // watch begins with a first reading; what is watched already keeps its own.
 func (r *rates) watch(id string, groups cgroup.Paths, at time.Time, cpu uint64) {
 	r.mu.Lock()
