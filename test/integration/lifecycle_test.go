@@ -1,7 +1,5 @@
 //go:build integration
 
-// Package integration tests a real berth: daemon, supervisor, keeper, images,
-// networks, through CRI and through its own commands.
 package integration
 
 import (
