@@ -120,7 +120,28 @@ units:
 		pod()
 	})
 
-	berth("node", "rollback", "1", "--yes")
+	t.Run("rollback is guarded", func(t *testing.T) {
+		m.Describe(strings.Replace(berthFile, "{name: berth}", "{name: berth, logLevel: debug}", 1))
+		berth("node", "apply", "--yes")
+		debug := m.Run("sha256sum", "/etc/berth/berth.toml")
+		m.Write("/var/lib/kubelet/config.yaml", "cgroupDriver: cgroupfs\n")
+		out, err := m.Try("/opt/berth", "node", "rollback", "1", "--yes")
+		if err == nil || !strings.Contains(out, "kubelet cgroup driver") || !strings.Contains(out, "rolled back") {
+			t.Errorf("rollback says %v; want one that is stopped by the kubelet's cgroup driver, and undone:\n%s", err, out)
+		}
+		if now := m.Run("sha256sum", "/etc/berth/berth.toml"); now != debug {
+			t.Error("the configuration is not what it was before the rollback that failed")
+		}
+		m.Run("rm", "-r", "/var/lib/kubelet")
+		out = berth("node", "rollback", "1", "--yes")
+		for _, want := range []string{"restart berth.service  (for ", "running pods go on", "done  the runtime on unix:///run/berth/berth.sock starts a sandbox"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("rollback does not say %q:\n%s", want, out)
+			}
+		}
+		m.Describe(berthFile)
+		pod()
+	})
 	if _, err := m.Try("/opt/berth", "node", "reset", "--yes"); err == nil {
 		t.Error("reset stops a pod without consent")
 	}

@@ -67,7 +67,17 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 	if err := printPlan(cmd.ErrOrStderr(), plan); err != nil {
 		return err
 	}
-	if !plan.Empty() {
+	pruned := &engine.Back{}
+	if a.prune && len(plan.Unwanted) > 0 {
+		if pruned, err = s.engine.PlanPrune(ctx, target); err == nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "then prune:")
+			err = printBack(cmd.ErrOrStderr(), pruned)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !plan.Empty() || !pruned.Empty() {
 		if err := confirm(cmd, a.yes, "Apply?"); err != nil {
 			return err
 		}
@@ -75,7 +85,7 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 	a.opts.Wish = text
 	out, err := s.engine.Apply(ctx, target, a.opts)
 	if err == nil && a.prune {
-		err = pruneAfter(ctx, s, target, out)
+		err = a.pruneAfter(ctx, cmd, s, target, out)
 	}
 	s.report.end()
 	if out == nil {
@@ -84,17 +94,24 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 	return errors.Join(err, a.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return printOutcome(w, out) }))
 }
 
-// pruneAfter prunes and adds what could not be to the outcome of the apply.
-func pruneAfter(ctx context.Context, s *session, target provision.Target, out *engine.Outcome) error {
+// pruneAfter prunes and adds what could not be to the outcome of the apply. The user has
+// seen what goes; what it does to pods is looked at anew, since the apply has changed what
+// runs.
+func (a *applying) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session, target provision.Target, out *engine.Outcome) error {
 	back, err := s.engine.PlanPrune(ctx, target)
 	if err != nil || back.Empty() {
 		return err
 	}
-	pruned, err := s.engine.Prune(ctx, back)
+	b := backing{places: a.places, yes: true, opts: engine.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
+	b.watchPods(ctx, s, back)
+	if err := back.Consent(b.opts.AllowDisruption); err != nil {
+		return fmt.Errorf("cannot prune: %w", errors.Join(err, printBack(cmd.ErrOrStderr(), back)))
+	}
+	pruned, err := s.engine.Prune(ctx, back, b.opts)
 	if pruned != nil {
 		out.Left = append(out.Left, pruned.Left...)
 	}
-	if err != nil {
+	if err = b.resumed(ctx, back, err); err != nil {
 		return fmt.Errorf("cannot prune: %w", err)
 	}
 	return nil

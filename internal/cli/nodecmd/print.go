@@ -32,14 +32,7 @@ func printPlan(w io.Writer, plan *engine.Plan) error {
 			fmt.Fprintf(w, "  ! running pods: %s\n", step.Disrupts)
 		}
 	}
-	for _, r := range plan.Restarts {
-		fmt.Fprintf(w, "restart %s  (for %s)\n", r.Unit, strings.Join(r.Because, ", "))
-		if r.Disrupts != "" {
-			fmt.Fprintf(w, "  ! running pods: %s\n", r.Disrupts)
-		} else {
-			fmt.Fprintln(w, "  running pods go on")
-		}
-	}
+	printRestarts(w, plan.Restarts)
 	if len(plan.Unwanted) > 0 {
 		fmt.Fprintln(w, "no longer wanted  (berth node prune, or apply --prune, brings back what was there before)")
 		for _, o := range plan.Unwanted {
@@ -64,6 +57,18 @@ func printPlan(w io.Writer, plan *engine.Plan) error {
 	}
 	_, err := fmt.Fprintf(w, "Plan: %s.\n", strings.Join(parts, ", "))
 	return err
+}
+
+// printRestarts shows what restarts, and what that does to pods.
+func printRestarts(w io.Writer, restarts []engine.Restart) {
+	for _, r := range restarts {
+		fmt.Fprintf(w, "restart %s  (for %s)\n", r.Unit, strings.Join(r.Because, ", "))
+		if r.Disrupts != "" {
+			fmt.Fprintf(w, "  ! running pods: %s\n", r.Disrupts)
+		} else {
+			fmt.Fprintln(w, "  running pods go on")
+		}
+	}
 }
 
 // printDiff shows one object.
@@ -106,8 +111,9 @@ func printBack(w io.Writer, b *engine.Back) error {
 	for _, d := range b.Diffs {
 		printDiff(w, d)
 	}
-	for _, unit := range b.Restarts {
-		fmt.Fprintf(w, "restart %s\n", unit)
+	printRestarts(w, b.Restarts)
+	for _, stops := range b.Stops {
+		fmt.Fprintf(w, "  ! running pods: %s\n", stops)
 	}
 	var err error
 	if len(b.Diffs) == 0 {

@@ -13,7 +13,9 @@ func newPrune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove what the node file no longer wants, and bring back what was there before",
-		Args:  cobra.NoArgs,
+		Long: "prune shows what it brings back and what restarts, and asks. As with apply, a unit that restarts is checked\n" +
+			"before and after, and what fails is undone.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session) error {
 				target, _, err := b.target(ctx, cmd, s)
@@ -28,14 +30,14 @@ func newPrune() *cobra.Command {
 					fmt.Fprintln(cmd.ErrOrStderr(), "Nothing to prune.")
 					return nil
 				}
-				if err := b.consent(cmd, back, "Prune?"); err != nil {
+				if err := b.consent(ctx, cmd, s, back, "Prune?"); err != nil {
 					return err
 				}
-				out, err := s.engine.Prune(ctx, back)
-				return b.tell(cmd, s, out, err)
+				out, err := s.engine.Prune(ctx, back, b.opts)
+				return b.tell(ctx, cmd, s, back, out, err)
 			})
 		},
 	}
-	b.register(cmd, true)
+	b.registerGuarded(cmd, true)
 	return cmd
 }

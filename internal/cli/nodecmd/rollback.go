@@ -3,13 +3,17 @@ package nodecmd
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/journal"
+	"github.com/berthrun/berth/internal/provision/node"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
 // newRollback goes back to an earlier state.
@@ -19,7 +23,8 @@ func newRollback() *cobra.Command {
 		Use:   "rollback [NUMBER]",
 		Short: "Make the machine what it was after an entry of the history (default: the last good one before the newest)",
 		Long: "rollback brings back files, units, packages and settings as they were. The node file is not touched: the\n" +
-			"next apply does what it says. A rollback is an entry of its own, and can be rolled back, too.",
+			"next apply does what it says. A rollback is an entry of its own, and can be rolled back, too. As with apply, a\n" +
+			"unit that restarts is checked before and after, and what fails is undone.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session) error {
@@ -27,7 +32,7 @@ func newRollback() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				back, err := s.engine.PlanRollback(ctx, n)
+				back, err := s.engine.PlanRollback(ctx, n, b.targetOf(ctx, s, n))
 				if err != nil {
 					return err
 				}
@@ -35,16 +40,51 @@ func newRollback() *cobra.Command {
 					fmt.Fprintf(cmd.ErrOrStderr(), "Nothing was changed since entry %d.\n", n)
 					return nil
 				}
-				if err := b.consent(cmd, back, fmt.Sprintf("Go back to entry %d?", n)); err != nil {
+				if err := b.consent(ctx, cmd, s, back, fmt.Sprintf("Go back to entry %d?", n)); err != nil {
 					return err
 				}
-				out, err := s.engine.Rollback(ctx, n, back)
-				return b.tell(cmd, s, out, err)
+				out, err := s.engine.Rollback(ctx, n, back, b.opts)
+				return b.tell(ctx, cmd, s, back, out, err)
 			})
 		},
 	}
-	b.register(cmd, false)
+	b.registerGuarded(cmd, false)
 	return cmd
+}
+
+// targetOf is what an entry's node file makes of the machine as it is now. A file that is
+// not kept, or does not fit any more, must not stand in the way back: then nothing guards
+// it, and the user is told.
+func (b *backing) targetOf(ctx context.Context, s *session, n int) provision.Target {
+	target, err := b.keptTarget(ctx, s, n)
+	if err != nil {
+		s.report.Note("rollback", fmt.Sprintf("no health check guards the restarts, and what they do to pods is not known: %v", err))
+		return provision.Target{}
+	}
+	return target
+}
+
+func (b *backing) keptTarget(ctx context.Context, s *session, number int) (provision.Target, error) {
+	wish := s.engine.Journal().Wish(number)
+	if wish == "" {
+		return provision.Target{}, fmt.Errorf("the history has no node file of entry %d: %w", number, errs.NotFound)
+	}
+	r, err := s.engine.Journal().Content(wish)
+	if err != nil {
+		return provision.Target{}, err
+	}
+	defer r.Close()
+	text, err := io.ReadAll(io.LimitReader(r, maxFile))
+	if err != nil {
+		return provision.Target{}, fmt.Errorf("cannot read the node file of entry %d: %w", number, err)
+	}
+	name := fmt.Sprintf("node file of entry %d", number)
+	wanted, err := nodefile.Load(name, text)
+	if err != nil {
+		return provision.Target{}, err
+	}
+	target, err := b.build(ctx, s, wanted, DefaultFile)
+	return target, node.Locate(err, name, text)
 }
 
 // entryNumber is the entry that the user names, or the last good one but the newest.

@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/machine"
 	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/handover"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/version"
@@ -153,16 +154,21 @@ func (p *places) target(ctx context.Context, cmd *cobra.Command, s *session) (ta
 	if err != nil {
 		return provision.Target{}, nil, err
 	}
+	target, err = p.build(ctx, s, n, p.onMachine())
+	return target, text, node.Locate(err, p.file, text)
+}
+
+// build makes a target of a description that lies at file on the machine.
+func (p *places) build(ctx context.Context, s *session, n *nodefile.Node, file string) (provision.Target, error) {
 	berth, err := os.Executable()
 	if err != nil {
-		return provision.Target{}, nil, fmt.Errorf("cannot find the running binary: %w", err)
+		return provision.Target{}, fmt.Errorf("cannot find the running binary: %w", err)
 	}
-	facts, err := node.Detect(ctx, s.host, n, berth, p.onMachine())
+	facts, err := node.Detect(ctx, s.host, n, berth, file)
 	if err != nil {
-		return provision.Target{}, nil, err
+		return provision.Target{}, err
 	}
-	target, err = node.Build(n, facts)
-	return target, text, node.Locate(err, p.file, text)
+	return node.Build(n, facts)
 }
 
 // onMachine is where the node file lies as the machine sees it; empty when it does not.

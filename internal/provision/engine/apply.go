@@ -59,8 +59,8 @@ func (e *Engine) Apply(ctx context.Context, target provision.Target, opts ApplyO
 	if plan.Empty() && e.ownsAll(objects) && plan.Unfinished == 0 && len(e.journal.Pending()) == 0 {
 		return &Outcome{Result: journal.OK}, nil
 	}
-	if list := plan.Disruptions(); len(list) > 0 && !opts.AllowDisruption {
-		return nil, fmt.Errorf("nothing was changed: running pods would be hit (%s), which needs your consent: %w", list[0], errs.State)
+	if err := consent(plan.Disruptions(), opts.AllowDisruption); err != nil {
+		return nil, err
 	}
 	n, err := e.journal.Begin(journal.Begin{Verb: journal.Apply, Version: e.Version}, opts.Wish)
 	if err != nil {

@@ -20,11 +20,37 @@ type Back struct {
 	// Diffs are those that are not so already.
 	Diffs []provision.Diff `json:"diffs"`
 	// Restarts lists units that read what changes.
-	Restarts []string `json:"restarts,omitempty"`
+	Restarts []Restart `json:"restarts,omitempty"`
+	// Stops says what becomes of pods whose runtime stops. The engine knows no pods: it is
+	// for who does, before the user is asked.
+	Stops []string `json:"stops,omitempty"`
+
+	// graph is the state that the machine goes back to, with its gates.
+	graph *graph
 }
 
 // Empty tells whether there is nothing to go back.
 func (b *Back) Empty() bool { return len(b.Priors) == 0 }
+
+// Disruptions lists what would happen to running pods.
+func (b *Back) Disruptions() []string {
+	return append(slices.Clone(b.Stops), restartDisruptions(b.Restarts)...)
+}
+
+// Consent is an error that says what would happen to running pods, where the user has not
+// consented.
+func (b *Back) Consent(given bool) error { return consent(b.Disruptions(), given) }
+
+// BackOptions are what the user decides about a way back.
+type BackOptions struct {
+	// AllowDisruption consents to what the plan says happens to running pods.
+	AllowDisruption bool
+	// KeepFailed leaves what a failed way back changed, for a look at it.
+	KeepFailed bool
+	// Evict stops the pods that Stops tells of. It is called when all is written down,
+	// before anything goes back; nil when there are none.
+	Evict func(ctx context.Context) error
+}
 
 // PlanPrune lists what is ours and not wanted by the target.
 func (e *Engine) PlanPrune(ctx context.Context, target provision.Target) (*Back, error) {
@@ -36,17 +62,23 @@ func (e *Engine) PlanPrune(ctx context.Context, target provision.Target) (*Back,
 	if err != nil {
 		return nil, err
 	}
-	return e.back(ctx, originals(plan.Unwanted), plan.Unwanted)
+	return e.back(ctx, g, originals(plan.Unwanted), plan.Unwanted)
 }
 
 // PlanReset lists all that is ours.
 func (e *Engine) PlanReset(ctx context.Context) (*Back, error) {
 	owned := e.journal.Owned()
-	return e.back(ctx, originals(owned), owned)
+	return e.back(ctx, &graph{}, originals(owned), owned)
 }
 
-// PlanRollback lists what was touched after entry n.
-func (e *Engine) PlanRollback(ctx context.Context, n int) (*Back, error) {
+// PlanRollback lists what was touched after entry n. target is what that entry wanted: its
+// gates guard the units that go back, and its tasks restart them. An empty one guards
+// nothing.
+func (e *Engine) PlanRollback(ctx context.Context, n int, target provision.Target) (*Back, error) {
+	g, err := newGraph(target)
+	if err != nil {
+		return nil, err
+	}
 	history := e.journal.History()
 	i := slices.IndexFunc(history, func(entry journal.Entry) bool { return entry.Number == n })
 	switch {
@@ -56,7 +88,7 @@ func (e *Engine) PlanRollback(ctx context.Context, n int) (*Back, error) {
 		return nil, fmt.Errorf("entry %d did not end well: it is no state to go back to: %w", n, errs.State)
 	}
 	priors, _, gone := e.journal.Since(n)
-	return e.back(ctx, e.journal.At(n, priors), slices.Concat(e.journal.Owned(), gone))
+	return e.back(ctx, g, e.journal.At(n, priors), slices.Concat(e.journal.Owned(), gone))
 }
 
 func originals(owned []journal.Owned) []journal.Prior {
@@ -68,8 +100,8 @@ func originals(owned []journal.Owned) []journal.Prior {
 }
 
 // back compares priors with the machine.
-func (e *Engine) back(ctx context.Context, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
-	b := &Back{Priors: priors}
+func (e *Engine) back(ctx context.Context, g *graph, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
+	b := &Back{Priors: priors, graph: g}
 	changed := map[provision.Object]bool{}
 	for _, p := range priors {
 		kind, err := e.kind(p.Object)
@@ -85,19 +117,23 @@ func (e *Engine) back(ctx context.Context, priors []journal.Prior, owned []journ
 			changed[p.Object] = true
 		}
 	}
+	var because reasons
 	for _, o := range owned {
-		if changed[o.Object] {
-			b.Restarts = union(b.Restarts, o.Restarts)
+		// What stops is not restarted.
+		for _, unit := range o.Restarts {
+			if changed[o.Object] && !stops(b.Diffs, unit) {
+				because.add(unit, o.Object.String())
+			}
 		}
 	}
-	// What stops, or does not run, is not restarted.
-	b.Restarts = slices.DeleteFunc(b.Restarts, func(unit string) bool {
-		active, err := e.active(ctx, unit)
-		return err == nil && (!active || slices.ContainsFunc(b.Diffs, func(d provision.Diff) bool {
-			return d.Object.Name == unit && d.Stops()
-		}))
-	})
-	return b, nil
+	var err error
+	b.Restarts, err = e.running(ctx, g, &because)
+	return b, err
+}
+
+// stops tells whether a unit that runs is stopped by a change.
+func stops(diffs []provision.Diff, unit string) bool {
+	return slices.ContainsFunc(diffs, func(d provision.Diff) bool { return d.Object.Name == unit && d.Stops() })
 }
 
 // diffStates compares what an object is with what it shall be again.
@@ -125,45 +161,105 @@ func diffStates(o provision.Object, now, then provision.State) provision.Diff {
 	return d
 }
 
-// Prune brings back what PlanPrune found, and gives it up.
-func (e *Engine) Prune(ctx context.Context, b *Back) (*Outcome, error) {
-	return e.goBack(ctx, b, journal.Begin{Verb: journal.Prune, Version: e.Version}, func(left []Left) error {
+// Prune brings back what PlanPrune found, and gives it up. What fails is undone, as with
+// Apply.
+func (e *Engine) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
+	return e.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: e.Version}, func(left []Left) error {
 		return e.journal.Leave(without(b.objects(), left))
 	})
 }
 
 // Rollback brings back what PlanRollback found. It is an entry of its own, so that it
-// can be rolled back, too.
-func (e *Engine) Rollback(ctx context.Context, n int, b *Back) (*Outcome, error) {
-	return e.goBack(ctx, b, journal.Begin{Verb: journal.Rollback, To: n, Version: e.Version}, func(left []Left) error {
+// can be rolled back, too. What fails is undone, as with Apply.
+func (e *Engine) Rollback(ctx context.Context, n int, b *Back, opts BackOptions) (*Outcome, error) {
+	return e.goBack(ctx, b, opts, journal.Begin{Verb: journal.Rollback, To: n, Version: e.Version}, func(left []Left) error {
 		_, fresh, gone := e.journal.Since(n)
 		now, err := e.states(ctx, b.objects())
 		return errors.Join(err, e.journal.Done("rollback", now), e.journal.Leave(without(fresh, left)), e.journal.Reown(gone))
 	})
 }
 
-// goBack restores, then lets owned tell whose the objects are now.
-func (e *Engine) goBack(ctx context.Context, b *Back, begin journal.Begin, owned func([]Left) error) (*Outcome, error) {
+// goBack restores, then lets owned tell whose the objects are now. Units go the way that
+// they go in an apply: cross-checks when their files are in place, then the restart, then
+// health; what fails is undone.
+func (e *Engine) goBack(ctx context.Context, b *Back, opts BackOptions, begin journal.Begin, owned func([]Left) error) (*Outcome, error) {
+	if err := b.Consent(opts.AllowDisruption); err != nil {
+		return nil, err
+	}
 	n, err := e.journal.Begin(begin, nil)
 	if err != nil {
 		return nil, err
 	}
-	out := &Outcome{Number: n, Result: journal.OK}
+	r := &run{Engine: e, graph: b.graph, pending: e.journal.Pending(), out: &Outcome{Number: n, Result: journal.OK}}
 	err = e.step(ctx, string(begin.Verb), func(ctx context.Context) error {
 		if err := e.recordBack(ctx, b); err != nil {
 			return err
 		}
-		left, err := e.restore(ctx, b.Priors, b.Restarts, e.Host.Units().Restart)
-		out.Left = left
-		if err != nil {
-			return err
+		if opts.Evict != nil {
+			if err := opts.Evict(ctx); err != nil {
+				return err
+			}
 		}
-		return owned(left)
+		left, err := e.restore(ctx, b.Priors, b.units(), r.guard(b))
+		r.out.Left = left
+		return err
 	})
 	if err != nil {
-		out.Result = journal.Failed
+		return r.end(ctx, err, opts.KeepFailed)
 	}
-	return out, errors.Join(err, e.journal.End(out.Result, err))
+	if err = owned(r.out.Left); err != nil {
+		r.out.Result = journal.Failed
+	}
+	return r.out, errors.Join(err, e.journal.End(r.out.Result, err))
+}
+
+// guard has the gates of the units that b starts or restarts.
+func (r *run) guard(b *Back) handling {
+	touched := func(unit string) bool {
+		return slices.ContainsFunc(b.Restarts, func(again Restart) bool { return again.Unit == unit }) ||
+			slices.ContainsFunc(b.Diffs, func(d provision.Diff) bool { return d.Object.Name == unit && !d.Stops() })
+	}
+	each := func(check func(unit string) error) error {
+		for _, unit := range slices.Sorted(maps.Keys(r.graph.gates)) {
+			if !touched(unit) {
+				continue
+			}
+			if err := check(unit); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return handling{
+		restart: func(ctx context.Context, unit string) error {
+			var task provision.Restarter
+			if i, ok := r.graph.unit[unit]; ok {
+				task = r.graph.nodes[i].task.(provision.Restarter)
+			}
+			return r.restart(ctx, unit, task)
+		},
+		before: func(ctx context.Context) error {
+			return each(func(unit string) error { return r.before(ctx, unit) })
+		},
+		after: func(ctx context.Context) error {
+			return each(func(unit string) error {
+				active, err := r.active(ctx, unit)
+				if err != nil || !active {
+					return err
+				}
+				return r.after(ctx, unit)
+			})
+		},
+	}
+}
+
+// units lists those that are restarted.
+func (b *Back) units() []string {
+	list := make([]string, len(b.Restarts))
+	for i, restart := range b.Restarts {
+		list[i] = restart.Unit
+	}
+	return list
 }
 
 func (b *Back) objects() []provision.Object {
@@ -193,17 +289,25 @@ func (e *Engine) recordBack(ctx context.Context, b *Back) error {
 			return err
 		}
 	}
-	return e.journal.WantRestart(b.Restarts)
+	return e.journal.WantRestart(b.units())
 }
 
 // Reset makes the machine what it was before the first apply, and forgets all that it
 // knew of it. What could not be undone is left and listed; an error keeps the journal,
-// so that a second reset goes on.
-func (e *Engine) Reset(ctx context.Context, b *Back) (*Outcome, error) {
+// so that a second reset goes on. Nothing guards it, and nothing of it is undone.
+func (e *Engine) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
+	if err := b.Consent(opts.AllowDisruption); err != nil {
+		return nil, err
+	}
 	out := &Outcome{Result: journal.OK}
 	err := e.step(ctx, "reset", func(ctx context.Context) error {
+		if opts.Evict != nil {
+			if err := opts.Evict(ctx); err != nil {
+				return err
+			}
+		}
 		var err error
-		out.Left, err = e.restore(ctx, b.Priors, b.Restarts, e.Host.Units().Restart)
+		out.Left, err = e.restore(ctx, b.Priors, b.units(), handling{restart: e.Host.Units().Restart})
 		if err != nil {
 			return err
 		}

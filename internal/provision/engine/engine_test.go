@@ -130,7 +130,7 @@ func reset(t *testing.T, h *provisiontest.Host, before []string) {
 	if err != nil {
 		t.Fatalf("plan of reset: %v", err)
 	}
-	out, err := e.Reset(t.Context(), b)
+	out, err := e.Reset(t.Context(), b, engine.BackOptions{})
 	if err != nil {
 		t.Fatalf("reset: %v", err)
 	}
@@ -417,7 +417,7 @@ func TestPruneRollbackHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := e.Prune(t.Context(), b)
+	out, err := e.Prune(t.Context(), b, engine.BackOptions{})
 	if err != nil || len(out.Left) > 0 {
 		t.Fatalf("prune: %+v %v", out, err)
 	}
@@ -430,10 +430,10 @@ func TestPruneRollbackHistory(t *testing.T) {
 	converged(t, h, second)
 
 	e = newEngine(t, h)
-	if b, err = e.PlanRollback(t.Context(), 1); err != nil {
+	if b, err = e.PlanRollback(t.Context(), 1, wish()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Rollback(t.Context(), 1, b); err != nil {
+	if _, err := e.Rollback(t.Context(), 1, b, engine.BackOptions{}); err != nil {
 		t.Fatalf("rollback: %v", err)
 	}
 	// A hook that was undone is not run again by a rollback: it is no state.

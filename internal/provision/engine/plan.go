@@ -41,7 +41,7 @@ type Step struct {
 // Restart is a unit that would be restarted.
 type Restart struct {
 	Unit string `json:"unit"`
-	// Because lists the tasks that ask for it.
+	// Because lists the tasks, or on a way back the objects, that ask for it.
 	Because []string `json:"because"`
 	// Disrupts says what happens to running pods; empty when they go on.
 	Disrupts string `json:"disrupts,omitempty"`
@@ -58,12 +58,26 @@ func (p *Plan) Disruptions() []string {
 			list = append(list, s.Task+": "+s.Disrupts)
 		}
 	}
-	for _, r := range p.Restarts {
+	return append(list, restartDisruptions(p.Restarts)...)
+}
+
+func restartDisruptions(restarts []Restart) []string {
+	var list []string
+	for _, r := range restarts {
 		if r.Disrupts != "" {
 			list = append(list, "restart of "+r.Unit+": "+r.Disrupts)
 		}
 	}
 	return list
+}
+
+// consent refuses what hits running pods where the user has not consented.
+func consent(disruptions []string, given bool) error {
+	if len(disruptions) == 0 || given {
+		return nil
+	}
+	return fmt.Errorf("nothing was changed: running pods would be hit (%s), which needs your consent (--allow-disruption): %w",
+		strings.Join(disruptions, "; "), errs.State)
 }
 
 // Plan compares the machine with the target. It changes nothing.
@@ -188,35 +202,49 @@ func (e *Engine) parents(o provision.Object) []string {
 	return list
 }
 
+// reasons are units with what asks for their restart.
+type reasons struct {
+	units   []string
+	because map[string][]string
+}
+
+func (r *reasons) add(unit, reason string) {
+	if r.because == nil {
+		r.because = map[string][]string{}
+	}
+	if r.because[unit] == nil {
+		r.units = append(r.units, unit)
+	}
+	if !slices.Contains(r.because[unit], reason) {
+		r.because[unit] = append(r.because[unit], reason)
+	}
+}
+
 // restarts lists the running units that an apply would restart.
 func (e *Engine) restarts(ctx context.Context, g *graph, changes []provision.Change) ([]Restart, error) {
-	because := map[string][]string{}
-	var names []string
-	ask := func(unit, task string) {
-		if because[unit] == nil {
-			names = append(names, unit)
-		}
-		if !slices.Contains(because[unit], task) {
-			because[unit] = append(because[unit], task)
-		}
-	}
+	var because reasons
 	for i, n := range g.nodes {
 		if changes[i].Empty() {
 			continue
 		}
 		for _, unit := range n.meta.Restarts {
-			ask(unit, n.task.ID())
+			because.add(unit, n.task.ID())
 		}
 		if r, ok := n.task.(provision.Restarter); ok && changesFiles(changes[i]) {
-			ask(r.Unit(), n.task.ID())
+			because.add(r.Unit(), n.task.ID())
 		}
 	}
 	for _, unit := range e.journal.Pending() {
-		ask(unit, "an apply before, which did not come to it")
+		because.add(unit, "an apply before, which did not come to it")
 	}
+	return e.running(ctx, g, &because)
+}
+
+// running makes restarts of those units that run.
+func (e *Engine) running(ctx context.Context, g *graph, because *reasons) ([]Restart, error) {
 	var list []Restart
-	for _, unit := range names {
-		r := Restart{Unit: unit, Because: because[unit]}
+	for _, unit := range because.units {
+		r := Restart{Unit: unit, Because: because.because[unit]}
 		if i, ok := g.unit[unit]; ok {
 			r.Disrupts = g.nodes[i].task.(provision.Restarter).Disruption()
 		}

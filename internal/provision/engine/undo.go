@@ -28,12 +28,12 @@ type Left struct {
 func (r *run) undo(ctx context.Context) error {
 	return r.step(ctx, "undo", func(ctx context.Context) error {
 		touched, fresh, _ := r.journal.Since(r.out.Number - 1)
-		left, err := r.restore(ctx, touched, r.tried, func(ctx context.Context, unit string) error {
+		left, err := r.restore(ctx, touched, r.tried, handling{restart: func(ctx context.Context, unit string) error {
 			if i, ok := r.graph.unit[unit]; ok {
 				return r.graph.nodes[i].task.(provision.Restarter).Restart(ctx, r.Host)
 			}
 			return r.Host.Units().Restart(ctx, unit)
-		})
+		}})
 		r.out.Left = append(r.out.Left, left...)
 		if err != nil {
 			return err
@@ -60,10 +60,18 @@ func (r *run) healthAfterUndo(ctx context.Context) error {
 	return errors.Join(sick...)
 }
 
+// handling is how a way back treats units.
+type handling struct {
+	restart func(ctx context.Context, unit string) error
+	// before is called when files are in place and no unit is started yet, after when all
+	// run. With a before, what fails stops the way back; without, all is tried.
+	before, after func(ctx context.Context) error
+}
+
 // restore makes objects what they were, given in the order in which they were touched,
 // and then restarts those of units that ran all the time. What a machine cannot give
 // back is left and listed.
-func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []string, restart func(ctx context.Context, unit string) error) ([]Left, error) {
+func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []string, h handling) ([]Left, error) {
 	u := undoing{Engine: e}
 	for _, p := range slices.Backward(priors) {
 		if releaser, ok := e.Kinds[p.Object.Kind].(provision.Releaser); ok {
@@ -78,12 +86,16 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 	var running []string
 	for _, unit := range units {
 		active, err := e.active(ctx, unit)
-		if err != nil {
-			u.failed = append(u.failed, err)
-		}
+		u.fail(err)
 		if active {
 			running = append(running, unit)
 		}
+	}
+	if h.before != nil && len(u.failed) == 0 {
+		u.fail(h.before(ctx))
+	}
+	if h.before != nil && len(u.failed) > 0 {
+		return u.left, errors.Join(u.failed...)
 	}
 	for _, p := range priors {
 		if _, ok := e.Kinds[p.Object.Kind].(provision.Releaser); ok {
@@ -91,14 +103,16 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 		}
 	}
 	for _, unit := range running {
-		if err := restart(ctx, unit); err != nil {
-			u.failed = append(u.failed, err)
+		if err := h.restart(ctx, unit); err != nil {
+			u.fail(err)
 			units = slices.DeleteFunc(slices.Clone(units), func(other string) bool { return other == unit })
 		}
 	}
-	if err := e.journal.Restarted(units); err != nil {
-		u.failed = append(u.failed, err)
+	if h.after != nil && len(u.failed) == 0 {
+		u.fail(h.after(ctx))
 	}
+	due := e.journal.Pending()
+	u.fail(e.journal.Restarted(slices.DeleteFunc(slices.Clone(units), func(unit string) bool { return !slices.Contains(due, unit) })))
 	return u.left, errors.Join(u.failed...)
 }
 
@@ -125,6 +139,12 @@ type undoing struct {
 	*Engine
 	left   []Left
 	failed []error
+}
+
+func (u *undoing) fail(err error) {
+	if err != nil {
+		u.failed = append(u.failed, err)
+	}
 }
 
 func (u *undoing) note(p journal.Prior, err error) {
@@ -160,15 +180,4 @@ func without(objects []provision.Object, left []Left) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(objects), func(o provision.Object) bool {
 		return slices.ContainsFunc(left, func(l Left) bool { return l.Object == o })
 	})
-}
-
-// union lists what is in either, each once.
-func union(lists ...[]string) []string {
-	var all []string
-	for _, name := range slices.Concat(lists...) {
-		if !slices.Contains(all, name) {
-			all = append(all, name)
-		}
-	}
-	return all
 }

@@ -122,6 +122,25 @@ func (j *Journal) Last() (entry Entry, ok bool) {
 	return *j.state.entries[len(j.state.entries)-1], true
 }
 
+// Wish is the digest of the node file that the state at the end of entry n came from;
+// empty when the history does not know it any more.
+func (j *Journal) Wish(n int) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range slices.Backward(j.state.entries) {
+		switch {
+		case e.Number > n || e.Number < n && e.Result != OK:
+		case e.Verb == Apply:
+			return e.Wish
+		case e.Verb == Rollback: // the state is that of the entry that it went back to
+			n = e.To
+		default: // a prune takes away what the file before it does not want
+			n = e.Number - 1
+		}
+	}
+	return ""
+}
+
 // Touched lists what entry n touched so far.
 func (j *Journal) Touched(n int) []Prior {
 	j.mu.Lock()

@@ -146,7 +146,7 @@ func TestApplyTwiceAndReset(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := e.Reset(t.Context(), back); err != nil {
+				if _, err := e.Reset(t.Context(), back, engine.BackOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				after := h.Tree(engine.StateDir, "/var/lib/berth")

@@ -150,6 +150,34 @@ func kubeletRuns(ctx context.Context, host provision.Host) (bool, error) {
 	return state.Active == "active" || state.Active == "activating", err
 }
 
+// Evict stops and removes all pods of runtimes that are about to stop. The kubelet is
+// stopped before, or it would start them again; resume starts it where it ran.
+func Evict(ctx context.Context, host provision.Host, endpoints []string) (resume func(context.Context) error, err error) {
+	resume = func(context.Context) error { return nil }
+	running, err := kubeletRuns(ctx, host)
+	if err != nil {
+		return resume, err
+	}
+	if running {
+		if err := host.Units().Stop(ctx, kubeletUnit); err != nil {
+			return resume, err
+		}
+		resume = func(ctx context.Context) error {
+			state, err := host.Units().State(ctx, kubeletUnit)
+			if err != nil || state.Load != "loaded" || state.Active == "active" {
+				return err
+			}
+			return host.Units().Start(ctx, kubeletUnit)
+		}
+	}
+	for _, endpoint := range endpoints {
+		if err := crisock.RemoveSandboxes(ctx, endpoint); err != nil {
+			return resume, err
+		}
+	}
+	return resume, nil
+}
+
 const kindKubelet = "running-kubelet"
 
 // Kinds reads and restores the objects of the tasks here.

@@ -330,3 +330,28 @@ func TestKubeletEndpoint(t *testing.T) {
 		})
 	}
 }
+
+// TestEvict: the kubelet does not run while its pods are taken away, and runs again after.
+func TestEvict(t *testing.T) {
+	old := &fakeRuntime{pods: []*runtimeapi.PodSandbox{pod("1", "web", runtimeapi.PodSandboxState_SANDBOX_READY)}}
+	host := provisiontest.New()
+	if err := host.Files().Write("/etc/systemd/system/"+kubeletUnit, strings.NewReader("[Service]\n"), provision.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Units().Start(t.Context(), kubeletUnit); err != nil {
+		t.Fatal(err)
+	}
+	resume, err := Evict(t.Context(), host, []string{old.serve(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if running, err := kubeletRuns(t.Context(), host); err != nil || running || len(old.pods) > 0 {
+		t.Errorf("pods %v are left, the kubelet runs: %t, %v", old.pods, running, err)
+	}
+	if err := resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if running, err := kubeletRuns(t.Context(), host); err != nil || !running {
+		t.Errorf("the kubelet does not run again: %v", err)
+	}
+}
