@@ -30,7 +30,7 @@ network:
   mode: kubenet
   podCIDRs: [10.88.7.0/24]
   plugins: [{source: /opt/assets/@PLUGINS@}]
-kernel: {defaultSysctls: false}
+kernel: {defaultSysctls: false, sysctls: {net.ipv4.ip_forward: "1"}}
 images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `

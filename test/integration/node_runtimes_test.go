@@ -21,7 +21,7 @@ runtime:
     additions:
       plugins."io.containerd.grpc.v1.cri".restrict_oom_score_adj: true
 network: {mode: kubenet, podCIDRs: [10.88.7.0/24]}
-kernel: {defaultSysctls: false}
+kernel: {defaultSysctls: false, sysctls: {net.ipv4.ip_forward: "1"}}
 images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `

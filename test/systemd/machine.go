@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -160,39 +159,6 @@ func (m *Machine) Write(path, content string) {
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		m.t.Fatal(err)
 	}
-}
-
-// Tree describes what lies on the machine's disk, a line for each file, but for what
-// lies below the directories without.
-func (m *Machine) Tree(without ...string) []string {
-	m.t.Helper()
-	var list []string
-	err := filepath.WalkDir(m.Root, func(at string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		path := "/" + strings.TrimPrefix(strings.TrimPrefix(at, m.Root), "/")
-		if slices.Contains(without, path) {
-			if d.IsDir() {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		line := fmt.Sprintf("%s %v", path, info.Mode())
-		if info.Mode().IsRegular() {
-			line += fmt.Sprintf(" %d", info.Size())
-		}
-		list = append(list, line)
-		return nil
-	})
-	if err != nil {
-		m.t.Fatalf("cannot list the machine's files: %v", err)
-	}
-	return list
 }
 
 // spec is a container with as few limits as this host allows.

@@ -16,14 +16,6 @@ import (
 // NodeFile is where a machine's node file lies.
 const NodeFile = "/etc/berth/node.yaml"
 
-// Volatile lists places that packages, systemd and logs write to beside berth.
-func Volatile() []string {
-	return []string{
-		"/proc", "/sys", "/run", "/tmp", "/dev", "/var/log", "/var/tmp", "/var/cache", "/var/lib/dpkg", "/var/lib/apt", "/var/lib/systemd",
-		"/etc/ld.so.cache", "/etc/machine-id", "/etc/group-", "/etc/gshadow-",
-	}
-}
-
 // BootNode boots a machine with berth to be applied from /opt, the demo image beside it,
 // and the files of add.
 func BootNode(t *testing.T, add map[string]string) *Machine {
