@@ -189,7 +189,7 @@ func TestRuntimeConfig(t *testing.T) {
 func TestImageStatus(t *testing.T) {
 	images := &fakeImages{images: map[string]*image.Image{
 		"busybox": {ID: "sha256:1", Tags: []string{"docker.io/library/busybox:latest"}, Size: 5, Config: imagespec.ImageConfig{User: "1000:1"}},
-		"nginx":   {ID: "sha256:2", Config: imagespec.ImageConfig{User: "www"}, Pinned: true},
+		"nginx":   {ID: "sha256:2", Config: imagespec.ImageConfig{User: "www"}, Pinned: true, Annotations: map[string]string{"of": "the image"}},
 		"root":    {ID: "sha256:3"},
 	}}
 	c := runtimeapi.NewImageServiceClient(client(t, &fakePods{}, images, nil))
@@ -207,10 +207,10 @@ func TestImageStatus(t *testing.T) {
 	if img := get("busybox"); img.Uid.GetValue() != 1000 || img.Username != "" || img.Size != 5 {
 		t.Errorf("got %v", img)
 	}
-	if img := get("nginx"); img.Uid != nil || img.Username != "www" || !img.Pinned {
+	if img := get("nginx"); img.Uid != nil || img.Username != "www" || !img.Pinned || img.Spec.GetAnnotations()["of"] != "the image" {
 		t.Errorf("got %v", img)
 	}
-	if img := get("root"); img.Uid != nil || img.Username != "" {
+	if img := get("root"); img.Uid != nil || img.Username != "" || img.Spec != nil {
 		t.Errorf("got %v", img)
 	}
 	images.getErr = fmt.Errorf("image: %w", errs.NotFound)
@@ -240,6 +240,45 @@ func TestPullImage(t *testing.T) {
 	_, err = c.PullImage(t.Context(), req)
 	if status.Code(err) != codes.Unavailable || !strings.HasPrefix(status.Convert(err).Message(), "RegistryUnavailable: ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// An image is the same for every runtime handler that there is, and none for others.
+func TestRuntimeHandlersOfImages(t *testing.T) {
+	pods := &fakePods{info: &engine.Info{Handlers: []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "sandboxed"}}}}
+	images := &fakeImages{images: map[string]*image.Image{"a": {ID: "sha256:a"}}}
+	c := runtimeapi.NewImageServiceClient(client(t, pods, images, nil))
+	for handler, code := range map[string]codes.Code{"": codes.OK, "sandboxed": codes.OK, "kata": codes.InvalidArgument} {
+		spec := &runtimeapi.ImageSpec{Image: "a", RuntimeHandler: handler}
+		for what, ask := range map[string]func(context.Context) error{
+			"PullImage":   call(c.PullImage, &runtimeapi.PullImageRequest{Image: spec}),
+			"ImageStatus": call(c.ImageStatus, &runtimeapi.ImageStatusRequest{Image: spec}),
+			"RemoveImage": call(c.RemoveImage, &runtimeapi.RemoveImageRequest{Image: spec}),
+			"ListImages":  call(c.ListImages, &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: spec}}),
+		} {
+			err := ask(t.Context())
+			if status.Code(err) != code {
+				t.Errorf("%s for %q: %v, want %s", what, handler, err, code)
+			}
+			if text := status.Convert(err).Message(); err != nil && !strings.Contains(text, `image.runtime_handler: unknown runtime handler "kata"; accepted are "", "sandboxed"`) {
+				t.Errorf("%s for %q: %s", what, handler, text)
+			}
+		}
+	}
+}
+
+// What an update demands and berth cannot do is refused by name.
+func TestUpdatesRefuseWhatTheyCannotDo(t *testing.T) {
+	c := runtimeapi.NewRuntimeServiceClient(client(t, &fakePods{}, noImages(), nil))
+	linux := &runtimeapi.LinuxContainerResources{CpuShares: 2}
+	for want, req := range map[string]*runtimeapi.UpdateContainerResourcesRequest{
+		"windows":            {ContainerId: "x", Linux: linux, Windows: &runtimeapi.WindowsContainerResources{}},
+		`annotations["a.b"]`: {ContainerId: "x", Linux: linux, Annotations: map[string]string{"b": "2", "a.b": "1"}},
+	} {
+		_, err := c.UpdateContainerResources(t.Context(), req)
+		if status.Code(err) != codes.Unimplemented || !strings.Contains(status.Convert(err).Message(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
 	}
 }
 

@@ -3,8 +3,12 @@ package cri
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // StartContainer implements runtimeapi.RuntimeServiceServer.
@@ -45,13 +49,27 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot update container: %w", err)
 	}
-	if req.GetLinux() == nil {
-		return nil, fmt.Errorf("cannot update container: %w", invalid("linux is missing: there is nothing else to update on Linux"))
+	if err := checkUpdate(req); err != nil {
+		return nil, fmt.Errorf("cannot update container: %w", err)
 	}
 	if err := s.opts.Pods.UpdateContainer(ctx, req.GetContainerId(), req.GetLinux()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// checkUpdate refuses what an update cannot do. Annotations are options of an update and
+// no part of the container, whose own never change; berth knows none.
+func checkUpdate(req *runtimeapi.UpdateContainerResourcesRequest) error {
+	switch names := slices.Sorted(maps.Keys(req.GetAnnotations())); {
+	case req.GetWindows() != nil:
+		return fmt.Errorf("windows: this is Linux: %w", errs.Unsupported)
+	case len(names) > 0:
+		return fmt.Errorf("annotations[%q]: an update knows no such option: %w", names[0], errs.Unsupported)
+	case req.GetLinux() == nil:
+		return invalid("linux is missing: there is nothing else to update on Linux")
+	}
+	return nil
 }
 
 // ContainerStatus implements runtimeapi.RuntimeServiceServer.

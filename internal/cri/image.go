@@ -23,6 +23,9 @@ func (s *Server) ListImages(ctx context.Context, req *runtimeapi.ListImagesReque
 }
 
 func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+	if err := s.checkHandler(ctx, "filter.image", filter.GetImage()); err != nil {
+		return nil, fmt.Errorf("cannot list images: %w", err)
+	}
 	if ref := filter.GetImage().GetImage(); ref != "" {
 		img, err := s.opts.Images.Get(ctx, ref)
 		if errors.Is(err, errs.NotFound) {
@@ -47,7 +50,7 @@ func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter)
 // ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there
 // is an empty answer and no error.
 func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	if err := checkImage(req); err != nil {
+	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot tell the status of an image: %w", err)
 	}
 	img, err := s.opts.Images.Get(ctx, req.GetImage().GetImage())
@@ -75,7 +78,7 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 
 // RemoveImage implements runtimeapi.ImageServiceServer.
 func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
-	if err := checkImage(req); err != nil {
+	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot remove image: %w", err)
 	}
 	if err := s.opts.Images.Remove(ctx, req.GetImage().GetImage()); errs.IgnoreNotFound(err) != nil {
@@ -100,11 +103,32 @@ func (s *Server) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoReque
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: filesystems, ContainerFilesystems: filesystems}, nil
 }
 
-func checkImage(req interface{ GetImage() *runtimeapi.ImageSpec }) error {
+func (s *Server) checkImage(ctx context.Context, req interface{ GetImage() *runtimeapi.ImageSpec }) error {
 	if req.GetImage().GetImage() == "" {
 		return invalid("image.image is empty")
 	}
-	return nil
+	return s.checkHandler(ctx, "image", req.GetImage())
+}
+
+// checkHandler refuses a runtime handler that there is not. Those that there are share
+// one store: an image is the same for each of them.
+func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeapi.ImageSpec) error {
+	asked := spec.GetRuntimeHandler()
+	if asked == "" {
+		return nil
+	}
+	info, err := s.opts.Pods.EngineInfo(ctx)
+	if err != nil {
+		return err
+	}
+	accepted := make([]string, 0, len(info.Handlers))
+	for _, handler := range info.Handlers {
+		if handler.GetName() == asked {
+			return nil
+		}
+		accepted = append(accepted, strconv.Quote(handler.GetName()))
+	}
+	return invalid("%s.runtime_handler: unknown runtime handler %q; accepted are %s", field, asked, strings.Join(accepted, ", "))
 }
 
 // imageMessage tells the user as the kubelet wants it for runAsNonRoot: a number
@@ -116,6 +140,9 @@ func imageMessage(img *image.Image) *runtimeapi.Image {
 		RepoDigests: img.Digests,
 		Size:        uint64(max(img.Size, 0)),
 		Pinned:      img.Pinned,
+	}
+	if len(img.Annotations) > 0 {
+		msg.Spec = &runtimeapi.ImageSpec{Annotations: img.Annotations}
 	}
 	user, _, _ := strings.Cut(img.Config.User, ":")
 	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {

@@ -12,9 +12,12 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// PullImage implements runtimeapi.ImageServiceServer. It answers the image's id.
+// PullImage implements runtimeapi.ImageServiceServer. It answers the image's id. Which
+// image it is depends on its name and the node's platform alone: the pod that it is
+// pulled for is logged, and its annotations, which a kubelet sends as the image's, choose
+// nothing.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	if err := checkImage(req); err != nil {
+	if err := s.checkImage(ctx, req); err != nil {
 		return nil, fmt.Errorf("cannot pull image: %w", err)
 	}
 	auth := req.GetAuth()
@@ -32,6 +35,9 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	}
 	if err != nil {
 		return nil, err
+	}
+	if pod := req.GetSandboxConfig().GetMetadata(); pod != nil {
+		s.log.Info("image is pulled", "image", req.GetImage().GetImage(), "id", id, "pod", pod.GetName(), "namespace", pod.GetNamespace())
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
 }

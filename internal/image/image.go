@@ -32,6 +32,9 @@ type Image struct {
 	// ChainID is the digest of its layers together, which names its topmost
 	// snapshot.
 	ChainID string
+	// Annotations are those of its manifest, none when they are too many to be told
+	// in every list.
+	Annotations map[string]string
 	// Pinned images are never collected by the kubelet.
 	Pinned bool
 }

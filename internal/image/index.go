@@ -72,6 +72,7 @@ func (s *Images) load(ctx context.Context, t *tree, names []string, pinned bool)
 			Variant:      t.image.Variant,
 			ChainID:      chain,
 			Pinned:       pinned,
+			Annotations:  t.annotations,
 		},
 		chain: chain,
 		lower: lower,

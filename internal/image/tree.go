@@ -25,6 +25,9 @@ const (
 	// maxIndexDepth bounds indexes in indexes.
 	maxIndexDepth = 4
 	maxLayers     = 500
+	// maxAnnotations bounds an image's annotations, in bytes: a list of all images is
+	// one message.
+	maxAnnotations = 16 << 10
 )
 
 // tree is an image as content has it: from what its name points to down to the
@@ -38,6 +41,8 @@ type tree struct {
 	config   imagespec.Descriptor
 	layers   []imagespec.Descriptor
 	image    imagespec.Image
+	// annotations are the manifest's, nil when there are too many.
+	annotations map[string]string
 }
 
 // id of the image.
@@ -182,7 +187,7 @@ func (s *Images) readManifest(ctx context.Context, name string, t *tree, documen
 	if err := json.Unmarshal(document, &manifest); err != nil {
 		return fmt.Errorf("image %s: cannot read its manifest: %w: %w", name, err, errs.Invalid)
 	}
-	t.config, t.layers = manifest.Config, manifest.Layers
+	t.config, t.layers, t.annotations = manifest.Config, manifest.Layers, bounded(manifest.Annotations)
 	data, err := s.readDocument(ctx, t.config, provide)
 	if err != nil {
 		return fmt.Errorf("image %s: its config: %w", name, err)
@@ -191,6 +196,16 @@ func (s *Images) readManifest(ctx context.Context, name string, t *tree, documen
 		return fmt.Errorf("image %s: cannot read its config: %w: %w", name, err, errs.Invalid)
 	}
 	return s.checkImage(name, t)
+}
+
+func bounded(annotations map[string]string) map[string]string {
+	size := 0
+	for key, value := range annotations {
+		if size += len(key) + len(value); size > maxAnnotations {
+			return nil
+		}
+	}
+	return annotations
 }
 
 func (s *Images) checkImage(name string, t *tree) error {

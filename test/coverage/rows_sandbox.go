@@ -14,7 +14,9 @@ func sandboxRows() []row {
 		{name: "sysctls", test: "TestFieldMounts", covers: []string{"linux.sysctls"}},
 		{
 			name: "overhead, resources", test: sandboxes, covers: []string{"linux.{overhead,resources}." + resourceFields},
-			note: "The pod's cgroup gets the resources; the overhead, which the kubelet has counted in there, is told by verbose status.",
+			note: "The cgroup of a sandbox that names no cgroup_parent gets the resources. One that it names is limited by who made it, a kubelet: its limits of a pod are not " +
+				"these sums, which leave out containers without a limit. UpdatePodSandboxResources limits both. The overhead, which the kubelet has counted in there, and the " +
+				"resources are told by verbose status.",
 		},
 		{name: "sec.namespace_options net/pid/ipc", test: sandboxes, covers: []string{security + "namespace_options.{network,pid,ipc,target_id}"}},
 		{

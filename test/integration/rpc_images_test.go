@@ -10,13 +10,14 @@ import (
 
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/test/harness"
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // images: a pulled image is found by its tag, digest and id until it is removed; what
 // is not there is no error.
 func images(t *testing.T, b *harness.Berth) {
-	img, err := imagetest.Build(imagetest.Spec{User: "1000:2000", Files: []imagetest.File{{Path: "/file", Content: []byte("pulled")}}})
+	img, err := imagetest.Build(imagetest.Spec{User: "1000:2000", Annotations: map[string]string{"org.example.of": "the image"}, Files: []imagetest.File{{Path: "/file", Content: []byte("pulled")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,10 @@ func images(t *testing.T, b *harness.Berth) {
 	if got := status(ref); got != nil {
 		t.Errorf("before it is pulled: %v", got)
 	}
-	pulled, err := b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	pulled, err := b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{
+		Image:         &runtimeapi.ImageSpec{Image: ref, Annotations: map[string]string{"org.example.of": "a pod"}},
+		SandboxConfig: b.Sandbox("puller"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +47,14 @@ func images(t *testing.T, b *harness.Berth) {
 		byTag.GetUid().GetValue() != 1000 || byTag.GetSize() == 0 {
 		t.Errorf("pulled %s, status %v", pulled.ImageRef, byTag)
 	}
+	if of := byTag.GetSpec().GetAnnotations(); len(of) != 1 || of["org.example.of"] != "the image" {
+		t.Errorf("its manifest's annotations are %v", of)
+	}
+	if log := b.LogTail(); !strings.Contains(log, "pod=puller") {
+		t.Errorf("the log does not tell for which pod it is pulled:\n%s", log)
+	}
+	_, err = b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: "kata"}})
+	checkRefusal(t, err, codes.InvalidArgument, []string{"image.runtime_handler", "kata", "accepted"})
 	byDigest := strings.TrimSuffix(ref, ":1") + "@" + img.Manifest.Digest.String()
 	for _, other := range []string{byDigest, pulled.ImageRef} {
 		if got := status(other); got.GetId() != pulled.ImageRef || !slices.Contains(got.GetRepoDigests(), byDigest) {

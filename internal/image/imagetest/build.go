@@ -61,7 +61,7 @@ func Build(spec Spec) (*Image, error) {
 		return nil, fmt.Errorf("cannot marshal the config of %q: %w", spec.Name, err)
 	}
 	img.Config = NewBlob(imagespec.MediaTypeImageConfig, config)
-	manifest, err := json.Marshal(img.manifest())
+	manifest, err := json.Marshal(img.manifest(spec.Annotations))
 	if err != nil {
 		return nil, fmt.Errorf("cannot marshal the manifest of %q: %w", spec.Name, err)
 	}
@@ -78,12 +78,14 @@ func NewBlob(mediaType string, data []byte) Blob {
 	}, data}
 }
 
-func (i *Image) manifest() imagespec.Manifest {
+func (i *Image) manifest(annotations map[string]string) imagespec.Manifest {
 	m := imagespec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: imagespec.MediaTypeImageManifest,
 		Config:    i.Config.Descriptor,
 		Layers:    []imagespec.Descriptor{},
+
+		Annotations: annotations,
 	}
 	for _, layer := range i.Layers {
 		m.Layers = append(m.Layers, layer.Descriptor)

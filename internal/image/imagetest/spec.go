@@ -26,8 +26,10 @@ type Spec struct {
 	User, WorkingDir     string
 	StopSignal           string
 	Labels               map[string]string
-	Volumes              []string
-	ExposedPorts         []string
+	// Annotations are the manifest's.
+	Annotations  map[string]string
+	Volumes      []string
+	ExposedPorts []string
 	// OS and Architecture default to linux and the architecture of this program.
 	OS, Architecture, Variant string
 	// Created is zero (the Unix epoch) unless set.
