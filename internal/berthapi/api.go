@@ -43,6 +43,9 @@ type Job struct {
 	Stage    string        `json:"stage"`
 	WaitsFor string        `json:"waitsFor,omitempty"`
 	StageAge time.Duration `json:"stageAge"`
+	// Slow tells that it is there for longer than it should be, and that the log
+	// warned of it.
+	Slow bool `json:"slow,omitempty"`
 	// Age of the job.
 	Age time.Duration `json:"age"`
 	// Waiters is how many requests wait for it.

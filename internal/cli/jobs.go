@@ -44,8 +44,12 @@ func printJobs(w io.Writer, jobs []berthapi.Job) error {
 		if j.Cancelled {
 			kind += " (cancelled)"
 		}
+		since := show.Age(j.StageAge)
+		if j.Slow {
+			since += " (slow)"
+		}
 		rows = append(rows, []string{
-			show.Or(show.ID(j.ID)), kind, j.Key, j.Stage, show.Age(j.StageAge), show.Or(j.WaitsFor), show.Age(j.Age), fmt.Sprint(j.Waiters),
+			show.Or(show.ID(j.ID)), kind, j.Key, j.Stage, since, show.Or(j.WaitsFor), show.Age(j.Age), fmt.Sprint(j.Waiters),
 		})
 	}
 	return show.Table(w, []string{"ID", "JOB", "KEY", "STAGE", "SINCE", "WAITS FOR", "AGE", "WAITERS"}, rows)

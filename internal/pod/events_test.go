@@ -191,3 +191,35 @@ func TestEventsAreCompleteAfterARestart(t *testing.T) {
 	again.last = f.last
 	again.assert("pod created", "pod started", "up created", "up started", "dies created", "dies stopped", "waits created")
 }
+
+// A removal that a dead daemon has begun is gone on with, and told of to who listens.
+func TestEventsOfARemovalThatARestartFinishes(t *testing.T) {
+	b := newBed(t, nil)
+	names := map[string]string{}
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	goes := b.mustStart(sandbox, "goes", b.Programs.Sleep)
+	names[sandbox], names[goes] = "pod", "goes"
+	f := b.follow(names)
+	f.assert("pod created", "pod started", "goes created", "goes started")
+	hang := b.script.HangAt("before engine.Remove", false)
+	removed := make(chan error, 1)
+	go func() { removed <- b.s.RemoveContainer(context.WithoutCancel(t.Context()), goes) }()
+	<-hang.Reached
+	f.assert("goes stopped")
+	b.script.Kill()
+	if err := <-removed; err == nil {
+		t.Error("the dead daemon has removed it")
+	}
+	b.Bury(b.s)
+	b.script = podtest.NewScript(nil)
+	hang = b.script.HangAt("before engine.Remove", false)
+	b.s = b.Daemon(b.script)
+	again := b.follow(names)
+	again.last = f.last
+	again.assert("pod created", "pod started", "goes created", "goes stopped")
+	hang.Release()
+	again.assert("goes deleted")
+	if c := b.s.EventCounters(); c.Dropped != 0 {
+		t.Errorf("counters %+v", c)
+	}
+}

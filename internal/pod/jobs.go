@@ -69,7 +69,7 @@ func (s *Service) jobLimits(kind job.Kind) job.Limits {
 	case kindStop, kindRemove:
 		return job.Limits{}
 	default:
-		return job.Limits{Stage: s.limits.Stage, Total: s.limits.Total}
+		return *s.jobTimes.Load()
 	}
 }
 
@@ -83,6 +83,13 @@ func (s *Service) reached(info job.Info) {
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("job stage", "job", info.Kind, "key", info.Key, "id", info.ID, "stage", info.Stage)
 	}
+}
+
+// slow warns of a job that does not get on: a plugin that hangs, a mount that does not
+// answer.
+func (s *Service) slow(info job.Info) {
+	s.log.Warn("a job stays in one stage", "job", info.Kind, "key", info.Key, "id", info.ID, "stage", info.Stage,
+		"waits_for", info.WaitsFor, "seconds", int(info.StageAge.Seconds()))
 }
 
 // retries asks again for teardowns that failed, with growing pauses.

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -92,7 +93,9 @@ func (l Limits) withDefaults() Limits {
 type Service struct {
 	opts   Options
 	limits Limits
-	log    *slog.Logger
+	// jobTimes are the limits of jobs that make something.
+	jobTimes atomic.Pointer[job.Limits]
+	log      *slog.Logger
 
 	sandboxes   *store.Dir[SandboxRecord]
 	containers  *store.Dir[ContainerRecord]
@@ -126,13 +129,14 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 		opts: opts, limits: limits, log: opts.Log,
 		calls: job.NewCalls(limits.Grace), ends: newEnds(), graces: newGraces(),
 	}
+	s.SetJobLimits(limits.Stage, limits.Total)
 	if s.opts.Disk == nil {
 		s.opts.Disk = store.FileSystem{}
 	}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
-	s.jobs = job.NewTable(s.jobLimits, meet, s.unheard, s.reached)
+	s.jobs = job.NewTable(s.jobLimits, meet, s.unheard, s.reached, s.slow)
 	s.retries = newRetries(limits.RetryMin, limits.RetryMax)
 	s.exitRetries = newRetries(exitRetryMin, exitRetryMax)
 	if err := s.openStores(); err != nil {
@@ -145,6 +149,12 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 		return nil, errors.Join(fmt.Errorf("cannot recover the pods of an earlier run: %w", err), s.Close(ctx))
 	}
 	return s, nil
+}
+
+// SetJobLimits changes how long a stage and all of a job may take, of jobs that begin
+// from now on.
+func (s *Service) SetJobLimits(stage, total time.Duration) {
+	s.jobTimes.Store(&job.Limits{Stage: stage, Total: total})
 }
 
 // Close ends jobs and background work and leaves every pod as it is; what was

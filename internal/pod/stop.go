@@ -101,7 +101,7 @@ func (s *Service) stopContainer(ctx context.Context, j *job.Job, id string, time
 				return err
 			}
 		}
-		j.Stage("wait for exit", "the container, which has until "+by.Format(time.TimeOnly))
+		j.StageUntil("wait for exit", "the container, which has until "+by.Format(time.TimeOnly), by)
 		timer := time.NewTimer(left)
 		select {
 		case <-exit:

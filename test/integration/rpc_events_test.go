@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,30 @@ func TestRPCGetContainerEvents(t *testing.T) {
 	third := readEvents(b, names)
 	third.last = first.last
 	third.want("pod CREATED", "pod STARTED", "c CREATED", "c STARTED")
+
+	// An exit that no daemon saw.
+	late := b.Create(pod.Sandbox, b.Container("late", "sleep 1000"), b.Sandbox("web"))
+	names[late] = "late"
+	b.StartContainer(late)
+	third.want("late CREATED", "late STARTED")
+	pid, err := strconv.Atoi((&fields{Berth: b}).pid(t, late))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.KillDaemon()
+	harness.Kill(t, pid)
+	b.StartDaemon()
+	if status := b.AwaitExit(late); status.ExitCode != 137 {
+		t.Errorf("the exit that no daemon saw has code %d", status.ExitCode)
+	}
+	last := third.last
+	third = readEvents(b, names)
+	third.last = last
+	third.want("pod CREATED", "pod STARTED", "c CREATED", "c STARTED", "late CREATED", "late STOPPED")
+	if _, err := b.Runtime.RemoveContainer(b.Ctx(), &runtimeapi.RemoveContainerRequest{ContainerId: late}); err != nil {
+		t.Fatal(err)
+	}
+	third.want("late DELETED")
 	if _, err := b.Runtime.StopPodSandbox(b.Ctx(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.Sandbox}); err != nil {
 		t.Fatal(err)
 	}

@@ -53,14 +53,19 @@ type Job struct {
 	stage   atomic.Pointer[stage]
 	limits  Limits
 	reached func(Info)
-	mu      sync.Mutex // guards watchdog
+	slow    func(Info)
+	mu      sync.Mutex // guards what follows
 	// watchdog ends the job when a stage lasts too long.
 	watchdog *time.Timer
+	// reminder tells of a stage that lasts long.
+	reminder *time.Timer
+	over     bool
 }
 
 type stage struct {
 	name, waitsFor string
 	since          time.Time
+	slow           atomic.Bool
 }
 
 // Ended is what the table's owner is told as the last stage of every job.
@@ -69,10 +74,18 @@ const Ended = "ended"
 // Stage publishes that the job has reached a stage and what it waits for there.
 // It counts as progress.
 func (j *Job) Stage(name, waitsFor string) {
-	j.stage.Store(&stage{name, waitsFor, time.Now()})
+	j.StageUntil(name, waitsFor, time.Now())
+}
+
+// StageUntil is Stage for one that lasts until then because somebody asked for it: it is
+// slow from then on only.
+func (j *Job) StageUntil(name, waitsFor string, then time.Time) {
+	at := &stage{name: name, waitsFor: waitsFor, since: time.Now()}
+	j.stage.Store(at)
 	j.reached(j.Info())
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.remind(at, max(then.Sub(at.since), 0)+SlowStage)
 	if j.watchdog != nil && j.limits.Stage > 0 {
 		j.watchdog.Reset(j.limits.Stage)
 	}
@@ -142,6 +155,8 @@ type Info struct {
 	Waiters  int
 	// Cancelled tells that the job was asked to end and is cleaning up.
 	Cancelled bool
+	// Slow tells that the job has been told of for the time in its stage.
+	Slow bool
 }
 
 // Info tells where the job is.
@@ -150,7 +165,7 @@ func (j *Job) Info() Info {
 	return Info{
 		Key: j.Key, Kind: j.Kind, ID: j.ID,
 		Stage: at.name, WaitsFor: at.waitsFor, StageAge: now.Sub(at.since),
-		Age: now.Sub(j.started), Waiters: int(j.waiters.Load()), Cancelled: j.Cancelled(),
+		Age: now.Sub(j.started), Waiters: int(j.waiters.Load()), Cancelled: j.Cancelled(), Slow: at.slow.Load(),
 	}
 }
 
@@ -165,6 +180,37 @@ type Limits struct {
 // ErrShutdown is the cause with which Table.Close cancels jobs: whoever sees it
 // leaves everything as it is, for the next start to find.
 var ErrShutdown = fmt.Errorf("berth is shutting down: %w", errs.Unavailable)
+
+// SlowStage is how long a stage lasts before it is told of; then it is each time that it
+// has lasted twice as long.
+const SlowStage = 30 * time.Second
+
+// remind tells of a stage after a while, unless the job has left it by then. j.mu is held.
+func (j *Job) remind(at *stage, after time.Duration) {
+	if j.reminder != nil {
+		j.reminder.Stop()
+	}
+	if j.over {
+		return
+	}
+	j.reminder = time.AfterFunc(after, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.stage.Load() == at && !j.over {
+			at.slow.Store(true)
+			j.slow(j.Info())
+			j.remind(at, time.Since(at.since))
+		}
+	})
+}
+
+// end tells that no stage follows.
+func (j *Job) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.over = true
+	j.reminder.Stop()
+}
 
 // watch arms the two limits and returns how to disarm them.
 func (j *Job) watch() (stop func()) {

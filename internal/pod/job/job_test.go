@@ -55,7 +55,7 @@ func TestDifference(t *testing.T) {
 }
 
 func newTable(meet func(*Job, *Request) Meeting, limits Limits) *Table {
-	return NewTable(func(Kind) Limits { return limits }, meet, func(Info, error) {}, func(Info) {})
+	return NewTable(func(Kind) Limits { return limits }, meet, func(Info, error) {}, func(Info) {}, func(Info) {})
 }
 
 // steps makes a request whose job waits for a word on proceed.
@@ -160,7 +160,7 @@ func TestCloseCancelsWithItsOwnCause(t *testing.T) {
 func TestUnheardFailuresAreTold(t *testing.T) {
 	told := make(chan error, 2)
 	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
-		func(_ Info, err error) { told <- err }, func(Info) {})
+		func(_ Info, err error) { told <- err }, func(Info) {}, func(Info) {})
 	failing := func(key string, after <-chan struct{}) *Request {
 		return &Request{Key: key, Kind: "fail", Run: func(context.Context, *Job) (string, error) {
 			<-after
@@ -278,7 +278,7 @@ func TestCallThatDoesNotReturnIsLeft(t *testing.T) {
 func TestEveryStageIsTold(t *testing.T) {
 	var stages []string
 	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
-		func(Info, error) {}, func(i Info) { stages = append(stages, i.Key+": "+i.Stage) })
+		func(Info, error) {}, func(i Info) { stages = append(stages, i.Key+": "+i.Stage) }, func(Info) {})
 	j := enter(t, table, &Request{Key: "a", Kind: "make", Run: func(_ context.Context, j *Job) (string, error) {
 		j.Stage("work", "nothing")
 		return "", errors.New("failed")
@@ -287,4 +287,62 @@ func TestEveryStageIsTold(t *testing.T) {
 	if got := strings.Join(stages, ", "); got != "a: begin, a: work, a: ended" {
 		t.Errorf("told of %s", got)
 	}
+}
+
+// A stage is told of after half a minute, and then each time that it has lasted twice as
+// long; one that was asked to last, from then on. What gets on is not told of.
+func TestSlowStagesAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var told []string
+		table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+			func(Info, error) {}, func(Info) {}, func(i Info) {
+				told = append(told, fmt.Sprintf("%s: %s %s at %s", i.ID, i.Stage, i.StageAge, time.Since(began)))
+			})
+		j := enter(t, table, &Request{Key: "k", ID: "pod", Kind: "make", Run: func(_ context.Context, j *Job) (string, error) {
+			for range 10 { // a stage that tells how far it is
+				j.Stage("relabel", "files")
+				time.Sleep(29 * time.Second)
+			}
+			j.Stage("attach", "a plugin")
+			time.Sleep(130 * time.Second)
+			j.StageUntil("wait", "a grace period", time.Now().Add(time.Hour))
+			time.Sleep(time.Hour + 31*time.Second)
+			j.Stage("publish", "nothing")
+			return "", nil
+		}})
+		if _, err := j.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(24 * time.Hour) // what has ended is not told of
+		want := "pod: attach 30s at 5m20s, pod: attach 1m0s at 5m50s, pod: attach 2m0s at 6m50s, pod: wait 1h0m30s at 1h7m30s"
+		if got := strings.Join(told, ", "); got != want {
+			t.Errorf("told of %s\nwant    %s", got, want)
+		}
+	})
+}
+
+// Who waits for another job of its key is told of as well.
+func TestWaitingForAJobIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		told := map[string]int{}
+		table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+			func(Info, error) {}, func(Info) {}, func(i Info) {
+				mu.Lock()
+				defer mu.Unlock()
+				told[i.Stage]++
+			})
+		proceed := make(chan struct{})
+		enter(t, table, waiting("first", proceed))
+		second := enter(t, table, waiting("second", proceed))
+		time.Sleep(45 * time.Second)
+		close(proceed)
+		if _, err := second.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if told["wait"] != 1 || told["wait for the job before"] != 1 {
+			t.Errorf("told of %v", told)
+		}
+	})
 }

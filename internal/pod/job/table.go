@@ -32,6 +32,8 @@ type Table struct {
 	unheard func(Info, error)
 	// reached is called when a job has reached a stage, Ended for its last.
 	reached func(Info)
+	// slow is called when a job stays in a stage for long.
+	slow func(Info)
 
 	mu     sync.Mutex
 	closed bool
@@ -43,9 +45,11 @@ type Table struct {
 
 // NewTable returns an empty table. limits gives a kind's limits, meet decides
 // what a request does that finds a job of its key, unheard is told of failures
-// that no waiter is there to hear, reached of every stage before its work begins.
-func NewTable(limits func(Kind) Limits, meet func(*Job, *Request) Meeting, unheard func(Info, error), reached func(Info)) *Table {
-	return &Table{limits: limits, meet: meet, unheard: unheard, reached: reached, newest: map[string]*Job{}, running: map[*Job]struct{}{}}
+// that no waiter is there to hear, reached of every stage before its work begins, slow
+// of a stage that has lasted for SlowStage, and each time that it has lasted twice as
+// long.
+func NewTable(limits func(Kind) Limits, meet func(*Job, *Request) Meeting, unheard func(Info, error), reached, slow func(Info)) *Table {
+	return &Table{limits: limits, meet: meet, unheard: unheard, reached: reached, slow: slow, newest: map[string]*Job{}, running: map[*Job]struct{}{}}
 }
 
 // Enter joins the job of the request's key or starts one. Values of ctx reach
@@ -70,7 +74,7 @@ func (t *Table) Enter(ctx context.Context, req *Request) (*Job, error) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j := &Job{
 		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want,
-		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.reached,
+		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.reached, slow: t.slow,
 	}
 	j.Stage("begin", "nothing")
 	t.newest[req.Key] = j
@@ -95,6 +99,7 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 		j.result, j.err = req.Run(ctx, j)
 	}
 	disarm()
+	j.end()
 
 	t.mu.Lock()
 	delete(t.running, j)

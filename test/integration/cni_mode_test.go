@@ -1,0 +1,130 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// fakeCNI is the configuration of a daemon whose one CNI plugin is a script. It runs
+// with the commands' variables, after it has read its input.
+func fakeCNI(t *testing.T, script string) harness.Options {
+	t.Helper()
+	dir := t.TempDir()
+	conf, bin := filepath.Join(dir, "net.d"), filepath.Join(dir, "bin")
+	for _, d := range []string{conf, bin} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, text := range map[string]string{
+		filepath.Join(conf, "10-fake.conflist"): `{"cniVersion":"1.0.0","name":"fake","plugins":[{"type":"fake"}]}`,
+		filepath.Join(bin, "fake"): "#!/bin/sh\ncat >/dev/null\n" +
+			`test "$CNI_COMMAND" = VERSION && echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'` + "\n" + script + "\n",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	return harness.Options{
+		Args:   []string{"--network", "cni"},
+		Config: fmt.Sprintf("[network]\nconf_dir = %q\nbin_dirs = [%q]\n", conf, bin),
+	}
+}
+
+const fakeResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'$CNI_NETNS'"}],"ips":[{"address":"10.77.0.5/24","interface":0}],"dns":{}}`
+
+// TestVerboseInfoOfNetworks: what the plugins answered is in a sandbox's verbose info,
+// where tools look for it; the built-in network has no plugins, and says what it gave.
+func TestVerboseInfoOfNetworks(t *testing.T) {
+	type shown struct {
+		CNIResult *struct {
+			Interfaces []struct{ Name, Sandbox string }
+			IPs        []struct{ Address string }
+		}
+		Network struct{ IPs []string }
+		Engine  struct{ NetNS string }
+	}
+	look := func(t *testing.T, opts harness.Options) (info shown, ip string) {
+		opts.NoImages = true
+		b := harness.Start(t, opts)
+		sandbox := b.RunSandbox(b.Sandbox("web"))
+		resp, err := b.Runtime.PodSandboxStatus(b.Ctx(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		decode(t, resp.Info, &info)
+		if len(info.Network.IPs) == 0 || info.Engine.NetNS == "" {
+			t.Errorf("info %+v of %s", info, resp.Info["info"])
+		}
+		return info, resp.Status.Network.GetIp()
+	}
+	t.Run("cni", func(t *testing.T) {
+		info, ip := look(t, fakeCNI(t, `test "$CNI_COMMAND" = ADD && echo '`+fakeResult+`'; exit 0`))
+		result := info.CNIResult
+		if result == nil || len(result.Interfaces) != 1 || result.Interfaces[0].Name != "eth0" || result.Interfaces[0].Sandbox != info.Engine.NetNS ||
+			len(result.IPs) != 1 || result.IPs[0].Address != "10.77.0.5/24" || ip != "10.77.0.5" {
+			t.Errorf("CNI result %+v of a pod with the address %s in %s", result, ip, info.Engine.NetNS)
+		}
+	})
+	t.Run("builtin", func(t *testing.T) {
+		info, ip := look(t, harness.Options{})
+		if info.CNIResult != nil || !strings.HasPrefix(strings.Join(info.Network.IPs, " "), ip) || ip == "" {
+			t.Errorf("info %+v of a pod with the address %s", info, ip)
+		}
+	})
+}
+
+// TestHungPluginIsTold: a plugin that does not return is named in the log and among the
+// jobs, and the same request has its result once it does.
+func TestHungPluginIsTold(t *testing.T) {
+	gate := filepath.Join(t.TempDir(), "gate")
+	opts := fakeCNI(t, `test "$CNI_COMMAND" = ADD && { until test -e `+gate+`; do sleep 0.1; done; echo '`+fakeResult+`'; }; exit 0`)
+	opts.NoImages = true
+	b := harness.Start(t, opts)
+	n := &newcomer{b, t}
+	config := b.Sandbox("slow")
+	ctx, cancel := context.WithTimeout(b.Ctx(), 2*time.Second)
+	defer cancel()
+	if _, err := b.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config}); err == nil {
+		t.Fatal("the sandbox is there although its plugin hangs")
+	}
+	var warning string
+	for deadline := time.Now().Add(job.SlowStage + require.Patience(20*time.Second)); warning == ""; time.Sleep(100 * time.Millisecond) {
+		for line := range strings.Lines(b.LogTail()) {
+			if strings.Contains(line, "a job stays in one stage") {
+				warning = line
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no warning in the log:\n%s", b.LogTail())
+		}
+	}
+	jobs := n.run(n.berth(), "jobs", "--endpoint", "unix://"+b.Socket)
+	id, _, _ := strings.Cut(strings.TrimSpace(strings.Join(strings.Split(jobs.out, "\n")[1:], "")), " ")
+	for _, word := range []string{"level=WARN", `stage="attach network"`, "plugins", "seconds=30", "id=" + id} {
+		if !strings.Contains(warning, word) {
+			t.Errorf("the warning does not say %q: %s", word, warning)
+		}
+	}
+	if jobs.code != 0 || !strings.Contains(jobs.out, "attach network") || !strings.Contains(jobs.out, "(slow)") || len(id) < 12 {
+		t.Errorf("berth jobs: %d\n%s", jobs.code, jobs.out)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.RunSandbox(config); !strings.HasPrefix(got, id) {
+		t.Errorf("the sandbox is %s, the job was for %s", got, id)
+	}
+}
