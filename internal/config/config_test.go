@@ -81,6 +81,7 @@ func TestEveryFaultIsReportedWithItsLine(t *testing.T) {
 }
 
 func TestValuesThatTagsCannotJudge(t *testing.T) {
+	const suite = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 	for text, want := range map[string]string{
 		"listen = 'tcp://1.2.3.4:5'":                 "listen: ",
 		"state = '/var/lib/berth'":                   "state: ",
@@ -92,6 +93,22 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[jobs]\ntotal_timeout = '1m'":                     "jobs.total_timeout: ",
 		"[stream]\naddress = 'localhost'":                  "stream.address: ",
 		"[runtime]\nscope_prefix = 'a/b'":                  "runtime.scope_prefix: ",
+
+		"[runtime]\nmax_log_line_size = 100":                                                            "runtime.max_log_line_size: ",
+		"[runtime]\nselinux_category_range = 1":                                                         "runtime.selinux_category_range: ",
+		"[runtime]\nabsent_mount_sources_to_reject = ['etc']":                                           "runtime.absent_mount_sources_to_reject: ",
+		"[runtime]\npod_annotations = ['a[']":                                                           "runtime.pod_annotations: ",
+		"[defaults]\nseccomp = 'default'":                                                               "defaults.seccomp: ",
+		"[defaults]\ncapabilities = ['CAP_FLY']":                                                        "defaults.capabilities: ",
+		"[defaults]\nsysctls = ['kernel.panic=1']":                                                      "defaults.sysctls: ",
+		"[defaults]\nenv = ['A']":                                                                       "defaults.env: ",
+		"[defaults]\nulimits = ['nofile=2:1']":                                                          "defaults.ulimits: ",
+		"[defaults]\ndevices = ['fuse']":                                                                "defaults.devices: ",
+		"[stats]\npod_metrics = ['cpu', 'weather']":                                                     "stats.pod_metrics: \"weather\": want one of cpu, ",
+		"[stats]\nperiod = '1ms'":                                                                       "stats.period: ",
+		"[stream]\ntls = 'self-signed'\ntls_cipher_suites = ['RC4']":                                    "stream.tls_cipher_suites: ",
+		"[stream]\ntls_cipher_suites = ['" + suite + "']":                                               "stream.tls_cipher_suites: ",
+		"[stream]\ntls = 'self-signed'\ntls_min_version = '1.3'\ntls_cipher_suites = ['" + suite + "']": "stream.tls_cipher_suites: ",
 	} {
 		_, err := LoadDaemon(write(t, text), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -116,6 +133,28 @@ func TestChangedTellsReloadableKeysFromOthers(t *testing.T) {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"root"}, restart); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What a running daemon takes over is a mix of both; neither of them changes.
+func TestReloadedTakesOverWhatItCan(t *testing.T) {
+	current, next := DefaultDaemon(), DefaultDaemon()
+	next.Log.Level, next.Default.Env, next.Jobs.StageTimeout = "debug", []string{"A=b"}, Duration(time.Minute)
+	next.Root, next.Network.MTU, next.Stats.Period = "/elsewhere", 1400, Duration(time.Second)
+	want := DefaultDaemon()
+	want.Log.Level, want.Default.Env, want.Jobs.StageTimeout = "debug", []string{"A=b"}, Duration(time.Minute)
+	if diff := cmp.Diff(want, Reloaded(current, next)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(DefaultDaemon(), current); diff != "" {
+		t.Errorf("the current one has changed:\n%s", diff)
+	}
+	reloadable, restart := Changed(current, next)
+	if diff := cmp.Diff([]string{"log.level", "defaults.env", "jobs.stage_timeout"}, reloadable); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"root", "network.mtu", "stats.period"}, restart); diff != "" {
 		t.Error(diff)
 	}
 }

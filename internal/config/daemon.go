@@ -1,11 +1,17 @@
 package config
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/netip"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/defaults"
 )
 
 // Daemon is the configuration of `berth serve`. Each field's key, help and
@@ -22,9 +28,11 @@ type Daemon struct {
 	Log     Log     `toml:"log" help:"What berth tells about itself."`
 	Network Network `toml:"network" help:"How pods reach the network."`
 	Runtime Runtime `toml:"runtime" help:"How containers run."`
+	Default Default `toml:"defaults" help:"What pods and containers get that ask for nothing else."`
 	Image   Image   `toml:"image" help:"Where images come from."`
 	Stream  Stream  `toml:"stream" help:"The server behind exec, attach and port-forward."`
 	Jobs    Jobs    `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
+	Stats   Stats   `toml:"stats" help:"Figures of pods and containers."`
 }
 
 // Log is the daemon's log.
@@ -49,41 +57,79 @@ type Runtime struct {
 	CgroupDriver   string `toml:"cgroup_driver" help:"auto is systemd where systemd is pid 1, else cgroupfs." oneof:"auto cgroupfs systemd"`
 	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd."`
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH."`
-	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split."`
+	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 splits as late as can be, which is the latter." reload:"yes"`
 
 	SELinux       string `toml:"selinux" help:"auto labels containers where the kernel has SELinux, and refuses pods that demand confinement where it has not; off labels nothing and ignores what pods ask for." oneof:"auto off"`
-	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared"`
+	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared" reload:"yes"`
+	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know."`
+	AppArmor      string `toml:"apparmor" help:"auto runs containers that ask for no profile under berth's own where the kernel has AppArmor; off runs them without. A profile that a pod demands and cannot have fails the pod in both." oneof:"auto off" reload:"yes"`
 
-	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices."`
-	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container asks for belong to its runAsUser and runAsGroup, not to the host's owner."`
-	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices."`
-	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of."`
+	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes"`
+	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container asks for belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
+	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
+	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes"`
+
+	AbsentSources        []string `toml:"absent_mount_sources_to_reject" help:"Paths of the host of which no directory is made where a mount names them and they are missing: its container fails, /etc/hostname for example." reload:"yes"`
+	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash." reload:"yes"`
+	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes"`
+}
+
+// Default is what pods and containers get that ask for nothing else.
+type Default struct {
+	Seccomp      string   `toml:"seccomp" help:"Filter of a container that says nothing of one and is not privileged: unconfined, as CRI says, runtime/default, or the path of a profile on this host." reload:"yes"`
+	Capabilities []string `toml:"capabilities" help:"Capabilities that requests add to and drop from." reload:"yes"`
+	Env          []string `toml:"env" help:"Environment of containers, NAME=VALUE. What the image or the pod says hides it." reload:"yes"`
+	Ulimits      []string `toml:"ulimits" help:"Limits of processes, NAME=SOFT:HARD or NAME=BOTH: nofile=1024:524288, core=0, memlock=unlimited. Others are as the supervisor has them." reload:"yes"`
+	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's, and hidden by what the pod asks for." reload:"yes"`
+	Devices      []string `toml:"devices" help:"Devices that every container gets, HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS: /dev/fuse. One that is missing fails the container." reload:"yes"`
+}
+
+// texts are the defaults in the words of who reads them.
+func (d *Default) texts() defaults.Texts {
+	return defaults.Texts{
+		Seccomp: d.Seccomp, Capabilities: d.Capabilities, Env: d.Env, Ulimits: d.Ulimits, Sysctls: d.Sysctls, Devices: d.Devices,
+	}
+}
+
+// Read returns what the texts mean, which check has judged.
+func (d *Default) Read() *defaults.Defaults { return defaults.Parse(d.texts(), func(string, error) {}) }
+
+func (d *Default) check(report func(key, format string, args ...any)) {
+	defaults.Parse(d.texts(), func(key string, err error) { report("defaults."+key, "%v", err) })
 }
 
 // Image is where images come from.
 type Image struct {
-	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it."`
-	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image."`
-	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails."`
+	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes"`
+	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes"`
+	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails." reload:"yes"`
 }
 
 // Stream is the streaming server.
 type Stream struct {
 	Address     string   `toml:"address" help:"Address that exec, attach and port-forward listen on."`
 	Port        int      `toml:"port" help:"Port of the same; 0 picks a free one."`
-	IdleTimeout Duration `toml:"idle_timeout" help:"A stream without traffic is closed after this long."`
+	IdleTimeout Duration `toml:"idle_timeout" help:"A stream without traffic is closed after this long." reload:"yes"`
 
 	TLS           string `toml:"tls" help:"Whether the server speaks TLS: off, with tls_cert and tls_key (files), or with a certificate that it makes and nobody can verify (self-signed)." oneof:"off files self-signed"`
 	TLSCert       string `toml:"tls_cert" help:"PEM file of the certificate and its chain. It is read again when it changes."`
 	TLSKey        string `toml:"tls_key" help:"PEM file of the certificate's key."`
 	TLSClientCA   string `toml:"tls_client_ca" help:"PEM file of authorities. Clients must have a certificate of one of them. Empty: the URL alone lets a client in."`
 	TLSMinVersion string `toml:"tls_min_version" help:"Oldest version of TLS that is spoken." oneof:"1.2 1.3"`
+
+	TLSCipherSuites []string `toml:"tls_cipher_suites" help:"Cipher suites of TLS 1.2, by their IANA names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256). TLS 1.3 has none to choose. Empty: those that Go holds for safe."`
 }
 
 // Jobs are the limits of jobs.
 type Jobs struct {
-	StageTimeout Duration `toml:"stage_timeout" help:"A job that makes no progress in one stage for this long is torn down."`
-	TotalTimeout Duration `toml:"total_timeout" help:"A job is torn down after this long in all."`
+	StageTimeout Duration `toml:"stage_timeout" help:"A job that makes no progress in one stage for this long is torn down." reload:"yes"`
+	TotalTimeout Duration `toml:"total_timeout" help:"A job is torn down after this long in all." reload:"yes"`
+}
+
+// Stats are figures of pods and containers.
+type Stats struct {
+	Period     Duration `toml:"period" help:"Time over which a rate of CPU is told (usageNanoCores)."`
+	PodMetrics []string `toml:"pod_metrics" help:"Groups of metrics in ListPodSandboxMetrics." oneof:"cpu memory process pressure disk spec hugetlb network"`
 }
 
 // The places of the default instance.
@@ -109,15 +155,24 @@ func DefaultDaemon() *Daemon {
 		},
 		Runtime: Runtime{
 			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384,
-			SELinux: "auto", SELinuxVolume: "private", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
+			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
+			AbsentSources: []string{}, PodAnnotations: []string{}, ContainerAnnotations: []string{},
+		},
+		Default: Default{
+			Seccomp: "unconfined", Capabilities: ocispec.DefaultCapabilities(),
+			Env: []string{}, Ulimits: []string{}, Sysctls: []string{}, Devices: []string{},
 		},
 		Image: Image{
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
 			MaxConcurrentDownloads: 3,
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},
-		Stream: Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2"},
+		Stream: Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
 		Jobs:   Jobs{StageTimeout: Duration(10 * time.Minute), TotalTimeout: Duration(time.Hour)},
+		Stats: Stats{
+			Period:     Duration(5 * time.Second),
+			PodMetrics: []string{"cpu", "memory", "process", "pressure", "disk", "spec", "hugetlb", "network"},
+		},
 	}
 }
 
@@ -154,25 +209,19 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 		report("state", "%q: must differ from root, since it dies at reboot", d.State)
 	}
 	checkDirs("network.bin_dirs", d.Network.BinDirs, report)
-	checkDirs("runtime.cdi_spec_dirs", d.Runtime.CDISpecDirs, report)
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
-	if d.Runtime.Supervisor != "" && !filepath.IsAbs(d.Runtime.Supervisor) {
-		report("runtime.supervisor", "%q: want an absolute path", d.Runtime.Supervisor)
-	}
-	if !validName(d.Runtime.ScopePrefix) {
-		report("runtime.scope_prefix", "%q: want letters, digits, '.' and '-'", d.Runtime.ScopePrefix)
-	}
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
 		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
 	}
 	d.checkSubnets(report)
 	d.Stream.check(report)
+	d.Runtime.check(report)
+	d.Default.check(report)
 	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
-	checkRange("runtime.max_log_line_size", d.Runtime.MaxLogLineSize, 256, 1<<20, report)
 	for key, duration := range map[string]Duration{
 		"image.no_progress_timeout": d.Image.NoProgressTimeout, "stream.idle_timeout": d.Stream.IdleTimeout,
-		"jobs.stage_timeout": d.Jobs.StageTimeout, "jobs.total_timeout": d.Jobs.TotalTimeout,
+		"jobs.stage_timeout": d.Jobs.StageTimeout, "jobs.total_timeout": d.Jobs.TotalTimeout, "stats.period": d.Stats.Period,
 	} {
 		if duration < Duration(time.Second) {
 			report(key, "%v: want at least 1s", time.Duration(duration))
@@ -181,6 +230,30 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
 		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
 			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
+	}
+}
+
+func (r *Runtime) check(report func(key, format string, args ...any)) {
+	if r.Supervisor != "" && !filepath.IsAbs(r.Supervisor) {
+		report("runtime.supervisor", "%q: want an absolute path", r.Supervisor)
+	}
+	if !validName(r.ScopePrefix) {
+		report("runtime.scope_prefix", "%q: want letters, digits, '.' and '-'", r.ScopePrefix)
+	}
+	if r.MaxLogLineSize != 0 {
+		checkRange("runtime.max_log_line_size", r.MaxLogLineSize, 256, 1<<20, report)
+	}
+	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
+	checkDirs("runtime.cdi_spec_dirs", r.CDISpecDirs, report)
+	checkDirs("runtime.absent_mount_sources_to_reject", r.AbsentSources, report)
+	for key, patterns := range map[string][]string{
+		"runtime.pod_annotations": r.PodAnnotations, "runtime.container_annotations": r.ContainerAnnotations,
+	} {
+		for _, pattern := range patterns {
+			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				report(key, "%q: want a name with the wildcards *, ? and [a-z]", pattern)
+			}
+		}
 	}
 }
 
@@ -203,6 +276,11 @@ func (s *Stream) check(report func(key, format string, args ...any)) {
 			report(file.key, "%q: is not used, as stream.tls is %s", file.path, s.TLS)
 		}
 	}
+	if _, err := s.CipherSuites(); err != nil {
+		report("stream.tls_cipher_suites", "%v", err)
+	} else if len(s.TLSCipherSuites) > 0 && (s.TLS == "off" || s.TLSMinVersion == "1.3") {
+		report("stream.tls_cipher_suites", "is not used, as TLS 1.2 is not spoken (stream.tls is %s, stream.tls_min_version %s)", s.TLS, s.TLSMinVersion)
+	}
 	switch {
 	case s.TLSClientCA == "":
 	case s.TLS == "off":
@@ -210,6 +288,21 @@ func (s *Stream) check(report func(key, format string, args ...any)) {
 	case !filepath.IsAbs(s.TLSClientCA):
 		report("stream.tls_client_ca", "%q: want an absolute path", s.TLSClientCA)
 	}
+}
+
+// CipherSuites are the numbers of the suites, nil where none is named.
+func (s *Stream) CipherSuites() ([]uint16, error) {
+	var ids []uint16
+	for _, name := range s.TLSCipherSuites {
+		i := slices.IndexFunc(tls.CipherSuites(), func(suite *tls.CipherSuite) bool {
+			return suite.Name == name && slices.Contains(suite.SupportedVersions, tls.VersionTLS12)
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("%q: is no safe cipher suite of TLS 1.2", name)
+		}
+		ids = append(ids, tls.CipherSuites()[i].ID)
+	}
+	return ids, nil
 }
 
 func (d *Daemon) checkSubnets(report func(key, format string, args ...any)) {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 )
 
@@ -15,7 +16,7 @@ func Sample(cfg any) string {
 		for _, field := range section.Fields {
 			fmt.Fprintf(&b, "# %s\n", field.Help)
 			if len(field.OneOf) > 0 {
-				fmt.Fprintf(&b, "# One of: %s.\n", strings.Join(field.OneOf, ", "))
+				fmt.Fprintf(&b, "# %s: %s.\n", field.choice(), strings.Join(field.OneOf, ", "))
 			}
 			fmt.Fprintf(&b, "%s = %s\n", field.Name(), field.TOML())
 		}
@@ -30,26 +31,36 @@ func Reference(cfg any) string {
 		"<!-- Made by `make generate` from internal/config/daemon.go. Do not edit. -->\n\n" +
 		"`berth serve --config FILE` reads a TOML file; flags win over it. `berth config default` prints the\n" +
 		"file below with its help, `berth config check FILE` names every fault with its line, `berth config dump`\n" +
-		"prints what holds. On SIGHUP the daemon reads the file again: keys marked *reload* take effect, a changed\n" +
-		"key without the mark is refused by name and keeps its value until the next start.\n")
+		"prints what holds. On SIGHUP the daemon reads the file again: keys with a ✔ under *reload* hold for what is\n" +
+		"made from then on, a changed key without one is named in the log and keeps its value until the next start.\n" +
+		"Options of other runtimes, and where they are here: [peers.md](peers.md).\n")
 	for _, section := range Sections(cfg) {
 		if section.Name != "" {
 			fmt.Fprintf(&b, "\n## [%s]\n\n%s\n", section.Name, section.Help)
 		}
-		b.WriteString("\n| key | default | meaning |\n|---|---|---|\n")
+		b.WriteString("\n| key | default | reload | meaning |\n|---|---|---|---|\n")
 		for _, field := range section.Fields {
 			help := field.Help
 			if len(field.OneOf) > 0 {
-				help += " One of `" + strings.Join(field.OneOf, "`, `") + "`."
+				help += " " + field.choice() + " `" + strings.Join(field.OneOf, "`, `") + "`."
 			}
 			if field.Flag != "" {
 				help += " Flag `--" + field.Flag + "`."
 			}
+			reload := ""
 			if field.Reload {
-				help += " *reload*"
+				reload = "✔"
 			}
-			fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", field.Key, field.TOML(), help)
+			fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", field.Key, field.TOML(), reload, help)
 		}
 	}
 	return b.String()
+}
+
+// choice is how the accepted values are introduced.
+func (f Field) choice() string {
+	if f.value.Kind() == reflect.Slice {
+		return "Of"
+	}
+	return "One of"
 }

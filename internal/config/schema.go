@@ -93,12 +93,22 @@ func (f Field) TOML() string {
 // String is the field's value as it stands on a command line.
 func (f Field) String() string { return fmt.Sprint(f.value.Interface()) }
 
-// checkOneOf returns what is wrong with a value of a fixed set, or "".
+// checkOneOf returns what is wrong with a value, or an element of a list, of a fixed set,
+// or "".
 func (f Field) checkOneOf() string {
-	if len(f.OneOf) == 0 || slices.Contains(f.OneOf, f.value.String()) {
+	if len(f.OneOf) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%q: want one of %s", f.value.String(), strings.Join(f.OneOf, ", "))
+	values := []string{f.value.String()}
+	if list, ok := f.value.Interface().([]string); ok {
+		values = list
+	}
+	for _, value := range values {
+		if !slices.Contains(f.OneOf, value) {
+			return fmt.Sprintf("%q: want one of %s", value, strings.Join(f.OneOf, ", "))
+		}
+	}
+	return ""
 }
 
 // Changed lists the keys in which two configurations of one type differ, apart:
@@ -116,4 +126,17 @@ func Changed(old, new any) (reloadable, restart []string) {
 		}
 	}
 	return reloadable, restart
+}
+
+// Reloaded is the current configuration with what a running daemon can take over of the
+// next one.
+func Reloaded(current, next *Daemon) *Daemon {
+	merged := *current
+	from := Fields(next)
+	for i, to := range Fields(&merged) {
+		if to.Reload {
+			to.value.Set(from[i].value)
+		}
+	}
+	return &merged
 }

@@ -76,7 +76,7 @@ type Streams interface {
 	PortForwardURL(req *runtimeapi.PortForwardRequest) (string, error)
 }
 
-// Options are what a Server is made from. All but Config and Log are required.
+// Options are what a Server is made from. All but Config, Metrics and Log are required.
 type Options struct {
 	Pods    Pods
 	Images  image.Store
@@ -86,6 +86,8 @@ type Options struct {
 	// Config returns the configuration in use, for verbose Status; it must hold
 	// no secrets. Nil leaves it out.
 	Config func() any
+	// Metrics are the groups of metrics of pods (package cadvisor); nil means all.
+	Metrics []string
 	// Log is told what an answer cannot tell. Nil tells nobody.
 	Log *slog.Logger
 }
@@ -104,7 +106,10 @@ func New(opts Options) (*Server, error) {
 	if opts.Pods == nil || opts.Images == nil || opts.Streams == nil || opts.Version == "" {
 		return nil, errors.New("cannot make a CRI server: Pods, Images, Streams and Version are required")
 	}
-	s := &Server{opts: opts, log: opts.Log, metrics: cadvisor.New()}
+	if opts.Metrics == nil {
+		opts.Metrics = cadvisor.Groups()
+	}
+	s := &Server{opts: opts, log: opts.Log, metrics: cadvisor.New(opts.Metrics)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -29,6 +31,28 @@ import (
 	"github.com/berthrun/berth/internal/image/unpack"
 )
 
+// PullRules say how images are pulled.
+type PullRules struct {
+	// RegistryConfigDirs are searched for <host>/hosts.toml, first one wins.
+	RegistryConfigDirs []string
+	// NoProgressTimeout ends a pull whose registry sends nothing; 5 minutes if 0.
+	NoProgressTimeout time.Duration
+	// MaxConcurrentDownloads of one pull; 3 if 0.
+	MaxConcurrentDownloads int
+}
+
+func (r PullRules) withDefaults() PullRules {
+	r.NoProgressTimeout = cmp.Or(r.NoProgressTimeout, defaultNoProgressTimeout)
+	r.MaxConcurrentDownloads = cmp.Or(r.MaxConcurrentDownloads, defaultDownloads)
+	return r
+}
+
+// SetPullRules makes other rules hold for pulls that begin from now on.
+func (s *Images) SetPullRules(rules PullRules) {
+	rules = rules.withDefaults()
+	s.rules.Store(&rules)
+}
+
 // Config of a store.
 type Config struct {
 	// Root is a directory on disk: content, metadata, snapshots, and what
@@ -37,17 +61,13 @@ type Config struct {
 	// State is a directory on tmpfs: root filesystems are mounted on
 	// State/rootfs/<key>.
 	State string
-	// RegistryConfigDirs are searched for <host>/hosts.toml, first one wins.
-	RegistryConfigDirs []string
+	// PullRules hold until SetPullRules.
+	PullRules
 	// UnpackHelper is the command that ends up in UnpackMain.
 	UnpackHelper []string
 	// CgroupParent is where the helper's cgroups are made, a path from the root
 	// of the hierarchy; "/berth-unpack" if empty.
 	CgroupParent string
-	// NoProgressTimeout ends a pull whose registry sends nothing; 5 minutes if 0.
-	NoProgressTimeout time.Duration
-	// MaxConcurrentDownloads of one pull; 3 if 0.
-	MaxConcurrentDownloads int
 	// UserAgent is what registries are told about the client.
 	UserAgent string
 	Log       *slog.Logger
@@ -71,6 +91,7 @@ const (
 // Rootfs.
 type Images struct {
 	cfg       Config
+	rules     atomic.Pointer[PullRules]
 	log       *slog.Logger
 	bolt      *bbolt.DB
 	db        *metadata.DB
@@ -122,6 +143,7 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 		names:    map[string]string{},
 		uses:     newUses(),
 	}
+	s.SetPullRules(cfg.PullRules)
 	s.closing = make(chan struct{})
 	s.close = sync.OnceFunc(func() { close(s.closing) })
 	defer func() {
@@ -159,12 +181,6 @@ func (c *Config) complete() error {
 	}
 	if len(c.UnpackHelper) == 0 {
 		return fmt.Errorf("the image store has no unpack helper: %w", errs.Invalid)
-	}
-	if c.NoProgressTimeout == 0 {
-		c.NoProgressTimeout = defaultNoProgressTimeout
-	}
-	if c.MaxConcurrentDownloads == 0 {
-		c.MaxConcurrentDownloads = defaultDownloads
 	}
 	if c.CgroupParent == "" {
 		c.CgroupParent = defaultCgroupParent

@@ -43,7 +43,8 @@ func flightKey(named reference.Named, auth Auth) string {
 }
 
 func (s *Images) pull(ctx context.Context, named reference.Named, auth Auth, m *meter) (img *Image, err error) {
-	ctx, release := m.guard(ctx, s.cfg.NoProgressTimeout)
+	rules := s.rules.Load()
+	ctx, release := m.guard(ctx, rules.NoProgressTimeout)
 	defer release()
 	defer func() {
 		// The guard's reason says more than "context canceled".
@@ -52,7 +53,7 @@ func (s *Images) pull(ctx context.Context, named reference.Named, auth Auth, m *
 		}
 	}()
 	err = s.withLease(ctx, func(ctx context.Context) error {
-		remote, err := registry.Open(ctx, named, registry.Auth(auth), registry.Config{Dirs: s.cfg.RegistryConfigDirs, UserAgent: s.cfg.UserAgent})
+		remote, err := registry.Open(ctx, named, registry.Auth(auth), registry.Config{Dirs: rules.RegistryConfigDirs, UserAgent: s.cfg.UserAgent})
 		if err != nil {
 			return err
 		}
@@ -143,7 +144,7 @@ func (s *Images) fetchLayers(ctx context.Context, t *tree, remote *registry.Repo
 
 func (s *Images) fetchAll(ctx context.Context, t *tree, total int64, remote *registry.Repository, m *meter, fetched []chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(s.cfg.MaxConcurrentDownloads)
+	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
 	for i, layer := range t.layers {
 		group.Go(func() error {
 			if err := s.fetch(ctx, remote, layer, m, m.add); err != nil {

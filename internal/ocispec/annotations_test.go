@@ -1,9 +1,18 @@
 package ocispec
 
 import (
+	"maps"
 	"slices"
 	"testing"
 )
+
+func TestPassedAnnotations(t *testing.T) {
+	got := PassedAnnotations(map[string]string{"example.org/a": "1", "example.org/b/c": "2", "example.org": "3", "other": "4"},
+		[]string{"example.org/*", "oth?r", "["})
+	if !maps.Equal(got, map[string]string{"example.org/a": "1", "other": "4"}) {
+		t.Errorf("passed %v", got)
+	}
+}
 
 func TestIgnoredAnnotations(t *testing.T) {
 	got := IgnoredAnnotations(map[string]string{

@@ -23,8 +23,8 @@ func allCapabilities() []string {
 	}
 }
 
-// defaultCapabilities is what a container has when nobody says anything.
-func defaultCapabilities() []string {
+// DefaultCapabilities is what a container has when nobody says anything.
+func DefaultCapabilities() []string {
 	return []string{
 		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW",
 		"CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE",
@@ -53,26 +53,30 @@ type CapabilitySets struct {
 	Ambient []string
 }
 
-// Capabilities computes the container's capabilities: the default set, ALL added or
-// dropped, then single ones added, then single ones dropped; at most what the host
-// has. An ambient one is added to every set, and one that is dropped is in none.
-func Capabilities(config *runtimeapi.ContainerConfig, host Host) (CapabilitySets, error) {
+// Capabilities computes the container's capabilities: the default set (nil for
+// DefaultCapabilities), ALL added or dropped, then single ones added, then single ones
+// dropped; at most what the host has. An ambient one is added to every set, and one that
+// is dropped is in none.
+func Capabilities(config *runtimeapi.ContainerConfig, host Host, defaults []string) (CapabilitySets, error) {
+	if defaults == nil {
+		defaults = DefaultCapabilities()
+	}
 	security := securityContext(config)
 	asked := security.GetCapabilities()
 	const field = "linux.security_context.capabilities."
-	add, err := capabilityNames(field+"add_capabilities", asked.GetAddCapabilities())
+	add, err := KernelCapabilities(field+"add_capabilities", asked.GetAddCapabilities())
 	if err != nil {
 		return CapabilitySets{}, err
 	}
-	drop, err := capabilityNames(field+"drop_capabilities", asked.GetDropCapabilities())
+	drop, err := KernelCapabilities(field+"drop_capabilities", asked.GetDropCapabilities())
 	if err != nil {
 		return CapabilitySets{}, err
 	}
-	ambient, err := capabilityNames(field+"add_ambient_capabilities", asked.GetAddAmbientCapabilities())
+	ambient, err := KernelCapabilities(field+"add_ambient_capabilities", asked.GetAddAmbientCapabilities())
 	if err != nil {
 		return CapabilitySets{}, err
 	}
-	permitted := compose(defaultCapabilities(), slices.Concat(add, ambient), drop)
+	permitted := compose(defaults, slices.Concat(add, ambient), drop)
 	raised := compose(nil, ambient, drop)
 	if security.GetPrivileged() {
 		permitted, raised = compose(allCapabilities(), nil, nil), compose(nil, ambient, nil)
@@ -115,9 +119,9 @@ func had(set map[string]bool, host Host) []string {
 // ALL, twice.
 const maxCapabilityNames = 130
 
-// capabilityNames brings names as users write them ("net_admin") to the kernel's
+// KernelCapabilities brings names as users write them ("net_admin") to the kernel's
 // form; ALL stays.
-func capabilityNames(field string, names []string) ([]string, error) {
+func KernelCapabilities(field string, names []string) ([]string, error) {
 	if len(names) > maxCapabilityNames {
 		return nil, invalid(field, "%d names are more than the %d that there can be", len(names), maxCapabilityNames)
 	}

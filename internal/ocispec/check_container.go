@@ -127,7 +127,7 @@ func checkContainerSecurity(config *runtimeapi.ContainerConfig, sandbox *runtime
 	if security.GetPrivileged() && !sandboxSecurityContext(sandbox).GetPrivileged() {
 		return invalid(field+"privileged", "no privileged container allowed in sandbox")
 	}
-	_, err := Capabilities(config, Host{})
+	_, err := Capabilities(config, Host{}, nil)
 	return errors.Join(
 		err,
 		checkUser(security),

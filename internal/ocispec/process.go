@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ func processOf(in Input) (*specs.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	caps, err := Capabilities(in.Config, in.Host)
+	caps, err := Capabilities(in.Config, in.Host, in.Defaults.Capabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +42,7 @@ func processOf(in Input) (*specs.Process, error) {
 		ApparmorProfile: in.AppArmor,
 		SelinuxLabel:    in.ProcessLabel,
 		NoNewPrivileges: security.GetNoNewPrivs(),
+		Rlimits:         in.Defaults.Rlimits,
 		// Always said: the supervisor's own score must not be inherited.
 		OOMScoreAdj: &oomScoreAdj,
 	}, nil
@@ -63,8 +65,8 @@ func argsOf(in Input) ([]string, error) {
 	return all, nil
 }
 
-// envOf lists the environment: ours, then the image's, then the request's. The
-// last value of a name wins and stands where the name stood first.
+// envOf lists the environment: ours, then the defaults, then the image's, then the
+// request's. The last value of a name wins and stands where the name stood first.
 func envOf(in Input) []string {
 	env := newEnvironment()
 	env.add(defaultPath)
@@ -72,6 +74,9 @@ func envOf(in Input) []string {
 		env.add(defaultTerm)
 	}
 	env.add("HOSTNAME=" + in.Hostname)
+	for _, entry := range in.Defaults.Env {
+		env.add(entry)
+	}
 	for _, entry := range in.Image.Env {
 		// What an image cannot mean is dropped, as docker does: it must not
 		// make the image unusable.
@@ -139,7 +144,9 @@ func ExecProcess(container *specs.Process, command []string, tty bool) *specs.Pr
 
 func annotationsOf(in Input) map[string]string {
 	pod := in.SandboxConfig.GetMetadata()
-	return map[string]string{
+	annotations := map[string]string{}
+	maps.Copy(annotations, in.Annotations)
+	maps.Copy(annotations, map[string]string{
 		"io.kubernetes.cri.container-type":        "container",
 		"io.kubernetes.cri.sandbox-id":            in.SandboxID,
 		"io.kubernetes.cri.sandbox-name":          pod.GetName(),
@@ -148,7 +155,8 @@ func annotationsOf(in Input) map[string]string {
 		"io.kubernetes.cri.sandbox-log-directory": in.SandboxConfig.GetLogDirectory(),
 		"io.kubernetes.cri.container-name":        in.Config.GetMetadata().GetName(),
 		"io.kubernetes.cri.image-name":            imageName(in.Config),
-	}
+	})
+	return annotations
 }
 
 // imageName prefers what the user wrote: the kubelet replaces the image by its id.

@@ -15,17 +15,47 @@ type SeccompProfile struct {
 	Path string
 }
 
-// SeccompOf tells which filter the request asks for; the zero value is none. No
-// profile at all means none, as the CRI says.
-func SeccompOf(config *runtimeapi.ContainerConfig) (SeccompProfile, error) {
+// SeccompOf tells which filter a container's request asks for; the zero value is none.
+// One that says nothing has the given default, and a privileged one none.
+func SeccompOf(config *runtimeapi.ContainerConfig, byDefault SeccompProfile) (SeccompProfile, error) {
 	security := securityContext(config)
-	if err := checkSeccomp(security.GetSeccomp(), oldSeccomp(security)); err != nil {
+	profile, err := seccompOf(security.GetSeccomp(), oldSeccomp(security))
+	switch {
+	case security.GetPrivileged():
+		profile = SeccompProfile{}
+	case err == nil && security.GetSeccomp() == nil && oldSeccomp(security) == "":
+		profile = byDefault
+	}
+	return profile, err
+}
+
+// SandboxSeccompOf does the same for a sandbox's. A kubelet asks for the runtime's own
+// profile for every sandbox, also where its containers are to be privileged.
+func SandboxSeccompOf(config *runtimeapi.PodSandboxConfig) (SeccompProfile, error) {
+	security := sandboxSecurityContext(config)
+	profile, err := seccompOf(security.GetSeccomp(), oldSeccomp(security))
+	if profile.Default && security.GetPrivileged() {
+		profile = SeccompProfile{}
+	}
+	return profile, err
+}
+
+// IgnoredSeccomp is the profile on the node that a privileged container's request names,
+// "" for none: privileged means that no filter is applied, whatever it names.
+func IgnoredSeccomp(config *runtimeapi.ContainerConfig) string {
+	security := securityContext(config)
+	profile, err := seccompOf(security.GetSeccomp(), oldSeccomp(security))
+	if err != nil || !security.GetPrivileged() {
+		return ""
+	}
+	return profile.Path
+}
+
+func seccompOf(profile *runtimeapi.SecurityProfile, old string) (SeccompProfile, error) {
+	if err := checkSeccomp(profile, old); err != nil {
 		return SeccompProfile{}, err
 	}
-	if security.GetPrivileged() {
-		return SeccompProfile{}, nil
-	}
-	if profile := security.GetSeccomp(); profile != nil {
+	if profile != nil {
 		switch profile.GetProfileType() {
 		case runtimeapi.SecurityProfile_RuntimeDefault:
 			return SeccompProfile{Default: true}, nil
@@ -34,14 +64,13 @@ func SeccompOf(config *runtimeapi.ContainerConfig) (SeccompProfile, error) {
 		}
 		return SeccompProfile{}, nil
 	}
-	switch old := oldSeccomp(security); old {
-	case "", "unconfined":
+	switch old {
+	case "", unconfined:
 		return SeccompProfile{}, nil
 	case "runtime/default", "docker/default":
 		return SeccompProfile{Default: true}, nil
-	default:
-		return SeccompProfile{Path: strings.TrimPrefix(old, "localhost/")}, nil
 	}
+	return SeccompProfile{Path: strings.TrimPrefix(old, localhostPrefix)}, nil
 }
 
 // oldSeccomp is the field that older clients use; a profile hides it.

@@ -59,8 +59,26 @@ type Input struct {
 	// ProcessLabel and MountLabel are the SELinux labels of the process and of the
 	// files that it may use, "" for none.
 	ProcessLabel, MountLabel string
+	// Annotations are passed on to hooks; berth's own hide them.
+	Annotations map[string]string
+	// Defaults hold where Config says nothing.
+	Defaults Defaults
 	// Host is what the host can do.
 	Host Host
+}
+
+// Defaults are what containers get whose requests say nothing else.
+type Defaults struct {
+	// Capabilities are what requests add to and drop from, as CAP_ names; nil for
+	// DefaultCapabilities.
+	Capabilities []string
+	// Env are NAME=VALUE; the image's and the request's hide them.
+	Env []string
+	// Rlimits are the limits of the container's processes.
+	Rlimits []specs.POSIXRlimit
+	// Seccomp is the filter of a container that says nothing of one and is not
+	// privileged.
+	Seccomp SeccompProfile
 }
 
 // Namespaces are paths of pinned namespaces, "" where the host's is used (or, for

@@ -76,16 +76,16 @@ func TestCapabilities(t *testing.T) {
 		host      Host
 		want      []string
 	}{
-		{"default", nil, nil, false, all, sorted(defaultCapabilities()...)},
+		{"default", nil, nil, false, all, sorted(DefaultCapabilities()...)},
 		{"drop all, add one", []string{"chown"}, []string{"ALL"}, false, all, []string{"CAP_CHOWN"}},
 		{"add all", []string{"ALL"}, nil, false, all, allCapabilities()},
 		{"add all, drop one", []string{"all"}, []string{"CHOWN"}, false, all, allCapabilities()[1:]},
-		{"add and drop the same", []string{"SYS_TIME"}, []string{"SYS_TIME"}, false, all, sorted(defaultCapabilities()...)},
+		{"add and drop the same", []string{"SYS_TIME"}, []string{"SYS_TIME"}, false, all, sorted(DefaultCapabilities()...)},
 		{"the host has few", []string{"ALL"}, nil, false, weak, []string{"CAP_CHOWN", "CAP_NET_ADMIN"}},
 		{"privileged", nil, []string{"ALL"}, true, weak, []string{"CAP_CHOWN", "CAP_NET_ADMIN"}},
 		{"all and nothing", []string{"ALL"}, []string{"ALL"}, false, all, []string{}},
 	} {
-		got, err := Capabilities(config(c.add, c.drop, c.priv), c.host)
+		got, err := Capabilities(config(c.add, c.drop, c.priv), c.host, nil)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -114,7 +114,7 @@ func TestAmbientCapabilities(t *testing.T) {
 		got, err := Capabilities(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 			Privileged:   c.privileged,
 			Capabilities: &runtimeapi.Capability{AddAmbientCapabilities: c.ambient, DropCapabilities: c.drop},
-		}}}, Host{Capabilities: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN"}})
+		}}}, Host{Capabilities: []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN"}}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -171,10 +171,61 @@ func TestSeccompOf(t *testing.T) {
 		{old("localhost//p.json"), SeccompProfile{Path: "/p.json"}},
 		{privileged, SeccompProfile{}},
 	} {
-		got, err := SeccompOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}})
+		got, err := SeccompOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}}, SeccompProfile{})
 		if err != nil || got != c.want {
 			t.Errorf("%v: %+v, %v; want %+v", c.security, got, err, c.want)
 		}
+	}
+}
+
+// A default holds for who says nothing: an old unconfined and a privileged container say
+// something.
+func TestDefaultSeccomp(t *testing.T) {
+	byDefault := SeccompProfile{Path: "/node.json"}
+	for name, c := range map[string]struct {
+		security *runtimeapi.LinuxContainerSecurityContext
+		want     SeccompProfile
+	}{
+		"nothing":        {nil, byDefault},
+		"unconfined":     {&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}}, SeccompProfile{}},
+		"old unconfined": {&runtimeapi.LinuxContainerSecurityContext{SeccompProfilePath: "unconfined"}, SeccompProfile{}}, //nolint:staticcheck // deprecated, still sent
+		"a profile":      {&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}}, SeccompProfile{Default: true}},
+		"privileged":     {&runtimeapi.LinuxContainerSecurityContext{Privileged: true}, SeccompProfile{}},
+	} {
+		got, err := SeccompOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}}, byDefault)
+		if err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.want)
+		}
+	}
+}
+
+// Defaults come before what the image and the request say; berth's own annotations hide
+// what is passed on.
+func TestDefaultsOfContainers(t *testing.T) {
+	in := plainInput()
+	in.Defaults = Defaults{
+		Capabilities: []string{"CAP_KILL"}, Env: []string{"VERSION=0", "TZ=UTC", "HOME=/nowhere"},
+		Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1, Hard: 2}},
+	}
+	in.Config.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"CHOWN"}}
+	in.Annotations = map[string]string{"io.kubernetes.cri.container-type": "mine", "example.org/for": "hooks"}
+	spec, err := Container(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for entry, want := range map[string]bool{"VERSION=1": true, "VERSION=0": false, "TZ=UTC": true, "HOME=/nowhere": true} {
+		if slices.Contains(spec.Process.Env, entry) != want {
+			t.Errorf("%s is there: %v, want %v", entry, !want, want)
+		}
+	}
+	if diff := cmp.Diff([]string{"CAP_CHOWN", "CAP_KILL"}, spec.Process.Capabilities.Bounding); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(in.Defaults.Rlimits, spec.Process.Rlimits); diff != "" {
+		t.Error(diff)
+	}
+	if spec.Annotations["example.org/for"] != "hooks" || spec.Annotations["io.kubernetes.cri.container-type"] != "container" {
+		t.Errorf("annotations %v", spec.Annotations)
 	}
 }
 

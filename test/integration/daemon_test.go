@@ -391,7 +391,8 @@ func TestReload(t *testing.T) {
 	}
 	reload("[log]\nlevel = 'loud'\n[nets]\n", "not reloaded", file+":2: log.level", "debug, info, warn, error", file+":3: nets")
 	reload("root == 1", "not reloaded", file+":1:")
-	reload("[log]\nlevel = 'debug'\n[jobs]\nstage_timeout = '1m'\n", "reloaded", "log.level", "next start", "jobs.stage_timeout")
+	reload("[log]\nlevel = 'debug'\n[jobs]\nstage_timeout = '1m'\n[network]\nmtu = 1400\n",
+		"reloaded", "log.level", "jobs.stage_timeout", "next start only", "network.mtu")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}

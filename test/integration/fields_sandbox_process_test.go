@@ -136,6 +136,18 @@ func (f *fields) testSandboxProfiles(t *testing.T) {
 	f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.Seccomp, c.Linux.SecurityContext.SeccompProfilePath = nil, "no/such" //nolint:staticcheck // deprecated, still sent
 	}, "seccomp_profile_path", "no/such")
+	profile := filepath.Join(f.Dir, "profile.json")
+	for _, problem := range []string{"does not exist", "cannot use the profile"} {
+		for _, privileged := range []bool{false, true} {
+			f.refused(t, codes.InvalidArgument, func(c *runtimeapi.PodSandboxConfig) {
+				c.Linux.SecurityContext.Privileged = privileged
+				c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: profile}
+			}, "linux.security_context.seccomp", profile, problem)
+		}
+		if err := os.WriteFile(profile, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// Without AppArmor it is no profile of this host, with it none that is loaded.
 	f.refused(t, apparmorCode(), func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "no-such-profile"}

@@ -191,6 +191,15 @@ func (f *fields) testSeccomp(t *testing.T) {
 	const chmod = "chmod 700 /tmp 2>/dev/null && echo done || echo refused"
 	want(t, "Localhost", f.says(t, chmod, profile(runtimeapi.SecurityProfile_Localhost, file)), "refused")
 	want(t, "the old field's localhost", f.says(t, chmod, old("localhost/"+file)), "refused")
+	// CRI: privileged means that no filter is applied. The log says that one was asked for.
+	privileged := f.privilegedPod()
+	want(t, "Localhost of a privileged container", f.says(t, chmod, func(c containerConfig) {
+		privileged(c)
+		profile(runtimeapi.SecurityProfile_Localhost, file)(c)
+	}), "done")
+	if log := f.LogTail(); !strings.Contains(log, "linux.security_context.seccomp is ignored") || !strings.Contains(log, file) {
+		t.Errorf("the log does not name the profile that is ignored:\n%s", log)
+	}
 }
 
 // testAppArmor: a profile is enforced where the kernel has AppArmor, and refused by

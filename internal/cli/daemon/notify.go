@@ -3,12 +3,8 @@ package daemon
 import (
 	"context"
 	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
-	"github.com/berthrun/berth/internal/config"
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 )
 
@@ -44,32 +40,5 @@ func watchdog(ctx context.Context, p *parts, log *slog.Logger) {
 			continue
 		}
 		notify(log, systemd.SdNotifyWatchdog)
-	}
-}
-
-// reloadOnHangup reads the configuration again on SIGHUP. A bad file changes
-// nothing; a key that cannot change while the daemon runs is refused by name.
-func reloadOnHangup(ctx context.Context, load Load, current *config.Daemon, log *logger) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangups:
-		}
-		next, err := load()
-		if err != nil {
-			log.Error("the configuration is not reloaded: it has faults", "error", err)
-			continue
-		}
-		reloaded, refused := config.Changed(current, next)
-		log.setLevel(next.Log.Level)
-		current.Log.Level = next.Log.Level
-		log.Info("configuration reloaded", "changed", reloaded)
-		if len(refused) > 0 {
-			log.Warn("these keys change with the next start only", "keys", refused)
-		}
 	}
 }

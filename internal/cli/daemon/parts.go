@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/berthapi"
@@ -36,6 +37,9 @@ import (
 
 // parts are the living parts of a daemon, in the order in which they are made.
 type parts struct {
+	// config is what holds; a reload replaces it.
+	config atomic.Pointer[config.Daemon]
+
 	images     *image.Images
 	network    network.Network
 	supervisor *supervisor.Client
@@ -49,6 +53,7 @@ type parts struct {
 // build makes the parts. On error what was made is closed again.
 func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *parts, err error) {
 	p := &parts{} // not the result, which an error sets to nil before the undo runs
+	p.config.Store(cfg)
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
 
@@ -86,7 +91,8 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 
 	p.cri, err = cri.New(cri.Options{
 		Pods: p.pods, Images: p.images, Streams: p.streams, Version: version.Version,
-		Config: func() any { return cfg }, Log: log,
+		Metrics: cfg.Stats.PodMetrics,
+		Config:  func() any { return p.config.Load() }, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -118,15 +124,13 @@ func (p *parts) close(ctx context.Context) error {
 
 func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*image.Images, error) {
 	return image.Open(ctx, image.Config{
-		Root:                   filepath.Join(cfg.Root, imagesDir),
-		State:                  filepath.Join(cfg.State, imagesDir),
-		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
-		UnpackHelper:           []string{"/proc/self/exe", "unpack-layer"},
-		CgroupParent:           "/berth-" + instanceOf(cfg) + "-unpack",
-		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
-		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
-		UserAgent:              "berth/" + version.Version,
-		Log:                    log,
+		Root:         filepath.Join(cfg.Root, imagesDir),
+		State:        filepath.Join(cfg.State, imagesDir),
+		PullRules:    pullRules(cfg),
+		UnpackHelper: []string{"/proc/self/exe", "unpack-layer"},
+		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
+		UserAgent:    "berth/" + version.Version,
+		Log:          log,
 	})
 }
 
@@ -142,6 +146,10 @@ func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Lo
 		}
 		if cfg.Stream.TLSMinVersion == "1.3" {
 			opts.TLS.MinVersion = tls.VersionTLS13
+		}
+		var err error
+		if opts.TLS.CipherSuites, err = cfg.Stream.CipherSuites(); err != nil {
+			return nil, fmt.Errorf("stream.tls_cipher_suites: %w: %w", err, errs.Invalid)
 		}
 	}
 	return streaming.Listen(ctx, opts)
@@ -229,15 +237,13 @@ func openEngine(cfg *config.Daemon, p *parts, binary string, log *slog.Logger) (
 		NetNSDir:     cfg.Network.NetNSDir,
 		CgroupDriver: driver,
 		CgroupPrefix: cfg.Runtime.ScopePrefix,
-		MaxLogLine:   cfg.Runtime.MaxLogLineSize,
 		PodInit:      binary,
-		Devices: native.DeviceRules{
-			OwnedByUser:           cfg.Runtime.DeviceOwnership,
-			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,
-			PrivilegedAllAllowed:  cfg.Runtime.PrivilegedAllowDevice,
-			CDIDirs:               cfg.Runtime.CDISpecDirs,
-		},
-		SELinux:    native.LabelRules{Off: cfg.Runtime.SELinux == "off", SharedVolumes: cfg.Runtime.SELinuxVolume == "shared"},
+		Rules:        engineRules(cfg),
+
+		SELinuxOff:        cfg.Runtime.SELinux == "off",
+		SELinuxCategories: cfg.Runtime.SELinuxRange,
+		StatsPeriod:       time.Duration(cfg.Stats.Period),
+
 		Supervisor: p.supervisor,
 		Rootfs:     p.images,
 		Log:        log,
@@ -271,7 +277,7 @@ func (p *parts) jobs() []berthapi.Job {
 		all = append(all, berthapi.Job{
 			Key: info.Key, Kind: string(info.Kind), ID: info.ID,
 			Stage: info.Stage, WaitsFor: info.WaitsFor, StageAge: info.StageAge, Age: info.Age,
-			Waiters: info.Waiters, Cancelled: info.Cancelled,
+			Waiters: info.Waiters, Cancelled: info.Cancelled, Slow: info.Slow,
 		})
 	}
 	return all

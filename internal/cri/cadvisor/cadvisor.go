@@ -6,6 +6,7 @@
 package cadvisor
 
 import (
+	"slices"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -55,13 +56,46 @@ type Set struct {
 	ofGroups, ofHugePages, ofNetworks []metric
 }
 
-// New makes the set.
-func New() *Set {
-	s := &Set{ofHugePages: hugePageMetrics(), ofNetworks: networkMetrics()}
-	for _, group := range [][]metric{
-		generalMetrics(), cpuMetrics(), memoryMetrics(), processMetrics(), pressureMetrics(), diskMetrics(), deviceMetrics(), specMetrics(),
+// The groups of metrics that a Set may leave out.
+const (
+	GroupCPU     = "cpu"
+	GroupMemory  = "memory"
+	GroupProcess = "process"
+	GroupPSI     = "pressure"
+	GroupDisk    = "disk"
+	GroupSpec    = "spec"
+	GroupHuge    = "hugetlb"
+	GroupNetwork = "network"
+)
+
+// Groups are all of them.
+func Groups() []string {
+	return []string{GroupCPU, GroupMemory, GroupProcess, GroupPSI, GroupDisk, GroupSpec, GroupHuge, GroupNetwork}
+}
+
+// New makes a set of these groups. What tells that something is there is in every set.
+func New(groups []string) *Set {
+	s := &Set{ofGroups: generalMetrics()}
+	for _, group := range []struct {
+		name    string
+		metrics []metric
+	}{
+		{GroupCPU, cpuMetrics()},
+		{GroupMemory, memoryMetrics()},
+		{GroupProcess, processMetrics()},
+		{GroupPSI, pressureMetrics()},
+		{GroupDisk, append(diskMetrics(), deviceMetrics()...)},
+		{GroupSpec, specMetrics()},
 	} {
-		s.ofGroups = append(s.ofGroups, group...)
+		if slices.Contains(groups, group.name) {
+			s.ofGroups = append(s.ofGroups, group.metrics...)
+		}
+	}
+	if slices.Contains(groups, GroupHuge) {
+		s.ofHugePages = hugePageMetrics()
+	}
+	if slices.Contains(groups, GroupNetwork) {
+		s.ofNetworks = networkMetrics()
 	}
 	return s
 }

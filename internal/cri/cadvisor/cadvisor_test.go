@@ -43,7 +43,7 @@ func onePod() *pod.PodFigures {
 // TestEverySampleFitsItsDescriptor: a kubelet refuses what does not, and two samples
 // with equal labels spoil the whole page.
 func TestEverySampleFitsItsDescriptor(t *testing.T) {
-	set := New()
+	set := New(Groups())
 	labels := map[string][]string{}
 	for _, d := range set.Descriptors(&engine.Info{HugePages: true}) {
 		if labels[d.Name] != nil || d.Help == "" {
@@ -76,7 +76,7 @@ func TestEverySampleFitsItsDescriptor(t *testing.T) {
 
 // TestHostWithoutHugePages: what is described must be told, and such a host cannot.
 func TestHostWithoutHugePages(t *testing.T) {
-	for _, d := range New().Descriptors(&engine.Info{}) {
+	for _, d := range New(Groups()).Descriptors(&engine.Info{}) {
 		if strings.Contains(d.Name, "hugetlb") {
 			t.Errorf("%s is described", d.Name)
 		}
@@ -84,7 +84,7 @@ func TestHostWithoutHugePages(t *testing.T) {
 }
 
 func TestLabelsAreTheKubelets(t *testing.T) {
-	got := New().Pod(onePod())
+	got := New(Groups()).Pod(onePod())
 	if len(got.ContainerMetrics) != 1 || got.ContainerMetrics[0].ContainerId != "c1" {
 		t.Fatalf("containers %v, want the one that has figures", got.ContainerMetrics)
 	}
@@ -122,7 +122,7 @@ func TestLabelsAreTheKubelets(t *testing.T) {
 func TestSamplesTellWhenTheyWereTaken(t *testing.T) {
 	measured := []string{"container_fs_usage_bytes", "container_fs_limit_bytes", "container_fs_inodes_total", "container_fs_inodes_free"}
 	seen := map[string]bool{}
-	for _, m := range New().Pod(onePod()).ContainerMetrics[0].Metrics {
+	for _, m := range New(Groups()).Pod(onePod()).ContainerMetrics[0].Metrics {
 		want := int64(0)
 		if slices.Contains(measured, m.Name) {
 			want = time.Unix(95, 7).UnixNano()
@@ -134,5 +134,25 @@ func TestSamplesTellWhenTheyWereTaken(t *testing.T) {
 	}
 	if len(seen) != len(measured) {
 		t.Errorf("samples of the filesystem: %v, want %v", seen, measured)
+	}
+}
+
+// A group that is left out is neither described nor told, and all groups are everything.
+func TestGroups(t *testing.T) {
+	for group, name := range map[string]string{
+		GroupCPU: "container_cpu_usage_seconds_total", GroupMemory: "container_memory_working_set_bytes", GroupProcess: "container_processes",
+		GroupPSI: "container_pressure_cpu_waiting_seconds_total", GroupDisk: "container_fs_usage_bytes", GroupSpec: "container_spec_cpu_shares",
+		GroupHuge: "container_hugetlb_usage_bytes", GroupNetwork: "container_network_receive_bytes_total",
+	} {
+		without := New(slices.DeleteFunc(Groups(), func(g string) bool { return g == group }))
+		for what, set := range map[string]*Set{"with": New([]string{group}), "without": without} {
+			described := slices.ContainsFunc(set.Descriptors(&engine.Info{HugePages: true}), func(d *runtimeapi.MetricDescriptor) bool { return d.Name == name })
+			if described != (what == "with") {
+				t.Errorf("%s group %s: %s is described: %v", what, group, name, described)
+			}
+		}
+	}
+	if got := len(New(nil).Descriptors(&engine.Info{})); got != len(generalMetrics()) {
+		t.Errorf("without any group %d are described", got)
 	}
 }

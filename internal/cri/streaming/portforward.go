@@ -37,7 +37,7 @@ func (s *Server) PortForwardURL(req *runtimeapi.PortForwardRequest) (string, err
 		}
 		portforward.ServePortForward(w, r, forwarder{r.Context(), s.opts.Runtime, s.opts.Log}, req.PodSandboxId, "",
 			&portforward.V4Options{Ports: req.Port},
-			s.opts.IdleTimeout, s.opts.CreationTimeout, portforward.SupportedProtocols)
+			s.idleTimeout(), s.opts.CreationTimeout, portforward.SupportedProtocols)
 	})
 }
 

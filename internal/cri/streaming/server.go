@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -56,6 +57,7 @@ type Options struct {
 // Server hands out URLs and serves them. All methods are safe for concurrent use.
 type Server struct {
 	opts     Options
+	idle     atomic.Int64 // see SetIdleTimeout
 	tickets  tickets
 	listener net.Listener
 	http     *http.Server
@@ -90,6 +92,7 @@ func Listen(ctx context.Context, opts Options) (*Server, error) {
 		listener: watchedListener{listener},
 		base:     url.URL{Scheme: "http", Host: listener.Addr().String()},
 	}
+	s.SetIdleTimeout(opts.IdleTimeout)
 	if opts.TLS != nil {
 		certs, err := newCertificates(*opts.TLS, s.base.Hostname(), opts.Log)
 		if err != nil {
@@ -112,6 +115,12 @@ func Listen(ctx context.Context, opts Options) (*Server, error) {
 	}
 	return s, nil
 }
+
+// SetIdleTimeout changes the time after which an idle session is closed, of sessions that
+// begin from now on.
+func (s *Server) SetIdleTimeout(d time.Duration) { s.idle.Store(int64(d)) }
+
+func (s *Server) idleTimeout() time.Duration { return time.Duration(s.idle.Load()) }
 
 // Serve answers until Close is called, and returns nil then.
 func (s *Server) Serve() error {

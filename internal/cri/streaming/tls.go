@@ -25,6 +25,9 @@ type TLS struct {
 	ClientCAFile string
 	// MinVersion is a version of crypto/tls; 0 is TLS 1.2.
 	MinVersion uint16
+	// CipherSuites are those of TLS 1.2, nil for crypto/tls's own choice. TLS 1.3 has
+	// none to choose from.
+	CipherSuites []uint16
 }
 
 // selfSigned is how long a certificate of our own is good: longer than any daemon
@@ -157,6 +160,7 @@ func (c *certificates) read() (*tls.Config, error) {
 func (c *certificates) base(pair tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion:   c.files.MinVersion,
+		CipherSuites: c.files.CipherSuites,
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{"http/1.1"},
 	}

@@ -236,3 +236,24 @@ func TestBadCertificatesAreInvalid(t *testing.T) {
 		}
 	}
 }
+
+// A client that knows none of the suites is refused; TLS 1.3 has no choice of them.
+func TestOtherCipherSuitesAreRefused(t *testing.T) {
+	files := tlsFiles(t)
+	files.renew(t, "one")
+	files.CipherSuites = []uint16{tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384}
+	s := serveWith(t, Options{TLS: &files})
+	for _, c := range []struct {
+		name    string
+		config  *tls.Config
+		refused bool
+	}{
+		{"another suite", &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}}, true},
+		{"the suite", &tls.Config{MaxVersion: tls.VersionTLS12}, false},
+		{"TLS 1.3", &tls.Config{}, false},
+	} {
+		if _, err := shown(t, s, c.config); (err != nil) != c.refused {
+			t.Errorf("%s: %v, refused: %v", c.name, err, c.refused)
+		}
+	}
+}

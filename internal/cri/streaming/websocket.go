@@ -36,7 +36,7 @@ func (s *Server) serveV5(w http.ResponseWriter, r *http.Request, wanted *remotec
 	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
 		remotecommand.StreamProtocolV5Name: {Binary: true, Channels: channels},
 	})
-	conn.SetIdleTimeout(s.opts.IdleTimeout)
+	conn.SetIdleTimeout(s.idleTimeout())
 	_, streams, err := conn.Open(w, r)
 	if err != nil {
 		s.opts.Log.DebugContext(r.Context(), "a WebSocket client did not get through its handshake", "error", err)
@@ -109,7 +109,7 @@ func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, containerID s
 	do := session{s.opts.Runtime, wanted, s.opts.Log}
 	if !wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
 		remotecommand.ServeExec(w, r, do, "", "", containerID, cmd, wanted,
-			s.opts.IdleTimeout, s.opts.CreationTimeout, remotecommand.SupportedStreamingProtocols)
+			s.idleTimeout(), s.opts.CreationTimeout, remotecommand.SupportedStreamingProtocols)
 		return
 	}
 	s.serveV5(w, r, wanted, func(in io.Reader, out, errOut io.WriteCloser, resize <-chan remotecommand.TerminalSize) error {
@@ -122,7 +122,7 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, containerID
 	do := session{s.opts.Runtime, wanted, s.opts.Log}
 	if !wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
 		remotecommand.ServeAttach(w, r, do, "", "", containerID, wanted,
-			s.opts.IdleTimeout, s.opts.CreationTimeout, remotecommand.SupportedStreamingProtocols)
+			s.idleTimeout(), s.opts.CreationTimeout, remotecommand.SupportedStreamingProtocols)
 		return
 	}
 	s.serveV5(w, r, wanted, func(in io.Reader, out, errOut io.WriteCloser, resize <-chan remotecommand.TerminalSize) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +61,7 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 		return nil, err
 	}
 	e.warnIgnored("container", spec.ID, spec.Config.GetAnnotations())
+	e.warnPrivileged(spec.ID, spec.Config)
 	container := &engine.Container{User: userOf(in.User)}
 	made, err := e.cfg.Supervisor.Create(ctx, request)
 	var fault *supervisor.ProgramError
@@ -94,7 +96,7 @@ func (e *Engine) requestOf(ctx context.Context, spec *engine.ContainerSpec) (*su
 	if spec.LogPath == "" {
 		return request, nil
 	}
-	request.MaxLogLine = e.cfg.MaxLogLine
+	request.MaxLogLine = e.rules().MaxLogLine
 	request.LogDir = spec.SandboxSpec.Config.GetLogDirectory()
 	var err error
 	request.LogPath, err = filepath.Rel(request.LogDir, spec.LogPath)
@@ -150,6 +152,8 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs
 		},
 		UserNamespace: ocispec.UserNamespaceOf(spec.SandboxSpec.Config),
 		Files:         filesOf(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""),
+		Defaults:      e.rules().Defaults,
+		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
 	}
 	if spec.TargetPID != 0 {
@@ -168,12 +172,21 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs
 	if in.Devices, err = e.devicesOf(ctx, spec.Config); err != nil {
 		return ocispec.Input{}, err
 	}
-	in.AllDevices = isPrivileged(spec.Config) && (!e.cfg.Devices.PrivilegedWithoutHost || e.cfg.Devices.PrivilegedAllAllowed)
+	devices := e.rules().Devices
+	in.AllDevices = isPrivileged(spec.Config) && (!devices.PrivilegedWithoutHost || devices.PrivilegedAllAllowed)
 	if in.Seccomp, err = e.seccompOf(ctx, spec.Config); err != nil {
 		return ocispec.Input{}, err
 	}
 	in.AppArmor, err = e.apparmorOf(ctx, spec.Config)
 	return in, err
+}
+
+// annotationsOf are those of the requests that are passed on to hooks.
+func (e *Engine) annotationsOf(spec *engine.ContainerSpec) map[string]string {
+	rules := e.rules()
+	passed := ocispec.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
+	maps.Copy(passed, ocispec.PassedAnnotations(spec.Config.GetAnnotations(), rules.ContainerAnnotations))
+	return passed
 }
 
 // bundleFile is the OCI spec in a bundle.

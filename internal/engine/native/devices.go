@@ -30,6 +30,9 @@ type DeviceRules struct {
 	PrivilegedWithoutHost, PrivilegedAllAllowed bool
 	// CDIDirs hold CDI specs, the later before the earlier; none turns CDI off.
 	CDIDirs []string
+	// Added are devices that every container gets, unless it asks for another one in
+	// the same place.
+	Added []*runtimeapi.Device
 }
 
 // injectCDI adds the CDI devices that the container asks for to its spec.
@@ -38,11 +41,12 @@ func (e *Engine) injectCDI(ctx context.Context, config *runtimeapi.ContainerConf
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	if len(e.cfg.Devices.CDIDirs) == 0 {
+	dirs := e.rules().Devices.CDIDirs
+	if len(dirs) == 0 {
 		return fmt.Errorf("CDI_devices: %q: CDI is turned off, no directory of specs is configured: %w", names[0], errs.Unsupported)
 	}
-	devices, err := probe.Ask(ctx, e.probes, "read the CDI specs in "+strings.Join(e.cfg.Devices.CDIDirs, ", "), func() (*cdi.Devices, error) {
-		return cdi.Read(e.cfg.Devices.CDIDirs)
+	devices, err := probe.Ask(ctx, e.probes, "read the CDI specs in "+strings.Join(dirs, ", "), func() (*cdi.Devices, error) {
+		return cdi.Read(dirs)
 	})
 	if err != nil {
 		return err
@@ -51,38 +55,55 @@ func (e *Engine) injectCDI(ctx context.Context, config *runtimeapi.ContainerConf
 }
 
 // devicesOf lists the nodes that a container gets: all of the host's when it is
-// privileged, and those that it asks for.
+// privileged, those of every container, and those that it asks for.
 func (e *Engine) devicesOf(ctx context.Context, config *runtimeapi.ContainerConfig) ([]ocispec.Device, error) {
+	rules := e.rules().Devices
 	var devices []ocispec.Device
-	if isPrivileged(config) && !e.cfg.Devices.PrivilegedWithoutHost {
+	if isPrivileged(config) && !rules.PrivilegedWithoutHost {
 		host, err := nodesBelow("/dev")
 		if err != nil {
 			return nil, err
 		}
 		devices = placed(host, "/dev", "rwm")
 	}
+	var own []ocispec.Device
 	for i, d := range config.GetDevices() {
-		to := d.GetContainerPath()
-		if to == "" {
-			to = d.GetHostPath()
-		}
-		nodes, err := probe.Ask(ctx, e.probes, "look at the device "+d.GetHostPath(), func() ([]ocispec.Device, error) {
-			return nodesAt(d.GetHostPath())
-		})
+		found, err := e.nodesOf(ctx, d)
 		if err != nil {
 			return nil, fmt.Errorf("devices[%d]: %w", i, err)
 		}
-		found := placed(nodes, to, d.GetPermissions())
-		if e.cfg.Devices.OwnedByUser {
-			own(found, config.GetLinux().GetSecurityContext())
+		if rules.OwnedByUser {
+			give(found, config.GetLinux().GetSecurityContext())
 		}
-		devices = append(devices, found...)
+		own = append(own, found...)
 	}
-	return devices, nil
+	for _, d := range rules.Added {
+		found, err := e.nodesOf(ctx, d)
+		if err != nil {
+			return nil, fmt.Errorf("a device that the configuration gives to every container: %w", err)
+		}
+		devices = append(devices, slices.DeleteFunc(found, func(node ocispec.Device) bool {
+			same := func(other ocispec.Device) bool { return other.Path == node.Path }
+			return slices.ContainsFunc(own, same) || slices.ContainsFunc(devices, same)
+		})...)
+	}
+	return append(devices, own...), nil
 }
 
-// own gives devices to the user and the group that the request names.
-func own(devices []ocispec.Device, security *runtimeapi.LinuxContainerSecurityContext) {
+// nodesOf are the nodes that d means, as a container gets them.
+func (e *Engine) nodesOf(ctx context.Context, d *runtimeapi.Device) ([]ocispec.Device, error) {
+	to := d.GetContainerPath()
+	if to == "" {
+		to = d.GetHostPath()
+	}
+	nodes, err := probe.Ask(ctx, e.probes, "look at the device "+d.GetHostPath(), func() ([]ocispec.Device, error) {
+		return nodesAt(d.GetHostPath())
+	})
+	return placed(nodes, to, d.GetPermissions()), err
+}
+
+// give gives devices to the user and the group that the request names.
+func give(devices []ocispec.Device, security *runtimeapi.LinuxContainerSecurityContext) {
 	for i := range devices {
 		if uid := security.GetRunAsUser(); uid != nil {
 			devices[i].UID = uint32(uid.GetValue()) // in range: CheckContainer

@@ -44,7 +44,7 @@ func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
 // hostWarnings tell what this host does not let us do for pods.
 func (e *Engine) hostWarnings() []string {
 	var warnings []string
-	if warning := e.apparmor.Warning(); warning != "" {
+	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		warnings = append(warnings, warning)
 	}
 	if err := e.mapping(); err != nil {
@@ -53,7 +53,7 @@ func (e *Engine) hostWarnings() []string {
 	if !e.host.RecursiveReadOnly {
 		warnings = append(warnings, "mounts cannot be made read-only with all below them: the kernel is older than 5.12")
 	}
-	if e.cfg.SELinux.Off && selinux.Host.Enabled(selinux.Host{}) {
+	if e.cfg.SELinuxOff && selinux.Host.Enabled(selinux.Host{}) {
 		warnings = append(warnings, "SELinux is enabled, but the configuration says that containers and their files are not labelled")
 	}
 	return warnings
@@ -63,6 +63,13 @@ func (e *Engine) hostWarnings() []string {
 func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
 	if ignored := ocispec.IgnoredAnnotations(annotations); len(ignored) > 0 {
 		e.log.Warn("profiles are taken from the security context only; annotations that ask for them are ignored", kind, id, "annotations", ignored)
+	}
+}
+
+// warnPrivileged tells of a profile that a privileged container runs without.
+func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
+	if profile := ocispec.IgnoredSeccomp(config); profile != "" {
+		e.log.Warn("a privileged container runs without a seccomp filter; linux.security_context.seccomp is ignored", "container", id, "profile", profile)
 	}
 }
 

@@ -13,15 +13,6 @@ import (
 	"github.com/berthrun/berth/internal/ocispec"
 )
 
-// LabelRules say how pods are labelled for SELinux.
-type LabelRules struct {
-	// Off labels nothing, and ignores what pods ask for.
-	Off bool
-	// SharedVolumes gives volumes that are relabelled a label that all containers
-	// may use, instead of the pod's own.
-	SharedVolumes bool
-}
-
 // labelsFile is the file in a sandbox's directory that holds its labels: its
 // categories are reserved as long as it is there.
 const labelsFile = "selinux.json"
@@ -95,7 +86,7 @@ func (e *Engine) relabelVolumes(ctx context.Context, spec *engine.ContainerSpec,
 		return nil
 	}
 	label := labels.Mount
-	if e.cfg.SELinux.SharedVolumes {
+	if e.rules().SharedVolumes {
 		label = selinux.Shared(label)
 	}
 	stage := spec.Stage

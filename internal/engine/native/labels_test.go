@@ -45,11 +45,11 @@ func (p *fakePolicy) Release(label string) {
 func (p *fakePolicy) Check(string) error { return nil }
 
 // labelled is an engine that can do no more than label.
-func labelled(dir string, rules LabelRules) (*Engine, *fakePolicy) {
+func labelled(dir string, rules Rules) (*Engine, *fakePolicy) {
 	p := &fakePolicy{}
 	return &Engine{
-		cfg:     Config{StateDir: dir, NetNSDir: dir, SELinux: rules},
-		selinux: selinux.New(p, rules.Off), relabel: selinux.NewRelabeller(testLabel),
+		cfg:     Config{StateDir: dir, NetNSDir: dir, Rules: rules},
+		selinux: selinux.New(p, false), relabel: selinux.NewRelabeller(testLabel),
 	}, p
 }
 
@@ -67,7 +67,7 @@ func fileLabel(t *testing.T, path string) string {
 // and are free again once the sandbox has gone.
 func TestLabelsOfSandboxes(t *testing.T) {
 	dir := t.TempDir()
-	e, _ := labelled(dir, LabelRules{})
+	e, _ := labelled(dir, Rules{})
 	paths := e.sandboxPaths("pod")
 	for _, d := range []string{paths.dir, paths.shm} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -93,7 +93,7 @@ func TestLabelsOfSandboxes(t *testing.T) {
 			t.Errorf("%s has %q", path, got)
 		}
 	}
-	again, p := labelled(dir, LabelRules{})
+	again, p := labelled(dir, Rules{})
 	if err := again.adoptLabels(); err != nil || !slices.Equal(p.reserved, []string{"s0:c0,c1000"}) {
 		t.Errorf("after a restart %v are reserved, %v", p.reserved, err)
 	}
@@ -111,15 +111,15 @@ func TestLabelsOfSandboxes(t *testing.T) {
 
 func TestVolumesAreRelabelled(t *testing.T) {
 	for name, c := range map[string]struct {
-		rules   LabelRules
+		rules   Rules
 		process string
 		want    string
 	}{
-		"private":        {LabelRules{}, "u:r:container_t:s0:c1,c2", "u:r:file_t:s0:c1,c2"},
-		"shared":         {LabelRules{SharedVolumes: true}, "u:r:container_t:s0:c1,c2", "u:r:file_t:s0"},
-		"not confined":   {LabelRules{}, "u:r:spc_t:s0:c1,c2", "no data available"},
-		"privileged":     {LabelRules{}, "", "no data available"},
-		"without labels": {LabelRules{}, "none", "no data available"},
+		"private":        {Rules{}, "u:r:container_t:s0:c1,c2", "u:r:file_t:s0:c1,c2"},
+		"shared":         {Rules{SharedVolumes: true}, "u:r:container_t:s0:c1,c2", "u:r:file_t:s0"},
+		"not confined":   {Rules{}, "u:r:spc_t:s0:c1,c2", "no data available"},
+		"privileged":     {Rules{}, "", "no data available"},
+		"without labels": {Rules{}, "none", "no data available"},
 	} {
 		volume, kept := t.TempDir(), t.TempDir()
 		if err := os.WriteFile(filepath.Join(volume, "file"), nil, 0o600); err != nil {

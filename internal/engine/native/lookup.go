@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -58,7 +59,7 @@ func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, user
 		}
 		from := m.GetHostPath()
 		resolved, err := probe.Ask(ctx, e.probes, "look at the mount source "+from, func() (string, error) {
-			return resolveSource(from)
+			return resolveSource(from, !slices.Contains(e.rules().AbsentSources, filepath.Clean(from)))
 		})
 		if err != nil {
 			return nil, err
@@ -85,9 +86,14 @@ func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, user
 	return sources, nil
 }
 
-func resolveSource(from string) (string, error) {
+// resolveSource resolves the links in a path of the host. It makes a directory there if
+// it may, as a hostPath volume of no type wants it.
+func resolveSource(from string, may bool) (string, error) {
 	resolved, err := filepath.EvalSymlinks(from)
 	if errors.Is(err, fs.ErrNotExist) {
+		if !may {
+			return "", fmt.Errorf("the mount source %s is not there, and runtime.absent_mount_sources_to_reject says that it is not to be made: %w", from, errs.Invalid)
+		}
 		if err = os.MkdirAll(from, 0o755); err == nil {
 			resolved, err = filepath.EvalSymlinks(from)
 		}

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -47,21 +48,55 @@ type Config struct {
 	// DefaultParent is the cgroup of sandboxes whose request names none, "" for
 	// one named after the instance.
 	DefaultParent string
-	// MaxLogLine is how many bytes of text a line of a container's log holds, 0
-	// for the default.
-	MaxLogLine int
 	// PodInit is the static program (berth-supervisor) that, called with the
 	// argument "pod-init", is the init of shared PID namespaces.
 	PodInit string
-	// Devices say which devices containers get.
-	Devices DeviceRules
-	// SELinux says whether and how pods are labelled.
-	SELinux LabelRules
+	// SELinuxOff labels nothing, and ignores what pods ask for. SELinuxCategories is
+	// how many categories there are to keep sandboxes apart, 0 for all 1024.
+	SELinuxOff        bool
+	SELinuxCategories int
+	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for
+	// the default.
+	StatsPeriod time.Duration
+	// Rules hold until SetRules.
+	Rules Rules
 
 	Supervisor *supervisor.Client
 	Rootfs     image.Rootfs
 	// Log is slog's default when nil.
 	Log *slog.Logger
+}
+
+// Rules say what new sandboxes and containers get.
+type Rules struct {
+	// MaxLogLine is how many bytes of text a line of a container's log holds, 0
+	// for the default.
+	MaxLogLine int
+	// Devices say which devices containers get.
+	Devices DeviceRules
+	// SharedVolumes gives volumes that are relabelled a label that all containers
+	// may use, instead of the pod's own.
+	SharedVolumes bool
+	// AppArmorOff runs containers without a profile, and refuses pods that demand one.
+	AppArmorOff bool
+	// AbsentSources are paths of the host that are not made for a mount of them.
+	AbsentSources []string
+	// PodAnnotations and ContainerAnnotations are patterns of package path: what
+	// they match is passed on to the hooks of containers.
+	PodAnnotations, ContainerAnnotations []string
+	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
+	Defaults ocispec.Defaults
+	Sysctls  map[string]string
+}
+
+// SetRules makes other rules hold for what is made from now on.
+func (e *Engine) SetRules(rules Rules) { e.changed.Store(&rules) }
+
+func (e *Engine) rules() *Rules {
+	if rules := e.changed.Load(); rules != nil {
+		return rules
+	}
+	return &e.cfg.Rules
 }
 
 // The cgroup drivers.
@@ -83,7 +118,9 @@ const readyNamespaces = 4
 
 // Engine is an engine.Engine.
 type Engine struct {
-	cfg      Config
+	cfg Config
+	// changed are the rules that hold instead of the configuration's.
+	changed  atomic.Pointer[Rules]
 	log      *slog.Logger
 	tree     *cgroup.Tree
 	host     ocispec.Host
@@ -124,7 +161,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg: cfg, log: cfg.Log, tree: tree,
 		probes:     probe.New(probeTimeout, probeLimit),
 		apparmor:   apparmor.Find("berth-" + cfg.Instance),
-		selinux:    selinux.New(selinux.Host{}, cfg.SELinux.Off),
+		selinux:    selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinuxOff),
 		relabel:    selinux.NewRelabeller(selinux.Attribute),
 		slices:     newSlices(),
 		ownParents: map[string]string{},
@@ -150,7 +187,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e.netns = nspool.New(readyNamespaces)
-	e.meter = meter.New(tree, cfg.Rootfs)
+	e.meter = meter.New(tree, cfg.Rootfs, cfg.StatsPeriod)
 	return e, nil
 }
 

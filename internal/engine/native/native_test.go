@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/apparmor"
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -51,6 +53,48 @@ func TestSandboxFiles(t *testing.T) {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || string(got) != string(want) {
 			t.Errorf("%s: %q, %v; want the host's", name, got, err)
+		}
+	}
+}
+
+// A demand for a filter that this host cannot enforce fails the sandbox, which may have
+// no process to confine, and not its first container.
+func TestSandboxSeccompIsCheckedWhereThereIsNone(t *testing.T) {
+	e := &Engine{apparmor: apparmor.Find("t"), probes: probe.New(time.Second, 1)}
+	for name, c := range map[string]struct {
+		profile    *runtimeapi.SecurityProfile
+		privileged bool
+		refused    bool
+	}{
+		"none":                      {nil, false, false},
+		"unconfined":                {&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, false, false},
+		"the default":               {&runtimeapi.SecurityProfile{}, false, true},
+		"the default of privileged": {&runtimeapi.SecurityProfile{}, true, false},
+		"localhost":                 {&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/p"}, false, true},
+		"localhost of privileged":   {&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/p"}, true, true},
+	} {
+		err := e.checkDemands(t.Context(), &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Seccomp: c.profile, Privileged: c.privileged},
+		}})
+		if (err != nil) != c.refused || c.refused && (!errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "linux.security_context.seccomp")) {
+			t.Errorf("%s: %v; refused: %v", name, err, c.refused)
+		}
+	}
+}
+
+// A profile that nobody asked for but the configuration is refused in its name.
+func TestDefaultSeccompIsRefusedByItsKey(t *testing.T) {
+	e := &Engine{host: ocispec.Host{Seccomp: true}, probes: probe.New(time.Second, 1), cfg: Config{Rules: Rules{
+		Defaults: ocispec.Defaults{Seccomp: ocispec.SeccompProfile{Path: "/no/such.json"}},
+	}}}
+	silent := &runtimeapi.ContainerConfig{}
+	asks := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/no/such.json"},
+	}}}
+	for config, byKey := range map[*runtimeapi.ContainerConfig]bool{silent: true, asks: false} {
+		_, err := e.seccompOf(t.Context(), config)
+		if !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), "defaults.seccomp") != byKey {
+			t.Errorf("%v; named by its key: want %v", err, byKey)
 		}
 	}
 }
@@ -144,7 +188,7 @@ func TestDevices(t *testing.T) {
 // TestDevicesAskedForAtOnce: who asks for the same node at the same time shares the look
 // at it, and nothing else.
 func TestDevicesAskedForAtOnce(t *testing.T) {
-	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Devices: DeviceRules{OwnedByUser: true}}}
+	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Rules: Rules{Devices: DeviceRules{OwnedByUser: true}}}}
 	var wg sync.WaitGroup
 	for i := range 400 {
 		wg.Go(func() {
@@ -260,6 +304,44 @@ func TestExitOf(t *testing.T) {
 	} {
 		if got := exitOf(test.exit); got.Code != test.code || got.Reason != test.reason {
 			t.Errorf("%+v: %d %q, want %d %q", test.exit, got.Code, got.Reason, test.code, test.reason)
+		}
+	}
+}
+
+// Devices of every container give way to those that a container asks for in their place.
+func TestAddedDevices(t *testing.T) {
+	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Rules: Rules{Devices: DeviceRules{Added: []*runtimeapi.Device{
+		{HostPath: "/dev/zero", ContainerPath: "/dev/a", Permissions: "r"}, {HostPath: "/dev/zero", ContainerPath: "/dev/b", Permissions: "r"},
+	}}}}}
+	got, err := e.devicesOf(t.Context(), &runtimeapi.ContainerConfig{Devices: []*runtimeapi.Device{{HostPath: "/dev/full", ContainerPath: "/dev/b", Permissions: "rw"}}})
+	if err != nil || len(got) != 2 || got[0].Path != "/dev/a" || got[0].Minor != 5 || got[1].Path != "/dev/b" || got[1].Minor != 7 || got[1].Access != "rw" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	e.SetRules(Rules{Devices: DeviceRules{Added: []*runtimeapi.Device{{HostPath: "/dev/no-such-device", Permissions: "r"}}}})
+	if got, err := e.devicesOf(t.Context(), &runtimeapi.ContainerConfig{}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "/dev/no-such-device") {
+		t.Errorf("one that is missing: %v, %v", got, err)
+	}
+}
+
+// A request hides a default, however it spells the name.
+func TestDefaultSysctls(t *testing.T) {
+	config := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Sysctls: map[string]string{"net/core/somaxconn": "2"}}}
+	got, err := netSysctls(config, map[string]string{"net.core.somaxconn": "1", "net.ipv4.ip_unprivileged_port_start": "80", "kernel.shmmax": "5"})
+	want := map[string]string{"net/core/somaxconn": "2", "net/ipv4/ip_unprivileged_port_start": "80", pingGroups: (*ocispec.UserNamespace)(nil).AllGroups()}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+func TestAbsentMountSources(t *testing.T) {
+	dir := t.TempDir()
+	made, refused := filepath.Join(dir, "made"), filepath.Join(dir, "refused")
+	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Rules: Rules{AbsentSources: []string{refused}}}}
+	for from, want := range map[string]error{made: nil, refused + "/": errs.Invalid} {
+		_, err := e.sourcesOf(t.Context(), []*runtimeapi.Mount{{HostPath: from, ContainerPath: "/x"}}, "")
+		_, statErr := os.Stat(from)
+		if !errors.Is(err, want) || (want == nil) != (statErr == nil) {
+			t.Errorf("%s: %v, and then %v", from, err, statErr)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 		return err
 	}
 	// Under the profile of containers that ask for none, which may signal their like.
-	profile, err := e.apparmor.Profile(ctx, ocispec.AppArmorProfile{Default: true})
+	profile, err := e.appArmorHost().Profile(ctx, ocispec.AppArmorProfile{Default: true})
 	if err != nil {
 		return err
 	}

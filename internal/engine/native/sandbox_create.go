@@ -85,7 +85,14 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 	if err != nil {
 		return err
 	}
-	_, err = e.apparmor.Profile(ctx, profile)
+	if _, err = e.appArmorHost().Profile(ctx, profile); err != nil {
+		return err
+	}
+	filter, err := ocispec.SandboxSeccompOf(config)
+	if err != nil {
+		return err
+	}
+	_, err = e.filter(ctx, filter, nil)
 	return err
 }
 
@@ -95,7 +102,7 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 	if sb.NetNS == "" {
 		return nil
 	}
-	sysctls, err := netSysctls(spec.Config)
+	sysctls, err := netSysctls(spec.Config, e.rules().Sysctls)
 	if err != nil {
 		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
 	}
@@ -153,7 +160,7 @@ func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandb
 	}
 	if namespaceOptions(config).GetIpc() == runtimeapi.NamespaceMode_POD {
 		sandbox.IPCNS, namespaces.IPC = paths.ipc, paths.ipc
-		_, namespaces.Sysctls = ocispec.SplitSysctls(config.GetLinux().GetSysctls())
+		_, namespaces.Sysctls = ocispec.SplitSysctls(withDefaults(config, e.rules().Sysctls))
 		if err := os.Mkdir(paths.shm, 0o711); err != nil {
 			return fmt.Errorf("cannot make the sandbox's shm: %w", err)
 		}
@@ -167,10 +174,22 @@ func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandb
 // pingGroups is the sysctl with the groups that may ping.
 const pingGroups = "net/ipv4/ping_group_range"
 
-// netSysctls are those asked for and those that let a pod without capabilities serve
-// low ports and ping, as other runtimes do.
-func netSysctls(config *runtimeapi.PodSandboxConfig) (map[string]string, error) {
-	sysctls, _ := ocispec.SplitSysctls(config.GetLinux().GetSysctls())
+// withDefaults are the sysctls that the request asks for, and those that it does not
+// speak of. A name has two spellings.
+func withDefaults(config *runtimeapi.PodSandboxConfig, defaults map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, sysctls := range []map[string]string{defaults, config.GetLinux().GetSysctls()} {
+		for name, value := range sysctls {
+			all[ocispec.SysctlFile(name)] = value
+		}
+	}
+	return all
+}
+
+// netSysctls are those asked for, the defaults, and those that let a pod without
+// capabilities serve low ports and ping, as other runtimes do.
+func netSysctls(config *runtimeapi.PodSandboxConfig, defaults map[string]string) (map[string]string, error) {
+	sysctls, _ := ocispec.SplitSysctls(withDefaults(config, defaults))
 	user := ocispec.UserNamespaceOf(config)
 	if groups, asked := sysctls[pingGroups]; asked {
 		var err error

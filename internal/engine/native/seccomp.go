@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine/native/apparmor"
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -51,19 +52,35 @@ func (c *seccompCache) defaultProfile(capabilities []string) (*specs.LinuxSeccom
 // seccompOf returns the filter that the request asks for, nil for none. The result
 // is shared: it is not to be changed.
 func (e *Engine) seccompOf(ctx context.Context, config *runtimeapi.ContainerConfig) (*specs.LinuxSeccomp, error) {
-	asked, err := ocispec.SeccompOf(config)
-	if err != nil || asked == (ocispec.SeccompProfile{}) {
-		return nil, err
-	}
-	if !e.host.Seccomp {
-		return nil, fmt.Errorf("linux.security_context.seccomp: seccomp is not enabled in your kernel, cannot run with a profile: %w", errs.Unsupported)
-	}
-	capabilities, err := ocispec.Capabilities(config, e.host)
+	defaults := e.rules().Defaults
+	asked, err := ocispec.SeccompOf(config, ocispec.SeccompProfile{})
 	if err != nil {
 		return nil, err
 	}
-	if asked.Default {
-		return e.seccomp.defaultProfile(capabilities.Permitted)
+	given, err := ocispec.SeccompOf(config, defaults.Seccomp)
+	if err != nil {
+		return nil, err
+	}
+	capabilities, err := ocispec.Capabilities(config, e.host, defaults.Capabilities)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := e.filter(ctx, given, capabilities.Permitted)
+	if err != nil && given != asked {
+		err = fmt.Errorf("defaults.seccomp of the configuration, as the container asks for none: %w", err)
+	}
+	return filter, err
+}
+
+// filter loads a profile for a process that has these capabilities; nil for none.
+func (e *Engine) filter(ctx context.Context, asked ocispec.SeccompProfile, capabilities []string) (*specs.LinuxSeccomp, error) {
+	switch {
+	case asked == (ocispec.SeccompProfile{}):
+		return nil, nil //nolint:nilnil // no filter is no failure
+	case !e.host.Seccomp:
+		return nil, fmt.Errorf("linux.security_context.seccomp: seccomp is not enabled in your kernel, cannot run with a profile: %w", errs.Unsupported)
+	case asked.Default:
+		return e.seccomp.defaultProfile(capabilities)
 	}
 	data, err := probe.Ask(ctx, e.probes, "read the seccomp profile "+asked.Path, func() ([]byte, error) {
 		return sysfile.ReadRegular(asked.Path, maxSeccompProfile)
@@ -74,9 +91,9 @@ func (e *Engine) seccompOf(ctx context.Context, config *runtimeapi.ContainerConf
 	if err != nil {
 		return nil, err
 	}
-	profile, err := seccomp.LoadProfile(string(data), specWith(capabilities.Permitted))
+	profile, err := seccomp.LoadProfile(string(data), specWith(capabilities))
 	if err != nil {
-		return nil, fmt.Errorf("cannot use the seccomp profile %s: %w: %w", asked.Path, err, errs.Invalid)
+		return nil, fmt.Errorf("linux.security_context.seccomp: cannot use the profile %s: %w: %w", asked.Path, err, errs.Invalid)
 	}
 	return profile, nil
 }
@@ -91,5 +108,12 @@ func (e *Engine) apparmorOf(ctx context.Context, config *runtimeapi.ContainerCon
 	if err != nil {
 		return "", err
 	}
-	return e.apparmor.Profile(ctx, asked)
+	return e.appArmorHost().Profile(ctx, asked)
+}
+
+func (e *Engine) appArmorHost() *apparmor.Host {
+	if e.rules().AppArmorOff {
+		return apparmor.Off()
+	}
+	return e.apparmor
 }

@@ -60,6 +60,9 @@ func Find(defaultName string) *Host {
 	return h
 }
 
+// Off is a host on which the configuration has turned AppArmor off.
+func Off() *Host { return &Host{why: "it is turned off in the configuration"} }
+
 // disabled tells why the kernel does not enforce profiles, "" when it does.
 func disabled(enabled, profiles string) string {
 	data, err := os.ReadFile(enabled)

@@ -186,3 +186,14 @@ func TestDisabled(t *testing.T) {
 		t.Errorf("enabled: %q", why)
 	}
 }
+
+// Where it is turned off, who asks for nothing has nothing, and a demand is refused.
+func TestOff(t *testing.T) {
+	if got, err := Off().Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "" || err != nil {
+		t.Errorf("nothing asked for: %q, %v", got, err)
+	}
+	_, err := Off().Profile(t.Context(), ocispec.AppArmorProfile{Default: true, Demanded: true})
+	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "turned off in the configuration") {
+		t.Errorf("a demand: %v", err)
+	}
+}

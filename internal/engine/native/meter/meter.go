@@ -8,6 +8,7 @@
 package meter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,10 +42,11 @@ type Meter struct {
 	disks *disks
 }
 
-// New makes a Meter and starts its background work.
-func New(tree *cgroup.Tree, rootfs image.Rootfs) *Meter {
+// New makes a Meter and starts its background work. period is the window over which a
+// rate of CPU is told, 0 for the default.
+func New(tree *cgroup.Tree, rootfs image.Rootfs, period time.Duration) *Meter {
 	m := &Meter{tree: tree, rates: newRates(tree.CPU), disks: newDisks(rootfs.WritableUsage)}
-	m.rates.start(sampleEvery)
+	m.rates.start(cmp.Or(period, sampleEvery))
 	return m
 }
 

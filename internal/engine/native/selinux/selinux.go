@@ -50,13 +50,21 @@ type Policy interface {
 }
 
 // Host is the policy of the running kernel.
-type Host struct{}
+type Host struct {
+	// Categories is how many there are to give out, from c0 on; 0 for all 1024.
+	Categories int
+}
 
 // Enabled implements Policy.
 func (Host) Enabled() bool { return selinux.GetEnabled() }
 
 // Fresh implements Policy.
-func (Host) Fresh() (Labels, error) {
+func (h Host) Fresh() (Labels, error) {
+	if h.Categories > 0 {
+		if err := selinux.SetCategoryRange(uint32(h.Categories)); err != nil {
+			return Labels{}, fmt.Errorf("cannot give out %d SELinux categories: %w: %w", h.Categories, err, errs.Invalid)
+		}
+	}
 	process, mount, err := label.InitLabels(nil)
 	if err == nil && process == "" {
 		err = fmt.Errorf("the host's SELinux policy has no labels for containers (is container-selinux installed?): %w", errs.Unsupported)

@@ -1,0 +1,94 @@
+//go:build integration
+
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/berthrun/berth/test/harness"
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// reload gives the daemon another configuration and waits until the log says so.
+func (f *fields) reload(t *testing.T, text string, words ...string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(f.Dir, "berth.toml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := func() string {
+		data, err := os.ReadFile(filepath.Join(f.Dir, "berth.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	before := len(log())
+	if err := syscall.Kill(f.DaemonPid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range append(words, "configuration reloaded") {
+		f.Await("the log to say "+word, func() bool { return strings.Contains(log()[before:], word) })
+	}
+}
+
+// TestDefaultsOfTheConfiguration: what an operator says that pods and containers get,
+// which is what the next ones have as soon as the daemon is told.
+func TestDefaultsOfTheConfiguration(t *testing.T) {
+	f := newFields(t, harness.Options{Config: "[log]\n"}, nil)
+	// A running container keeps what it had; exec is part of it.
+	old := f.running(nil)
+	device := f.node(t, "zero", 5)
+	const facts = "echo $TZ,$LANG; ulimit -Sn; ulimit -Hn; grep -E '^(CapEff|Seccomp):' /proc/self/status | cut -f2; " +
+		"cat /proc/sys/net/core/somaxconn /proc/sys/kernel/shmmni; test -c /dev/given && echo given || echo missing"
+	had := f.says(t, facts, nil)
+	f.reload(t, fmt.Sprintf(`
+[defaults]
+seccomp = "runtime/default"
+capabilities = ["NET_ADMIN"]
+env = ["TZ=UTC", "LANG=C"]
+ulimits = ["nofile=500:600"]
+sysctls = ["net.core.somaxconn=321", "kernel.shmmni=123"]
+devices = [%q]
+[runtime]
+absent_mount_sources_to_reject = [%q]
+container_annotations = ["example.org/*"]
+`, device+":/dev/given:r", f.Dir+"/absent"), "defaults.seccomp", "defaults.devices", "runtime.absent_mount_sources_to_reject")
+
+	f.pod(nil)
+	language := func(c containerConfig) { c.Envs = []*runtimeapi.KeyValue{{Key: "LANG", Value: []byte("de")}} }
+	want(t, "a new pod", f.says(t, facts, language), fmt.Sprintf("UTC,de 500 600 %016x 2 321 123 given", capNetAdmin))
+	want(t, "exec in an old container", f.ExecOut(old, "echo $TZ,$LANG"), ",")
+	f.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
+	})
+	f.running(func(c containerConfig) { // the host's sysctls are no pod's
+		containerSecurity(c).NamespaceOptions = f.config.Linux.SecurityContext.NamespaceOptions
+	})
+	config := f.Container("mount", "exit 0")
+	config.Mounts = append(config.Mounts, &runtimeapi.Mount{HostPath: f.Dir + "/absent", ContainerPath: "/absent"})
+	_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+	checkRefusal(t, err, codes.InvalidArgument, []string{f.Dir + "/absent", "absent_mount_sources_to_reject"})
+	annotated := f.running(func(c containerConfig) {
+		c.Annotations = map[string]string{"example.org/for": "hooks", "other": "kept out"}
+		containerSecurity(c).NamespaceOptions = f.config.Linux.SecurityContext.NamespaceOptions
+	})
+	answer, err := f.Runtime.ContainerStatus(f.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: annotated, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, spec, _ := strings.Cut(answer.Info["info"], `"runtimeSpec"`); !strings.Contains(spec, `"example.org/for":"hooks"`) || strings.Contains(spec, "kept out") {
+		t.Errorf("the spec's annotations: %s", spec)
+	}
+
+	// What cannot change now is named, and what could be taken back is.
+	f.reload(t, "[network]\nmtu = 1300\n", "next start only", "network.mtu")
+	f.pod(nil)
+	want(t, "after the defaults were taken back", f.says(t, facts, nil), had)
+}
