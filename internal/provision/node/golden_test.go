@@ -106,6 +106,7 @@ func TestTexts(t *testing.T) {
 		"containerd-cos":       {"cos", "runtime: {name: containerd, options: [--log-level=debug]}\n"},
 		"containerd-full":      {"rocky 9", full("containerd", assets("containerd-2.4.2-linux-amd64.tar.gz", "runc.amd64", "runsc", "containerd-shim-runsc-v1"))},
 		"containerd-template":  {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet}\n"},
+		"kubenet-no-defaults":  {"debian 13", "runtime: {name: containerd}\nnetwork: {mode: kubenet, podCIDRs: [10.88.7.0/24]}\nkernel: {defaultSysctls: false}\n"},
 		"containerd-skip":      {"fedora 44", "runtime: {name: containerd, version: \"2.1\", skipInstall: true}\n"},
 		"crio-full":            {"opensuse-tumbleweed", full("crio", "[]")},
 		"docker-packages":      {"debian 12", "runtime: {name: docker}\nregistries: [{host: docker.io, mirrors: [{url: \"https://mirror.example\"}]}]\nlogs: {rotate: true}\n"},

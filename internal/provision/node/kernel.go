@@ -35,8 +35,8 @@ func (b *builder) modules() {
 // defaultSysctls is what a node of Kubernetes wants: forwarding, room for many pods,
 // and what the kubelet checks with protectKernelDefaults.
 func (b *builder) defaultSysctls() map[string]string {
-	values := map[string]string{
-		"net.ipv4.ip_forward":                 "1",
+	values := b.forwarding()
+	maps.Copy(values, map[string]string{
 		"net.bridge.bridge-nf-call-iptables":  "1",
 		"net.bridge.bridge-nf-call-ip6tables": "1",
 		"net.core.somaxconn":                  "32768",
@@ -54,7 +54,13 @@ func (b *builder) defaultSysctls() map[string]string {
 		"kernel.panic_on_oops":                "1",
 		"kernel.keys.root_maxkeys":            "1000000",
 		"kernel.keys.root_maxbytes":           "25000000",
-	}
+	})
+	return values
+}
+
+// forwarding is what makes a node hand on what its pods send.
+func (b *builder) forwarding() map[string]string {
+	values := map[string]string{"net.ipv4.ip_forward": "1"}
 	six := slices.ContainsFunc(slices.Concat(b.n.Network.PodCIDRs, b.n.Network.Masquerade.NonCIDRs), func(cidr string) bool { return !is4(cidr) })
 	if six {
 		values["net.ipv6.conf.all.forwarding"] = "1"
@@ -65,11 +71,15 @@ func (b *builder) defaultSysctls() map[string]string {
 	return values
 }
 
-// sysctls sets the defaults and the user's own, which win.
+// sysctls sets the defaults, or what the network must have, and the user's own, which
+// win.
 func (b *builder) sysctls() {
 	values := map[string]string{}
-	if nodefile.On(b.n.Kernel.Defaults) {
-		maps.Copy(values, b.defaultSysctls())
+	switch {
+	case nodefile.On(b.n.Kernel.Defaults):
+		values = b.defaultSysctls()
+	case b.n.Network.Mode == "kubenet":
+		values = b.forwarding() // which its pods cannot do without
 	}
 	maps.Copy(values, b.n.Kernel.Sysctls)
 	if len(values) == 0 {

@@ -45,7 +45,7 @@ type Masquerade struct {
 // Kernel is modules, sysctls and swap.
 type Kernel struct {
 	Modules  []string          `json:"modules" help:"Modules that are loaded now and at boot, beside overlay, br_netfilter and what else the node needs." example:"[nf_conntrack]"`
-	Defaults *bool             `json:"defaultSysctls" help:"Set what a node of Kubernetes wants (forwarding, inotify, conntrack, ...). Unset: yes." example:"true"`
+	Defaults *bool             `json:"defaultSysctls" help:"Set what a node of Kubernetes wants (forwarding, inotify, conntrack, ...). Unset: yes. The forwarding that kubenet needs is set in any case." example:"true"`
 	Sysctls  map[string]string `json:"sysctls" help:"Sysctls; they win over the defaults." example:"{vm.max_map_count: \"262144\"}"`
 	Swap     string            `json:"swap" help:"off turns swap off and keeps it off; keep leaves it alone." oneof:"keep off"`
 }
