@@ -268,7 +268,8 @@ func (c *container) adoptExecs() {
 			c.server.warn("the record %s of an exec cannot be used: %v", path, err)
 			continue
 		}
-		e := &execution{container: c, id: r.ExecID, group: r.Group, init: r.Init, done: make(chan struct{}), uncertain: r.Init == nil}
+		e := c.execution(r.ExecID)
+		e.group, e.init, e.uncertain = r.Group, r.Init, r.Init == nil
 		c.mu.Lock()
 		c.execs[e.id] = e
 		c.mu.Unlock()

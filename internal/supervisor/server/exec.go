@@ -49,7 +49,11 @@ type execution struct {
 	// program is what it executes, "" when a predecessor began it.
 	program string
 
-	callers int // under container.mu
+	// Under container.mu.
+	callers    int
+	forgetting bool
+	// forgotten is closed when nothing is left of it, and its id is free.
+	forgotten chan struct{}
 }
 
 func (ss *session) exec(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
@@ -160,21 +164,39 @@ func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	return e, nil
 }
 
+// newExec makes an id known, with a caller who waits. The id of one that a predecessor
+// took and did not begin is free again: its caller comes back with it, and may be here
+// before the answer that told him so is done with.
 func (c *container) newExec(id string) (*execution, error) {
-	e := &execution{
-		container: c,
-		id:        id,
-		group:     ociruntime.ExecGroup(c.snapshot().Cgroups, id),
-		done:      make(chan struct{}),
-		callers:   1,
+	e := c.execution(id)
+	e.group = ociruntime.ExecGroup(c.snapshot().Cgroups, id)
+	e.callers = 1
+	for {
+		c.mu.Lock()
+		old := c.execs[id]
+		if old == nil {
+			c.execs[id] = e
+		}
+		c.mu.Unlock()
+		switch {
+		case old == nil:
+			return e, nil
+		case !old.neverBegan():
+			return nil, fmt.Errorf("exec %s in container %s: %w", id, c.id, errs.Exists)
+		}
+		old.forget()
+		<-old.forgotten
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.execs[id] != nil {
-		return nil, fmt.Errorf("exec %s in container %s: %w", id, c.id, errs.Exists)
-	}
-	c.execs[id] = e
-	return e, nil
+}
+
+// execution is one that nobody knows yet.
+func (c *container) execution(id string) *execution {
+	return &execution{container: c, id: id, done: make(chan struct{}), forgotten: make(chan struct{})}
+}
+
+// neverBegan tells whether a predecessor died before the process was there.
+func (e *execution) neverBegan() bool {
+	return isClosed(e.done) && errors.Is(e.err, errs.NotFound)
 }
 
 // start runs the process. It is recorded before it begins, and its pidfd reaches
@@ -299,7 +321,7 @@ func (e *execution) alone() bool {
 	c := e.container
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return e.callers == 0 && c.execs[e.id] == e
+	return e.callers == 0 && !e.forgetting && c.execs[e.id] == e
 }
 
 // orphaned kills, after a while, an exec that nobody waits for, and forgets it
@@ -343,12 +365,19 @@ func (e *execution) killRest() {
 func (e *execution) forget() {
 	c := e.container
 	c.mu.Lock()
-	if c.execs[e.id] != e {
+	if c.execs[e.id] != e || e.forgetting {
 		c.mu.Unlock()
 		return
 	}
-	delete(c.execs, e.id)
+	e.forgetting = true
 	c.mu.Unlock()
+	defer c.sweepGroups()
+	defer close(e.forgotten)
+	defer func() { // at last: whoever has the id next has the same record and key
+		c.mu.Lock()
+		delete(c.execs, e.id)
+		c.mu.Unlock()
+	}()
 	c.server.vault.release(e.key())
 	closeFiles([]*os.File{e.socket, e.pidfd})
 	if err := os.Remove(e.path()); ignoreAbsent(err) != nil {
@@ -361,7 +390,6 @@ func (e *execution) forget() {
 			c.server.log.Debug("the keeper keeps an exit", "container", c.id, "exec", e.id, "error", err)
 		}
 	}
-	c.sweepGroups()
 }
 
 // sweepGroups removes the cgroups of execs that have ended and left nothing.

@@ -1,0 +1,52 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// TestIDOfAnExecThatNeverBegan: its caller comes back with the same id while the answer
+// that told him so is still being done with, and the two share a record.
+func TestIDOfAnExecThatNeverBegan(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	s := &Server{opts: Options{StateDir: t.TempDir()}, log: log, vault: newVault(nil, log)}
+	c := &container{id: "box", server: s, execs: map[string]*execution{}}
+	if err := os.MkdirAll(s.dir(c.id), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		old := c.execution("one")
+		old.err = fmt.Errorf("it did not begin: %w", errs.NotFound)
+		close(old.done)
+		c.execs[old.id] = old
+		if err := old.write(); err != nil {
+			t.Fatal(err)
+		}
+		var answered sync.WaitGroup
+		answered.Go(old.forget)
+		e, err := c.newExec("one")
+		if err != nil {
+			t.Fatalf("the id is not free: %v", err)
+		}
+		if err := e.write(); err != nil {
+			t.Fatal(err)
+		}
+		answered.Wait()
+		if _, err := os.Stat(e.path()); err != nil {
+			t.Fatalf("the record of the second went with the first: %v", err)
+		}
+		if _, err := c.newExec("one"); !errors.Is(err, errs.Exists) {
+			t.Fatalf("an exec under way is begun again: %v", err)
+		}
+		e.forget()
+		if _, err := os.Stat(e.path()); !errors.Is(err, os.ErrNotExist) || len(c.execs) != 0 {
+			t.Fatalf("left behind: %v, %v", err, c.execs)
+		}
+	}
+}
