@@ -325,9 +325,8 @@ func TestRegistryThatHangsEndsThePull(t *testing.T) {
 	r.Intercept, _ = hang(t, img)
 	host := serve(t, r)
 	r.Push("app", "1", img)
-	cfg := testConfig(t)
-	cfg.NoProgressTimeout = 300 * time.Millisecond
-	s := open(t, cfg)
+	s := open(t, testConfig(t))
+	s.SetPullRules(PullRules{NoProgressTimeout: 300 * time.Millisecond}) // as a reload does
 	_, err := s.Pull(context.Background(), host+"/app:1", Auth{}, nil)
 	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "sent nothing for 300ms") {
 		t.Errorf("error %v", err)

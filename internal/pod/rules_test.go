@@ -293,6 +293,26 @@ func TestStageLimit(t *testing.T) {
 	})
 }
 
+// Limits that change hold for jobs that begin afterwards, and not for those under way.
+func TestLimitsThatChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, nil)
+		hang := b.script.HangAt("before network.Attach", false)
+		begin := time.Now()
+		first := b.runLater(t.Context(), b.SandboxConfig("web"))
+		<-hang.Reached
+		b.s.SetJobLimits(time.Minute, time.Hour)
+		_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("other"), "")
+		assertKind(t, err, errs.Deadline, `no progress for 1m0s in stage "attach network"`)
+		assertKind(t, (<-first).err, errs.Deadline, "no progress for 10m0s")
+		if took := time.Since(begin); took != 10*time.Minute {
+			t.Errorf("the first ended after %s", took)
+		}
+		hang.Release()
+		b.clear()
+	})
+}
+
 // Rule (d): the same when the call does not even return: other pods go on, the
 // sandbox shows as NOTREADY, and goes once the call has returned.
 func TestCallThatNeverReturns(t *testing.T) {

@@ -52,11 +52,12 @@ func TestIdlePortForwardEnds(t *testing.T) {
 	for name, dial := range map[string]dialer{"spdy": dialSPDY, "spdy in websocket": dialTunnel} {
 		t.Run(name, func(t *testing.T) {
 			ended := make(chan struct{})
-			s := serveWith(t, Options{IdleTimeout: idle, Runtime: &fake{portForward: func(ctx context.Context, _ string, _ int32, _ io.ReadWriteCloser) error {
+			s := serveWith(t, Options{IdleTimeout: time.Hour, Runtime: &fake{portForward: func(ctx context.Context, _ string, _ int32, _ io.ReadWriteCloser) error {
 				<-ctx.Done()
 				close(ended)
 				return ctx.Err()
 			}}})
+			s.SetIdleTimeout(idle) // as a reload does
 			raw, err := s.PortForwardURL(&runtimeapi.PortForwardRequest{PodSandboxId: "p1"})
 			if err != nil {
 				t.Fatal(err)
