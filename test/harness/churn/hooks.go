@@ -126,8 +126,7 @@ containers:
 		return err
 	}
 	seen, err := p.await(ctx, "the sidecar's restart", func(seen *corev1.Pod) bool {
-		status := statusOf(seen, "side")
-		return status != nil && status.RestartCount > 0 && status.Ready && ready(seen)
+		return p.restarted(seen, "side") && ready(seen)
 	})
 	if err != nil {
 		return err

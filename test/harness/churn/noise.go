@@ -54,6 +54,7 @@ func expected() []noise {
 		{"kubelet", `"Failed to remove container" .* code = NotFound`, nil, "somebody else in it has removed the container meanwhile"},
 		{"kubelet", `Failed to watch directory "/sys/fs/cgroup/`, nil, "its cAdvisor wants to watch a cgroup that has gone already"},
 		{"kubelet", `cannot reopen container log: container .* is exited, not running`, nil, "the container has just ended whose log it rotates; it takes the rotation back"},
+		{"kubelet", `"(ReopenContainerLog from runtime service failed|Failed to rotate log for container)" .*it is not running: wrong state`, nil, "the container has just ended whose log it rotates; it takes the rotation back"},
 		{"kubelet", `"Partial failure issuing cadvisor.ContainerInfoV2"`, nil, "its cAdvisor has no figures yet of a new cgroup, or none any more of an old one"},
 
 		// A host that is busy.

@@ -176,6 +176,14 @@ func (p *pod) checkCodes(seen *corev1.Pod, codes map[string]int32) error {
 	return errors.Join(all...)
 }
 
+// restarted tells whether a container is there again after it ran. One that was made and
+// never started counts as a restart too, but has not ended.
+func (p *pod) restarted(seen *corev1.Pod, name string) bool {
+	status := statusOf(seen, name)
+	return status != nil && status.Ready && status.RestartCount > 0 &&
+		(status.LastTerminationState.Terminated != nil || status.RestartCount > p.ordered[name])
+}
+
 // checkLast compares the code with which a container ended before its ordered restart.
 func (p *pod) checkLast(seen *corev1.Pod, name string, code int32) error {
 	status := statusOf(seen, name)

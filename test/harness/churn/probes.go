@@ -138,10 +138,7 @@ containers:
 	if err != nil {
 		return err
 	}
-	seen, err := p.await(ctx, "the restart", func(seen *corev1.Pod) bool {
-		status := statusOf(seen, "main")
-		return status != nil && status.RestartCount > 0 && status.Ready
-	})
+	seen, err := p.await(ctx, "the restart", func(seen *corev1.Pod) bool { return p.restarted(seen, "main") })
 	if err != nil {
 		return err
 	}
