@@ -175,7 +175,9 @@ func (e *Engine) Rollback(ctx context.Context, n int, b *Back, opts BackOptions)
 	return e.goBack(ctx, b, opts, journal.Begin{Verb: journal.Rollback, To: n, Version: e.Version}, func(left []Left) error {
 		_, fresh, gone := e.journal.Since(n)
 		now, err := e.states(ctx, b.objects())
-		return errors.Join(err, e.journal.Done("rollback", now), e.journal.Leave(without(fresh, left)), e.journal.Reown(gone))
+		// What did not go back, as the data of a runtime, stays ours until a prune.
+		given := slices.DeleteFunc(objectsOf(originals(fresh)), func(o provision.Object) bool { return !slices.Contains(b.objects(), o) })
+		return errors.Join(err, e.journal.Done("rollback", now), e.journal.Leave(without(given, left)), e.journal.Reown(gone))
 	})
 }
 
@@ -262,9 +264,11 @@ func (b *Back) units() []string {
 	return list
 }
 
-func (b *Back) objects() []provision.Object {
-	list := make([]provision.Object, len(b.Priors))
-	for i, p := range b.Priors {
+func (b *Back) objects() []provision.Object { return objectsOf(b.Priors) }
+
+func objectsOf(priors []journal.Prior) []provision.Object {
+	list := make([]provision.Object, len(priors))
+	for i, p := range priors {
 		list[i] = p.Object
 	}
 	return list

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -183,5 +184,50 @@ func TestWishOfAnEntry(t *testing.T) {
 		if got := j.Wish(n); got != want {
 			t.Errorf("entry %d is of %q, want %q", n, got, want)
 		}
+	}
+}
+
+// TestDataOfARuntime: what a program made by itself is nobody's change. It goes when the
+// apply that brought the program is undone, and stays ours when that is rolled back later.
+func TestDataOfARuntime(t *testing.T) {
+	made := func(h *provisiontest.Host) {
+		t.Helper()
+		if err := h.Files().Mkdir("/var/lib/images", provision.Attr{Mode: 0o755}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := tasks.Data{Path: "/var/lib/images"}
+	there := func(h *provisiontest.Host) bool {
+		return slices.ContainsFunc(h.Tree(), func(line string) bool { return strings.HasPrefix(line, "/var/lib/images ") })
+	}
+
+	h, g := machine(t), &guarded{}
+	apply(t, h, g.target("1"))
+	target := g.target("2", data)
+	first := true
+	target.Gates[0].After = []provision.Probe{probe{"health", func() error {
+		if first {
+			made(h)
+		}
+		first = false
+		return errors.New("no answer")
+	}}}
+	if out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{}); err == nil || out.Result != journal.RolledBack || there(h) {
+		t.Errorf("apply: %+v, %v; the data is there: %t", out, err, there(h))
+	}
+
+	apply(t, h, g.target("2", data))
+	made(h)
+	e := newEngine(t, h)
+	b, err := e.PlanRollback(t.Context(), 1, g.target("1"))
+	if err == nil {
+		_, err = e.Rollback(t.Context(), 1, b, engine.BackOptions{})
+	}
+	if err != nil || !there(h) {
+		t.Fatalf("rollback: %v; the data is there: %t", err, there(h))
+	}
+	plan, err := newEngine(t, h).Plan(t.Context(), g.target("1"))
+	if err != nil || len(plan.Unwanted) != 1 || plan.Unwanted[0].Object.Name != "/var/lib/images" {
+		t.Errorf("after the rollback %+v is unwanted, want the data: %v", plan.Unwanted, err)
 	}
 }

@@ -28,6 +28,12 @@ type Left struct {
 func (r *run) undo(ctx context.Context) error {
 	return r.step(ctx, "undo", func(ctx context.Context) error {
 		touched, fresh, _ := r.journal.Since(r.out.Number - 1)
+		// What became ours without a change, as the data of a runtime that was not there, was
+		// made by what the run has started.
+		untouched := slices.DeleteFunc(originals(fresh), func(p journal.Prior) bool {
+			return slices.ContainsFunc(touched, func(t journal.Prior) bool { return t.Object == p.Object })
+		})
+		touched = append(untouched, touched...)
 		left, err := r.restore(ctx, touched, r.tried, handling{restart: func(ctx context.Context, unit string) error {
 			if i, ok := r.graph.unit[unit]; ok {
 				return r.graph.nodes[i].task.(provision.Restarter).Restart(ctx, r.Host)
@@ -40,7 +46,7 @@ func (r *run) undo(ctx context.Context) error {
 		}
 		// Units that were not restarted never saw what is undone now.
 		needless := slices.DeleteFunc(r.journal.Pending(), func(unit string) bool { return slices.Contains(r.pending, unit) })
-		return errors.Join(r.journal.Restarted(needless), r.journal.Leave(without(fresh, left)))
+		return errors.Join(r.journal.Restarted(needless), r.journal.Leave(without(objectsOf(originals(fresh)), left)))
 	})
 }
 

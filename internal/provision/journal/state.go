@@ -154,7 +154,7 @@ func (j *Journal) Touched(n int) []Prior {
 // Since lists each object touched after entry n with its state at the end of n, in
 // the order in which they were first touched; and what became ours since (fresh) or
 // ceased to be (gone).
-func (j *Journal) Since(n int) (priors []Prior, fresh []provision.Object, gone []Owned) {
+func (j *Journal) Since(n int) (priors []Prior, fresh, gone []Owned) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.state.entries {
@@ -169,7 +169,7 @@ func (j *Journal) Since(n int) (priors []Prior, fresh []provision.Object, gone [
 	}
 	for _, o := range j.state.owned {
 		if o.Since > n {
-			fresh = append(fresh, o.Object)
+			fresh = append(fresh, o)
 		}
 	}
 	for _, rec := range j.records {
