@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 )
 
 // Level is how bad a finding is.
@@ -41,7 +42,7 @@ type diagnosis struct {
 	name     string // of the check that runs
 	findings []Finding
 	// kubelet is what its configuration says; read once.
-	kubelet kubelet
+	kubelet kubelet.Kubelet
 	// runtimes are those that answer, by socket.
 	runtimes []runtime
 }

@@ -42,7 +42,11 @@ func TestExamine(t *testing.T) {
 		}, doctor.Problem, "kubelet.service is enabled and does not run", "systemctl start kubelet.service"},
 		{"socket without runtime", func(h *provisiontest.Host) {
 			write(t, h, "/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
-		}, doctor.Problem, "the kubelet talks to /run/x.sock, where no runtime answers", "containerRuntimeEndpoint"},
+		}, doctor.Problem, "the kubelet talks to /run/x.sock (/var/lib/kubelet/config.yaml), where no runtime answers", "containerRuntimeEndpoint"},
+		{"a kubelet elsewhere", func(h *provisiontest.Host) {
+			write(t, h, "/proc/12/cmdline", "/opt/kubelet\x00--config=/opt/k.yaml\x00")
+			write(t, h, "/opt/k.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
+		}, doctor.Problem, "the kubelet talks to /run/x.sock (/opt/k.yaml), where no runtime answers", "in /opt/k.yaml"},
 		{"socket elsewhere", func(h *provisiontest.Host) {
 			write(t, h, "/etc/berth/berth.toml", "listen = 'unix:///run/elsewhere.sock'\n")
 			write(t, h, "/run/elsewhere.sock", "")

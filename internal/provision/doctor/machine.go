@@ -109,16 +109,16 @@ func swap(_ context.Context, d *diagnosis) error {
 	if err != nil {
 		return err
 	}
-	if len(swaps) > 0 && d.kubelet.There && (d.kubelet.FailSwapOn == nil || *d.kubelet.FailSwapOn) {
+	if len(swaps) > 0 && d.kubelet.There() && (d.kubelet.FailSwapOn == nil || *d.kubelet.FailSwapOn) {
 		d.add(Problem, "swap is on ("+strings.Join(swaps, ", ")+") and the kubelet does not start with it",
-			"kernel.swap: off in the node file; or failSwapOn: false in "+kubeletConfig)
+			"kernel.swap: off in the node file; or failSwapOn: false in "+orUsual(d.kubelet.Config))
 	}
 	return nil
 }
 
 // resolver looks at the file that pods get their name servers from.
 func resolver(_ context.Context, d *diagnosis) error {
-	file := d.kubelet.ResolvConf
+	file := d.kubelet.ResolvConf.Text
 	if file == "" {
 		file = "/etc/resolv.conf"
 	}
@@ -128,9 +128,9 @@ func resolver(_ context.Context, d *diagnosis) error {
 	}
 	for line := range strings.Lines(string(data)) {
 		words := strings.Fields(line)
-		if d.kubelet.There && len(words) >= 2 && words[0] == "nameserver" && (strings.HasPrefix(words[1], "127.") || words[1] == "::1") {
+		if d.kubelet.There() && len(words) >= 2 && words[0] == "nameserver" && (strings.HasPrefix(words[1], "127.") || words[1] == "::1") {
 			d.add(Warning, fmt.Sprintf("pods would ask %s (%s), which is themselves; CoreDNS ends with \"Loop detected\"", words[1], file),
-				"resolvConf: /run/systemd/resolve/resolv.conf in "+kubeletConfig)
+				"resolvConf: /run/systemd/resolve/resolv.conf in "+orUsual(d.kubelet.Config))
 			return nil
 		}
 	}

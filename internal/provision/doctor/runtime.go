@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -14,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
-	"sigs.k8s.io/yaml"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 )
 
 const callTimeout = 10 * time.Second
@@ -123,50 +124,38 @@ func (d *diagnosis) ask(ctx context.Context, socket string) (runtime, error) {
 	return r, nil
 }
 
-// kubelet is what matters of a kubelet's configuration.
-type kubelet struct {
-	There      bool   `json:"-"`
-	Endpoint   string `json:"containerRuntimeEndpoint"`
-	Driver     string `json:"cgroupDriver"`
-	FailSwapOn *bool  `json:"failSwapOn"`
-	ResolvConf string `json:"resolvConf"`
-}
-
-const kubeletConfig = "/var/lib/kubelet/config.yaml"
-
 func readKubelet(_ context.Context, d *diagnosis) error {
-	data, err := read(d.host, kubeletConfig)
-	if err != nil {
-		return errs.IgnoreNotFound(err)
-	}
-	if err := yaml.Unmarshal(data, &d.kubelet); err != nil {
-		d.add(Problem, fmt.Sprintf("%s is no YAML: %v", kubeletConfig, err), "correct it; the kubelet does not start with it")
+	var err error
+	if d.kubelet, err = kubelet.Find(d.host); errors.Is(err, errs.Invalid) {
+		d.add(Problem, err.Error(), "correct it; the kubelet does not start with it")
 		return nil
 	}
-	d.kubelet.There = true
-	flags, err := read(d.host, "/var/lib/kubelet/kubeadm-flags.env")
-	for word := range strings.FieldsSeq(strings.ReplaceAll(string(flags), `"`, " ")) {
-		if endpoint, ok := strings.CutPrefix(word, "--container-runtime-endpoint="); ok {
-			d.kubelet.Endpoint = endpoint
-		}
+	return err
+}
+
+// orUsual is the file to change a setting in.
+func orUsual(file string) string {
+	if file == "" {
+		return kubelet.ConfigFile
 	}
-	return errs.IgnoreNotFound(err)
+	return file
 }
 
 // kubeletFits compares the kubelet with the runtime that it talks to.
 func kubeletFits(_ context.Context, d *diagnosis) error {
-	if !d.kubelet.There || d.kubelet.Endpoint == "" {
+	endpoint, driver := d.kubelet.Endpoint, d.kubelet.Driver
+	if endpoint.Text == "" {
 		return nil
 	}
-	socket := path.Clean(strings.TrimPrefix(d.kubelet.Endpoint, "unix://"))
+	socket := path.Clean(strings.TrimPrefix(endpoint.Text, "unix://"))
 	i := slices.IndexFunc(d.runtimes, func(r runtime) bool { return r.socket == strings.TrimPrefix(socket, "/var") })
 	if i < 0 {
-		d.add(Problem, fmt.Sprintf("the kubelet talks to %s, where no runtime answers", socket),
-			"start that runtime, or set containerRuntimeEndpoint in "+kubeletConfig+" and restart the kubelet")
+		d.add(Problem, fmt.Sprintf("the kubelet talks to %s (%s), where no runtime answers", socket, endpoint.From),
+			"start that runtime, or set containerRuntimeEndpoint in "+orUsual(d.kubelet.Config)+" and restart the kubelet")
 		return nil
 	}
-	if r := d.runtimes[i]; r.driver != "" && d.kubelet.Driver != "" && r.driver != d.kubelet.Driver {
-		d.add(Problem, fmt.Sprintf("the kubelet's cgroup driver is %s (%s), that of %s is %s", d.kubelet.Driver, kubeletConfig, r.name, r.driver),
+	if r := d.runtimes[i]; r.driver != "" && driver.Text != "" && r.driver != driver.Text {
+		d.add(Problem, fmt.Sprintf("the kubelet's cgroup driver is %s (%s), that of %s is %s", driver.Text, driver.From, r.name, r.driver),
 			"make them the same, systemd on a machine with systemd, and restart both")
 	}
 	return nil

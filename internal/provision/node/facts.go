@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
@@ -45,6 +46,8 @@ type Facts struct {
 	Disrupts string
 	// Kubelet is true where a kubelet is set up.
 	Kubelet bool
+	// KubeletFiles are those that it reads its settings from.
+	KubeletFiles []string
 	// File is where the description lies on the machine, absolute; empty when it came
 	// from elsewhere (standard input).
 	File string
@@ -80,7 +83,9 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	}
 	f.Replaced = detectReplaced(ctx, host, n)
 	f.Disrupts = detectDisruption(ctx, host, n)
-	f.Kubelet = isThere(host.Files(), kubeletConfig)
+	// What cannot be read is told by the cross-checks, when it matters.
+	k, _ := kubelet.Find(host)
+	f.Kubelet, f.KubeletFiles = k.There(), k.Files
 	f.Berth = Binary{Path: berth}
 	f.Supervisor = Binary{Path: path.Join(path.Dir(berth), "berth-supervisor")}
 	if host.Live() && path.Dir(berth) == f.Distro.BinDir {

@@ -2,16 +2,14 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/health"
-	"sigs.k8s.io/yaml"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 )
 
 // gates guards the runtime's restart.
@@ -111,42 +109,18 @@ type kubeletProbe struct {
 func (p kubeletProbe) Name() string { return "the kubelet's cgroup driver and runtime endpoint" }
 
 func (p kubeletProbe) Run(_ context.Context, host provision.Host) error {
-	var config kubeletFields
-	data, err := readFile(host.Files(), kubeletConfig)
-	if errors.Is(err, errs.NotFound) {
-		return nil // there is no kubelet yet
-	}
-	if err != nil {
+	k, err := kubelet.Find(host)
+	if err != nil || !k.There() {
 		return err
 	}
-	if err := yaml.Unmarshal(data, &config); err != nil {
-		return fmt.Errorf("%s: %w", kubeletConfig, err)
-	}
-	if config.CgroupDriver != "" && config.CgroupDriver != p.driver {
+	if k.Driver.Text != "" && k.Driver.Text != p.driver {
 		return fmt.Errorf("misconfiguration: kubelet cgroup driver: %q is different from %s cgroup driver: %q (%s): %w",
-			config.CgroupDriver, p.runtime, p.driver, kubeletConfig, errs.State)
+			k.Driver.Text, p.runtime, p.driver, k.Driver.From, errs.State)
 	}
-	endpoint, file := config.ContainerRuntimeEndpoint, kubeletConfig
-	if flags, err := readFile(host.Files(), kubeadmFlagsFile); err == nil {
-		if told := endpointInFlags(string(flags)); told != "" {
-			endpoint, file = told, kubeadmFlagsFile
-		}
-	}
-	if endpoint != "" && !p.moves && socketOf(endpoint) != socketOf(p.endpoint) {
-		return fmt.Errorf("the kubelet talks to %s and %s listens on %s; change %s: %w", endpoint, p.runtime, p.endpoint, file, errs.State)
+	if endpoint := k.Endpoint; endpoint.Text != "" && !p.moves && socketOf(endpoint.Text) != socketOf(p.endpoint) {
+		return fmt.Errorf("the kubelet talks to %s and %s listens on %s; change %s: %w", endpoint.Text, p.runtime, p.endpoint, endpoint.From, errs.State)
 	}
 	return nil
-}
-
-const kubeadmFlagsFile = "/var/lib/kubelet/kubeadm-flags.env"
-
-// endpointInFlags finds the runtime's endpoint in options of a kubelet, "" if none.
-func endpointInFlags(text string) string {
-	m := regexp.MustCompile(`--container-runtime-endpoint[= ]"?([^\s"]+)`).FindStringSubmatch(text)
-	if m == nil {
-		return ""
-	}
-	return m[1]
 }
 
 // socketOf is the path of an endpoint, whichever way it is written.

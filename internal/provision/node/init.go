@@ -2,16 +2,14 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	goruntime "runtime"
 	"slices"
 	"strings"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
-	"sigs.k8s.io/yaml"
 )
 
 // Init writes a commented description of a machine as it is, to begin with: the
@@ -27,7 +25,7 @@ func Init(ctx context.Context, host provision.Host) (string, error) {
 		found = append(found, "berth has no table for this release and takes it for the nearest one it knows")
 	}
 	found = append(found, initRuntime(ctx, host, n)...)
-	found = append(found, initKubelet(host.Files(), n)...)
+	found = append(found, initKubelet(host, n)...)
 	found = append(found, initMachine(host.Files(), n)...)
 	var text strings.Builder
 	text.WriteString("# What a node of Kubernetes is made of, for `berth node plan` and `berth node apply`.\n# Found on this machine:\n")
@@ -41,7 +39,7 @@ func Init(ctx context.Context, host provision.Host) (string, error) {
 
 // initRuntime chooses the runtime that is there.
 func initRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []string {
-	endpoint := kubeletEndpoint(host.Files())
+	endpoint := kubeletEndpoint(host)
 	for _, candidate := range []struct{ name, binary, socket string }{
 		{"berth", "berth-supervisor", "/run/berth/berth.sock"},
 		{"containerd", "containerd", "/run/containerd/containerd.sock"},
@@ -77,42 +75,23 @@ func initRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []s
 	return []string{"no runtime, so berth it is"}
 }
 
-// kubeletEndpoint is the socket that a kubelet of this machine talks to, or "".
-func kubeletEndpoint(files provision.Files) string {
-	if data, err := readFile(files, kubeadmFlagsFile); err == nil {
-		if endpoint := endpointInFlags(string(data)); endpoint != "" {
-			return endpoint
-		}
-	}
-	return kubeletSettings(files).ContainerRuntimeEndpoint
-}
-
-type kubeletFields struct {
-	CgroupDriver             string   `json:"cgroupDriver"`
-	ContainerRuntimeEndpoint string   `json:"containerRuntimeEndpoint"`
-	PodCIDR                  string   `json:"podCIDR"`
-	ClusterDNS               []string `json:"clusterDNS"`
-}
-
-// kubeletSettings reads what is there; what cannot be read says nothing.
-func kubeletSettings(files provision.Files) kubeletFields {
-	var fields kubeletFields
-	if data, err := readFile(files, kubeletConfig); err == nil && yaml.Unmarshal(data, &fields) != nil {
-		return kubeletFields{}
-	}
-	return fields
+// kubeletEndpoint is the socket that a kubelet of this machine talks to, or "". What cannot
+// be read says nothing.
+func kubeletEndpoint(host provision.Host) string {
+	k, _ := kubelet.Find(host)
+	return k.Endpoint.Text
 }
 
 // initKubelet follows a kubelet that is there, and leaves it to whoever set it up.
-func initKubelet(files provision.Files, n *nodefile.Node) []string {
-	if _, err := files.Stat(kubeletConfig); errors.Is(err, errs.NotFound) {
+func initKubelet(host provision.Host, n *nodefile.Node) []string {
+	k, _ := kubelet.Find(host)
+	if !k.There() {
 		return nil
 	}
-	fields := kubeletSettings(files)
-	line := "a kubelet that somebody else set up; it is left alone"
-	if slices.Contains([]string{"systemd", "cgroupfs"}, fields.CgroupDriver) {
-		n.Runtime.CgroupDriver = fields.CgroupDriver
-		line += " (cgroup driver " + fields.CgroupDriver + ")"
+	line := "a kubelet that somebody else set up (" + k.Source + "); it is left alone"
+	if slices.Contains([]string{"systemd", "cgroupfs"}, k.Driver.Text) {
+		n.Runtime.CgroupDriver = k.Driver.Text
+		line += " (cgroup driver " + k.Driver.Text + ")"
 	}
 	return []string{line}
 }

@@ -7,14 +7,15 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"sigs.k8s.io/yaml"
 )
 
 const (
-	kubeletUnit   = "kubelet.service"
-	kubeletConfig = "/var/lib/kubelet/config.yaml"
+	kubeletUnit   = kubelet.Unit
+	kubeletConfig = kubelet.ConfigFile
 	kubeletEnv    = ownDir + "/kubelet.env"
 )
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/tasks"
@@ -270,6 +271,21 @@ func (f fakeFiles) Open(name string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(content)), nil
 }
 
+func (f fakeFiles) ReadDir(dir string) ([]string, error) {
+	var names []string
+	for file := range f.files {
+		if rest, ok := strings.CutPrefix(file, dir+"/"); ok {
+			name, _, _ := strings.Cut(rest, "/")
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, errs.NotFound
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
 // Digest reads what lies on the machine that the test runs on.
 func (f fakeFiles) Digest(name string) (string, error) {
 	data, err := os.ReadFile(name)
@@ -376,8 +392,8 @@ func TestInit(t *testing.T) {
 		"a kubelet on crio": {
 			map[string]string{
 				"/usr/bin/containerd": "", "/usr/bin/crio": "",
-				kubeletConfig:    "cgroupDriver: cgroupfs\n",
-				kubeadmFlagsFile: "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var/run/crio/crio.sock\"",
+				kubeletConfig:     "cgroupDriver: cgroupfs\n",
+				kubelet.FlagsFile: "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var/run/crio/crio.sock\"",
 			},
 			[]string{"which the kubelet talks to", "(cgroup driver cgroupfs)", "\n  name: crio\n", "\n  cgroupDriver: cgroupfs\n"},
 		},
@@ -522,5 +538,37 @@ func TestDisruption(t *testing.T) {
 	i := slices.IndexFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "unit docker.service" })
 	if got := target.Tasks[i].(tasks.Unit).Disruption(); got != "all stop" {
 		t.Errorf("the unit says %q of its restart", got)
+	}
+}
+
+// TestKubeletElsewhere: a kubelet that runs with another configuration than kubeadm's is
+// compared with the runtime, and pointed at it where the runtime changes.
+func TestKubeletElsewhere(t *testing.T) {
+	host := fakeHost{run: func([]string) (string, error) { return "", nil }, files: map[string]string{
+		"/proc/812/cmdline": "/opt/kubelet\x00--config=/opt/kubelet.yaml\x00",
+		"/opt/kubelet.yaml": "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n",
+	}}
+	for probe, want := range map[kubeletProbe]string{
+		{runtime: "berth", driver: "systemd", endpoint: "unix:///run/containerd/containerd.sock"}:  "",
+		{runtime: "berth", driver: "cgroupfs", endpoint: "unix:///run/containerd/containerd.sock"}: `kubelet cgroup driver: "systemd" is different from berth cgroup driver: "cgroupfs" (/opt/kubelet.yaml)`,
+		{runtime: "berth", driver: "systemd", endpoint: "unix:///run/berth/berth.sock"}:            "change /opt/kubelet.yaml",
+	} {
+		err := probe.Run(t.Context(), host)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: error %v, want %q", probe, err, want)
+		}
+	}
+	f := factsOf(t, "debian 12")
+	k, err := kubelet.Find(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Kubelet, f.KubeletFiles, f.Replaced = true, k.Files, []Replaced{runtimes()["containerd"]}
+	target, err := Build(load(t, "runtime: {name: berth}\n"), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "file /opt/kubelet.yaml" }) {
+		t.Error("nobody points the kubelet's own configuration at the new runtime")
 	}
 }

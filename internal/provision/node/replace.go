@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
+	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/tasks"
@@ -22,7 +23,8 @@ const replacedFile = ownDir + "/replaced"
 // Replaced is a runtime that the description's runtime takes the place of.
 type Replaced struct {
 	handover.Runtime
-	// Units of it are stopped and disabled.
+	// Units of it are stopped and disabled, one after the other: one that still runs would
+	// start the next again.
 	Units []string
 }
 
@@ -55,7 +57,7 @@ func detectReplaced(_ context.Context, host provision.Host, n *nodefile.Node) []
 			found[strings.TrimSpace(line)] = true
 		}
 	}
-	endpoint := kubeletEndpoint(files)
+	endpoint := kubeletEndpoint(host)
 	var list []Replaced
 	for _, name := range slices.Sorted(maps.Keys(runtimes())) {
 		old := runtimes()[name]
@@ -110,11 +112,13 @@ func (b *builder) replace() []string {
 		}
 		b.add(drain)
 		before = append(before, drain.ID())
+		last := drain.ID()
 		for _, unit := range old.Units {
 			no := false
-			stop := tasks.Unit{M: b.meta("runtime", drain.ID()), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
+			stop := tasks.Unit{M: b.meta("runtime", last), Name: unit, Enable: &no, Running: tasks.Stopped, Optional: true}
 			b.add(stop)
 			before = append(before, stop.ID())
+			last = stop.ID()
 		}
 	}
 	b.add(tasks.File{M: b.meta("runtime"), Path: replacedFile, Content: names.String()})
@@ -124,10 +128,21 @@ func (b *builder) replace() []string {
 	return before
 }
 
+// union lists what is in either, each once.
+func union(lists ...[]string) []string {
+	var all []string
+	for _, name := range slices.Concat(lists...) {
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
 // moveKubelet points a kubelet that somebody else set up at the new runtime.
 func (b *builder) moveKubelet(endpoint string, before []string) {
 	needs := slices.Clone(before)
-	for _, file := range []string{kubeadmFlagsFile, kubeletConfig} {
+	for _, file := range union([]string{kubelet.FlagsFile, kubelet.ConfigFile}, b.f.KubeletFiles) {
 		task := handover.KubeletEndpoint{M: provision.Meta{Why: "runtime", Needs: before, Restarts: []string{kubeletUnit}}, Path: file, Endpoint: endpoint}
 		b.add(task)
 		needs = append(needs, task.ID())

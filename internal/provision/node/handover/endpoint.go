@@ -17,7 +17,8 @@ import (
 // one of its files, the endpoint and nothing else is changed.
 type KubeletEndpoint struct {
 	M provision.Meta
-	// Path is kubeadm's kubeadm-flags.env or the kubelet's configuration.
+	// Path is a file that the kubelet's settings are in: a configuration, an environment
+	// file, or a unit.
 	Path string
 	// Endpoint is "unix:///…".
 	Endpoint string
@@ -78,7 +79,7 @@ func (k KubeletEndpoint) Check(_ context.Context, host provision.Host) (provisio
 }
 
 // Apply replaces the endpoint.
-func (k KubeletEndpoint) Apply(_ context.Context, host provision.Host) error {
+func (k KubeletEndpoint) Apply(ctx context.Context, host provision.Host) error {
 	old, wanted, err := k.contents(host)
 	if err != nil || bytes.Equal(old, wanted) {
 		return err
@@ -87,5 +88,9 @@ func (k KubeletEndpoint) Apply(_ context.Context, host provision.Host) error {
 	if err != nil {
 		return err
 	}
-	return host.Files().Write(k.Path, bytes.NewReader(wanted), provision.Attr{Mode: info.Mode, UID: info.UID, GID: info.GID})
+	err = host.Files().Write(k.Path, bytes.NewReader(wanted), provision.Attr{Mode: info.Mode, UID: info.UID, GID: info.GID})
+	if err == nil && host.Live() && strings.Contains(k.Path, "/systemd/system/") {
+		return host.Units().Reload(ctx)
+	}
+	return err
 }

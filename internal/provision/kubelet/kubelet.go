@@ -1,0 +1,187 @@
+// Package kubelet finds the kubelet of a machine, whoever set it up: as it runs, else as
+// its unit would start it, else by the files that it usually has. It reads only, and asks
+// no daemon.
+package kubelet
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+const (
+	// Unit is the kubelet's, where systemd runs it.
+	Unit = "kubelet.service"
+	// ConfigFile is its usual configuration, FlagsFile kubeadm's environment file for it.
+	ConfigFile = "/var/lib/kubelet/config.yaml"
+	FlagsFile  = "/var/lib/kubelet/kubeadm-flags.env"
+)
+
+// Value is a setting and the file or process that says so.
+type Value struct{ Text, From string }
+
+// Kubelet is what a machine's kubelet is told. The zero value is none.
+type Kubelet struct {
+	// Source tells where it was found: "process 812", "kubelet.service", or a file.
+	Source string
+	// Endpoint is the runtime's, Driver the cgroup driver, ResolvConf the file that pods get
+	// their name servers from. An empty Text is the kubelet's own default.
+	Endpoint, Driver, ResolvConf Value
+	// FailSwapOn is nil where nobody says it.
+	FailSwapOn *bool
+	// Config is the main configuration file; empty when it has none.
+	Config string
+	// Files are all that settings may be read from, in the order in which they are read: a
+	// later one wins.
+	Files []string
+}
+
+// There tells whether the machine has one.
+func (k Kubelet) There() bool { return k.Source != "" }
+
+// Find looks for the kubelet. An error is a configuration that cannot be read; what was
+// found until then is returned with it.
+func Find(host provision.Host) (Kubelet, error) {
+	files := host.Files()
+	command, err := running(host)
+	if err != nil {
+		return Kubelet{}, err
+	}
+	if !command.found() {
+		if command, err = ofUnit(files); err != nil {
+			return Kubelet{}, err
+		}
+	}
+	if !command.found() {
+		if command, err = usual(files); err != nil || !command.found() {
+			return Kubelet{}, err
+		}
+	}
+	k := Kubelet{Source: command.source, Config: command.option("config")}
+	err = k.readConfigs(files, command.option("config-dir"))
+	k.Files = append(k.Files, command.files...)
+	k.readOptions(files, command)
+	return k, err
+}
+
+// command is how a kubelet is started.
+type command struct {
+	source string
+	args   []string
+	// files are those that args were read from.
+	files []string
+}
+
+func (c command) found() bool { return c.source != "" }
+
+// option is the last value of an option; "" when it is not given.
+func (c command) option(name string) string {
+	value := ""
+	for i, arg := range c.args {
+		if text, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+			value = text
+		} else if arg == "--"+name && i+1 < len(c.args) {
+			value = c.args[i+1]
+		}
+	}
+	return value
+}
+
+// usual is a kubelet that has nothing but kubeadm's or our files: one that is set up and
+// was never started.
+func usual(files provision.Files) (command, error) {
+	if _, err := files.Stat(ConfigFile); err != nil {
+		return command{}, errs.IgnoreNotFound(err)
+	}
+	c := command{source: ConfigFile, args: []string{"--config=" + ConfigFile}}
+	flags, err := environmentFile(files, FlagsFile)
+	if err == nil {
+		c.files = []string{FlagsFile}
+		for _, value := range flags {
+			c.args = append(c.args, words(value)...)
+		}
+	}
+	return c, errs.IgnoreNotFound(err)
+}
+
+// fields are those of a KubeletConfiguration that matter here.
+type fields struct {
+	Endpoint   string  `json:"containerRuntimeEndpoint"`
+	Driver     string  `json:"cgroupDriver"`
+	FailSwapOn *bool   `json:"failSwapOn"`
+	ResolvConf *string `json:"resolvConf"`
+}
+
+// readConfigs reads the configuration and its drop-ins.
+func (k *Kubelet) readConfigs(files provision.Files, dropIns string) error {
+	var list []string
+	if k.Config != "" {
+		list = append(list, k.Config)
+	}
+	if dropIns != "" {
+		names, err := files.ReadDir(dropIns)
+		if errs.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot read the kubelet's configurations: %w", err)
+		}
+		for _, name := range names {
+			if path.Ext(name) == ".conf" {
+				list = append(list, path.Join(dropIns, name))
+			}
+		}
+	}
+	for _, file := range list {
+		data, err := read(files, file)
+		if errs.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot read the kubelet's configuration: %w", err)
+		}
+		var f fields
+		if err := yaml.Unmarshal(data, &f); err != nil {
+			return fmt.Errorf("%s is no YAML: %w: %w", file, errs.Invalid, err)
+		}
+		k.Files = append(k.Files, file)
+		set(&k.Endpoint, f.Endpoint, file)
+		set(&k.Driver, f.Driver, file)
+		if f.FailSwapOn != nil {
+			k.FailSwapOn = f.FailSwapOn
+		}
+		if f.ResolvConf != nil {
+			k.ResolvConf = Value{*f.ResolvConf, file}
+		}
+	}
+	return nil
+}
+
+// readOptions reads the command line, which wins over configurations.
+func (k *Kubelet) readOptions(files provision.Files, c command) {
+	for name, value := range map[string]*Value{
+		"container-runtime-endpoint": &k.Endpoint, "cgroup-driver": &k.Driver, "resolv-conf": &k.ResolvConf,
+	} {
+		set(value, c.option(name), c.holder(files, "--"+name))
+	}
+	if on, err := strconv.ParseBool(c.option("fail-swap-on")); err == nil {
+		k.FailSwapOn = &on
+	}
+}
+
+// holder is the file that has an option, else where the command was found.
+func (c command) holder(files provision.Files, option string) string {
+	for _, file := range slices.Backward(c.files) {
+		if data, err := read(files, file); err == nil && strings.Contains(string(data), option) {
+			return file
+		}
+	}
+	return c.source
+}
+
+func set(value *Value, text, from string) {
+	if text != "" {
+		*value = Value{text, from}
+	}
+}
