@@ -27,6 +27,9 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot stop container: %w", err)
 	}
+	if req.GetTimeout() < 0 {
+		return nil, fmt.Errorf("cannot stop container: %w", invalid("timeout: %d is negative", req.GetTimeout()))
+	}
 	if err := s.opts.Pods.StopContainer(ctx, req.GetContainerId(), req.GetTimeout()); err != nil {
 		return nil, err
 	}
@@ -86,6 +89,9 @@ func (s *Server) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerS
 
 // ListContainers implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	if err := checkContainerFilter(req.GetFilter()); err != nil {
+		return nil, fmt.Errorf("cannot list containers: %w", err)
+	}
 	containers, err := s.opts.Pods.ListContainers(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
@@ -102,6 +108,14 @@ func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenC
 		return nil, err
 	}
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
+}
+
+func checkContainerFilter(filter *runtimeapi.ContainerFilter) error {
+	state := filter.GetState().GetState()
+	if _, known := runtimeapi.ContainerState_name[int32(state)]; !known {
+		return invalid("filter.state.state: unknown state %d", state)
+	}
+	return nil
 }
 
 func checkContainerID(req interface{ GetContainerId() string }) error {

@@ -57,13 +57,13 @@ func checkContainerConfig(config *runtimeapi.ContainerConfig) error {
 func checkMounts(mounts []*runtimeapi.Mount) error {
 	for i, m := range mounts {
 		if m.GetContainerPath() == "" {
-			return invalid("config.mounts[%d]: Mount.ContainerPath is empty", i)
+			return invalid("config.mounts[%d].container_path: Mount.ContainerPath is empty", i)
 		}
 		if m.GetImage().GetImage() != "" {
 			continue
 		}
 		if m.GetHostPath() == "" {
-			return invalid("config.mounts[%d]: Mount.HostPath is empty", i)
+			return invalid("config.mounts[%d].host_path: Mount.HostPath is empty", i)
 		}
 		if !filepath.IsAbs(m.GetHostPath()) {
 			return invalid("config.mounts[%d].host_path %q is not absolute", i, m.GetHostPath())

@@ -52,6 +52,9 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return nil, fmt.Errorf("command %q timed out: timeout %s exceeded: %w: %w", req.GetCmd(), limit, errs.Deadline, err)
 	}
+	if errors.Is(err, errs.Invalid) {
+		return nil, fmt.Errorf("cmd: %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter)
 			return nil, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, badImage("filter.image.image", err)
 		}
 		return []*runtimeapi.Image{imageMessage(img)}, nil
 	}
@@ -58,7 +58,7 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, badImage("image.image", err)
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: imageMessage(img)}
 	if req.GetVerbose() {
@@ -82,7 +82,7 @@ func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageReq
 		return nil, fmt.Errorf("cannot remove image: %w", err)
 	}
 	if err := s.opts.Images.Remove(ctx, req.GetImage().GetImage()); errs.IgnoreNotFound(err) != nil {
-		return nil, err
+		return nil, badImage("image.image", err)
 	}
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
@@ -129,6 +129,14 @@ func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeap
 		accepted = append(accepted, strconv.Quote(handler.GetName()))
 	}
 	return invalid("%s.runtime_handler: unknown runtime handler %q; accepted are %s", field, asked, strings.Join(accepted, ", "))
+}
+
+// badImage names the field of a request whose image's name is none.
+func badImage(field string, err error) error {
+	if errors.Is(err, errs.Invalid) {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	return err
 }
 
 // imageMessage tells the user as the kubelet wants it for runAsNonRoot: a number

@@ -34,7 +34,7 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		return nil, fmt.Errorf("%w: %w", crierrors.ErrRegistryUnavailable, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, badImage("image.image", err)
 	}
 	if pod := req.GetSandboxConfig().GetMetadata(); pod != nil {
 		s.log.Info("image is pulled", "image", req.GetImage().GetImage(), "id", id, "pod", pod.GetName(), "namespace", pod.GetNamespace())

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -11,6 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/fieldtest"
 )
 
 func sandboxConfig() *runtimeapi.PodSandboxConfig {
@@ -63,7 +67,7 @@ func TestBadSandboxConfigsAreRefusedByField(t *testing.T) {
 	} {
 		config := sandboxConfig()
 		change(config)
-		if err := checkSandboxConfig(config); err == nil || !strings.Contains(err.Error(), want) {
+		if err := checkSandboxConfig(config); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(fieldtest.Named(err.Error()), "config") {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -86,9 +90,54 @@ func TestBadContainerConfigsAreRefusedByField(t *testing.T) {
 	} {
 		config := containerConfig()
 		change(config)
-		if err := checkContainerConfig(config); err == nil || !strings.Contains(err.Error(), want) {
+		if err := checkContainerConfig(config); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(fieldtest.Named(err.Error()), "config") {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+}
+
+// What lists and small requests have in them is checked as well, and told by its field.
+func TestBadFieldsOfSmallRequests(t *testing.T) {
+	noReference := fmt.Errorf("no reference: %w", errs.Invalid)
+	conn := client(t, &fakePods{}, &fakeImages{getErr: noReference, pullErr: noReference}, nil)
+	r, i := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
+	containers := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: 99}}
+	sandboxes := &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: -1}}
+	bad := &runtimeapi.ImageSpec{Image: "A b"}
+	for name, c := range map[string]struct {
+		do    func(context.Context) error
+		field string
+	}{
+		"ListContainers":     {call(r.ListContainers, &runtimeapi.ListContainersRequest{Filter: containers}), "filter.state.state"},
+		"ListPodSandbox":     {call(r.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: sandboxes}), "filter.state.state"},
+		"StreamContainers":   {first(r.StreamContainers, &runtimeapi.StreamContainersRequest{Filter: containers}), "filter.state.state"},
+		"StreamPodSandboxes": {first(r.StreamPodSandboxes, &runtimeapi.StreamPodSandboxesRequest{Filter: sandboxes}), "filter.state.state"},
+		"StopContainer":      {call(r.StopContainer, &runtimeapi.StopContainerRequest{ContainerId: "x", Timeout: -1}), "timeout"},
+		"ExecSync":           {call(r.ExecSync, &runtimeapi.ExecSyncRequest{ContainerId: "x", Cmd: []string{"a"}, Timeout: -1}), "timeout"},
+		"StartContainer":     {call(r.StartContainer, &runtimeapi.StartContainerRequest{}), "container_id"},
+		"StopPodSandbox":     {call(r.StopPodSandbox, &runtimeapi.StopPodSandboxRequest{}), "pod_sandbox_id"},
+		"CreateContainer":    {call(r.CreateContainer, &runtimeapi.CreateContainerRequest{PodSandboxId: "x"}), "config"},
+		"UpdateContainer":    {call(r.UpdateContainerResources, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: "x"}), "linux"},
+		"ImageStatus":        {call(i.ImageStatus, &runtimeapi.ImageStatusRequest{Image: bad}), "image.image"},
+		"RemoveImage":        {call(i.RemoveImage, &runtimeapi.RemoveImageRequest{Image: bad}), "image.image"},
+		"PullImage":          {call(i.PullImage, &runtimeapi.PullImageRequest{Image: bad}), "image.image"},
+		"ListImages":         {call(i.ListImages, &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: bad}}), "filter.image.image"},
+	} {
+		err := c.do(t.Context())
+		if got := fieldtest.Named(status.Convert(err).Message()); status.Code(err) != codes.InvalidArgument || got != c.field {
+			t.Errorf("%s: %v names %q, want %s", name, err, got, c.field)
+		}
+	}
+}
+
+// first makes a call of a streamed list for its first answer.
+func first[Request, Response any](method func(context.Context, *Request, ...grpc.CallOption) (grpc.ServerStreamingClient[Response], error), req *Request) func(context.Context) error {
+	return func(ctx context.Context) error {
+		stream, err := method(ctx, req)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
 	}
 }
 

@@ -50,11 +50,22 @@ func (s *Server) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandbo
 
 // ListPodSandbox implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	if err := checkSandboxFilter(req.GetFilter()); err != nil {
+		return nil, fmt.Errorf("cannot list sandboxes: %w", err)
+	}
 	items, err := s.opts.Pods.ListSandboxes(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
 	}
 	return &runtimeapi.ListPodSandboxResponse{Items: items}, nil
+}
+
+func checkSandboxFilter(filter *runtimeapi.PodSandboxFilter) error {
+	state := filter.GetState().GetState()
+	if _, known := runtimeapi.PodSandboxState_name[int32(state)]; !known {
+		return invalid("filter.state.state: unknown state %d", state)
+	}
+	return nil
 }
 
 func checkSandboxID(req interface{ GetPodSandboxId() string }) error {

@@ -64,9 +64,9 @@ func checkDNS(dns *runtimeapi.DNSConfig) error {
 		"searches": dns.GetSearches(),
 		"options":  dns.GetOptions(),
 	} {
-		for _, word := range words {
+		for i, word := range words {
 			if word == "" || strings.ContainsFunc(word, breaksLine) {
-				return invalid("config.dns_config.%s has %q, which is empty or has a space or a control character", field, word)
+				return invalid("config.dns_config.%s[%d] %q is empty or has a space or a control character", field, i, word)
 			}
 		}
 	}

@@ -3,10 +3,13 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // What Version tells beside berth's own version.
@@ -98,7 +101,9 @@ func (s *Server) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigR
 // UpdateRuntimeConfig implements runtimeapi.RuntimeServiceServer.
 func (s *Server) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	if cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(); cidr != "" {
-		if err := s.opts.Pods.SetPodCIDR(ctx, cidr); err != nil {
+		if err := s.opts.Pods.SetPodCIDR(ctx, cidr); errors.Is(err, errs.Invalid) {
+			return nil, fmt.Errorf("runtime_config.network_config.pod_cidr: %w", err)
+		} else if err != nil {
 			return nil, err
 		}
 	}

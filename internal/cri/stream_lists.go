@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"fmt"
+
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -35,6 +37,9 @@ func sendInParts[Item proto.Message, Response any](
 
 // StreamPodSandboxes implements runtimeapi.RuntimeServiceServer.
 func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+	if err := checkSandboxFilter(req.GetFilter()); err != nil {
+		return fmt.Errorf("cannot list sandboxes: %w", err)
+	}
 	items, err := s.opts.Pods.ListSandboxes(stream.Context(), req.GetFilter())
 	if err != nil {
 		return err
@@ -46,6 +51,9 @@ func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, s
 
 // StreamContainers implements runtimeapi.RuntimeServiceServer.
 func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+	if err := checkContainerFilter(req.GetFilter()); err != nil {
+		return fmt.Errorf("cannot list containers: %w", err)
+	}
 	items, err := s.opts.Pods.ListContainers(stream.Context(), req.GetFilter())
 	if err != nil {
 		return err

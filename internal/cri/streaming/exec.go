@@ -45,9 +45,9 @@ func checkStreams(containerID string, tty, stdin, stdout, stderr bool) error {
 	case containerID == "":
 		return fmt.Errorf("container_id is empty: %w", errs.Invalid)
 	case tty && stderr:
-		return fmt.Errorf("tty and stderr cannot both be true: a terminal has one output: %w", errs.Invalid)
+		return fmt.Errorf("tty: tty and stderr cannot both be true: a terminal has one output: %w", errs.Invalid)
 	case !stdin && !stdout && !stderr:
-		return fmt.Errorf("one of stdin, stdout, or stderr must be set: %w", errs.Invalid)
+		return fmt.Errorf("stdin: one of stdin, stdout, or stderr must be set: %w", errs.Invalid)
 	}
 	return nil
 }
