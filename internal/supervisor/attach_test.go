@@ -90,6 +90,16 @@ func fillInput(t *testing.T, c *Client) int {
 	return filled
 }
 
+// lent tells how many inlets of a descriptor are open.
+func (h *held) lent(id, name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if holding := h.files[id][name]; holding != nil {
+		return len(holding.inlets)
+	}
+	return 0
+}
+
 // TestWhoLeavesGivesUpTheInput: what a client that left had still to write into a full
 // pipe is not written, and keeps nobody waiting.
 func TestWhoLeavesGivesUpTheInput(t *testing.T) {

@@ -93,16 +93,6 @@ func (h *held) lend(ctx context.Context, id, name string) (*inlet, error) {
 	return in, nil
 }
 
-// lent tells how many inlets of a descriptor are open.
-func (h *held) lent(id, name string) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if holding := h.files[id][name]; holding != nil {
-		return len(holding.inlets)
-	}
-	return 0
-}
-
 // inlet is how one client writes to what a container reads. A descriptor of its own
 // lets it give up, whatever the container does, and nobody else with it.
 type inlet struct {
