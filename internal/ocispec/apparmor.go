@@ -70,7 +70,7 @@ const maxProfileName = 4096
 
 // checkAppArmor judges the profile and, where there is none, its deprecated form.
 func checkAppArmor(profile *runtimeapi.SecurityProfile, old string) error {
-	const field = "linux.security_context.apparmor"
+	const field = "config.linux.security_context.apparmor"
 	if profile == nil {
 		name, local := strings.CutPrefix(old, localhostPrefix)
 		switch {

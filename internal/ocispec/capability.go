@@ -63,7 +63,7 @@ func Capabilities(config *runtimeapi.ContainerConfig, host Host, defaults []stri
 	}
 	security := securityContext(config)
 	asked := security.GetCapabilities()
-	const field = "linux.security_context.capabilities."
+	const field = "config.linux.security_context.capabilities."
 	add, err := KernelCapabilities(field+"add_capabilities", asked.GetAddCapabilities())
 	if err != nil {
 		return CapabilitySets{}, err

@@ -29,17 +29,17 @@ func CDIDevices(config *runtimeapi.ContainerConfig) ([]string, error) {
 		return nil
 	}
 	for i, device := range config.GetCDIDevices() {
-		if err := add(index("CDI_devices", i, "name"), device.GetName()); err != nil {
+		if err := add(index("config.CDI_devices", i, "name"), device.GetName()); err != nil {
 			return nil, err
 		}
 	}
 	_, annotated, err := cdi.ParseAnnotations(config.GetAnnotations())
 	if err != nil {
-		return nil, invalid("annotations", "%v", err)
+		return nil, invalid("config.annotations", "%v", err)
 	}
 	slices.Sort(annotated) // a map gave their order
 	for _, name := range annotated {
-		if err := add("annotations", name); err != nil {
+		if err := add("config.annotations", name); err != nil {
 			return nil, err
 		}
 	}

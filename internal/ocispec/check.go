@@ -25,8 +25,8 @@ func CheckSandbox(config *runtimeapi.PodSandboxConfig) error {
 		checkLogDirectory(config.GetLogDirectory()),
 		checkDNS(config.GetDnsConfig()),
 		checkPorts(config),
-		checkMap("labels", config.GetLabels()),
-		checkMap("annotations", config.GetAnnotations()),
+		checkMap("config.labels", config.GetLabels()),
+		checkMap("config.annotations", config.GetAnnotations()),
 		checkSandboxLinux(config),
 		checkNoWindows(config.GetWindows() != nil),
 	)
@@ -34,7 +34,7 @@ func CheckSandbox(config *runtimeapi.PodSandboxConfig) error {
 
 func checkPodMetadata(metadata *runtimeapi.PodSandboxMetadata) error {
 	if metadata == nil {
-		return invalid("metadata", "is missing")
+		return invalid("config.metadata", "is missing")
 	}
 	for _, f := range []struct {
 		name, value string
@@ -44,7 +44,7 @@ func checkPodMetadata(metadata *runtimeapi.PodSandboxMetadata) error {
 		{"namespace", metadata.GetNamespace(), false},
 		{"uid", metadata.GetUid(), false},
 	} {
-		if err := checkName("metadata."+f.name, f.value, f.required); err != nil {
+		if err := checkName("config.metadata."+f.name, f.value, f.required); err != nil {
 			return err
 		}
 	}
@@ -73,17 +73,17 @@ const maxHostname = 64
 
 func checkHostname(hostname string) error {
 	if len(hostname) > maxHostname {
-		return invalid("hostname", "%q is longer than %d bytes", hostname, maxHostname)
+		return invalid("config.hostname", "%q is longer than %d bytes", hostname, maxHostname)
 	}
 	if hasControl(hostname) || strings.ContainsAny(hostname, " /#") {
-		return invalid("hostname", "%q contains a character that a host name cannot have", hostname)
+		return invalid("config.hostname", "%q contains a character that a host name cannot have", hostname)
 	}
 	return nil
 }
 
 func checkLogDirectory(dir string) error {
 	if dir != "" && (!path.IsAbs(dir) || hasControl(dir) || hasDotDot(dir)) {
-		return invalid("log_directory", "%q is not an absolute path", dir)
+		return invalid("config.log_directory", "%q is not an absolute path", dir)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func checkDNS(dns *runtimeapi.DNSConfig) error {
 	} {
 		for i, value := range list.values {
 			if value == "" || hasControl(value) || strings.ContainsFunc(value, unicode.IsSpace) {
-				return invalid(index("dns_config."+list.name, i, ""), "%q is not one word", value)
+				return invalid(index("config.dns_config."+list.name, i, ""), "%q is not one word", value)
 			}
 		}
 	}
@@ -110,17 +110,17 @@ func checkDNS(dns *runtimeapi.DNSConfig) error {
 func checkPorts(config *runtimeapi.PodSandboxConfig) error {
 	for i, port := range config.GetPortMappings() {
 		if _, ok := runtimeapi.Protocol_name[int32(port.GetProtocol())]; !ok {
-			return invalid(index("port_mappings", i, "protocol"), "unknown protocol %d", port.GetProtocol())
+			return invalid(index("config.port_mappings", i, "protocol"), "unknown protocol %d", port.GetProtocol())
 		}
 		if n := port.GetContainerPort(); n < 0 || n > 65535 || n == 0 && port.GetHostPort() != 0 {
-			return invalid(index("port_mappings", i, "container_port"), "%d is no port", n)
+			return invalid(index("config.port_mappings", i, "container_port"), "%d is no port", n)
 		}
 		if n := port.GetHostPort(); n < 0 || n > 65535 {
-			return invalid(index("port_mappings", i, "host_port"), "%d is no port", n)
+			return invalid(index("config.port_mappings", i, "host_port"), "%d is no port", n)
 		}
 		if ip := port.GetHostIp(); ip != "" {
 			if _, err := netip.ParseAddr(ip); err != nil {
-				return invalid(index("port_mappings", i, "host_ip"), "%q is no address", ip)
+				return invalid(index("config.port_mappings", i, "host_ip"), "%q is no address", ip)
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func checkSandboxLinux(config *runtimeapi.PodSandboxConfig) error {
 	linux := config.GetLinux()
 	security := linux.GetSecurityContext()
 	if parent := linux.GetCgroupParent(); hasControl(parent) || hasDotDot(parent) || strings.Contains(parent, ":") {
-		return invalid("linux.cgroup_parent", "%q is no cgroup", parent)
+		return invalid("config.linux.cgroup_parent", "%q is no cgroup", parent)
 	}
 	return errors.Join(
 		checkSandboxUser(security),
@@ -140,13 +140,13 @@ func checkSandboxLinux(config *runtimeapi.PodSandboxConfig) error {
 		checkSeccomp(security.GetSeccomp(), oldSeccomp(security)),
 		checkAppArmor(security.GetApparmor(), ""),
 		checkSysctls(linux.GetSysctls(), security.GetNamespaceOptions()),
-		checkResources("linux.overhead", linux.GetOverhead()),
-		checkResources("linux.resources", linux.GetResources()),
+		CheckResources("config.linux.overhead", linux.GetOverhead()),
+		CheckResources(FieldCreate, linux.GetResources()),
 	)
 }
 
 func checkSandboxUser(security *runtimeapi.LinuxSandboxSecurityContext) error {
-	const field = "linux.security_context."
+	const field = "config.linux.security_context."
 	if security.GetRunAsGroup() != nil && security.GetRunAsUser() == nil {
 		return invalid(field+"run_as_group", "is specified without run_as_user")
 	}
@@ -215,10 +215,10 @@ const maxSysctls = 4096
 
 func checkSysctls(sysctls map[string]string, namespaces *runtimeapi.NamespaceOption) error {
 	if len(sysctls) > maxSysctls {
-		return invalid("linux.sysctls", "%d are more than %d", len(sysctls), maxSysctls)
+		return invalid("config.linux.sysctls", "%d are more than %d", len(sysctls), maxSysctls)
 	}
 	for _, name := range sortedKeys(sysctls) {
-		field := fmt.Sprintf("linux.sysctls[%q]", name)
+		field := fmt.Sprintf("config.linux.sysctls[%q]", name)
 		file := SysctlFile(name)
 		if hasControl(name) || path.Clean(file) != file || hasDotDot(file) {
 			return invalid(field, "is no sysctl")
@@ -273,7 +273,7 @@ func checkMap(field string, m map[string]string) error {
 
 func checkNoWindows(present bool) error {
 	if present {
-		return unsupported("windows", "this is Linux")
+		return unsupported("config.windows", "this is Linux")
 	}
 	return nil
 }

@@ -15,20 +15,20 @@ func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodS
 		return invalid("config", "is missing")
 	}
 	if config.GetMetadata() == nil {
-		return invalid("metadata", "is missing")
+		return invalid("config.metadata", "is missing")
 	}
 	return errors.Join(
-		checkName("metadata.name", config.GetMetadata().GetName(), true),
+		checkName("config.metadata.name", config.GetMetadata().GetName(), true),
 		checkImage(config.GetImage()),
 		checkCommand(config),
 		checkEnvs(config.GetEnvs()),
 		checkMounts(config.GetMounts(), sandbox),
 		checkDevices(config),
-		checkMap("labels", config.GetLabels()),
-		checkMap("annotations", config.GetAnnotations()),
+		checkMap("config.labels", config.GetLabels()),
+		checkMap("config.annotations", config.GetAnnotations()),
 		checkLogPath(config.GetLogPath()),
 		checkStopSignal(config.GetStopSignal()),
-		checkResources("linux.resources", config.GetLinux().GetResources()),
+		CheckResources(FieldCreate, config.GetLinux().GetResources()),
 		checkContainerSecurity(config, sandbox),
 		checkNoWindows(config.GetWindows() != nil),
 	)
@@ -36,10 +36,10 @@ func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodS
 
 func checkImage(image *runtimeapi.ImageSpec) error {
 	if image.GetImage() == "" {
-		return invalid("image.image", "is missing")
+		return invalid("config.image.image", "is missing")
 	}
 	if handler := image.GetRuntimeHandler(); handler != "" {
-		return unsupported("image.runtime_handler", "unknown runtime handler %q", handler)
+		return unsupported("config.image.runtime_handler", "unknown runtime handler %q", handler)
 	}
 	return nil
 }
@@ -51,12 +51,12 @@ func checkCommand(config *runtimeapi.ContainerConfig) error {
 	}{{"command", config.GetCommand()}, {"args", config.GetArgs()}} {
 		for i, value := range list.values {
 			if strings.ContainsRune(value, 0) {
-				return invalid(index(list.name, i, ""), "contains a NUL")
+				return invalid(index("config."+list.name, i, ""), "contains a NUL")
 			}
 		}
 	}
 	if dir := config.GetWorkingDir(); dir != "" && (!path.IsAbs(dir) || strings.ContainsRune(dir, 0)) {
-		return invalid("working_dir", "%q is not an absolute path", dir)
+		return invalid("config.working_dir", "%q is not an absolute path", dir)
 	}
 	return nil
 }
@@ -64,10 +64,10 @@ func checkCommand(config *runtimeapi.ContainerConfig) error {
 func checkEnvs(envs []*runtimeapi.KeyValue) error {
 	for i, kv := range envs {
 		if key := kv.GetKey(); key == "" || strings.Contains(key, "=") || hasControl(key) {
-			return invalid(index("envs", i, "key"), "%q is no name of a variable", key)
+			return invalid(index("config.envs", i, "key"), "%q is no name of a variable", key)
 		}
 		if strings.ContainsRune(string(kv.GetValue()), 0) {
-			return invalid(index("envs", i, "value"), "the value of %s contains a NUL", kv.GetKey())
+			return invalid(index("config.envs", i, "value"), "the value of %s contains a NUL", kv.GetKey())
 		}
 	}
 	return nil
@@ -75,17 +75,17 @@ func checkEnvs(envs []*runtimeapi.KeyValue) error {
 
 func checkDevices(config *runtimeapi.ContainerConfig) error {
 	if n := len(config.GetDevices()); n > maxDevices {
-		return invalid("devices", "%d are more than %d", n, maxDevices)
+		return invalid("config.devices", "%d are more than %d", n, maxDevices)
 	}
 	for i, d := range config.GetDevices() {
 		if !path.IsAbs(d.GetHostPath()) || hasControl(d.GetHostPath()) {
-			return invalid(index("devices", i, "host_path"), "%q is not an absolute path", d.GetHostPath())
+			return invalid(index("config.devices", i, "host_path"), "%q is not an absolute path", d.GetHostPath())
 		}
 		if to := d.GetContainerPath(); to != "" && (!path.IsAbs(to) || hasControl(to) || path.Clean(to) == "/") {
-			return invalid(index("devices", i, "container_path"), "%q is not an absolute path below /", to)
+			return invalid(index("config.devices", i, "container_path"), "%q is not an absolute path below /", to)
 		}
 		if !isAll(d.GetPermissions(), "rwm") {
-			return invalid(index("devices", i, "permissions"), "%q is not made of r, w and m", d.GetPermissions())
+			return invalid(index("config.devices", i, "permissions"), "%q is not made of r, w and m", d.GetPermissions())
 		}
 	}
 	_, err := CDIDevices(config)
@@ -104,11 +104,11 @@ func checkLogPath(logPath string) error {
 	}
 	clean := path.Clean(logPath)
 	if path.IsAbs(logPath) || hasDotDot(logPath) || hasControl(logPath) || clean == "." || strings.HasSuffix(logPath, "/") {
-		return invalid("log_path", "%q is not the path of a file below the sandbox's log directory", logPath)
+		return invalid("config.log_path", "%q is not the path of a file below the sandbox's log directory", logPath)
 	}
 	for name := range strings.SplitSeq(logPath, "/") {
 		if len(name) > maxFileName {
-			return invalid("log_path", "it has a name of more than %d bytes", maxFileName)
+			return invalid("config.log_path", "it has a name of more than %d bytes", maxFileName)
 		}
 	}
 	return nil
@@ -116,13 +116,13 @@ func checkLogPath(logPath string) error {
 
 func checkStopSignal(signal runtimeapi.Signal) error {
 	if _, ok := runtimeapi.Signal_name[int32(signal)]; !ok {
-		return invalid("stop_signal", "unknown signal %d", signal)
+		return invalid("config.stop_signal", "unknown signal %d", signal)
 	}
 	return nil
 }
 
 func checkContainerSecurity(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	const field = "linux.security_context."
+	const field = "config.linux.security_context."
 	security := securityContext(config)
 	if security.GetPrivileged() && !sandboxSecurityContext(sandbox).GetPrivileged() {
 		return invalid(field+"privileged", "no privileged container allowed in sandbox")

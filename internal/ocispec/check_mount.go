@@ -17,10 +17,10 @@ func checkMounts(mounts []*runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfi
 
 func checkMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig) error {
 	if to := m.GetContainerPath(); !path.IsAbs(to) || hasControl(to) || path.Clean(to) == "/" {
-		return invalid(index("mounts", i, "container_path"), "%q is not an absolute path below /", to)
+		return invalid(index("config.mounts", i, "container_path"), "%q is not an absolute path below /", to)
 	}
 	if _, ok := runtimeapi.MountPropagation_name[int32(m.GetPropagation())]; !ok {
-		return invalid(index("mounts", i, "propagation"), "unknown propagation %d", m.GetPropagation())
+		return invalid(index("config.mounts", i, "propagation"), "unknown propagation %d", m.GetPropagation())
 	}
 	if err := checkMountOptions(i, m); err != nil {
 		return err
@@ -28,9 +28,9 @@ func checkMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig
 	if m.GetRecursiveReadOnly() {
 		switch {
 		case !m.GetReadonly():
-			return invalid(index("mounts", i, "recursive_read_only"), "is set, but readonly is not")
+			return invalid(index("config.mounts", i, "recursive_read_only"), "is set, but readonly is not")
 		case m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
-			return invalid(index("mounts", i, "recursive_read_only"), "cannot be combined with the propagation %s", m.GetPropagation())
+			return invalid(index("config.mounts", i, "recursive_read_only"), "cannot be combined with the propagation %s", m.GetPropagation())
 		}
 	}
 	if m.GetImage() != nil {
@@ -39,7 +39,7 @@ func checkMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig
 	// Without an image its sub path means nothing: in a pod that has an image volume, a
 	// kubelet sets it for the sub paths of all volumes, whose host_path has it already.
 	if from := m.GetHostPath(); !path.IsAbs(from) || hasControl(from) {
-		return invalid(index("mounts", i, "host_path"), "%q is not an absolute path", from)
+		return invalid(index("config.mounts", i, "host_path"), "%q is not an absolute path", from)
 	}
 	return checkMountMappings(i, m)
 }
@@ -51,7 +51,7 @@ func checkMountOptions(i int, m *runtimeapi.Mount) error {
 		switch option {
 		case "noexec", "nodev", "nosuid":
 		default:
-			return invalid(index("mounts", i, "mount_options"), "%q is none of noexec, nodev and nosuid", option)
+			return invalid(index("config.mounts", i, "mount_options"), "%q is none of noexec, nodev and nosuid", option)
 		}
 	}
 	return nil
@@ -61,27 +61,27 @@ func checkMountMappings(i int, m *runtimeapi.Mount) error {
 	if len(m.GetUidMappings()) == 0 && len(m.GetGidMappings()) == 0 {
 		return nil
 	}
-	if err := checkIDMappings(index("mounts", i, "uidMappings"), m.GetUidMappings()); err != nil {
+	if err := checkIDMappings(index("config.mounts", i, "uidMappings"), m.GetUidMappings()); err != nil {
 		return err
 	}
-	return checkIDMappings(index("mounts", i, "gidMappings"), m.GetGidMappings())
+	return checkIDMappings(index("config.mounts", i, "gidMappings"), m.GetGidMappings())
 }
 
 func checkImageMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig) error {
 	sub := m.GetImageSubPath()
 	switch {
 	case m.GetImage().GetImage() == "":
-		return invalid(index("mounts", i, "image.image"), "is missing")
+		return invalid(index("config.mounts", i, "image.image"), "is missing")
 	case m.GetImage().GetRuntimeHandler() != "":
-		return unsupported(index("mounts", i, "image.runtime_handler"), "unknown runtime handler %q", m.GetImage().GetRuntimeHandler())
+		return unsupported(index("config.mounts", i, "image.runtime_handler"), "unknown runtime handler %q", m.GetImage().GetRuntimeHandler())
 	case m.GetHostPath() != "":
-		return invalid(index("mounts", i, "host_path"), "must be empty when an image is mounted, not %q", m.GetHostPath())
+		return invalid(index("config.mounts", i, "host_path"), "must be empty when an image is mounted, not %q", m.GetHostPath())
 	case !m.GetReadonly():
-		return invalid(index("mounts", i, "readonly"), "must be true when an image is mounted")
+		return invalid(index("config.mounts", i, "readonly"), "must be true when an image is mounted")
 	case m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
-		return invalid(index("mounts", i, "propagation"), "%s cannot be an image's", m.GetPropagation())
+		return invalid(index("config.mounts", i, "propagation"), "%s cannot be an image's", m.GetPropagation())
 	case path.IsAbs(sub) || hasDotDot(sub) || hasControl(sub):
-		return invalid(index("mounts", i, "image_sub_path"), "%q is not a relative path in the image", sub)
+		return invalid(index("config.mounts", i, "image_sub_path"), "%q is not a relative path in the image", sub)
 	}
 	if err := checkMountMappings(i, m); err != nil {
 		return err
@@ -89,7 +89,7 @@ func checkImageMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxC
 	// All containers of a pod share the volume.
 	if n := UserNamespaceOf(sandbox); len(m.GetUidMappings()) > 0 &&
 		(n == nil || !n.UIDs.same(m.GetUidMappings()[0]) || !n.GIDs.same(m.GetGidMappings()[0])) {
-		return invalid(index("mounts", i, "uidMappings"), "an image is mapped as its pod is, and this mapping is another")
+		return invalid(index("config.mounts", i, "uidMappings"), "an image is mapped as its pod is, and this mapping is another")
 	}
 	return nil
 }

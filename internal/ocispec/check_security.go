@@ -8,7 +8,7 @@ import (
 )
 
 func checkUser(security *runtimeapi.LinuxContainerSecurityContext) error {
-	const field = "linux.security_context."
+	const field = "config.linux.security_context."
 	user, name, group := security.GetRunAsUser(), security.GetRunAsUsername(), security.GetRunAsGroup()
 	if user != nil && name != "" {
 		return invalid(field+"run_as_username", "%q is specified together with run_as_user", name)
@@ -32,7 +32,7 @@ func checkIDValue(field string, id *runtimeapi.Int64Value) error {
 }
 
 func checkGroups(groups []int64, policy runtimeapi.SupplementalGroupsPolicy) error {
-	const field = "linux.security_context.supplemental_groups"
+	const field = "config.linux.security_context.supplemental_groups"
 	if len(groups) > maxGroups {
 		return invalid(field, "%d groups are more than the kernel's %d", len(groups), maxGroups)
 	}
@@ -49,7 +49,7 @@ func checkGroups(groups []int64, policy runtimeapi.SupplementalGroupsPolicy) err
 
 // checkNamespaces judges modes by themselves.
 func checkNamespaces(options *runtimeapi.NamespaceOption, ofSandbox bool) error {
-	const field = "linux.security_context.namespace_options."
+	const field = "config.linux.security_context.namespace_options."
 	for _, ns := range []struct {
 		name string
 		mode runtimeapi.NamespaceMode
@@ -80,7 +80,7 @@ func checkNamespaces(options *runtimeapi.NamespaceOption, ofSandbox bool) error 
 // checkSharedNamespaces judges modes against the sandbox's: a container cannot
 // leave what its pod is in.
 func checkSharedNamespaces(container, sandbox *runtimeapi.NamespaceOption) error {
-	const field = "linux.security_context.namespace_options."
+	const field = "config.linux.security_context.namespace_options."
 	for _, ns := range []struct {
 		name      string
 		own, pods runtimeapi.NamespaceMode
@@ -104,7 +104,7 @@ const maxLabelPart = 255
 // checkSELinux judges the parts of a label; whether the host's policy knows them is
 // found out there.
 func checkSELinux(options *runtimeapi.SELinuxOption) error {
-	const field = "linux.security_context.selinux_options."
+	const field = "config.linux.security_context.selinux_options."
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 	for _, part := range []struct{ name, value, chars string }{
 		{"user", options.GetUser(), letters},

@@ -8,6 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/fieldtest"
 )
 
 // refusal is a request that must be refused: what is changed in a good one, with
@@ -33,6 +34,9 @@ func check[C any](t *testing.T, good func() C, judge func(C) error, refusals []r
 		}
 		if !strings.Contains(err.Error(), r.field) {
 			t.Errorf("the message %q does not name %s", err, r.field)
+		}
+		if path := fieldtest.Named(err.Error()); !strings.HasPrefix(path, "config.") {
+			t.Errorf("the message %q names no field of the request", err)
 		}
 	}
 }

@@ -49,16 +49,16 @@ func mountsOf(in Input) (mounts []specs.Mount, rootPropagation string, err error
 func (in Input) hostMount(i int, m *runtimeapi.Mount) (specs.Mount, string, error) {
 	source, ok := in.Sources[m.GetHostPath()]
 	if !ok {
-		return specs.Mount{}, "", invalid(index("mounts", i, "host_path"), "%q was not looked up", m.GetHostPath())
+		return specs.Mount{}, "", invalid(index("config.mounts", i, "host_path"), "%q was not looked up", m.GetHostPath())
 	}
-	propagation, err := propagationOf(index("mounts", i, "propagation"), m, source)
+	propagation, err := propagationOf(index("config.mounts", i, "propagation"), m, source)
 	if err != nil {
 		return specs.Mount{}, "", err
 	}
 	mount := bind(source.Path, path.Clean(m.GetContainerPath()), propagation, m.GetReadonly())
 	if m.GetRecursiveReadOnly() {
 		if !in.Host.RecursiveReadOnly {
-			return specs.Mount{}, "", unsupported(index("mounts", i, "recursive_read_only"), "RROUnsupported: the kernel cannot make mounts read-only with all below them")
+			return specs.Mount{}, "", unsupported(index("config.mounts", i, "recursive_read_only"), "RROUnsupported: the kernel cannot make mounts read-only with all below them")
 		}
 		mount.Options = append(mount.Options, "rro")
 	}
@@ -75,7 +75,7 @@ func (in Input) hostMount(i int, m *runtimeapi.Mount) (specs.Mount, string, erro
 func (in Input) imageMount(i int, m *runtimeapi.Mount) (specs.Mount, error) {
 	source, ok := in.Volumes[i]
 	if !ok {
-		return specs.Mount{}, invalid(index("mounts", i, "image"), "%q was not looked up", m.GetImage().GetImage())
+		return specs.Mount{}, invalid(index("config.mounts", i, "image"), "%q was not looked up", m.GetImage().GetImage())
 	}
 	mount := bind(source, path.Clean(m.GetContainerPath()), "rprivate", true)
 	mount.Options = append(mount.Options, m.GetMountOptions()...)

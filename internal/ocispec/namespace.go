@@ -22,7 +22,7 @@ func namespacesOf(in Input) ([]specs.LinuxNamespace, error) {
 	join(specs.IPCNamespace, in.Namespaces.IPC)
 	join(specs.UTSNamespace, in.Namespaces.UTS)
 
-	const field = "linux.security_context.namespace_options.pid"
+	const field = "config.linux.security_context.namespace_options.pid"
 	switch mode := securityContext(in.Config).GetNamespaceOptions().GetPid(); mode {
 	case runtimeapi.NamespaceMode_CONTAINER:
 		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace})

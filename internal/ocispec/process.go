@@ -60,7 +60,7 @@ func argsOf(in Input) ([]string, error) {
 	}
 	all := slices.Concat(command, args)
 	if len(all) == 0 || all[0] == "" {
-		return nil, invalid("command", "no command specified, neither in the request nor in the image")
+		return nil, invalid("config.command", "no command specified, neither in the request nor in the image")
 	}
 	return all, nil
 }

@@ -11,11 +11,19 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Resources turns the limits of a request into the spec's, for a new container or
-// for one that is updated. What is 0 or "" is not specified and left out. The
+// The fields that limits are in: of a new container, of one that is updated, and of a
+// sandbox that is updated.
+const (
+	FieldCreate        = "config.linux.resources"
+	FieldUpdate        = "linux"
+	FieldUpdateSandbox = "resources"
+)
+
+// Resources turns the limits in a request's field into the spec's, for a new container
+// or for one that is updated. What is 0 or "" is not specified and left out. The
 // result is never nil.
-func Resources(res *runtimeapi.LinuxContainerResources, host Host) (*specs.LinuxResources, error) {
-	if err := checkResources("linux.resources", res); err != nil {
+func Resources(field string, res *runtimeapi.LinuxContainerResources, host Host) (*specs.LinuxResources, error) {
+	if err := CheckResources(field, res); err != nil {
 		return nil, err
 	}
 	out := &specs.LinuxResources{CPU: cpuOf(res), Memory: memoryOf(res, host)}
@@ -24,7 +32,7 @@ func Resources(res *runtimeapi.LinuxContainerResources, host Host) (*specs.Linux
 			if limit.GetLimit() == 0 {
 				continue // the kubelet's way of saying that none was asked for
 			}
-			return nil, unsupported(index("linux.resources.hugepage_limits", i, "limit"),
+			return nil, unsupported(index(field+".hugepage_limits", i, "limit"),
 				"%d bytes of %s pages: the host has no usable hugetlb controller", limit.GetLimit(), limit.GetPageSize())
 		}
 		out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{
@@ -42,7 +50,7 @@ func Resources(res *runtimeapi.LinuxContainerResources, host Host) (*specs.Linux
 		// Sent for every pod, and without meaning on v1, where the OOM killer
 		// takes single processes.
 		if key != "memory.oom.group" {
-			return nil, unsupported("linux.resources.unified", "%q needs cgroup v2, and the host has v1", key)
+			return nil, unsupported(field+".unified", "%q needs cgroup v2, and the host has v1", key)
 		}
 	}
 	return out, nil
@@ -50,18 +58,13 @@ func Resources(res *runtimeapi.LinuxContainerResources, host Host) (*specs.Linux
 
 // Update is Resources for what exists. A memory limit below what is in use is refused
 // there, instead of ending processes.
-func Update(res *runtimeapi.LinuxContainerResources, host Host) (*specs.LinuxResources, error) {
-	out, err := Resources(res, host)
+func Update(field string, res *runtimeapi.LinuxContainerResources, host Host) (*specs.LinuxResources, error) {
+	out, err := Resources(field, res, host)
 	if err == nil && out.Memory != nil && out.Memory.Limit != nil {
 		check := true
 		out.Memory.CheckBeforeUpdate = &check
 	}
 	return out, err
-}
-
-// CheckResources judges limits as a whole: kind Invalid, with the field's name.
-func CheckResources(res *runtimeapi.LinuxContainerResources) error {
-	return checkResources("linux.resources", res)
 }
 
 func cpuOf(res *runtimeapi.LinuxContainerResources) *specs.LinuxCPU {
@@ -101,7 +104,9 @@ func memoryOf(res *runtimeapi.LinuxContainerResources, host Host) *specs.LinuxMe
 	return memory
 }
 
-func checkResources(field string, res *runtimeapi.LinuxContainerResources) error {
+// CheckResources judges the limits in a request's field as a whole: kind Invalid, with
+// the name of what is wrong.
+func CheckResources(field string, res *runtimeapi.LinuxContainerResources) error {
 	for _, v := range []struct {
 		name     string
 		value    int64

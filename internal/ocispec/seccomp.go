@@ -80,7 +80,7 @@ func oldSeccomp(security interface{ GetSeccompProfilePath() string }) string {
 
 // checkSeccomp judges the profile and, where there is none, its deprecated form.
 func checkSeccomp(profile *runtimeapi.SecurityProfile, old string) error {
-	const field = "linux.security_context.seccomp"
+	const field = "config.linux.security_context.seccomp"
 	if profile == nil {
 		switch local, isLocal := strings.CutPrefix(old, "localhost/"); {
 		case old == "", old == "unconfined", old == "runtime/default", old == "docker/default":
@@ -88,7 +88,7 @@ func checkSeccomp(profile *runtimeapi.SecurityProfile, old string) error {
 		case isLocal && path.IsAbs(local) && !hasControl(local):
 			return nil
 		}
-		return invalid("linux.security_context.seccomp_profile_path", "unknown profile %q", old)
+		return invalid("config.linux.security_context.seccomp_profile_path", "unknown profile %q", old)
 	}
 	ref := profile.GetLocalhostRef()
 	switch profile.GetProfileType() {

@@ -170,7 +170,7 @@ func linuxOf(in Input) (*specs.Linux, error) {
 	if err != nil {
 		return nil, err
 	}
-	resources, err := Resources(in.Config.GetLinux().GetResources(), in.Host)
+	resources, err := Resources(FieldCreate, in.Config.GetLinux().GetResources(), in.Host)
 	if err != nil {
 		return nil, err
 	}

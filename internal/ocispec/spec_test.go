@@ -138,12 +138,12 @@ func TestResourcesByHost(t *testing.T) {
 		{"pages", &runtimeapi.LinuxContainerResources{HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 1}}}, v2, nil},
 		{"nil", nil, v1, nil},
 	} {
-		res, err := Resources(c.res, c.host)
+		res, err := Resources(FieldCreate, c.res, c.host)
 		if !errors.Is(err, c.kind) || c.kind == nil && (err != nil || res == nil) {
 			t.Errorf("%s: %v, %v; want kind %v", c.name, res, err, c.kind)
 		}
 	}
-	res, err := Resources(&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5, MemorySwapLimitInBytes: 9}, v2)
+	res, err := Resources(FieldCreate, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5, MemorySwapLimitInBytes: 9}, v2)
 	if err != nil || *res.Memory.Limit != 5 || *res.Memory.Swap != 9 {
 		t.Errorf("memory and swap: %+v, %v", res, err)
 	}

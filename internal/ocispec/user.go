@@ -35,6 +35,8 @@ const (
 // userQuery is what a request asks for, not yet looked up. An id is used where its
 // name is "".
 type userQuery struct {
+	// field is where it is asked for.
+	field       string
 	name, group string
 	uid, gid    uint32
 	// groupSet is true when group or gid was asked for.
@@ -63,12 +65,12 @@ func ResolveUser(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig
 			user.GID = entry.gid
 		}
 	case query.name != "":
-		return User{}, invalid("user", "unable to find user %s: no matching entries in passwd file", query.name)
+		return User{}, invalid(query.field, "unable to find user %s: no matching entries in passwd file", query.name)
 	}
 	if query.group != "" {
 		gid, ok := findGroup(group, query.group)
 		if !ok {
-			return User{}, invalid("user", "unable to find group %s: no matching entries in group file", query.group)
+			return User{}, invalid(query.field, "unable to find group %s: no matching entries in group file", query.group)
 		}
 		user.GID = gid
 	}
@@ -95,12 +97,14 @@ func userOf(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig) (us
 	if err := checkUser(security); err != nil {
 		return userQuery{}, err
 	}
-	var query userQuery
+	const field = "config.linux.security_context."
+	query := userQuery{field: field + "run_as_user"}
 	switch {
 	case security.GetRunAsUser() != nil:
 		query.uid = uint32(security.GetRunAsUser().GetValue())
 	case security.GetRunAsUsername() != "":
-		if err := parseID("linux.security_context.run_as_username", security.GetRunAsUsername(), &query.name, &query.uid); err != nil {
+		query.field = field + "run_as_username"
+		if err := parseID(query.field, security.GetRunAsUsername(), &query.name, &query.uid); err != nil {
 			return userQuery{}, err
 		}
 	default:
@@ -114,8 +118,8 @@ func userOf(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig) (us
 
 // imageUser reads "user", "uid", "user:group" and so on.
 func imageUser(value string) (userQuery, error) {
-	const field = "the image's user"
-	var query userQuery
+	const field = "config.image.image: the image's user"
+	query := userQuery{field: field}
 	if value == "" {
 		return query, nil
 	}
@@ -195,7 +199,7 @@ func findUser(passwd []byte, query userQuery) (*passwdEntry, error) {
 			continue
 		}
 		if uidErr != nil || gidErr != nil {
-			return nil, invalid("user", "%s: its entry in the image's passwd file has no valid ids", fields[0])
+			return nil, invalid(query.field, "%s: its entry in the image's passwd file has no valid ids", fields[0])
 		}
 		entry := &passwdEntry{name: fields[0], uid: uint32(uid), gid: uint32(gid)}
 		if len(fields) > 5 {

@@ -34,7 +34,7 @@ func UserNamespaceOf(config *runtimeapi.PodSandboxConfig) *UserNamespace {
 }
 
 func checkUserNamespace(options *runtimeapi.NamespaceOption) error {
-	const field = "linux.security_context.namespace_options.userns_options"
+	const field = "config.linux.security_context.namespace_options.userns_options"
 	users := options.GetUsernsOptions()
 	switch mode := users.GetMode(); {
 	case users == nil:
@@ -87,7 +87,7 @@ func checkIDMappings(field string, mappings []*runtimeapi.IDMapping) error {
 // checkSharedUserNamespace: a container is in its pod's user namespace, and may say
 // so.
 func checkSharedUserNamespace(own, pods *runtimeapi.UserNamespace) error {
-	const field = "linux.security_context.namespace_options.userns_options"
+	const field = "config.linux.security_context.namespace_options.userns_options"
 	if own == nil || proto.Equal(own, pods) || pods == nil && own.GetMode() == runtimeapi.NamespaceMode_NODE {
 		return nil
 	}
@@ -99,7 +99,7 @@ func (n *UserNamespace) checkMapped(user User) error {
 	if n == nil {
 		return nil
 	}
-	const field = "linux.security_context."
+	const field = "config.linux.security_context."
 	if user.UID >= n.UIDs.Length {
 		return invalid(field+"run_as_user", "%d is not mapped in the pod's user namespace, which has %d ids", user.UID, n.UIDs.Length)
 	}

@@ -20,7 +20,7 @@ import (
 func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error) {
 	switch {
 	case config.GetMetadata() == nil:
-		return "", fmt.Errorf("container config must include metadata: %w", errs.Invalid)
+		return "", fmt.Errorf("config.metadata: container config must include metadata: %w", errs.Invalid)
 	case config.GetMetadata().GetName() == "":
 		return "", fmt.Errorf("config.metadata.name must not be empty: %w", errs.Invalid)
 	case config.GetImage().GetImage() == "":
@@ -69,6 +69,9 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 	img, err := job.Do(ctx, s.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
 		return s.findImage(ctx, rec.Config.Get().GetImage())
 	})
+	if errors.Is(err, errs.Invalid) {
+		err = fmt.Errorf("config.image.image: %w", err)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -198,7 +201,7 @@ func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) (m
 			return s.findImage(ctx, m.GetImage())
 		})
 		if err != nil {
-			return nil, &engine.VolumeError{Err: fmt.Errorf("mounts[%d].image: %w", i, err)}
+			return nil, &engine.VolumeError{Err: fmt.Errorf("config.mounts[%d].image.image: %w", i, err)}
 		}
 		if ids == nil {
 			ids = map[int]string{}
@@ -233,11 +236,11 @@ func (s *Service) containerSpec(rec *ContainerRecord, sb *SandboxRecord, img *im
 	target, err := s.container(ns.GetTargetId())
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("linux.security_context.namespace_options.target_id: %w", err)
+		return nil, fmt.Errorf("config.linux.security_context.namespace_options.target_id: %w", err)
 	case target.SandboxID != rec.SandboxID:
-		return nil, fmt.Errorf("linux.security_context.namespace_options.target_id: container %q is in another sandbox: %w", target.ID, errs.Invalid)
+		return nil, fmt.Errorf("config.linux.security_context.namespace_options.target_id: container %q is in another sandbox: %w", target.ID, errs.Invalid)
 	case target.State != ContainerRunning:
-		return nil, fmt.Errorf("linux.security_context.namespace_options.target_id: container %q does not run: %w", target.ID, errs.State)
+		return nil, fmt.Errorf("config.linux.security_context.namespace_options.target_id: container %q does not run: %w", target.ID, errs.State)
 	}
 	spec.TargetPID = target.Pid
 	return spec, nil

@@ -19,7 +19,7 @@ import (
 // the request; a request with the same config joins it or gets its result.
 func (s *Service) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
 	if config.GetMetadata() == nil {
-		return "", fmt.Errorf("sandbox config must include metadata: %w", errs.Invalid)
+		return "", fmt.Errorf("config.metadata: sandbox config must include metadata: %w", errs.Invalid)
 	}
 	if err := s.opts.CheckSandbox(config); err != nil {
 		return "", err
@@ -204,7 +204,7 @@ func hostPorts(config *runtimeapi.PodSandboxConfig) ([]network.Port, error) {
 			continue
 		}
 		if p.GetHostPort() > math.MaxUint16 || p.GetContainerPort() <= 0 || p.GetContainerPort() > math.MaxUint16 {
-			return nil, fmt.Errorf("config.port_mappings[%d]: %d to %d are no ports: %w", i, p.GetHostPort(), p.GetContainerPort(), errs.Invalid)
+			return nil, fmt.Errorf("config.port_mappings[%d].host_port: %d to %d are no ports: %w", i, p.GetHostPort(), p.GetContainerPort(), errs.Invalid)
 		}
 		port := network.Port{ContainerPort: uint16(p.GetContainerPort()), HostPort: uint16(p.GetHostPort()), HostIP: p.GetHostIp()}
 		switch p.GetProtocol() {

@@ -37,8 +37,8 @@ type Options struct {
 	// honour, with kind Invalid or Unsupported and the field's name.
 	CheckSandbox   func(*runtimeapi.PodSandboxConfig) error
 	CheckContainer func(*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig) error
-	// CheckResources does the same for limits that are updated, as a whole.
-	CheckResources func(*runtimeapi.LinuxContainerResources) error
+	// CheckResources does the same for limits in a field of an update, as a whole.
+	CheckResources func(field string, limits *runtimeapi.LinuxContainerResources) error
 	// StateDir is on tmpfs and holds records; RootDir is on disk and holds
 	// tombstones, attachments still to be undone and the sandboxes' files.
 	StateDir, RootDir string

@@ -48,7 +48,7 @@ func (s *Service) updateContainer(ctx context.Context, j *job.Job, id string, re
 		return fmt.Errorf("cannot update container %q: it is %s: %w", id, rec.State, errs.State)
 	}
 	next := mergeResources(rec.resources(), res)
-	if err := s.opts.CheckResources(next); err != nil {
+	if err := s.opts.CheckResources("linux", next); err != nil {
 		return err
 	}
 	j.Stage("update container", "the engine")
@@ -94,11 +94,11 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 		Overhead:  store.MessageOf(mergeResources(rec.resources().Overhead.Get(), overhead)),
 		Resources: store.MessageOf(mergeResources(rec.resources().Resources.Get(), res)),
 	}
-	if err := s.opts.CheckResources(next.Overhead.Get()); err != nil {
-		return fmt.Errorf("overhead: %w", err)
+	if err := s.opts.CheckResources("overhead", next.Overhead.Get()); err != nil {
+		return err
 	}
-	if err := s.opts.CheckResources(next.Resources.Get()); err != nil {
-		return fmt.Errorf("resources: %w", err)
+	if err := s.opts.CheckResources("resources", next.Resources.Get()); err != nil {
+		return err
 	}
 	j.Stage("update sandbox", "the engine")
 	if _, err := job.Do(ctx, s.calls, id, "update sandbox", func(ctx context.Context) (struct{}, error) {

@@ -198,7 +198,7 @@ func TestBadMountsAreRefusedAndLeaveNothing(t *testing.T) {
 		mount("image without a name", invalid, &runtimeapi.Mount{ContainerPath: "/m", HostPath: "/etc", Readonly: true, Image: &runtimeapi.ImageSpec{}}, "mounts[0].image.image"),
 		mount("image and host path", invalid, &runtimeapi.Mount{ContainerPath: "/m", HostPath: "/etc", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}}, "mounts[0].host_path"),
 		mount("writable image", invalid, &runtimeapi.Mount{ContainerPath: "/m", Image: &runtimeapi.ImageSpec{Image: "x"}}, "mounts[0].readonly"),
-		mount("absent image", codes.NotFound, &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}}, "ImageVolumeMountFailed: mounts[0].image"),
+		mount("absent image", codes.NotFound, &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}}, "ImageVolumeMountFailed: config.mounts[0].image"),
 		mount("image's sub path leads out", invalid, &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}, ImageSubPath: "a/../../b"}, "mounts[0].image_sub_path"),
 		mount("absolute sub path", invalid, &runtimeapi.Mount{ContainerPath: "/m", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "x"}, ImageSubPath: "/etc"}, "mounts[0].image_sub_path"),
 		mount("recursively read-only, but writable", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/m", RecursiveReadOnly: true}, "mounts[0].recursive_read_only"),
@@ -206,6 +206,48 @@ func TestBadMountsAreRefusedAndLeaveNothing(t *testing.T) {
 		mount("mapped groups, not users", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/m", GidMappings: []*runtimeapi.IDMapping{{Length: 1}}}, "mounts[0].uidMappings"),
 		mount("unknown mount option", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/m", MountOptions: []string{"noexec", "suid"}}, "mounts[0].mount_options"),
 	})
+}
+
+// A container that is refused leaves no directories of its volumes, whoever refuses it.
+func TestRefusedContainersLeaveNoMountSources(t *testing.T) {
+	x := newTrial(t, harness.Options{})
+	there := filepath.Join(x.Dir, "there")
+	if err := os.Mkdir(there, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	missing := []*runtimeapi.Mount{
+		{HostPath: filepath.Join(there, "a", "b"), ContainerPath: "/a"},
+		{HostPath: filepath.Join(there, "a", "c"), ContainerPath: "/c"},
+	}
+	refused := func(name string, change func(containerConfig), words ...string) attempt {
+		return x.badContainer(name, codes.InvalidArgument, func(c containerConfig) {
+			c.Mounts = slices.Clone(missing)
+			change(c)
+		}, words...)
+	}
+	attempts := []attempt{
+		refused("by a check", func(c containerConfig) {
+			c.Mounts = append(c.Mounts, &runtimeapi.Mount{HostPath: "/etc/passwd/x", ContainerPath: "/m"})
+		}, "config.mounts[2].host_path"),
+		refused("for a profile", func(c containerConfig) {
+			containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(x.Dir, "no.json")}
+		}, "config.linux.security_context.seccomp.localhost_ref"),
+		refused("by the kernel", func(c containerConfig) { c.Linux.Resources.CpusetCpus = "900" }, "config.linux.resources.cpuset_cpus"),
+		refused("by the OCI runtime", func(c containerConfig) {
+			c.Mounts = append(c.Mounts, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/etc/passwd"})
+		}, "config.mounts[2].container_path"),
+	}
+	for i, a := range attempts {
+		do := a.do
+		attempts[i].do = func() error {
+			err := do()
+			if left, _ := os.ReadDir(there); len(left) > 0 {
+				t.Errorf("%s: left behind: %v", a.name, left)
+			}
+			return err
+		}
+	}
+	x.try(t, attempts)
 }
 
 // A hostPath volume of no type names a directory that may be missing: it is made.

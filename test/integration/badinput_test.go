@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/fieldtest"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -45,7 +46,9 @@ func (x *trial) try(t *testing.T, attempts []attempt) {
 	t.Helper()
 	for _, a := range attempts {
 		t.Run(a.name, func(t *testing.T) {
-			checkRefusal(t, a.do(), a.code, a.words)
+			err := a.do()
+			checkRefusal(t, err, a.code, a.words)
+			checkField(t, err)
 			x.nothingLeft(t)
 		})
 	}
@@ -57,6 +60,20 @@ func (x *trial) nothingLeft(t *testing.T) {
 	if left := x.AwaitGround(x.ground, 10*time.Second); left != "" {
 		t.Errorf("left behind:\n%s", left)
 		x.ground = x.StillGround() // the next attempt is not to blame
+	}
+}
+
+// checkField looks that a request that is refused as bad is told which of its fields is.
+// A start has no field for what is wrong with the program, and an import is no call of
+// CRI.
+func checkField(t *testing.T, err error) {
+	t.Helper()
+	s := status.Convert(err)
+	if s.Code() != codes.InvalidArgument || strings.HasPrefix(s.Message(), "cannot start container") || strings.HasPrefix(s.Message(), "cannot import") {
+		return
+	}
+	if fieldtest.Named(s.Message()) == "" {
+		t.Errorf("the message names no field of a request: %s", s.Message())
 	}
 }
 

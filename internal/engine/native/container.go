@@ -26,11 +26,14 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 
 // Update changes the container's limits.
 func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
-	limits, err := ocispec.Update(res, e.host)
+	limits, err := ocispec.Update(ocispec.FieldUpdate, res, e.host)
 	if err != nil {
 		return fmt.Errorf("cannot update container %s: %w", id, err)
 	}
-	return e.cfg.Supervisor.Update(ctx, id, limits)
+	if err := e.cfg.Supervisor.Update(ctx, id, limits); err != nil {
+		return refusedLimit(ocispec.FieldUpdate, err)
+	}
+	return nil
 }
 
 // Remove removes the container's processes first: while one lives, its root
@@ -40,6 +43,9 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	if err := e.cfg.Rootfs.Release(ctx, id); err != nil {
+		return err
+	}
+	if err := e.madeSources(id).Remove(ctx); err != nil {
 		return err
 	}
 	// After that: while the bundle is there, List tells of the container.

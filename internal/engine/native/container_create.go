@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/cgroup"
+	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
@@ -41,7 +42,7 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	if err != nil {
 		return nil, err
 	}
-	in, err := e.inputOf(ctx, spec, rootfs.Path, labels)
+	in, missing, err := e.inputOf(ctx, spec, rootfs.Path, labels)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
 	}
@@ -62,14 +63,23 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	}
 	e.warnIgnored("container", spec.ID, spec.Config.GetAnnotations())
 	e.warnPrivileged(spec.ID, spec.Config)
+	if err := e.madeSources(spec.ID).Make(ctx, missing); err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
+	if err := e.relabelVolumes(ctx, spec, in.Sources, labels); err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
 	container := &engine.Container{User: userOf(in.User)}
 	made, err := e.cfg.Supervisor.Create(ctx, request)
 	var fault *supervisor.ProgramError
 	switch {
 	case errors.As(err, &fault):
 		container.StartError = fault.Text
-		return container, nil
+		return container, e.madeSources(spec.ID).Keep()
 	case err != nil:
+		return nil, refusedContainer(spec.Config, err)
+	}
+	if err := e.madeSources(spec.ID).Keep(); err != nil {
 		return nil, err
 	}
 	e.cgroups.put(spec.ID, made.CgroupPaths)
@@ -101,7 +111,7 @@ func (e *Engine) requestOf(ctx context.Context, spec *engine.ContainerSpec) (*su
 	var err error
 	request.LogPath, err = filepath.Rel(request.LogDir, spec.LogPath)
 	if err != nil || !filepath.IsLocal(request.LogPath) {
-		return nil, fmt.Errorf("log_path: %q is not below the sandbox's log directory %q: %w", spec.LogPath, request.LogDir, errs.Invalid)
+		return nil, fmt.Errorf("config.log_path: %q is not below the sandbox's log directory %q: %w", spec.LogPath, request.LogDir, errs.Invalid)
 	}
 	_, err = probe.Ask(ctx, e.probes, "make the log directory "+filepath.Dir(spec.LogPath), func() (struct{}, error) {
 		return struct{}{}, makeLogDir(request.LogDir, filepath.Dir(request.LogPath))
@@ -127,18 +137,19 @@ func makeLogDir(dir, below string) error {
 	var errno syscall.Errno
 	if err != nil && (!errors.As(err, &errno) || errno == syscall.ENOTDIR || errno == syscall.ELOOP || errno == syscall.ENAMETOOLONG) {
 		// Without a number of the kernel's it is a path that leads out.
-		err = fmt.Errorf("log_path: %w: %w", err, errs.Invalid)
+		err = fmt.Errorf("config.log_path: %w: %w", err, errs.Invalid)
 	}
 	return err
 }
 
-// inputOf gathers all that the spec depends on.
-func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs string, labels selinux.Labels) (ocispec.Input, error) {
+// inputOf gathers all that the spec depends on. missing are the mount sources that are
+// still to be made.
+func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs string, labels selinux.Labels) (in ocispec.Input, missing []hostpath.Missing, err error) {
 	hostname, err := hostnameOf(spec.SandboxSpec.Config)
 	if err != nil {
-		return ocispec.Input{}, err
+		return in, nil, err
 	}
-	in := ocispec.Input{
+	in = ocispec.Input{
 		ID:            spec.ID,
 		SandboxID:     spec.SandboxSpec.ID,
 		Config:        spec.Config,
@@ -160,25 +171,22 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs
 		in.Namespaces.Target = fmt.Sprintf("/proc/%d/ns/pid", spec.TargetPID)
 	}
 	if in.User, err = e.lookUpUser(ctx, spec, rootfs); err != nil {
-		return ocispec.Input{}, err
+		return in, nil, err
 	}
-	if in.Sources, err = e.sourcesOf(ctx, spec.Config.GetMounts(), spec.Sandbox.UserNS); err != nil {
-		return ocispec.Input{}, err
+	if in.Sources, missing, err = e.sourcesOf(ctx, spec.Config.GetMounts(), spec.Sandbox.UserNS); err != nil {
+		return in, nil, err
 	}
 	in.ProcessLabel, in.MountLabel = labels.Process, labels.Mount
-	if err := e.relabelVolumes(ctx, spec, in.Sources, labels); err != nil {
-		return ocispec.Input{}, err
-	}
 	if in.Devices, err = e.devicesOf(ctx, spec.Config); err != nil {
-		return ocispec.Input{}, err
+		return in, nil, err
 	}
 	devices := e.rules().Devices
 	in.AllDevices = isPrivileged(spec.Config) && (!devices.PrivilegedWithoutHost || devices.PrivilegedAllAllowed)
 	if in.Seccomp, err = e.seccompOf(ctx, spec.Config); err != nil {
-		return ocispec.Input{}, err
+		return in, nil, err
 	}
 	in.AppArmor, err = e.apparmorOf(ctx, spec.Config)
-	return in, err
+	return in, missing, err
 }
 
 // annotationsOf are those of the requests that are passed on to hooks.

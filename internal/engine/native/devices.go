@@ -43,7 +43,7 @@ func (e *Engine) injectCDI(ctx context.Context, config *runtimeapi.ContainerConf
 	}
 	dirs := e.rules().Devices.CDIDirs
 	if len(dirs) == 0 {
-		return fmt.Errorf("CDI_devices: %q: CDI is turned off, no directory of specs is configured: %w", names[0], errs.Unsupported)
+		return fmt.Errorf("config.CDI_devices: %q: CDI is turned off, no directory of specs is configured: %w", names[0], errs.Unsupported)
 	}
 	devices, err := probe.Ask(ctx, e.probes, "read the CDI specs in "+strings.Join(dirs, ", "), func() (*cdi.Devices, error) {
 		return cdi.Read(dirs)
@@ -70,7 +70,7 @@ func (e *Engine) devicesOf(ctx context.Context, config *runtimeapi.ContainerConf
 	for i, d := range config.GetDevices() {
 		found, err := e.nodesOf(ctx, d)
 		if err != nil {
-			return nil, fmt.Errorf("devices[%d]: %w", i, err)
+			return nil, fmt.Errorf("config.devices[%d].host_path: %w", i, err)
 		}
 		if rules.OwnedByUser {
 			give(found, config.GetLinux().GetSecurityContext())

@@ -105,7 +105,7 @@ func (e *Engine) relabelVolumes(ctx context.Context, spec *engine.ContainerSpec,
 			stage("relabel volumes", fmt.Sprintf("%s, %d files so far", path, files))
 		})
 		if err != nil {
-			return fmt.Errorf("mounts[%d].selinux_relabel: %w", i, err)
+			return fmt.Errorf("config.mounts[%d].selinux_relabel: %w", i, err)
 		}
 	}
 	if done {

@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/moby/sys/mountinfo"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -49,33 +47,39 @@ func readUserFile(rootfs, name string) ([]byte, error) {
 	return data, err
 }
 
-// sourcesOf looks at every mount source. A directory that is missing is made, as
-// hostPath volumes expect.
-func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, userns string) (map[string]ocispec.Source, error) {
+// sourcesOf looks at every mount source.
+func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, userns string) (map[string]ocispec.Source, []hostpath.Missing, error) {
 	sources := make(map[string]ocispec.Source, len(mounts))
+	var missing []hostpath.Missing
 	for i, m := range mounts {
 		if m.GetImage() != nil {
 			continue
 		}
-		from := m.GetHostPath()
-		resolved, err := probe.Ask(ctx, e.probes, "look at the mount source "+from, func() (string, error) {
-			return resolveSource(from, !slices.Contains(e.rules().AbsentSources, filepath.Clean(from)))
+		from, field := m.GetHostPath(), fmt.Sprintf("config.mounts[%d].host_path", i)
+		at, err := probe.Ask(ctx, e.probes, "look at the mount source "+from, func() (hostpath.Place, error) {
+			return hostpath.Resolve(from)
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, fmt.Errorf("%s: %w", field, err)
+		}
+		if at.Path != at.Exists {
+			if slices.Contains(e.rules().AbsentSources, filepath.Clean(from)) {
+				return nil, nil, fmt.Errorf("%s: the mount source %s is not there, and runtime.absent_mount_sources_to_reject says that it is not to be made: %w", field, from, errs.Invalid)
+			}
+			missing = append(missing, hostpath.Missing{Field: field, Path: at.Path})
 		}
 		if len(m.GetUidMappings()) > 0 && userns != "" {
 			_, err := probe.Ask(ctx, e.probes, "map the ids of the mount source "+from+" in "+userns, func() (struct{}, error) {
-				return struct{}{}, sysfile.ProbeMapped(resolved, userns)
+				return struct{}{}, sysfile.ProbeMapped(at.Exists, userns)
 			})
 			if err != nil {
-				return nil, fmt.Errorf("mounts[%d].uidMappings: %w", i, err)
+				return nil, nil, fmt.Errorf("config.mounts[%d].uidMappings: %w", i, err)
 			}
 		}
-		source := ocispec.Source{Path: resolved}
+		source := ocispec.Source{Path: at.Path}
 		if m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
-			if source.Shared, source.Slave, err = propagationOf(resolved); err != nil {
-				return nil, err
+			if source.Shared, source.Slave, err = propagationOf(at.Exists); err != nil {
+				return nil, nil, err
 			}
 		}
 		if have, ok := sources[from]; ok {
@@ -83,28 +87,13 @@ func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, user
 		}
 		sources[from] = source
 	}
-	return sources, nil
+	return sources, missing, nil
 }
 
-// resolveSource resolves the links in a path of the host. It makes a directory there if
-// it may, as a hostPath volume of no type wants it.
-func resolveSource(from string, may bool) (string, error) {
-	resolved, err := filepath.EvalSymlinks(from)
-	if errors.Is(err, fs.ErrNotExist) {
-		if !may {
-			return "", fmt.Errorf("the mount source %s is not there, and runtime.absent_mount_sources_to_reject says that it is not to be made: %w", from, errs.Invalid)
-		}
-		if err = os.MkdirAll(from, 0o755); err == nil {
-			resolved, err = filepath.EvalSymlinks(from)
-		}
-	}
-	switch {
-	case err == nil:
-		return resolved, nil
-	case errors.Is(err, syscall.ESTALE), errors.Is(err, syscall.EIO), errors.Is(err, syscall.ENOTCONN), errors.Is(err, syscall.EHOSTDOWN):
-		return "", fmt.Errorf("cannot use the mount source %s: %w: %w", from, err, errs.Unavailable)
-	}
-	return "", fmt.Errorf("cannot use the mount source %s: %w: %w", from, err, errs.Invalid)
+// madeSources remembers, in a container's bundle, the directories that are made for its
+// mounts.
+func (e *Engine) madeSources(id string) hostpath.Made {
+	return hostpath.Made{Probes: e.probes, File: filepath.Join(e.bundleDir(id), "made")}
 }
 
 // propagationOf tells how the mount that path is on propagates.

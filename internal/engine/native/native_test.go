@@ -19,8 +19,10 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/apparmor"
+	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/fieldtest"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/supervisor"
 )
@@ -136,23 +138,27 @@ func TestMountSources(t *testing.T) {
 	if err := errors.Join(os.Mkdir(real, 0o755), os.Symlink("real", link)); err != nil {
 		t.Fatal(err)
 	}
-	missing := filepath.Join(dir, "missing", "deep")
-	sources, err := e.sourcesOf(context.Background(), []*runtimeapi.Mount{{HostPath: link}, {HostPath: missing}}, "")
+	missing := filepath.Join(link, "missing", "deep")
+	sources, toMake, err := e.sourcesOf(context.Background(), []*runtimeapi.Mount{{HostPath: link}, {HostPath: missing}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if sources[link].Path != real {
 		t.Errorf("a link: %+v, want %s", sources[link], real)
 	}
-	if info, err := os.Stat(missing); err != nil || !info.IsDir() {
-		t.Errorf("a missing source was not made: %v", err)
+	later := filepath.Join(real, "missing", "deep")
+	if sources[missing].Path != later || len(toMake) != 1 || toMake[0] != (hostpath.Missing{Field: "config.mounts[1].host_path", Path: later}) {
+		t.Errorf("a missing source: %+v, to make %+v", sources[missing], toMake)
+	}
+	if _, err := os.Stat(filepath.Join(real, "missing")); err == nil {
+		t.Error("a source was made while the container can still be refused")
 	}
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = e.sourcesOf(context.Background(), []*runtimeapi.Mount{{HostPath: filepath.Join(file, "below")}}, "")
-	if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), file) {
+	_, _, err = e.sourcesOf(context.Background(), []*runtimeapi.Mount{{HostPath: filepath.Join(file, "below")}}, "")
+	if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), file) || fieldtest.Named(err.Error()) != "config.mounts[0].host_path" {
 		t.Errorf("a source below a file: %v, want kind Invalid and the path", err)
 	}
 }
@@ -338,10 +344,9 @@ func TestAbsentMountSources(t *testing.T) {
 	made, refused := filepath.Join(dir, "made"), filepath.Join(dir, "refused")
 	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Rules: Rules{AbsentSources: []string{refused}}}}
 	for from, want := range map[string]error{made: nil, refused + "/": errs.Invalid} {
-		_, err := e.sourcesOf(t.Context(), []*runtimeapi.Mount{{HostPath: from, ContainerPath: "/x"}}, "")
-		_, statErr := os.Stat(from)
-		if !errors.Is(err, want) || (want == nil) != (statErr == nil) {
-			t.Errorf("%s: %v, and then %v", from, err, statErr)
+		_, missing, err := e.sourcesOf(t.Context(), []*runtimeapi.Mount{{HostPath: from, ContainerPath: "/x"}}, "")
+		if !errors.Is(err, want) || (want == nil) != (len(missing) == 1) {
+			t.Errorf("%s: %v, to make %v", from, err, missing)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 // share, as a container with the sandbox's own id, and pins the namespace.
 func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, paths sandboxPaths, sandbox *engine.Sandbox) error {
 	if e.cfg.PodInit == "" {
-		return fmt.Errorf("linux.security_context.namespace_options.pid: POD needs an init, and none is configured: %w", errs.Unsupported)
+		return fmt.Errorf("config.linux.security_context.namespace_options.pid: POD needs an init, and none is configured: %w", errs.Unsupported)
 	}
 	rootfs, err := e.podInitRootfs()
 	if err != nil {

@@ -28,13 +28,13 @@ func (e *Engine) cgroupParent(spec *engine.SandboxSpec) (parent string, own bool
 	case e.cfg.CgroupDriver == driverSystemd && asked == "":
 		return e.podSlice(spec.ID), true, nil
 	case e.cfg.CgroupDriver == driverSystemd && !isSlice:
-		return "", false, fmt.Errorf("linux.cgroup_parent: %q is no slice, but the cgroup driver is systemd: %w", asked, errs.Invalid)
+		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is no slice, but the cgroup driver is systemd: %w", asked, errs.Invalid)
 	case e.cfg.CgroupDriver == driverSystemd:
 		return path.Base(asked), false, nil
 	case asked == "":
 		return path.Join(e.cfg.DefaultParent, spec.ID), true, nil
 	case isSlice:
-		return "", false, fmt.Errorf("linux.cgroup_parent: %q is a slice, but the cgroup driver is cgroupfs: %w", asked, errs.Invalid)
+		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is a slice, but the cgroup driver is cgroupfs: %w", asked, errs.Invalid)
 	}
 	return path.Join("/", asked), false, nil
 }
@@ -140,7 +140,12 @@ func (e *Engine) cgroupsPath(parent, id string) string {
 // UpdateSandbox changes the limits of the pod's cgroup, as the kubelet that made it
 // does, all of them or none. The cgroup of all pods, which is no pod's, is left alone.
 func (e *Engine) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *runtimeapi.LinuxContainerResources) error {
-	limits, err := ocispec.Update(res, e.host)
+	return e.limitSandbox(ctx, sb, ocispec.FieldUpdateSandbox, res)
+}
+
+// limitSandbox is UpdateSandbox with limits that are in a request's field.
+func (e *Engine) limitSandbox(ctx context.Context, sb *engine.Sandbox, field string, res *runtimeapi.LinuxContainerResources) error {
+	limits, err := ocispec.Update(field, res, e.host)
 	if err != nil {
 		return err
 	}
@@ -159,7 +164,10 @@ func (e *Engine) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *run
 	if err != nil {
 		return err
 	}
-	return cgroup.Limit(ctx, paths, slice, limits)
+	if err := cgroup.Limit(ctx, paths, slice, limits); err != nil {
+		return refusedLimit(field, err)
+	}
+	return nil
 }
 
 // limitOwnCgroup limits the cgroup of a sandbox whose request names none: else the
@@ -169,7 +177,7 @@ func (e *Engine) limitOwnCgroup(ctx context.Context, spec *engine.SandboxSpec, s
 	if res == nil || spec.Config.GetLinux().GetCgroupParent() != "" {
 		return nil
 	}
-	return e.UpdateSandbox(ctx, sb, res)
+	return e.limitSandbox(ctx, sb, ocispec.FieldCreate, res)
 }
 
 // podCgroup is the sandbox's cgroup in each hierarchy.

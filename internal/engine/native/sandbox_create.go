@@ -24,7 +24,7 @@ const shmSize = 64 << 20
 // by the sandbox's id alone, so nothing is undone here: RemoveSandbox does it.
 func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*engine.Sandbox, error) {
 	if spec.Handler != "" {
-		return nil, fmt.Errorf("no runtime for %q is configured: %w", spec.Handler, errs.Invalid)
+		return nil, fmt.Errorf("runtime_handler: no runtime for %q is configured: %w", spec.Handler, errs.Invalid)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 		return nil, err
 	}
 	if err := e.makeNamespaces(spec.Config, paths, hostname, sandbox); err != nil {
-		return nil, fmt.Errorf("cannot make sandbox %s: %w", spec.ID, err)
+		return nil, fmt.Errorf("cannot make sandbox %s: %w", spec.ID, refusedSysctl(spec.Config, err))
 	}
 	files := sandboxFiles{
 		dir: spec.Dir, hostname: hostname, owner: ownerOf(spec.Config),
@@ -116,7 +116,7 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
+		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, refusedSysctl(spec.Config, err))
 	}
 	hostname, err := hostnameOf(spec.Config)
 	if err != nil {
@@ -194,7 +194,7 @@ func netSysctls(config *runtimeapi.PodSandboxConfig, defaults map[string]string)
 	if groups, asked := sysctls[pingGroups]; asked {
 		var err error
 		if sysctls[pingGroups], err = user.HostGroups(groups); err != nil {
-			return nil, fmt.Errorf("linux.sysctls[%q]: %w", "net.ipv4.ping_group_range", err)
+			return nil, fmt.Errorf("config.linux.sysctls[%q]: %w", "net.ipv4.ping_group_range", err)
 		}
 	} else {
 		sysctls[pingGroups] = user.AllGroups()

@@ -78,7 +78,7 @@ func (e *Engine) filter(ctx context.Context, asked ocispec.SeccompProfile, capab
 	case asked == (ocispec.SeccompProfile{}):
 		return nil, nil //nolint:nilnil // no filter is no failure
 	case !e.host.Seccomp:
-		return nil, fmt.Errorf("linux.security_context.seccomp: seccomp is not enabled in your kernel, cannot run with a profile: %w", errs.Unsupported)
+		return nil, fmt.Errorf("config.linux.security_context.seccomp: seccomp is not enabled in your kernel, cannot run with a profile: %w", errs.Unsupported)
 	case asked.Default:
 		return e.seccomp.defaultProfile(capabilities)
 	}
@@ -86,14 +86,14 @@ func (e *Engine) filter(ctx context.Context, asked ocispec.SeccompProfile, capab
 		return sysfile.ReadRegular(asked.Path, maxSeccompProfile)
 	})
 	if errors.Is(err, errs.NotFound) {
-		return nil, fmt.Errorf("linux.security_context.seccomp: the profile %s does not exist: %w", asked.Path, errs.Invalid)
+		return nil, fmt.Errorf("config.linux.security_context.seccomp.localhost_ref: the profile %s does not exist: %w", asked.Path, errs.Invalid)
 	}
 	if err != nil {
 		return nil, err
 	}
 	profile, err := seccomp.LoadProfile(string(data), specWith(capabilities))
 	if err != nil {
-		return nil, fmt.Errorf("linux.security_context.seccomp: cannot use the profile %s: %w: %w", asked.Path, err, errs.Invalid)
+		return nil, fmt.Errorf("config.linux.security_context.seccomp.localhost_ref: cannot use the profile %s: %w: %w", asked.Path, err, errs.Invalid)
 	}
 	return profile, nil
 }

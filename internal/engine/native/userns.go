@@ -27,7 +27,7 @@ func (e *Engine) userNamespace(config *runtimeapi.PodSandboxConfig, pin string) 
 		return nil, nil //nolint:nilnil // most sandboxes share the host's
 	}
 	if err := e.mapping(); err != nil {
-		return nil, fmt.Errorf("linux.security_context.namespace_options.userns_options: user namespaces are not supported here: %w", err)
+		return nil, fmt.Errorf("config.linux.security_context.namespace_options.userns_options: user namespaces are not supported here: %w", err)
 	}
 	return e.holder(pin, asked.UIDs, asked.GIDs), nil
 }

@@ -42,11 +42,11 @@ func (e *Engine) volumesOf(ctx context.Context, spec *engine.ContainerSpec) (map
 			continue
 		}
 		dir, err := e.mountVolume(ctx, spec, spec.VolumeImages[i])
-		if err == nil {
-			dir, err = sysfile.DirInRoot(dir, m.GetImageSubPath())
-		}
 		if err != nil {
-			return nil, fmt.Errorf("mounts[%d].image: cannot mount %q: %w", i, m.GetImage().GetImage(), err)
+			return nil, fmt.Errorf("config.mounts[%d].image: cannot mount %q: %w", i, m.GetImage().GetImage(), err)
+		}
+		if dir, err = sysfile.DirInRoot(dir, m.GetImageSubPath()); err != nil {
+			return nil, fmt.Errorf("config.mounts[%d].image_sub_path: cannot mount %q: %w", i, m.GetImage().GetImage(), err)
 		}
 		volumes[i] = dir
 	}

@@ -181,15 +181,15 @@ func rate(annotations map[string]string, key string) (uint64, error) {
 		return 0, nil
 	}
 	if !quantityForm.MatchString(text) {
-		return 0, fmt.Errorf("annotation %s=%q is no quantity such as 10M: %w", key, text, errs.Invalid)
+		return 0, fmt.Errorf("config.annotations[%q]: %q is no quantity such as 10M: %w", key, text, errs.Invalid)
 	}
 	quantity, err := resource.ParseQuantity(text)
 	if err != nil {
-		return 0, fmt.Errorf("annotation %s=%q: %w: %w", key, text, err, errs.Invalid)
+		return 0, fmt.Errorf("config.annotations[%q]: %q: %w: %w", key, text, err, errs.Invalid)
 	}
 	low, high := resource.MustParse("1k"), resource.MustParse("1P")
 	if quantity.Cmp(low) < 0 || quantity.Cmp(high) > 0 {
-		return 0, fmt.Errorf("annotation %s=%q is not between 1k and 1P bits per second: %w", key, text, errs.Invalid)
+		return 0, fmt.Errorf("config.annotations[%q]: %q is not between 1k and 1P bits per second: %w", key, text, errs.Invalid)
 	}
 	return uint64(quantity.Value()), nil
 }

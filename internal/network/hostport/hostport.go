@@ -49,6 +49,14 @@ func Protocols() map[string]byte {
 // Wanted checks the ports of a request, writes each in one way (lower-case
 // protocol, shortest address) and drops those that ask for no port of the host.
 func Wanted(asked []network.Port, families Families) ([]network.Port, error) {
+	ports, err := wanted(asked, families)
+	if err != nil {
+		return nil, fmt.Errorf("config.port_mappings: %w", err)
+	}
+	return ports, nil
+}
+
+func wanted(asked []network.Port, families Families) ([]network.Port, error) {
 	var ports []network.Port
 	for _, p := range asked {
 		if p.HostPort == 0 {

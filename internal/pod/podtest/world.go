@@ -105,7 +105,7 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	s, err := pod.New(w.t.Context(), pod.Options{
 		Engine: &EngineOf{w.Engine, script}, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
 		CheckSandbox: func(*runtimeapi.PodSandboxConfig) error { return nil }, CheckContainer: refuse,
-		CheckResources: func(*runtimeapi.LinuxContainerResources) error { return nil },
+		CheckResources: func(string, *runtimeapi.LinuxContainerResources) error { return nil },
 		StateDir:       w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits,
 		Log: slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})

@@ -146,6 +146,18 @@ func Unpin(path string) error {
 	return nil
 }
 
+// SysctlError tells which sysctl could not be written.
+type SysctlError struct {
+	// File is below /proc/sys.
+	File string
+	Err  error
+}
+
+func (e *SysctlError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *SysctlError) Unwrap() error { return e.Err }
+
 // WriteSysctls writes each value to its file below /proc/sys, in the namespaces of
 // the calling thread. Kind Invalid when the kernel has no such sysctl or does not
 // take the value.
@@ -161,7 +173,7 @@ func WriteSysctls(sysctls map[string]string) error {
 			err = fmt.Errorf("%w: %w", errs.Invalid, err)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot set the sysctl %s to %q: %w", file, value, err)
+			return &SysctlError{file, fmt.Errorf("cannot set the sysctl %s to %q: %w", file, value, err)}
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ const (
 	parser       = "apparmor_parser"
 )
 
-const field = "linux.security_context.apparmor"
+const field = "config.linux.security_context.apparmor"
 
 // Host is AppArmor on one host.
 type Host struct {

@@ -42,7 +42,7 @@ func (d *Devices) Inject(spec *specs.Spec, names []string) error {
 	if len(missing) > 0 {
 		err = fmt.Errorf("no CDI spec describes %s", strings.Join(missing, ", "))
 	}
-	return fmt.Errorf("CDI_devices: %w: %w", errors.Join(err, d.faults()), errs.Invalid)
+	return fmt.Errorf("config.CDI_devices: %w: %w", errors.Join(err, d.faults()), errs.Invalid)
 }
 
 // maxFaults is how many broken specs an error tells of.

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-const field = "linux.security_context.selinux_options"
+const field = "config.linux.security_context.selinux_options"
 
 // superPrivileged is the type of processes that SELinux does not confine.
 const superPrivileged = "spc_t"

@@ -1,0 +1,111 @@
+package hostpath
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func TestResolve(t *testing.T) {
+	dir := t.TempDir()
+	file, link, loose := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "loose")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "real"), 0o755), os.WriteFile(file, nil, 0o600), os.Symlink("real", link), os.Symlink("nowhere", loose)); err != nil {
+		t.Fatal(err)
+	}
+	real := filepath.Join(dir, "real")
+	for from, want := range map[string]Place{
+		link:                          {real, real},
+		file:                          {file, file},
+		filepath.Join(link, "a", "b"): {filepath.Join(real, "a", "b"), real},
+		filepath.Join(dir, "a") + "/": {filepath.Join(dir, "a"), dir},
+		"/":                           {"/", "/"},
+	} {
+		if got, err := Resolve(from); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", from, got, err, want)
+		}
+	}
+	for _, from := range []string{filepath.Join(file, "below"), loose, filepath.Join(loose, "below"), filepath.Join(dir, string(make([]byte, 5000)))} {
+		if got, err := Resolve(from); !errors.Is(err, errs.Invalid) {
+			t.Errorf("%s: %+v, %v; want kind Invalid", from, got, err)
+		}
+	}
+}
+
+// TestMadeOrNot: what was made for a container goes with it when it is refused, but for
+// what somebody uses, and stays once the container stands.
+func TestMadeOrNot(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	if err := os.Mkdir(there, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	made := Made{Probes: probe.New(time.Minute, 8), File: filepath.Join(dir, "made")}
+	a, b := filepath.Join(there, "x", "a"), filepath.Join(there, "x", "b", "c")
+	missing := []Missing{{"config.mounts[0].host_path", a}, {"config.mounts[1].host_path", b}}
+	makeAll := func() {
+		t.Helper()
+		if err := made.Make(t.Context(), missing); err != nil {
+			t.Fatal(err)
+		}
+		if !exists(a) || !exists(b) {
+			t.Fatal("they were not made")
+		}
+	}
+	remove := func() {
+		t.Helper()
+		if err := errors.Join(made.Remove(t.Context()), os.RemoveAll(made.File)); err != nil { // with the bundle
+			t.Fatal(err)
+		}
+	}
+	makeAll()
+	remove()
+	if exists(filepath.Join(there, "x")) || !exists(there) {
+		t.Error("after a refusal: not all that was made is gone, or more")
+	}
+	makeAll()
+	if err := os.WriteFile(filepath.Join(a, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	if !exists(a) || exists(filepath.Join(there, "x", "b")) {
+		t.Error("after a refusal: what is in use must stay, and nothing else")
+	}
+	makeAll()
+	if err := made.Keep(); err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	if !exists(b) {
+		t.Error("of a container that stands: gone")
+	}
+	if err := made.Keep(); err != nil {
+		t.Errorf("nothing was made: %v", err)
+	}
+}
+
+// TestRefusedToBeMade names the field.
+func TestRefusedToBeMade(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	made := Made{Probes: probe.New(time.Minute, 8), File: filepath.Join(dir, "made")}
+	err := made.Make(t.Context(), []Missing{{"config.mounts[3].host_path", filepath.Join(dir, "x", "y")}, {"config.mounts[4].host_path", filepath.Join(file, "below")}})
+	if !errors.Is(err, errs.Invalid) || err.Error()[:len("config.mounts[4].host_path: ")] != "config.mounts[4].host_path: " {
+		t.Errorf("%v, want kind Invalid and the field", err)
+	}
+	if err := made.Remove(t.Context()); err != nil || exists(filepath.Join(dir, "x")) {
+		t.Errorf("the first one is left, %v", err)
+	}
+}
