@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,32 @@ func TestEveryFieldHasHelp(t *testing.T) {
 			if field.Help == "" || field.Name() == "" {
 				t.Errorf("%q: a key without name or help", field.Key)
 			}
+		}
+	}
+}
+
+// The page on other runtimes' options names keys that there are.
+func TestPageOfPeersNamesOurKeys(t *testing.T) {
+	page, err := os.ReadFile("../../docs/peers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, sections := map[string]bool{}, []string{}
+	for _, section := range Sections(DefaultDaemon()) {
+		for _, field := range section.Fields {
+			known[field.Key] = true
+		}
+		if section.Name != "" {
+			sections = append(sections, section.Name)
+		}
+	}
+	names := regexp.MustCompile("[|,:;.] `((?:"+strings.Join(sections, "|")+")\\.[a-z_]+)").FindAllStringSubmatch(string(page), -1)
+	if len(names) < 20 {
+		t.Errorf("only %d keys are named: %v", len(names), names)
+	}
+	for _, name := range names {
+		if !known[name[1]] {
+			t.Errorf("docs/peers.md names %s, which is no key", name[1])
 		}
 	}
 }

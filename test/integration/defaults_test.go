@@ -9,7 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -91,4 +93,65 @@ container_annotations = ["example.org/*"]
 	f.reload(t, "[network]\nmtu = 1300\n", "next start only", "network.mtu")
 	f.pod(nil)
 	want(t, "after the defaults were taken back", f.says(t, facts, nil), had)
+}
+
+// TestKeysOfOperators: keys that change what all pods get, and that show in no field.
+func TestKeysOfOperators(t *testing.T) {
+	f := newFields(t, harness.Options{Config: `
+[runtime]
+max_log_line_size = 0
+apparmor = "off"
+[stats]
+period = "1s"
+pod_metrics = ["cpu", "network"]
+`}, nil)
+	f.try(t, "max_log_line_size", func(t *testing.T) {
+		const long = 300_000 // other runtimes split it into 19
+		id := f.create(fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo; echo short", long), nil)
+		f.StartContainer(id)
+		data, err := os.ReadFile(f.AwaitExit(id).LogPath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+		if len(lines) != 2 || len(lines[0]) < long || !strings.Contains(lines[0][:64], " stdout F xxx") || !strings.HasSuffix(lines[1], " F short") {
+			t.Errorf("%d lines, the first of %d bytes: %.80s", len(lines), len(lines[0]), lines[0])
+		}
+	})
+	f.try(t, "apparmor", func(t *testing.T) {
+		want(t, "without a demand", f.says(t, "cat /proc/self/attr/apparmor/current 2>/dev/null | grep -v '^unconfined' || echo none", nil), "none")
+		config := f.Container("demands", "exit 0")
+		containerSecurity(config).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+		checkRefusal(t, err, codes.Unimplemented, []string{"apparmor", "turned off in the configuration"})
+	})
+	f.try(t, "pod_metrics", func(t *testing.T) {
+		answer, err := f.Runtime.ListMetricDescriptors(f.Ctx(), &runtimeapi.ListMetricDescriptorsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		described := map[string]bool{}
+		for _, d := range answer.Descriptors {
+			described[d.Name] = true
+		}
+		for name, want := range map[string]bool{
+			"container_cpu_usage_seconds_total": true, "container_network_receive_bytes_total": true, "container_last_seen": true,
+			"container_memory_working_set_bytes": false, "container_fs_usage_bytes": false,
+		} {
+			if described[name] != want {
+				t.Errorf("%s is described: %v", name, !want)
+			}
+		}
+	})
+	f.try(t, "period", func(t *testing.T) {
+		busy := f.running(func(c containerConfig) { c.Command[2] = "while :; do :; done" })
+		began := time.Now()
+		f.Await("a rate of CPU", func() bool {
+			answer, err := f.Runtime.ContainerStats(f.Ctx(), &runtimeapi.ContainerStatsRequest{ContainerId: busy})
+			return err == nil && answer.Stats.GetCpu().GetUsageNanoCores().GetValue() > 0
+		})
+		if took := time.Since(began); took > require.Patience(4*time.Second) {
+			t.Errorf("the rate was told after %s", took)
+		}
+	})
 }
