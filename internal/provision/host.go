@@ -132,8 +132,9 @@ type Packages interface {
 	// Installed maps those of names that are installed to their version.
 	Installed(ctx context.Context, names []string) (map[string]string, error)
 	// Install installs or up- or downgrades; a version may be empty (any). It waits for
-	// the manager's lock, and tells through ctx's progress who holds it.
-	Install(ctx context.Context, packages []PackageVersion) error
+	// the manager's lock, and tells through ctx's progress who holds it. Units of hold are
+	// not started by the packages that bring them; one that runs is restarted.
+	Install(ctx context.Context, packages []PackageVersion, hold []string) error
 	// Plan lists what Install would install or change, dependencies first; it reads only.
 	Plan(ctx context.Context, packages []PackageVersion) ([]PackageVersion, error)
 	// Remove removes packages with their configuration. When it would take others along,

@@ -43,6 +43,9 @@ func TestNodeOfPackagedContainerd(t *testing.T) {
 	const endpoint = "unix:///run/containerd/containerd.sock"
 
 	m.Applied(packagedContainerd)
+	if n := strings.Count(m.Run("journalctl", "-o", "cat", "-u", "containerd.service"), "Started containerd.service"); n != 1 {
+		t.Errorf("containerd was started %d times, want once, with our configuration:\n%s", n, m.Run("journalctl", "-u", "containerd.service"))
+	}
 	if out, err := m.Try("/opt/berth", "node", "doctor"); strings.Contains(out, "problem") {
 		t.Errorf("doctor finds problems: %v\n%s", err, out)
 	}

@@ -77,13 +77,13 @@ func managers() []manager {
 			name: "dnf", program: "dnf", installed: rpmInstalled, refresh: []string{"dnf", "makecache", "-q"},
 			install: []string{"dnf", "install", "-y", "-q", "--setopt=install_weak_deps=False", namesWord}, pin: "-",
 			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No match for argument|Unable to find a match`),
-			locks: []string{"/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)waiting for process|lock`),
+			locks: []string{"/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)waiting for process|transaction lock|\.rpm\.lock`),
 		},
 		{
 			name: "yum", program: "yum", installed: rpmInstalled, refresh: []string{"yum", "makecache", "-q"},
 			install: []string{"yum", "install", "-y", "-q", namesWord}, pin: "-",
 			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No package .* available`),
-			locks: []string{"/var/lib/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)another app is currently holding|lock`),
+			locks: []string{"/var/lib/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)another app is currently holding|transaction lock|\.rpm\.lock`),
 		},
 		{
 			name: "zypper", program: "zypper", installed: rpmInstalled, refresh: []string{"zypper", "-n", "refresh"},
@@ -255,19 +255,24 @@ func (p *packages) pinned(wanted []provision.PackageVersion) []string {
 
 // Install installs; lists that do not know a package are fetched once more, and what
 // an install before left half done is finished first.
-func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersion) error {
+func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersion, hold []string) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.waitLock(ctx); err != nil {
 		return err
 	}
+	release, err := p.holdUnits(ctx, hold)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	if p.manager != nil && p.manager.repair != nil {
 		if _, err := p.run(ctx, p.manager.repair, nil); err != nil {
 			return p.failed("finish what was interrupted", err)
 		}
 	}
 	names := p.pinned(wanted)
-	_, err := p.run(ctx, p.manager.orEmpty().install, names)
+	_, err = p.run(ctx, p.manager.orEmpty().install, names)
 	if err != nil && p.manager != nil && p.manager.unknown.MatchString(err.Error()) {
 		provision.Note(ctx, "fetching lists of packages")
 		if _, refreshErr := p.run(ctx, p.manager.refresh, nil); refreshErr != nil {

@@ -33,8 +33,10 @@ func (b *builder) packages() {
 			want(distro.SELinux)
 		}
 	}
+	var hold []string
 	if b.rt.packaged && !b.n.Runtime.SkipInstall && !b.f.Distro.Immutable {
 		list = append(list, b.runtimePackages()...)
+		hold = append([]string{b.rt.unit}, map[string][]string{"docker": {"docker.socket", "containerd.service"}}[b.rt.name]...)
 	}
 	if b.pluginsFromPackage() {
 		want(distro.CNIPlugins)
@@ -59,7 +61,7 @@ func (b *builder) packages() {
 		return strings.Compare(y.Version, x.Version) // the one with a version wins
 	})
 	list = slices.CompactFunc(list, func(x, y provision.PackageVersion) bool { return x.Name == y.Name })
-	task := tasks.Packages{M: b.meta("packages", b.dockerGroup...), Install: list}
+	task := tasks.Packages{M: b.meta("packages", b.dockerGroup...), Install: list, Hold: hold}
 	b.before(task)
 	b.installed = append(b.installed, task.ID())
 }

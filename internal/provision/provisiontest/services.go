@@ -193,20 +193,20 @@ func (p packages) Plan(_ context.Context, wanted []provision.PackageVersion) ([]
 	return list, err
 }
 
-func (p packages) Install(ctx context.Context, wanted []provision.PackageVersion) error {
+func (p packages) Install(ctx context.Context, wanted []provision.PackageVersion, hold []string) error {
 	list, err := p.Plan(ctx, wanted)
 	if err != nil {
 		return err
 	}
 	for _, w := range list {
-		if err := p.h.change("install "+w.Name, func() error { return p.install(w.Name) }); err != nil {
+		if err := p.h.change("install "+w.Name, func() error { return p.install(w.Name, hold) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p packages) install(name string) error {
+func (p packages) install(name string, hold []string) error {
 	pkg, ok := p.h.Repository[name]
 	if !ok {
 		return fmt.Errorf("package %s: %w", name, errs.NotFound)
@@ -218,7 +218,9 @@ func (p packages) install(name string) error {
 	}
 	for _, name := range pkg.Starts {
 		units(p).enable(name)
-		units(p).get(name).active = true
+		if unit := units(p).get(name); !unit.active {
+			unit.active = !slices.Contains(hold, name)
+		}
 	}
 	p.h.packages[name] = pkg.Version
 	return nil

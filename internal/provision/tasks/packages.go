@@ -15,6 +15,9 @@ type Packages struct {
 	M provision.Meta
 	// Install lists what is wanted; names are those of the distribution.
 	Install []provision.PackageVersion
+	// Hold lists units that the packages bring and must not start: another task does, when
+	// their configuration is in place.
+	Hold []string
 }
 
 // ID is "packages NAME NAME …".
@@ -85,7 +88,7 @@ func (p Packages) Apply(ctx context.Context, host provision.Host) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	return host.Packages().Install(ctx, missing)
+	return host.Packages().Install(ctx, missing, p.Hold)
 }
 
 func (p Packages) names() []string {
@@ -134,5 +137,5 @@ func (k packageKind) Restore(ctx context.Context, host provision.Host, name stri
 	case !state.Exists:
 		return host.Packages().Remove(ctx, []string{name})
 	}
-	return host.Packages().Install(ctx, []provision.PackageVersion{{Name: name, Version: state.Attrs["version"]}})
+	return host.Packages().Install(ctx, []provision.PackageVersion{{Name: name, Version: state.Attrs["version"]}}, nil)
 }

@@ -1,0 +1,74 @@
+// Package cniconf reads what a machine's CNI configuration wants of it.
+package cniconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// Config is a network's configuration.
+type Config struct {
+	// File is where it lies; empty for none.
+	File string
+	// Plugins are the types of its plugins, those that give addresses included.
+	Plugins []string
+}
+
+// readLimit bounds a configuration.
+const readLimit = 1 << 20
+
+// First reads the configuration that runtimes take: the first in dir, by name. One that is
+// no JSON is errs.Invalid, and its file is told.
+func First(files provision.Files, dir string) (Config, error) {
+	names, err := files.ReadDir(dir)
+	if err != nil {
+		return Config{}, errs.IgnoreNotFound(err)
+	}
+	i := slices.IndexFunc(names, func(name string) bool {
+		return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
+	})
+	if i < 0 {
+		return Config{}, nil
+	}
+	c := Config{File: path.Join(dir, names[i])}
+	r, err := files.Open(c.File)
+	if err != nil {
+		return c, fmt.Errorf("cannot read %s: %w", c.File, err)
+	}
+	defer r.Close()
+	type plugin struct {
+		Type string
+		IPAM struct{ Type string }
+	}
+	var text struct {
+		plugin
+		Plugins []plugin
+	}
+	if err := json.NewDecoder(io.LimitReader(r, readLimit)).Decode(&text); err != nil {
+		return c, fmt.Errorf("%s is no JSON: %w: %w", c.File, errs.Invalid, err)
+	}
+	for _, p := range append([]plugin{text.plugin}, text.Plugins...) {
+		for _, name := range []string{p.Type, p.IPAM.Type} {
+			if name != "" && !slices.Contains(c.Plugins, name) {
+				c.Plugins = append(c.Plugins, name)
+			}
+		}
+	}
+	return c, nil
+}
+
+// Missing lists plugins that are in none of dirs.
+func (c Config) Missing(files provision.Files, dirs []string) []string {
+	return slices.DeleteFunc(slices.Clone(c.Plugins), func(plugin string) bool {
+		return slices.ContainsFunc(dirs, func(dir string) bool {
+			_, err := files.Stat(path.Join(dir, plugin))
+			return err == nil
+		})
+	})
+}

@@ -1,0 +1,79 @@
+package machine
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestBusy: only the words of a manager that found a lock held are tried again.
+func TestBusy(t *testing.T) {
+	words := map[string]bool{
+		"apt: E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812":                      true,
+		"apt: E: The package flock needs to be reinstalled":                                                      false,
+		"dnf: Waiting for process with pid 4711 to finish.":                                                      true,
+		"dnf: error: can't create transaction lock on /var/lib/rpm/.rpm.lock (Resource temporarily unavailable)": true,
+		"dnf: Error: file /usr/bin/flock conflicts between attempted installs":                                   false,
+		"dnf: Failed to write block 17 of /dev/vda: Input/output error":                                          false,
+		"yum: Another app is currently holding the yum lock; waiting for it to exit...":                          true,
+		"yum: blocked by a module that is not enabled":                                                           false,
+		"zypper: System management is locked by the application with pid 812 (zypper).":                          true,
+		"zypper: Problem: block-devices conflicts with other":                                                    false,
+		"apk: ERROR: Unable to lock database: Resource temporarily unavailable":                                  true,
+		"apk: ERROR: unable to select packages: blocks: world[x]":                                                false,
+	}
+	for _, m := range managers() {
+		for text, want := range words {
+			if len(text) > len(m.name) && text[:len(m.name)+1] == m.name+":" && m.busy.MatchString(text) != want {
+				t.Errorf("%q is taken for a held lock: %t", text, !want)
+			}
+		}
+	}
+}
+
+// TestPolicy: packages start what they bring, but not what is held, and a policy whose
+// writer has died takes itself away.
+func TestPolicy(t *testing.T) {
+	dir := t.TempDir()
+	// Who wrote it is known by its command line, which has "berth" in it.
+	writer := filepath.Join(dir, "berth")
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(sleep, writer); err != nil {
+		t.Fatal(err)
+	}
+	alive := exec.Command(writer, "600")
+	if err := alive.Start(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "policy-rc.d")
+	text := policy([]string{"containerd.service", "docker.socket"}, alive.Process.Pid)
+	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for unit, want := range map[string]int{"containerd": 101, "containerd.service": 101, "docker.socket": 101, "docker": 0, "chrony.service": 0} {
+		err := exec.Command("sh", file, unit, "start").Run()
+		code := 0
+		if exit, ok := err.(*exec.ExitError); ok {
+			code = exit.ExitCode()
+		}
+		if code != want {
+			t.Errorf("start of %s: %d (%v), want %d", unit, code, err, want)
+		}
+	}
+	if err := alive.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := alive.Wait(); err == nil {
+		t.Error("the writer was not killed")
+	}
+	if err := exec.Command("sh", file, "containerd.service", "start").Run(); err != nil {
+		t.Errorf("a policy of nobody forbids: %v", err)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("a policy of nobody stays: %v", err)
+	}
+}
