@@ -110,6 +110,7 @@ func (a *applying) pruneAfter(ctx context.Context, cmd *cobra.Command, s *sessio
 	pruned, err := s.engine.Prune(ctx, back, b.opts)
 	if pruned != nil {
 		out.Left = append(out.Left, pruned.Left...)
+		out.Warnings = append(out.Warnings, pruned.Warnings...)
 	}
 	if err = b.resumed(ctx, back, err); err != nil {
 		return fmt.Errorf("cannot prune: %w", err)

@@ -124,6 +124,9 @@ func printBack(w io.Writer, b *engine.Back) error {
 
 // printOutcome shows what was done.
 func printOutcome(w io.Writer, out *engine.Outcome) error {
+	for _, warning := range out.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", warning)
+	}
 	for _, left := range out.Left {
 		fmt.Fprintf(w, "left as it is: %s: %s\n", left.Object, left.Reason)
 	}

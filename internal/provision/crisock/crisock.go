@@ -64,6 +64,28 @@ func HasImage(ctx context.Context, endpoint, ref string) (bool, error) {
 	return resp.GetImage() != nil, nil
 }
 
+// pullTimeout bounds the pull of a sandbox's image, which is small.
+const pullTimeout = 30 * time.Second
+
+// EnsureImage pulls an image that the runtime at endpoint does not have.
+func EnsureImage(ctx context.Context, endpoint, ref string) error {
+	has, err := HasImage(ctx, endpoint, ref)
+	if err != nil || has {
+		return err
+	}
+	c, err := Dial(endpoint)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	if _, err := c.Images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+		return fmt.Errorf("image %s is not on the node and cannot be pulled: %w: %w", ref, errs.NotFound, err)
+	}
+	return nil
+}
+
 // RemoveImage removes an image from the runtime at endpoint.
 func RemoveImage(ctx context.Context, endpoint, ref string) error {
 	c, err := Dial(endpoint)

@@ -2,14 +2,13 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/cniconf"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -17,49 +16,16 @@ const cniDir = "/etc/cni/net.d"
 
 // network looks whether each CNI plugin that is configured is there.
 func network(_ context.Context, d *diagnosis) error {
-	names, err := d.host.Files().ReadDir(cniDir)
-	if err != nil {
-		return errs.IgnoreNotFound(err)
+	config, err := cniconf.First(d.host.Files(), cniDir)
+	if errors.Is(err, errs.Invalid) {
+		d.add(Problem, err.Error(), "correct or remove it")
+		return nil
 	}
-	for _, name := range names {
-		if ext := path.Ext(name); ext != ".conf" && ext != ".conflist" && ext != ".json" {
-			continue
-		}
-		file := path.Join(cniDir, name)
-		data, err := read(d.host, file)
-		if err != nil {
-			return err
-		}
-		var config struct {
-			Type    string
-			Plugins []struct{ Type string }
-		}
-		if err := json.Unmarshal(data, &config); err != nil {
-			d.add(Problem, fmt.Sprintf("%s is no JSON: %v", file, err), "correct or remove it")
-			return nil
-		}
-		types := []string{config.Type}
-		for _, p := range config.Plugins {
-			types = append(types, p.Type)
-		}
-		for _, plugin := range types {
-			if plugin != "" && !thereIs(d.host, "/opt/cni/bin/"+plugin, "/usr/lib/cni/"+plugin, "/usr/libexec/cni/"+plugin) {
-				d.add(Problem, fmt.Sprintf("%s wants the CNI plugin %s, which is not in /opt/cni/bin, /usr/lib/cni or /usr/libexec/cni", file, plugin),
-					"install it: the package containernetworking-plugins, or network.plugins of the node file")
-			}
-		}
-		return nil // runtimes take the first file only
+	for _, plugin := range config.Missing(d.host.Files(), []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}) {
+		d.add(Problem, fmt.Sprintf("%s wants the CNI plugin %s, which is not in /opt/cni/bin, /usr/lib/cni or /usr/libexec/cni", config.File, plugin),
+			"install it: the package containernetworking-plugins, or network.plugins of the node file")
 	}
-	return nil
-}
-
-func thereIs(host provision.Host, paths ...string) bool {
-	for _, p := range paths {
-		if _, err := host.Files().Stat(p); err == nil {
-			return true
-		}
-	}
-	return false
+	return err
 }
 
 // kernel looks at what pods need of it.

@@ -34,6 +34,8 @@ type Outcome struct {
 	Changed []string `json:"changed,omitempty"`
 	// Restarted lists units.
 	Restarted []string `json:"restarted,omitempty"`
+	// Warnings are what gates found that stands in no way, each with the check's name.
+	Warnings []string `json:"warnings,omitempty"`
 	// Left lists what could not be undone, with reasons.
 	Left []Left `json:"left,omitempty"`
 }

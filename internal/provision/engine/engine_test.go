@@ -277,6 +277,15 @@ type probe struct {
 func (p probe) Name() string                              { return p.name }
 func (p probe) Run(context.Context, provision.Host) error { return p.run() }
 
+// warning is a check that stands in no way.
+type warning struct{}
+
+func (warning) Name() string { return "look" }
+func (warning) Run(ctx context.Context, _ provision.Host) error {
+	provision.Warn(ctx, "it is %s", "so-so")
+	return nil
+}
+
 func TestGates(t *testing.T) {
 	sick := errors.New("no answer")
 	for _, c := range []struct {
@@ -295,9 +304,12 @@ func TestGates(t *testing.T) {
 			target.Gates = []provision.Gate{{
 				Unit:   "rt.service",
 				Before: []provision.Probe{probe{"cross-check", func() error { return c.before }}},
-				After:  []provision.Probe{probe{"health", func() error { return c.after }}},
+				After:  []provision.Probe{warning{}, probe{"health", func() error { return c.after }}},
 			}}
-			_, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{})
+			out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{})
+			if want := []string{"look: it is so-so"}; c.before == nil && !slices.Equal(out.Warnings, want) {
+				t.Errorf("warnings %q, want %q", out.Warnings, want)
+			}
 			if (err != nil) != (c.before != nil || c.after != nil) || err != nil && !errors.Is(err, sick) {
 				t.Errorf("error %v", err)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -20,7 +21,7 @@ const (
 // before runs a unit's cross-checks.
 func (r *run) before(ctx context.Context, unit string) error {
 	for _, p := range r.graph.gates[unit].Before {
-		if err := p.Run(ctx, r.Host); err != nil {
+		if err := p.Run(r.warned(ctx, p), r.Host); err != nil {
 			return fmt.Errorf("%s is not touched, because %s: %w", unit, p.Name(), err)
 		}
 	}
@@ -39,12 +40,24 @@ func (r *run) afterFor(ctx context.Context, unit string, patience time.Duration)
 	}
 	deadline := r.Now().Add(patience)
 	for _, p := range gate.After {
-		err := r.step(ctx, p.Name(), func(ctx context.Context) error { return r.healthy(ctx, p, deadline) })
+		err := r.step(ctx, p.Name(), func(ctx context.Context) error { return r.healthy(r.warned(ctx, p), p, deadline) })
 		if err != nil {
 			return fmt.Errorf("%s is not healthy: %s: %w", unit, p.Name(), err)
 		}
 	}
 	return nil
+}
+
+// warned collects what a probe warns of, once.
+func (r *run) warned(ctx context.Context, p provision.Probe) context.Context {
+	return provision.WithWarnings(ctx, func(warning string) {
+		warning = p.Name() + ": " + warning
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !slices.Contains(r.out.Warnings, warning) {
+			r.out.Warnings = append(r.out.Warnings, warning)
+		}
+	})
 }
 
 func (r *run) healthy(ctx context.Context, p provision.Probe, deadline time.Time) error {

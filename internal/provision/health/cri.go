@@ -17,8 +17,22 @@ import (
 // sandboxTimeout bounds the making of the test sandbox, and its end.
 const sandboxTimeout = 30 * time.Second
 
+// Network is what the test sandbox is tried with.
+type Network int
+
+// The networks.
+const (
+	// HostNetwork is for a node whose pods get theirs from elsewhere.
+	HostNetwork Network = iota
+	// ClusterNetwork is the pods' own, where the runtime says that it is ready. It is not
+	// ours, and may need what starts later: where it fails and the host's does not, that is
+	// a warning.
+	ClusterNetwork
+	// PodNetwork is the pods' own, where the runtime says that it is ready, and must work.
+	PodNetwork
+)
+
 // CRI wants that a runtime is ready, and that a sandbox starts on it and goes again.
-// The sandbox has the host's network: the cluster's own may not be there yet.
 type CRI struct {
 	// Endpoint is "unix:///…".
 	Endpoint string
@@ -27,6 +41,8 @@ type CRI struct {
 	// SandboxImage is what the runtime needs for a sandbox; empty for none. Where the
 	// node does not have it yet, the sandbox is not tried: it would wait for a registry.
 	SandboxImage string
+	// Network is that of the sandbox.
+	Network Network
 	// CgroupParent is the slice of the sandbox, with the systemd driver: containerd
 	// starts none without. Empty with cgroupfs.
 	CgroupParent string
@@ -42,7 +58,8 @@ func (c CRI) Run(ctx context.Context, _ provision.Host) error {
 		return err
 	}
 	defer conn.Close()
-	if err := c.ready(ctx, conn); err != nil {
+	networkReady, err := c.ready(ctx, conn)
+	if err != nil {
 		return c.failed(err)
 	}
 	if c.SandboxImage != "" {
@@ -51,45 +68,60 @@ func (c CRI) Run(ctx context.Context, _ provision.Host) error {
 			return c.failed(err)
 		}
 		if !has {
-			provision.Note(ctx, "image %s is not on the node yet: no sandbox was tried", c.SandboxImage)
+			provision.Warn(ctx, "image %s is not on the node yet: no sandbox was tried", c.SandboxImage)
 			return nil
 		}
 	}
-	if err := c.sandbox(ctx, conn); err != nil {
+	if c.Network == HostNetwork || !networkReady {
+		if c.Network != HostNetwork {
+			provision.Warn(ctx, "the pods' network is not ready: the sandbox was tried with the host's")
+		}
+		return c.failed(c.sandbox(ctx, conn, runtimeapi.NamespaceMode_NODE))
+	}
+	if err = c.sandbox(ctx, conn, runtimeapi.NamespaceMode_POD); err == nil || c.Network == PodNetwork {
 		return c.failed(err)
 	}
+	if hostErr := c.sandbox(ctx, conn, runtimeapi.NamespaceMode_NODE); hostErr != nil {
+		return c.failed(hostErr)
+	}
+	provision.Warn(ctx, "a sandbox starts with the host's network, and not with the pods': %v", err)
 	return nil
 }
 
 func (c CRI) failed(err error) error {
-	if c.Unit == "" {
+	if c.Unit == "" || err == nil {
 		return err
 	}
 	return fmt.Errorf("%w; its log: journalctl -u %s", err, c.Unit)
 }
 
-// ready wants the condition RuntimeReady.
-func (c CRI) ready(ctx context.Context, conn *crisock.Conn) error {
+// ready wants the condition RuntimeReady, and tells whether pods have a network.
+func (c CRI) ready(ctx context.Context, conn *crisock.Conn) (network bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
-		return fmt.Errorf("it does not answer: %w: %w", errs.Unavailable, err)
+		return false, fmt.Errorf("it does not answer: %w: %w", errs.Unavailable, err)
+	}
+	for _, condition := range resp.GetStatus().GetConditions() {
+		if condition.GetType() == runtimeapi.NetworkReady {
+			network = condition.GetStatus()
+		}
 	}
 	for _, condition := range resp.GetStatus().GetConditions() {
 		if condition.GetType() != runtimeapi.RuntimeReady {
 			continue
 		}
 		if condition.GetStatus() {
-			return nil
+			return network, nil
 		}
-		return fmt.Errorf("it is not ready: %s: %s: %w", condition.GetReason(), condition.GetMessage(), errs.Unavailable)
+		return false, fmt.Errorf("it is not ready: %s: %s: %w", condition.GetReason(), condition.GetMessage(), errs.Unavailable)
 	}
-	return fmt.Errorf("it does not say whether it is ready: %w", errs.Unavailable)
+	return false, fmt.Errorf("it does not say whether it is ready: %w", errs.Unavailable)
 }
 
 // sandbox runs a sandbox, and always stops and removes what may be left of it.
-func (c CRI) sandbox(ctx context.Context, conn *crisock.Conn) (err error) {
+func (c CRI) sandbox(ctx context.Context, conn *crisock.Conn, network runtimeapi.NamespaceMode) (err error) {
 	id := uuid.NewString()
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "berth-node-probe", Namespace: "berth-node", Uid: id},
@@ -97,7 +129,7 @@ func (c CRI) sandbox(ctx context.Context, conn *crisock.Conn) (err error) {
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: c.CgroupParent,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
+				NamespaceOptions: &runtimeapi.NamespaceOption{Network: network, Pid: runtimeapi.NamespaceMode_CONTAINER},
 			},
 		},
 	}

@@ -2,22 +2,25 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/cniconf"
+	"github.com/berthrun/berth/internal/provision/crisock"
 	"github.com/berthrun/berth/internal/provision/health"
 	"github.com/berthrun/berth/internal/provision/kubelet"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
 // gates guards the runtime's restart.
 func (b *builder) gates() {
 	gate := provision.Gate{Unit: b.rt.unit}
-	if check := b.validator(); check != nil {
-		gate.Before = append(gate.Before, configProbe{file: b.rt.config, args: check})
-	}
+	gate.Before = append(gate.Before, configProbe{file: b.rt.config, args: b.validator()})
 	driver, parent := "cgroupfs", ""
 	if b.systemdCgroup() {
 		driver, parent = "systemd", "system.slice"
@@ -27,12 +30,25 @@ func (b *builder) gates() {
 			runtime: b.rt.name, driver: driver, endpoint: "unix://" + b.rt.socket, moves: len(b.f.Replaced) > 0,
 		})
 	}
-	if b.n.Network.Mode == "kubenet" {
+	network := health.PodNetwork
+	switch b.n.Network.Mode {
+	case "kubenet":
 		gate.Before = append(gate.Before, pluginProbe{dirs: b.cniBinDirs(), plugins: []string{"ptp", "host-local", "portmap", "loopback"}})
+		if b.kubenetTemplate() { // the kubelet tells the pods' addresses
+			network = health.ClusterNetwork
+		}
+	case "cni":
+		network = health.ClusterNetwork
+		if b.rt.socket != "" {
+			gate.Before = append(gate.Before, networkProbe{unit: b.rt.unit, conf: b.n.Network.ConfDir, dirs: b.cniBinDirs()})
+		}
+	}
+	if image := b.n.Runtime.SandboxImage; image != "" && b.rt.socket != "" && !b.loads(image) {
+		gate.Before = append(gate.Before, imageProbe{endpoint: "unix://" + b.rt.socket, image: image})
 	}
 	if b.rt.socket != "" {
 		gate.After = append(gate.After, health.CRI{
-			Endpoint: "unix://" + b.rt.socket, Unit: b.rt.unit, SandboxImage: b.testImage(), CgroupParent: parent,
+			Endpoint: "unix://" + b.rt.socket, Unit: b.rt.unit, SandboxImage: b.testImage(), Network: network, CgroupParent: parent,
 		})
 	} else {
 		gate.After = append(gate.After, health.Docker{Socket: "/run/docker.sock", Unit: b.rt.unit})
@@ -57,8 +73,12 @@ func (b *builder) testImage() string {
 	return "registry.k8s.io/pause:3.10.2"
 }
 
-// validator is the program that judges the runtime's configuration; nil where its
-// version has none.
+// loads tells whether the description brings an image.
+func (b *builder) loads(image string) bool {
+	return slices.ContainsFunc(b.imagesOfArch(), func(i nodefile.Image) bool { return slices.Contains(i.Names, image) })
+}
+
+// validator is the program that judges the runtime's configuration.
 func (b *builder) validator() []string {
 	binary := b.rt.binary
 	if !b.rt.packaged {
@@ -69,15 +89,15 @@ func (b *builder) validator() []string {
 		return []string{binary, "config", "check", b.rt.config}
 	case "containerd":
 		return []string{binary, "--config", b.rt.config, "config", "dump"}
-	case "docker":
-		if v := b.rt.version; !v.IsZero() && !v.Less(23, 0) {
-			return []string{binary, "--validate", "--config-file", b.rt.config}
-		}
+	case "crio": // which reads its drop-ins by itself
+		return []string{binary, "config"}
+	default:
+		return []string{binary, "--validate", "--config-file", b.rt.config}
 	}
-	return nil
 }
 
-// configProbe lets the installed binary read the configuration.
+// configProbe lets the installed binary read the configuration. What an old one cannot
+// judge (dockerd before 23) the restart tells.
 type configProbe struct {
 	file string
 	args []string
@@ -91,9 +111,58 @@ func (p configProbe) Run(ctx context.Context, host provision.Host) error {
 	if !host.Live() {
 		return nil // its binary may not run here
 	}
-	if _, err := host.Run(ctx, provision.Command{Args: p.args}); err != nil {
-		return fmt.Errorf("%s: %w", p.file, err)
+	_, err := host.Run(ctx, provision.Command{Args: p.args})
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "unknown flag") || strings.Contains(err.Error(), "flag provided but not defined"):
+		provision.Warn(ctx, "it is too old to judge its configuration before it restarts")
+		return nil
 	}
+	return fmt.Errorf("%s: %w", p.file, err)
+}
+
+// imageProbe wants the image that sandboxes of the runtime need, while the runtime still
+// runs: after its restart no pod would start without.
+type imageProbe struct{ endpoint, image string }
+
+func (p imageProbe) Name() string { return "sandbox image " + p.image }
+
+func (p imageProbe) Run(ctx context.Context, host provision.Host) error {
+	if !host.Live() || !isThere(host.Files(), strings.TrimPrefix(p.endpoint, "unix://")) {
+		return nil // nobody can be asked
+	}
+	err := crisock.EnsureImage(ctx, p.endpoint, p.image)
+	if errors.Is(err, errs.Unavailable) {
+		return nil // a runtime that does not answer is not made worse
+	}
+	return err
+}
+
+// networkProbe wants the plugins of a network that somebody else configures: a runtime
+// that runs with it shall not lose it by its restart.
+type networkProbe struct {
+	unit, conf string
+	dirs       []string
+}
+
+func (p networkProbe) Name() string { return "CNI plugins of the network in " + p.conf }
+
+func (p networkProbe) Run(ctx context.Context, host provision.Host) error {
+	config, err := cniconf.First(host.Files(), p.conf)
+	if err == nil {
+		if missing := config.Missing(host.Files(), p.dirs); len(missing) > 0 {
+			err = fmt.Errorf("%s wants the CNI plugins %s, which are in none of %s; install them, or say network.binDir: %w",
+				config.File, strings.Join(missing, ", "), strings.Join(p.dirs, ", "), errs.NotFound)
+		}
+	}
+	if err == nil || !host.Live() {
+		return nil
+	}
+	if state, stateErr := host.Units().State(ctx, p.unit); stateErr == nil && state.Active == "active" {
+		return err
+	}
+	provision.Warn(ctx, "%v", err)
 	return nil
 }
 

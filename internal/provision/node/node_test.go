@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/google/go-cmp/cmp"
 )
@@ -570,5 +571,64 @@ func TestKubeletElsewhere(t *testing.T) {
 	}
 	if !slices.ContainsFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "file /opt/kubelet.yaml" }) {
 		t.Error("nobody points the kubelet's own configuration at the new runtime")
+	}
+}
+
+// TestNetworkProbe: a runtime that runs is not restarted where its network would lack a
+// plugin; one that starts for the first time is, with a warning.
+func TestNetworkProbe(t *testing.T) {
+	probe := networkProbe{unit: "rt.service", conf: "/etc/cni/net.d", dirs: []string{"/opt/cni/bin"}}
+	for name, c := range map[string]struct {
+		plugin, runs   bool
+		fails, warning bool
+	}{
+		"all is there": {true, true, false, false},
+		"runs":         {false, true, true, false},
+		"does not run": {false, false, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := provisiontest.New()
+			files := map[string]string{"/etc/cni/net.d/10-x.conflist": `{"plugins":[{"type":"bridge"}]}`, "/etc/systemd/system/rt.service": "[Service]\n"}
+			if c.plugin {
+				files["/opt/cni/bin/bridge"] = ""
+			}
+			for _, dir := range []string{"/etc/cni", "/etc/cni/net.d", "/opt", "/opt/cni", "/opt/cni/bin"} {
+				if err := h.Files().Mkdir(dir, provision.Attr{Mode: 0o755}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for file, content := range files {
+				if err := h.Files().Write(file, strings.NewReader(content), provision.Attr{Mode: 0o644}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.runs {
+				h.StartNow("rt.service")
+			}
+			warned := false
+			err := probe.Run(provision.WithWarnings(t.Context(), func(string) { warned = true }), h)
+			if (err != nil) != c.fails || warned != c.warning || err != nil && !strings.Contains(err.Error(), "wants the CNI plugins bridge") {
+				t.Errorf("error %v, warned %t", err, warned)
+			}
+		})
+	}
+}
+
+// TestConfigProbe: a binary that refuses its configuration stops the restart; one that is
+// too old to judge it is told.
+func TestConfigProbe(t *testing.T) {
+	probe := configProbe{file: "/etc/x", args: []string{"/usr/bin/dockerd", "--validate"}}
+	for said, want := range map[string][2]bool{"": {}, "unknown flag: --validate": {false, true}, "unable to configure: bad key": {true, false}} {
+		host := fakeHost{run: func([]string) (string, error) {
+			if said != "" {
+				return "", errors.New(said)
+			}
+			return "", nil
+		}}
+		warned := false
+		err := probe.Run(provision.WithWarnings(t.Context(), func(string) { warned = true }), host)
+		if (err != nil) != want[0] || warned != want[1] {
+			t.Errorf("%q: error %v, warned %t", said, err, warned)
+		}
 	}
 }
