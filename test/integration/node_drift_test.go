@@ -5,6 +5,7 @@ package integration
 import (
 	"bufio"
 	"context"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -153,6 +154,7 @@ func packagesInUse(t *testing.T, m *systemd.Machine) {
 	for lines := bufio.NewScanner(progress); lines.Scan(); {
 		if !told && strings.Contains(lines.Text(), "waiting: /var/lib/dpkg/lock-frontend is locked by process "+pid) {
 			told = true
+			changedAlready(t, m)
 			m.Run("kill", pid)
 		}
 	}
@@ -163,6 +165,21 @@ func packagesInUse(t *testing.T, m *systemd.Machine) {
 		t.Error("the lock's holder was not killed")
 	}
 	m.Run("/opt/berth", "node", "diff")
+}
+
+// changedAlready wants that whoever comes second hears of the apply that runs: its process,
+// its command, and since when.
+func changedAlready(t *testing.T, m *systemd.Machine) {
+	t.Helper()
+	who := regexp.MustCompile(`the node is being changed by process \d+ \(/opt/berth node apply --yes\) since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d`)
+	for _, second := range []string{"apply", "reset"} {
+		if out, err := m.Try("/opt/berth", "node", second, "--yes"); err == nil || !who.MatchString(out) {
+			t.Errorf("a second %s ends with %v, and does not say who changes the node:\n%s", second, err, out)
+		}
+	}
+	if out := m.Run("/opt/berth", "node", "status"); !who.MatchString(out) {
+		t.Errorf("status does not say who changes the node:\n%s", out)
+	}
 }
 
 // assetsThatFail asks for a file from a server that is down, which a mirror makes up for,

@@ -46,8 +46,19 @@ func TestNodeOfPackagedContainerd(t *testing.T) {
 	if n := strings.Count(m.Run("journalctl", "-o", "cat", "-u", "containerd.service"), "Started containerd.service"); n != 1 {
 		t.Errorf("containerd was started %d times, want once, with our configuration:\n%s", n, m.Run("journalctl", "-u", "containerd.service"))
 	}
-	if out, err := m.Try("/opt/berth", "node", "doctor"); strings.Contains(out, "problem") {
+	if out, err := m.Try("/opt/berth", "node", "doctor"); err != nil || strings.Contains(out, "problem") {
 		t.Errorf("doctor finds problems: %v\n%s", err, out)
+	}
+	for _, c := range []struct{ spoil, repair, want string }{
+		{"systemctl stop containerd", "systemctl start containerd", "containerd.service is enabled and does not run"},
+		{"mv /usr/lib/cni/ptp /usr/lib/cni/ptp.off", "mv /usr/lib/cni/ptp.off /usr/lib/cni/ptp", "wants the CNI plugin ptp"},
+		{"sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1", "net.ipv4.ip_forward is 0"},
+	} {
+		m.Run("sh", "-c", c.spoil)
+		if out, err := m.Try("/opt/berth", "node", "doctor"); exitCode(err) != 1 || !strings.Contains(out, c.want) {
+			t.Errorf("after %s doctor ends with %v and does not say %q:\n%s", c.spoil, err, c.want, out)
+		}
+		m.Run("sh", "-c", c.repair)
 	}
 	m.Run("/opt/berth", "pod", "run", "-d", "-f", "/etc/hello-pod.yaml", "--endpoint", endpoint)
 	m.PodAnswers(endpoint, 8081)

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -111,11 +110,25 @@ units:
 
 	t.Run("killed", func(t *testing.T) {
 		m.Describe(berthFile)
-		for after := 1; after <= 4; after++ {
+		interrupted := 0
+		for step := 1; ; step++ {
 			m.Run("rm", "-f", "/etc/crictl.yaml", "/usr/local/bin/berth-supervisor", "/etc/berth/berth.toml")
-			killAfter(t, m, time.Duration(after)*100*time.Millisecond)
+			killed := killAt(t, m, step)
+			if strings.Contains(berth("node", "status"), "was interrupted; the next apply carries on") {
+				interrupted++
+				if !killed {
+					t.Errorf("apply was not killed at its step %d, and still was interrupted", step)
+				}
+			}
 			berth("node", "apply", "--yes", "--wait")
 			berth("node", "diff")
+			if !killed {
+				break
+			}
+		}
+		// Three files, one binary, their check and a restart are more steps than these.
+		if interrupted < 4 {
+			t.Errorf("apply was interrupted at %d steps, want at least 4", interrupted)
 		}
 		pod()
 	})
@@ -152,11 +165,20 @@ units:
 	}
 }
 
-// killAfter starts an apply and kills it.
-func killAfter(t *testing.T, m *systemd.Machine, pause time.Duration) {
+// killAt starts an apply and kills it as soon as it has done so many steps. It returns
+// false when the apply had ended by then.
+func killAt(t *testing.T, m *systemd.Machine, steps int) bool {
 	t.Helper()
-	limit := fmt.Sprintf("%.3f", pause.Seconds())
-	if out, err := m.Try("timeout", "-s", "KILL", limit, "/opt/berth", "node", "apply", "--yes"); err == nil {
-		t.Logf("apply was faster than its death after %s:\n%s", pause, out)
+	out, err := m.Try("bash", "-c", fmt.Sprintf(`
+exec 3< <(exec /opt/berth node apply --yes 2>&1); pid=$!; n=0
+while read -r line <&3; do
+  echo "$line"
+  case $line in "done "*) n=$((n+1)); [ $n -ne %d ] || kill -KILL $pid ;; esac
+done
+wait $pid`, steps))
+	const killed = 128 + 9
+	if code := exitCode(err); err != nil && code != killed {
+		t.Fatalf("apply ended with %v, neither well nor killed:\n%s", err, out)
 	}
+	return err != nil
 }

@@ -42,16 +42,8 @@ func Boot(t testing.TB, add map[string]string) *Machine {
 	t.Helper()
 	require.Root(t)
 	runc := require.Binary(t, "runc")
-	image, err := filepath.Abs("../../out/systemd/root")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(image); err != nil {
-		t.Fatalf("the image is not made: run test/systemd/image.sh: %v", err)
-	}
 	dir := t.TempDir()
-	m := &Machine{Root: filepath.Join(dir, "root"), t: t, name: "berth-" + filepath.Base(filepath.Dir(dir)) + "-node", runtime: filepath.Join(dir, "runc")}
-	command(t, "cp", "-a", "--reflink=auto", image, m.Root)
+	m := &Machine{Root: CopyRoot(t, filepath.Join(dir, "root")), t: t, name: "berth-" + filepath.Base(filepath.Dir(dir)) + "-node", runtime: filepath.Join(dir, "runc")}
 	for to, from := range add {
 		to = filepath.Join(m.Root, to)
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
@@ -80,6 +72,21 @@ func Boot(t testing.TB, add map[string]string) *Machine {
 	}
 	m.awaitBoot()
 	return m
+}
+
+// CopyRoot copies the image's root directory to a directory that is not there, and returns
+// that.
+func CopyRoot(t testing.TB, to string) string {
+	t.Helper()
+	image, err := filepath.Abs("../../out/systemd/root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(image); err != nil {
+		t.Fatalf("the image is not made: run test/systemd/image.sh: %v", err)
+	}
+	command(t, "cp", "-a", "--reflink=auto", image, to)
+	return to
 }
 
 // awaitBoot waits until systemd says that it is done.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing"
 )
 
 // Volatile lists what the package manager, the dynamic linker and whoever logs write for
@@ -27,9 +28,15 @@ func Volatile() []string {
 // owner, and content or target, but for what lies at or below the paths without.
 func (m *Machine) Tree(without ...string) []string {
 	m.t.Helper()
-	list, err := tree(m.Root, without)
+	return Tree(m.t, m.Root, without...)
+}
+
+// Tree is a machine's Tree for a root directory of none.
+func Tree(t testing.TB, root string, without ...string) []string {
+	t.Helper()
+	list, err := tree(root, without)
 	if err != nil {
-		m.t.Fatalf("cannot list the machine's files: %v", err)
+		t.Fatalf("cannot list the files of %s: %v", root, err)
 	}
 	return list
 }

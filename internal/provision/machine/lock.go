@@ -2,7 +2,9 @@ package machine
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -22,7 +24,7 @@ func Lock(root string) (*sysfd.Lock, error) {
 		return nil, err
 	}
 	if lock == nil {
-		return nil, fmt.Errorf("%s: %w", changedBy(holder), errs.Unavailable)
+		return nil, fmt.Errorf("%s: %w", changedBy(path, holder), errs.Unavailable)
 	}
 	return lock, nil
 }
@@ -37,10 +39,17 @@ func Busy(root string) (string, error) {
 	if err != nil || holder == 0 {
 		return "", err
 	}
-	return changedBy(holder), nil
+	return changedBy(path, holder), nil
 }
 
-func changedBy(pid int) string { return "the node is being changed by " + processName(pid) }
+// changedBy says who, and since when: the file is made with the lock.
+func changedBy(path string, pid int) string {
+	who := "the node is being changed by " + processName(pid)
+	if info, err := os.Stat(path); err == nil {
+		who += " since " + info.ModTime().Local().Format(time.DateTime)
+	}
+	return who
+}
 
 // lockFile lies on this machine, not below root, since images are made of that.
 func lockFile(root string) (string, error) {
