@@ -58,7 +58,8 @@ func TestFind(t *testing.T) {
 		{"none", map[string]string{"/proc/1/cmdline": "/sbin/init\x00", "/proc/self": "x"}, "", "", "", ""},
 		{"configuration alone", map[string]string{config: "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/a.sock\n"}, config, "unix:///run/a.sock", "systemd", config},
 		{
-			"kubeadm's, not started", map[string]string{config: "cgroupDriver: systemd\n", flags: `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/b.sock --x=y"`},
+			"kubeadm's, not started",
+			map[string]string{config: "cgroupDriver: systemd\n", flags: `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/b.sock --x=y"`},
 			config, "unix:///run/b.sock", "systemd", flags,
 		},
 		{
@@ -68,7 +69,8 @@ func TestFind(t *testing.T) {
 			}, "process 7", "unix:///run/c.sock", "cgroupfs", "/etc/k8s/kubelet.yaml",
 		},
 		{
-			"by process, options only", map[string]string{"/proc/70/cmdline": "kubelet\x00--container-runtime-endpoint=unix:///run/d.sock\x00--cgroup-driver=systemd\x00"},
+			"by process, options only",
+			map[string]string{"/proc/70/cmdline": "kubelet\x00--container-runtime-endpoint=unix:///run/d.sock\x00--cgroup-driver=systemd\x00"},
 			"process 70", "unix:///run/d.sock", "systemd", "process 70",
 		},
 		{
@@ -89,7 +91,8 @@ func TestFind(t *testing.T) {
 			}, "kubelet.service", "unix:///run/h.sock", "systemd", "/etc/k/d/20.conf",
 		},
 		{
-			"option in a unit", map[string]string{"/etc/systemd/system/kubelet.service": "[Service]\nEnvironment=E=/run/i.sock\nExecStart=-/usr/bin/kubelet '--container-runtime-endpoint=unix://${E}'\n"},
+			"option in a unit",
+			map[string]string{"/etc/systemd/system/kubelet.service": "[Service]\nEnvironment=E=/run/i.sock\nExecStart=-/usr/bin/kubelet '--container-runtime-endpoint=unix://${E}'\n"},
 			"kubelet.service", "unix:///run/i.sock", "", "/etc/systemd/system/kubelet.service",
 		},
 	} {

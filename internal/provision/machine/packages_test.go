@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,7 +58,8 @@ func TestPolicy(t *testing.T) {
 	for unit, want := range map[string]int{"containerd": 101, "containerd.service": 101, "docker.socket": 101, "docker": 0, "chrony.service": 0} {
 		err := exec.Command("sh", file, unit, "start").Run()
 		code := 0
-		if exit, ok := err.(*exec.ExitError); ok {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
 			code = exit.ExitCode()
 		}
 		if code != want {
