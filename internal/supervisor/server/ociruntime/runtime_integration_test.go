@@ -191,6 +191,43 @@ func TestStartTwiceAndAgain(t *testing.T) {
 	}
 }
 
+// TestStartAgainOfWhatHasEnded: whoever began the start died before he could tell that
+// the program was executed. One that has ended since did run, and its code is true; an
+// init that was killed as it waited did not.
+func TestStartAgainOfWhatHasEnded(t *testing.T) {
+	b := newBench(t)
+	end := func(s *Starting) {
+		t.Helper()
+		if err := sysproc.SignalPidfd(s.Pidfd, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-s.Ended
+	}
+	_, ran := b.create("ran")
+	fifo := b.r.fifo("ran")
+	if err := os.Link(fifo, fifo+".kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.r.Start(t.Context(), ran); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(fifo+".kept", fifo); err != nil {
+		t.Fatal(err)
+	}
+	end(ran)
+	if err := b.r.StartAgain(t.Context(), ran); err != nil {
+		t.Errorf("start again of what has run: %v", err)
+	}
+	if _, err := os.Stat(fifo); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its FIFO is left: %v", err)
+	}
+	_, waited := b.create("waited")
+	end(waited)
+	if err := b.r.StartAgain(t.Context(), waited); !errors.Is(err, errs.State) {
+		t.Errorf("start again of an init that was killed: %v", err)
+	}
+}
+
 func TestFindAndRemoveOfNothing(t *testing.T) {
 	b := newBench(t)
 	if _, err := b.r.Find("nobody"); !errors.Is(err, errs.NotFound) {

@@ -88,18 +88,23 @@ func (r *Runtime) notStarted(s *Starting, err error) error {
 }
 
 // StartAgain is for a Start that a process began that is gone, when nobody held
-// what it gave to Hold: the init waits still, or it executed the program, or it
-// died of a broken pipe. Nil in the first two cases.
+// what it gave to Hold: the init waits still, or it executed the program, which may
+// have ended since, or it died of a broken pipe. errs.State when the init has ended
+// and is seen not to have executed the program; nil otherwise.
 func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
-	// An init that waits answers at once.
-	short, stop := context.WithTimeout(ctx, 2*time.Second)
-	defer stop()
-	err := r.Start(short, s)
-	if errors.Is(err, errs.Deadline) && ctx.Err() == nil {
-		err = os.Remove(r.fifo(s.ID))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
+	pid, err := sysproc.PidfdPid(s.Pidfd)
+	if err == nil && isInit(pid) {
+		// An init that waits answers at once.
+		short, stop := context.WithTimeout(ctx, 2*time.Second)
+		err = r.Start(short, s)
+		stop()
+		executed := errors.Is(err, errs.Deadline) && ctx.Err() == nil || errors.Is(err, errs.State) && !NeverExecuted(pid)
+		if !executed {
+			return err
 		}
 	}
-	return err
+	if err := os.Remove(r.fifo(s.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
+	}
+	return nil
 }
