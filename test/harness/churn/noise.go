@@ -57,7 +57,7 @@ func expected() []noise {
 		{"kubelet", `"(ReopenContainerLog from runtime service failed|Failed to rotate log for container)" .*it is not running: wrong state`, nil, "the container has just ended whose log it rotates; it takes the rotation back"},
 		{"kubelet", `"Partial failure issuing cadvisor.ContainerInfoV2"`, nil, "its cAdvisor has no figures yet of a new cgroup, or none any more of an old one"},
 
-		{"kubelet", `readdirent [^ ]*/volumes: no such file or directory`, nil, "it reads the directory of a pod's volumes that it removes"},
+		{"kubelet", `(readdirent|could not read directory) [^ ]*/volumes.*: no such file or directory`, nil, "it reads a directory of a pod's volumes that it removes"},
 
 		// A host that is busy.
 		{"kubelet", `"Housekeeping took longer than expected"`, nil, "the test shares the host's processors with others"},

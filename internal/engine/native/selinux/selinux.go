@@ -118,6 +118,11 @@ func (l *Labeller) Sandbox(id string, asked *runtimeapi.SELinuxOption) (Labels, 
 	if err != nil {
 		return Labels{}, fmt.Errorf("%s: %w", field, err)
 	}
+	if err := l.known(fresh); err != nil {
+		l.policy.Release(fresh.Process)
+		return Labels{}, fmt.Errorf("%s: the host's SELinux policy has no types for containers: install them (container-selinux), "+
+			"or set runtime.selinux = \"off\": %w: %w", field, err, errs.Unsupported)
+	}
 	labels, err := l.change(fresh, asked)
 	if err != nil || levelOf(labels.Process) != levelOf(fresh.Process) {
 		l.policy.Release(fresh.Process)
@@ -208,12 +213,21 @@ func (l *Labeller) change(labels Labels, asked *runtimeapi.SELinuxOption) (Label
 		}
 	}
 	changed := Labels{process.Get(), mount.Get()}
-	for _, label := range []string{changed.Process, changed.Mount} {
-		if err := l.policy.Check(label); err != nil {
-			return Labels{}, fmt.Errorf("%s: the host's policy does not know %q: %w: %w", field, label, err, errs.Invalid)
-		}
+	if err := l.known(changed); err != nil {
+		return Labels{}, fmt.Errorf("%s: %w: %w", field, err, errs.Invalid)
 	}
 	return changed, nil
+}
+
+// known asks the policy for labels. A mount with one that it does not know fails, and
+// does not say why.
+func (l *Labeller) known(labels Labels) error {
+	for _, label := range []string{labels.Process, labels.Mount} {
+		if err := l.policy.Check(label); err != nil {
+			return fmt.Errorf("the host's policy does not know %q: %w", label, err)
+		}
+	}
+	return nil
 }
 
 func isEmpty(asked *runtimeapi.SELinuxOption) bool {

@@ -15,6 +15,7 @@ import (
 // fakePolicy is a policy that knows a few types and gives out levels in order.
 type fakePolicy struct {
 	disabled bool
+	bare     bool // without types for containers
 	next     int
 	reserved []string
 }
@@ -45,10 +46,22 @@ func (p *fakePolicy) Release(label string) {
 }
 
 func (p *fakePolicy) Check(label string) error {
-	if strings.Contains(label, "ghost") {
+	if strings.Contains(label, "ghost") || p.bare {
 		return errors.New("invalid argument")
 	}
 	return nil
+}
+
+// TestPolicyWithoutContainers: Debian's names types for containers that it does not have.
+func TestPolicyWithoutContainers(t *testing.T) {
+	policy := &fakePolicy{bare: true}
+	_, err := New(policy, false).Sandbox("one", nil)
+	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "container-selinux") || !strings.Contains(err.Error(), "runtime.selinux") {
+		t.Errorf("%v: want what to install, or to set", err)
+	}
+	if len(policy.reserved) != 0 {
+		t.Errorf("categories are still reserved: %v", policy.reserved)
+	}
 }
 
 func mustSandbox(t *testing.T, l *Labeller, id string, asked *runtimeapi.SELinuxOption) Labels {
