@@ -2,8 +2,10 @@ package native
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -91,9 +93,29 @@ func (e *Engine) filter(ctx context.Context, asked ocispec.SeccompProfile, capab
 	if err != nil {
 		return nil, err
 	}
+	profile, err := loadSeccomp(data, capabilities)
+	if err != nil {
+		return nil, fmt.Errorf("config.linux.security_context.seccomp.localhost_ref: cannot use the profile %s: %w", asked.Path, err)
+	}
+	return profile, nil
+}
+
+// loadSeccomp reads a profile for a container with these capabilities. Kind Invalid
+// when it is none.
+func loadSeccomp(data []byte, capabilities []string) (*specs.LinuxSeccomp, error) {
+	var rules seccomp.Seccomp
+	if err := json.Unmarshal(data, &rules); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errs.Invalid)
+	}
+	if i := slices.Index(rules.Syscalls, nil); i >= 0 { // the library would fall over it
+		return nil, fmt.Errorf("syscalls[%d] is null: %w", i, errs.Invalid)
+	}
 	profile, err := seccomp.LoadProfile(string(data), specWith(capabilities))
 	if err != nil {
-		return nil, fmt.Errorf("config.linux.security_context.seccomp.localhost_ref: cannot use the profile %s: %w: %w", asked.Path, err, errs.Invalid)
+		return nil, fmt.Errorf("%w: %w", err, errs.Invalid)
+	}
+	if profile == nil {
+		return nil, fmt.Errorf("it has neither a defaultAction nor syscalls, so it would filter nothing: %w", errs.Invalid)
 	}
 	return profile, nil
 }
