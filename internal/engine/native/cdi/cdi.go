@@ -13,6 +13,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -25,6 +26,7 @@ type Devices struct {
 // Read reads the specs in dirs; of two with one device that of the later directory
 // wins. A spec that is broken has no devices: Inject tells of it.
 func Read(dirs []string) (*Devices, error) {
+	cdi.SetSpecValidator(noNulls{})
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the CDI specs: %w", err)
@@ -61,4 +63,28 @@ func (d *Devices) faults() error {
 		faults = append(faults, fmt.Errorf("%s: %w", file, errors.Join(byFile[file]...)))
 	}
 	return errors.Join(faults...)
+}
+
+// noNulls refuses specs with a null in a list, over which the library falls.
+type noNulls struct{}
+
+// Validate is asked by the library before it looks at a spec itself.
+func (noNulls) Validate(spec *cdispecs.Spec) error {
+	all := []error{nullIn("containerEdits", &spec.ContainerEdits)}
+	for i := range spec.Devices {
+		all = append(all, nullIn(fmt.Sprintf("devices[%d].containerEdits", i), &spec.Devices[i].ContainerEdits))
+	}
+	return errors.Join(all...)
+}
+
+func nullIn(field string, edits *cdispecs.ContainerEdits) error {
+	for list, at := range map[string]int{
+		"deviceNodes": slices.Index(edits.DeviceNodes, nil), "netDevices": slices.Index(edits.NetDevices, nil),
+		"hooks": slices.Index(edits.Hooks, nil), "mounts": slices.Index(edits.Mounts, nil),
+	} {
+		if at >= 0 {
+			return fmt.Errorf("%s.%s[%d] is null", field, list, at)
+		}
+	}
+	return nil
 }

@@ -48,12 +48,12 @@ func TestInject(t *testing.T) {
 }
 
 func TestInjectRefused(t *testing.T) {
-	d := read(t, map[string]string{"toy.json": spec, "broken.json": "{", "bad.yaml": "kind: nope"})
+	d := read(t, map[string]string{"toy.json": spec, "broken.json": "{", "bad.yaml": "kind: nope", "null.json": strings.Replace(spec, `"mounts": [`, `"mounts": [null, `, 1)})
 	err := d.Inject(&specs.Spec{}, []string{"example.com/toy=null", "example.com/toy=gone"})
 	if !errors.Is(err, errs.Invalid) {
 		t.Fatalf("error %v, want kind Invalid", err)
 	}
-	for _, word := range []string{"CDI_devices", "example.com/toy=gone", "broken.json", "bad.yaml"} {
+	for _, word := range []string{"CDI_devices", "example.com/toy=gone", "broken.json", "bad.yaml", "null.json", "mounts[0] is null"} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("the error does not say %q: %v", word, err)
 		}
