@@ -30,6 +30,9 @@ type Attachment struct {
 	DNS          *DNS              `json:"dns,omitempty"`
 }
 
+// RecordID is the id under which an attachment's record is kept.
+func (a *Attachment) RecordID() string { return a.SandboxID }
+
 // Port maps a port of the host to one of the pod.
 type Port struct {
 	// Protocol is "tcp", "udp" or "sctp".

@@ -69,6 +69,9 @@ type SandboxResources struct {
 	Resources store.Message[*runtimeapi.LinuxContainerResources] `json:"resources"`
 }
 
+// RecordID is the id under which the record is kept.
+func (r *SandboxRecord) RecordID() string { return r.ID }
+
 // Validate tells whether a record that was read can be worked with.
 func (r *SandboxRecord) Validate() error {
 	if r.ID == "" || r.Config.Get() == nil || r.Config.Get().GetMetadata() == nil {
@@ -191,6 +194,9 @@ type StopIntent struct {
 func (s *StopIntent) left() time.Duration {
 	return min(max(time.Until(s.By), 0), s.Timeout)
 }
+
+// RecordID is the id under which the record is kept.
+func (r *ContainerRecord) RecordID() string { return r.ID }
 
 // Validate tells whether a record that was read can be worked with.
 func (r *ContainerRecord) Validate() error {

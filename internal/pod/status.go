@@ -161,9 +161,10 @@ func (r *ContainerRecord) mounts() []*runtimeapi.Mount {
 		return asked
 	}
 	mounts := slices.Clone(asked)
-	for i, id := range r.VolumeImages {
-		if i < len(mounts) {
-			mounts[i] = proto.CloneOf(mounts[i])
+	for i, m := range mounts {
+		// A damaged record may have an id for what is no image.
+		if id := r.VolumeImages[i]; id != "" && m.GetImage() != nil {
+			mounts[i] = proto.CloneOf(m)
 			mounts[i].Image.ImageRef = id
 		}
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -156,6 +157,30 @@ func TestBadFilesAreQuarantined(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(dir, "things"))
 	if err != nil || len(left) != 1 {
 		t.Errorf("left in the directory: %v, %v", left, err)
+	}
+}
+
+// claimant is a record that holds its own id.
+type claimant struct{ ID string }
+
+func (c *claimant) RecordID() string { return c.ID }
+
+// What a record undoes goes by the id in it, so one that says another id than its
+// file's would undo what is not its own.
+func TestRecordsOfAnotherIDAreQuarantined(t *testing.T) {
+	dir := t.TempDir()
+	for id, says := range map[string]string{"good": "good", "other": "good", "path": "../..", "none": ""} {
+		data := fmt.Sprintf(`{"version":1,"id":%q,"record":{"ID":%q}}`, id, says)
+		if err := os.WriteFile(filepath.Join(dir, id+".json"), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, bad, err := Open(Options[claimant]{Path: dir, Quarantine: filepath.Join(t.TempDir(), "quarantine")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"good"}, d.IDs()); diff != "" || len(bad) != 3 {
+		t.Errorf("%s, quarantined: %v", diff, bad)
 	}
 }
 

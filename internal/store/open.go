@@ -27,7 +27,8 @@ type Quarantined struct {
 
 // Open reads a directory of records. A file that is no record is moved to the
 // quarantine and reported; only a directory that cannot be made or read at all
-// is an error.
+// is an error. A record that has the methods Validate() error or RecordID() string is
+// asked: the id that it holds itself, which leads to what is undone, is its file's.
 func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	if opts.Disk == nil {
 		opts.Disk = FileSystem{}
@@ -99,6 +100,9 @@ func read[T any](path string) (string, *T, error) {
 	}
 	if value == nil {
 		return "", nil, errors.New("the record is empty")
+	}
+	if v, ok := any(value).(interface{ RecordID() string }); ok && v.RecordID() != head.ID {
+		return "", nil, fmt.Errorf("the record of %q says that it is of %q", head.ID, v.RecordID())
 	}
 	if v, ok := any(value).(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {

@@ -29,6 +29,9 @@ type record struct {
 	Released bool           `json:"released,omitempty"`
 }
 
+// RecordID is the id under which the record is kept.
+func (r *record) RecordID() string { return r.Sandbox }
+
 // Validate refuses a record that was not written by us.
 func (r *record) Validate() error {
 	switch {

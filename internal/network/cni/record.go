@@ -25,6 +25,9 @@ type record struct {
 	Deleting bool `json:"deleting,omitempty"`
 }
 
+// RecordID is the id under which the record is kept.
+func (r *record) RecordID() string { return r.Attachment.SandboxID }
+
 // Validate refuses a record that was not written by us.
 func (r *record) Validate() error {
 	if r.Attachment.SandboxID == "" || len(r.Conf) == 0 {
