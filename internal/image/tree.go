@@ -28,6 +28,8 @@ const (
 	// maxAnnotations bounds an image's annotations, in bytes: a list of all images is
 	// one message.
 	maxAnnotations = 16 << 10
+	// maxLayer is more than any layer has; with maxLayers their sum is a number, too.
+	maxLayer = 1 << 40
 )
 
 // tree is an image as content has it: from what its name points to down to the
@@ -217,6 +219,9 @@ func (s *Images) checkImage(name string, t *tree) error {
 	if t.image.Architecture == "" {
 		t.image.Architecture = host.Architecture
 	}
+	if t.config.Digest.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("image %s: its config has a %s digest, and ids of images are made of sha256: %w", name, t.config.Digest.Algorithm(), errs.Unsupported)
+	}
 	if !s.platform.Match(platforms.Normalize(t.image.Platform)) {
 		return wrongPlatform(name, []string{platforms.Format(t.image.Platform)})
 	}
@@ -228,7 +233,7 @@ func (s *Images) checkImage(name string, t *tree) error {
 	}
 	for i, layer := range t.layers {
 		err := errors.Join(layer.Digest.Validate(), t.image.RootFS.DiffIDs[i].Validate())
-		if err != nil || layer.Size < 0 {
+		if err != nil || layer.Size < 0 || layer.Size > maxLayer {
 			return fmt.Errorf("image %s: layer %d: digest %q, diff id %q, %d bytes: %w: %w", name, i, layer.Digest, t.image.RootFS.DiffIDs[i], layer.Size, err, errs.Invalid)
 		}
 		if !isLayer(layer.MediaType) {
