@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -259,8 +260,8 @@ func readPorts(text json.RawMessage) []plan.Port {
 	var all []plan.Port
 	add := func(container int, protocol string, b binding) {
 		host, err := strconv.Atoi(strings.TrimSuffix(fmt.Sprint(b.HostPort), ".0"))
-		if err != nil || host <= 0 {
-			return // docker picks it when the container starts
+		if err != nil || host <= 0 || host > math.MaxUint16 || container <= 0 || container > math.MaxUint16 {
+			return // docker picks a port 0 when the container starts; others are none
 		}
 		listen := b.HostIP
 		if listen == "" {
