@@ -245,7 +245,7 @@ func (f *Fake) Start(_ context.Context, id string) (int, error) {
 	case "exit":
 		f.end(id, exitCode(command), "")
 	case "echo":
-		err := c.log.write(command[1])
+		err := c.log.write(strings.Join(command[1:], " "))
 		f.end(id, 0, "")
 		return pid, err
 	}
@@ -261,11 +261,14 @@ func program(command []string) string {
 }
 
 func exitCode(command []string) int32 {
-	code, err := strconv.Atoi(command[1])
+	if len(command) != 2 {
+		return 2
+	}
+	code, err := strconv.ParseInt(command[1], 10, 32)
 	if err != nil {
 		return 2
 	}
-	return int32(code) //nolint:gosec // it is a test's own number
+	return int32(code)
 }
 
 // end ends a container's program. f.mu is held.

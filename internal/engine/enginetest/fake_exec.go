@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -25,7 +26,7 @@ func (f *Fake) Exec(ctx context.Context, spec *engine.ExecSpec) (int32, error) {
 		if spec.Stdout == nil {
 			return 0, nil
 		}
-		_, err := io.WriteString(spec.Stdout, spec.Command[1]+"\n")
+		_, err := io.WriteString(spec.Stdout, strings.Join(spec.Command[1:], " ")+"\n")
 		return 0, err
 	case "cat":
 		return f.pipe(ctx, c, spec.Stdin, spec.Stdout)
