@@ -25,7 +25,7 @@ INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integratio
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build install fmt lint unit integration integration-v2 e2e bench generate verify demo test clean
+.PHONY: build install fmt lint unit fuzz integration integration-v2 e2e bench generate verify demo test clean
 
 build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
 	@mkdir -p bin
@@ -51,6 +51,15 @@ lint: deps-build ## linters of .golangci.yaml
 
 unit: deps-build ## tests that need nothing, with the race detector
 	go test -tags "$(TEST_TAGS)" -race ./...
+
+FUZZTIME ?= 10m
+FUZZ     ?= Fuzz
+
+fuzz: deps-build ## each fuzz target for FUZZTIME, one after the other; FUZZ=FuzzFrame for those of a name
+	@failed=0; while IFS=: read -r file target; do \
+		target=$${target#func }; dir=./$$(dirname "$$file"); echo "--- $$target in $$dir"; \
+		go test -tags "$(TEST_TAGS)" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$dir" </dev/null || failed=1; \
+	done < <(grep -rEo --include='*_test.go' '^func $(FUZZ)[A-Za-z0-9]*' internal | sort); exit $$failed
 
 integration: build deps-test ## tests on real parts; root
 	./test/systemd/image.sh
