@@ -5,6 +5,7 @@ package e2e
 import (
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -23,6 +24,12 @@ import (
 //
 //go:embed testdata/cadvisor-containerd.txt
 var overContainerd string
+
+// summaryOverContainerd are the fields of /stats/summary on the same kubelet with the
+// same pod over containerd, one "PATH" or "PATH nonzero" a line.
+//
+//go:embed testdata/summary-containerd.txt
+var summaryOverContainerd string
 
 // busyPod writes, listens, uses swap's and CPU's limits and sends packets.
 const busyPod = `apiVersion: v1
@@ -60,7 +67,17 @@ func TestKubeletTellsFiguresOfPods(t *testing.T) {
 				}
 				return len(missing) == 0
 			})
-			k.Await("the network of the pod", func() bool { return summaryHasNetwork(k, "busy") })
+			k.Await("the summary of node and pod", func() bool {
+				page, err := k.Get("/stats/summary")
+				if err != nil {
+					return false
+				}
+				if now := missingFromSummary(page, name == "CRI"); !slices.Equal(now, missing) {
+					t.Logf("missing from the summary: %q", now)
+					missing = now
+				}
+				return len(missing) == 0
+			})
 		})
 	}
 }
@@ -114,32 +131,61 @@ func labelNames(labels string) string {
 	return strings.Join(names, ",")
 }
 
-func summaryHasNetwork(k *kubelet.Kubelet, pod string) bool {
-	data, err := k.Get("/stats/summary")
-	var summary struct {
-		Pods []struct {
-			PodRef  struct{ Name string }
-			Network *struct {
-				Name    string
-				TxBytes uint64
-			}
-			Containers []struct {
-				Rootfs *struct{ UsedBytes uint64 }
-				CPU    *struct{ UsageNanoCores *uint64 }
-			}
+// missingFromSummary names the fields over containerd that a summary of the kubelet
+// does not have, or has as 0 where they had a value.
+func missingFromSummary(page []byte, isCRI bool) []string {
+	var summary any
+	if err := json.Unmarshal(page, &summary); err != nil {
+		return []string{err.Error()}
+	}
+	found := map[string]bool{}
+	collectFields(summary, "", found)
+	missing := []string{}
+	for line := range strings.Lines(summaryOverContainerd) {
+		field, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		nonzero, ok := found[field]
+		switch {
+		case ok && (nonzero || value == ""):
+		case isCRI && notByCRI(field):
+		default:
+			missing = append(missing, field)
 		}
 	}
-	if err != nil || json.Unmarshal(data, &summary) != nil {
-		return false
-	}
-	for _, p := range summary.Pods {
-		if p.PodRef.Name == pod+"-node0" && p.Network != nil && p.Network.Name == "eth0" && p.Network.TxBytes > 0 &&
-			len(p.Containers) == 1 && p.Containers[0].Rootfs != nil && p.Containers[0].Rootfs.UsedBytes >= 100<<10 &&
-			p.Containers[0].CPU != nil && p.Containers[0].CPU.UsageNanoCores != nil {
-			return true
+	return missing
+}
+
+// notByCRI tells of a field that the kubelet's cAdvisor knows and CRI's figures do not
+// have: a pod's swap is no figure of CRI, the default interface is not among those that
+// are listed, and what a container that may not swap could have of it is 0.
+func notByCRI(field string) bool {
+	return strings.HasPrefix(field, "pods[busy].swap.") || strings.HasPrefix(field, "pods[busy].network.interfaces[]") ||
+		field == "pods[busy].containers[web].swap.swapAvailableBytes"
+}
+
+// collectFields tells of each field of a JSON value, by its path, whether it is neither
+// 0 nor empty. Elements of lists go by their names, a pod's without the node's, those
+// of interfaces by none.
+func collectFields(value any, path string, into map[string]bool) {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, member := range value {
+			collectFields(member, strings.TrimPrefix(path+"."+key, "."), into)
 		}
+	case []any:
+		for _, element := range value {
+			members, _ := element.(map[string]any)
+			name, _ := members["name"].(string)
+			if ref, ok := members["podRef"].(map[string]any); ok {
+				name = strings.TrimSuffix(fmt.Sprint(ref["name"]), "-node0")
+			}
+			if strings.HasSuffix(path, "interfaces") {
+				name = ""
+			}
+			collectFields(element, path+"["+name+"]", into)
+		}
+	default:
+		into[path] = into[path] || value != float64(0) && value != "" && value != nil
 	}
-	return false
 }
 
 // TestKubeletFollowsEvents: with evented PLEG a kubelet hears of exits without asking,
