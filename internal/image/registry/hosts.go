@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -39,6 +40,10 @@ func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) 
 		return nil, fmt.Errorf("cannot read the configuration of registry %s: %w: %w", domain, err, errs.Invalid)
 	}
 	for i := range hosts {
+		if hosts[i].Host == "" || hosts[i].Scheme != "http" && hosts[i].Scheme != "https" {
+			return nil, fmt.Errorf("cannot read the configuration of registry %s: hosts.toml names the host \"%s://%s%s\", want http:// or https:// and a host: %w",
+				domain, hosts[i].Scheme, hosts[i].Host, strings.TrimSuffix(hosts[i].Path, "/v2"), errs.Invalid)
+		}
 		known[hosts[i].Host] = true
 		if credentials.bearer != "" && (hosts[i].Host == home || hosts[i].Host == domain) {
 			hosts[i].Authorizer = bearer{hosts[i].Host, credentials.bearer}
