@@ -59,7 +59,11 @@ func parseStat(data []byte) (Proc, error) {
 	if len(fields) <= start-state {
 		return Proc{}, fmt.Errorf("%d fields in the stat line", len(fields)+2)
 	}
-	p := Proc{State: fields[0][0]}
+	letter := fields[0]
+	if len(letter) != 1 || !('A' <= letter[0] && letter[0] <= 'Z' || 'a' <= letter[0] && letter[0] <= 'z') {
+		return Proc{}, fmt.Errorf("%q in the stat line is no state", letter)
+	}
+	p := Proc{State: letter[0]}
 	var err error
 	if p.PPid, err = strconv.Atoi(fields[ppid-state]); err != nil {
 		return Proc{}, err
