@@ -85,7 +85,8 @@ func FuzzTree(f *testing.F) {
 		return data
 	}
 	index := encode(imagespec.Index{MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{
-		{MediaType: imagespec.MediaTypeImageManifest, Digest: sum, Size: 1}, desc,
+		{MediaType: imagespec.MediaTypeImageManifest, Digest: sum, Size: 1},
+		desc,
 		{MediaType: imagespec.MediaTypeImageManifest, Digest: sum, Size: 1, Platform: &imagespec.Platform{OS: "linux", Architecture: "s390x"}},
 	}})
 	config := encode(imagespec.Image{

@@ -103,9 +103,12 @@ func seedLayer(f *testing.F) []byte {
 		{Name: "d/f", Typeflag: tar.TypeReg, Mode: 0o4755, PAXRecords: map[string]string{
 			xattrPrefix + "security.capability": "x", xattrPrefix + "trusted.overlay.opaque": "y", xattrPrefix + "user.a": "z",
 		}},
-		{Name: "d/.wh.g", Typeflag: tar.TypeReg}, {Name: "d/" + opaqueName, Typeflag: tar.TypeReg},
-		{Name: "d/l", Typeflag: tar.TypeLink, Linkname: "d/f"}, {Name: "d/s", Typeflag: tar.TypeSymlink, Linkname: "../../x"},
-		{Name: "d/c", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}, {Name: "../x", Typeflag: tar.TypeFifo},
+		{Name: "d/.wh.g", Typeflag: tar.TypeReg},
+		{Name: "d/" + opaqueName, Typeflag: tar.TypeReg},
+		{Name: "d/l", Typeflag: tar.TypeLink, Linkname: "d/f"},
+		{Name: "d/s", Typeflag: tar.TypeSymlink, Linkname: "../../x"},
+		{Name: "d/c", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},
+		{Name: "../x", Typeflag: tar.TypeFifo},
 	} {
 		if err := w.WriteHeader(&header); err != nil {
 			f.Fatal(err)
