@@ -135,6 +135,7 @@ type Engine struct {
 	relabel *selinux.Relabeller
 	slices  systemdSlices
 	cgroups *cgroups
+	moves   *cgroup.Moves
 
 	// marking serialises the making and the removing of marks.
 	marking sync.Mutex
@@ -164,6 +165,7 @@ func New(cfg Config) (*Engine, error) {
 		selinux:    selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinuxOff),
 		relabel:    selinux.NewRelabeller(selinux.Attribute),
 		slices:     newSlices(),
+		moves:      tree.NewMoves(),
 		ownParents: map[string]string{},
 	}
 	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.hasBundle, known: map[string]cgroup.Paths{}}
