@@ -74,7 +74,7 @@ func (p *places) open(cmd *cobra.Command) (*session, error) {
 	p.root = root
 	host, err := machine.New(root, machine.Options{
 		Assets: func(files provision.Files) provision.Assets {
-			return assets.New(files, engine.StateDir+"/assets", nil)
+			return assets.New(files, engine.StateDir+"/assets")
 		},
 		PackageWait: p.packageWait,
 		DigestFile:  engine.StateDir + "/digests",

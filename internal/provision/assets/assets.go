@@ -26,22 +26,18 @@ import (
 
 // Store is provision.Assets on a machine's file system.
 type Store struct {
-	files  provision.Files
-	dir    string
-	client *http.Client
+	files provision.Files
+	dir   string
 
 	mu       sync.Mutex
-	locks    map[string]*sync.Mutex // one fetch of an asset at a time
-	verified map[string]bool        // files that have had the right hash in this process
+	clients  map[string]*http.Client // by the certificates that they use
+	locks    map[string]*sync.Mutex  // one fetch of an asset at a time
+	verified map[string]bool         // files that have had the right hash in this process
 }
 
-// New returns a store that keeps its files in dir. A nil client is one with the proxy
-// settings of the environment.
-func New(files provision.Files, dir string, client *http.Client) *Store {
-	if client == nil {
-		client = newClient()
-	}
-	return &Store{files: files, dir: dir, client: client, locks: map[string]*sync.Mutex{}, verified: map[string]bool{}}
+// New returns a store that keeps its files in dir. Proxies are those of the environment.
+func New(files provision.Files, dir string) *Store {
+	return &Store{files: files, dir: dir, clients: map[string]*http.Client{}, locks: map[string]*sync.Mutex{}, verified: map[string]bool{}}
 }
 
 // place is where the parts of one asset lie.

@@ -26,7 +26,7 @@ import (
 
 func newStore() (*assets.Store, *provisiontest.Host) {
 	h := provisiontest.New()
-	return assets.New(h.Files(), "/var/lib/assets", nil), h
+	return assets.New(h.Files(), "/var/lib/assets"), h
 }
 
 // tarball has a file, a link to it, and one that leads out.
@@ -206,7 +206,7 @@ func TestMirrorsAndHashes(t *testing.T) {
 				return
 			}
 			before := asked
-			again := assets.New(h.Files(), "/var/lib/assets", nil)
+			again := assets.New(h.Files(), "/var/lib/assets")
 			if _, err := again.Fetch(t.Context(), ref); err != nil || asked != before {
 				t.Errorf("a second fetch asked the server %d times, error %v; want the cache", asked-before, err)
 			}

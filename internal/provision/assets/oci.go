@@ -10,10 +10,13 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -24,24 +27,27 @@ const manifestLimit = 4 << 20
 
 // pull opens the layer of an artifact whose digest is the asset's, or, when that is the
 // manifest's, its only layer.
-func (s *Store) pull(ctx context.Context, ref provision.AssetRef, name string) (io.ReadCloser, error) {
-	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
-		docker.WithClient(s.client), docker.WithPlainHTTP(docker.MatchLocalhost))})
+func (r reach) pull(ctx context.Context, ref provision.AssetRef, name, header string) (io.ReadCloser, error) {
+	// What the library would log holds URLs.
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	ctx = log.WithLogger(ctx, logrus.NewEntry(silent))
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: r.registries(header)})
 	name, desc, err := resolver.Resolve(ctx, name)
 	if err != nil {
-		return nil, ociError("cannot resolve it", err)
+		return nil, r.ociError("cannot resolve it", header, err)
 	}
 	fetcher, err := resolver.Fetcher(ctx, name)
 	if err != nil {
-		return nil, ociError("cannot fetch it", err)
+		return nil, r.ociError("cannot fetch it", header, err)
 	}
 	layer, err := findLayer(ctx, fetcher, desc, digest.Digest(ref.Digest))
 	if err != nil {
-		return nil, err
+		return nil, r.ociError("cannot find its layer", header, err)
 	}
 	body, err := fetcher.Fetch(ctx, layer)
 	if err != nil {
-		return nil, ociError("cannot fetch its layer", err)
+		return nil, r.ociError("cannot fetch its layer", header, err)
 	}
 	return body, nil
 }
@@ -79,12 +85,12 @@ func findLayer(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descri
 func fetchSmall(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descriptor) ([]byte, error) {
 	r, err := fetcher.Fetch(ctx, desc)
 	if err != nil {
-		return nil, ociError("cannot fetch its manifest", err)
+		return nil, fmt.Errorf("cannot fetch its manifest: %w", err)
 	}
 	defer r.Close()
 	data, err := io.ReadAll(io.LimitReader(r, manifestLimit))
 	if err != nil {
-		return nil, ociError("cannot fetch its manifest", err)
+		return nil, fmt.Errorf("cannot fetch its manifest: %w: %w", errs.Unavailable, err)
 	}
 	if digest.FromBytes(data) != desc.Digest {
 		return nil, fmt.Errorf("its manifest does not have digest %s: %w", desc.Digest, errs.Invalid)
@@ -92,11 +98,19 @@ func fetchSmall(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descr
 	return data, nil
 }
 
-// ociError gives an error of the registry its kind.
-func ociError(what string, err error) error {
-	kind := errs.Unavailable
-	if errdefs.IsNotFound(err) || errors.Is(err, docker.ErrInvalidAuthorization) || errdefs.IsInvalidArgument(err) {
-		kind = errs.NotFound
+// ociError gives an error of the registry its kind. URLs are left out: those of another
+// server may be signed.
+func (r reach) ociError(what, header string, err error) error {
+	var status remoteerrors.ErrUnexpectedStatus
+	switch {
+	case errs.Kind(err) != nil:
+		return err
+	case errors.As(err, &status):
+		return fmt.Errorf("%s: %w", what, r.answered(status.StatusCode, header))
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		return fmt.Errorf("%s: the registry refuses%s: %w", what, r.refused(header), errs.NotFound)
+	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
+		return fmt.Errorf("%s: %w: %w", what, errs.NotFound, bare(err))
 	}
-	return fmt.Errorf("%s: %w: %w", what, kind, err)
+	return fmt.Errorf("%s: %w", what, unanswered(err))
 }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -26,16 +24,6 @@ const (
 	stallTimeout  = time.Minute
 )
 
-func newClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: headerTimeout}).DialContext,
-		TLSHandshakeTimeout:   headerTimeout,
-		ResponseHeaderTimeout: headerTimeout,
-		ForceAttemptHTTP2:     true,
-	}}
-}
-
 // obtain opens the verified file of an asset: a local source, the cache, or what the
 // first remote source that works gives.
 func (s *Store) obtain(ctx context.Context, ref provision.AssetRef, p place) (io.ReadCloser, error) {
@@ -48,7 +36,7 @@ func (s *Store) obtain(ctx context.Context, ref provision.AssetRef, p place) (io
 		if err == nil {
 			return file, nil
 		}
-		faults = append(faults, fmt.Errorf("%s: %w", redact(source), err))
+		faults = append(faults, fmt.Errorf("%s: %w", provision.ShowSource(source), err))
 		if ctx.Err() != nil {
 			break
 		}
@@ -57,14 +45,6 @@ func (s *Store) obtain(ctx context.Context, ref provision.AssetRef, p place) (io
 		}
 	}
 	return nil, fmt.Errorf("cannot fetch asset %s: %w", ref.Name, errors.Join(faults...))
-}
-
-// redact keeps credentials of a URL out of messages.
-func redact(source string) string {
-	if u, err := url.Parse(source); err == nil && u.User != nil {
-		return u.Redacted()
-	}
-	return source
 }
 
 // cached opens the file of the cache, verified once more: disks rot.
@@ -105,23 +85,27 @@ func (s *Store) setVerified(path string) {
 
 // from takes the asset from one source.
 func (s *Store) from(ctx context.Context, ref provision.AssetRef, p place, source string) (io.ReadCloser, error) {
-	switch {
-	case strings.HasPrefix(source, "/"):
+	if strings.HasPrefix(source, "/") {
 		return s.local(ref, source)
-	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
-		body, err := s.get(ctx, source)
-		if err != nil {
-			return nil, err
-		}
-		return s.store(ref, p, body)
-	case strings.HasPrefix(source, "oci://"):
-		body, err := s.pull(ctx, ref, strings.TrimPrefix(source, "oci://"))
-		if err != nil {
-			return nil, err
-		}
-		return s.store(ref, p, body)
 	}
-	return nil, fmt.Errorf("a source is an absolute path, http(s)://… or oci://…: %w", errs.Invalid)
+	r, err := s.reach(ref)
+	if err != nil {
+		return nil, err
+	}
+	header := r.header(source)
+	var body io.ReadCloser
+	switch {
+	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
+		body, err = r.get(ctx, source, header)
+	case strings.HasPrefix(source, "oci://"):
+		body, err = r.pull(ctx, ref, strings.TrimPrefix(source, "oci://"), header)
+	default:
+		err = fmt.Errorf("a source is an absolute path, http(s)://… or oci://…: %w", errs.Invalid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.store(ref, p, body)
 }
 
 // store writes body to the cache, unless its hash is wrong, and opens it.
@@ -161,30 +145,42 @@ func (s *Store) local(ref provision.AssetRef, path string) (io.ReadCloser, error
 }
 
 // get asks a web server. What may be better later is Unavailable.
-func (s *Store) get(ctx context.Context, source string) (io.ReadCloser, error) {
+func (r reach) get(ctx context.Context, source, header string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, source, nil)
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("%w: %w", errs.Invalid, err)
+		return nil, fmt.Errorf("%w: %w", errs.Invalid, bare(err))
+	}
+	if header != "" {
+		req.Header.Set("Authorization", header)
 	}
 	// A body that is packed once more for the way has another hash.
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := s.client.Do(req)
+	resp, err := r.client.Do(req)
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("%w: %w", errs.Unavailable, err)
+		return nil, unanswered(err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
 		cancel()
-		kind := errs.NotFound
-		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout {
-			kind = errs.Unavailable
-		}
-		return nil, fmt.Errorf("the server says %s: %w", resp.Status, kind)
+		return nil, r.answered(resp.StatusCode, header)
 	}
 	return &steady{body: resp.Body, cancel: cancel, timer: time.AfterFunc(stallTimeout, cancel)}, nil
+}
+
+// answered is the error for a status that brings nothing. What may be better later is
+// Unavailable.
+func (r reach) answered(status int, header string) error {
+	text := fmt.Sprintf("the server says %d %s", status, http.StatusText(status))
+	switch {
+	case status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout:
+		return fmt.Errorf("%s: %w", text, errs.Unavailable)
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return fmt.Errorf("%s%s: %w", text, r.refused(header), errs.NotFound)
+	}
+	return fmt.Errorf("%s: %w", text, errs.NotFound)
 }
 
 // steady gives up on a body that stands still.

@@ -15,8 +15,11 @@ import (
 func (b *builder) images() {
 	for i, image := range b.imagesOfArch() {
 		task := tasks.ImagePreload{
-			M:     provision.Meta{Why: fmt.Sprintf("images[%d]", i), Needs: []string{"unit " + b.rt.unit}},
-			Ref:   provision.AssetRef{Name: image.Names[0], Sources: append([]string{image.Source}, image.Mirrors...), Digest: image.Digest, Format: "raw"},
+			M: provision.Meta{Why: fmt.Sprintf("images[%d]", i), Needs: []string{"unit " + b.rt.unit}},
+			Ref: provision.AssetRef{
+				Name: image.Names[0], Sources: append([]string{image.Source}, image.Mirrors...), Digest: image.Digest, Format: "raw",
+				Access: provision.Access(image.Access),
+			},
 			Names: image.Names,
 		}
 		switch b.rt.name {

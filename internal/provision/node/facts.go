@@ -152,30 +152,51 @@ func detectVersions(ctx context.Context, host provision.Host, name string) map[s
 	return nil
 }
 
+// readCredentials reads the files of registries, whose content goes into the runtime's
+// configuration.
 func readCredentials(file func(name string) ([]byte, error), n *nodefile.Node) (map[string]string, error) {
+	var names []string
+	for _, reg := range n.Registries {
+		names = append(names, reg.Credentials)
+		for _, m := range reg.Mirrors {
+			names = append(names, m.Credentials)
+		}
+	}
 	found := map[string]string{}
-	read := func(name string) error {
-		if name == "" {
-			return nil
+	return found, readInto(found, file, "registries", names)
+}
+
+// readAssetCredentials adds the files that a machine will fetch assets with.
+func readAssetCredentials(found map[string]string, file func(name string) ([]byte, error), n *nodefile.Node) error {
+	var names []string
+	for _, assets := range [][]nodefile.Asset{n.Runtime.Assets, n.Network.Plugins, n.Kubelet.Assets} {
+		for _, asset := range assets {
+			names = append(names, asset.Credentials)
+		}
+	}
+	for _, f := range n.Files {
+		if f.Source != nil {
+			names = append(names, f.Source.Credentials)
+		}
+	}
+	for _, image := range n.Images {
+		names = append(names, image.Credentials)
+	}
+	return readInto(found, file, "assets", names)
+}
+
+func readInto(found map[string]string, file func(name string) ([]byte, error), of string, names []string) error {
+	for _, name := range names {
+		if _, known := found[name]; known || name == "" {
+			continue
 		}
 		data, err := file(name)
 		if err != nil {
-			return fmt.Errorf("registries: credentials: %w", err)
+			return fmt.Errorf("%s: credentials: %w", of, err)
 		}
 		found[name] = string(data)
-		return nil
 	}
-	for _, reg := range n.Registries {
-		if err := read(reg.Credentials); err != nil {
-			return nil, err
-		}
-		for _, m := range reg.Mirrors {
-			if err := read(m.Credentials); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return found, nil
+	return nil
 }
 
 // hashBinary hashes a binary that would be installed. It lies where we run, which a

@@ -182,13 +182,18 @@ func (b *builder) asset(why string, asset nodefile.Asset, picks []tasks.Pick) {
 		restarts = nil // it is no runtime here
 	}
 	task := tasks.Asset{
-		M: provision.Meta{Why: why, Restarts: restarts, Needs: slices.Clone(b.installed)},
-		Ref: provision.AssetRef{
-			Name: name, Sources: append([]string{asset.Source}, asset.Mirrors...), Digest: asset.Digest,
-		},
+		M:    provision.Meta{Why: why, Restarts: restarts, Needs: slices.Clone(b.installed)},
+		Ref:  assetRef(name, asset),
 		Pick: picks,
 	}
 	b.before(task)
+}
+
+// assetRef is what is fetched of an asset.
+func assetRef(name string, asset nodefile.Asset) provision.AssetRef {
+	return provision.AssetRef{
+		Name: name, Sources: append([]string{asset.Source}, asset.Mirrors...), Digest: asset.Digest, Access: provision.Access(asset.Access),
+	}
 }
 
 // classOf tells from its name what an asset is; "" when the name does not tell.

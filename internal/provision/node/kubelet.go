@@ -79,7 +79,7 @@ func (b *builder) kubeletAsset(i int, asset nodefile.Asset) tasks.Asset {
 	}
 	return tasks.Asset{
 		M:    provision.Meta{Why: fmt.Sprintf("kubelet.assets[%d]", i), Restarts: []string{kubeletUnit}, Needs: slices.Clone(b.installed)},
-		Ref:  provision.AssetRef{Name: name, Sources: append([]string{asset.Source}, asset.Mirrors...), Digest: asset.Digest},
+		Ref:  assetRef(name, asset),
 		Pick: []tasks.Pick{pick},
 	}
 }

@@ -54,7 +54,7 @@ func (b *builder) cniPlugins() {
 		}
 		b.before(tasks.Asset{
 			M:   provision.Meta{Why: why, Needs: slices.Clone(b.installed)},
-			Ref: provision.AssetRef{Name: name, Sources: append([]string{asset.Source}, asset.Mirrors...), Digest: asset.Digest},
+			Ref: assetRef(name, asset),
 			Pick: []tasks.Pick{{
 				What: "CNI plugins", Layouts: [][]string{{"opt/cni/bin/*"}, {"cni-plugins/*"}, {"cri-o/cni-plugins/*"}, {"bin/*"}, {"*"}},
 				Except: notBinaries(), Dir: b.cniBinDir(), Min: 1,

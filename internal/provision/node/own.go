@@ -109,9 +109,10 @@ func (b *builder) files() {
 		case f.Type == "symlink":
 			b.before(tasks.Link{M: meta, Path: f.Path, Target: f.Target})
 		case f.Source != nil:
+			ref := assetRef(f.Path, *f.Source)
+			ref.Format = "raw"
 			b.before(tasks.Asset{
-				M:    meta,
-				Ref:  provision.AssetRef{Name: f.Path, Sources: append([]string{f.Source.Source}, f.Source.Mirrors...), Digest: f.Source.Digest, Format: "raw"},
+				M: meta, Ref: ref,
 				Pick: []tasks.Pick{{What: "file", Layouts: [][]string{{"*"}}, Dir: path.Dir(f.Path), As: path.Base(f.Path), Mode: mode, Min: 1, Max: 1}},
 			})
 		default:

@@ -36,6 +36,9 @@ func Suppose(n *nodefile.Node, s Supposed) (f Facts, programs []string, err erro
 	if f.Credentials, err = readCredentials(s.Read, n); err != nil {
 		return f, nil, err
 	}
+	if err := readAssetCredentials(f.Credentials, s.Read, n); err != nil {
+		return f, nil, err
+	}
 	if wantsBerth(n, f) && f.Berth.Digest == "" {
 		programs = append(programs, path.Join(f.Distro.BinDir, "berth"))
 	}

@@ -151,7 +151,10 @@ func (g *ignitionForm) cannot(task provision.Task) string {
 		if file, plain := task.Plain(); !plain {
 			return "Ignition unpacks no archives"
 		} else if len(fetchable(task.Ref, false)) == 0 {
-			return "Ignition cannot fetch " + file.Path + " from " + strings.Join(task.Ref.Sources, ", ")
+			return "Ignition cannot fetch " + file.Path + " from " + task.Ref.Shown()
+		}
+		if !task.Ref.Access.None() {
+			return "Ignition reads no credentials and no certificates from files"
 		}
 	case tasks.Swap:
 		return "Ignition cannot change /etc/fstab"

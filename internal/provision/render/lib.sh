@@ -5,6 +5,7 @@ root=${BERTH_ROOT:-}
 root=${root%/}
 cache=$root/var/cache/berth-node
 pending='' now='' asks='' reload='' archive='' tree='' decode='cat'
+own='' header='' cert='' key='' authorities=''
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
@@ -98,30 +99,81 @@ symlink() { # TARGET PATH
 verify() { # FILE ALGORITHM HEX
 	[ "$("$2sum" <"$1" | cut -d ' ' -f 1)" = "$3" ]
 }
+origin() { # URL: scheme and host
+	rest=${1#*://}
+	printf '%s://%s' "${1%%://*}" "${rest%%/*}"
+}
+theirs() { # PATH: below the root directory, where it is there
+	if [ -e "$root$1" ]; then printf '%s' "$root$1"; else printf '%s' "$1"; fi
+}
+access() { # SOURCE CREDENTIALS CERT KEY CA…: how the next fetch reaches its servers
+	own=$(origin "$1") file=$2 cert=$3 key=$4
+	shift 4
+	parents "/var/cache/berth-node/."
+	if [ -n "$file" ]; then
+		header=$cache/header
+		text=$(cat "$(theirs "$file")")
+		case $text in
+		"Basic "* | "Bearer "*) text="Authorization: $text" ;;
+		*:*) text="Authorization: Basic $(printf '%s' "$text" | base64 | tr -d '\n')" ;;
+		*) die "credentials: $file: want user:password, Basic or Bearer" ;;
+		esac
+		# In files: what is on a command line is seen by all.
+		(umask 077 && printf '%s\n' "$text" >"$header" && printf 'header = %s\n' "$text" >"$header.wget")
+	fi
+	if [ $# != 0 ]; then
+		authorities=$cache/authorities
+		for file in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem; do
+			if [ -r "$file" ]; then cat "$file"; fi
+		done >"$authorities"
+		for file in "$@"; do cat "$(theirs "$file")" >>"$authorities"; done
+	fi
+}
+get() { # SOURCE FILE
+	source=$1 to=$2 auth=''
+	if [ -n "$header" ] && [ "$(origin "$source")" = "$own" ]; then auth=$header; fi
+	if command -v curl >/dev/null; then
+		set -- curl -fsSL --retry 5 -o "$to"
+		if [ -n "$auth" ]; then set -- "$@" -H "@$auth"; fi
+		if [ -n "$cert" ]; then set -- "$@" --cert "$(theirs "$cert")" --key "$(theirs "$key")"; fi
+		if [ -n "$authorities" ]; then set -- "$@" --cacert "$authorities"; fi
+	else
+		set -- wget -q -t 5 -O "$to"
+		# wget would give the header to whom it is sent on to, too.
+		if [ -n "$auth" ]; then set -- "$@" --config "$auth.wget" --max-redirect=0; fi
+		if [ -n "$cert" ]; then set -- "$@" --certificate "$(theirs "$cert")" --private-key "$(theirs "$key")"; fi
+		if [ -n "$authorities" ]; then set -- "$@" --ca-certificate "$authorities"; fi
+	fi
+	"$@" "$source"
+}
+forget() { # what access said
+	if [ -n "$header" ]; then rm -f "$header" "$header.wget"; fi
+	own='' header='' cert='' key='' authorities=''
+}
 fetch() { # ALGORITHM HEX SOURCE…: leaves the path in $archive
 	algorithm=$1 hex=$2 archive=$cache/$1-$2
 	shift 2
-	if [ -f "$archive" ] && verify "$archive" "$algorithm" "$hex"; then return 0; fi
+	if [ -f "$archive" ] && verify "$archive" "$algorithm" "$hex"; then
+		forget
+		return 0
+	fi
 	parents "/var/cache/berth-node/."
 	for source in "$@"; do
 		rm -f "$archive.part"
 		case $source in
 		/*) cp "$source" "$archive.part" || continue ;;
-		*)
-			if command -v curl >/dev/null; then
-				curl -fsSL --retry 5 -o "$archive.part" "$source" || continue
-			else
-				wget -q -t 5 -O "$archive.part" "$source" || continue
-			fi
-			;;
+		*) get "$source" "$archive.part" || continue ;;
 		esac
 		if verify "$archive.part" "$algorithm" "$hex"; then
 			mv -f "$archive.part" "$archive"
+			forget
 			return 0
 		fi
+		source=${source%%\?*}
 		say "${source##*/} is not what it should be: its $algorithm is not $hex"
 	done
 	rm -f "$archive.part"
+	forget
 	die "no source gives what has $algorithm $hex"
 }
 unpack() { # NAME FORMAT: $archive to $tree; what is no archive is one file NAME

@@ -261,13 +261,18 @@ func TestCloudInitKeepsContents(t *testing.T) {
 // run runs a script on a root directory, with a systemctl that notes its calls.
 func run(t *testing.T, root, script string) (string, error) {
 	t.Helper()
+	return runIn(t, root, "/usr/bin:/bin:/usr/sbin:/sbin", script)
+}
+
+func runIn(t *testing.T, root, path, script string) (string, error) {
+	t.Helper()
 	bin := t.TempDir()
 	if err := os.WriteFile(bin+"/systemctl", []byte("#!/bin/sh\nprintf '%s\\n' \"systemctl $*\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "/bin/sh")
 	cmd.Stdin = strings.NewReader(script)
-	cmd.Env = []string{"BERTH_ROOT=" + root, "PATH=" + bin + ":/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C"}
+	cmd.Env = []string{"BERTH_ROOT=" + root, "PATH=" + bin + ":" + path, "LANG=C"}
 	var both bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &both, &both
 	err := cmd.Run()

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/base64"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/credential"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -208,13 +210,31 @@ func (s *shell) fetch(what string, ref provision.AssetRef) []string {
 	algorithm, hex, _ := strings.Cut(ref.Digest, ":")
 	switch {
 	case len(sources) == 0:
-		s.refuse(what, "comes from %s, which only berth fetches; name a mirror with http or https", strings.Join(ref.Sources, ", "))
+		s.refuse(what, "comes from %s, which only berth fetches; name a mirror with http or https", ref.Shown())
 		return nil
 	case hex == "":
 		s.refuse(what, "is a directory without a digest")
 		return nil
 	}
-	return []string{call(append([]string{"fetch", algorithm, hex}, sources...)...)}
+	var lines []string
+	if !ref.Access.None() {
+		if hosts := s.hostsOf(ref.Access.Credentials); hosts != nil {
+			s.refuse(what, "%s names hosts, which only berth reads; name a file with user:password, or a source that wants to know nobody", ref.Access.Credentials)
+			return nil
+		}
+		a := ref.Access
+		lines = append(lines, call(append([]string{"access", ref.FirstServer(), a.Credentials, a.ClientCert, cmp.Or(a.ClientKey, a.ClientCert)}, a.CA...)...))
+	}
+	return append(lines, call(append([]string{"fetch", algorithm, hex}, sources...)...))
+}
+
+// hostsOf lists the hosts that a credentials file names; nil where it names none.
+func (s *shell) hostsOf(file string) []string {
+	said, err := credential.Parse(file, s.Credentials[file])
+	if err != nil {
+		return nil // the machine reads it, and says what is wrong with it
+	}
+	return said.Hosts()
 }
 
 func modules(m tasks.Modules) []string {
@@ -285,7 +305,7 @@ func unitWords(u tasks.Unit) []string {
 // image loads an archive when the runtime runs.
 func (s *shell) image(i tasks.ImagePreload) []string {
 	if len(fetchable(i.Ref, s.local)) == 0 {
-		s.leave(i.ID(), "comes from %s, which only berth reads; the runtime pulls it when a pod wants it", strings.Join(i.Ref.Sources, ", "))
+		s.leave(i.ID(), "comes from %s, which only berth reads; the runtime pulls it when a pod wants it", i.Ref.Shown())
 		return nil
 	}
 	lines := s.fetch(i.ID(), i.Ref)

@@ -88,7 +88,7 @@ func (a Asset) Check(_ context.Context, host provision.Host) (provision.Change, 
 	if errors.Is(err, errs.NotFound) {
 		return change(provision.Diff{
 			Object: provision.Object{Kind: "asset", Name: a.Ref.Name}, Action: provision.Fetch, Reason: "was not fetched yet",
-			Fields: []provision.Field{{Name: "source", To: strings.Join(a.Ref.Sources, ", ")}, {Name: "digest", To: a.Ref.Digest}},
+			Fields: []provision.Field{{Name: "source", To: a.Ref.Shown()}, {Name: "digest", To: a.Ref.Digest}},
 		}), nil
 	}
 	if err != nil {

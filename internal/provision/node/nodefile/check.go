@@ -216,10 +216,7 @@ func (c checker) assets(at string, assets []Asset) {
 }
 
 func (c checker) asset(at string, a Asset) {
-	c.source(at+".source", a.Source)
-	for i, mirror := range a.Mirrors {
-		c.source(fmt.Sprintf("%s.mirrors[%d]", at, i), mirror)
-	}
+	c.sources(at, a.Source, a.Mirrors, a.Access)
 	c.digest(at+".digest", a.Digest)
 	// A path may be a directory, which only the machine knows; a file without a digest
 	// is refused when it is read.
@@ -231,12 +228,34 @@ func (c checker) asset(at string, a Asset) {
 	}
 }
 
+// sources checks where something comes from, and how it is reached.
+func (c checker) sources(at, source string, mirrors []string, a Access) {
+	c.source(at+".source", source)
+	remote := !filepath.IsAbs(source)
+	for i, mirror := range mirrors {
+		c.source(fmt.Sprintf("%s.mirrors[%d]", at, i), mirror)
+		remote = remote || !filepath.IsAbs(mirror)
+	}
+	c.tls(at, a.CA, a.ClientCert, a.ClientKey)
+	c.path(at+".credentials", a.Credentials)
+	if !remote {
+		c.refuse(at, "is for servers, and there is none among source and mirrors; leave this out", "ca", "clientCert", "clientKey", "credentials")
+	}
+}
+
 func (c checker) source(at, source string) {
 	if source == "" || c.Broken(at) || filepath.IsAbs(source) {
 		return
 	}
 	for _, scheme := range []string{"http://", "https://", "oci://"} {
-		if rest, ok := strings.CutPrefix(source, scheme); ok && rest != "" && rest[0] != '/' {
+		rest, ok := strings.CutPrefix(source, scheme)
+		host, _, _ := strings.Cut(rest, "/")
+		switch {
+		case !ok || host == "":
+		case strings.Contains(host, "@"):
+			c.Fault(at, "has a password in it; use credentials")
+			return
+		default:
 			return
 		}
 	}

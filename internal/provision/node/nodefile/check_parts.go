@@ -275,10 +275,7 @@ func (c checker) kubelet() {
 func (c checker) images() {
 	for i, image := range c.n.Images {
 		at := fmt.Sprintf("images[%d]", i)
-		c.source(at+".source", image.Source)
-		for j, mirror := range image.Mirrors {
-			c.source(fmt.Sprintf("%s.mirrors[%d]", at, j), mirror)
-		}
+		c.sources(at, image.Source, image.Mirrors, image.Access)
 		c.digest(at+".digest", image.Digest)
 		if c.Has(at+".names") && len(image.Names) == 0 {
 			c.Fault(at+".names", "is empty: name the images that the archive has")

@@ -66,6 +66,16 @@ type Asset struct {
 	Digest  string   `json:"digest" help:"sha256: or sha512: and the hash of the file. Only a directory needs none." example:"sha256:0000000000000000000000000000000000000000000000000000000000000000"`
 	Arch    string   `json:"arch" help:"Taken on machines of this architecture only. Empty: on all." oneof:"amd64 arm64 ppc64le riscv64 s390x" example:"amd64"`
 	Name    string   `json:"name" help:"Name that a single binary is installed as. Empty: its file name." example:"runc"`
+	Access
+}
+
+// Access is how the servers of a source and its mirrors are reached. Its files lie where
+// berth runs, and are read when something is fetched.
+type Access struct {
+	CA          []string `json:"ca" help:"Files with certificates of authorities that sign for the servers, beside those that the machine trusts. A registry on loopback speaks TLS then." example:"[/etc/ssl/assets-ca.pem]"`
+	ClientCert  string   `json:"clientCert" help:"Client certificate for the servers." example:"/etc/ssl/assets.cert"`
+	ClientKey   string   `json:"clientKey" help:"Key of the client certificate. Empty: it is in the same file." example:"/etc/ssl/assets.key"`
+	Credentials string   `json:"credentials" help:"File with \"user:password\", or an Authorization header that begins with \"Bearer \" or \"Basic \": for the host of source and no other. A config.json of docker says itself which hosts it is for, mirrors too." example:"/etc/berth/assets.auth"`
 }
 
 // Handler is a runtime class entry.

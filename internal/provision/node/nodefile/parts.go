@@ -10,7 +10,7 @@ type Registry struct {
 	ClientCert  string   `json:"clientCert" help:"Client certificate for the server." example:"/etc/ssl/registry.cert"`
 	ClientKey   string   `json:"clientKey" help:"Key of the client certificate." example:"/etc/ssl/registry.key"`
 	SkipVerify  bool     `json:"skipVerify" help:"Do not verify the server's certificate."`
-	Credentials string   `json:"credentials" help:"File with \"user:password\", or an Authorization header that begins with \"Bearer \" or \"Basic \"; it is read when the node file is applied, and only root may read what is made of it." example:"/etc/berth/docker.io.auth"`
+	Credentials string   `json:"credentials" help:"File with \"user:password\", an Authorization header that begins with \"Bearer \" or \"Basic \", or a config.json of docker that names the host; it is read when the node file is applied, and only root may read what is made of it." example:"/etc/berth/docker.io.auth"`
 }
 
 // Mirror is one mirror of a registry.
@@ -132,6 +132,7 @@ type Image struct {
 	Digest  string   `json:"digest" help:"sha256: or sha512: and the hash of the archive." required:"yes" example:"sha256:0000000000000000000000000000000000000000000000000000000000000000"`
 	Names   []string `json:"names" help:"Images that the runtime knows afterwards; when it knows them all, nothing is loaded." required:"yes" example:"[registry.example/base:1]"`
 	Arch    string   `json:"arch" help:"Loaded on machines of this architecture only. Empty: on all." oneof:"amd64 arm64 ppc64le riscv64 s390x" example:"amd64"`
+	Access
 }
 
 // Proxy is the proxy settings.

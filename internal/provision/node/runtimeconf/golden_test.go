@@ -196,6 +196,16 @@ func TestHostsCredentials(t *testing.T) {
 	if _, err := Hosts(reg, nil); !errors.Is(err, errs.NotFound) {
 		t.Errorf("no file: %v", err)
 	}
+	docker := `{"auths": {"a": {"auth": "dTpw"}, "m:5000": {"auth": "eDp5"}}}`
+	reg[0].Mirrors = []nodefile.Mirror{{URL: "http://m:5000", Credentials: "/c"}}
+	files, err := Hosts(reg, map[string]string{"/c": docker})
+	if err != nil || !strings.Contains(files[0].Content, "Basic dTpw") || !strings.Contains(files[0].Content, "Basic eDp5") {
+		t.Errorf("docker's file: %v, %v", files, err)
+	}
+	reg[0].Mirrors[0].URL = "http://other"
+	if _, err := Hosts(reg, map[string]string{"/c": docker}); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "none for other; it has for a, m:5000") {
+		t.Errorf("docker's file without a host: %v", err)
+	}
 }
 
 func TestAdditions(t *testing.T) {

@@ -1,11 +1,12 @@
 package runtimeconf
 
 import (
-	"encoding/base64"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision/credential"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -42,7 +43,7 @@ func hosts(reg nodefile.Registry, credentials map[string]string) (HostsFile, err
 	server := hostServer(reg)
 	if server != "" {
 		fmt.Fprintf(&b, "\nserver = %s\n", quote(server))
-		if err := hostBody(&b, reg.CA, reg.ClientCert, reg.ClientKey, reg.SkipVerify, reg.Credentials, "", credentials); err != nil {
+		if err := hostBody(&b, access{server, reg.CA, reg.ClientCert, reg.ClientKey, reg.SkipVerify, reg.Credentials}, "", credentials); err != nil {
 			return file, err
 		}
 	}
@@ -52,7 +53,7 @@ func hosts(reg nodefile.Registry, credentials map[string]string) (HostsFile, err
 		if m.OverridePath {
 			b.WriteString("override_path = true\n")
 		}
-		if err := hostBody(&b, m.CA, m.ClientCert, m.ClientKey, m.SkipVerify, m.Credentials, key+".", credentials); err != nil {
+		if err := hostBody(&b, access{m.URL, m.CA, m.ClientCert, m.ClientKey, m.SkipVerify, m.Credentials}, key+".", credentials); err != nil {
 			return file, err
 		}
 		file.Secret = file.Secret || m.Credentials != ""
@@ -74,25 +75,34 @@ func hostServer(reg nodefile.Registry) string {
 	}
 }
 
+// access is how one server is reached.
+type access struct {
+	url         string
+	ca          []string
+	cert, key   string
+	skipVerify  bool
+	credentials string
+}
+
 // hostBody writes what the server and a mirror have in common. Order counts: the
 // hosts are asked in the order of the file, so this is written by hand.
-func hostBody(b *strings.Builder, ca []string, cert, key string, skipVerify bool, auth, table string, credentials map[string]string) error {
-	if len(ca) > 0 {
-		fmt.Fprintf(b, "ca = %s\n", quoteList(ca))
+func hostBody(b *strings.Builder, a access, table string, credentials map[string]string) error {
+	if len(a.ca) > 0 {
+		fmt.Fprintf(b, "ca = %s\n", quoteList(a.ca))
 	}
 	switch {
-	case cert != "" && key != "":
-		fmt.Fprintf(b, "client = [[%s, %s]]\n", quote(cert), quote(key))
-	case cert != "":
-		fmt.Fprintf(b, "client = %s\n", quote(cert))
+	case a.cert != "" && a.key != "":
+		fmt.Fprintf(b, "client = [[%s, %s]]\n", quote(a.cert), quote(a.key))
+	case a.cert != "":
+		fmt.Fprintf(b, "client = %s\n", quote(a.cert))
 	}
-	if skipVerify {
+	if a.skipVerify {
 		b.WriteString("skip_verify = true\n")
 	}
-	if auth == "" {
+	if a.credentials == "" {
 		return nil
 	}
-	value, err := authorization(auth, credentials)
+	value, err := authorization(a.credentials, a.url, credentials)
 	if err != nil {
 		return err
 	}
@@ -100,22 +110,25 @@ func hostBody(b *strings.Builder, ca []string, cert, key string, skipVerify bool
 	return nil
 }
 
-// authorization makes the header from what a credentials file holds.
-func authorization(file string, credentials map[string]string) (string, error) {
+// authorization makes the header for a server from what a credentials file holds.
+func authorization(file, server string, credentials map[string]string) (string, error) {
 	text, known := credentials[file]
-	text = strings.TrimSpace(text)
-	switch {
-	case !known:
+	if !known {
 		return "", fmt.Errorf("credentials: cannot read %s: %w", file, errs.NotFound)
-	case strings.ContainsAny(text, "\n\r"):
-		return "", fmt.Errorf("credentials: %s has more than one line: %w", file, errs.Invalid)
-	case strings.HasPrefix(text, "Bearer "), strings.HasPrefix(text, "Basic "):
-		return text, nil
-	case strings.Contains(text, ":"):
-		return "Basic " + base64.StdEncoding.EncodeToString([]byte(text)), nil
-	default:
-		return "", fmt.Errorf("credentials: %s: want user:password, Basic or Bearer: %w", file, errs.Invalid)
 	}
+	parsed, err := credential.Parse(file, text)
+	if err != nil {
+		return "", err
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %w", server, errs.Invalid, err)
+	}
+	header := parsed.Header(u.Host, true)
+	if header == "" {
+		return "", fmt.Errorf("credentials: %s has none for %s; it has for %s: %w", file, u.Host, strings.Join(parsed.Hosts(), ", "), errs.NotFound)
+	}
+	return header, nil
 }
 
 // quote writes a TOML basic string; control characters do not get this far.

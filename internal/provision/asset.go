@@ -1,0 +1,115 @@
+package provision
+
+import (
+	"context"
+	"io"
+	"net/url"
+	"strings"
+)
+
+// AssetRef is an asset: something to fetch, known by its hash.
+type AssetRef struct {
+	// Name is for people: "containerd".
+	Name string
+	// Sources are tried in order: an absolute path of a file or directory,
+	// http(s)://…, oci://host/repository[:tag|@digest].
+	Sources []string
+	// Digest is sha256:… or sha512:… of the file (of an OCI reference: of the layer or
+	// of the manifest). Required, but for a directory.
+	Digest string
+	// Format is tar, tar.gz, tar.xz, tar.zst, zip or raw; empty: by content.
+	Format string
+	// Access is how the servers among Sources are reached.
+	Access Access `json:",omitzero"`
+}
+
+// Shown are the sources as people may see them: without a password, and without the
+// signatures that are in queries.
+func (r AssetRef) Shown() string {
+	shown := make([]string, len(r.Sources))
+	for i, source := range r.Sources {
+		shown[i] = ShowSource(source)
+	}
+	return strings.Join(shown, ", ")
+}
+
+// FirstServer is the first source that is no path; "" when all are.
+func (r AssetRef) FirstServer() string {
+	for _, source := range r.Sources {
+		if !strings.HasPrefix(source, "/") {
+			return source
+		}
+	}
+	return ""
+}
+
+// ShowSource is one source as people may see it.
+func ShowSource(source string) string {
+	u, err := url.Parse(source)
+	if err != nil || u.Scheme == "" || u.User == nil && u.RawQuery == "" {
+		return source
+	}
+	signed := u.RawQuery != ""
+	u.RawQuery = ""
+	shown := u.Redacted()
+	if signed {
+		shown += "?…"
+	}
+	return shown
+}
+
+// Access names files that lie where berth runs, and are read when an asset is fetched:
+// what is in them is in no plan and no record.
+type Access struct {
+	// CA are certificates of authorities that are trusted beside the machine's own.
+	CA []string
+	// ClientCert and ClientKey are shown to a server that asks for a certificate. An
+	// empty key: it is in the file of the certificate.
+	ClientCert, ClientKey string
+	// Credentials is a file as package credential reads it. What names no host in it is
+	// for the host of the first source that has one, and for no other.
+	Credentials string
+}
+
+// None tells that nothing is named.
+func (a Access) None() bool {
+	return len(a.CA) == 0 && a.ClientCert == "" && a.ClientKey == "" && a.Credentials == ""
+}
+
+// Single is how a file lies alone in an asset.
+type Single string
+
+// The ways; empty is an archive.
+const (
+	SingleRaw    Single = "raw"
+	SinglePacked Single = "packed"
+)
+
+// Member is one regular file of an asset, or a link to one.
+type Member struct {
+	// Path within the archive, clean, without a leading "/"; for raw the source's base name.
+	Path string `json:"path"`
+	// Digest of the content, "sha256:…".
+	Digest string `json:"digest"`
+	// From is the path of the member that holds the content, for a link to it.
+	From string `json:"from,omitempty"`
+	Size int64  `json:"size"`
+	// Single is set for the one file of an asset that is no archive, raw or packed. Its Path
+	// is that of the source, and so another one for another source of the same content.
+	Single Single `json:"single,omitempty"`
+	// Exec tells whether any execute bit is set in the archive.
+	Exec bool `json:"exec,omitempty"`
+}
+
+// Assets fetches, checks and keeps assets.
+type Assets interface {
+	// Members lists what the asset holds if that is known without fetching;
+	// errs.NotFound otherwise.
+	Members(ref AssetRef) ([]Member, error)
+	// Fetch makes the asset readable: from the cache, else from the first source that
+	// gives it. A wrong hash is errs.Invalid and names the source and both hashes.
+	Fetch(ctx context.Context, ref AssetRef) ([]Member, error)
+	// Read calls f with each of members and its content, in the order of the archive. The
+	// asset is fetched if it must be.
+	Read(ctx context.Context, ref AssetRef, members []string, f func(member string, content io.Reader) error) error
+}
