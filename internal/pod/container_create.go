@@ -41,14 +41,10 @@ func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config 
 		ID: newID(), SandboxID: sb.ID, Boot: s.opts.BootID, State: ContainerCreating, CreatedAt: now(),
 		Config: store.MessageOf(config), LogPath: logPath,
 	}
-	j, err := s.jobs.Enter(ctx, &job.Request{
+	id, err = s.jobs.Do(ctx, &job.Request{
 		Key: rec.name(), ID: rec.ID, Kind: kindCreate, Want: rec.request(),
 		Run: func(ctx context.Context, j *job.Job) (string, error) { return s.createContainer(ctx, j, *rec) },
 	})
-	if err != nil {
-		return "", err
-	}
-	id, err = j.Wait(ctx)
 	var volumeErr *engine.VolumeError
 	if errors.As(err, &volumeErr) {
 		err = fmt.Errorf("%s: %w", imageVolumeFailed, err)

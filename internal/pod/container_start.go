@@ -18,14 +18,10 @@ func (s *Service) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("cannot start container: %w", err)
 	}
-	j, err := s.jobs.Enter(ctx, &job.Request{
+	_, err = s.jobs.Do(ctx, &job.Request{
 		Key: rec.name(), ID: rec.ID, Kind: kindStart,
 		Run: func(ctx context.Context, j *job.Job) (string, error) { return rec.ID, s.startContainer(ctx, j, rec.ID) },
 	})
-	if err != nil {
-		return err
-	}
-	_, err = j.Wait(ctx)
 	return err
 }
 

@@ -31,14 +31,10 @@ func (s *Service) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 		ID: newID(), Boot: s.opts.BootID, State: SandboxCreating, CreatedAt: now(), Handler: handler,
 		Config: store.MessageOf(config),
 	}
-	j, err := s.jobs.Enter(ctx, &job.Request{
+	return s.jobs.Do(ctx, &job.Request{
 		Key: rec.name(), ID: rec.ID, Kind: kindRun, Want: rec.request(),
 		Run: func(ctx context.Context, j *job.Job) (string, error) { return s.runSandbox(ctx, j, rec) },
 	})
-	if err != nil {
-		return "", err
-	}
-	return j.Wait(ctx)
 }
 
 // runSandbox is the order of steps. READY is the last of them; whatever fails,

@@ -39,11 +39,7 @@ func (s *Service) endSandbox(ctx context.Context, id string, request func(*Sandb
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
-	j, err := s.jobs.Enter(ctx, request(rec))
-	if err != nil {
-		return err
-	}
-	_, err = j.Wait(ctx)
+	_, err = s.jobs.Do(ctx, request(rec))
 	return err
 }
 
@@ -207,11 +203,7 @@ func (s *Service) RemoveContainer(ctx context.Context, id string) error {
 
 func (s *Service) removeAndWait(ctx context.Context, rec *ContainerRecord) error {
 	s.graces.end(rec.ID) // a stop that waits out its grace period need not
-	j, err := s.jobs.Enter(ctx, s.removeContainerRequest(rec))
-	if err != nil {
-		return err
-	}
-	_, err = j.Wait(ctx)
+	_, err := s.jobs.Do(ctx, s.removeContainerRequest(rec))
 	return err
 }
 

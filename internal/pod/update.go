@@ -24,16 +24,12 @@ func (s *Service) UpdateContainer(ctx context.Context, id string, res *runtimeap
 	if rec.Stop != nil {
 		return fmt.Errorf("cannot update container %q: it is stopping: %w", rec.ID, errs.State)
 	}
-	j, err := s.jobs.Enter(ctx, &job.Request{
+	_, err = s.jobs.Do(ctx, &job.Request{
 		Key: rec.name(), ID: rec.ID, Kind: kindUpdate,
 		Run: func(ctx context.Context, j *job.Job) (string, error) {
 			return rec.ID, s.updateContainer(ctx, j, rec.ID, res)
 		},
 	})
-	if err != nil {
-		return err
-	}
-	_, err = j.Wait(ctx)
 	return err
 }
 
@@ -72,16 +68,12 @@ func (s *Service) UpdateSandbox(ctx context.Context, id string, overhead, res *r
 	if err != nil {
 		return fmt.Errorf("cannot update sandbox: %w", err)
 	}
-	j, err := s.jobs.Enter(ctx, &job.Request{
+	_, err = s.jobs.Do(ctx, &job.Request{
 		Key: rec.name(), ID: rec.ID, Kind: kindUpdate,
 		Run: func(ctx context.Context, j *job.Job) (string, error) {
 			return rec.ID, s.updateSandbox(ctx, j, rec.ID, overhead, res)
 		},
 	})
-	if err != nil {
-		return err
-	}
-	_, err = j.Wait(ctx)
 	return err
 }
 

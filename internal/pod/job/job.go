@@ -116,6 +116,10 @@ const answerMargin = time.Second
 func (j *Job) Wait(ctx context.Context) (string, error) {
 	j.waiters.Add(1)
 	defer j.waiters.Add(-1)
+	return j.wait(ctx)
+}
+
+func (j *Job) wait(ctx context.Context) (string, error) {
 	var early <-chan time.Time
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)

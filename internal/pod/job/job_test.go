@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -345,4 +346,26 @@ func TestWaitingForAJobIsToldOf(t *testing.T) {
 			t.Errorf("told of %v", told)
 		}
 	})
+}
+
+// TestWaitersAreThereBeforeTheWork: a job that fails at once has been waited for, by the
+// one who began it as by the one who joined it.
+func TestWaitersAreThereBeforeTheWork(t *testing.T) {
+	var unheard atomic.Int32
+	none := func(Info) {}
+	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return Join },
+		func(Info, error) { unheard.Add(1) }, none, none)
+	for range 200 {
+		var waiters int
+		_, err := table.Do(t.Context(), &Request{Key: "k", ID: "id", Kind: "fail", Run: func(_ context.Context, j *Job) (string, error) {
+			waiters = j.Info().Waiters
+			return "", errs.State
+		}})
+		if waiters != 1 || !errors.Is(err, errs.State) {
+			t.Fatalf("%d waiters, %v", waiters, err)
+		}
+	}
+	if err := table.Close(t.Context()); err != nil || unheard.Load() != 0 {
+		t.Errorf("%d failures unheard, %v", unheard.Load(), err)
+	}
 }

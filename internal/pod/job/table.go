@@ -52,9 +52,25 @@ func NewTable(limits func(Kind) Limits, meet func(*Job, *Request) Meeting, unhea
 	return &Table{limits: limits, meet: meet, unheard: unheard, reached: reached, slow: slow, newest: map[string]*Job{}, running: map[*Job]struct{}{}}
 }
 
-// Enter joins the job of the request's key or starts one. Values of ctx reach
-// the job, its end does not.
+// Do joins the job of the request's key or starts one, and waits for it: see Job.Wait.
+// Values of ctx reach the job, its end does not.
+func (t *Table) Do(ctx context.Context, req *Request) (string, error) {
+	j, err := t.enter(ctx, req, 1)
+	if err != nil {
+		return "", err
+	}
+	defer j.waiters.Add(-1)
+	return j.wait(ctx)
+}
+
+// Enter is Do for who does not wait, or not only.
 func (t *Table) Enter(ctx context.Context, req *Request) (*Job, error) {
+	return t.enter(ctx, req, 0)
+}
+
+// enter counts the waiters that come with the request before the job can end, so that
+// a failure that they will hear is not taken for one that nobody does.
+func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -65,6 +81,7 @@ func (t *Table) Enter(ctx context.Context, req *Request) (*Job, error) {
 		// A cancelled job has nothing to give to those who would join it.
 		meeting := t.meet(before, req)
 		if meeting == Join && !before.Cancelled() {
+			before.waiters.Add(waiters)
 			return before, nil
 		}
 		if meeting == Replace {
@@ -76,6 +93,7 @@ func (t *Table) Enter(ctx context.Context, req *Request) (*Job, error) {
 		Key: req.Key, ID: req.ID, Kind: req.Kind, Want: req.Want,
 		started: time.Now(), done: make(chan struct{}), cancel: cancel, limits: t.limits(req.Kind), reached: t.reached, slow: t.slow,
 	}
+	j.waiters.Store(waiters)
 	j.Stage("begin", "nothing")
 	t.newest[req.Key] = j
 	t.running[j] = struct{}{}
