@@ -64,14 +64,17 @@ func DirInRoot(root, path string) (string, error) {
 		return "", fmt.Errorf("cannot open %s of the image: %w", path, err)
 	}
 	defer unix.Close(fd)
-	found, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-	if err != nil {
+	// Both without links: root's own path may have some.
+	top, err1 := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir))
+	found, err2 := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err := errors.Join(err1, err2); err != nil {
 		return "", fmt.Errorf("cannot tell where %s of the image is: %w", path, err)
 	}
-	if below, err := filepath.Rel(root, found); err != nil || !filepath.IsLocal(below) {
+	below, err := filepath.Rel(top, found)
+	if err != nil || !filepath.IsLocal(below) {
 		return "", fmt.Errorf("%s of the image leads to %s, out of it: %w", path, found, errs.Invalid)
 	}
-	return found, nil
+	return filepath.Join(root, below), nil
 }
 
 // openInRoot returns a descriptor that stands for the file and does not open it.

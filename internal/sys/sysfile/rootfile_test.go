@@ -61,3 +61,21 @@ func TestReadInHostileRoot(t *testing.T) {
 		t.Errorf("a device: %v, want kind Invalid", err)
 	}
 }
+
+// The path of a root filesystem, which follows from the configuration, may have links.
+func TestDirInLinkedRoot(t *testing.T) {
+	at := t.TempDir()
+	linked := filepath.Join(at, "linked")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(at, "real", "a", "b"), 0o755),
+		os.Symlink("/a/b", filepath.Join(at, "real", "within")),
+		os.Symlink("real", linked),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"": linked, "a": linked + "/a", "within": linked + "/a/b", "/": linked, "..": linked} {
+		if got, err := DirInRoot(linked, path); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", path, got, err, want)
+		}
+	}
+}
