@@ -70,6 +70,7 @@ type Runtime struct {
 	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes"`
 
 	AbsentSources        []string `toml:"absent_mount_sources_to_reject" help:"Paths of the host of which no directory is made where a mount names them and they are missing: its container fails, /etc/hostname for example." reload:"yes"`
+	ImageVolumes         string   `toml:"image_volumes" help:"What a container gets at a path that its image declares as a volume and where its pod mounts nothing: bind is a directory of its own with what the image has there, which it can write to also with a read-only root filesystem, and which goes with it; ignore leaves the path to the root filesystem." oneof:"bind ignore" reload:"yes"`
 	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash." reload:"yes"`
 	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes"`
 }
@@ -156,7 +157,7 @@ func DefaultDaemon() *Daemon {
 		Runtime: Runtime{
 			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384,
 			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
-			AbsentSources: []string{}, PodAnnotations: []string{}, ContainerAnnotations: []string{},
+			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{},
 		},
 		Default: Default{
 			Seccomp: "unconfined", Capabilities: ocispec.DefaultCapabilities(),

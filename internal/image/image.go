@@ -12,6 +12,8 @@ import (
 	"time"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Image is one image in the store.
@@ -99,10 +101,15 @@ type Rootfs interface {
 	// asks for. Calling it again for the same key mounts the same filesystem again
 	// if it is not mounted. Kind Unsupported when ids cannot be mapped here.
 	Prepare(ctx context.Context, spec RootfsSpec) (*Mounted, error)
-	// Release unmounts and removes the root filesystem of key. Nil when there is
-	// none, half made ones included.
+	// MakeVolume makes a directory that lies apart from the root filesystem of a key
+	// and lasts as long, and returns its path. It ends soon after ctx does; what is
+	// there by then goes with the root filesystem. Kind NotFound without a root
+	// filesystem, Exists when there is a volume of that name.
+	MakeVolume(ctx context.Context, spec VolumeSpec) (path string, err error)
+	// Release unmounts and removes the root filesystem of key, and its volumes. Nil
+	// when there is none, half made ones included.
 	Release(ctx context.Context, key string) error
-	// WritableUsage tells what the container of key has written.
+	// WritableUsage tells what the container of key has written, its volumes included.
 	WritableUsage(ctx context.Context, key string) (Usage, error)
 	// Keys lists every key of which anything is left.
 	Keys(ctx context.Context) ([]string, error)
@@ -121,6 +128,18 @@ type RootfsSpec struct {
 	ReadOnly bool
 	// MountLabel is the SELinux label of all its files, "" for none.
 	MountLabel string
+}
+
+// VolumeSpec says which volume to make.
+type VolumeSpec struct {
+	// Key is the root filesystem's, Name tells its volumes apart.
+	Key, Name string
+	// From is a directory that nobody writes to: the volume is a copy of it. "" makes
+	// an empty one that belongs to UID and GID.
+	From     string
+	UID, GID int
+	// Tell, if not nil, hears how far the copy is.
+	Tell func(sysfile.Copied)
 }
 
 // UserMap tells how a user namespace sees files.

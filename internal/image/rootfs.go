@@ -22,6 +22,7 @@ import (
 // A root filesystem is a directory Root/containers/<key> that holds
 //
 //	upper, work   what the container writes, for the overlay mount
+//	volumes       what it writes elsewhere, see volume.go
 //	image         the record: which snapshot is below
 //
 // and a mount on State/rootfs/<key>, or, where a user namespace must reach it, on
@@ -212,11 +213,11 @@ func (s *Images) WritableUsage(ctx context.Context, key string) (Usage, error) {
 	if err := checkKey(key); err != nil {
 		return Usage{}, err
 	}
-	upper := filepath.Join(s.containerDir(key), upperName)
-	if _, err := os.Lstat(upper); errors.Is(err, os.ErrNotExist) {
+	dirs := s.writtenDirs(key)
+	if _, err := os.Lstat(dirs[0]); errors.Is(err, os.ErrNotExist) {
 		return Usage{}, fmt.Errorf("root filesystem %s: %w", key, errs.NotFound)
 	}
-	used, err := fs.DiskUsage(ctx, upper)
+	used, err := fs.DiskUsage(ctx, dirs...)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return Usage{}, fmt.Errorf("cannot tell what the container of %s has written: %w", key, err)
 	}

@@ -3,6 +3,8 @@ package ocispec
 import (
 	"encoding/json"
 	"errors"
+	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,6 +33,7 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Add(sandbox, container, image)
 	f.Add([]byte{}, []byte{}, []byte(`{"config":{"Env":["=","a"],"User":"0:0","WorkingDir":"../..","Volumes":{"/../x":{}}}}`))
+	f.Add([]byte{}, []byte{}, []byte(`{"config":{"Volumes":{"data":{},"/data/":{},"/":{},"/proc/x":{},"/dev":{},"/a:b":{},"/etc/./hosts":{}}}}`))
 	f.Fuzz(func(t *testing.T, sandbox, container, image []byte) {
 		in := plainInput()
 		in.SandboxConfig, in.Config = &runtimeapi.PodSandboxConfig{}, &runtimeapi.ContainerConfig{}
@@ -51,6 +54,7 @@ func FuzzMessages(f *testing.F) {
 			blames(t, err)
 			return
 		}
+		in.ImageVolumes = volumesOf(t, in)
 		spec, err := Container(in)
 		if err != nil {
 			blames(t, err)
@@ -69,6 +73,26 @@ func FuzzMessages(f *testing.F) {
 			}
 		}
 	})
+}
+
+// volumesOf are the image's volumes, of which none may be where it should not.
+func volumesOf(t *testing.T, in Input) []ImageVolume {
+	t.Helper()
+	paths, _, err := ImageVolumes(in.Image, in.Config, func(path string) (string, error) { return path, nil })
+	if err != nil {
+		blames(t, err)
+	}
+	var volumes []ImageVolume
+	for i, at := range paths {
+		if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || isBelow(at, "/proc") || isBelow(at, "/etc/hosts") || i > 0 && paths[i-1] >= at {
+			t.Errorf("volumes at %q", paths)
+		}
+		if slices.ContainsFunc(in.Config.GetMounts(), func(m *runtimeapi.Mount) bool { return isBelow(at, path.Clean(m.GetContainerPath())) }) {
+			t.Errorf("a volume at %q hides a mount", at)
+		}
+		volumes = append(volumes, ImageVolume{Destination: at, Source: "/volumes"})
+	}
+	return volumes
 }
 
 func blames(t *testing.T, err error) {

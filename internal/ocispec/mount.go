@@ -42,7 +42,7 @@ func mountsOf(in Input) (mounts []specs.Mount, rootPropagation string, err error
 			mounts = append(mounts, m)
 		}
 	}
-	return append(mounts, binds...), rootPropagation, nil
+	return slices.Concat(mounts, in.imageVolumeMounts(), binds), rootPropagation, nil
 }
 
 // hostMount is the i-th mount that the request asks for, and its propagation.
@@ -125,7 +125,7 @@ func (in Input) systemMounts() []specs.Mount {
 // covered tells whether one of binds is mounted at destination or above it.
 func covered(destination string, binds []specs.Mount) bool {
 	return slices.ContainsFunc(binds, func(b specs.Mount) bool {
-		return destination == b.Destination || strings.HasPrefix(destination, b.Destination+"/")
+		return isBelow(destination, b.Destination)
 	})
 }
 

@@ -46,6 +46,8 @@ type Input struct {
 	// Volumes are the directories of the images in Config's mounts, by the mount's
 	// index.
 	Volumes map[int]string
+	// ImageVolumes are mounted at the paths of the function of that name.
+	ImageVolumes []ImageVolume
 	// Devices are the nodes that Config asks for, directories already walked, or
 	// every node of the host for a privileged container.
 	Devices []Device

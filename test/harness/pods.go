@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,8 +37,30 @@ func (b *Berth) Import(archive io.Reader) ([]berthapi.Image, error) {
 	return berthapi.NewClient(b.conn).ImportImage(b.Ctx(), berthapi.ImportRequest{}, archive, nil)
 }
 
+// ImportDeclaring imports the test image under another name, with files more and with
+// paths that it declares as volumes.
+func (b *Berth) ImportDeclaring(name string, volumes []string, files ...imagetest.File) {
+	b.T.Helper()
+	spec := busyboxSpec(b)
+	spec.Name, spec.Volumes, spec.Files = name, volumes, append(spec.Files, files...)
+	var archive bytes.Buffer
+	must(b.T, imagetest.Archive(&archive, spec))
+	_, err := b.Import(&archive)
+	must(b.T, err)
+}
+
 // BusyboxArchive writes the test image's archive into the instance's directory.
 func BusyboxArchive(b *Berth) string {
+	b.T.Helper()
+	archive := filepath.Join(b.Dir, "busybox.tar")
+	f, err := os.Create(archive)
+	must(b.T, err)
+	must(b.T, imagetest.Archive(f, busyboxSpec(b)))
+	must(b.T, f.Close())
+	return archive
+}
+
+func busyboxSpec(b *Berth) imagetest.Spec {
 	b.T.Helper()
 	busybox := require.Binary(b.T, "busybox")
 	applets, err := exec.Command(busybox, "--list").Output()
@@ -53,12 +76,7 @@ func BusyboxArchive(b *Berth) string {
 			files = append(files, imagetest.File{Path: "/bin/" + applet, Symlink: "busybox"})
 		}
 	}
-	archive := filepath.Join(b.Dir, "busybox.tar")
-	f, err := os.Create(archive)
-	must(b.T, err)
-	must(b.T, imagetest.Archive(f, imagetest.Spec{Name: Busybox, Files: files, Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}}))
-	must(b.T, f.Close())
-	return archive
+	return imagetest.Spec{Name: Busybox, Files: files, Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}}
 }
 
 // Ctx is a context that ends with the test, or after a minute (longer on a slow machine).

@@ -76,6 +76,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		SharedVolumes:        cfg.Runtime.SELinuxVolume == "shared",
 		AppArmorOff:          cfg.Runtime.AppArmor == "off",
 		AbsentSources:        cfg.Runtime.AbsentSources,
+		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
 		PodAnnotations:       cfg.Runtime.PodAnnotations,
 		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,
 		Defaults:             defaults.Container,

@@ -48,6 +48,9 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
 	}
 	in.Volumes = volumes
+	if in.ImageVolumes, err = e.imageVolumesOf(ctx, spec, rootfs.Path, labels); err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
 	ociSpec, err := ocispec.Container(in)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
@@ -86,6 +89,20 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	e.cgroups.put(spec.ID, made.CgroupPaths)
 	e.meter.Watch(spec.ID, cgroup.Paths(made.CgroupPaths))
 	return container, nil
+}
+
+// The stage that the caller was in, which a longer one gives way to again.
+const (
+	stageCreate = "create container"
+	stageEngine = "the engine"
+)
+
+// stageOf hears the stages of a Create, whether or not anybody listens.
+func stageOf(spec *engine.ContainerSpec) func(name, waitsFor string) {
+	if spec.Stage == nil {
+		return func(string, string) {}
+	}
+	return spec.Stage
 }
 
 func userOf(user ocispec.User) *engine.User {

@@ -301,6 +301,10 @@ func (r *busyboxRootfs) Prepare(_ context.Context, spec image.RootfsSpec) (*imag
 	return &image.Mounted{Path: root}, err
 }
 
+func (r *busyboxRootfs) MakeVolume(context.Context, image.VolumeSpec) (string, error) {
+	return "", fmt.Errorf("its image declares no volumes: %w", errs.Unsupported)
+}
+
 func (r *busyboxRootfs) CanMap(string) error {
 	return fmt.Errorf("its files are nobody's but root's: %w", errs.Unsupported)
 }

@@ -89,11 +89,7 @@ func (e *Engine) relabelVolumes(ctx context.Context, spec *engine.ContainerSpec,
 	if e.rules().SharedVolumes {
 		label = selinux.Shared(label)
 	}
-	stage := spec.Stage
-	if stage == nil {
-		stage = func(string, string) {}
-	}
-	done := false
+	stage, done := stageOf(spec), false
 	for i, m := range spec.Config.GetMounts() {
 		if !m.GetSelinuxRelabel() || m.GetHostPath() == "" {
 			continue
@@ -109,7 +105,7 @@ func (e *Engine) relabelVolumes(ctx context.Context, spec *engine.ContainerSpec,
 		}
 	}
 	if done {
-		stage("create container", "the engine")
+		stage(stageCreate, stageEngine)
 	}
 	return nil
 }

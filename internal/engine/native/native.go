@@ -81,6 +81,9 @@ type Rules struct {
 	AppArmorOff bool
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
+	// NoImageVolumes leaves the paths that images declare as volumes to the root
+	// filesystem.
+	NoImageVolumes bool
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what
 	// they match is passed on to the hooks of containers.
 	PodAnnotations, ContainerAnnotations []string

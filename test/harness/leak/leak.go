@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/test/harness"
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -40,6 +41,7 @@ const (
 // Run runs the pods and fails the test for what is left.
 func Run(t *testing.T, opts Options) {
 	b := harness.Start(t, harness.Options{Args: []string{"--log-level", "info"}})
+	b.ImportDeclaring(volumesImage, []string{"/data", "/empty"}, imagetest.File{Path: "/data/file", Content: []byte("x")})
 	lives(t, b, "warm", opts.Parallel, opts.Parallel)
 	b.StillGround()
 	goroutines := quit(t, b)
@@ -85,8 +87,11 @@ func lives(t *testing.T, b *harness.Berth, name string, n, parallel int) {
 	}
 }
 
-// life is one pod: it logs, some run commands, some have a terminal, some fail, and
-// half are removed while they run.
+// volumesImage declares volumes.
+const volumesImage = "docker.io/library/volumes:leak"
+
+// life is one pod: it logs, some run commands, some have a terminal, some have volumes
+// of their image, some fail, and half are removed while they run.
 func life(ctx context.Context, b *harness.Berth, name string, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -101,6 +106,9 @@ func life(ctx context.Context, b *harness.Berth, name string, i int) error {
 	}
 	container := b.Container("c", script)
 	container.Tty = i%5 == 0
+	if i%4 < 2 {
+		container.Image.Image = volumesImage
+	}
 	switch i % 7 {
 	case failsCreate:
 		container.Mounts = []*runtimeapi.Mount{{HostPath: config.LogDirectory, ContainerPath: "/bin/busybox"}} // a directory on a file

@@ -1,0 +1,66 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// volumesName is the directory of the volumes in that of a root filesystem: they come
+// and go with it.
+const volumesName = "volumes"
+
+// MakeVolume implements Rootfs.
+func (s *Images) MakeVolume(ctx context.Context, spec VolumeSpec) (string, error) {
+	if err := errors.Join(checkKey(spec.Key), checkKey(spec.Name)); err != nil {
+		return "", err
+	}
+	unlock, err := s.keys.Lock(ctx, spec.Key)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	dir := filepath.Join(s.containerDir(spec.Key), volumesName, spec.Name)
+	if err := s.makeVolume(ctx, spec, dir); err != nil {
+		return "", fmt.Errorf("cannot make volume %s of the root filesystem of %s: %w", spec.Name, spec.Key, diskError(err))
+	}
+	return dir, nil
+}
+
+func (s *Images) makeVolume(ctx context.Context, spec VolumeSpec, dir string) error {
+	s.mu.Lock()
+	_, ok := s.uses.get(spec.Key)
+	s.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("root filesystem %s: %w", spec.Key, errs.NotFound)
+	}
+	if err := os.Mkdir(filepath.Dir(dir), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("it is there already: %w", errs.Exists)
+	}
+	if err != nil {
+		return err
+	}
+	if spec.From != "" {
+		return sysfile.CopyTree(ctx, spec.From, dir, spec.Tell)
+	}
+	return errors.Join(os.Chown(dir, spec.UID, spec.GID), os.Chmod(dir, 0o755))
+}
+
+// writtenDirs are where what the container of key writes lies.
+func (s *Images) writtenDirs(key string) []string {
+	dirs := []string{filepath.Join(s.containerDir(key), upperName)}
+	volumes := filepath.Join(s.containerDir(key), volumesName)
+	if _, err := os.Lstat(volumes); err == nil {
+		dirs = append(dirs, volumes)
+	}
+	return dirs
+}

@@ -1,0 +1,93 @@
+package ocispec
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ImageVolume is a directory of a container's own, at a path that its image declares
+// as a volume.
+type ImageVolume struct {
+	// Destination is where it is in the container, Source where on the host.
+	Destination, Source string
+}
+
+// maxImageVolumes bounds what an image may declare: each is a copy and a mount.
+const maxImageVolumes = 256
+
+// ImageVolumes tells at which paths a container gets volumes because its image
+// declares them: absolute, clean, without links, sorted. resolve follows the links of
+// an absolute path in the image, and stays in it.
+//
+// What the request mounts at such a path or above it takes the volume's place: what a
+// pod writes into a volume of its own must not land in one that goes with the
+// container. A path that is the runtime's to mount is no volume either; leftOut are
+// these, as the image has them. Errors have kind Invalid.
+func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfig, resolve func(path string) (string, error)) (paths, leftOut []string, err error) {
+	if len(image.Volumes) > maxImageVolumes {
+		return nil, nil, invalid("image", "it declares %d volumes, at most %d are made", len(image.Volumes), maxImageVolumes)
+	}
+	var taken []string
+	for _, m := range config.GetMounts() {
+		taken = append(taken, m.GetContainerPath())
+	}
+	for _, d := range config.GetDevices() {
+		taken = append(taken, d.GetContainerPath())
+	}
+	for i, at := range taken {
+		// One that cannot be resolved is refused where it is mounted.
+		if to, err := resolved(at, resolve); err == nil {
+			taken[i] = to
+		}
+	}
+	for declared := range image.Volumes {
+		if hasControl(declared) {
+			return nil, nil, invalid("image", "it declares the volume %q, which is no path", declared)
+		}
+		at, err := resolved(declared, resolve)
+		switch {
+		case err != nil:
+			return nil, nil, invalid("image", "it declares the volume %q: %v", declared, err)
+		case isRuntimes(at):
+			leftOut = append(leftOut, declared)
+		case !slices.ContainsFunc(taken, func(above string) bool { return isBelow(at, above) }):
+			paths = append(paths, at)
+		}
+	}
+	slices.Sort(paths)
+	slices.Sort(leftOut)
+	return slices.Compact(paths), leftOut, nil
+}
+
+// resolved makes a path absolute, clean and free of links.
+func resolved(from string, resolve func(string) (string, error)) (string, error) {
+	to, err := resolve(path.Clean("/" + from))
+	return path.Clean("/" + to), err
+}
+
+// isRuntimes tells of a path where the runtime mounts something, or the container's
+// root.
+func isRuntimes(at string) bool {
+	return at == "/" || slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"},
+		func(above string) bool { return isBelow(at, above) })
+}
+
+// isBelow tells whether at is the path above, or below it.
+func isBelow(at, above string) bool {
+	return at == above || strings.HasPrefix(at, strings.TrimSuffix(above, "/")+"/")
+}
+
+// imageVolumeMounts come before all that the request mounts, which lies below or
+// beside them. They can be written to whatever the root filesystem is.
+func (in Input) imageVolumeMounts() []specs.Mount {
+	mounts := make([]specs.Mount, 0, len(in.ImageVolumes))
+	for _, v := range in.ImageVolumes {
+		mounts = append(mounts, bind(v.Source, v.Destination, "rprivate", false))
+	}
+	return mounts
+}
