@@ -217,7 +217,8 @@ func quit(t *testing.T, b *harness.Berth) map[string]int {
 	logs := map[string]string{"daemon": filepath.Join(b.Dir, "berth.log"), "supervisor": filepath.Join(b.State, "supervisor.log")}
 	found := map[string]int{}
 	pids := processes(b)
-	for _, name := range []string{"daemon", "supervisor"} {
+	// The supervisor first: without a daemon and containers it may end by itself.
+	for _, name := range []string{"supervisor", "daemon"} {
 		begin := int64(0)
 		if info, err := os.Stat(logs[name]); err == nil {
 			begin = info.Size()
