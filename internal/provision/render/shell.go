@@ -8,7 +8,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/credential"
@@ -125,10 +124,12 @@ func put(function string, f tasks.File) string {
 	return words + " <<'" + end + "'\n" + f.Content + end
 }
 
-// isPlain tells what a here-document gives as it is.
+// isPlain tells what a here-document gives as it is in every shell and locale: lines
+// of printable ASCII and tabs. dash loses some of the bytes of other lines, if they begin
+// as the document's end does.
 func isPlain(content string) bool {
-	return utf8.ValidString(content) && (content == "" || strings.HasSuffix(content, "\n")) &&
-		!strings.ContainsFunc(content, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f })
+	return (content == "" || strings.HasSuffix(content, "\n")) &&
+		!strings.ContainsFunc(content, func(r rune) bool { return (r < ' ' || r > '~') && r != '\n' && r != '\t' })
 }
 
 func wrap(text string) string {

@@ -51,7 +51,7 @@ func TestQuote(t *testing.T) {
 
 // FuzzPut: whatever a file's content is, the shell gives it back.
 func FuzzPut(f *testing.F) {
-	for _, content := range []string{"", "\n", "text\n", "no end", "END\n", "END\nEND_\n", "\x00\xff", "$x `y` \\\n", "\r\n", "a\tb\n"} {
+	for _, content := range []string{"", "\n", "text\n", "no end", "END\n", "END\nEND_\n", "\x00\xff", "$x `y` \\\n", "\r\n", "a\tb\n", "E\xcf\x94\n", "\u00fc\n"} {
 		f.Add(content)
 	}
 	f.Fuzz(func(t *testing.T, content string) {
