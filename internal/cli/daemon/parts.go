@@ -238,7 +238,6 @@ func openEngine(cfg *config.Daemon, p *parts, binary string, log *slog.Logger) (
 		CgroupDriver: driver,
 		CgroupPrefix: cfg.Runtime.ScopePrefix,
 		PodInit:      binary,
-		Rules:        engineRules(cfg),
 
 		SELinuxOff:        cfg.Runtime.SELinux == "off",
 		SELinuxCategories: cfg.Runtime.SELinuxRange,
@@ -247,7 +246,7 @@ func openEngine(cfg *config.Daemon, p *parts, binary string, log *slog.Logger) (
 		Supervisor: p.supervisor,
 		Rootfs:     p.images,
 		Log:        log,
-	})
+	}, engineRules(cfg))
 }
 
 func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*pod.Service, error) {

@@ -60,7 +60,7 @@ func newWorld(t testing.TB) *world {
 		Supervisor: startSupervisor(t, binary, filepath.Join(state, "supervisor")), Rootfs: w.rootfs,
 	}
 	var err error
-	if w.Engine, err = native.New(w.cfg); err != nil {
+	if w.Engine, err = native.New(w.cfg, native.Rules{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

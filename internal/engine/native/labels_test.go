@@ -47,10 +47,10 @@ func (p *fakePolicy) Check(string) error { return nil }
 // labelled is an engine that can do no more than label.
 func labelled(dir string, rules Rules) (*Engine, *fakePolicy) {
 	p := &fakePolicy{}
-	return &Engine{
-		cfg:     Config{StateDir: dir, NetNSDir: dir, Rules: rules},
+	return ruled(&Engine{
+		cfg:     Config{StateDir: dir, NetNSDir: dir},
 		selinux: selinux.New(p, false), relabel: selinux.NewRelabeller(testLabel),
-	}, p
+	}, rules), p
 }
 
 func fileLabel(t *testing.T, path string) string {

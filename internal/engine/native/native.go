@@ -58,8 +58,6 @@ type Config struct {
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for
 	// the default.
 	StatsPeriod time.Duration
-	// Rules hold until SetRules.
-	Rules Rules
 
 	Supervisor *supervisor.Client
 	Rootfs     image.Rootfs
@@ -93,14 +91,9 @@ type Rules struct {
 }
 
 // SetRules makes other rules hold for what is made from now on.
-func (e *Engine) SetRules(rules Rules) { e.changed.Store(&rules) }
+func (e *Engine) SetRules(rules Rules) { e.inForce.Store(&rules) }
 
-func (e *Engine) rules() *Rules {
-	if rules := e.changed.Load(); rules != nil {
-		return rules
-	}
-	return &e.cfg.Rules
-}
+func (e *Engine) rules() *Rules { return e.inForce.Load() }
 
 // The cgroup drivers.
 const (
@@ -122,8 +115,8 @@ const readyNamespaces = 4
 // Engine is an engine.Engine.
 type Engine struct {
 	cfg Config
-	// changed are the rules that hold instead of the configuration's.
-	changed  atomic.Pointer[Rules]
+	// inForce are the rules that hold, never nil.
+	inForce  atomic.Pointer[Rules]
 	log      *slog.Logger
 	tree     *cgroup.Tree
 	host     ocispec.Host
@@ -152,8 +145,8 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New looks at the host and prepares the directories.
-func New(cfg Config) (*Engine, error) {
+// New looks at the host and prepares the directories. The rules hold until SetRules.
+func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
@@ -171,6 +164,7 @@ func New(cfg Config) (*Engine, error) {
 		moves:      tree.NewMoves(),
 		ownParents: map[string]string{},
 	}
+	e.SetRules(rules)
 	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.hasBundle, known: map[string]cgroup.Paths{}}
 	e.mapping = sync.OnceValue(e.probeUserNamespaces)
 	if e.host, err = hostOf(tree); err != nil {

@@ -59,10 +59,16 @@ func TestSandboxFiles(t *testing.T) {
 	}
 }
 
+// ruled is an engine that New did not make.
+func ruled(e *Engine, rules Rules) *Engine {
+	e.SetRules(rules)
+	return e
+}
+
 // A demand for a filter that this host cannot enforce fails the sandbox, which may have
 // no process to confine, and not its first container.
 func TestSandboxSeccompIsCheckedWhereThereIsNone(t *testing.T) {
-	e := &Engine{apparmor: apparmor.Find("t"), probes: probe.New(time.Second, 1)}
+	e := ruled(&Engine{apparmor: apparmor.Find("t"), probes: probe.New(time.Second, 1)}, Rules{})
 	for name, c := range map[string]struct {
 		profile    *runtimeapi.SecurityProfile
 		privileged bool
@@ -86,9 +92,9 @@ func TestSandboxSeccompIsCheckedWhereThereIsNone(t *testing.T) {
 
 // A profile that nobody asked for but the configuration is refused in its name.
 func TestDefaultSeccompIsRefusedByItsKey(t *testing.T) {
-	e := &Engine{host: ocispec.Host{Seccomp: true}, probes: probe.New(time.Second, 1), cfg: Config{Rules: Rules{
+	e := ruled(&Engine{host: ocispec.Host{Seccomp: true}, probes: probe.New(time.Second, 1)}, Rules{
 		Defaults: ocispec.Defaults{Seccomp: ocispec.SeccompProfile{Path: "/no/such.json"}},
-	}}}
+	})
 	silent := &runtimeapi.ContainerConfig{}
 	asks := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/no/such.json"},
@@ -133,7 +139,7 @@ func TestCgroupParents(t *testing.T) {
 
 func TestMountSources(t *testing.T) {
 	dir := t.TempDir()
-	e := &Engine{probes: probe.New(time.Second, 8)}
+	e := ruled(&Engine{probes: probe.New(time.Second, 8)}, Rules{})
 	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
 	if err := errors.Join(os.Mkdir(real, 0o755), os.Symlink("real", link)); err != nil {
 		t.Fatal(err)
@@ -164,7 +170,7 @@ func TestMountSources(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	e := &Engine{probes: probe.New(time.Second, 8)}
+	e := ruled(&Engine{probes: probe.New(time.Second, 8)}, Rules{})
 	config := func(host, container string) *runtimeapi.ContainerConfig {
 		return &runtimeapi.ContainerConfig{Devices: []*runtimeapi.Device{{HostPath: host, ContainerPath: container, Permissions: "rw"}}}
 	}
@@ -194,7 +200,7 @@ func TestDevices(t *testing.T) {
 // TestDevicesAskedForAtOnce: who asks for the same node at the same time shares the look
 // at it, and nothing else.
 func TestDevicesAskedForAtOnce(t *testing.T) {
-	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Rules: Rules{Devices: DeviceRules{OwnedByUser: true}}}}
+	e := ruled(&Engine{probes: probe.New(time.Second, 8)}, Rules{Devices: DeviceRules{OwnedByUser: true}})
 	var wg sync.WaitGroup
 	for i := range 400 {
 		wg.Go(func() {
@@ -214,7 +220,7 @@ func TestDevicesAskedForAtOnce(t *testing.T) {
 }
 
 func TestSeccompProfiles(t *testing.T) {
-	e := &Engine{probes: probe.New(time.Second, 8), host: ocispec.Host{Seccomp: true, Capabilities: ocispec.CapabilityNames(1<<41 - 1)}}
+	e := ruled(&Engine{probes: probe.New(time.Second, 8), host: ocispec.Host{Seccomp: true, Capabilities: ocispec.CapabilityNames(1<<41 - 1)}}, Rules{})
 	config := func(kind runtimeapi.SecurityProfile_ProfileType, ref string, add ...string) *runtimeapi.ContainerConfig {
 		return &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 			Seccomp:      &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref},
@@ -316,9 +322,9 @@ func TestExitOf(t *testing.T) {
 
 // Devices of every container give way to those that a container asks for in their place.
 func TestAddedDevices(t *testing.T) {
-	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Rules: Rules{Devices: DeviceRules{Added: []*runtimeapi.Device{
+	e := ruled(&Engine{probes: probe.New(time.Second, 8)}, Rules{Devices: DeviceRules{Added: []*runtimeapi.Device{
 		{HostPath: "/dev/zero", ContainerPath: "/dev/a", Permissions: "r"}, {HostPath: "/dev/zero", ContainerPath: "/dev/b", Permissions: "r"},
-	}}}}}
+	}}})
 	got, err := e.devicesOf(t.Context(), &runtimeapi.ContainerConfig{Devices: []*runtimeapi.Device{{HostPath: "/dev/full", ContainerPath: "/dev/b", Permissions: "rw"}}})
 	if err != nil || len(got) != 2 || got[0].Path != "/dev/a" || got[0].Minor != 5 || got[1].Path != "/dev/b" || got[1].Minor != 7 || got[1].Access != "rw" {
 		t.Errorf("%+v, %v", got, err)
@@ -342,7 +348,7 @@ func TestDefaultSysctls(t *testing.T) {
 func TestAbsentMountSources(t *testing.T) {
 	dir := t.TempDir()
 	made, refused := filepath.Join(dir, "made"), filepath.Join(dir, "refused")
-	e := &Engine{probes: probe.New(time.Second, 8), cfg: Config{Rules: Rules{AbsentSources: []string{refused}}}}
+	e := ruled(&Engine{probes: probe.New(time.Second, 8)}, Rules{AbsentSources: []string{refused}})
 	for from, want := range map[string]error{made: nil, refused + "/": errs.Invalid} {
 		_, missing, err := e.sourcesOf(t.Context(), []*runtimeapi.Mount{{HostPath: from, ContainerPath: "/x"}}, "")
 		if !errors.Is(err, want) || (want == nil) != (len(missing) == 1) {

@@ -36,7 +36,7 @@ func newBare(t testing.TB, netns string) (*native.Engine, native.Config) {
 		Instance: "nativetest", StateDir: t.TempDir(), NetNSDir: netns, CgroupDriver: "cgroupfs",
 		Supervisor: &supervisor.Client{}, Rootfs: noRootfs{},
 	}
-	e, err := native.New(cfg)
+	e, err := native.New(cfg, native.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestSandboxIsMadeAndRemovedFromItsID(t *testing.T) {
 	}
 
 	// Another engine, as after a crash, that knows the id alone.
-	again, err := native.New(cfg)
+	again, err := native.New(cfg, native.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
