@@ -75,6 +75,9 @@ type Target struct {
 	Tasks []Task
 	// Gates guard the restart of units; at most one a unit.
 	Gates []Gate
+	// Advice are probes of the machine as it is when all is applied. What they find and
+	// warn of is told, and undoes nothing.
+	Advice []Probe
 }
 
 // Gate guards one unit: a restart that would break the node is not begun, and one

@@ -14,6 +14,7 @@ import (
 // newDoctor explains a sick node.
 func newDoctor() *cobra.Command {
 	var output show.Flag
+	var opts doctor.Options
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Explain a sick node, whoever set it up: what is wrong, how one sees it, what to do",
@@ -26,7 +27,7 @@ func newDoctor() *cobra.Command {
 				return err
 			}
 			defer s.close()
-			findings := doctor.Examine(cmd.Context(), s.host)
+			findings := doctor.Examine(cmd.Context(), s.host, opts)
 			err = output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return printFindings(w, findings) })
 			if err != nil {
 				return err
@@ -40,6 +41,7 @@ func newDoctor() *cobra.Command {
 		},
 	}
 	output.Register(cmd)
+	cmd.Flags().BoolVar(&opts.Kubeadm, "kubeadm", false, "what kubeadm init and join would not like, also where kubeadm is not installed")
 	return cmd
 }
 

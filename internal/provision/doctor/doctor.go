@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
+	"github.com/berthrun/berth/internal/provision/preflight"
 )
 
 // Level is how bad a finding is.
@@ -47,11 +48,17 @@ type diagnosis struct {
 	runtimes []runtime
 }
 
+// Options are what the user wants to know beside the usual.
+type Options struct {
+	// Kubeadm makes the checks of kubeadm's preflight also where kubeadm is not installed.
+	Kubeadm bool
+}
+
 // Examine runs all checks. One that cannot be made is a warning of its own, and stops
 // no other.
-func Examine(ctx context.Context, host provision.Host) []Finding {
+func Examine(ctx context.Context, host provision.Host, opts Options) []Finding {
 	d := &diagnosis{host: host}
-	for _, c := range []check{
+	checks := []check{
 		{"services", services},
 		{"runtime", findRuntimes},
 		{"kubelet", readKubelet},
@@ -61,7 +68,11 @@ func Examine(ctx context.Context, host provision.Host) []Finding {
 		{"swap", swap},
 		{"name resolution", resolver},
 		{"disk", disk},
-	} {
+	}
+	if opts.Kubeadm || preflight.Installed(host) {
+		checks = append(checks, check{"kubeadm", kubeadm})
+	}
+	for _, c := range checks {
 		d.name = c.name
 		before := len(d.findings)
 		if err := c.look(ctx, d); err != nil {
@@ -76,4 +87,19 @@ func Examine(ctx context.Context, host provision.Host) []Finding {
 
 func (d *diagnosis) add(level Level, evidence, fix string) {
 	d.findings = append(d.findings, Finding{Check: d.name, Level: level, Evidence: evidence, Fix: fix})
+}
+
+// kubeadm tells what kubeadm init and join would not like, each by kubeadm's own name. What
+// only one of them refuses may not matter here.
+func kubeadm(ctx context.Context, d *diagnosis) error {
+	for _, f := range preflight.Look(ctx, d.host) {
+		level := Warning
+		if f.Who == preflight.Both {
+			level = Problem
+		}
+		d.findings = append(d.findings, Finding{
+			Check: "kubeadm " + f.Check, Level: level, Evidence: fmt.Sprintf("%s: %s", f.Evidence, f.Who), Fix: f.Fix,
+		})
+	}
+	return nil
 }

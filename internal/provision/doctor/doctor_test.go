@@ -65,12 +65,16 @@ func TestExamine(t *testing.T) {
 			write(t, h, "/var/lib/kubelet/config.yaml", "{}")
 			write(t, h, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
 		}, doctor.Warning, "CoreDNS", "resolvConf"},
+		{"what kubeadm would not like", func(h *provisiontest.Host) {
+			write(t, h, "/usr/bin/kubeadm", "")
+			write(t, h, "/etc/kubernetes/pki/ca.crt", "")
+		}, doctor.Warning, "/etc/kubernetes/pki/ca.crt is there: kubeadm join refuses", "kubeadm reset"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := provisiontest.New()
 			c.spoil(h)
 			h.Revive()
-			for _, f := range doctor.Examine(t.Context(), h) {
+			for _, f := range doctor.Examine(t.Context(), h, doctor.Options{}) {
 				if f.Level == c.level && strings.Contains(f.Evidence, c.want) && strings.Contains(f.Fix, c.fix) {
 					if ops := h.Ops(); len(ops) > 0 {
 						t.Errorf("doctor changes the machine: %v", ops)
@@ -78,7 +82,7 @@ func TestExamine(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("no %s says %q: %+v", c.level, c.want, doctor.Examine(t.Context(), h))
+			t.Errorf("no %s says %q: %+v", c.level, c.want, doctor.Examine(t.Context(), h, doctor.Options{}))
 		})
 	}
 }

@@ -34,7 +34,8 @@ type Outcome struct {
 	Changed []string `json:"changed,omitempty"`
 	// Restarted lists units.
 	Restarted []string `json:"restarted,omitempty"`
-	// Warnings are what gates found that stands in no way, each with the check's name.
+	// Warnings are what gates and advice found that stands in no way, each with the check's
+	// name.
 	Warnings []string `json:"warnings,omitempty"`
 	// Left lists what could not be undone, with reasons.
 	Left []Left `json:"left,omitempty"`
@@ -59,7 +60,9 @@ func (e *Engine) Apply(ctx context.Context, target provision.Target, opts ApplyO
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
 	if plan.Empty() && e.ownsAll(objects) && plan.Unfinished == 0 && len(e.journal.Pending()) == 0 {
-		return &Outcome{Result: journal.OK}, nil
+		r := &run{Engine: e, graph: g, out: &Outcome{Result: journal.OK}}
+		r.advise(ctx, target.Advice)
+		return r.out, nil
 	}
 	if err := consent(plan.Disruptions(), opts.AllowDisruption); err != nil {
 		return nil, err
@@ -72,7 +75,23 @@ func (e *Engine) Apply(ctx context.Context, target provision.Target, opts ApplyO
 	if err = r.recordFirst(ctx, plan); err == nil {
 		err = r.all(ctx)
 	}
+	if err == nil {
+		r.advise(ctx, target.Advice)
+	}
 	return r.end(ctx, err, opts.KeepFailed)
+}
+
+// advise tells what probes find of a machine that is as wanted.
+func (r *run) advise(ctx context.Context, advice []provision.Probe) {
+	for _, p := range advice {
+		if !r.Host.Live() {
+			return
+		}
+		ctx := r.warned(ctx, p)
+		if err := p.Run(ctx, r.Host); err != nil {
+			provision.Warn(ctx, "%v", err)
+		}
+	}
 }
 
 func (e *Engine) ownsAll(objects [][]provision.Object) bool {

@@ -325,6 +325,20 @@ func TestGates(t *testing.T) {
 	}
 }
 
+// TestAdvice is told after an apply, also of one that has nothing to do, and undoes nothing.
+func TestAdvice(t *testing.T) {
+	h := machine(t)
+	target := wish()
+	target.Advice = []provision.Probe{warning{}, probe{"sick", func() error { return errors.New("no answer") }}}
+	for _, what := range []string{"first", "second"} {
+		out := apply(t, h, target)
+		if want := []string{"look: it is so-so", "sick: no answer"}; !slices.Equal(out.Warnings, want) || out.Result != journal.OK {
+			t.Errorf("%s apply: %s, warnings %q, want %q", what, out.Result, out.Warnings, want)
+		}
+	}
+	converged(t, h, target)
+}
+
 func TestDriftIsFoundAndRepaired(t *testing.T) {
 	h := machine(t)
 	ctx := t.Context()

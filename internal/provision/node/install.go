@@ -26,6 +26,9 @@ func (b *builder) packages() {
 	}
 	if nodefile.On(b.n.Packages.Base) {
 		want(distro.Kmod, distro.IPRoute, distro.UtilLinux, distro.Nftables, distro.Iptables, distro.Conntrack, distro.Socat, distro.Ethtool)
+		if b.n.Kubelet.Enabled || b.n.Kubelet.Kubeadm {
+			want(distro.Mount)
+		}
 		if len(b.n.Runtime.Assets) > 0 || b.rt.name == "berth" {
 			want(distro.Seccomp, distro.LibAppArmor)
 		}

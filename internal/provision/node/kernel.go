@@ -78,8 +78,8 @@ func (b *builder) sysctls() {
 	switch {
 	case nodefile.On(b.n.Kernel.Defaults):
 		values = b.defaultSysctls()
-	case b.n.Network.Mode == "kubenet":
-		values = b.forwarding() // which its pods cannot do without
+	case b.n.Network.Mode == "kubenet" || b.n.Kubelet.Kubeadm:
+		values = b.forwarding() // which its pods cannot do without, and kubeadm wants
 	}
 	maps.Copy(values, b.n.Kernel.Sysctls)
 	if len(values) == 0 {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/preflight"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"sigs.k8s.io/yaml"
 )
@@ -53,8 +55,21 @@ func (b *builder) kubelet(after []string) {
 			unit.Running = tasks.Leave // it fails until kubeadm has written its configuration
 		}
 		unit.DropIns = map[string]string{"10-kubeadm.conf": kubeadmDropIn(b.kubeletBinary())}
+		b.target.Advice = append(b.target.Advice, preflightProbe{})
 	}
 	b.add(unit)
+}
+
+// preflightProbe tells what kubeadm would not like of the machine.
+type preflightProbe struct{}
+
+func (preflightProbe) Name() string { return "kubeadm's preflight checks" }
+
+func (preflightProbe) Run(ctx context.Context, host provision.Host) error {
+	for _, f := range preflight.Look(ctx, host) {
+		provision.Warn(ctx, "%s", f)
+	}
+	return nil
 }
 
 func (b *builder) kubeletBinary() string {

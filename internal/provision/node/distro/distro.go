@@ -31,6 +31,7 @@ const (
 	Seccomp     Package = "libseccomp"
 	SELinux     Package = "container-selinux"
 	UtilLinux   Package = "util-linux"
+	Mount       Package = "mount" // where util-linux is without it
 	Kmod        Package = "kmod"
 	IPRoute     Package = "iproute"
 	Logrotate   Package = "logrotate"

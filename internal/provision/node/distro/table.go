@@ -56,7 +56,7 @@ func debian() Distro {
 		Containerd: "containerd", Runc: "runc", Crun: "crun", Docker: "docker.io",
 		CNIPlugins: "containernetworking-plugins", Nftables: "nftables", Iptables: "iptables", Conntrack: "conntrack",
 		Socat: "socat", Ethtool: "ethtool", Seccomp: "libseccomp2", UtilLinux: "util-linux", Kmod: "kmod",
-		IPRoute: "iproute2", Logrotate: "logrotate", LibAppArmor: "libapparmor1",
+		IPRoute: "iproute2", Logrotate: "logrotate", LibAppArmor: "libapparmor1", Mount: "mount",
 	})
 	d.CNIPackageDir = "/usr/lib/cni"
 	return d
