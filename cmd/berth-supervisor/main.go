@@ -25,10 +25,15 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-func main() {
+// Until main begins, and no longer, Go runs on the process's first thread. An init
+// stays on it: from no other one does the kernel take the SELinux label of a keyring.
+func init() { //nolint:gochecknoinits // see above
 	if len(os.Args) > 1 && os.Args[1] == "init" {
 		ociruntime.Init()
 	}
+}
+
+func main() {
 	if len(os.Args) > 1 && os.Args[1] == "pod-init" {
 		podinit.Run()
 	}

@@ -52,8 +52,8 @@ func New(root string, host *Host, spare func(pid int) bool) (*Runtime, error) {
 	return &Runtime{root: root, host: host, forgotten: forgotten{spare: spare}}, nil
 }
 
-// Init is what an init that libcontainer starts runs in place of main. It does
-// not return.
+// Init is what an init that libcontainer starts runs before main, while Go is on the
+// process's first thread. It does not return.
 func Init() {
 	if os.Getenv("_LIBCONTAINER_INITTYPE") == "setns" {
 		hush()
