@@ -101,6 +101,7 @@ func TestKeysOfOperators(t *testing.T) {
 [runtime]
 max_log_line_size = 0
 apparmor = "off"
+selinux = "off"
 [stats]
 period = "1s"
 pod_metrics = ["cpu", "network"]
@@ -124,6 +125,21 @@ pod_metrics = ["cpu", "network"]
 		containerSecurity(config).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
 		checkRefusal(t, err, codes.Unimplemented, []string{"apparmor", "turned off in the configuration"})
+	})
+	f.try(t, "selinux", func(t *testing.T) {
+		if got := f.says(t, sayLabel+" 2>/dev/null", nil); strings.Contains(got, "container_t") {
+			t.Errorf("the container has the label %q", got)
+		}
+		label := &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}
+		words := []string{"selinux_options", "turned off in the configuration"}
+		config := f.Container("demands-a-label", "exit 0")
+		containerSecurity(config).SelinuxOptions = label
+		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+		checkRefusal(t, err, codes.Unimplemented, words)
+		sandbox := f.Sandbox("demands-a-label")
+		sandbox.Linux.SecurityContext.SelinuxOptions = label
+		_, err = f.Runtime.RunPodSandbox(f.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+		checkRefusal(t, err, codes.Unimplemented, words)
 	})
 	f.try(t, "pod_metrics", func(t *testing.T) {
 		answer, err := f.Runtime.ListMetricDescriptors(f.Ctx(), &runtimeapi.ListMetricDescriptorsRequest{})

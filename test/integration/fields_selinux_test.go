@@ -19,6 +19,10 @@ func hasSELinux() bool {
 	return err == nil
 }
 
+// sayLabel prints the label of the shell that runs it, which the kernel ends with a
+// zero byte or not, and with no line.
+const sayLabel = `echo $(tr -d '\0' </proc/self/attr/current)`
+
 // TestFieldsOfSELinux: a host without SELinux refuses demands for confinement by
 // name, and gives those who ask for none what they ask for. With it, processes and
 // files bear the labels.
@@ -29,10 +33,14 @@ func TestFieldsOfSELinux(t *testing.T) {
 			return func(c containerConfig) { containerSecurity(c).SelinuxOptions = options }
 		}
 		if hasSELinux() {
-			got := f.says(t, "tr -d '\\0' </proc/self/attr/current", labelled(&runtimeapi.SELinuxOption{Level: "s0:c1,c2"}))
-			if !strings.HasSuffix(got, ":s0:c1,c2") {
-				t.Errorf("the container's label is %q", got)
-			}
+			got := f.says(t, sayLabel, labelled(&runtimeapi.SELinuxOption{Level: "s0:c1,c2"}))
+			want(t, "the container's label", got, "system_u:system_r:container_t:s0:c1,c2")
+			got = f.says(t, sayLabel, labelled(&runtimeapi.SELinuxOption{User: "system_u", Role: "system_r", Type: "spc_t", Level: "s0"}))
+			want(t, "the label of one that is not confined", got, "system_u:system_r:spc_t:s0")
+			config := f.Container("unknown", "exit 0")
+			labelled(&runtimeapi.SELinuxOption{Type: "no_such_t"})(config)
+			_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+			checkRefusal(t, err, codes.InvalidArgument, []string{"selinux_options", "no_such_t"})
 			return
 		}
 		for _, options := range []*runtimeapi.SELinuxOption{{Level: "s0:c1,c2"}, {User: "user_u"}, {Role: "role_r"}, {Type: "container_t"}} {

@@ -51,7 +51,7 @@ type Config struct {
 	// PodInit is the static program (berth-supervisor) that, called with the
 	// argument "pod-init", is the init of shared PID namespaces.
 	PodInit string
-	// SELinuxOff labels nothing, and ignores what pods ask for. SELinuxCategories is
+	// SELinuxOff labels nothing, and refuses pods that demand a label. SELinuxCategories is
 	// how many categories there are to keep sandboxes apart, 0 for all 1024.
 	SELinuxOff        bool
 	SELinuxCategories int

@@ -96,8 +96,7 @@ type Labeller struct {
 	held map[string]string
 }
 
-// New returns a Labeller. With off nothing is labelled, and what pods ask for is not
-// looked at.
+// New returns a Labeller. With off nothing is labelled, as on a host without SELinux.
 func New(policy Policy, off bool) *Labeller {
 	return &Labeller{policy: policy, off: off, held: map[string]string{}}
 }
@@ -106,8 +105,7 @@ func New(policy Policy, off bool) *Labeller {
 func (l *Labeller) Enabled() bool { return !l.off && l.policy.Enabled() }
 
 // Sandbox chooses the labels of a sandbox and reserves their categories until
-// Release. Kind Unsupported when confinement is asked for on a host without SELinux,
-// Invalid for a label that the policy does not know.
+// Release. Kind Unsupported when confinement is asked for where there is none, Invalid for a label that the policy does not know.
 func (l *Labeller) Sandbox(id string, asked *runtimeapi.SELinuxOption) (Labels, error) {
 	if !l.Enabled() {
 		return Labels{}, l.refuse(asked)
@@ -181,10 +179,14 @@ func (l *Labeller) Container(sandbox Labels, asked *runtimeapi.SELinuxOption, pr
 // refuse judges a demand that cannot be met. A process that is not to be confined
 // gets what it asks for.
 func (l *Labeller) refuse(asked *runtimeapi.SELinuxOption) error {
-	if l.off || isEmpty(asked) || asked.GetType() == superPrivileged {
+	if isEmpty(asked) || asked.GetType() == superPrivileged {
 		return nil
 	}
-	return fmt.Errorf("%s: SELinux is not enabled on this host: %w", field, errs.Unsupported)
+	why := "SELinux is not enabled on this host"
+	if l.off {
+		why = "SELinux labels are turned off in the configuration (runtime.selinux)"
+	}
+	return fmt.Errorf("%s: %s: %w", field, why, errs.Unsupported)
 }
 
 // change returns labels with what is asked for in its place.

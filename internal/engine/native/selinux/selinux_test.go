@@ -176,8 +176,33 @@ func TestHostsWithoutSELinux(t *testing.T) {
 			t.Errorf("%s: %+v", name, labels)
 		}
 	}
-	off := New(&fakePolicy{}, true)
-	if labels, err := off.Sandbox("x", &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}); err != nil || labels != (Labels{}) {
-		t.Errorf("turned off: %+v, %v", labels, err)
+}
+
+// TestOff: what cannot be had is refused, as it is of AppArmor.
+func TestOff(t *testing.T) {
+	l := New(&fakePolicy{}, true)
+	for name, c := range map[string]struct {
+		asked   *runtimeapi.SELinuxOption
+		refused bool
+	}{
+		"nothing":      {nil, false},
+		"empty":        {&runtimeapi.SELinuxOption{}, false},
+		"no confining": {&runtimeapi.SELinuxOption{Type: superPrivileged, Level: "s0"}, false},
+		"a level":      {&runtimeapi.SELinuxOption{Level: "s0:c1,c2"}, true},
+		"a type":       {&runtimeapi.SELinuxOption{Type: "container_t"}, true},
+	} {
+		ofSandbox, sandboxErr := l.Sandbox("x", c.asked)
+		ofContainer, containerErr := l.Container(Labels{}, c.asked, false)
+		if ofSandbox != (Labels{}) || ofContainer != (Labels{}) {
+			t.Errorf("%s: %+v, %+v", name, ofSandbox, ofContainer)
+		}
+		for _, err := range []error{sandboxErr, containerErr} {
+			if !c.refused && err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if c.refused && (!errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "selinux_options: SELinux labels are turned off")) {
+				t.Errorf("%s: %v, want a refusal by the field's name", name, err)
+			}
+		}
 	}
 }
