@@ -65,8 +65,9 @@ integration: build deps-test ## tests on real parts; root
 	./test/systemd/image.sh
 	BERTH_BIN=$(CURDIR)/bin go test -tags "integration $(TEST_TAGS)" -race -count=1 -timeout 30m -p 1 $(INTEGRATION)
 
-integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only
+integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cgroup v2 only, and labels in one with SELinux
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
+	BERTH_BIN=$(CURDIR)/bin BERTH_VM_LSM=selinux ./test/vm/run.sh
 
 e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand
 	./test/kube/build.sh out/kube kubelet kubeadm kube-apiserver etcd

@@ -25,6 +25,8 @@ const (
 	AbilityFUSE     Ability = "fuse"
 	// AbilityAppArmor is a kernel that enforces profiles, and the tool that loads them.
 	AbilityAppArmor Ability = "apparmor"
+	// AbilitySELinux is a kernel that enforces a SELinux policy.
+	AbilitySELinux Ability = "selinux"
 	// AbilityExitEvents is the kernel's process connector in the first namespaces.
 	AbilityExitEvents Ability = "exit-events"
 	// AbilityIPv6 is a loopback with ::1.
@@ -65,6 +67,13 @@ func AppArmor(t testing.TB) {
 	need(t, AbilityAppArmor, err == nil && strings.HasPrefix(string(enabled), "Y"), "/sys/module/apparmor/parameters/enabled does not say Y")
 	_, err = exec.LookPath("apparmor_parser")
 	need(t, AbilityAppArmor, err == nil, "apparmor_parser is not installed")
+}
+
+// SELinux demands a kernel that enforces a SELinux policy.
+func SELinux(t testing.TB) {
+	t.Helper()
+	enforces, err := os.ReadFile("/sys/fs/selinux/enforce")
+	need(t, AbilitySELinux, err == nil && strings.HasPrefix(string(enforces), "1"), "/sys/fs/selinux/enforce does not say 1")
 }
 
 // ExitEvents demands the process connector; err is why it cannot be opened, or nil.

@@ -2,6 +2,7 @@
 # boot.sh DIR [SECONDS]: boots the VM of image.sh with the content of DIR at /opt/t
 # and runs its guest.sh as root. Prints the console. What guest.sh leaves in
 # /opt/t/out comes back as DIR/out; the exit code is guest.sh's, 125 if it never ended.
+# BERTH_VM_LSM is the kernel's security module: apparmor, unless selinux is asked for.
 # Emulated (TCG): about twelve times slower than the host, all capabilities, no network.
 set -euo pipefail
 dir=$(realpath "${1:?usage: boot.sh DIR [SECONDS]}")
@@ -19,7 +20,7 @@ timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m
   -drive file="$vm/root.img",if=virtio,format=raw,cache=unsafe,snapshot=on \
   -drive file="$work/in.tar",if=virtio,format=raw,readonly=on \
   -drive file="$work/out.tar",if=virtio,format=raw,cache=unsafe \
-  -append "console=ttyS0 panic=-1 quiet root=/dev/vda rw systemd.unified_cgroup_hierarchy=1 systemd.show_status=0 mitigations=off" \
+  -append "console=ttyS0 panic=-1 quiet root=/dev/vda rw systemd.unified_cgroup_hierarchy=1 systemd.show_status=0 mitigations=off security=${BERTH_VM_LSM:-apparmor}" \
   < /dev/null || echo "vm: qemu ended with $?"
 tar -C "$dir/out" -xf "$work/out.tar" 2>/dev/null || true
 exit "$(cat "$dir/out/rc" 2>/dev/null || echo 125)"

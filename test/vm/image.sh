@@ -5,14 +5,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$PWD/out/vm
-recipe=$(sha256sum test/vm/image.sh | cut -c1-16)
+recipe=$(cat test/vm/image.sh test/vm/container.cil | sha256sum | cut -c1-16)
 [ "$(cat "$out/recipe" 2>/dev/null)" != "$recipe" ] || exit 0
 rm -rf "$out"
 mkdir -p "$out"
+cp test/vm/container.cil "$out/"
 cd "$out"
-echo "vm: making the root filesystem (a minute)"
+echo "vm: making the root filesystem (some minutes)"
 debootstrap --variant=minbase \
-  --include=systemd,systemd-sysv,dbus,curl,apparmor,iproute2,nftables,iptables,procps,kmod,busybox-static,runc,containernetworking-plugins,conntrack,psmisc \
+  --include=systemd,systemd-sysv,dbus,curl,apparmor,iproute2,nftables,iptables,procps,kmod,busybox-static,runc,containernetworking-plugins,conntrack,psmisc,selinux-policy-default,policycoreutils \
   bookworm root > debootstrap.log 2>&1 || { tail -5 debootstrap.log >&2; exit 1; }
 
 package=$(apt-cache depends linux-image-cloud-amd64 | awk '$1=="Depends:"{print $2; exit}')
@@ -51,6 +52,15 @@ for unit in systemd-networkd-wait-online.service systemd-udev-settle.service sys
   apt-daily-upgrade.timer e2scrub_all.timer getty@tty1.service serial-getty@ttyS0.service; do
   ln -sf /dev/null "root/etc/systemd/system/$unit"
 done
+# For the boots with SELinux: permissive until guest.sh enforces, with the types for
+# containers that Debian's policy names and does not have. Labels come last.
+printf 'SELINUX=permissive\nSELINUXTYPE=default\n' > root/etc/selinux/config
+cp container.cil root/root/
+unshare --mount bash -euc '
+  mount -t proc proc root/proc
+  chroot root semodule -n -s default -i /root/container.cil
+  chroot root setfiles -F -m -e /proc /etc/selinux/default/contexts/files/file_contexts /
+' > selinux.log 2>&1 || { tail -20 selinux.log >&2; exit 1; }
 truncate -s 4G root.img
 mke2fs -q -t ext4 -O ^has_journal -L root -d root root.img
 
@@ -77,5 +87,5 @@ exec $B switch_root /new /sbin/init
 INIT
 chmod +x "$init/init"
 (cd "$init" && find . | cpio -o -H newc 2>/dev/null | gzip -1) > initrd.gz
-rm -rf "$init" kernel root ./*.deb
+rm -rf "$init" kernel root container.cil ./*.deb
 echo "$recipe" > recipe

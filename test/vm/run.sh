@@ -1,12 +1,13 @@
 #!/bin/bash
 # run.sh [STEP[=PATTERN]...]: boots the VM (systemd, cgroup v2 only, Debian's kernel)
 # with berth installed as `make install` does it, and runs the steps of guest.sh
-# there, all of them unless some are named. out/vm-run/out has the logs.
+# there, all of the boot's security module (BERTH_VM_LSM: apparmor, or selinux) unless
+# some are named. out/vm-run/out, or out/vm-run-selinux/out, has the logs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ./test/vm/image.sh
 ./test/kube/build.sh out/kube kubelet
-work=$PWD/out/vm-run
+work=$PWD/out/vm-run${BERTH_VM_LSM:+-$BERTH_VM_LSM}
 rm -rf "$work"
 mkdir -p "$work/tests"
 make --no-print-directory -s install DESTDIR="$work/root"

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/engine/native"
+	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/network"
@@ -123,8 +124,17 @@ func (p *parts) close(ctx context.Context) error {
 }
 
 func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*image.Images, error) {
+	root := filepath.Join(cfg.Root, imagesDir)
+	if cfg.Runtime.SELinux != "off" {
+		err := selinux.LabelStore(ctx, root, func(files int64) {
+			log.Info("labelling the image store for SELinux, once", "store", root, "files", files)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	return image.Open(ctx, image.Config{
-		Root:         filepath.Join(cfg.Root, imagesDir),
+		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
 		PullRules:    pullRules(cfg),
 		UnpackHelper: []string{"/proc/self/exe", "unpack-layer"},

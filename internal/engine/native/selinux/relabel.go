@@ -41,6 +41,10 @@ const (
 type Relabeller struct {
 	attr  string
 	slots chan struct{}
+	// written is the type of files that keep their labels, "" for none. tolerant
+	// leaves directories alone that are too deep, rather than fail.
+	written  string
+	tolerant bool
 
 	mu sync.Mutex
 	// pending are the volumes that are worked on: who asks for the same waits for it.
@@ -61,6 +65,13 @@ type flight struct {
 // NewRelabeller returns a Relabeller that sets the given attribute.
 func NewRelabeller(attr string) *Relabeller {
 	return &Relabeller{attr: attr, slots: make(chan struct{}, parallelVolumes), pending: map[volume]*flight{}}
+}
+
+// forStore makes r one for a store of layers, in which there is what containers wrote,
+// of the given type, and as deep as they liked: neither is a reason to fail.
+func (r *Relabeller) forStore(written string) *Relabeller {
+	r.written, r.tolerant = written, true
+	return r
 }
 
 // Relabel gives root and all below it the label, and returns when that is done or
@@ -207,6 +218,9 @@ type walk struct {
 // while there are any.
 func (w *walk) directory(ctx context.Context, dir *os.File, depth int) error {
 	defer dir.Close()
+	if depth > maxDepth && w.r.tolerant {
+		return nil
+	}
 	if depth > maxDepth {
 		return fmt.Errorf("%s: more than %d directories in one another: %w", dir.Name(), maxDepth, errs.Invalid)
 	}
@@ -255,7 +269,7 @@ func (w *walk) entry(ctx context.Context, dir *os.File, entry fs.DirEntry, depth
 // set writes the label where it differs: reading is cheap, and needs no journal.
 func (w *walk) set(f *os.File) error {
 	now, err := sysfile.Xattr(f, w.r.attr)
-	if err == nil && trimmed(now) == w.label {
+	if err == nil && (trimmed(now) == w.label || w.r.written != "" && typeOf(now) == w.r.written) {
 		return nil
 	}
 	err = sysfile.SetXattr(f, w.r.attr, w.label)

@@ -1,0 +1,275 @@
+//go:build integration
+
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The types that policies have for containers.
+const (
+	confinedPrefix = "system_u:system_r:container_t:s0:c"
+	unconfinedType = "spc_t"
+	layersLabel    = "system_u:object_r:container_ro_file_t:s0"
+)
+
+// startLabelled starts berth on a host that enforces SELinux.
+func startLabelled(t *testing.T, opts harness.Options) *fields {
+	t.Helper()
+	require.Root(t)
+	require.SELinux(t)
+	return newFields(t, opts, nil)
+}
+
+// volume makes a directory that the host's permissions let everybody use.
+func (f *fields) volume(t *testing.T, name string) string {
+	t.Helper()
+	dir := filepath.Join(f.Dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func mounting(dir string, relabel bool) func(containerConfig) {
+	return func(c containerConfig) {
+		c.Mounts = []*runtimeapi.Mount{{HostPath: dir, ContainerPath: "/v", SelinuxRelabel: relabel}}
+	}
+}
+
+// privileged is a container of a privileged sandbox.
+func (f *fields) privileged(change func(containerConfig)) func(containerConfig) {
+	f.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	return func(c containerConfig) {
+		containerSecurity(c).Privileged = true
+		change(c)
+	}
+}
+
+func fileLabel(t *testing.T, path string) string {
+	t.Helper()
+	value := make([]byte, 256)
+	n, err := syscall.Getxattr(path, "security.selinux", value)
+	if err != nil {
+		t.Fatalf("the label of %s: %v", path, err)
+	}
+	return strings.TrimRight(string(value[:n]), "\x00")
+}
+
+// level is the last part of a label.
+func level(label string) string {
+	parts := strings.SplitN(label, ":", 4)
+	return parts[len(parts)-1]
+}
+
+// TestSELinuxKeepsPodsApart: what one pod writes no other pod reads, though its
+// permissions would let it, until the volume is relabelled for it; and who is
+// privileged is kept from nothing.
+func TestSELinuxKeepsPodsApart(t *testing.T) {
+	f := startLabelled(t, harness.Options{})
+	dir := f.volume(t, "one")
+	one := f.running(mounting(dir, true))
+	label := f.ExecOut(one, sayLabel)
+	if !strings.HasPrefix(label, confinedPrefix) {
+		t.Errorf("a container's label is %q", label)
+	}
+	want(t, "its own file", f.ExecOut(one, "umask 0; echo secret >/v/file && cat /v/file"), "secret")
+	if got := fileLabel(t, filepath.Join(dir, "file")); level(got) != level(label) {
+		t.Errorf("its file is labelled %q, itself %q", got, label)
+	}
+	second := f.running(mounting(dir, true))
+	want(t, "the label of the pod's second container", f.ExecOut(second, sayLabel), label)
+	want(t, "the pod's second container", f.ExecOut(second, "cat /v/file"), "secret")
+
+	f.pod(nil)
+	other := f.running(mounting(dir, false))
+	if got := f.ExecOut(other, sayLabel); !strings.HasPrefix(got, confinedPrefix) || level(got) == level(label) {
+		t.Errorf("the other pod's label is %q, the first one's %q", got, label)
+	}
+	for _, script := range []string{"cat /v/file", "ls /v", "echo x >/v/file", "touch /v/new", "rm -f /v/file"} {
+		if got := f.Exec(other, script); got.ExitCode == 0 || !strings.Contains(string(got.Stderr), "Permission denied") {
+			t.Errorf("the other pod does %q: code %d, %s%s", script, got.ExitCode, got.Stdout, got.Stderr)
+		}
+	}
+	// What no label was asked for is the host's.
+	host := f.volume(t, "host")
+	if got := f.Exec(f.running(mounting(host, false)), "ls /v"); got.ExitCode == 0 {
+		t.Error("a confined container lists a directory of the host's")
+	}
+
+	container := f.running(f.privileged(mounting(dir, false)))
+	if got := f.ExecOut(container, sayLabel); !strings.Contains(got, ":"+unconfinedType+":") {
+		t.Errorf("a privileged container's label is %q", got)
+	}
+	want(t, "a privileged container", f.ExecOut(container, "cat /v/file"), "secret")
+
+	// Relabelled, it is the next pod's, with all that is in it.
+	f.pod(nil)
+	want(t, "a pod whose volume was relabelled", f.ExecOut(f.running(mounting(dir, true)), "cat /v/file"), "secret")
+	if got := f.Exec(one, "cat /v/file"); got.ExitCode == 0 {
+		t.Errorf("the first pod still reads it: %s", got.Stdout)
+	}
+}
+
+// TestSELinuxSharedVolumes: with the operator's word every pod may use a relabelled
+// volume.
+func TestSELinuxSharedVolumes(t *testing.T) {
+	f := startLabelled(t, harness.Options{Config: "[runtime]\nselinux_volume_label = \"shared\"\n"})
+	dir := f.volume(t, "shared")
+	one := f.running(mounting(dir, true))
+	want(t, "the first pod", f.ExecOut(one, "echo first >/v/file && cat /v/file"), "first")
+	f.pod(nil)
+	other := f.running(mounting(dir, true))
+	want(t, "the second pod lists", f.ExecOut(other, "ls /v"), "file")
+	want(t, "the first pod, after", f.ExecOut(one, "ls /v"), "file")
+	want(t, "the volume's label", level(fileLabel(t, dir)), "s0")
+}
+
+// TestSELinuxInExecs: what is executed in a container has its label, also after
+// berth's processes have been replaced.
+func TestSELinuxInExecs(t *testing.T) {
+	f := startLabelled(t, harness.Options{})
+	const ofInit = `echo $(tr -d '\0' </proc/1/attr/current)`
+	plain := f.running(nil)
+	asked := f.running(func(c containerConfig) {
+		containerSecurity(c).SelinuxOptions = &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}
+	})
+	privileged := f.running(f.privileged(func(containerConfig) {}))
+	before := map[string]string{}
+	check := func(when string) {
+		t.Helper()
+		for name, id := range map[string]string{"plain": plain, "asked": asked, "privileged": privileged} {
+			got := f.ExecOut(id, sayLabel)
+			want(t, when+": an exec in "+name, got, f.ExecOut(id, ofInit))
+			if before[name] == "" {
+				before[name] = got
+			}
+			want(t, when+": "+name, got, before[name])
+		}
+	}
+	check("started")
+	if !strings.HasPrefix(before["plain"], confinedPrefix) || !strings.Contains(before["privileged"], ":"+unconfinedType+":") {
+		t.Errorf("labels %v", before)
+	}
+	want(t, "the level that was asked for", level(before["asked"]), "s0:c1,c2")
+	// An exec that is not on its process's first thread cannot set its keyring's label;
+	// on a slow machine one in ten was not.
+	for range 20 {
+		f.ExecOut(plain, "exit 0")
+	}
+	f.StopDaemon()
+	f.StartDaemon()
+	harness.Kill(t, f.SupervisorPid())
+	f.Await("the supervisor to be back", func() bool { return f.SupervisorPid() != 0 })
+	check("after a restart")
+
+	// A sandbox that is made now gets no categories of those that live.
+	f.pod(nil)
+	if got := f.ExecOut(f.running(nil), sayLabel); level(got) == level(before["plain"]) {
+		t.Errorf("two sandboxes have %q", got)
+	}
+}
+
+// libraryImage imports an image whose shell is linked to libraries, and tells which.
+func (f *fields) libraryImage(t *testing.T) (name string, libraries []string) {
+	t.Helper()
+	shell, err := filepath.EvalSymlinks(require.Binary(t, "bash"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked, err := exec.Command("ldd", shell).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []imagetest.File{
+		{Path: "/bin/bash", Source: shell, Mode: 0o755},
+		{Path: "/bin/cp", Source: require.Binary(t, "busybox"), Mode: 0o755},
+		{Path: "/own", Dir: true, Mode: 0o755},
+	}
+	for _, word := range strings.Fields(string(linked)) {
+		if !strings.HasPrefix(word, "/") {
+			continue
+		}
+		source, err := filepath.EvalSymlinks(word)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, imagetest.File{Path: word, Source: source, Mode: 0o755})
+		libraries = append(libraries, word)
+	}
+	name = "docker.io/library/linked:latest"
+	archive, err := os.Create(filepath.Join(f.Dir, "linked.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	if err := imagetest.Archive(archive, imagetest.Spec{Name: name, Files: files, Volumes: []string{"/data"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archive.Seek(0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Import(archive); err != nil {
+		t.Fatal(err)
+	}
+	return name, libraries
+}
+
+// TestSELinuxLayers: a program maps the libraries of its image, which needs a label
+// of the layers themselves, and those that it has written.
+func TestSELinuxLayers(t *testing.T) {
+	f := startLabelled(t, harness.Options{})
+	name, libraries := f.libraryImage(t)
+	linked := func(script string) func(containerConfig) {
+		return func(c containerConfig) {
+			c.Image = &runtimeapi.ImageSpec{Image: name}
+			c.Command = []string{"/bin/bash", "-c", script}
+		}
+	}
+	want(t, "a linked program", f.says(t, "", linked("echo ran")), "ran")
+	copied := "/bin/cp /bin/bash " + strings.Join(libraries, " ") + " /own/ && LD_LIBRARY_PATH=/own /own/bash -c 'echo copied'"
+	want(t, "one that the container wrote, with its libraries", f.says(t, "", linked(copied)), "copied")
+
+	written := "echo written >/data/file && read -r line </data/file && echo $line"
+	want(t, "a volume that the image declares", f.says(t, "", linked(written)), "written")
+
+	layers := 0
+	err := filepath.WalkDir(filepath.Join(f.Root, "images"), func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.Name() == "containers" { // what they wrote has labels of theirs
+			return filepath.SkipDir
+		}
+		if entry.Name() == "bash" {
+			layers++
+			want(t, path, fileLabel(t, path), layersLabel)
+		}
+		return nil
+	})
+	if err != nil || layers == 0 {
+		t.Errorf("%d layers have the shell, %v", layers, err)
+	}
+	// A store that lost its label, or never had one, is labelled at the next start.
+	f.StopDaemon()
+	store := filepath.Join(f.Root, "images")
+	if out, err := exec.Command("chcon", "-R", "-t", "var_lib_t", store).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	f.StartDaemon()
+	want(t, "the store", fileLabel(t, store), layersLabel)
+	want(t, "a linked program, after", f.says(t, "", linked("echo ran")), "ran")
+}
