@@ -48,6 +48,8 @@ type Network struct {
 	BinDirs  []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
 	Bridge   string   `toml:"bridge" help:"Name of the bridge (mode builtin). Empty: from the instance."`
 	Subnets  []string `toml:"subnets" help:"Pod subnets, at most one of each family (mode builtin). Empty: chosen so that they overlap nothing on the host."`
+	Await    bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet has told the node's pod CIDR (mode builtin)."`
+	Cluster  []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (mode builtin)."`
 	MTU      int      `toml:"mtu" help:"MTU of pod links (mode builtin). 0: that of the default route."`
 	NetNSDir string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
@@ -152,6 +154,7 @@ func DefaultDaemon() *Daemon {
 			ConfDir:  "/etc/cni/net.d",
 			BinDirs:  []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
 			Subnets:  []string{},
+			Cluster:  []string{},
 			NetNSDir: "/run/netns",
 		},
 		Runtime: Runtime{
@@ -319,6 +322,13 @@ func (d *Daemon) checkSubnets(report func(key, format string, args ...any)) {
 			report("network.subnets", "%q: a second subnet of one family", text)
 		default:
 			families[prefix.Addr().Is4()] = true
+		}
+	}
+	for _, text := range d.Network.Cluster {
+		if prefix, err := netip.ParsePrefix(text); err != nil {
+			report("network.cluster_subnets", "%q: want a subnet such as 10.244.0.0/16", text)
+		} else if prefix.Masked() != prefix {
+			report("network.cluster_subnets", "%q: has host bits set; the subnet is %s", text, prefix.Masked())
 		}
 	}
 }

@@ -174,13 +174,13 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 			Log:     log,
 		})
 	}
-	var subnets []netip.Prefix
-	for _, text := range cfg.Network.Subnets {
-		subnet, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("subnet %q: %w: %w", text, errs.Invalid, err)
-		}
-		subnets = append(subnets, subnet)
+	subnets, err := prefixes(cfg.Network.Subnets)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := prefixes(cfg.Network.Cluster)
+	if err != nil {
+		return nil, err
 	}
 	return builtin.New(ctx, builtin.Config{
 		Instance:   instanceOf(cfg),
@@ -191,7 +191,22 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 		MTU:        cfg.Network.MTU,
 		CNIConfDir: cfg.Network.ConfDir,
 		Log:        log,
+
+		AwaitPodCIDR: cfg.Network.Await,
+		Cluster:      cluster,
 	})
+}
+
+func prefixes(texts []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, text := range texts {
+		subnet, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("subnet %q: %w: %w", text, errs.Invalid, err)
+		}
+		all = append(all, subnet)
+	}
+	return all, nil
 }
 
 // supervisorBinary finds berth-supervisor: as configured, beside this program, or

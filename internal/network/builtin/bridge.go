@@ -219,6 +219,9 @@ func (n *Network) build(ctx context.Context) error {
 // repair does what build does if something of it is missing. thorough looks at
 // more than the request path can afford. It runs on a thread of the host.
 func (n *Network) repair(ctx context.Context, thorough bool) error {
+	if err := n.awaiting(); err != nil {
+		return err
+	}
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
 	index := n.host.index(n.cfg.Bridge)

@@ -26,6 +26,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
@@ -45,6 +46,12 @@ type Config struct {
 	// Subnets has at most one subnet of each family. Empty: both are chosen so
 	// that they overlap nothing that the host has an address in or a route to.
 	Subnets []netip.Prefix
+	// AwaitPodCIDR: where Subnets is empty, none is chosen; until SetPodCIDR tells one the
+	// network is not ready. What it told is kept for later starts.
+	AwaitPodCIDR bool
+	// Cluster is what is reached with the pod's own address: the pods of other nodes, to
+	// which somebody else has made routes.
+	Cluster []netip.Prefix
 	// MTU of the pods' links, 0 for that of the host's default route.
 	MTU int
 	// HostNetNS is the path of the network namespace that plays the host, "" for
@@ -127,8 +134,22 @@ func (n *Network) open(ctx context.Context) error {
 		return err
 	}
 	n.table = t
+	t.cluster = n.cfg.Cluster
 	n.fire = newFirewall(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
+	if n.awaiting() != nil {
+		return nil
+	}
 	return n.build(ctx)
+}
+
+// awaiting is the reason why nothing can be attached before SetPodCIDR was called.
+func (n *Network) awaiting() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.subnets) > 0 {
+		return nil
+	}
+	return fmt.Errorf("the kubelet has not told the node's pod CIDR yet: %w", errs.Unavailable)
 }
 
 // load reads the records and moves aside what cannot be read.

@@ -376,6 +376,43 @@ func TestPodCIDR(t *testing.T) {
 	}
 }
 
+// TestAwaitPodCIDR: no pod is attached to a subnet that is not the node's, and what the
+// kubelet told once is known after a restart of ours.
+func TestAwaitPodCIDR(t *testing.T) {
+	l := newLab(t)
+	cfg := l.config()
+	cfg.AwaitPodCIDR = true
+	n := l.open(cfg)
+	if err := n.Ready(t.Context()); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "pod CIDR") {
+		t.Errorf("before the CIDR is known: %v", err)
+	}
+	early := l.pod()
+	if _, err := n.Attach(t.Context(), early); !errors.Is(err, errs.Unavailable) {
+		t.Errorf("a pod that comes too early: %v", err)
+	}
+	if err := errors.Join(n.Detach(t.Context(), early), n.GC(t.Context(), nil)); err != nil {
+		t.Error(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = l.open(cfg)
+	if err := errors.Join(n.SetPodCIDR(t.Context(), "10.77.0.0/24"), n.Ready(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if ips := l.attach(n, early).IPs; fmt.Sprint(ips) != "[10.77.0.2]" {
+		t.Errorf("addresses %v", ips)
+	}
+	if err := errors.Join(n.Detach(t.Context(), early), n.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n = l.open(cfg)
+	defer n.Close()
+	if err := n.Ready(t.Context()); err != nil || n.Info()["subnets"] != "10.77.0.0/24" {
+		t.Errorf("after a restart: %v, %v", err, n.Info())
+	}
+}
+
 // TestPodWithoutIPv6: a pod that switches IPv6 off is attached all the same.
 func TestPodWithoutIPv6(t *testing.T) {
 	l := newLab(t)

@@ -48,6 +48,10 @@ func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix
 	if len(wish) > 0 {
 		return wish, nil, nil
 	}
+	if n.cfg.AwaitPodCIDR {
+		// A kubelet tells its CIDR once, not again when only we restart.
+		return choice.Subnets, nil, nil
+	}
 	taken, err := n.host.takenPrefixes(n.cfg.Bridge)
 	if err != nil {
 		return nil, nil, err

@@ -39,6 +39,8 @@ type element struct {
 type table struct {
 	name   string
 	bridge string
+	// cluster is what pods reach with their own addresses.
+	cluster []netip.Prefix
 
 	mu    sync.Mutex
 	conn  *nftables.Conn
@@ -291,6 +293,12 @@ func (t *table) addRules(subnets []netip.Prefix) {
 	t.rule(out, matchLocal(), jump(ports.Name))
 	post := t.chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, nftables.ChainTypeNAT)
 	for _, s := range subnets {
+		// Pods of other nodes see whom they talk to.
+		for _, c := range t.cluster {
+			if c.Addr().Is4() == s.Addr().Is4() {
+				t.rule(post, matchPrefix(source, s, true), matchPrefix(destination, c, true), t.onBridge(expr.MetaKeyOIFNAME, false), leave())
+			}
+		}
 		// Pods that leave the host take its address; with the bridge that they
 		// leave by excluded, they keep theirs among themselves.
 		t.rule(post, matchPrefix(source, s, true), matchPrefix(destination, s, false), t.onBridge(expr.MetaKeyOIFNAME, false), masquerade())

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -221,6 +222,35 @@ func TestForeignTraffic(t *testing.T) {
 	l.run(client.NetNS, "ip", "route", "add", "127.0.0.5/32", "via", gatewayOf(ip))
 	l.run(client.NetNS, "ip", "addr", "del", "127.0.0.1/8", "dev", "lo")
 	l.wantSilence(client.NetNS, "tcp", "127.0.0.5", 7000)
+}
+
+// TestClusterSubnets: pods of other nodes see a pod's own address, others the host's.
+func TestClusterSubnets(t *testing.T) {
+	l := newLab(t)
+	other := l.outside()
+	cfg := l.config()
+	cfg.Subnets = []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24"), netip.MustParsePrefix("fd77:1::/64")}
+	cfg.Cluster = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/16")}
+	n := l.open(cfg)
+	defer n.Close()
+	for _, remote := range []string{"10.77.2.2/24", "fd77:2::2/64"} {
+		l.run(other, "ip", "addr", "add", remote, "dev", "wire", "nodad")
+	}
+	for ns, routes := range map[string][2]string{l.host: {"10.77.2.0/24 192.0.2.2", "fd77:2::/64 2001:db8::2"}, other: {"10.77.1.0/24 192.0.2.1", "fd77:1::/64 2001:db8::1"}} {
+		for _, route := range routes {
+			to, via, _ := strings.Cut(route, " ")
+			l.run(ns, "ip", "route", "add", to, "via", via)
+		}
+	}
+	client := l.pod(network.Port{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	ips := l.attach(n, client).IPs
+	l.serve(client.NetNS, 80, "pod")
+	l.serve(other, 9000, "other")
+	for i, to := range [][2]string{{"10.77.2.2", "192.0.2.2"}, {"fd77:2::2", "2001:db8::2"}} {
+		l.wantAnswer(client.NetNS, "tcp", to[0], 9000, "other", ips[i].String())
+		l.wantAnswer(client.NetNS, "tcp", to[1], 9000, "other", []string{"192.0.2.1", "2001:db8::1"}[i])
+	}
+	l.wantAnswer(client.NetNS, "tcp", "192.0.2.1", 8080, "pod", "10.77.1.1")
 }
 
 // TestFirstPacket: a pod answers as soon as Attach has returned.
