@@ -70,7 +70,7 @@ integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cg
 	BERTH_BIN=$(CURDIR)/bin BERTH_VM_LSM=selinux ./test/vm/run.sh
 
 e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand
-	./test/kube/build.sh out/kube kubelet kubeadm kube-apiserver etcd
+	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
 	./test/systemd/image.sh
 	./test/systemd/containerd.sh out/systemd-assets
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 3h -p 1 -v ./test/e2e/...

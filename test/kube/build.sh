@@ -1,7 +1,9 @@
 #!/bin/bash
 # build.sh OUT COMMAND...: builds Kubernetes commands (kubelet, kubectl, kubeadm,
-# kube-apiserver) from the Go module k8s.io/kubernetes into OUT, and etcd of the version
-# that it names. Three minutes cold for the kubelet, six for all.
+# kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy) from the Go module
+# k8s.io/kubernetes into OUT, etcd of the version that it names, and coredns, which is a
+# module of its own, of the version that its kubeadm wants. Three minutes cold for the
+# kubelet, ten for all.
 set -euo pipefail
 version=${KUBERNETES_VERSION:-v1.36.3}
 staging=v0.${version#v1.}
@@ -21,7 +23,7 @@ package() {
 
 {
   printf '//go:build tools\n\npackage kube\n\nimport (\n'
-  for command in kubelet kubectl kubeadm kube-apiserver etcd; do printf '\t_ "%s"\n' "$(package $command)"; done
+  for command in kubelet kubectl kubeadm kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd; do printf '\t_ "%s"\n' "$(package $command)"; done
   echo ")"
 } > tools.go.new
 if [ ! -e go.sum ] || ! cmp -s tools.go.new tools.go; then
@@ -37,7 +39,25 @@ if [ ! -e go.sum ] || ! cmp -s tools.go.new tools.go; then
   mv tools.go.new tools.go
   go mod tidy 2> tidy.log || { tail -5 tidy.log >&2; rm -f go.sum; exit 1; }
 fi
+# coredns is built in a module of its own: it wants other libraries than Kubernetes does.
+coredns() {
+  local at
+  at=$(sed -n 's/.*CoreDNSVersion = "\(.*\)"/\1/p' "$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/cmd/kubeadm/app/constants/constants.go")
+  [ "$(cat "$out/coredns.version" 2>/dev/null)" != "$at" ] || [ ! -x "$out/coredns" ] || return 0
+  echo "kube: building coredns $at"
+  mkdir -p "$out/module-coredns-$at"
+  (
+    cd "$out/module-coredns-$at"
+    [ -e go.mod ] || { go mod init corednsmodule && go mod edit -require "github.com/coredns/coredns@$at"; } 2> init.log
+    printf '//go:build tools\n\npackage coredns\n\nimport _ "github.com/coredns/coredns"\n' > tools.go
+    [ -e go.sum ] || go mod tidy 2> tidy.log || { tail -5 tidy.log >&2; exit 1; }
+    go build -trimpath -o "$out/coredns" -ldflags "-s -w" github.com/coredns/coredns
+  )
+  echo "$at" > "$out/coredns.version"
+}
+
 for command in "$@"; do
+  [ "$command" != coredns ] || { coredns; continue; }
   [ "$(cat "$out/$command.version" 2>/dev/null)" != "$version" ] || [ ! -x "$out/$command" ] || continue
   echo "kube: building $command of Kubernetes $version"
   minor=${version#v1.}

@@ -15,6 +15,6 @@ func New() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newValidate(), newSample(), newSchema(), newReference())
+	cmd.AddCommand(newBuildImage(), newInNode(), newValidate(), newSample(), newSchema(), newReference())
 	return cmd
 }

@@ -76,6 +76,14 @@ func (e *Engine) Save(ctx context.Context, to io.Writer, images ...string) error
 	return nil
 }
 
+// Load reads an archive of images.
+func (e *Engine) Load(ctx context.Context, from io.Reader) error {
+	if err := e.run.Run(ctx, command.Call{Args: []string{"load"}, Stdin: from}); err != nil {
+		return fmt.Errorf("cannot load images: %w", err)
+	}
+	return nil
+}
+
 // imageName is what the engine has to be told for an image.
 func (e *Engine) imageName(image string) string {
 	if e.qualify {

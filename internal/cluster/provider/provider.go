@@ -95,6 +95,8 @@ type Images interface {
 	Present(ctx context.Context, image string) (id string, err error)
 	// Save writes an archive, as docker does, of images that are there.
 	Save(ctx context.Context, to io.Writer, images ...string) error
+	// Load takes the images of an archive as docker's save writes it.
+	Load(ctx context.Context, from io.Reader) error
 }
 
 // Facts are what an engine is.

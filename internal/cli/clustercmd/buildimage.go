@@ -1,0 +1,100 @@
+package clustercmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/progress"
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/version"
+)
+
+// newBuildImage makes the image of nodes.
+func newBuildImage() *cobra.Command {
+	o := nodeimage.Options{Version: version.Version}
+	var engine engineFlags
+	var output, supervisor, work string
+	cmd := &cobra.Command{
+		Use:   "build-image",
+		Short: "Make the image of nodes out of Debian packages and programs of Kubernetes",
+		Long: "build-image puts Debian with systemd, Kubernetes from a directory and this berth into one image, and loads it into\n" +
+			"the container engine. It runs as root, and needs debootstrap and tar.",
+		Example: "  berth cluster build-image --kubernetes ./kubernetes/server/bin\n" +
+			"  berth cluster build-image --kubernetes ./bin --output node.tar",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.Kubernetes == "" {
+				return fmt.Errorf("--kubernetes is missing: name the directory with kubeadm, kubelet, etcd and the others: %w", errs.Invalid)
+			}
+			if os.Geteuid() != 0 {
+				return fmt.Errorf("a root file system of Debian has files of several users, which only root can make: run it as root: %w", errs.Unsupported)
+			}
+			if o.Berth, o.Supervisor, err = ownPrograms(supervisor); err != nil {
+				return err
+			}
+			if o.Work, err = os.MkdirTemp(work, "berth-node-image-"); err != nil {
+				return fmt.Errorf("cannot make a directory to work in: %w", err)
+			}
+			defer func() { err = errors.Join(err, os.RemoveAll(o.Work)) }()
+			steps := progress.NewSteps(cmd.ErrOrStderr())
+			o.Step = steps.Begin
+			if output != "" {
+				return nodeimage.Build(cmd.Context(), o, output)
+			}
+			images, err := engine.open(cmd)
+			if err != nil {
+				return err
+			}
+			archive := filepath.Join(o.Work, "image.tar")
+			if err := nodeimage.Build(cmd.Context(), o, archive); err != nil {
+				return err
+			}
+			end := steps.Begin("Loading the image into " + images.Name())
+			err = readInto(archive, func(r io.Reader) error { return images.Load(cmd.Context(), r) })
+			end(err)
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	engine.add(cmd)
+	flags.StringVar(&o.Kubernetes, "kubernetes", "", "directory with kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy, etcd and coredns")
+	flags.StringVar(&o.Image, "image", config.DefaultImage, "name of the image")
+	flags.StringVar(&o.Suite, "suite", "bookworm", "release of Debian")
+	flags.StringVar(&o.Mirror, "mirror", "", "mirror of Debian; empty: debootstrap's own")
+	flags.StringVar(&o.Rootfs, "rootfs", "", "root file system of Debian that is copied, in place of one that debootstrap makes")
+	flags.StringVarP(&output, "output", "o", "", "write the image to this file, as docker save does, and load it nowhere")
+	flags.StringVar(&supervisor, "supervisor", "", "berth-supervisor; empty: the one beside this program")
+	flags.StringVar(&work, "work", "", "directory on a disk with 4 GB free to work in; empty: the usual one for temporary files")
+	return cmd
+}
+
+// ownPrograms are this program and its supervisor.
+func ownPrograms(supervisor string) (berth, beside string, err error) {
+	if berth, err = os.Executable(); err != nil {
+		return "", "", fmt.Errorf("cannot find this program: %w", err)
+	}
+	if supervisor == "" {
+		supervisor = filepath.Join(filepath.Dir(berth), "berth-supervisor")
+	}
+	if _, err := os.Stat(supervisor); err != nil {
+		return "", "", fmt.Errorf("cannot find berth-supervisor, which goes into the image; name it by --supervisor: %w", err)
+	}
+	return berth, supervisor, nil
+}
+
+// readInto gives a file to a reader.
+func readInto(path string, use func(io.Reader) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return use(file)
+}

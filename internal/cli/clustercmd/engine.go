@@ -1,0 +1,60 @@
+package clustercmd
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+)
+
+// engineFlags say which container engine, for every command that needs one.
+type engineFlags struct {
+	name    string
+	verbose int
+}
+
+func (f *engineFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl or finch; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that is installed")
+	cmd.Flags().IntVarP(&f.verbose, "verbosity", "v", 0, "1 or more: show the calls of the container engine")
+}
+
+// open finds the engine and asks it what it is.
+func (f *engineFlags) open(cmd *cobra.Command) (*provider.Engine, error) {
+	o := provider.Options{Name: f.name, Env: command.Host()}
+	if f.verbose > 0 {
+		o.Trace = func(tool string, args []string) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "+ %s %s\n", tool, strings.Join(withoutSecrets(args), " "))
+		}
+	}
+	tool, err := provider.Detect(cmd.Context(), o)
+	if err != nil {
+		return nil, err
+	}
+	return provider.Open(cmd.Context(), tool, o)
+}
+
+// withoutSecrets hides values of the environment, which may be passwords of proxies.
+func withoutSecrets(args []string) []string {
+	shown := make([]string, 0, len(args))
+	for i, arg := range args {
+		if i > 0 && (args[i-1] == "-e" || args[i-1] == "--env") {
+			arg, _, _ = strings.Cut(arg, "=")
+			arg += "=…"
+		}
+		shown = append(shown, arg)
+	}
+	return shown
+}
+
+// networkName is the engine's network that nodes are on.
+func networkName(engine string) string {
+	name := "KIND_EXPERIMENTAL_DOCKER_NETWORK"
+	if engine == "podman" {
+		name = "KIND_EXPERIMENTAL_PODMAN_NETWORK"
+	}
+	return os.Getenv(name)
+}

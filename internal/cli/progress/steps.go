@@ -1,0 +1,102 @@
+package progress
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// frames are how the turning sign before a step that is being done looks.
+const frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+// turn is how long each is shown.
+const turn = 100 * time.Millisecond
+
+// Steps shows the steps of something long, each with the time that it took: with a
+// turning sign on a terminal, and a line at the begin and the end elsewhere. One step is
+// shown at a time. It is safe for concurrent use.
+type Steps struct {
+	mu       sync.Mutex
+	out      io.Writer
+	terminal bool
+	now      func() time.Time
+	text     string // of the step that is being done
+	begun    time.Time
+	frame    int
+}
+
+// NewSteps shows steps on out.
+func NewSteps(out io.Writer) *Steps {
+	file, ok := out.(*os.File)
+	return &Steps{out: out, terminal: ok && term.IsTerminal(int(file.Fd())), now: time.Now}
+}
+
+// Begin shows a step until the function that it returns is called with the step's end.
+func (s *Steps) Begin(text string) (end func(error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text, s.begun = text, s.now()
+	if !s.terminal {
+		fmt.Fprintf(s.out, " • %s ...\n", text)
+		return s.end
+	}
+	s.draw()
+	stop := make(chan struct{})
+	go s.spin(stop)
+	return func(err error) {
+		close(stop)
+		s.end(err)
+	}
+}
+
+func (s *Steps) spin(stop chan struct{}) {
+	tick := time.NewTicker(turn)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+			s.mu.Lock()
+			if s.text != "" {
+				s.draw()
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// draw shows the step anew. The caller holds s.mu.
+func (s *Steps) draw() {
+	signs := []rune(frames)
+	s.frame++
+	fmt.Fprintf(s.out, "\r\x1b[K %c %s  %s", signs[s.frame%len(signs)], s.text, s.now().Sub(s.begun).Truncate(time.Second))
+}
+
+func (s *Steps) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sign, clear := "✓", ""
+	if err != nil {
+		sign = "✗"
+	}
+	if s.terminal {
+		clear = "\r\x1b[K"
+	}
+	fmt.Fprintf(s.out, "%s %s %s  %.1fs\n", clear, sign, s.text, s.now().Sub(s.begun).Seconds())
+	s.text = ""
+}
+
+// Say writes a line above the step that is being done.
+func (s *Steps) Say(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.terminal {
+		fmt.Fprint(s.out, "\r\x1b[K")
+	}
+	fmt.Fprintln(s.out, text)
+}

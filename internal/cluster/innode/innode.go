@@ -1,0 +1,213 @@
+// Package innode is what berth does inside of a node that is a container, before and
+// beside systemd: it makes a machine of what the engine made. It knows files and mounts
+// of its node, and no cluster.
+package innode
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files that the one who makes the cluster writes.
+const (
+	// Dir has all of them.
+	Dir = "/etc/berth/cluster"
+	// KubeadmFile is kubeadm's configuration of the node.
+	KubeadmFile = Dir + "/kubeadm.yaml"
+	// ServicesFile and RoutesFile are scripts: what happens to packets for services that no
+	// proxy has taken, and routes to the other nodes' pods. RoutesUnit runs both.
+	ServicesFile = Dir + "/services"
+	RoutesFile   = Dir + "/routes"
+	RoutesUnit   = "berth-routes.service"
+	// addressesFile has the node's addresses as its files know them.
+	addressesFile = Dir + "/addresses"
+	// uuidFile is the node's own product_uuid.
+	uuidFile = Dir + "/product_uuid"
+)
+
+// node is the file system of a node; tests have one of their own.
+type node struct{ root string }
+
+func (n node) path(name string) string { return filepath.Join(n.root, name) }
+
+// Start prepares the node and becomes systemd. It returns only with an error.
+func Start(ctx context.Context, lookup func(string) (string, bool)) error {
+	if os.Getpid() != 1 {
+		return errors.New("this is for the first process of a node")
+	}
+	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("cannot share the node's mounts with its pods: %w", err)
+	}
+	addresses, err := own()
+	if err != nil {
+		return fmt.Errorf("cannot read the node's addresses: %w", err)
+	}
+	n := node{"/"}
+	for _, step := range []func() error{
+		n.machineID,
+		n.productUUID,
+		n.kernelLog,
+		func() error { return n.search(lookup) },
+		func() error { return n.proxies(lookup) },
+		func() error { return n.renew(ctx, addresses) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	const systemd = "/sbin/init"
+	return fmt.Errorf("cannot run %s: %w", systemd, syscall.Exec(systemd, []string{systemd}, os.Environ()))
+}
+
+// machineID gives the node an identity of its own: systemd would take the host's.
+func (n node) machineID() error {
+	file := n.path("etc/machine-id")
+	if text, err := os.ReadFile(file); err == nil && len(strings.TrimSpace(string(text))) == 32 {
+		return nil
+	}
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // it never fails
+	if err := os.WriteFile(file, []byte(hex.EncodeToString(id)+"\n"), 0o444); err != nil {
+		return fmt.Errorf("cannot write the machine id: %w", err)
+	}
+	return nil
+}
+
+// productUUID hides the host's, which the kubelet would tell for every node.
+func (n node) productUUID() error {
+	target, err := filepath.EvalSymlinks(n.path("sys/class/dmi/id/product_uuid"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot find product_uuid: %w", err)
+	}
+	file := n.path(uuidFile)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		if err := n.write(uuidFile, uuid()+"\n"); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(file, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("cannot mount the node's product_uuid: %w", err)
+	}
+	return nil
+}
+
+// uuid is a random one of version 4.
+func uuid() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // it never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// kernelLog is what the kubelet reads of out-of-memory kills. Engines that run as a user
+// have none.
+func (n node) kernelLog() error {
+	file := n.path("dev/kmsg")
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.Symlink("/dev/console", file); err != nil {
+		return fmt.Errorf("cannot make /dev/kmsg: %w", err)
+	}
+	return nil
+}
+
+// search sets the search domains that the cluster's description asks for.
+func (n node) search(lookup func(string) (string, bool)) error {
+	domains, set := lookup("KIND_DNS_SEARCH")
+	if !set {
+		return nil
+	}
+	file := n.path("etc/resolv.conf")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("cannot set the search domains: %w", err)
+	}
+	// The file is a mount of the engine's: it cannot be replaced, only filled anew.
+	if err := os.WriteFile(file, []byte(withSearch(string(text), domains)), 0o644); err != nil {
+		return fmt.Errorf("cannot set the search domains: %w", err)
+	}
+	return nil
+}
+
+// withSearch is a resolv.conf with other search domains.
+func withSearch(text, domains string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word != "search" && word != "domain" {
+			out.WriteString(line)
+		}
+	}
+	if domains != "" {
+		out.WriteString("search " + domains + "\n")
+	}
+	return out.String()
+}
+
+// proxies are for every unit of the node.
+func (n node) proxies(lookup func(string) (string, bool)) error {
+	var pairs []string
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
+		for _, name := range []string{name, strings.ToLower(name)} {
+			if value, _ := lookup(name); value != "" {
+				// systemd reads % and quotes.
+				pairs = append(pairs, fmt.Sprintf("%q", name+"="+strings.ReplaceAll(value, "%", "%%")))
+			}
+		}
+	}
+	const file = "/etc/systemd/system.conf.d/10-proxies.conf"
+	if len(pairs) == 0 {
+		if err := os.Remove(n.path(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	return n.write(file, "[Manager]\nDefaultEnvironment="+strings.Join(pairs, " ")+"\n")
+}
+
+func (n node) write(name, text string) error {
+	file := n.path(name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("cannot write %s: %w", name, err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("cannot write %s: %w", name, err)
+	}
+	return nil
+}
+
+// own are the addresses by which others reach the node, IPv4 first.
+func own() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var four, six []netip.Addr
+	for _, a := range all {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || !prefix.Addr().IsGlobalUnicast() {
+			continue
+		}
+		if prefix.Addr().Is4() {
+			four = append(four, prefix.Addr())
+		} else {
+			six = append(six, prefix.Addr())
+		}
+	}
+	return append(four, six...), nil
+}

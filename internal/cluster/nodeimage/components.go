@@ -1,0 +1,83 @@
+package nodeimage
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// component is a part of Kubernetes that runs in a pod: one static program.
+type component struct {
+	// name is the last part of its image's name, and that of its program.
+	name string
+	// program is where manifests and images of Kubernetes have it.
+	program string
+	// entrypoint: the manifest says options only.
+	entrypoint bool
+	// firewall: it runs the tools of the kernel's packet filter.
+	firewall bool
+	// everywhere: it may run on any node, others on control planes only.
+	everywhere bool
+}
+
+// components are those that kubeadm runs.
+func components() []component {
+	return []component{
+		{name: "etcd", program: "/usr/local/bin/etcd"},
+		{name: "kube-apiserver", program: "/usr/local/bin/kube-apiserver"},
+		{name: "kube-controller-manager", program: "/usr/local/bin/kube-controller-manager"},
+		{name: "kube-scheduler", program: "/usr/local/bin/kube-scheduler"},
+		{name: "kube-proxy", program: "/usr/local/bin/kube-proxy", firewall: true, everywhere: true},
+		{name: "coredns", program: "/coredns", entrypoint: true, everywhere: true},
+	}
+}
+
+// programs are those that run on the node itself.
+func programs() []string { return []string{"kubeadm", "kubelet", "kubectl"} }
+
+// imagesOf finds the image of each component among those that kubeadm names. Its pause
+// image is left out: berth needs none.
+func imagesOf(listed []string) (map[string]string, error) {
+	images := map[string]string{}
+	for _, image := range listed {
+		name, _, tagged := strings.Cut(path.Base(image), ":")
+		if tagged && slices.ContainsFunc(components(), func(c component) bool { return c.name == name }) {
+			images[name] = image
+		}
+	}
+	var missing []string
+	for _, c := range components() {
+		if images[c.name] == "" {
+			missing = append(missing, c.name)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("kubeadm config images list names no image for %s: %w", strings.Join(missing, ", "), errs.Unsupported)
+	}
+	return images, nil
+}
+
+// files are what the image of a component has in it.
+func (c component) files(binaries, rootfs string) ([]entry, error) {
+	all := []entry{{path: c.program, from: filepath.Join(binaries, c.name)}}
+	if !c.firewall {
+		return all, nil
+	}
+	tools, err := firewallTools(rootfs)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, tools...), nil
+}
+
+func (c component) settings() settings {
+	s := settings{Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
+	if c.entrypoint {
+		s.Entrypoint = []string{c.program}
+	}
+	return s
+}

@@ -1,0 +1,183 @@
+// Package nodeimage makes the image of nodes: Debian with systemd, the programs of
+// Kubernetes, the images of its components as archives, and berth as `berth node`
+// installs it. It knows no container engine: what it makes is an archive that all of them
+// load.
+//
+// The order of steps, as Build goes through them:
+//
+//	programs    which there are, of which version; the images that kubeadm wants (kubernetes.go)
+//	root        Debian by debootstrap, or a directory that is given (debian.go)
+//	files       programs, berth and its units, what is otherwise in a container (install.go)
+//	components  an archive for each component of Kubernetes (components.go, closure.go)
+//	archive     all of that as one layer (archive.go)
+package nodeimage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// What is where in a node.
+const (
+	// VersionFile has the version of Kubernetes, such as v1.36.3.
+	VersionFile = "/usr/share/berth/kubernetes-version"
+	// ImagesDir has the archives of the components that run on any node, and
+	// ControlPlaneDir those of control planes alone.
+	ImagesDir       = "/usr/share/berth/images"
+	ControlPlaneDir = ImagesDir + "/control-plane"
+	// EntryProgram is berth.
+	EntryProgram = "/usr/local/bin/berth"
+)
+
+// Labels of the image.
+const (
+	LabelKubernetes = "run.berth.node.kubernetes"
+	LabelBerth      = "run.berth.node.berth"
+)
+
+// Options are what an image is made of.
+type Options struct {
+	// Image is its name.
+	Image string
+	// Kubernetes is a directory with the programs of Kubernetes, etcd and coredns.
+	Kubernetes string
+	// Rootfs is a root file system of Debian that is copied; empty: one is made of
+	// Packages by debootstrap, of the release Suite from Mirror ("" is debootstrap's own).
+	Rootfs, Suite, Mirror string
+	// Berth and Supervisor are the programs that go into the image, Version is what
+	// they say of themselves.
+	Berth, Supervisor, Version string
+	// Work is a directory of our own, on a disk with 4 GB free.
+	Work string
+	// Step tells what is being done; the function that it returns is called at its end.
+	Step func(text string) func(error)
+}
+
+// builder is one run of Build.
+type builder struct {
+	Options
+	root    string
+	version string
+	images  map[string]string
+}
+
+// Build makes the image and writes its archive.
+func Build(ctx context.Context, o Options, to string) error {
+	b := &builder{Options: o, root: filepath.Join(o.Work, "root")}
+	for _, step := range []struct {
+		text string
+		do   func(context.Context) error
+	}{
+		{"Looking at the programs of Kubernetes", b.programs},
+		{"Making a Debian root file system", b.debian},
+		{"Installing Kubernetes and berth", b.install},
+		{"Making the components' images", b.components},
+		{"Packing the image", func(ctx context.Context) error { return b.pack(ctx, to) }},
+	} {
+		end := o.Step(step.text)
+		err := step.do(ctx)
+		end(err)
+		if err != nil {
+			return fmt.Errorf("cannot make the node image %s: %w", o.Image, err)
+		}
+	}
+	return nil
+}
+
+// components writes an archive of each component into the root.
+func (b *builder) components(context.Context) error {
+	for _, c := range components() {
+		dir := ControlPlaneDir
+		if c.everywhere {
+			dir = ImagesDir
+		}
+		if err := b.component(c, filepath.Join(b.root, dir)); err != nil {
+			return fmt.Errorf("image %s: %w", b.images[c.name], err)
+		}
+	}
+	return nil
+}
+
+func (b *builder) component(c component, dir string) error {
+	files, err := c.files(b.Kubernetes, b.root)
+	if err != nil {
+		return err
+	}
+	layer := filepath.Join(b.Work, c.name+".layer")
+	defer os.Remove(layer)
+	if err := create(layer, func(w io.Writer) error { return writeLayer(w, files) }); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return create(filepath.Join(dir, c.name+".tar"), func(w io.Writer) error {
+		return writeArchive(w, b.images[c.name], c.settings(), layer)
+	})
+}
+
+// pack makes the image of the root.
+func (b *builder) pack(ctx context.Context, to string) error {
+	layer := filepath.Join(b.Work, "node.layer")
+	defer os.Remove(layer)
+	// tar keeps owners, links and capabilities of files.
+	if err := run(ctx, nil, "tar", "--create", "--file="+layer, "--directory="+b.root, "--numeric-owner", "--sort=name",
+		"--xattrs", "--xattrs-include=*", "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./run/*", "."); err != nil {
+		return err
+	}
+	return create(to, func(w io.Writer) error { return writeArchive(w, b.Image, b.settings(), layer) })
+}
+
+// settings are those of the node image. systemd halts on that signal.
+func (b *builder) settings() settings {
+	return settings{
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		Entrypoint: []string{EntryProgram, "cluster", "in-node", "start"},
+		StopSignal: "SIGRTMIN+3",
+		Labels:     map[string]string{LabelKubernetes: b.version, LabelBerth: b.Version},
+	}
+}
+
+// create writes a file.
+func create(file string, write func(io.Writer) error) (err error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closed := f.Close(); err == nil {
+			err = closed
+		}
+	}()
+	return write(f)
+}
+
+// run runs a program of this host. Its error has the program's last lines.
+func run(ctx context.Context, out io.Writer, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	var words strings.Builder
+	cmd.Stdout, cmd.Stderr = &words, &words
+	if out != nil {
+		cmd.Stdout = out
+	}
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if exec := (*exec.Error)(nil); errors.As(err, &exec) {
+		return fmt.Errorf("cannot run %s; is it installed?: %w: %w", name, errs.Unsupported, err)
+	}
+	lines := strings.Split(strings.TrimSpace(words.String()), "\n")
+	return fmt.Errorf("%s: %w:\n  %s", filepath.Base(name), err, strings.Join(lines[max(0, len(lines)-5):], "\n  "))
+}
