@@ -42,13 +42,9 @@ network_config_dir = "@DIR@/networks"
 // providerImage is systemd on Debian: all that a provider needs of a node.
 const providerImage = "localhost/berth/provider-test:1"
 
-// podman puts a podman of the test's own into PATH: storage, networks and network
-// namespace are nobody else's.
+// podman puts a podman of the test's own into PATH, with an image of nodes.
 func podman(t *testing.T) {
 	t.Helper()
-	require.Root(t)
-	program := require.Binary(t, "podman")
-	require.Binary(t, "runc")
 	image, err := filepath.Abs("../../out/systemd/root")
 	if err != nil {
 		t.Fatal(err)
@@ -56,8 +52,33 @@ func podman(t *testing.T) {
 	if _, err := os.Stat(image); err != nil {
 		t.Fatalf("the image is not made: run test/systemd/image.sh: %v", err)
 	}
+	podmanOnly(t)
+	pack := exec.CommandContext(t.Context(), "tar", "-C", image, "--exclude=./var/cache/apt/archives", "-c", ".")
+	// A host has one tty1, for which all nodes would fight: images of nodes mask its getty.
+	load := exec.CommandContext(t.Context(), "podman", "import", "-c", `CMD ["/sbin/init", "systemd.mask=getty@tty1.service"]`, "-", providerImage)
+	if load.Stdin, err = pack.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := pack.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("podman import: %v\n%s", err, out)
+	}
+	if err := pack.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podmanOnly puts a podman of the test's own into PATH: storage, networks and network
+// namespace, whose name it returns, are nobody else's.
+func podmanOnly(t *testing.T) (namespace string) {
+	t.Helper()
+	require.Root(t)
+	program := require.Binary(t, "podman")
+	require.Binary(t, "runc")
 	dir := t.TempDir()
-	namespace := fmt.Sprintf("berth-provider-%d", os.Getpid())
+	namespace = fmt.Sprintf("berth-provider-%d", os.Getpid())
 	host(t, "ip", "netns", "add", namespace)
 	t.Cleanup(func() { host(t, "ip", "netns", "del", namespace) })
 	host(t, "ip", "-n", namespace, "link", "set", "lo", "up")
@@ -85,21 +106,7 @@ func podman(t *testing.T) {
 			}
 		}
 	})
-	pack := exec.CommandContext(t.Context(), "tar", "-C", image, "--exclude=./var/cache/apt/archives", "-c", ".")
-	// A host has one tty1, for which all nodes would fight: images of nodes mask its getty.
-	load := exec.CommandContext(t.Context(), "podman", "import", "-c", `CMD ["/sbin/init", "systemd.mask=getty@tty1.service"]`, "-", providerImage)
-	if load.Stdin, err = pack.StdoutPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := pack.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := load.CombinedOutput(); err != nil {
-		t.Fatalf("podman import: %v\n%s", err, out)
-	}
-	if err := pack.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	return namespace
 }
 
 // host runs a command. It is for what a test makes and takes away.

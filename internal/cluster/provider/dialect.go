@@ -32,6 +32,9 @@ type dialect struct {
 	rebooted string
 	// serial: containers are made one after the other.
 	serial bool
+	// kill are flags of rm that let it wait for nobody to end, from version killFrom on.
+	kill     []string
+	killFrom string
 	// volumeOptions: a volume is mounted nodev and nosuid unless told otherwise.
 	volumeOptions bool
 	// qualify: an image's name needs its registry, and may have no tag beside a digest.
@@ -98,6 +101,8 @@ func dialects() []dialect {
 		guest: []string{"--systemd=false"},
 		// No other policy is looked at when the host boots.
 		restart: "always", rebooted: "systemctl enable podman-restart.service",
+		// Or else it waits ten seconds for each node, whose disk is removed next.
+		kill: []string{"-t", "0"}, killFrom: "4.0.0",
 		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true,
 		save: []string{"--format", "docker-archive"}, saveAll: []string{"--multi-image-archive"},
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider/command"
@@ -198,7 +200,7 @@ func engine(t *testing.T, tool string, f *fake) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Engine{dialect: d, run: f, host: fstest.MapFS{}, facts: Facts{CgroupV2: true, Memory: true, Pids: true, CPU: true}}
+	return &Engine{dialect: d, run: f, version: version.MustParseGeneric("20.10.0"), host: fstest.MapFS{}, facts: Facts{CgroupV2: true, Memory: true, Pids: true, CPU: true}}
 }
 
 // planned are the containers of a description.

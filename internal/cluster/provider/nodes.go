@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -110,7 +111,7 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 	}
 	for _, name := range names {
 		if slices.Contains(existing, name) {
-			_, err := command.Output(ctx, e.run, "rm", "-f", "-v", name)
+			_, err := command.Output(ctx, e.run, e.removal(name)...)
 			all = append(all, errs.IgnoreNotFound(err))
 		}
 		all = append(all, e.removeVolumes(ctx, LabelNode+"="+name))
@@ -119,6 +120,15 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 		return fmt.Errorf("cannot delete %s: %w", strings.Join(names, ", "), err)
 	}
 	return nil
+}
+
+// removal is the call that removes containers, running or not.
+func (e *Engine) removal(names ...string) []string {
+	args := []string{"rm", "-f", "-v"}
+	if e.killFrom != "" && !e.version.LessThan(version.MustParseGeneric(e.killFrom)) {
+		args = append(args, e.kill...)
+	}
+	return append(args, names...)
 }
 
 // DeleteCluster removes what has the label of the cluster.
@@ -136,7 +146,7 @@ func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
 func (e *Engine) purge(ctx context.Context, label string) error {
 	ids, err := e.ids(ctx, "label="+label)
 	if err == nil && len(ids) > 0 {
-		if _, err = command.Output(ctx, e.run, append([]string{"rm", "-f", "-v"}, ids...)...); err != nil {
+		if _, err = command.Output(ctx, e.run, e.removal(ids...)...); err != nil {
 			// Somebody else may have been faster with some of them.
 			if left, listed := e.ids(ctx, "label="+label); listed == nil && len(left) == 0 {
 				err = nil

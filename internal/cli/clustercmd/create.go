@@ -1,0 +1,185 @@
+package clustercmd
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
+)
+
+// longName is from where on names of nodes come near to what a host name may have.
+const longName = 50
+
+// newCreate makes a cluster.
+func newCreate() *cobra.Command {
+	var s session
+	var o cluster.CreateOptions
+	var file, image string
+	cmd := &cobra.Command{
+		Use:   "create [NAME]",
+		Short: "Make a cluster, and put it into the kubeconfig",
+		Long: "create makes the cluster of a file, berth's or kind's, or one of a single node. When something fails, or on\n" +
+			"Ctrl-C, nothing of it stays, unless --retain is given.",
+		Example: "  berth cluster create --config cluster.yaml --wait 2m\n" +
+			"  berth cluster create dev",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := s.given(args)
+			if err != nil {
+				return err
+			}
+			if o.Cluster, err = description(cmd, file, config.Options{Name: name, Image: image}); err != nil {
+				return err
+			}
+			if len(o.Cluster.Name) > longName {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the name %q is long; host names have 63 letters at most\n", o.Cluster.Name)
+			}
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				into, err := c.Create(ctx, o)
+				if into != "" {
+					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", plan.ContextName(o.Cluster), into)
+				}
+				return err
+			})
+		},
+	}
+	s.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&file, "config", "", "cluster file; - is standard input; empty: one control plane")
+	flags.StringVar(&image, "image", "", "image of all nodes, in place of those of the file")
+	flags.BoolVar(&o.Retain, "retain", false, "leave nodes as they are when something fails")
+	flags.DurationVar(&o.Wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+	return cmd
+}
+
+// description is the cluster of a file, or that of no file.
+func description(cmd *cobra.Command, path string, o config.Options) (*config.Cluster, error) {
+	if path == "" {
+		return config.Default(o)
+	}
+	file, data, err := config.ReadFile(path, cmd.InOrStdin())
+	if err != nil {
+		return nil, err
+	}
+	return config.Load(file, data, o)
+}
+
+// newDelete removes a cluster.
+func newDelete() *cobra.Command {
+	var s session
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "delete [NAME]",
+		Short: "Remove a cluster, with its volumes and its entries in the kubeconfig",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := s.cluster(args)
+			if err != nil {
+				return err
+			}
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				names := []string{name}
+				if all {
+					found, err := c.List(ctx)
+					if err != nil {
+						return err
+					}
+					names = nil
+					for _, summary := range found {
+						names = append(names, summary.Name)
+					}
+				}
+				for _, name := range names {
+					found, err := c.Delete(ctx, name)
+					if err != nil {
+						return err
+					}
+					if !found {
+						fmt.Fprintf(cmd.OutOrStdout(), "there was no cluster %s\n", name)
+					}
+				}
+				return nil
+			})
+		},
+	}
+	s.add(cmd)
+	cmd.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
+	return cmd
+}
+
+// newPower are start, stop and restart.
+func newPower() []*cobra.Command {
+	var all []*cobra.Command
+	for _, verb := range []struct {
+		name, short string
+		stop, start bool
+	}{
+		{"start", "Start the nodes of a cluster that was stopped", false, true},
+		{"stop", "Stop the nodes of a cluster; what is on their disks stays", true, false},
+		{"restart", "Stop and start the nodes of a cluster", true, true},
+	} {
+		var s session
+		var wait time.Duration
+		cmd := &cobra.Command{
+			Use:   verb.name + " [NAME]",
+			Short: verb.short,
+			Args:  cobra.MaximumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				name, err := s.cluster(args)
+				if err != nil {
+					return err
+				}
+				return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+					if verb.stop {
+						if err := c.Stop(ctx, name); err != nil {
+							return err
+						}
+					}
+					if !verb.start {
+						return nil
+					}
+					return c.Start(ctx, name, wait)
+				})
+			},
+		}
+		s.add(cmd)
+		if verb.start {
+			cmd.Flags().DurationVar(&wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+		}
+		all = append(all, cmd)
+	}
+	return all
+}
+
+// newLogs exports logs.
+func newLogs() *cobra.Command {
+	var s session
+	cmd := &cobra.Command{
+		Use:   "logs DIR",
+		Short: "Write logs and state of a cluster, also of one that is half made, into a directory",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := s.cluster(nil)
+			if err != nil {
+				return err
+			}
+			dir, err := filepath.Abs(args[0])
+			if err != nil {
+				return err
+			}
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				err := c.Logs(ctx, name, dir)
+				fmt.Fprintf(cmd.OutOrStdout(), "logs of %s are in %s\n", name, dir)
+				return err
+			})
+		},
+	}
+	s.add(cmd)
+	return cmd
+}

@@ -1,0 +1,145 @@
+package clustercmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/kubeconfig"
+	"github.com/berthrun/berth/internal/cluster/provider"
+)
+
+// newList tells the clusters there are.
+func newList() *cobra.Command {
+	var s session
+	var format show.Flag
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List clusters",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				found, err := c.List(ctx)
+				if err != nil {
+					return err
+				}
+				return format.Print(cmd.OutOrStdout(), found, func(w io.Writer) error {
+					var rows [][]string
+					for _, f := range found {
+						rows = append(rows, []string{f.Name, strconv.Itoa(f.Nodes), strconv.Itoa(f.Running), f.Context})
+					}
+					return show.Table(w, []string{"CLUSTER", "NODES", "RUNNING", "CONTEXT"}, rows)
+				})
+			})
+		},
+	}
+	s.add(cmd)
+	format.Register(cmd)
+	return cmd
+}
+
+// newNodes tells the nodes of a cluster.
+func newNodes() *cobra.Command {
+	var s session
+	var format show.Flag
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "nodes [NAME]",
+		Short: "List the nodes of a cluster",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := s.cluster(args)
+			if err != nil {
+				return err
+			}
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				var found []provider.Node
+				if all {
+					found, err = c.Engine.List(ctx, "")
+				} else {
+					found, err = c.Nodes(ctx, name)
+				}
+				if err != nil {
+					return err
+				}
+				return format.Print(cmd.OutOrStdout(), found, func(w io.Writer) error {
+					var rows [][]string
+					for _, n := range found {
+						address := ""
+						for _, a := range []string{n.IPv4.String(), n.IPv6.String()} {
+							if address == "" && a != "invalid IP" {
+								address = a
+							}
+						}
+						rows = append(rows, []string{n.Name, string(cluster.Role(n)), n.State, address, n.Image})
+					}
+					return show.Table(w, []string{"NODE", "ROLE", "STATE", "ADDRESS", "IMAGE"}, rows)
+				})
+			})
+		},
+	}
+	s.add(cmd)
+	format.Register(cmd)
+	cmd.Flags().BoolVarP(&all, "all", "A", false, "nodes of all clusters")
+	return cmd
+}
+
+// newKubeconfig prints a cluster's kubeconfig, or puts it into files.
+func newKubeconfig() *cobra.Command {
+	var s session
+	var internal bool
+	cmd := &cobra.Command{
+		Use:   "kubeconfig [NAME]",
+		Short: "Print the kubeconfig of a cluster",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := s.cluster(args)
+			if err != nil {
+				return err
+			}
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				config, err := c.Config(ctx, name, internal)
+				if err != nil {
+					return err
+				}
+				text, err := kubeconfig.Render(config)
+				if err == nil {
+					_, err = cmd.OutOrStdout().Write(text)
+				}
+				return err
+			})
+		},
+	}
+	var e session
+	export := &cobra.Command{
+		Use:   "export [NAME]",
+		Short: "Put a cluster into the kubeconfig file, and make it the current context",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := e.cluster(args)
+			if err != nil {
+				return err
+			}
+			return e.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				file, context, err := c.Export(ctx, name, internal)
+				if err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", context, file)
+				}
+				return err
+			})
+		},
+	}
+	s.add(cmd)
+	e.add(export)
+	for _, c := range []*cobra.Command{cmd, export} {
+		c.Flags().BoolVar(&internal, "internal", false, "for containers on the network of the nodes")
+	}
+	cmd.AddCommand(export)
+	return cmd
+}

@@ -1,0 +1,276 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// describe reads a description.
+func describe(t *testing.T, text string) *config.Cluster {
+	t.Helper()
+	c, err := config.Load("f", []byte("apiVersion: berth.run/v1alpha1\nkind: Cluster\nname: dev\n"+text), config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+const twoWorkers = "pools: [{name: worker, count: 2}]\n"
+
+func TestCreateAndDelete(t *testing.T) {
+	f := newFake(t)
+	c, steps := f.clusters()
+	file, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers), Wait: time.Minute})
+	if err != nil || file != c.Kubeconfig[0] {
+		t.Fatalf("%q, %v", file, err)
+	}
+	want := []string{
+		"Ensuring the node image", "Making nodes", "Setting up berth in the nodes", "Starting the control plane", "Joining workers",
+		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
+	}
+	if !slices.Equal(*steps, want) {
+		t.Errorf("steps %q", *steps)
+	}
+	if slices.Sort(f.joined); !slices.Equal(f.joined, []string{"dev-control-plane", "dev-worker", "dev-worker2"}) {
+		t.Errorf("joined: %q", f.joined)
+	}
+	for _, line := range f.ran {
+		if node, command, _ := strings.Cut(line, ": "); strings.Contains(command, "image import") && strings.Contains(command, "/control-plane/") != (node == "dev-control-plane") {
+			t.Errorf("%s imports %s", node, command)
+		}
+	}
+	if text := f.files["dev-worker:/etc/berth/cluster/kubeadm.yaml"]; !strings.Contains(text, "dev-control-plane:6443") || !strings.Contains(text, "JoinConfiguration") {
+		t.Errorf("kubeadm's configuration of a worker:\n%s", text)
+	}
+	kube, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(kube), "current-context: berth-dev") || !strings.Contains(string(kube), "server: "+f.api.URL) {
+		t.Errorf("%v\n%s", err, kube)
+	}
+
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), `node(s) already exist for a cluster with the name "dev"`) {
+		t.Errorf("once more: %v", err)
+	}
+	if found, err := c.List(t.Context()); err != nil || fmt.Sprint(found) != "[{dev 3 3 berth-dev}]" {
+		t.Errorf("%v, %v", found, err)
+	}
+	for i, want := range []bool{true, false} {
+		if found, err := c.Delete(t.Context(), "dev"); err != nil || found != want {
+			t.Errorf("delete %d: %v, %v", i, found, err)
+		}
+	}
+	if kube, err = os.ReadFile(file); err != nil || strings.Contains(string(kube), "berth-dev") || f.network || len(f.nodes) > 0 {
+		t.Errorf("left: %v, network %v, %v\n%s", f.nodes, f.network, err, kube)
+	}
+}
+
+// TestCreateFails: at each call in turn, and nothing is left.
+func TestCreateFails(t *testing.T) {
+	for at := 1; ; at++ {
+		f := newFake(t)
+		f.failAt = at
+		c, _ := f.clusters()
+		_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)})
+		if err == nil {
+			if at < 15 {
+				t.Errorf("only %d calls make a cluster of three", at-1)
+			}
+			return
+		}
+		if !errors.Is(err, errFake) || !strings.Contains(err.Error(), "cannot create the cluster dev") {
+			t.Errorf("call %d: %v", at, err)
+		}
+		if len(f.nodes) > 0 || f.network {
+			t.Errorf("call %d (%v): %v and a network %v are left", at, err, f.nodes, f.network)
+		}
+		if _, err := os.Stat(c.Kubeconfig[0]); err == nil {
+			t.Errorf("call %d: a kubeconfig is left", at)
+		}
+	}
+}
+
+// TestFailureSaysWhy: kubeadm tells that it has waited, the kubelet for what.
+func TestFailureSaysWhy(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	for f.failAt = 1; ; f.failAt++ {
+		f.calls = 0
+		_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, ""), Retain: true})
+		if err == nil {
+			t.Fatal("kubeadm init never failed")
+		}
+		if last := f.ran; len(last) > 1 && strings.Contains(last[len(last)-2], "kubeadm init") {
+			if !strings.Contains(err.Error(), "cannot find its feet") || !strings.Contains(err.Error(), "berth cluster logs --name dev") {
+				t.Errorf("%v", err)
+			}
+			break
+		}
+		if _, err := c.Delete(t.Context(), "dev"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f.nodes) != 1 {
+		t.Errorf("--retain leaves %v", f.nodes)
+	}
+}
+
+// TestInterrupted: Ctrl-C ends the context; nothing is left all the same.
+func TestInterrupted(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c.Step = func(text string) func(error) {
+		if strings.HasPrefix(text, "Connecting") {
+			f.mu.Lock()
+			f.joined = nil // so that it waits
+			f.mu.Unlock()
+			cancel(errors.New("interrupt"))
+		}
+		return func(error) {}
+	}
+	_, err := c.Create(ctx, CreateOptions{Cluster: describe(t, "")})
+	if err == nil || !strings.Contains(err.Error(), "interrupt") || len(f.nodes) > 0 || f.network {
+		t.Errorf("%v; left: %v, %v", err, f.nodes, f.network)
+	}
+}
+
+// TestNotReadyInTime: the cluster stays, and the nodes are named with their reasons.
+func TestNotReadyInTime(t *testing.T) {
+	f := newFake(t)
+	f.notReady = true
+	c, _ := f.clusters()
+	file, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers), Wait: time.Millisecond})
+	if err == nil || file == "" || len(f.nodes) != 3 {
+		t.Errorf("%q, %v, %v", file, err, f.nodes)
+	}
+	admin, err := c.Config(t.Context(), "dev", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubeapi.New(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The list is one answer; the context ends while it is asked for again.
+	ctx, cancel := context.WithCancel(t.Context())
+	nodes, err := client.Wait(ctx, func(nodes []kubeapi.Node) bool {
+		if len(nodes) > 0 {
+			cancel()
+		}
+		return false
+	})
+	if text := lateness(3, time.Second, nodes, err).Error(); !strings.Contains(text, "dev-control-plane (no network)") || strings.Contains(text, "dev-worker (") {
+		t.Error(text)
+	}
+}
+
+func TestUnsupported(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	for text, want := range map[string]string{
+		"nodes: [{}, {}]\n":           "load balancer",
+		"registry: {enabled: true}\n": "registry.enabled",
+		"registries: [{host: docker.io, mirrors: [{url: \"http://m\"}]}]\n": "registries",
+	} {
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	f.findings = []hostcheck.Finding{{Problem: "no modules", Fix: "mkdir", Fatal: true}}
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err == nil || !strings.Contains(err.Error(), "to fix it: mkdir") {
+		t.Errorf("a host that lacks something: %v", err)
+	}
+	if f.calls > 0 {
+		t.Errorf("%d calls were made", f.calls)
+	}
+}
+
+func TestStopAndStart(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Stop(t.Context(), "dev"); err != nil || f.nodes[0].Running {
+		t.Errorf("%v, %v", err, f.nodes)
+	}
+	if err := os.Remove(c.Kubeconfig[0]); err != nil {
+		t.Fatal(err)
+	}
+	f.files = map[string]string{}
+	if err := c.Start(t.Context(), "dev", time.Minute); err != nil || !f.nodes[2].Running {
+		t.Errorf("%v, %v", err, f.nodes)
+	}
+	if _, err := os.Stat(c.Kubeconfig[0]); err != nil || len(f.files) != 3 {
+		t.Errorf("after a start: %v, files %v", err, f.files)
+	}
+	if err := c.Stop(t.Context(), "other"); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), `no nodes found for cluster "other"`) {
+		t.Errorf("another cluster: %v", err)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := c.Logs(t.Context(), "dev", dir); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"podman-info.txt": "this is", "dev-control-plane/serial.log": "log of dev-control-plane", "dev-control-plane/kubelet.log": ""} {
+		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s: %q, %v", file, got, err)
+		}
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	nodes := []kubeapi.Node{
+		{Name: "a", PodCIDRs: []string{"10.244.0.0/24", "fd00:10:244::/64"}, Addresses: []string{"10.89.0.2", "fd00::2"}},
+		{Name: "b", PodCIDRs: []string{"fd00:10:244:1::/64", "10.244.1.0/24"}, Addresses: []string{"10.89.0.3", "fd00::3"}},
+		{Name: "c", PodCIDRs: []string{"10.244.2.0/24"}, Addresses: []string{"10.89.0.4"}},
+	}
+	want := `ip -4 route flush proto 177
+ip -6 route flush proto 177 || :
+ip -6 route replace fd00:10:244:1::/64 via fd00::3 proto 177
+ip -4 route replace 10.244.1.0/24 via 10.89.0.3 proto 177
+ip -4 route replace 10.244.2.0/24 via 10.89.0.4 proto 177
+`
+	if got := routes("a", nodes); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestFilesOfANode(t *testing.T) {
+	net := describe(t, "networking: {ipFamily: dual}\n").Networking
+	script, err := services(net)
+	want := `ip -4 rule flush protocol 177
+ip -6 rule flush protocol 177 || :
+ip -4 rule add iif berth0 to 10.96.0.0/16 type unreachable protocol 177
+ip -6 rule add iif berth0 to fd00:10:96::/112 type unreachable protocol 177
+`
+	if err != nil || script != want {
+		t.Errorf("%v\n%s", err, script)
+	}
+	daemon, err := daemonConfig(net)
+	if err != nil || !strings.Contains(daemon, "mode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\n") {
+		t.Errorf("%v\n%s", err, daemon)
+	}
+	net.DisableDefaultCNI = true
+	if daemon, err := daemonConfig(net); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
+		t.Errorf("%v\n%s", err, daemon)
+	}
+}

@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// CreateOptions are what a cluster is made of.
+type CreateOptions struct {
+	Cluster *config.Cluster
+	// Retain: nodes stay when something fails, to be looked at.
+	Retain bool
+	// Wait is how long all nodes may take to be Ready; 0 waits for none.
+	Wait time.Duration
+}
+
+// creation is one run of Create.
+type creation struct {
+	*Clusters
+	CreateOptions
+	plan    *plan.Plan
+	network provider.Network
+	token   string
+	// made: containers exist that are of this run.
+	made bool
+	// nodes are the containers, versions those of Kubernetes in them.
+	nodes    []provider.Node
+	versions map[string]string
+	admin    *api.Config
+	api      *kubeapi.Client
+}
+
+// Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
+// Retain. That not all nodes are Ready in time is an error, too, with which the cluster stays.
+func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) {
+	m := &creation{Clusters: c, CreateOptions: o, token: kubeadm.NewToken(), versions: map[string]string{}}
+	if err := m.check(ctx); err != nil {
+		return "", err
+	}
+	file, err := m.make(ctx)
+	if err != nil {
+		return "", m.rollBack(ctx, err)
+	}
+	if o.Wait == 0 {
+		return file, nil
+	}
+	return file, c.step("Waiting for all nodes to be Ready", func() error { return m.waitReady(ctx) })
+}
+
+// make is the order of steps.
+func (m *creation) make(ctx context.Context) (file string, err error) {
+	for _, s := range []struct {
+		text string
+		do   func(context.Context) error
+		when bool
+	}{
+		{"Ensuring the node image", m.ensureImages, true},
+		{"Making nodes", m.makeNodes, true},
+		{"Setting up berth in the nodes", m.setUp, true},
+		{"Starting the control plane", m.startControlPlane, true},
+		{"Joining workers", m.joinWorkers, len(m.Cluster.Nodes) > 1},
+		{"Connecting the nodes' pods", m.connect, !m.Cluster.Networking.DisableDefaultCNI},
+		{"Writing kubeconfig", func(ctx context.Context) error {
+			file, err = m.Kubeconfig.Merge(ctx, m.admin)
+			return err
+		}, true},
+	} {
+		if !s.when {
+			continue
+		}
+		if err := m.step(s.text, func() error { return s.do(ctx) }); err != nil {
+			return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
+		}
+	}
+	return file, nil
+}
+
+// check refuses what cannot succeed before anything is made.
+func (m *creation) check(ctx context.Context) error {
+	name := m.Cluster.Name
+	existing, err := m.Engine.List(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(existing) > 0 {
+		return fmt.Errorf("node(s) already exist for a cluster with the name %q; choose another with --name, or berth cluster delete --name %s: %w", name, name, errs.Exists)
+	}
+	if err := unsupported(m.Cluster); err != nil {
+		return err
+	}
+	for _, w := range m.Cluster.Warnings {
+		m.Warn(w.String())
+	}
+	var fatal []error
+	for _, finding := range m.Engine.Check(len(m.Cluster.Nodes)) {
+		text := finding.Problem + "\n  to fix it: " + finding.Fix
+		if finding.Fatal {
+			fatal = append(fatal, fmt.Errorf("%s: %w", text, errs.Unsupported))
+			continue
+		}
+		m.Warn(text)
+	}
+	return errors.Join(fatal...)
+}
+
+// unsupported names what a description may ask for and cannot get yet.
+func unsupported(c *config.Cluster) error {
+	var all []error
+	no := func(field, what string) {
+		all = append(all, fmt.Errorf("%s: %s: %w", field, what, errs.Unsupported))
+	}
+	if c.HasBalancer() {
+		no("nodes", "several control planes need a load balancer, which berth cannot run yet; want one control plane")
+	}
+	if c.Registry.Enabled {
+		no("registry.enabled", "berth has no registry of its own yet")
+	}
+	if slices.ContainsFunc(c.Nodes, func(n config.Node) bool { return len(n.Registries) > 0 }) {
+		no("registries", "nodes are not told of mirrors yet; mount a certs.d directory at /etc/berth/certs.d by extraMounts")
+	}
+	return errors.Join(all...)
+}
+
+// ensureImages pulls images that are not there.
+func (m *creation) ensureImages(ctx context.Context) error {
+	done := map[string]bool{}
+	for _, n := range m.Cluster.Nodes {
+		if done[n.Image] {
+			continue
+		}
+		done[n.Image] = true
+		if _, err := m.Engine.Ensure(ctx, n.Image, nil); err != nil {
+			if n.Image == config.DefaultImage {
+				return fmt.Errorf("%w\n  to make it: berth cluster build-image --kubernetes DIR", err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// makeNodes makes network and containers.
+func (m *creation) makeNodes(ctx context.Context) (err error) {
+	if m.network, err = m.Engine.EnsureNetwork(ctx, m.Clusters.network()); err != nil {
+		return err
+	}
+	m.plan = plan.Make(m.Cluster, m.Engine.PlanHost(m.network))
+	if !m.Engine.Facts().Remote {
+		release, err := m.plan.PickPorts(ctx)
+		if err != nil {
+			return err
+		}
+		release()
+	}
+	request := provider.Request{Network: m.network, Retain: m.Retain}
+	for _, c := range m.plan.Containers {
+		request.Specs = append(request.Specs, provider.Spec{Container: c})
+	}
+	if err := m.Engine.Create(ctx, request); err != nil {
+		return err
+	}
+	m.made = true
+	m.nodes, err = m.Nodes(ctx, m.Cluster.Name)
+	return err
+}
+
+// undoTime bounds the undoing of a cluster.
+const undoTime = 2 * time.Minute
+
+// rollBack removes what was made, also when ctx has ended.
+func (m *creation) rollBack(ctx context.Context, failed error) error {
+	name := m.Cluster.Name
+	if m.Retain && m.made {
+		return fmt.Errorf("%w\n  nodes stay as they are: berth cluster logs --name %s, berth cluster delete --name %s", failed, name, name)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	undone := m.step("Removing what was made", func() error {
+		var all []error
+		if m.made {
+			all = append(all, m.Engine.DeleteCluster(ctx, name))
+		}
+		if m.network.Made {
+			all = append(all, m.Engine.RemoveNetwork(ctx, m.network.Name))
+		}
+		return errors.Join(all...)
+	})
+	if undone != nil {
+		undone = fmt.Errorf("cannot remove what was made; berth cluster delete --name %s tries again: %w", name, undone)
+	}
+	return errors.Join(failed, undone)
+}

@@ -1,0 +1,31 @@
+package cluster
+
+import (
+	"context"
+
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Config is the kubeconfig of a cluster: for this host, or, internal, for containers on the
+// network of its nodes.
+func (c *Clusters) Config(ctx context.Context, name string, internal bool) (*api.Config, error) {
+	all, err := c.Nodes(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	node, err := controlPlane(all)
+	if err != nil {
+		return nil, err
+	}
+	return c.kubeconfig(ctx, node, contexts(name, all)[0], internal)
+}
+
+// Export puts a cluster into the kubeconfig files, and tells which.
+func (c *Clusters) Export(ctx context.Context, name string, internal bool) (file, context string, err error) {
+	config, err := c.Config(ctx, name, internal)
+	if err != nil {
+		return "", "", err
+	}
+	file, err = c.Kubeconfig.Merge(ctx, config)
+	return file, config.CurrentContext, err
+}

@@ -1,0 +1,243 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/kubeconfig"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// fake is an engine in memory whose nodes answer the commands that a cluster is made by,
+// with an API server that tells of the nodes that have joined.
+type fake struct {
+	t   *testing.T
+	api *httptest.Server
+
+	mu      sync.Mutex
+	nodes   []provider.Node
+	network bool
+	joined  []string
+	files   map[string]string // node:path
+	ran     []string          // node: command
+	calls   int
+	// fail makes a call fail; failAt is which, 0 is none.
+	failAt int
+	// notReady: nodes never become Ready.
+	notReady bool
+	findings []hostcheck.Finding
+}
+
+var _ Engine = (*fake)(nil)
+
+var errFake = errors.New("the engine has a bad day")
+
+func newFake(t *testing.T) *fake {
+	f := &fake{t: t, files: map[string]string{}}
+	f.api = httptest.NewTLSServer(http.HandlerFunc(f.serve))
+	t.Cleanup(f.api.Close)
+	return f
+}
+
+// clusters are those of the fake, with a kubeconfig file of their own.
+func (f *fake) clusters() (c *Clusters, steps *[]string) {
+	steps = &[]string{}
+	return &Clusters{
+		Engine: f, Kubeconfig: kubeconfig.Files{filepath.Join(f.t.TempDir(), "config")},
+		Step: func(text string) func(error) { *steps = append(*steps, text); return func(error) {} },
+		Warn: func(text string) { *steps = append(*steps, "warning: "+text) },
+	}, steps
+}
+
+// serve answers with the nodes that have joined, on a watch with none more.
+func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("watch") != "" {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var items []string
+	for i, name := range f.joined {
+		status := "True"
+		if f.notReady && i == 0 {
+			status = "False"
+		}
+		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"podCIDRs":["10.244.%d.0/24"]},"status":{"conditions":[{"type":"Ready","status":%q,"message":"no network","lastHeartbeatTime":%q}],
+"addresses":[{"type":"InternalIP","address":"10.89.0.%d"}]}}`, name, i, status, time.Now().Format(time.RFC3339), i+2))
+	}
+	fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[%s]}`, strings.Join(items, ","))
+}
+
+// call counts a call that changes something.
+func (f *fake) call() error {
+	f.calls++
+	if f.calls == f.failAt {
+		return errFake
+	}
+	return nil
+}
+
+func (f *fake) Name() string                  { return "podman" }
+func (f *fake) Facts() provider.Facts         { return provider.Facts{} }
+func (f *fake) Check(int) []hostcheck.Finding { return f.findings }
+func (f *fake) PlanHost(n provider.Network) plan.Host {
+	return plan.Host{Engine: "podman", Network: n.Name}
+}
+
+func (f *fake) EnsureNetwork(_ context.Context, name string) (provider.Network, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call(); err != nil {
+		return provider.Network{}, err
+	}
+	made := !f.network
+	f.network = true
+	return provider.Network{Name: name, Made: made}, nil
+}
+
+func (f *fake) RemoveNetwork(context.Context, string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.network = len(f.nodes) > 0
+	return nil
+}
+
+func (f *fake) Create(_ context.Context, r provider.Request) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call(); err != nil {
+		return err
+	}
+	for i, spec := range r.Specs {
+		n := provider.Node{
+			Name: spec.Name, Image: spec.Image, Labels: spec.Labels, Running: true, State: "running",
+			IPv4: netip.AddrFrom4([4]byte{10, 89, 0, byte(i + 2)}),
+		}
+		if Role(n) == config.ControlPlane {
+			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: int(f.address().Port()), Container: plan.APIPort, Protocol: config.TCP}}
+		}
+		f.nodes = append(f.nodes, n)
+	}
+	return nil
+}
+
+func (f *fake) address() netip.AddrPort {
+	return netip.MustParseAddrPort(strings.TrimPrefix(f.api.URL, "https://"))
+}
+
+func (f *fake) List(_ context.Context, cluster string) ([]provider.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var found []provider.Node
+	for _, n := range f.nodes {
+		if cluster == "" || n.Labels[plan.LabelCluster] == cluster {
+			found = append(found, n)
+		}
+	}
+	return found, nil
+}
+
+func (f *fake) power(on bool, names []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.nodes {
+		for _, name := range names {
+			if f.nodes[i].Name == name {
+				f.nodes[i].Running = on
+			}
+		}
+	}
+	return nil
+}
+
+func (f *fake) Start(_ context.Context, names ...string) error { return f.power(true, names) }
+func (f *fake) Stop(_ context.Context, names ...string) error  { return f.power(false, names) }
+func (f *fake) Delete(context.Context, ...string) error        { return errs.Unsupported }
+
+func (f *fake) DeleteCluster(ctx context.Context, cluster string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var left []provider.Node
+	for _, n := range f.nodes {
+		if n.Labels[plan.LabelCluster] != cluster {
+			left = append(left, n)
+		}
+	}
+	f.nodes, f.joined = left, nil
+	return nil
+}
+
+func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	line := strings.Join(c.Args, " ")
+	f.ran = append(f.ran, name+": "+line)
+	if c.Stdout == nil {
+		if err := f.call(); err != nil {
+			return err
+		}
+	}
+	out := ""
+	switch {
+	case line == "cat /usr/share/berth/kubernetes-version":
+		out = "v1.36.3\n"
+	case line == "cat /etc/kubernetes/admin.conf":
+		out = `{"apiVersion":"v1","kind":"Config","current-context":"a","clusters":[{"name":"a","cluster":{"server":"https://x","insecure-skip-tls-verify":true}}],` +
+			`"users":[{"name":"a","user":{}}],"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}]}`
+	case strings.HasPrefix(line, "kubeadm"):
+		f.joined = append(f.joined, name)
+	case strings.HasPrefix(line, "journalctl"):
+		out = "kubelet: cannot find its feet\n"
+	case strings.HasPrefix(line, "sed"):
+		out = "builtin\n"
+	}
+	if c.Stdout != nil {
+		fmt.Fprint(c.Stdout, out)
+	}
+	return nil
+}
+
+func (f *fake) CopyTo(_ context.Context, name string, files ...provider.File) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, file := range files {
+		f.files[name+":"+file.Path] = string(file.Content)
+	}
+	return f.call()
+}
+
+func (f *fake) Logs(_ context.Context, name string, to io.Writer) error {
+	_, err := fmt.Fprintln(to, "log of", name)
+	return err
+}
+
+func (f *fake) Describe(_ context.Context, name string, to io.Writer) error {
+	_, err := fmt.Fprintln(to, "this is", name)
+	return err
+}
+
+func (f *fake) Ensure(context.Context, string, io.Writer) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return false, f.call()
+}
+func (f *fake) Present(context.Context, string) (string, error)  { return "id", nil }
+func (f *fake) Save(context.Context, io.Writer, ...string) error { return errs.Unsupported }
+func (f *fake) Load(context.Context, io.Reader) error            { return errs.Unsupported }

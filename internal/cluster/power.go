@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/provider"
+)
+
+// Stop stops all containers of a cluster. What is on their disks stays.
+func (c *Clusters) Stop(ctx context.Context, name string) error {
+	all, err := c.Nodes(ctx, name)
+	if err != nil {
+		return err
+	}
+	return c.step("Stopping nodes of "+name, func() error { return c.Engine.Stop(ctx, names(all)...) })
+}
+
+// Start starts what is stopped of a cluster. Ports that the engine picked may be others
+// than before, so kubeconfig files are written anew, and so are routes, in case that addresses are.
+func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) error {
+	all, err := c.Nodes(ctx, name)
+	if err != nil {
+		return err
+	}
+	var since time.Time
+	for _, n := range all {
+		if !n.Running {
+			since = time.Now().Truncate(time.Second) // nodes count in whole seconds
+		}
+	}
+	if err := c.step("Starting nodes of "+name, func() error { return c.Engine.Start(ctx, names(all)...) }); err != nil {
+		return err
+	}
+	if _, _, err := c.Export(ctx, name, false); err != nil {
+		return err
+	}
+	admin, err := c.Config(ctx, name, false)
+	if err != nil {
+		return err
+	}
+	client, err := kubeapi.New(admin)
+	if err != nil {
+		return err
+	}
+	count := 0
+	for _, n := range all {
+		if Role(n) != config.BalancerRole {
+			count++
+		}
+	}
+	err = c.step("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client, count) })
+	if err != nil || wait == 0 {
+		return err
+	}
+	return c.step("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, count, since, wait) })
+}
+
+// reconnect renews routes where they are ours.
+func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *kubeapi.Client, count int) error {
+	node, err := controlPlane(all)
+	if err != nil {
+		return err
+	}
+	mode, err := c.output(ctx, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", daemonFile)
+	if err != nil {
+		return fmt.Errorf("cannot tell the network of the nodes: %w", err)
+	}
+	if mode != "builtin" {
+		return nil
+	}
+	return connect(ctx, c.Engine, client, count)
+}

@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// daemonFile is the configuration of berth in a node.
+const daemonFile = "/etc/berth/berth.toml"
+
+// setUp starts berth in all nodes, with the images of what they run.
+func (m *creation) setUp(ctx context.Context) error {
+	for _, n := range m.nodes {
+		version, err := m.output(ctx, n.Name, "cat", nodeimage.VersionFile)
+		if err != nil {
+			return fmt.Errorf("the image %s of %s is none of berth cluster build-image (images of kindest/node, with containerd, cannot be used yet): %w: %w", n.Image, n.Name, errs.Unsupported, err)
+		}
+		m.versions[n.Name] = version
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, described := range m.Cluster.Nodes {
+		group.Go(func() error {
+			if err := m.setUpNode(ctx, described); err != nil {
+				return fmt.Errorf("%s: %w", m.Cluster.ContainerName(described), err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (m *creation) setUpNode(ctx context.Context, described config.Node) error {
+	name := m.Cluster.ContainerName(described)
+	node, err := m.find(name)
+	if err != nil {
+		return err
+	}
+	daemon, err := daemonConfig(m.Cluster.Networking)
+	if err != nil {
+		return err
+	}
+	text, err := kubeadm.Config(kubeadm.Node{
+		Cluster: m.Cluster, Node: described, Version: m.versions[name], Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
+		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: kubeadm.BerthSocket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
+	})
+	if err != nil {
+		return err
+	}
+	files := []provider.File{
+		{Path: daemonFile, Content: []byte(daemon)},
+		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
+	}
+	if !m.Cluster.Networking.DisableDefaultCNI {
+		script, err := services(m.Cluster.Networking)
+		if err != nil {
+			return err
+		}
+		files = append(files, provider.File{Path: innode.ServicesFile, Content: []byte(script)}, provider.File{Path: innode.RoutesFile})
+	}
+	if err := m.Engine.CopyTo(ctx, name, files...); err != nil {
+		return err
+	}
+	archives := nodeimage.ImagesDir + "/*.tar"
+	if described.Role == config.ControlPlane {
+		archives += " " + nodeimage.ControlPlaneDir + "/*.tar"
+	}
+	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"sh", "-ec", "systemctl start " + innode.RoutesUnit + " berth.service\nberth image import --pin " + archives}}); err != nil {
+		return m.explain(ctx, name, err)
+	}
+	return nil
+}
+
+// find is a container of the cluster by its name.
+func (m *creation) find(name string) (provider.Node, error) {
+	for _, n := range m.nodes {
+		if n.Name == name {
+			return n, nil
+		}
+	}
+	return provider.Node{}, fmt.Errorf("unknown node: %q: %w", name, errs.NotFound)
+}
+
+// daemonConfig is the configuration of berth in a node. The node's own subnet is told by the
+// kubelet, who has it of the cluster.
+func daemonConfig(net config.Networking) (string, error) {
+	if net.DisableDefaultCNI {
+		return "# Of `berth cluster`: whoever installs a network brings it.\n[network]\nmode = 'cni'\n", nil
+	}
+	subnets, err := net.PodSubnets()
+	if err != nil {
+		return "", err
+	}
+	var quoted []string
+	for _, s := range subnets {
+		quoted = append(quoted, "'"+s.Masked().String()+"'")
+	}
+	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
+		"[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n", nil
+}
+
+// explain adds to the failure of a command what the node's services said last: kubeadm
+// tells only that it has waited for them.
+func (m *creation) explain(ctx context.Context, node string, failed error) error {
+	if ctx.Err() != nil {
+		return failed
+	}
+	words, err := m.output(ctx, node, "journalctl", "--no-pager", "--quiet", "--output=short-monotonic", "--lines=10", "--priority=warning",
+		"--unit=kubelet.service", "--unit=berth.service", "--unit=berth-supervisor.service")
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	if words == "" {
+		return failed
+	}
+	return fmt.Errorf("%w\nlast words of kubelet and berth in %s:\n  %s", failed, node, strings.ReplaceAll(words, "\n", "\n  "))
+}

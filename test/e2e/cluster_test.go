@@ -1,0 +1,207 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// workload is spread over both workers, and asked by the name of its service.
+const workload = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, nodeTaintsPolicy: Honor, labelSelector: {matchLabels: {app: web}}}
+      containers:
+      - name: web
+        image: berth.run/hello:demo
+        command: [serve, --listen, ":8080"]
+        readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
+`
+
+// clusterHost is a podman of the test's own and the commands that are run beside it, in its
+// network namespace.
+type clusterHost struct {
+	t          *testing.T
+	namespace  string
+	berth, bin string
+	kubeconfig string
+}
+
+func newClusterHost(t *testing.T) *clusterHost {
+	t.Helper()
+	namespace := podmanOnly(t)
+	kube, err := filepath.Abs("../../out/kube")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(kube, "coredns")); err != nil {
+		t.Fatalf("Kubernetes is not built: run test/kube/build.sh: %v", err)
+	}
+	if _, err := os.Stat("/lib/modules"); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Mkdir("/lib/modules", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove("/lib/modules") })
+	}
+	return &clusterHost{
+		t: t, namespace: namespace, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,
+		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
+	}
+}
+
+// run runs a program where podman is, and fails the test when it fails.
+func (h *clusterHost) run(args ...string) string {
+	h.t.Helper()
+	out, err := h.try(nil, args...)
+	if err != nil {
+		h.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (h *clusterHost) try(stdin []byte, args ...string) (string, error) {
+	// Machines that are busy with other tests take their time.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.t.Context()), 20*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + h.namespace}, args...)...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.kubeconfig)
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (h *clusterHost) cluster(verb string, args ...string) string {
+	h.t.Helper()
+	return h.run(append([]string{h.berth, "cluster", verb, "--provider", "podman"}, args...)...)
+}
+
+func (h *clusterHost) kubectl(args ...string) string {
+	h.t.Helper()
+	return h.run(append([]string{filepath.Join(h.bin, "kubectl")}, args...)...)
+}
+
+// TestClusterOfPodman: one control plane and two workers, from the making of their image to
+// nothing left.
+func TestClusterOfPodman(t *testing.T) {
+	h := newClusterHost(t)
+	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	description := "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: e2e\nnodes: [{role: control-plane}, {role: worker}, {role: worker}]\n"
+	if err := os.WriteFile(file, []byte(description), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	t.Log(h.cluster("create", "--config", file, "--wait", "10m"))
+	t.Logf("all nodes were Ready after %s", time.Since(begun).Round(100*time.Millisecond))
+	if got := h.kubectl("config", "current-context"); got != "kind-e2e" {
+		t.Errorf("the context is %q", got)
+	}
+	if got := h.cluster("nodes", "e2e"); strings.Count(got, "running") != 3 {
+		t.Errorf("nodes:\n%s", got)
+	}
+	h.load()
+	h.deploy()
+	t.Run("answers", func(t *testing.T) { h.answers(t) })
+	t.Run("restart", func(t *testing.T) {
+		t.Log(h.cluster("restart", "e2e", "--wait", "10m"))
+		h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
+		h.answers(t)
+	})
+	logs := t.TempDir()
+	h.cluster("logs", "--name", "e2e", logs)
+	if text, err := os.ReadFile(filepath.Join(logs, "e2e-worker", "kubelet.log")); err != nil || len(text) == 0 {
+		t.Errorf("the kubelet's log: %d bytes, %v", len(text), err)
+	}
+	for range 2 {
+		t.Log(h.cluster("delete", "e2e"))
+	}
+	for _, args := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q", "--filter", "name=kind"}} {
+		if left := h.run(append([]string{"podman"}, args...)...); left != "" {
+			t.Errorf("podman %s: %s", args[0], left)
+		}
+	}
+	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), "e2e") {
+		t.Errorf("the kubeconfig has %s, %v", text, err)
+	}
+}
+
+// load gives every node the image of the workload.
+func (h *clusterHost) load() {
+	h.t.Helper()
+	archive, err := os.ReadFile(filepath.Join(filepath.Dir(h.berth), "hello-image.tar"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, node := range []string{"e2e-worker", "e2e-worker2"} {
+		if out, err := h.try(archive, "podman", "exec", "-i", node, "berth", "image", "import", "-"); err != nil {
+			h.t.Fatalf("%v\n%s", err, out)
+		}
+	}
+}
+
+func (h *clusterHost) deploy() {
+	h.t.Helper()
+	if out, err := h.try([]byte(workload), filepath.Join(h.bin, "kubectl"), "apply", "-f", "-"); err != nil {
+		h.t.Fatalf("%v\n%s", err, out)
+	}
+	h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
+	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
+	if nodes := h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"); !strings.Contains(nodes, "e2e-worker2") || !strings.Contains(nodes+" ", "e2e-worker ") {
+		h.t.Errorf("the pods are on %q", nodes)
+	}
+}
+
+// answers asks the service from a pod, by its name, until both pods have answered, and by a
+// port of each node.
+func (h *clusterHost) answers(t *testing.T) {
+	t.Helper()
+	pods := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))
+	if len(pods) != 2 {
+		t.Fatalf("pods: %q", pods)
+	}
+	heard := map[string]bool{}
+	for try := 0; try < 100 && len(heard) < 2; try++ {
+		answer := h.kubectl("exec", pods[0], "--", "get", "http://web.default.svc.cluster.local/")
+		for _, pod := range pods {
+			if strings.Contains(answer, pod) {
+				heard[pod] = true
+			}
+		}
+	}
+	if len(heard) != 2 {
+		t.Errorf("of %q these have answered: %v", pods, heard)
+	}
+	for _, node := range []string{"e2e-control-plane", "e2e-worker", "e2e-worker2"} {
+		if answer := h.kubectl("exec", pods[1], "--", "get", "http://"+node+":30080/"); !strings.Contains(answer, "hello") {
+			t.Errorf("the port of %s: %q", node, answer)
+		}
+	}
+	if log := h.kubectl("logs", pods[0]); !strings.Contains(log, "serving") {
+		t.Errorf("the log of a pod: %q", log)
+	}
+}
