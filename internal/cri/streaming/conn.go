@@ -45,6 +45,8 @@ type watchedConn struct {
 	net.Conn
 	gone chan struct{}
 	once sync.Once
+	// parting: the connection is closed but for what is still on its way, see part.
+	parting atomic.Bool
 	// taken: net/http does not close it any more.
 	taken atomic.Bool
 }
@@ -53,15 +55,22 @@ type watchedConn struct {
 // reading by one when a connection is taken over.
 func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if err != nil && c.parting.Load() {
+		err = net.ErrClosed
+	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.markGone()
 	}
 	return n, err
 }
 
-// Close implements io.Closer.
+// Close implements io.Closer. Of a connection that was taken over, it sees to it that
+// the peer hears all that was written.
 func (c *watchedConn) Close() error {
 	c.markGone()
+	if tcp, ok := c.Conn.(*net.TCPConn); ok && c.taken.Load() {
+		return c.part(tcp)
+	}
 	return c.Conn.Close()
 }
 

@@ -1,9 +1,13 @@
 package streaming
 
 import (
+	"errors"
 	"io"
 	"net"
+	"net/http"
+	"os"
 	"testing"
+	"time"
 )
 
 // A client may send and go away while nobody reads: no read fails then.
@@ -33,4 +37,67 @@ func TestContextEndsThoughNobodyReads(t *testing.T) {
 	defer cancel()
 	client.Close()
 	within(t, "the end of the session", ctx.Done())
+}
+
+// TestSlowClientHearsTheEnd: what was written before the end of a session arrives, also
+// at a client that sends something after it.
+func TestSlowClientHearsTheEnd(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	client, err := net.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	conn, err := watchedListener{inner}.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	noteTaken(conn, http.StateHijacked)
+	reading := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, conn)
+		reading <- err
+	}()
+	// More than the client's kernel takes while nobody reads there.
+	const all = 16 << 20
+	if err := conn.(*watchedConn).Conn.(*net.TCPConn).SetWriteBuffer(all); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	written, err := conn.Write(make([]byte, all))
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%d bytes written, %v; all of it is on its way", written, err)
+	}
+	for range 2 { // twice does no harm
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := within(t, "the end of the reading", reading); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("who read was told %v", err)
+	}
+	if _, err := io.WriteString(client, "a ping"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, client); n != int64(written) || err != nil {
+		t.Errorf("the client heard %d bytes of %d, %v", n, written, err)
+	}
+	client.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for !errors.Is(conn.SetDeadline(time.Unix(1, 0)), net.ErrClosed) {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	within(t, "the end of the connection", closed)
 }
