@@ -42,6 +42,8 @@ const (
 	maxEntries = 100_000
 	// maxBlob is more than any layer has; a header that claims more is a lie.
 	maxBlob = 1 << 40
+	// bufferSize is how much is read and written at a time.
+	bufferSize = 256 << 10
 	// maxWindow is what a zstd stream may make us remember.
 	maxWindow = 128 << 20
 
@@ -77,6 +79,8 @@ type reader struct {
 	documents map[string][]byte
 	entries   int
 	stored    int64
+	// buffer is for copying.
+	buffer []byte
 }
 
 // Read stores all blobs of the archive and returns its images. The context has a
@@ -135,7 +139,7 @@ func (s *source) Read(p []byte) (int, error) {
 
 // decompress tells gzip, zstd and plain archives apart by their first bytes.
 func decompress(r io.Reader) (io.ReadCloser, error) {
-	buffered := bufio.NewReaderSize(r, 1<<20)
+	buffered := bufio.NewReaderSize(r, bufferSize)
 	magic, err := buffered.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("cannot read the stream: %w", err)

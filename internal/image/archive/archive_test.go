@@ -108,31 +108,3 @@ func TestLayoutNames(t *testing.T) {
 		}
 	}
 }
-
-// FuzzRead looks for archives that break the reader rather than being refused.
-func FuzzRead(f *testing.F) {
-	for _, write := range []func(*bytes.Buffer) error{
-		func(b *bytes.Buffer) error {
-			return imagetest.Archive(b, imagetest.Spec{Name: "a:1", Files: []imagetest.File{{Path: "f"}}})
-		},
-		func(b *bytes.Buffer) error {
-			return imagetest.OCIArchive(b, imagetest.Spec{Name: "a:1", Files: []imagetest.File{{Path: "f"}}})
-		},
-	} {
-		var buf bytes.Buffer
-		if err := write(&buf); err != nil {
-			f.Fatal(err)
-		}
-		f.Add(buf.Bytes())
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		store, err := local.NewStore(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
-		found, err := Read(context.Background(), store, bytes.NewReader(data), Limits{Bytes: 1 << 20}, func(int64) {})
-		if err == nil && len(found) == 0 {
-			t.Error("neither images nor an error")
-		}
-	})
-}

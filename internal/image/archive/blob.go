@@ -53,8 +53,12 @@ func (r *reader) write(ctx context.Context, name string, desc imagespec.Descript
 
 func (r *reader) fill(ctx context.Context, w content.Writer, name string, desc imagespec.Descriptor, body io.Reader) (_ imagespec.Descriptor, err error) {
 	defer w.Close()
-	if _, err := io.CopyBuffer(w, onlyReader{body}, make([]byte, 1<<20)); err != nil {
-		return desc, copyError(name, err)
+	if r.buffer == nil {
+		r.buffer = make([]byte, bufferSize)
+	}
+	from := &reading{r: body}
+	if _, err := io.CopyBuffer(onlyWriter{w}, from, r.buffer); err != nil {
+		return desc, from.blame(name, err)
 	}
 	got := w.Digest()
 	if desc.Digest != "" && got != desc.Digest {
@@ -67,25 +71,40 @@ func (r *reader) fill(ctx context.Context, w content.Writer, name string, desc i
 	return desc, nil
 }
 
-// onlyReader hides what would make io.CopyBuffer ignore its buffer.
-type onlyReader struct{ io.Reader }
+// onlyWriter hides what would make io.CopyBuffer ignore its buffer, as reading does.
+type onlyWriter struct{ io.Writer }
+
+// reading remembers whether it was the archive that could not be read.
+type reading struct {
+	r   io.Reader
+	err error
+}
+
+func (r *reading) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}
+
+// blame tells a cut or corrupt archive from a disk that takes no more.
+func (r *reading) blame(name string, err error) error {
+	if r.err != nil {
+		return fmt.Errorf("archive entry %q is truncated or corrupt: %w: %w", name, err, errs.Invalid)
+	}
+	return fmt.Errorf("cannot store archive entry %q: %w", name, err)
+}
 
 // check reads body and compares it with the digest that its name promises.
 func check(name string, desc imagespec.Descriptor, body io.Reader) error {
 	verifier := desc.Digest.Verifier()
-	if _, err := io.Copy(verifier, body); err != nil {
-		return copyError(name, err)
+	from := &reading{r: body}
+	if _, err := io.Copy(verifier, from); err != nil {
+		return from.blame(name, err)
 	}
 	if !verifier.Verified() {
 		return fmt.Errorf("archive entry %q has not the digest that its name says: %w", name, errs.Invalid)
 	}
 	return nil
-}
-
-// copyError tells a cut archive from a disk that takes no more.
-func copyError(name string, err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || isCorrupt(err) {
-		return fmt.Errorf("archive entry %q is truncated or corrupt: %w: %w", name, err, errs.Invalid)
-	}
-	return fmt.Errorf("cannot store archive entry %q: %w", name, err)
 }

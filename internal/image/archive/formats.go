@@ -13,9 +13,6 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/distribution/reference"
-	"github.com/klauspost/compress/flate"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -175,11 +172,4 @@ func (r *reader) layerType(ctx context.Context, layer imagespec.Descriptor) (str
 		return imagespec.MediaTypeImageLayerZstd, nil
 	}
 	return imagespec.MediaTypeImageLayer, nil
-}
-
-// isCorrupt tells whether err is of the compression around the archive.
-func isCorrupt(err error) bool {
-	var corrupt flate.CorruptInputError
-	return errors.As(err, &corrupt) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, gzip.ErrHeader) ||
-		errors.Is(err, zstd.ErrCRCMismatch) || errors.Is(err, zstd.ErrMagicMismatch) || errors.Is(err, zstd.ErrReservedBlockType)
 }
