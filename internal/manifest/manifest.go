@@ -25,6 +25,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -38,8 +39,17 @@ type Fault struct {
 	Line, Column int
 	// Path is as in "runtime.handlers[0].name"; "" is the whole document.
 	Path string
-	// Problem quotes the value and says what is accepted.
+	// Problem quotes the value, says what is wrong with it, and what to do.
 	Problem string
+}
+
+// Fix is the part of the problem that says what to do: what stands after "; ", or from
+// "want" on. It is empty where nothing is said.
+func (f Fault) Fix() string {
+	if at := regexp.MustCompile(`(?:; |^|: |, )want |; `).FindStringIndex(f.Problem); at != nil {
+		return strings.TrimLeft(f.Problem[at[0]:], ";:, ")
+	}
+	return ""
 }
 
 func (f Fault) String() string {
@@ -78,6 +88,19 @@ type field struct {
 	required, lines     bool
 	index               []int
 	typ                 reflect.Type
+}
+
+// wanted says what to write for a field that must be there.
+func (f field) wanted() string {
+	switch {
+	case len(f.oneOf) == 1:
+		return "want " + f.oneOf[0]
+	case len(f.oneOf) > 0:
+		return "want one of " + strings.Join(f.oneOf, ", ")
+	case f.example != "":
+		return "want one such as " + f.example
+	}
+	return "want a " + strings.TrimPrefix(typeName(f.typ), "a ")
 }
 
 func fieldsOf(t reflect.Type) []field {

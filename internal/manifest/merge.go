@@ -42,7 +42,7 @@ func (r *Reader) merged(path string, value *yaml.Node, above []*yaml.Node) []ent
 	}
 	switch {
 	case slices.Contains(above, value):
-		r.Fault(path, "merges itself")
+		r.Fault(path, "merges itself; leave that out")
 		return nil
 	case value.Kind == yaml.SequenceNode:
 		var all []entry

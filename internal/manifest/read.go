@@ -85,13 +85,13 @@ func (r *Reader) root(data []byte) *yaml.Node {
 	}
 	r.places[""] = place{1, 1}
 	if root == nil {
-		r.Fault("", "the document is empty")
+		r.Fault("", "the document is empty; want apiVersion, kind and what follows from them")
 	}
 	return root
 }
 
-// Fault adds a fault. A path that is not in the document gets the place of the
-// nearest one above it that is.
+// Fault adds a fault: what is wrong, and after "; " or ": want " what to do about it. A
+// path that is not in the document gets the place of the nearest one above it that is.
 func (r *Reader) Fault(path, format string, args ...any) {
 	fault := Fault{File: r.file, Path: path, Problem: fmt.Sprintf(format, args...)}
 	fault.Line, fault.Column = r.Place(path)
@@ -191,6 +191,9 @@ func (r *Reader) syntax(data []byte, err error) {
 			fault.Column = len(line) - len(strings.TrimLeft(line, " \t")) + 1
 		}
 	}
+	if fault.Fix() == "" {
+		fault.Problem += "; mind quotes, brackets and indentation, there and in the line above"
+	}
 	r.faults = append(r.faults, fault)
 }
 
@@ -227,7 +230,7 @@ func (r *Reader) value(path string, node *yaml.Node, into reflect.Value, f *fiel
 	case reflect.Interface:
 		var v any
 		if err := node.Decode(&v); err != nil {
-			r.Fault(path, "%v", err)
+			r.Fault(path, "%v; want a plain value, list or mapping", err)
 			return
 		}
 		into.Set(reflect.ValueOf(v))
@@ -242,7 +245,7 @@ func (r *Reader) spend(path string, values int) bool {
 	before := r.nodes
 	r.nodes += values
 	if before <= maxNodes && r.nodes > maxNodes {
-		r.Fault(path, "the document has more than %d values", maxNodes)
+		r.Fault(path, "the document has more than %d values; leave out what aliases repeat", maxNodes)
 	}
 	return r.nodes <= maxNodes
 }
@@ -259,7 +262,7 @@ func (r *Reader) object(path string, node *yaml.Node, into reflect.Value) {
 		at := join(path, key.Value)
 		r.places[at] = place{key.Line, key.Column}
 		if seen[key.Value] {
-			r.Fault(at, "is there twice")
+			r.Fault(at, "is there twice; leave one out")
 			continue
 		}
 		seen[key.Value] = true
@@ -275,9 +278,9 @@ func (r *Reader) object(path string, node *yaml.Node, into reflect.Value) {
 		switch {
 		case !f.required:
 		case !seen[f.name]:
-			r.Fault(at, "is missing")
+			r.Fault(at, "is missing; %s", f.wanted())
 		case into.FieldByIndex(f.index).IsZero() && !r.Broken(at):
-			r.Fault(at, "is empty")
+			r.Fault(at, "is empty; %s", f.wanted())
 		}
 	}
 }
@@ -292,7 +295,7 @@ func (r *Reader) list(path string, node *yaml.Node, into reflect.Value, f *field
 		at := fmt.Sprintf("%s[%d]", path, i)
 		r.places[at] = place{item.Line, item.Column}
 		if item.Tag == "!!null" {
-			r.Fault(at, "is empty")
+			r.Fault(at, "is empty; want a value, or leave it out")
 			continue
 		}
 		r.value(at, item, list.Index(i), f)
@@ -311,11 +314,11 @@ func (r *Reader) dictionary(path string, node *yaml.Node, into reflect.Value, f 
 		at := Key(path, key.Value)
 		r.places[at] = place{key.Line, key.Column}
 		if entries.MapIndex(reflect.ValueOf(key.Value)).IsValid() {
-			r.Fault(at, "is there twice")
+			r.Fault(at, "is there twice; leave one out")
 			continue
 		}
 		if strings.ContainsFunc(key.Value, unicode.IsControl) {
-			r.Fault(at, "must not have a line break or another control character")
+			r.Fault(at, "want no line break and no other control character in it")
 			continue
 		}
 		value := reflect.New(into.Type().Elem()).Elem()
@@ -396,7 +399,7 @@ func (r *Reader) str(path string, node *yaml.Node, into reflect.Value, f *field)
 		return
 	}
 	if (f == nil || !f.lines) && strings.ContainsFunc(node.Value, unicode.IsControl) {
-		r.Fault(path, "%q: must not have a line break or another control character", node.Value)
+		r.Fault(path, "%q: want no line break and no other control character in it", node.Value)
 		return
 	}
 	into.SetString(node.Value)

@@ -43,8 +43,8 @@ func TestReadTellsEveryFaultWithItsPlace(t *testing.T) {
 	cases := map[string]struct{ in, want string }{
 		"unknown field":         {"title: x\nbodi: y", "f:2:1: bodi: no such field; did you mean body?"},
 		"unknown, nothing near": {"title: x\nzzzzzz: y", "f:2:1: zzzzzz: no such field; there are title, body, parts, main, on, every, words, free"},
-		"nested":                {"title: x\nparts:\n- name: a\n- nam: b\n", "f:4:3: parts[1].nam: no such field; did you mean name?\nf:4:3: parts[1].name: is missing"},
-		"missing":               {"body: x", "f:1:1: title: is missing"},
+		"nested":                {"title: x\nparts:\n- name: a\n- nam: b\n", "f:4:3: parts[1].nam: no such field; did you mean name?\nf:4:3: parts[1].name: is missing; want one such as a"},
+		"missing":               {"body: x", "f:1:1: title: is missing; want one such as t"},
 		"number for string":     {"title: 1.10", `f:1:1: title: "1.10": want a string; write "1.10"`},
 		"bool for string":       {"title: yes please\nmain: {name: true}", `f:2:8: main.name: "true": want a string; write "true"`},
 		"string for number":     {"title: x\nmain: {name: a, count: many}", `f:2:17: main.count: "many": want a whole number`},
@@ -57,16 +57,16 @@ func TestReadTellsEveryFaultWithItsPlace(t *testing.T) {
 		"enum":                  {"title: x\nmain: {name: a, color: gren}", `f:2:17: main.color: "gren": want one of red, green; did you mean green?`},
 		"enum in list":          {"title: x\nwords: [one, twoo]", `f:2:14: words[1]: "twoo": want one of one, two; did you mean two?`},
 		"text":                  {"title: x\nevery: often", `f:2:1: every: time: invalid duration "often"`},
-		"required and null":     {"title: null", "f:1:1: title: is empty"},
-		"required and empty":    {"title: x\nmain: {name: \"\"}", "f:2:8: main.name: is empty"},
-		"null in a list":        {"title: x\nparts: [null]", "f:2:9: parts[0]: is empty"},
-		"twice":                 {"title: x\ntitle: y", "f:2:1: title: is there twice"},
-		"twice in map":          {"title: x\nmain: {name: a, tags: {k: v, k: w}}", "f:2:30: main.tags.k: is there twice"},
-		"line break":            {"title: \"a\\nb\"", `f:1:1: title: "a\nb": must not have a line break or another control character`},
-		"line break in map":     {"title: x\nmain: {name: a, tags: {k: \"v\\nw\"}}", `f:2:24: main.tags.k: "v\nw": must not have a line break or another control character`},
-		"syntax":                {"title: x\nbody: [a\nfoo: b", "f:2:1: did not find expected ',' or ']'"},
-		"tab":                   {"title: x\nmain:\n\tname: a", "f:3:2: found character that cannot start any token"},
-		"empty":                 {"# nothing\n", "f:1:1: the document is empty"},
+		"required and null":     {"title: null", "f:1:1: title: is empty; want one such as t"},
+		"required and empty":    {"title: x\nmain: {name: \"\"}", "f:2:8: main.name: is empty; want one such as a"},
+		"null in a list":        {"title: x\nparts: [null]", "f:2:9: parts[0]: is empty; want a value, or leave it out"},
+		"twice":                 {"title: x\ntitle: y", "f:2:1: title: is there twice; leave one out"},
+		"twice in map":          {"title: x\nmain: {name: a, tags: {k: v, k: w}}", "f:2:30: main.tags.k: is there twice; leave one out"},
+		"line break":            {"title: \"a\\nb\"", `f:1:1: title: "a\nb": want no line break and no other control character in it`},
+		"line break in map":     {"title: x\nmain: {name: a, tags: {k: \"v\\nw\"}}", `f:2:24: main.tags.k: "v\nw": want no line break and no other control character in it`},
+		"syntax":                {"title: x\nbody: [a\nfoo: b", "f:2:1: did not find expected ',' or ']'; mind quotes, brackets and indentation, there and in the line above"},
+		"tab":                   {"title: x\nmain:\n\tname: a", "f:3:2: found character that cannot start any token; mind quotes, brackets and indentation, there and in the line above"},
+		"empty":                 {"# nothing\n", "f:1:1: the document is empty; want apiVersion, kind and what follows from them"},
 		"three documents":       {"title: x\n---\n---\ntitle: y", "f:3:1: a second document begins; want one in a file"},
 		"two documents":         {"title: x\n---\ntitle: y", "f:2:1: a second document begins; want one in a file"},
 		"scalar document":       {"hello", `f:1:1: "hello": want a mapping`},
@@ -165,7 +165,7 @@ func TestEmbeddedFieldsAreFields(t *testing.T) {
 		}
 	}
 	err := Read("f", []byte("size: 1\ncolors: [RED, blue, gren]\nsise: 1"), &got).Err()
-	want := "f:1:1: name: is missing\n" + `f:2:15: colors[1]: unknown color: "blue"; want one of red, green` + "\n" +
+	want := "f:1:1: name: is missing; want a string\n" + `f:2:15: colors[1]: unknown color: "blue"; want one of red, green` + "\n" +
 		`f:2:21: colors[2]: unknown color: "gren"; want one of red, green; did you mean green?` + "\n" +
 		"f:3:1: sise: no such field; did you mean size?"
 	if err == nil || err.Error() != want {
@@ -188,7 +188,7 @@ func TestMergeKeys(t *testing.T) {
 		t.Error(diff)
 	}
 	for text, want := range map[string]string{
-		"title: x\nmain: &m {name: a, <<: *m}":       "f:2:1: main: merges itself",
+		"title: x\nmain: &m {name: a, <<: *m}":       "f:2:1: main: merges itself; leave that out",
 		"title: x\nmain: {name: a, <<: b}":           `f:2:1: main: "b": << wants a mapping or a list of them`,
 		"title: x\nmain: {name: a, <<: {counts: 1}}": "f:2:22: main.counts: no such field; did you mean count?",
 	} {
@@ -222,10 +222,10 @@ func TestReadPlain(t *testing.T) {
 
 func TestMeta(t *testing.T) {
 	for text, want := range map[string][3]string{
-		"kind: K\nmore: [a\nfoo: b":          {"", "", "f:2:1: did not find expected ',' or ']'"},
+		"kind: K\nmore: [a\nfoo: b":          {"", "", "f:2:1: did not find expected ',' or ']'; mind quotes, brackets and indentation, there and in the line above"},
 		"kind: K\napiVersion: a/v1\nmore: 1": {"a/v1", "K", ""},
 		"- kind: K":                          {"", "", "f:1:1: a list: want a mapping"},
-		"":                                   {"", "", "f:1:1: the document is empty"},
+		"":                                   {"", "", "f:1:1: the document is empty; want apiVersion, kind and what follows from them"},
 		"{\"kind\": \"K\"}":                  {"", "K", ""},
 	} {
 		version, kind, r := Meta("f", []byte(text))

@@ -102,6 +102,9 @@ units:
 		if err == nil || !strings.Contains(out, "journalctl -u bad.service") || !strings.Contains(out, "rolled back") {
 			t.Errorf("apply says %v; want an error that tells the log of bad.service, and that all was undone:\n%s", err, out)
 		}
+		if !strings.Contains(out, systemd.NodeFile+":12:3: here it is asked for") {
+			t.Errorf("apply does not say where bad.service is asked for:\n%s", out)
+		}
 		if now := m.Run("sha256sum", "/etc/berth/berth.toml"); now != good {
 			t.Error("the configuration is not what it was before the apply that failed")
 		}

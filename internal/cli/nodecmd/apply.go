@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
 // applying is one run of apply.
@@ -84,6 +85,7 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 	}
 	a.opts.Wish = text
 	out, err := s.engine.Apply(ctx, target, a.opts)
+	err = a.asked(err, text)
 	if err == nil && a.prune {
 		err = a.pruneAfter(ctx, cmd, s, target, out)
 	}
@@ -92,6 +94,16 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	return errors.Join(err, a.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return printOutcome(w, out) }))
+}
+
+// asked adds to an error of a task where the node file asks for it.
+func (a *applying) asked(err error, text []byte) error {
+	var task *engine.TaskError
+	if !errors.As(err, &task) || !nodefile.Has(text, task.Why) {
+		return err
+	}
+	line, column := nodefile.Place(text, task.Why)
+	return fmt.Errorf("%w\n%s:%d:%d: here it is asked for", err, a.file, line, column)
 }
 
 // pruneAfter prunes and adds what could not be to the outcome of the apply. The user has

@@ -87,7 +87,7 @@ func (r *rendering) run(cmd *cobra.Command, file string) error {
 	}
 	facts, programs, err := r.facts(n)
 	if err != nil {
-		return err
+		return node.Locate(err, file, text)
 	}
 	target, err := node.Build(n, facts)
 	if err != nil {

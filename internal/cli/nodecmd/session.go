@@ -155,6 +155,7 @@ func (p *places) target(ctx context.Context, cmd *cobra.Command, s *session) (ta
 		return provision.Target{}, nil, err
 	}
 	target, err = p.build(ctx, s, n, p.onMachine())
+	err = node.CheckSources(n).And(err)
 	return target, text, node.Locate(err, p.file, text)
 }
 

@@ -29,7 +29,7 @@ func Parse(name, text string) (File, error) {
 		hosts, err := dockerConfig(name, text)
 		return File{hosts: hosts}, err
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return File{}, fmt.Errorf("credentials: %s has more than one line: %w", name, errs.Invalid)
+		return File{}, fmt.Errorf("credentials: %s has more than one line; want user:password: %w", name, errs.Invalid)
 	case strings.HasPrefix(text, "Bearer "), strings.HasPrefix(text, "Basic "):
 		return File{header: text}, nil
 	case strings.Contains(text, ":"):
@@ -73,7 +73,7 @@ func dockerConfig(name, text string) (map[string]string, error) {
 		}
 	}
 	if json.Unmarshal([]byte(text), &config) != nil { // whose words may quote the text
-		return nil, fmt.Errorf("credentials: %s is no config.json of docker: %w", name, errs.Invalid)
+		return nil, fmt.Errorf("credentials: %s: want a config.json of docker, or user:password: %w", name, errs.Invalid)
 	}
 	hosts := map[string]string{}
 	for key, entry := range config.Auths {
@@ -89,7 +89,7 @@ func dockerConfig(name, text string) (map[string]string, error) {
 			return nil, fmt.Errorf("credentials: %s has no auth for %q; want it in the file, not in a credential helper: %w", name, key, errs.Unsupported)
 		}
 		if _, _, ok := Basic(header); strings.HasPrefix(header, "Basic ") && !ok || strings.ContainsAny(header, "\r\n") {
-			return nil, fmt.Errorf("credentials: %s: auth for %q is not user:password in base64: %w", name, key, errs.Invalid)
+			return nil, fmt.Errorf("credentials: %s: auth for %q does not hold it; want user:password in base64: %w", name, key, errs.Invalid)
 		}
 		hosts[Host(key)] = header
 	}

@@ -103,6 +103,27 @@ func (e *Engine) ownsAll(objects [][]provision.Object) bool {
 	return true
 }
 
+// TaskError is a task that could not be prepared or applied.
+type TaskError struct {
+	// Verb is "prepare" or "apply".
+	Verb string
+	// Task is its ID, Why the wish of the user that it serves.
+	Task, Why string
+	Err       error
+}
+
+// Error names the task and the wish.
+func (e *TaskError) Error() string {
+	of := ""
+	if e.Why != "" {
+		of = " (for " + e.Why + ")"
+	}
+	return fmt.Sprintf("cannot %s %s%s: %v", e.Verb, e.Task, of, e.Err)
+}
+
+// Unwrap has the cause.
+func (e *TaskError) Unwrap() error { return e.Err }
+
 // prepare fetches what tasks need, several at a time.
 func (e *Engine) prepare(ctx context.Context, g *graph) error {
 	group, ctx := errgroup.WithContext(ctx)
@@ -115,7 +136,7 @@ func (e *Engine) prepare(ctx context.Context, g *graph) error {
 		group.Go(func() error {
 			err := e.retry(ctx, "prepare "+n.task.ID(), func(ctx context.Context) error { return p.Prepare(ctx, e.Host) })
 			if err != nil {
-				return fmt.Errorf("cannot prepare %s: %w", n.task.ID(), err)
+				return &TaskError{Verb: "prepare", Task: n.task.ID(), Why: n.meta.Why, Err: err}
 			}
 			return nil
 		})

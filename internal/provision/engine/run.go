@@ -49,7 +49,7 @@ func (r *run) all(ctx context.Context) error {
 				return
 			}
 			if err := r.node(ctx, n); err != nil {
-				faults.add(fmt.Errorf("cannot apply %s: %w", n.task.ID(), err))
+				faults.add(&TaskError{Verb: "apply", Task: n.task.ID(), Why: n.meta.Why, Err: err})
 			}
 		})
 	}

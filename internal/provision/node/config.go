@@ -63,7 +63,7 @@ func (b *builder) imagePolicy() {
 // fieldOf is the field that an error of a writer begins with; else the runtime.
 func fieldOf(err error) string {
 	field, _, _ := strings.Cut(err.Error(), ": ")
-	if strings.HasPrefix(field, "runtime.") {
+	if strings.HasPrefix(field, "runtime.") || strings.HasPrefix(field, "registries") {
 		return field
 	}
 	return "runtime"
@@ -87,7 +87,7 @@ func (b *builder) registries() {
 	if b.rt.certDir != "" {
 		links, err := runtimeconf.CertLinks(b.rt.certDir, b.n.Registries)
 		if err != nil {
-			b.misfit("registries", err)
+			b.misfit(fieldOf(err), err)
 			return
 		}
 		for _, link := range links {
@@ -98,7 +98,7 @@ func (b *builder) registries() {
 	case "berth", "containerd":
 		files, err := runtimeconf.Hosts(b.n.Registries, b.f.Credentials)
 		if err != nil {
-			b.misfit("registries", err)
+			b.misfit(fieldOf(err), err)
 			return
 		}
 		for _, file := range files {
@@ -115,13 +115,13 @@ func (b *builder) registries() {
 	case "crio":
 		text, err := runtimeconf.CRIORegistries(b.n.Registries)
 		if err != nil {
-			b.misfit("registries", err)
+			b.misfit(fieldOf(err), err)
 			return
 		}
 		b.before(tasks.File{M: b.forRuntime("registries"), Path: "/etc/containers/registries.conf.d/50-berth-node.conf", Content: text})
-		b.noCredentials("crio reads them from runtime.config.additions: crio.image.global_auth_file")
+		b.noCredentials("crio takes none here; set crio.image.global_auth_file in runtime.config.additions")
 	case "docker":
-		b.noCredentials("docker takes them from its clients")
+		b.noCredentials("docker takes them from its clients; leave this out, and use docker login")
 	}
 }
 

@@ -66,7 +66,7 @@ func (b *builder) checkCDI() {
 	if b.hasCDI() || !rt.CDI.Enabled {
 		return
 	}
-	why := fmt.Sprintf("%s %v has no CDI; containerd 1.7 has, and docker 25", b.rt.name, b.rt.version)
+	why := fmt.Sprintf("%s %v has no CDI; want containerd 1.7, docker 25 or newer, or leave this out", b.rt.name, b.rt.version)
 	if b.rt.version.IsZero() {
 		why = fmt.Sprintf("the version of %s is not known, and docker has CDI from 25 on; set runtime.version", b.rt.name)
 	}

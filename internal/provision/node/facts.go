@@ -78,8 +78,9 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 		f.Versions = detectVersions(ctx, host, n.Runtime.Name)
 	}
 	read := func(name string) ([]byte, error) { return readFile(host.Files(), name) }
-	if f.Credentials, err = readCredentials(read, n); err != nil {
-		return f, err
+	var misfits Misfits
+	if f.Credentials, misfits = readCredentials(read, registryCredentials(n)); len(misfits) > 0 {
+		return f, misfits
 	}
 	f.Replaced = detectReplaced(ctx, host, n)
 	f.Disrupts = detectDisruption(ctx, host, n)
@@ -148,53 +149,6 @@ func detectVersions(ctx context.Context, host provision.Host, name string) map[s
 		if v, err := nodefile.ParseVersion(strings.Trim(word, ",")); err == nil {
 			return map[string]nodefile.Version{name: v}
 		}
-	}
-	return nil
-}
-
-// readCredentials reads the files of registries, whose content goes into the runtime's
-// configuration.
-func readCredentials(file func(name string) ([]byte, error), n *nodefile.Node) (map[string]string, error) {
-	var names []string
-	for _, reg := range n.Registries {
-		names = append(names, reg.Credentials)
-		for _, m := range reg.Mirrors {
-			names = append(names, m.Credentials)
-		}
-	}
-	found := map[string]string{}
-	return found, readInto(found, file, "registries", names)
-}
-
-// readAssetCredentials adds the files that a machine will fetch assets with.
-func readAssetCredentials(found map[string]string, file func(name string) ([]byte, error), n *nodefile.Node) error {
-	var names []string
-	for _, assets := range [][]nodefile.Asset{n.Runtime.Assets, n.Network.Plugins, n.Kubelet.Assets} {
-		for _, asset := range assets {
-			names = append(names, asset.Credentials)
-		}
-	}
-	for _, f := range n.Files {
-		if f.Source != nil {
-			names = append(names, f.Source.Credentials)
-		}
-	}
-	for _, image := range n.Images {
-		names = append(names, image.Credentials)
-	}
-	return readInto(found, file, "assets", names)
-}
-
-func readInto(found map[string]string, file func(name string) ([]byte, error), of string, names []string) error {
-	for _, name := range names {
-		if _, known := found[name]; known || name == "" {
-			continue
-		}
-		data, err := file(name)
-		if err != nil {
-			return fmt.Errorf("%s: credentials: %w", of, err)
-		}
-		found[name] = string(data)
 	}
 	return nil
 }

@@ -34,10 +34,12 @@ func factsOf(t *testing.T, release string) Facts {
 	return f
 }
 
+const fileHead = "apiVersion: berth.run/v1alpha1\nkind: Node\n"
+
 // load reads a description from what follows its head.
 func load(t *testing.T, text string) *nodefile.Node {
 	t.Helper()
-	n, err := nodefile.Load("test", []byte("apiVersion: berth.run/v1alpha1\nkind: Node\n"+text))
+	n, err := nodefile.Load("test", []byte(fileHead+text))
 	if err != nil {
 		t.Fatal(err)
 	}

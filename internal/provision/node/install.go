@@ -52,7 +52,7 @@ func (b *builder) packages() {
 		list = append(list, provision.PackageVersion{Name: pkg, Version: version})
 	}
 	if len(b.n.Packages.Install) > 0 && b.f.Distro.Manager == "" {
-		b.fault(errs.Unsupported, "packages.install", "%s installs no packages", b.f.Distro.Name)
+		b.fault(errs.Unsupported, "packages.install", "%s installs no packages; leave this out", b.f.Distro.Name)
 	}
 	if len(list) == 0 || b.f.Distro.Manager == "" {
 		return
@@ -105,7 +105,7 @@ func (b *builder) install() {
 		return
 	}
 	if b.f.Distro.Immutable && b.rt.name == "crio" {
-		b.fault(errs.Unsupported, "runtime.name", "%s has no crio", b.f.Distro.Name)
+		b.fault(errs.Unsupported, "runtime.name", "%s has no crio; want containerd or berth", b.f.Distro.Name)
 		return
 	}
 	if b.f.Distro.Immutable && b.rt.name != "berth" && len(b.n.Runtime.Assets) > 0 {
@@ -114,7 +114,7 @@ func (b *builder) install() {
 	}
 	assets := b.ofArch(b.n.Runtime.Assets)
 	if len(b.n.Runtime.Assets) > 0 && len(assets) == 0 {
-		b.fault(errs.Invalid, "runtime.assets", "none is for %s", b.f.Arch)
+		b.fault(errs.Invalid, "runtime.assets", "none is for %s; give some with that arch, or without one", b.f.Arch)
 	}
 	ownRunc := slices.ContainsFunc(assets, func(a nodefile.Asset) bool { return classOf(a) == "runc" })
 	main := 0
@@ -128,7 +128,7 @@ func (b *builder) install() {
 		b.fault(errs.Invalid, "runtime.assets", "%d of them are named for %s, want one; set name: %s on it", main, b.rt.name, b.rt.name)
 	}
 	if len(assets) > 0 && b.rt.name == "containerd" && b.rt.version.IsZero() {
-		b.fault(errs.Invalid, "runtime.version", "is missing: the names of the assets do not tell it")
+		b.fault(errs.Invalid, "runtime.version", "is missing, and the names of the assets do not tell it; want one such as \"2.4.2\"")
 	}
 }
 

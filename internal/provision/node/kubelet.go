@@ -129,7 +129,7 @@ func (b *builder) kubeletConfig(after []string) []string {
 	maps.Copy(config, k.Config)
 	text, err := yaml.Marshal(config)
 	if err != nil {
-		b.misfit("kubelet.config", fmt.Errorf("kubelet.config: %w", err))
+		b.misfit("kubelet.config", fmt.Errorf("kubelet.config: %w; want plain values, lists and mappings", err))
 		return nil
 	}
 	file := tasks.File{

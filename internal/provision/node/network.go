@@ -73,7 +73,7 @@ func (b *builder) kubenetTemplate() bool {
 func (b *builder) cniConfig() {
 	if b.n.Network.Mode != "kubenet" || b.rt.name == "docker" {
 		if b.n.Network.Mode == "kubenet" {
-			b.fault(errs.Unsupported, "network.mode", "docker's containers have docker's own network")
+			b.fault(errs.Unsupported, "network.mode", "docker's containers have docker's own network; want cni")
 		}
 		return
 	}

@@ -37,8 +37,8 @@ func Build(n *nodefile.Node, f Facts) (provision.Target, error) {
 		step()
 	}
 	b.unique()
-	if err := errors.Join(b.faults...); err != nil {
-		return provision.Target{}, err
+	if len(b.faults) > 0 {
+		return provision.Target{}, b.faults
 	}
 	return b.target, nil
 }
@@ -49,7 +49,7 @@ type builder struct {
 	f      Facts
 	rt     runtime
 	target provision.Target
-	faults []error
+	faults Misfits
 	// ready are the tasks that come before the runtime starts.
 	ready []string
 	// installed are those of them that bring binaries and packages: files come after
@@ -61,7 +61,7 @@ type builder struct {
 
 // fault reports that a field does not fit this machine.
 func (b *builder) fault(kind error, path, format string, args ...any) {
-	b.misfit(path, fmt.Errorf("%s: %s: %w", path, fmt.Sprintf(format, args...), kind))
+	b.faults = append(b.faults, misfit(kind, path, format, args...))
 }
 
 // misfit adds an error that concerns a field.
@@ -83,20 +83,44 @@ func (m *Misfit) Error() string { return m.err.Error() }
 // Unwrap has the kind.
 func (m *Misfit) Unwrap() error { return m.err }
 
-// Locate gives each Misfit of an error of Build its place in the description's text.
+// Misfits is every reason why a description does not fit a machine.
+type Misfits []*Misfit
+
+// Error has a line for each.
+func (m Misfits) Error() string { return errors.Join(m.Unwrap()...).Error() }
+
+// Unwrap has them one by one.
+func (m Misfits) Unwrap() []error {
+	list := make([]error, len(m))
+	for i, misfit := range m {
+		list[i] = misfit
+	}
+	return list
+}
+
+// And adds those of an error that is nothing but misfits.
+func (m Misfits) And(err error) error {
+	var more Misfits
+	switch {
+	case errors.As(err, &more):
+		return append(more, m...)
+	case err == nil && len(m) > 0:
+		return m
+	}
+	return err
+}
+
+// Locate gives each Misfit of an error of Detect or Build its place in the description's
+// text.
 func Locate(err error, file string, text []byte) error {
-	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) {
+	var misfits Misfits
+	if !errors.As(err, &misfits) {
 		return err
 	}
-	var located []error
-	for _, fault := range joined.Unwrap() {
-		var misfit *Misfit
-		if errors.As(fault, &misfit) {
-			line, column := nodefile.Place(text, misfit.Path)
-			fault = fmt.Errorf("%s:%d:%d: %w", file, line, column, fault)
-		}
-		located = append(located, fault)
+	located := make([]error, len(misfits))
+	for i, misfit := range misfits {
+		line, column := nodefile.Place(text, misfit.Path)
+		located[i] = fmt.Errorf("%s:%d:%d: %w", file, line, column, misfit)
 	}
 	return errors.Join(located...)
 }
@@ -125,7 +149,7 @@ func (b *builder) unique() {
 			if isOwn(other) {
 				ours, yours = yours, other
 			}
-			b.fault(errs.Invalid, yours, "%s is set by %s too", task.ID(), ours)
+			b.fault(errs.Invalid, yours, "%s is set by %s too; leave one of them out", task.ID(), ours)
 			continue
 		}
 		seen[key] = task.Meta().Why

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/manifest"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
@@ -122,7 +123,7 @@ func TestBuildRefuses(t *testing.T) {
 		},
 		"version that nobody tells": {
 			"debian 12", "runtime: {name: containerd, assets: " + assets("containerd.tgz") + "}\n",
-			"runtime.version: is missing: the names of the assets do not tell it", errs.Invalid,
+			"runtime.version: is missing, and the names of the assets do not tell it", errs.Invalid,
 		},
 		"credentials for docker": {
 			"debian 12", "runtime: {name: docker}\nregistries: [{host: docker.io, credentials: /etc/a}]\n",
@@ -130,11 +131,11 @@ func TestBuildRefuses(t *testing.T) {
 		},
 		"addition through a value": {
 			"debian 12", "runtime: {name: berth, config: {additions: {log.level.x: 1}}}\n",
-			"runtime.config.additions: log.level.x: log.level is no table", errs.Invalid,
+			"runtime.config.additions[\"log.level.x\"]: log.level is no table", errs.Invalid,
 		},
 		"CDI of old containerd": {
 			"debian 12", "runtime: {name: containerd, nvidia: {enabled: true, mode: cdi}}\n",
-			"runtime.nvidia.mode: containerd 1.6.0 has no CDI; containerd 1.7 has, and docker 25", errs.Unsupported,
+			"runtime.nvidia.mode: containerd 1.6.0 has no CDI; want containerd 1.7, docker 25 or newer", errs.Unsupported,
 		},
 		"specifications for old containerd": {
 			"debian 12", "runtime: {name: containerd, cdi: {specDirs: [/x]}}\n",
@@ -150,11 +151,11 @@ func TestBuildRefuses(t *testing.T) {
 		},
 		"two client certificates": {
 			"debian 12", "runtime: {name: docker}\nregistries: [{host: a, clientCert: /a}, {host: b, server: \"https://b\", clientCert: /b}, {host: docker.io, mirrors: [{url: \"https://a\", clientCert: /c}]}]\n",
-			"registries: a has two client certificates, /a and /c", errs.Invalid,
+			"registries[2].mirrors[0].clientCert: a has two client certificates, /a and /c", errs.Invalid,
 		},
 		"old NRI": {
 			"debian 12", "runtime: {name: containerd, nri: {enabled: true}}\n",
-			"runtime.nri.enabled: containerd 1.6.0 serves no NRI plugins, 1.7 does", errs.Unsupported,
+			"runtime.nri.enabled: containerd 1.6.0 serves no NRI plugins; want 1.7 or newer, or leave this out", errs.Unsupported,
 		},
 	}
 	for name, c := range cases {
@@ -162,6 +163,16 @@ func TestBuildRefuses(t *testing.T) {
 			_, err := Build(load(t, c.text), factsOf(t, c.release))
 			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, c.kind) {
 				t.Errorf("%v\nwant %s", err, c.want)
+			}
+			var misfits Misfits
+			if !errors.As(err, &misfits) {
+				t.Fatalf("%v is no list of misfits", err)
+			}
+			for _, m := range misfits {
+				line, column := nodefile.Place([]byte(fileHead+c.text), m.Path)
+				if line < 3 || column < 1 || (manifest.Fault{Problem: m.Error()}).Fix() == "" {
+					t.Errorf("%v: at %d:%d, or it does not say what to do", m, line, column)
+				}
 			}
 		})
 	}
@@ -171,8 +182,8 @@ func TestBuildRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Build(n, factsOf(t, "debian 12"))
-	want := "n.yaml:3:35: runtime.nri.enabled: containerd 1.6.0 serves no NRI plugins, 1.7 does: not supported\n" +
-		"n.yaml:5:3: files[0]: file /etc/crictl.yaml is set by crictl too: invalid argument"
+	want := "n.yaml:3:35: runtime.nri.enabled: containerd 1.6.0 serves no NRI plugins; want 1.7 or newer, or leave this out: not supported\n" +
+		"n.yaml:5:3: files[0]: file /etc/crictl.yaml is set by crictl too; leave one of them out: invalid argument"
 	if got := Locate(err, "n.yaml", text); got == nil || got.Error() != want || !errors.Is(got, errs.Unsupported) {
 		t.Errorf("%v\nwant %s", got, want)
 	}
@@ -293,6 +304,32 @@ func (f fakeFiles) Digest(name string) (string, error) {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256(data)), err
 }
 
+// TestSourcesWithoutDigest: only a directory needs none, and the machine knows what is one.
+func TestSourcesWithoutDigest(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "runc"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := load(t, "runtime: {name: containerd, assets: [{source: "+dir+"}, {source: "+dir+"/runc}]}\nnetwork: {plugins: [{source: "+dir+"/none}]}\n"+
+		"kubelet: {enabled: true, assets: [{source: "+dir+"/none, arch: s390x}]}\n")
+	misfits := CheckSources(n)
+	if len(misfits) != 2 || misfits[0].Path != "runtime.assets[1].digest" || misfits[1].Path != "network.plugins[0].source" ||
+		!errors.Is(misfits, errs.Invalid) || !errors.Is(misfits, errs.NotFound) {
+		t.Errorf("%v", misfits)
+	}
+	other := errors.New("other")
+	if got := misfits.And(other); !errors.Is(got, other) || errors.Is(got, errs.Invalid) {
+		t.Errorf("beside another error: %v", got)
+	}
+	var all Misfits
+	if got := misfits.And(misfits[:1]); !errors.As(got, &all) || len(all) != 3 {
+		t.Errorf("beside misfits: %v", got)
+	}
+	if got := Misfits(nil).And(nil); got != nil {
+		t.Errorf("nothing is %v", got)
+	}
+}
+
 func TestDetect(t *testing.T) {
 	files := map[string]string{
 		"/etc/os-release":          "ID=rocky\nVERSION_ID=9.5\n",
@@ -325,8 +362,12 @@ func TestDetect(t *testing.T) {
 	}
 
 	delete(files, "/etc/berth/hub.auth")
-	if _, err := Detect(t.Context(), host, n, berth, ""); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "/etc/berth/hub.auth") {
+	_, err = Detect(t.Context(), host, n, berth, "")
+	if !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "/etc/berth/hub.auth") {
 		t.Errorf("credentials that are not there: %v", err)
+	}
+	if got := Locate(err, "f", []byte("registries:\n- credentials: /etc/berth/hub.auth\n")); got == nil || !strings.HasPrefix(got.Error(), "f:2:3: registries[0].credentials: ") {
+		t.Errorf("credentials that are not there have the place %v", got)
 	}
 	delete(files, "/usr/lib/systemd/systemd")
 	if _, err := Detect(t.Context(), host, n, berth, ""); !errors.Is(err, errs.Unsupported) {

@@ -33,11 +33,9 @@ func Suppose(n *nodefile.Node, s Supposed) (f Facts, programs []string, err erro
 		Distro: s.Distro, Arch: s.Arch, SELinux: s.Distro.SELinux, Versions: s.Versions, NvidiaCTK: s.NvidiaCTK,
 		Berth: s.Berth, Supervisor: s.Supervisor, File: s.File,
 	}
-	if f.Credentials, err = readCredentials(s.Read, n); err != nil {
-		return f, nil, err
-	}
-	if err := readAssetCredentials(f.Credentials, s.Read, n); err != nil {
-		return f, nil, err
+	var misfits Misfits
+	if f.Credentials, misfits = readCredentials(s.Read, append(registryCredentials(n), assetCredentials(n)...)); len(misfits) > 0 {
+		return f, nil, misfits
 	}
 	if wantsBerth(n, f) && f.Berth.Digest == "" {
 		programs = append(programs, path.Join(f.Distro.BinDir, "berth"))

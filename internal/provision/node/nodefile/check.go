@@ -55,7 +55,7 @@ func (c checker) path(at, path string) {
 // word refuses what a unit file, a command line or a list would take apart.
 func (c checker) word(at, text string) {
 	if strings.ContainsAny(text, " \t\"'\\%$`") {
-		c.Fault(at, "%q: must not have spaces, quotes, backslashes, %% or $", text)
+		c.Fault(at, "%q: want one word without spaces, quotes, backslashes, %% and $", text)
 	}
 }
 
@@ -67,8 +67,8 @@ func (c checker) match(at, text, pattern, want string) {
 
 func (c checker) runtime() {
 	rt := &c.n.Runtime
-	if rt.Name == "" && !c.Broken("runtime") {
-		c.Fault("runtime.name", "is missing")
+	if rt.Name == "" && !c.Broken("runtime") { // "runtime: null" has only defaults
+		c.Fault("runtime.name", "is missing; want one of berth, containerd, crio, docker")
 	}
 	if rt.Version != "" {
 		if _, err := ParseVersion(rt.Version); err != nil {
@@ -83,18 +83,18 @@ func (c checker) runtime() {
 		c.word(at, path)
 	}
 	if rt.Root != "" && rt.Root == rt.State {
-		c.Fault("runtime.state", "%q: must differ from runtime.root, since it dies at reboot", rt.State)
+		c.Fault("runtime.state", "%q: is runtime.root, too; want another directory, since this one dies at reboot", rt.State)
 	}
 	if len(rt.Socket) > 107 {
-		c.Fault("runtime.socket", "%q: a socket path has at most 107 bytes", rt.Socket)
+		c.Fault("runtime.socket", "%q: has %d bytes; want at most 107", rt.Socket, len(rt.Socket))
 	}
 	for i, dir := range rt.CDI.SpecDirs {
 		c.path(fmt.Sprintf("runtime.cdi.specDirs[%d]", i), dir)
 	}
 	c.assets("runtime.assets", rt.Assets)
-	c.conflict("runtime.assets", rt.SkipInstall && len(rt.Assets) > 0, "conflicts with runtime.skipInstall, which installs nothing")
+	c.conflict("runtime.assets", rt.SkipInstall && len(rt.Assets) > 0, "conflicts with runtime.skipInstall, which installs nothing; leave one of them out")
 	c.override()
-	c.conflict("runtime.config.additions", rt.Config.Override != "", "conflicts with runtime.config.override, which is the whole file")
+	c.conflict("runtime.config.additions", rt.Config.Override != "", "conflicts with runtime.config.override, which is the whole file; leave one of them out")
 	for _, path := range sortedKeys(rt.Config.Additions) {
 		if _, err := SplitPath(path); err != nil {
 			c.Fault("runtime.config.additions"+"["+strconv.Quote(path)+"]", "%v", err)
@@ -119,44 +119,44 @@ func (c checker) byRuntime() {
 	rt := &c.n.Runtime
 	switch rt.Name {
 	case "berth":
-		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; whoever rotates its logs calls ReopenContainerLog, as the kubelet does")
-		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it")
+		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; leave this out: the kubelet rotates, or whoever calls ReopenContainerLog")
+		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it; leave this out")
 		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth has one snapshotter; leave this out")
 		c.noNRI("this version of berth serves no NRI plugins")
 		for i := range rt.Handlers {
-			c.Fault(fmt.Sprintf("runtime.handlers[%d]", i), "this version of berth has the default handler only")
+			c.Fault(fmt.Sprintf("runtime.handlers[%d]", i), "this version of berth has the default handler only; leave this out, or choose another runtime")
 		}
-		c.conflict("runtime.gvisor.enabled", rt.GVisor.Enabled, "this version of berth has the default handler only")
-		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has the default handler only; GPUs come by cdi")
-		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has the default handler only; GPUs come by cdi")
+		c.conflict("runtime.gvisor.enabled", rt.GVisor.Enabled, "this version of berth has the default handler only; leave this out, or choose another runtime")
+		c.conflict("runtime.nvidia.mode", rt.NVIDIA.Mode == "handler", "this version of berth has the default handler only; leave this out: GPUs come by cdi")
+		c.conflict("runtime.nvidia.default", rt.NVIDIA.Default, "this version of berth has the default handler only; leave this out: GPUs come by cdi")
 	case "docker":
-		c.conflict("kubelet.enabled", c.n.Kubelet.Enabled, "docker serves no CRI by itself")
-		c.conflict("kubelet.kubeadm", c.n.Kubelet.Kubeadm, "docker serves no CRI by itself")
-		c.conflict("runtime.socket", rt.Socket != "", "docker serves no CRI by itself")
+		c.conflict("kubelet.enabled", c.n.Kubelet.Enabled, "docker serves no CRI by itself; leave this out, or choose another runtime")
+		c.conflict("kubelet.kubeadm", c.n.Kubelet.Kubeadm, "docker serves no CRI by itself; leave this out, or choose another runtime")
+		c.conflict("runtime.socket", rt.Socket != "", "docker serves no CRI by itself; leave this out, or choose another runtime")
 		c.noNRI("docker serves no NRI plugins")
-		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "docker makes no sandboxes by itself; set it where its CRI is served")
+		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "docker makes no sandboxes by itself; leave this out, and set it where its CRI is served")
 	case "crio":
-		c.conflict("runtime.state", rt.State != "", "crio has no such option; runtime.root has one")
+		c.conflict("runtime.state", rt.State != "", "crio has no such option; leave this out, and set runtime.root")
 	}
 	if rt.Name == "containerd" || rt.Name == "crio" {
-		c.conflict("logs.rotate", c.n.Logs.Rotate && c.n.Kubelet.Enabled, "the kubelet rotates the logs of its containers")
+		c.conflict("logs.rotate", c.n.Logs.Rotate && c.n.Kubelet.Enabled, "the kubelet rotates the logs of its containers; leave this out")
 	}
 	c.match("runtime.runtimeCgroups", rt.CgroupParent, `/?[a-z0-9][a-z0-9_.-]*\.slice`, "a slice such as /runtime.slice")
-	c.conflict("runtime.runtimeCgroups", rt.CgroupParent != "" && rt.CgroupDriver == "cgroupfs", "is for the systemd driver")
+	c.conflict("runtime.runtimeCgroups", rt.CgroupParent != "" && rt.CgroupDriver == "cgroupfs", "is for the systemd driver; leave this out, or set runtime.cgroupDriver: systemd")
 }
 
 // noNRI refuses all that is said of NRI, but that it is off.
 func (c checker) noNRI(why string) {
 	nri := c.n.Runtime.NRI
-	c.conflict("runtime.nri", (nri != NRI{}) && (nri.Enabled == nil || *nri.Enabled), why)
+	c.conflict("runtime.nri", (nri != NRI{}) && (nri.Enabled == nil || *nri.Enabled), why+"; leave this out")
 }
 
 func (c checker) nvidia() {
 	nv := c.n.Runtime.NVIDIA
-	c.conflict("runtime.nvidia.default", nv.Default && nv.Mode == "cdi", "there is no handler in mode cdi")
-	c.conflict("runtime.nvidia.mode", nv.Enabled && nv.Mode == "cdi" && !c.n.Runtime.CDI.Enabled, "conflicts with runtime.cdi.enabled: false")
+	c.conflict("runtime.nvidia.default", nv.Default && nv.Mode == "cdi", "there is no handler in mode cdi; leave this out, or set runtime.nvidia.mode: handler")
+	c.conflict("runtime.nvidia.mode", nv.Enabled && nv.Mode == "cdi" && !c.n.Runtime.CDI.Enabled, "conflicts with runtime.cdi.enabled: false; leave one of them out")
 	c.conflict("runtime.nvidia.default", nv.Default && c.n.Runtime.Default != "" && c.n.Runtime.Default != "nvidia",
-		"conflicts with runtime.defaultHandler")
+		"conflicts with runtime.defaultHandler; leave one of them out")
 }
 
 func (c checker) handlers() {
@@ -175,7 +175,7 @@ func (c checker) handlers() {
 		at := fmt.Sprintf("runtime.handlers[%d]", i)
 		c.match(at+".name", h.Name, `[a-z0-9]([a-z0-9-]*[a-z0-9])?`, "small letters, digits and -")
 		if other, taken := names[h.Name]; taken && other != "" {
-			c.Fault(at+".name", "%q: is taken by %s", h.Name, other)
+			c.Fault(at+".name", "%q: is taken by %s; choose another name", h.Name, other)
 		}
 		names[h.Name] = at
 		c.path(at+".path", h.Path)
@@ -184,11 +184,11 @@ func (c checker) handlers() {
 		c.handlerFields(at, h)
 		switch {
 		case h.Type == "oci" && h.Path == "" && h.Name != "runc":
-			c.Fault(at+".path", "is missing: an OCI runtime needs one")
+			c.Fault(at+".path", "is missing; want the path of the OCI runtime")
 		case h.Type == "oci" && h.RuntimeType != "":
-			c.Fault(at+".runtimeType", "is for type shim")
+			c.Fault(at+".runtimeType", "is for type shim; leave this out, or set type: shim")
 		case h.Type == "shim" && h.RuntimeType == "" && rt.Name != "crio":
-			c.Fault(at+".runtimeType", "is missing: a shim needs one")
+			c.Fault(at+".runtimeType", "is missing; want the type name of the shim, such as io.containerd.kata.v2")
 		}
 	}
 	if _, known := names[rt.Default]; rt.Default != "" && !known {
@@ -221,7 +221,7 @@ func (c checker) asset(at string, a Asset) {
 	// A path may be a directory, which only the machine knows; a file without a digest
 	// is refused when it is read.
 	if a.Digest == "" && !filepath.IsAbs(a.Source) && !c.Broken(at) {
-		c.Fault(at+".digest", "is missing: want sha256: or sha512: and the hash of the file")
+		c.Fault(at+".digest", "is missing; want sha256: or sha512: and the hash of the file")
 	}
 	if strings.ContainsAny(a.Name, "/") || a.Name == "." || a.Name == ".." {
 		c.Fault(at+".name", "%q: want a file name", a.Name)
@@ -288,7 +288,7 @@ func SplitPath(path string) ([]string, error) {
 		if strings.HasPrefix(rest, `"`) {
 			end := strings.Index(rest[1:], `"`)
 			if end < 0 {
-				return nil, fmt.Errorf("%s: a quote is not closed", path)
+				return nil, fmt.Errorf("%s: a quote is not closed; close it", path)
 			}
 			part, rest = rest[1:end+1], rest[end+2:]
 		} else {

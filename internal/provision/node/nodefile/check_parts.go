@@ -18,11 +18,11 @@ func (c checker) registries() {
 		c.match(at+".host", reg.Host, `\*|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?`,
 			"a host with an optional port, such as docker.io, or *")
 		if seen[reg.Host] {
-			c.Fault(at+".host", "%q: is there twice", reg.Host)
+			c.Fault(at+".host", "%q: is there twice; leave one out", reg.Host)
 		}
 		seen[reg.Host] = true
 		if reg.Host == "*" && reg.Server != "" {
-			c.Fault(at+".server", "%q: has no place under *, which stands for many registries", reg.Server)
+			c.Fault(at+".server", "%q: has no place under *, which stands for many registries; leave this out", reg.Server)
 		}
 		c.url(at+".server", reg.Server)
 		c.tls(at, reg.CA, reg.ClientCert, reg.ClientKey)
@@ -50,7 +50,7 @@ func (c checker) crioRegistry(at string, reg Registry) {
 	for j, m := range reg.Mirrors {
 		at := fmt.Sprintf("%s.mirrors[%d]", at, j)
 		if m.OverridePath {
-			c.Fault(at+".overridePath", "crio always adds /v2")
+			c.Fault(at+".overridePath", "crio always adds /v2; leave this out")
 		}
 		c.capabilities(at, m)
 	}
@@ -63,7 +63,7 @@ func (c checker) tls(at string, ca []string, cert, key string) {
 	c.path(at+".clientCert", cert)
 	c.path(at+".clientKey", key)
 	if cert == "" && key != "" {
-		c.Fault(at+".clientKey", "needs clientCert beside it")
+		c.Fault(at+".clientKey", "is of no use alone; set clientCert, too")
 	}
 }
 
@@ -76,23 +76,23 @@ func (c checker) network() {
 	families := map[bool]bool{}
 	for i, p := range pods {
 		if p.IsValid() && families[p.Addr().Is4()] {
-			c.Fault(fmt.Sprintf("network.podCIDRs[%d]", i), "%q: a second CIDR of one family", net.PodCIDRs[i])
+			c.Fault(fmt.Sprintf("network.podCIDRs[%d]", i), "%q: is a second one of its family; want one of each at most", net.PodCIDRs[i])
 		}
 		families[p.Addr().Is4()] = p.IsValid()
 		if p.IsValid() && p.Bits() == 0 {
-			c.Fault(fmt.Sprintf("network.podCIDRs[%d]", i), "%q: is every address", net.PodCIDRs[i])
+			c.Fault(fmt.Sprintf("network.podCIDRs[%d]", i), "%q: is every address; want those of this node, such as 10.244.1.0/24", net.PodCIDRs[i])
 		}
 	}
 	c.cidrs("network.masquerade.nonMasqueradeCIDRs", net.Masquerade.NonCIDRs)
-	c.conflict("network.masquerade.enabled", net.Masquerade.Enabled && net.Mode == "builtin", "berth's own bridge masquerades by itself")
+	c.conflict("network.masquerade.enabled", net.Masquerade.Enabled && net.Mode == "builtin", "berth's own bridge masquerades by itself; leave this out")
 	switch net.Mode {
 	case "builtin":
 		if c.n.Runtime.Name != "berth" && c.n.Runtime.Name != "" {
-			c.Fault("network.mode", "builtin is berth's own network; %s has none", c.n.Runtime.Name)
+			c.Fault("network.mode", "builtin is berth's own network, and %s has none; want cni or kubenet", c.n.Runtime.Name)
 		}
 	case "kubenet":
 		if len(net.PodCIDRs) == 0 && c.n.Runtime.Name != "containerd" {
-			c.Fault("network.podCIDRs", "is missing: mode kubenet needs it (only containerd can wait for the kubelet to tell)")
+			c.Fault("network.podCIDRs", "is missing; want the addresses of this node's pods for mode kubenet (only containerd can wait for the kubelet to tell)")
 		}
 	}
 	if net.MTU != 0 && (net.MTU < 68 || net.MTU > 65535) {
@@ -117,7 +117,7 @@ func (c checker) cidrs(at string, list []string) []netip.Prefix {
 			c.Fault(at, "%q: has host bits set; the CIDR is %s", text, p.Masked())
 		default:
 			if j := slices.IndexFunc(prefixes[:i], func(o netip.Prefix) bool { return o.IsValid() && o.Overlaps(p) }); j >= 0 {
-				c.Fault(at, "%q: overlaps %s", text, prefixes[j])
+				c.Fault(at, "%q: overlaps %s; leave one of them out", text, prefixes[j])
 			}
 			prefixes[i] = p
 		}
@@ -159,15 +159,17 @@ func (c checker) accounts() {
 		}
 		c.path(at+".home", u.Home)
 		c.path(at+".shell", u.Shell)
-		if strings.Contains(u.Home+u.Shell, ":") {
-			c.Fault(at, "a path with : cannot stand in /etc/passwd")
+		for field, path := range map[string]string{"home": u.Home, "shell": u.Shell} {
+			if strings.Contains(path, ":") {
+				c.Fault(at+"."+field, "%q: want a path without :, which /etc/passwd takes apart", path)
+			}
 		}
 	}
 }
 
 func (c checker) twice(at, name string, seen map[string]bool) {
 	if seen[name] {
-		c.Fault(at, "%q: is there twice", name)
+		c.Fault(at, "%q: is there twice; leave one out", name)
 	}
 	seen[name] = true
 }
@@ -189,18 +191,18 @@ func (c checker) files() {
 		c.match(at+".group", f.Group, accountName+`|\d+`, "a name or a number")
 		if f.Source != nil {
 			c.asset(at+".source", *f.Source)
-			c.conflict(at+".content", f.Content != "", "conflicts with source")
+			c.conflict(at+".content", f.Content != "", "conflicts with source; leave one of them out")
 		}
 		if f.Type != "file" {
-			c.conflict(at+".content", f.Content != "", "is for a file")
-			c.conflict(at+".source", f.Source != nil, "is for a file")
+			c.conflict(at+".content", f.Content != "", "is for a file; leave this out, or set type: file")
+			c.conflict(at+".source", f.Source != nil, "is for a file; leave this out, or set type: file")
 		}
 		c.fileFields(at, f)
 		if f.Type == "symlink" && f.Target == "" {
-			c.Fault(at+".target", "is missing: a symlink points somewhere")
+			c.Fault(at+".target", "is missing; want where the symlink points")
 		}
 		if f.Type != "symlink" {
-			c.conflict(at+".target", f.Target != "", "is for a symlink")
+			c.conflict(at+".target", f.Target != "", "is for a symlink; leave this out, or set type: symlink")
 		}
 		for j, unit := range f.Restarts {
 			c.unitName(fmt.Sprintf("%s.restarts[%d]", at, j), unit)
@@ -219,7 +221,7 @@ func (c checker) units() {
 		c.unitName(at+".name", u.Name)
 		c.twice(at+".name", u.Name, seen)
 		if u.Content != "" && !strings.Contains(u.Content, "[") {
-			c.Fault(at+".content", "has no section such as [Service]")
+			c.Fault(at+".content", "has no section; want a unit file with one such as [Service]")
 		}
 		for _, name := range sortedKeys(u.DropIns) {
 			c.match(pathIn(at+".dropIns", name), name, `[A-Za-z0-9_.@-]+\.conf`, "a file name that ends in .conf")
@@ -234,7 +236,7 @@ func (c checker) units() {
 			c.Fault(at+".command[0]", "%q: want an absolute path", h.Command[0])
 		}
 		if c.Has(at+".command") && len(h.Command) == 0 {
-			c.Fault(at+".command", "is empty")
+			c.Fault(at+".command", "is empty; want a program and its arguments")
 		}
 		for j, unit := range h.Requires {
 			c.unitName(fmt.Sprintf("%s.requires[%d]", at, j), unit)
@@ -252,20 +254,20 @@ func (c checker) kubelet() {
 		c.match(pathIn("kubelet.flags", name), name, `[a-z0-9][a-z0-9-]*`, "the name of an option, without dashes")
 	}
 	c.kubeletFields()
-	c.conflict("kubelet.config", k.Kubeadm && len(k.Config) > 0, "conflicts with kubelet.kubeadm, which writes the configuration")
-	c.conflict("kubelet.kubeconfig", k.Kubeadm && k.Kubeconfig != "", "conflicts with kubelet.kubeadm, which writes the kubeconfig")
-	c.conflict("kubelet.bootstrapKubeconfig", k.Kubeadm && k.Bootstrap != "", "conflicts with kubelet.kubeadm, which writes the kubeconfig")
+	c.conflict("kubelet.config", k.Kubeadm && len(k.Config) > 0, "conflicts with kubelet.kubeadm, which writes the configuration; leave one of them out")
+	c.conflict("kubelet.kubeconfig", k.Kubeadm && k.Kubeconfig != "", "conflicts with kubelet.kubeadm, which writes the kubeconfig; leave one of them out")
+	c.conflict("kubelet.bootstrapKubeconfig", k.Kubeadm && k.Bootstrap != "", "conflicts with kubelet.kubeadm, which writes the kubeconfig; leave one of them out")
 	if driver, ok := k.Config["cgroupDriver"]; ok {
 		want := c.n.Runtime.CgroupDriver
 		if want == "auto" {
 			want = "systemd"
 		}
 		if driver != want {
-			c.Fault("kubelet.config", "cgroupDriver %v: the runtime's is %s; a node with two kills its own pods. Set runtime.cgroupDriver", driver, want)
+			c.Fault("kubelet.config.cgroupDriver", "%v: the runtime's is %s, and a node with two kills its own pods; leave this out, and set runtime.cgroupDriver", driver, want)
 		}
 	}
 	if _, ok := k.Config["containerRuntimeEndpoint"]; ok {
-		c.Fault("kubelet.config", "containerRuntimeEndpoint follows runtime.socket")
+		c.Fault("kubelet.config.containerRuntimeEndpoint", "follows runtime.socket; leave this out, and set that")
 	}
 	if c.n.Crictl.Timeout < 0 {
 		c.Fault("crictl.timeout", "%d: want 0 or more", c.n.Crictl.Timeout)
@@ -278,7 +280,7 @@ func (c checker) images() {
 		c.sources(at, image.Source, image.Mirrors, image.Access)
 		c.digest(at+".digest", image.Digest)
 		if c.Has(at+".names") && len(image.Names) == 0 {
-			c.Fault(at+".names", "is empty: name the images that the archive has")
+			c.Fault(at+".names", "is empty; name the images that the archive has")
 		}
 	}
 }
@@ -304,7 +306,7 @@ func (c checker) boot() {
 	if drift > 0 && drift < time.Minute {
 		c.Fault("boot.driftInterval", "%v: want 1m or more", drift)
 	}
-	c.conflict("boot.driftInterval", drift > 0 && !c.n.Boot.Enabled, "needs boot.enabled: true")
+	c.conflict("boot.driftInterval", drift > 0 && !c.n.Boot.Enabled, "does nothing alone; set boot.enabled: true")
 }
 
 // FileMode is the mode of a file; valid after Load.

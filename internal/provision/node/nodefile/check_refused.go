@@ -24,22 +24,22 @@ func (c checker) refuse(at, why string, fields ...string) {
 func (c checker) handlerFields(at string, h Handler) {
 	switch c.n.Runtime.Name {
 	case "docker":
-		c.refuse(at, "docker has no such option of a handler", "configPath", "root", "snapshotter", "podAnnotations", "privilegedWithoutHostDevices")
+		c.refuse(at, "docker has no such option of a handler; leave this out", "configPath", "root", "snapshotter", "podAnnotations", "privilegedWithoutHostDevices")
 		if h.Type == "oci" {
-			c.refuse(at, "are those of a shim", "options")
+			c.refuse(at, "are those of a shim; leave them out, or set type: shim", "options")
 		} else {
-			c.refuse(at, "docker finds a shim by its runtimeType", "path")
+			c.refuse(at, "docker finds a shim by its runtimeType; leave this out", "path")
 		}
 	case "crio":
-		c.refuse(at, "crio has no such option of a handler", "snapshotter")
+		c.refuse(at, "crio has no such option of a handler; leave this out", "snapshotter")
 		if h.Type == "shim" {
-			c.refuse(at, "crio starts a shim by its path", "runtimeType")
+			c.refuse(at, "crio starts a shim by its path; leave this out", "runtimeType")
 		}
 	case "containerd":
 		if h.Type == "oci" {
-			c.refuse(at, "is passed to a shim; an OCI runtime gets none", "configPath")
+			c.refuse(at, "is passed to a shim, and an OCI runtime gets none; leave this out", "configPath")
 		} else {
-			c.refuse(at, "is for type oci", "root")
+			c.refuse(at, "is for type oci; leave this out", "root")
 		}
 	}
 }
@@ -50,16 +50,16 @@ func (c checker) dockerRegistry(at string, reg Registry) {
 		c.Fault(at+".host", "docker has no entry for all registries; name each")
 	}
 	if reg.Host != "docker.io" && len(reg.Mirrors) > 0 {
-		c.Fault(at+".mirrors", "docker knows mirrors of docker.io only")
+		c.Fault(at+".mirrors", "docker knows mirrors of docker.io only; leave them out")
 	}
 	_, server, _ := strings.Cut(reg.Server, "://")
 	if reg.Server != "" && strings.TrimSuffix(server, "/") != reg.Host {
-		c.Fault(at+".server", "%q: docker asks the registry itself; only http:// or https:// before %s can be chosen", reg.Server, reg.Host)
+		c.Fault(at+".server", "%q: docker asks the registry itself; want http:// or https:// before %s", reg.Server, reg.Host)
 	}
 	for j, m := range reg.Mirrors {
 		at := fmt.Sprintf("%s.mirrors[%d]", at, j)
 		if m.OverridePath {
-			c.Fault(at+".overridePath", "docker always adds /v2")
+			c.Fault(at+".overridePath", "docker always adds /v2; leave this out")
 		}
 		c.capabilities(at, m)
 	}
@@ -76,14 +76,14 @@ func (c checker) capabilities(at string, m Mirror) {
 func (c checker) fileFields(at string, f File) {
 	switch {
 	case f.Type == "symlink":
-		c.refuse(at, "a symlink has none", "mode", "owner", "group")
-		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content")
+		c.refuse(at, "a symlink has none; leave this out", "mode", "owner", "group")
+		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content; leave this out")
 	case f.Type == "directory":
-		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content; a directory keeps what is in it")
+		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content; leave this out: a directory keeps what is in it")
 	case f.Source != nil:
-		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content; one with source is known by its digest")
-		c.refuse(at, "a file with source is root's", "owner", "group")
-		c.refuse(at+".source", "the name of the file is in its path", "name")
+		c.conflict(at+".ifNotExists", f.Keep, "is for a file with content; leave this out: one with source is known by its digest")
+		c.refuse(at, "a file with source is root's; leave this out", "owner", "group")
+		c.refuse(at+".source", "the name of the file is in its path; leave this out", "name")
 	}
 }
 
@@ -91,15 +91,15 @@ func (c checker) fileFields(at string, f File) {
 func (c checker) kubeletFields() {
 	k, usual := &c.n.Kubelet, Default().Kubelet.ManifestsDir
 	if !k.Enabled && !k.Kubeadm {
-		c.refuse("kubelet", "does nothing without kubelet.enabled or kubelet.kubeadm",
+		c.refuse("kubelet", "does nothing without kubelet.enabled or kubelet.kubeadm; set one of them, or leave this out",
 			"assets", "config", "flags", "bootstrapKubeconfig", "kubeconfig")
-		c.conflict("kubelet.staticPodPath", k.ManifestsDir != usual, "does nothing without kubelet.enabled or kubelet.kubeadm")
+		c.conflict("kubelet.staticPodPath", k.ManifestsDir != usual, "does nothing without kubelet.enabled or kubelet.kubeadm; set one of them, or leave this out")
 		return
 	}
-	c.conflict("kubelet.kubeadm", k.Enabled && k.Kubeadm, "conflicts with kubelet.enabled: either kubeadm writes the kubelet's configuration, or berth does")
-	c.conflict("kubelet.staticPodPath", k.Kubeadm && k.ManifestsDir != usual, "conflicts with kubelet.kubeadm, which writes the configuration")
+	c.conflict("kubelet.kubeadm", k.Enabled && k.Kubeadm, "conflicts with kubelet.enabled; leave one of them out: either kubeadm writes the kubelet's configuration, or berth does")
+	c.conflict("kubelet.staticPodPath", k.Kubeadm && k.ManifestsDir != usual, "conflicts with kubelet.kubeadm, which writes the configuration; leave this out")
 	c.conflict("kubelet.bootstrapKubeconfig", k.Bootstrap != "" && k.Kubeconfig == "" && !k.Kubeadm,
-		"needs kubelet.kubeconfig, which the kubelet writes by it")
+		"does nothing alone; set kubelet.kubeconfig, which the kubelet writes by it")
 	for at, text := range map[string]string{"kubelet.bootstrapKubeconfig": k.Bootstrap, "kubelet.kubeconfig": k.Kubeconfig} {
 		c.word(at, text)
 	}
@@ -108,9 +108,9 @@ func (c checker) kubeletFields() {
 		c.word(at, k.Flags[name])
 		switch name {
 		case "cgroup-driver":
-			c.Fault(at, "follows runtime.cgroupDriver")
+			c.Fault(at, "follows runtime.cgroupDriver; leave this out, and set that")
 		case "container-runtime-endpoint":
-			c.Fault(at, "follows runtime.socket")
+			c.Fault(at, "follows runtime.socket; leave this out, and set that")
 		}
 	}
 }
@@ -138,12 +138,12 @@ func (c checker) override() {
 		{"gvisor.enabled", rt.GVisor.Enabled},
 		{"nvidia.default", rt.NVIDIA.Default},
 	} {
-		c.conflict("runtime."+field.name, field.set, "conflicts with runtime.config.override, which is the whole file")
+		c.conflict("runtime."+field.name, field.set, "conflicts with runtime.config.override, which is the whole file; leave this out, and say it there")
 	}
 	var top map[string]any
 	if rt.Name == "docker" {
 		if err := json.Unmarshal([]byte(rt.Config.Override), &top); err != nil {
-			c.Fault("runtime.config.override", "is no JSON object: %v", err)
+			c.Fault("runtime.config.override", "is no JSON object: %v; want the whole of daemon.json", err)
 		}
 		c.overrideSays(top)
 		return
@@ -152,9 +152,9 @@ func (c checker) override() {
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
 		line, column := syntax.Position()
-		c.Fault("runtime.config.override", "line %d, column %d of it: %v", line, column, err)
+		c.Fault("runtime.config.override", "line %d, column %d of it: %v; want the whole configuration in TOML", line, column, err)
 	} else if err != nil {
-		c.Fault("runtime.config.override", "is no TOML: %v", err)
+		c.Fault("runtime.config.override", "is no TOML: %v; want the whole configuration", err)
 	}
 	c.overrideSays(top)
 }
@@ -185,7 +185,7 @@ func (c checker) overrideSays(top map[string]any) {
 			continue
 		}
 		if said := lookUp(top, strings.Split(key, ".")); said != field.value {
-			c.Fault("runtime."+field.name, "runtime.config.override has the whole configuration and no %s = %q", key, field.value)
+			c.Fault("runtime."+field.name, "runtime.config.override has the whole configuration and no %s = %q; say it there, or leave this out", key, field.value)
 		}
 	}
 }

@@ -46,6 +46,11 @@ func Place(text []byte, path string) (line, column int) {
 	return manifest.Read("", text, Default()).Place(path)
 }
 
+// Has tells whether a description's text says anything at a path.
+func Has(text []byte, path string) bool {
+	return path != "" && manifest.Read("", text, Default()).Has(path)
+}
+
 // settle gives the entries of lists their defaults.
 func (n *Node) settle() {
 	for i := range n.Runtime.Handlers {

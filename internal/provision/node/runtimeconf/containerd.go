@@ -42,14 +42,14 @@ func ContainerdSchema(v nodefile.Version) int {
 func Containerd(m Model) (string, error) {
 	schema := ContainerdSchema(m.Version)
 	if !m.Version.IsZero() && m.Version.Less(1, 6) {
-		return "", fmt.Errorf("containerd %v: want 1.6 or newer: %w", m.Version, errs.Unsupported)
+		return "", fmt.Errorf("runtime.version: containerd %v: want 1.6 or newer: %w", m.Version, errs.Unsupported)
 	}
 	if schema == 2 && m.Version.Less(1, 7) && m.NRI.Enabled != nil && *m.NRI.Enabled {
-		return "", fmt.Errorf("runtime.nri.enabled: containerd %v serves no NRI plugins, 1.7 does: %w", m.Version, errs.Unsupported)
+		return "", fmt.Errorf("runtime.nri.enabled: containerd %v serves no NRI plugins; want 1.7 or newer, or leave this out: %w", m.Version, errs.Unsupported)
 	}
 	for i, h := range m.Handlers {
 		if schema == 2 && m.Version.Less(1, 7) && h.Snapshotter != "" {
-			return "", fmt.Errorf("runtime.handlers[%d].snapshotter: containerd %v has one snapshotter for all handlers, 1.7 has one for each: %w", i, m.Version, errs.Unsupported)
+			return "", fmt.Errorf("runtime.handlers[%d].snapshotter: containerd %v has one snapshotter for all handlers; want 1.7 or newer, or leave this out: %w", i, m.Version, errs.Unsupported)
 		}
 	}
 	top := table{"version": schema, "imports": []string{ContainerdDropInDir + "/*.toml"}}

@@ -121,13 +121,14 @@ type CertFile struct {
 // errs.Invalid.
 func CertLinks(dir string, registries []nodefile.Registry) ([]CertFile, error) {
 	c := certs{dir: dir, authorities: map[string][]string{}, clients: map[string][2]string{}}
-	for _, reg := range registries {
+	for i, reg := range registries {
+		at := fmt.Sprintf("registries[%d]", i)
 		if err := c.add(location(reg.Server, reg.Host), reg.CA, reg.ClientCert, reg.ClientKey); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s.clientCert: %w", at, err)
 		}
-		for _, m := range reg.Mirrors {
+		for j, m := range reg.Mirrors {
 			if err := c.add(location(m.URL, ""), m.CA, m.ClientCert, m.ClientKey); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s.mirrors[%d].clientCert: %w", at, j, err)
 			}
 		}
 	}
@@ -159,7 +160,7 @@ func (c *certs) add(location string, ca []string, cert, key string) error {
 	}
 	switch old, known := c.clients[host]; {
 	case known && old != [2]string{cert, key}:
-		return fmt.Errorf("registries: %s has two client certificates, %s and %s, and one place for them: %w", host, old[0], cert, errs.Invalid)
+		return fmt.Errorf("%s has two client certificates, %s and %s, and one place for them; leave one out: %w", host, old[0], cert, errs.Invalid)
 	case !known:
 		c.clients[host] = [2]string{cert, key}
 		c.links = append(c.links,

@@ -203,7 +203,7 @@ func TestHostsCredentials(t *testing.T) {
 		t.Errorf("docker's file: %v, %v", files, err)
 	}
 	reg[0].Mirrors[0].URL = "http://other"
-	if _, err := Hosts(reg, map[string]string{"/c": docker}); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "none for other; it has for a, m:5000") {
+	if _, err := Hosts(reg, map[string]string{"/c": docker}); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "registries[0].mirrors[0].credentials: /c has none for other; want one beside those for a, m:5000") {
 		t.Errorf("docker's file without a host: %v", err)
 	}
 }

@@ -23,17 +23,18 @@ type HostsFile struct {
 // the files that the node file names to their content.
 func Hosts(registries []nodefile.Registry, credentials map[string]string) ([]HostsFile, error) {
 	files := make([]HostsFile, 0, len(registries))
-	for _, reg := range registries {
-		file, err := hosts(reg, credentials)
+	for i, reg := range registries {
+		file, err := hosts(fmt.Sprintf("registries[%d]", i), reg, credentials)
 		if err != nil {
-			return nil, fmt.Errorf("registries: %s: %w", reg.Host, err)
+			return nil, err
 		}
 		files = append(files, file)
 	}
 	return files, nil
 }
 
-func hosts(reg nodefile.Registry, credentials map[string]string) (HostsFile, error) {
+// hosts writes the file of one registry, which is at a place of the description.
+func hosts(at string, reg nodefile.Registry, credentials map[string]string) (HostsFile, error) {
 	file := HostsFile{Dir: reg.Host}
 	if reg.Host == "*" {
 		file.Dir = "_default"
@@ -44,17 +45,17 @@ func hosts(reg nodefile.Registry, credentials map[string]string) (HostsFile, err
 	if server != "" {
 		fmt.Fprintf(&b, "\nserver = %s\n", quote(server))
 		if err := hostBody(&b, access{server, reg.CA, reg.ClientCert, reg.ClientKey, reg.SkipVerify, reg.Credentials}, "", credentials); err != nil {
-			return file, err
+			return file, fmt.Errorf("%s.%w", at, err)
 		}
 	}
-	for _, m := range reg.Mirrors {
+	for i, m := range reg.Mirrors {
 		key := "host." + quote(m.URL)
 		fmt.Fprintf(&b, "\n[%s]\ncapabilities = %s\n", key, quoteList(m.Capabilities))
 		if m.OverridePath {
 			b.WriteString("override_path = true\n")
 		}
 		if err := hostBody(&b, access{m.URL, m.CA, m.ClientCert, m.ClientKey, m.SkipVerify, m.Credentials}, key+".", credentials); err != nil {
-			return file, err
+			return file, fmt.Errorf("%s.mirrors[%d].%w", at, i, err)
 		}
 		file.Secret = file.Secret || m.Credentials != ""
 	}
@@ -114,7 +115,7 @@ func hostBody(b *strings.Builder, a access, table string, credentials map[string
 func authorization(file, server string, credentials map[string]string) (string, error) {
 	text, known := credentials[file]
 	if !known {
-		return "", fmt.Errorf("credentials: cannot read %s: %w", file, errs.NotFound)
+		return "", fmt.Errorf("credentials: cannot read %s; write it: %w", file, errs.NotFound)
 	}
 	parsed, err := credential.Parse(file, text)
 	if err != nil {
@@ -122,11 +123,11 @@ func authorization(file, server string, credentials map[string]string) (string, 
 	}
 	u, err := url.Parse(server)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %w", server, errs.Invalid, err)
+		return "", fmt.Errorf("credentials: %s: %w: %w", server, errs.Invalid, err)
 	}
 	header := parsed.Header(u.Host, true)
 	if header == "" {
-		return "", fmt.Errorf("credentials: %s has none for %s; it has for %s: %w", file, u.Host, strings.Join(parsed.Hosts(), ", "), errs.NotFound)
+		return "", fmt.Errorf("credentials: %s has none for %s; want one beside those for %s: %w", file, u.Host, strings.Join(parsed.Hosts(), ", "), errs.NotFound)
 	}
 	return header, nil
 }

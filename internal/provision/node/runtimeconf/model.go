@@ -105,13 +105,13 @@ func add(t table, additions map[string]any) error {
 	for _, path := range slices.Sorted(maps.Keys(additions)) {
 		parts, err := nodefile.SplitPath(path)
 		if err != nil {
-			return fmt.Errorf("runtime.config.additions: %w: %w", err, errs.Invalid)
+			return fmt.Errorf("runtime.config.additions[%q]: %w: %w", path, err, errs.Invalid)
 		}
 		at := t
 		for i, part := range parts[:len(parts)-1] {
 			next, isTable := at[part].(table)
 			if !isTable && at[part] != nil {
-				return fmt.Errorf("runtime.config.additions: %s: %s is no table: %w", path, strings.Join(parts[:i+1], "."), errs.Invalid)
+				return fmt.Errorf("runtime.config.additions[%q]: %s is no table; want a path through tables: %w", path, strings.Join(parts[:i+1], "."), errs.Invalid)
 			}
 			if !isTable {
 				next = table{}
@@ -128,7 +128,7 @@ func add(t table, additions map[string]any) error {
 func render(t table) (string, error) {
 	text, err := toml.Marshal(t)
 	if err != nil {
-		return "", fmt.Errorf("cannot write configuration: %w: %w", err, errs.Invalid)
+		return "", fmt.Errorf("runtime.config.additions: %w; want plain values, lists and mappings: %w", err, errs.Invalid)
 	}
 	return header + string(text), nil
 }

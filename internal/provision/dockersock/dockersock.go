@@ -1,0 +1,146 @@
+// Package dockersock asks a Docker Engine what provisioning wants to know of it, by its
+// API.
+package dockersock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Socket is where the API usually is.
+const Socket = "/run/docker.sock"
+
+// The time of one question, and of the end of one container: the engine waits for the
+// container's own grace, and kills.
+const (
+	callTimeout = 10 * time.Second
+	stopTimeout = 2 * time.Minute
+)
+
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 16 << 20
+
+// Container is one that runs.
+type Container struct{ ID, Name string }
+
+// Engine is an engine that listens on a socket.
+type Engine struct{ client *http.Client }
+
+// New does not connect: an engine that a socket unit would start is not started by it. End
+// it with Close.
+func New(socket string) *Engine {
+	return &Engine{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}}
+}
+
+// Close ends the connections.
+func (e *Engine) Close() { e.client.CloseIdleConnections() }
+
+// Ping wants that the engine answers.
+func (e *Engine) Ping(ctx context.Context) error {
+	_, err := e.call(ctx, http.MethodGet, "/_ping", callTimeout)
+	return err
+}
+
+// Running lists the containers that run.
+func (e *Engine) Running(ctx context.Context) ([]Container, error) {
+	data, err := e.call(ctx, http.MethodGet, "/containers/json", callTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list docker's containers: %w", err)
+	}
+	var said []struct {
+		ID    string `json:"Id"`
+		Names []string
+	}
+	if err := json.Unmarshal(data, &said); err != nil {
+		return nil, fmt.Errorf("cannot list docker's containers: %w: %w", errs.Unavailable, err)
+	}
+	list := make([]Container, len(said))
+	for i, c := range said {
+		list[i] = Container{ID: c.ID, Name: c.ID[:min(len(c.ID), 12)]}
+		if len(c.Names) > 0 {
+			list[i].Name = strings.TrimPrefix(c.Names[0], "/")
+		}
+	}
+	return list, nil
+}
+
+// Verb is what can be done to a container.
+type Verb string
+
+// The verbs. Stop waits for the container's grace, then kills.
+const (
+	Stop  Verb = "stop"
+	Start Verb = "start"
+)
+
+// Running lists the containers that run in the engine at the usual place.
+func Running(ctx context.Context) ([]Container, error) {
+	e := New(Socket)
+	defer e.Close()
+	return e.Running(ctx)
+}
+
+// Each does a verb to containers of the engine at the usual place.
+func Each(ctx context.Context, verb Verb, list []Container) error {
+	e := New(Socket)
+	defer e.Close()
+	return e.Each(ctx, verb, list)
+}
+
+// Each does a verb to containers, one after the other. All are tried; one that is gone, or
+// is so already, is none to worry about.
+func (e *Engine) Each(ctx context.Context, verb Verb, list []Container) error {
+	var failed []error
+	for _, c := range list {
+		_, err := e.call(ctx, http.MethodPost, "/containers/"+c.ID+"/"+string(verb), stopTimeout)
+		if errs.IgnoreNotFound(err) != nil {
+			failed = append(failed, fmt.Errorf("cannot %s docker's container %s: %w", verb, c.Name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// call asks once. 304 says that it is so already.
+func (e *Engine) call(ctx context.Context, method, path string, timeout time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://docker"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := e.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("docker does not answer: %w: %w", errs.Unavailable, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	switch {
+	case resp.StatusCode == http.StatusNotFound:
+		return nil, fmt.Errorf("docker says %s: %w", words(data), errs.NotFound)
+	case resp.StatusCode >= http.StatusBadRequest:
+		return nil, fmt.Errorf("docker says %s: %s: %w", resp.Status, words(data), errs.Unavailable)
+	case err != nil:
+		return nil, fmt.Errorf("docker's answer breaks off: %w: %w", errs.Unavailable, err)
+	}
+	return data, nil
+}
+
+// words is the message of an error.
+func words(data []byte) string {
+	var said struct{ Message string }
+	if json.Unmarshal(data, &said) == nil && said.Message != "" {
+		return said.Message
+	}
+	return strings.TrimSpace(string(data[:min(len(data), 1<<10)]))
+}
