@@ -56,7 +56,7 @@ func newRollback() *cobra.Command {
 // not kept, or does not fit any more, must not stand in the way back: then nothing guards
 // it, and the user is told.
 func (b *backing) targetOf(ctx context.Context, s *session, n int) provision.Target {
-	target, err := b.keptTarget(ctx, s, n)
+	target, err := s.kept(ctx, n)
 	if err != nil {
 		s.report.Note("rollback", fmt.Sprintf("no health check guards the restarts, and what they do to pods is not known: %v", err))
 		return provision.Target{}
@@ -64,7 +64,8 @@ func (b *backing) targetOf(ctx context.Context, s *session, n int) provision.Tar
 	return target
 }
 
-func (b *backing) keptTarget(ctx context.Context, s *session, number int) (provision.Target, error) {
+// kept is what an entry's node file makes of the machine as it is now.
+func (s *session) kept(ctx context.Context, number int) (provision.Target, error) {
 	wish := s.engine.Journal().Wish(number)
 	if wish == "" {
 		return provision.Target{}, fmt.Errorf("the history has no node file of entry %d: %w", number, errs.NotFound)
@@ -83,7 +84,7 @@ func (b *backing) keptTarget(ctx context.Context, s *session, number int) (provi
 	if err != nil {
 		return provision.Target{}, err
 	}
-	target, err := b.build(ctx, s, wanted, DefaultFile)
+	target, err := s.build(ctx, wanted, DefaultFile)
 	return target, node.Locate(err, name, text)
 }
 

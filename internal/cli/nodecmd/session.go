@@ -85,6 +85,7 @@ func (p *places) open(cmd *cobra.Command) (*session, error) {
 	s := &session{host: host, report: newReporter(cmd.ErrOrStderr())}
 	s.engine, err = engine.New(engine.Config{
 		Host: host, Kinds: kinds(), Report: s.report, Version: version.Version, RetryFor: retryFor, GateFor: gateFor,
+		Wanted: func(ctx context.Context, entry int) (provision.Target, error) { return s.kept(ctx, entry) },
 	})
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
@@ -154,13 +155,13 @@ func (p *places) target(ctx context.Context, cmd *cobra.Command, s *session) (ta
 	if err != nil {
 		return provision.Target{}, nil, err
 	}
-	target, err = p.build(ctx, s, n, p.onMachine())
+	target, err = s.build(ctx, n, p.onMachine())
 	err = node.CheckSources(n).And(err)
 	return target, text, node.Locate(err, p.file, text)
 }
 
 // build makes a target of a description that lies at file on the machine.
-func (p *places) build(ctx context.Context, s *session, n *nodefile.Node, file string) (provision.Target, error) {
+func (s *session) build(ctx context.Context, n *nodefile.Node, file string) (provision.Target, error) {
 	berth, err := os.Executable()
 	if err != nil {
 		return provision.Target{}, fmt.Errorf("cannot find the running binary: %w", err)

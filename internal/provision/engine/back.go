@@ -234,11 +234,7 @@ func (r *run) guard(b *Back) handling {
 	}
 	return handling{
 		restart: func(ctx context.Context, unit string) error {
-			var task provision.Restarter
-			if i, ok := r.graph.unit[unit]; ok {
-				task = r.graph.nodes[i].task.(provision.Restarter)
-			}
-			return r.restart(ctx, unit, task)
+			return r.restart(ctx, unit, r.graph.restarter(unit))
 		},
 		before: func(ctx context.Context) error {
 			return each(func(unit string) error { return r.before(ctx, unit) })

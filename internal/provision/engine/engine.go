@@ -29,6 +29,9 @@ type Config struct {
 	RetryFor time.Duration
 	// GateFor bounds the time that a restarted unit has to become healthy.
 	GateFor time.Duration
+	// Wanted is what the node file of an entry of the history makes of the machine as it is
+	// when it is asked: the gates of what an undoing goes back to. Nil where nobody knows.
+	Wanted func(ctx context.Context, entry int) (provision.Target, error)
 	// Now and Sleep are the clock; nil for the real one.
 	Now   func() time.Time
 	Sleep func(ctx context.Context, d time.Duration) error

@@ -339,6 +339,54 @@ func TestAdvice(t *testing.T) {
 	converged(t, h, target)
 }
 
+// TestHealthAfterUndo asks the gates of what is there again, not those of what failed.
+func TestHealthAfterUndo(t *testing.T) {
+	wrong, sick := errors.New("no answer on the new socket"), errors.New("no answer on the old socket")
+	for _, c := range []struct {
+		name    string
+		earlier bool  // an apply before the one that fails
+		old     error // of its health
+	}{
+		{"nothing before", false, nil},
+		{"healthy again", true, nil},
+		{"sick before", true, sick},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := machine(t)
+			var old error
+			asked := 0
+			target := func(level string, health func() error) provision.Target {
+				target := wish()
+				target.Tasks = append(target.Tasks, tasks.File{M: provision.Meta{Restarts: []string{"rt.service"}}, Path: "/etc/level", Content: level})
+				target.Gates = []provision.Gate{{Unit: "rt.service", After: []provision.Probe{probe{"health of " + level, health}}}}
+				return target
+			}
+			first := target("1", func() error { asked++; return old })
+			if c.earlier {
+				apply(t, h, first)
+			}
+			old, asked = c.old, 0
+			e := newEngine(t, h)
+			e.Wanted = func(_ context.Context, entry int) (provision.Target, error) {
+				if entry != 1 {
+					t.Errorf("entry %d is asked for, want 1", entry)
+				}
+				return first, nil
+			}
+			out, err := e.Apply(t.Context(), target("2", func() error { return wrong }), engine.ApplyOptions{})
+			if !errors.Is(err, wrong) || out.Result != journal.RolledBack {
+				t.Fatalf("%v, %+v", err, out)
+			}
+			if got, want := strings.Contains(err.Error(), "as before, but"), c.old != nil; got != want || want && !errors.Is(err, sick) {
+				t.Errorf("after the undoing: %v", err)
+			}
+			if n := strings.Count(err.Error(), wrong.Error()); n != 1 || (asked > 0) != c.earlier {
+				t.Errorf("the failed health check is told %d times, that of before asked %d times: %v", n, asked, err)
+			}
+		})
+	}
+}
+
 func TestDriftIsFoundAndRepaired(t *testing.T) {
 	h := machine(t)
 	ctx := t.Context()

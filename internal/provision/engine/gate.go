@@ -30,12 +30,11 @@ func (r *run) before(ctx context.Context, unit string) error {
 
 // after waits until the unit is healthy.
 func (r *run) after(ctx context.Context, unit string) error {
-	return r.afterFor(ctx, unit, r.GateFor)
+	return r.afterFor(ctx, unit, r.graph.gates[unit], r.GateFor)
 }
 
-func (r *run) afterFor(ctx context.Context, unit string, patience time.Duration) error {
-	gate, ok := r.graph.gates[unit]
-	if !ok || !r.Host.Live() {
+func (r *run) afterFor(ctx context.Context, unit string, gate provision.Gate, patience time.Duration) error {
+	if !r.Host.Live() {
 		return nil
 	}
 	deadline := r.Now().Add(patience)

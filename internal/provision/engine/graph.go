@@ -25,6 +25,16 @@ type graph struct {
 	gates map[string]provision.Gate
 }
 
+// restarter is the task that runs a unit; nil where none does.
+func (g *graph) restarter(unit string) provision.Restarter {
+	i, ok := g.unit[unit]
+	if !ok {
+		return nil
+	}
+	task, _ := g.nodes[i].task.(provision.Restarter)
+	return task
+}
+
 // newGraph sorts a target. All faults are told together.
 func newGraph(target provision.Target) (*graph, error) {
 	byID := map[string]int{}

@@ -23,6 +23,10 @@ type run struct {
 	out *Outcome
 	// tried lists units whose restart was begun.
 	tried []string
+
+	// earlier is what the machine was made before, once it is asked for.
+	again   sync.Once
+	earlier *graph
 }
 
 // all applies every node after those that it needs, several at a time. After the first
@@ -293,11 +297,7 @@ func (r *run) rest(ctx context.Context) error {
 			return err
 		}
 		if active {
-			var task provision.Restarter
-			if i, ok := r.graph.unit[unit]; ok {
-				task = r.graph.nodes[i].task.(provision.Restarter)
-			}
-			if err := r.guarded(ctx, unit, task); err != nil {
+			if err := r.guarded(ctx, unit, r.graph.restarter(unit)); err != nil {
 				return fmt.Errorf("cannot restart %s: %w", unit, err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,8 +36,8 @@ func (r *run) undo(ctx context.Context) error {
 		})
 		touched = append(untouched, touched...)
 		left, err := r.restore(ctx, touched, r.tried, handling{restart: func(ctx context.Context, unit string) error {
-			if i, ok := r.graph.unit[unit]; ok {
-				return r.graph.nodes[i].task.(provision.Restarter).Restart(ctx, r.Host)
+			if task := r.restored(ctx).restarter(unit); task != nil {
+				return task.Restart(ctx, r.Host)
 			}
 			return r.Host.Units().Restart(ctx, unit)
 		}})
@@ -50,14 +51,49 @@ func (r *run) undo(ctx context.Context) error {
 	})
 }
 
-// healthAfterUndo says which guarded units that run are not healthy now that they are
-// as before. They may have been so before.
+// restored is what the machine was made by the last good entry before the run, whose files
+// are in place again: the run's own gates would ask for what it wanted. It is empty where
+// nothing was made before, and where nobody knows.
+func (r *run) restored(ctx context.Context) *graph {
+	r.again.Do(func() {
+		r.earlier = &graph{}
+		entry := r.lastGood()
+		if entry == 0 || r.Wanted == nil {
+			return
+		}
+		target, err := r.Wanted(ctx, entry)
+		var g *graph
+		if err == nil {
+			g, err = newGraph(target)
+		}
+		if err != nil {
+			r.Report.Note("undo", fmt.Sprintf("no health check tells how the machine is now: %v", err))
+			return
+		}
+		r.earlier = g
+	})
+	return r.earlier
+}
+
+// lastGood is the last entry before the run's that ended well; 0 for none.
+func (r *run) lastGood() int {
+	for _, e := range slices.Backward(r.journal.History()) {
+		if e.Number < r.out.Number && e.Result == journal.OK {
+			return e.Number
+		}
+	}
+	return 0
+}
+
+// healthAfterUndo says which units that run are not healthy now that they are as before.
+// They may have been so before.
 func (r *run) healthAfterUndo(ctx context.Context) error {
 	var sick []error
-	for unit := range r.graph.gates {
+	gates := r.restored(ctx).gates
+	for _, unit := range slices.Sorted(maps.Keys(gates)) {
 		active, err := r.active(ctx, unit)
 		if err == nil && active {
-			err = r.afterFor(ctx, unit, r.GateFor/4)
+			err = r.afterFor(ctx, unit, gates[unit], r.GateFor/4)
 		}
 		if err != nil {
 			sick = append(sick, fmt.Errorf("as before, but: %w", err))
