@@ -85,6 +85,18 @@ func TestNodeOfPackagedDocker(t *testing.T) {
 	if got := strings.TrimSpace(m.Run("docker", "run", "--rm", "-h", "box", "berth.run/hello:demo", "hostname")); got != "box" {
 		t.Errorf("a container says that its host is %q, want box", got)
 	}
+
+	m.Run("docker", "run", "-d", "--name", "web", "--restart", "always", "berth.run/hello:demo", "serve", "--listen", ":8081")
 	m.Write(systemd.NodeFile, "")
-	m.WasReset(before)
+	out, err := m.Try("/opt/berth", "node", "reset", "--yes")
+	if err == nil || !strings.Contains(out, "its containers (1) are stopped before: web") {
+		t.Errorf("reset takes docker from its containers without consent: %v\n%s", err, out)
+	}
+	if got := strings.TrimSpace(m.Run("docker", "inspect", "-f", "{{.State.Running}}", "web")); got != "true" {
+		t.Errorf("a reset without consent has stopped the container: running %s", got)
+	}
+	m.WasReset(before, "--allow-disruption")
+	if list, err := m.Try("pgrep", "-fa", "hello|containerd-shim"); err == nil {
+		t.Errorf("processes of the container are left: %s", list)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
+	"github.com/berthrun/berth/internal/provision/dockersock"
 	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 )
@@ -25,6 +26,8 @@ type backing struct {
 	opts   engine.BackOptions
 	// resume ends what the pods' end needed; nil while none was stopped.
 	resume func(context.Context) error
+	// again starts docker's containers that were stopped, where docker stays after all.
+	again func(context.Context) error
 }
 
 func (b *backing) register(cmd *cobra.Command, withFile bool) {
@@ -73,6 +76,10 @@ func (b *backing) watchPods(ctx context.Context, s *session, back *engine.Back) 
 		if d.Object.Kind != "unit" || !isService || !d.Stops() {
 			continue
 		}
+		if name == "docker" {
+			b.watchDocker(ctx, back)
+			continue
+		}
 		socket := crisock.Configured(s.host.Files(), name)
 		if socket == "" {
 			continue // no runtime
@@ -88,10 +95,41 @@ func (b *backing) watchPods(ctx context.Context, s *session, back *engine.Back) 
 		back.Stops = append(back.Stops, fmt.Sprintf("%s stops; its pods (%d) are stopped and removed before: %s", d.Object.Name, len(pods), shortList(pods)))
 	}
 	if len(endpoints) > 0 {
-		b.opts.Evict = func(ctx context.Context) (err error) {
+		b.evicts(func(ctx context.Context) (err error) {
 			b.resume, err = handover.Evict(ctx, s.host, endpoints)
 			return err
+		})
+	}
+}
+
+// watchDocker does the same for docker's containers. With live-restore they would outlive
+// their engine, and nobody could stop them any more.
+func (b *backing) watchDocker(ctx context.Context, back *engine.Back) {
+	containers, err := dockersock.Running(ctx)
+	if err != nil || len(containers) == 0 {
+		return // one that does not answer has none that could be stopped in order
+	}
+	names := make([]string, len(containers))
+	for i, c := range containers {
+		names[i] = c.Name
+	}
+	back.Stops = append(back.Stops, fmt.Sprintf("docker.service stops; its containers (%d) are stopped before: %s", len(containers), shortList(names)))
+	b.evicts(func(ctx context.Context) error {
+		b.again = func(ctx context.Context) error { return dockersock.Each(ctx, dockersock.Start, containers) }
+		return dockersock.Each(ctx, dockersock.Stop, containers)
+	})
+}
+
+// evicts adds to what is done before anything goes back.
+func (b *backing) evicts(more func(context.Context) error) {
+	before := b.opts.Evict
+	b.opts.Evict = func(ctx context.Context) error {
+		if before != nil {
+			if err := before(ctx); err != nil {
+				return err
+			}
 		}
+		return more(ctx)
 	}
 }
 
@@ -104,9 +142,12 @@ func shortList(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// resumed starts the kubelet again where it was stopped for the pods' end and shall run.
-// err is how the way back ended.
+// resumed starts again what was stopped for the pods' end and shall run: the kubelet, and
+// docker's containers where docker is there again. err is how the way back ended.
 func (b *backing) resumed(ctx context.Context, back *engine.Back, err error) error {
+	if err != nil && b.again != nil {
+		err = errors.Join(err, b.again(context.WithoutCancel(ctx)))
+	}
 	stops := slices.ContainsFunc(back.Diffs, func(d provision.Diff) bool { return d.Object.Name == "kubelet.service" && d.Stops() })
 	if b.resume == nil || stops && err == nil {
 		return err

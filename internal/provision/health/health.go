@@ -5,13 +5,11 @@ package health
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/dockersock"
 )
 
 // callTimeout bounds one question.
@@ -49,24 +47,10 @@ func (d Docker) Name() string { return "docker answers on " + d.Socket }
 
 // Run asks for _ping.
 func (d Docker) Run(ctx context.Context, _ provision.Host) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", d.Socket)
-	}}
-	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/_ping", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return fmt.Errorf("it does not; its log: journalctl -u %s: %w: %w", d.Unit, errs.Unavailable, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		words, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("it says %s: %s: %w", resp.Status, words, errs.Unavailable)
+	engine := dockersock.New(d.Socket)
+	defer engine.Close()
+	if err := engine.Ping(ctx); err != nil {
+		return fmt.Errorf("%w; its log: journalctl -u %s", err, d.Unit)
 	}
 	return nil
 }

@@ -3,10 +3,12 @@ package node
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
+	"github.com/berthrun/berth/internal/provision/dockersock"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -23,15 +25,36 @@ func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node
 	if len(changes) == 0 {
 		return ""
 	}
-	socket := crisock.Configured(host.Files(), n.Runtime.Name)
-	if !isThere(host.Files(), socket) {
+	var lost []string
+	if socket := crisock.Configured(host.Files(), n.Runtime.Name); isThere(host.Files(), socket) {
+		// One that does not answer has no pods that it could lose.
+		if pods, err := crisock.Sandboxes(ctx, socket); err == nil && len(pods) > 0 {
+			lost = append(lost, strconv.Itoa(len(pods)))
+		}
+	}
+	if n := dockersContainers(ctx, host, n.Runtime.Name); n > 0 {
+		lost = append(lost, fmt.Sprintf("%d containers of docker", n))
+	}
+	if len(lost) == 0 {
 		return ""
 	}
-	pods, err := crisock.Sandboxes(ctx, socket)
-	if err != nil || len(pods) == 0 {
-		return "" // one that does not answer has no pods that it could lose
+	return fmt.Sprintf("%s are lost to the runtime: %s", strings.Join(lost, " and "), strings.Join(changes, ", "))
+}
+
+// dockersContainers counts the containers that a docker beside the runtime has in it.
+func dockersContainers(ctx context.Context, host provision.Host, runtime string) int {
+	if runtime != "containerd" {
+		return 0
 	}
-	return fmt.Sprintf("%d are lost to the runtime: %s", len(pods), strings.Join(changes, ", "))
+	// It must not be asked when it does not run: its socket would start it.
+	if state, err := host.Units().State(ctx, "docker.service"); err != nil || state.Active != "active" {
+		return 0
+	}
+	list, err := dockersock.Running(ctx)
+	if err != nil {
+		return 0
+	}
+	return len(list)
 }
 
 // dockerDisruption asks the running engine: what it was started with counts, and not

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/cniconf"
 	"github.com/berthrun/berth/internal/provision/crisock"
+	"github.com/berthrun/berth/internal/provision/dockersock"
 	"github.com/berthrun/berth/internal/provision/health"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
@@ -51,7 +52,7 @@ func (b *builder) gates() {
 			Endpoint: "unix://" + b.rt.socket, Unit: b.rt.unit, SandboxImage: b.testImage(), Network: network, CgroupParent: parent,
 		})
 	} else {
-		gate.After = append(gate.After, health.Docker{Socket: "/run/docker.sock", Unit: b.rt.unit})
+		gate.After = append(gate.After, health.Docker{Socket: dockersock.Socket, Unit: b.rt.unit})
 	}
 	b.target.Gates = append(b.target.Gates, gate)
 }
