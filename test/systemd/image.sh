@@ -15,6 +15,7 @@ debootstrap --variant=minbase \
   --include=systemd,systemd-sysv,dbus,iproute2,kmod,procps,nftables,iptables,libseccomp2,util-linux \
   bookworm root > debootstrap.log 2>&1 || { tail -5 debootstrap.log >&2; exit 1; }
 chroot root apt-get install -y -q -d --no-install-recommends \
-  conntrack ethtool socat libapparmor1 containerd runc containernetworking-plugins docker.io > packages.log 2>&1 || { tail -5 packages.log >&2; exit 1; }
+  conntrack ethtool socat libapparmor1 containerd runc containernetworking-plugins docker.io \
+  cloud-init > packages.log 2>&1 || { tail -5 packages.log >&2; exit 1; }
 echo node > root/etc/hostname
 echo "$recipe" > recipe

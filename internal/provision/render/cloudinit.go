@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/startpolicy"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -67,8 +68,12 @@ func CloudInit(in Input) (Output, error) {
 	config := cloudConfig{
 		WriteFiles: []cloudFile{{Path: libPath, Permissions: "0700", Owner: "root:root", Defer: true, Content: lib}},
 		// cloud-init makes one script of the strings.
-		RunCmd: []string{"set -eu", ". " + libPath, p.machineWords()},
+		RunCmd: []string{"set -eu", ". " + libPath},
 	}
+	if in.Distro.Manager == "apt" {
+		config.hold(p.tasks)
+	}
+	config.RunCmd = append(config.RunCmd, p.machineWords())
 	for _, task := range p.tasks {
 		config.add(p, task)
 		if step := sh.step(task); step != "" {
@@ -92,6 +97,25 @@ func CloudInit(in Input) (Output, error) {
 		p.leave("a limit", "these are %d bytes, and some clouds take %d; cloud-init reads user data compressed by gzip, too", text.Len(), userDataLimit)
 	}
 	return p.output(Output{Text: text.Bytes()})
+}
+
+// hold keeps Debian's packages from starting a runtime before its configuration is there:
+// cloud-init installs them before it writes files. The commands that follow let them again;
+// where those never run, the policy ends with cloud-init. Somebody's policy stays.
+func (c *cloudConfig) hold(list []provision.Task) {
+	var units []string
+	for _, task := range list {
+		if p, ok := task.(tasks.Packages); ok {
+			units = append(units, p.Hold...)
+		}
+	}
+	if len(units) == 0 {
+		return
+	}
+	text := base64.StdEncoding.EncodeToString([]byte(startpolicy.Text(units, "[ ! -e /run/cloud-init/result.json ]")))
+	c.BootCmd = append(c.BootCmd, "cloud-init-per instance berth-hold sh -c '[ -e "+startpolicy.File+" ] || { echo "+text+" | base64 -d > "+startpolicy.File+
+		" && chmod 0755 "+startpolicy.File+"; }'")
+	c.RunCmd = append(c.RunCmd, "free_units")
 }
 
 // add takes what cloud-init has a key for.

@@ -234,6 +234,24 @@ installed() { # MANAGER NAME VERSION
 	esac
 	case $has in installed*) [ -z "$3" ] || [ "${has#installed }" = "$3" ] ;; *) return 1 ;; esac
 }
+hold_units() { # keeps Debian's packages from starting what the policy on standard input names
+	policy=$root/usr/sbin/policy-rc.d
+	if [ -n "$root" ]; then
+		cat >/dev/null
+	elif [ -e "$policy" ] && ! grep -q '^# Made by `berth node`' "$policy"; then
+		cat >/dev/null
+		say "$policy is somebody's: it decides whether packages start what they bring"
+	else
+		trap free_units EXIT
+		sed "s/@PID@/$$/; s/@SINCE@/$(cut -d ' ' -f 22 /proc/$$/stat)/" >"$policy"
+		chmod 0755 "$policy"
+	fi
+}
+free_units() {
+	policy=$root/usr/sbin/policy-rc.d
+	trap - EXIT
+	if [ -e "$policy" ] && grep -q '^# Made by `berth node`' "$policy"; then rm -f "$policy"; fi
+}
 packages() { # MANAGER NAME[=VERSION]…
 	manager=$1 missing=''
 	shift

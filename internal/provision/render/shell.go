@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/credential"
+	"github.com/berthrun/berth/internal/provision/startpolicy"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -72,7 +73,7 @@ func (s *shell) step(task provision.Task) string {
 		lines = append(lines, put("put_alone", wholeJSON(task)))
 	case tasks.Packages:
 		if !s.bare {
-			lines = append(lines, s.packages(task))
+			lines = append(lines, s.packages(task)...)
 		}
 	case tasks.Group, tasks.User:
 		if !s.bare {
@@ -143,8 +144,13 @@ func wrap(text string) string {
 	return s.String()
 }
 
-// packages names the manager and the packages.
-func (s *shell) packages(p tasks.Packages) string {
+// valid tells whether the script that has written a policy still runs; hold_units puts the
+// numbers in.
+const valid = `[ "$(cut -d ' ' -f 22 /proc/@PID@/stat 2>/dev/null)" = @SINCE@ ]`
+
+// packages names the manager and the packages, between what keeps their units from being
+// started and what lets them again.
+func (s *shell) packages(p tasks.Packages) []string {
 	words := []string{"packages", s.Distro.Manager}
 	for _, pkg := range p.Install {
 		if pkg.Version != "" {
@@ -152,7 +158,10 @@ func (s *shell) packages(p tasks.Packages) string {
 		}
 		words = append(words, pkg.Name)
 	}
-	return call(words...)
+	if s.Distro.Manager != "apt" || len(p.Hold) == 0 {
+		return []string{call(words...)}
+	}
+	return []string{"hold_units <<'END'\n" + startpolicy.Text(p.Hold, valid) + "END", call(words...), "free_units"}
 }
 
 // account is a group or a user.
