@@ -181,7 +181,6 @@ func TestUnsupported(t *testing.T) {
 	for text, want := range map[string]string{
 		"nodes: [{}, {}]\n":           "load balancer",
 		"registry: {enabled: true}\n": "registry.enabled",
-		"registries: [{host: docker.io, mirrors: [{url: \"http://m\"}]}]\n": "registries",
 	} {
 		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
@@ -237,6 +236,43 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+func TestLoad(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(t.TempDir(), "a.tar")
+	if err := os.WriteFile(archive, []byte("archive"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"a:1", "b:2"}}); err != nil {
+		t.Error(err)
+	}
+	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}, Nodes: []string{"dev-worker2"}}); err != nil {
+		t.Error(err)
+	}
+	for node, want := range map[string]string{"dev-control-plane": "[a:1 b:2]", "dev-worker": "[a:1 b:2]", "dev-worker2": "[a:1 b:2]archive"} {
+		if got := f.files[node+":image"]; got != want {
+			t.Errorf("%s got %q, want %q", node, got, want)
+		}
+	}
+	for want, o := range map[string]LoadOptions{
+		`image: "absent:1" not present locally`: {Images: []string{"a:1", "absent:1"}},
+		`unknown node: "dev-worker3"`:           {Archives: []string{archive}, Nodes: []string{"dev-worker", "dev-worker3"}},
+	} {
+		if err := c.Load(t.Context(), "dev", o); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if err := c.Stop(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}}); !errors.Is(err, errs.State) {
+		t.Errorf("stopped nodes: %v", err)
+	}
+}
+
 func TestRoutes(t *testing.T) {
 	nodes := []kubeapi.Node{
 		{Name: "a", PodCIDRs: []string{"10.244.0.0/24", "fd00:10:244::/64"}, Addresses: []string{"10.89.0.2", "fd00::2"}},
@@ -251,6 +287,57 @@ ip -4 route replace 10.244.2.0/24 via 10.89.0.4 proto 177
 `
 	if got := routes("a", nodes); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestMirrors: mirrors in their order, certificates copied, and what cannot be read told
+// before anything is made.
+func TestMirrors(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte("CERTIFICATE"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`registries:
+- {host: docker.io, ca: [%q], mirrors: [{url: "https://z.example/v2/dockerhub", overridePath: true}, {url: "http://a.example:5000", skipVerify: true, capabilities: [pull], ca: [%q]}]}
+- {host: "*", mirrors: [{url: "http://all.example"}]}
+- {host: "r.example:5000", skipVerify: true}
+`, ca, ca)
+	files, err := mirrors(describe(t, text).Nodes[0].Registries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, file := range files {
+		got[file.Path] = string(file.Content)
+	}
+	for name, want := range map[string]string{
+		"docker.io/ca-0.crt": "CERTIFICATE", "docker.io/ca-1.crt": "CERTIFICATE",
+		"docker.io/hosts.toml": `server = "https://registry-1.docker.io"
+ca = ["/etc/berth/certs.d/docker.io/ca-0.crt"]
+
+[host."https://z.example/v2/dockerhub"]
+capabilities = ["pull", "resolve"]
+override_path = true
+
+[host."http://a.example:5000"]
+capabilities = ["pull"]
+ca = ["/etc/berth/certs.d/docker.io/ca-1.crt"]
+skip_verify = true
+`,
+		"_default/hosts.toml":       "\n[host.\"http://all.example\"]\ncapabilities = [\"pull\", \"resolve\"]\n",
+		"r.example:5000/hosts.toml": "server = \"https://r.example:5000\"\nskip_verify = true\n",
+	} {
+		if name = registriesDir + "/" + name; got[name] != want {
+			t.Errorf("%s has\n%s\nwant\n%s", name, got[name], want)
+		}
+	}
+	if err := os.Remove(ca); err != nil {
+		t.Fatal(err)
+	}
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err == nil || !strings.Contains(err.Error(), "registries: docker.io") || f.calls > 0 {
+		t.Errorf("%v after %d calls", err, f.calls)
 	}
 }
 

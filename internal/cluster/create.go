@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -38,8 +38,10 @@ type creation struct {
 	// nodes are the containers, versions those of Kubernetes in them.
 	nodes    []provider.Node
 	versions map[string]string
-	admin    *api.Config
-	api      *kubeapi.Client
+	// workers is the setting up of workers.
+	workers *errgroup.Group
+	admin   *api.Config
+	api     *kubeapi.Client
 }
 
 // Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
@@ -59,8 +61,15 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	return file, c.step("Waiting for all nodes to be Ready", func() error { return m.waitReady(ctx) })
 }
 
-// make is the order of steps.
+// make is the order of steps. When it returns, nothing of it goes on.
 func (m *creation) make(ctx context.Context) (file string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		if m.workers != nil {
+			_ = m.workers.Wait() // joinWorkers has returned its error, or another step failed first
+		}
+	}()
 	for _, s := range []struct {
 		text string
 		do   func(context.Context) error
@@ -100,6 +109,11 @@ func (m *creation) check(ctx context.Context) error {
 	if err := unsupported(m.Cluster); err != nil {
 		return err
 	}
+	for _, n := range m.Cluster.Nodes {
+		if _, err := mirrors(n.Registries); err != nil {
+			return err
+		}
+	}
 	for _, w := range m.Cluster.Warnings {
 		m.Warn(w.String())
 	}
@@ -126,9 +140,6 @@ func unsupported(c *config.Cluster) error {
 	}
 	if c.Registry.Enabled {
 		no("registry.enabled", "berth has no registry of its own yet")
-	}
-	if slices.ContainsFunc(c.Nodes, func(n config.Node) bool { return len(n.Registries) > 0 }) {
-		no("registries", "nodes are not told of mirrors yet; mount a certs.d directory at /etc/berth/certs.d by extraMounts")
 	}
 	return errors.Join(all...)
 }

@@ -189,6 +189,13 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 	defer f.mu.Unlock()
 	line := strings.Join(c.Args, " ")
 	f.ran = append(f.ran, name+": "+line)
+	if strings.HasPrefix(line, "berth image import -") && c.Stdin != nil {
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return err
+		}
+		f.files[name+":image"] += string(text)
+	}
 	if c.Stdout == nil {
 		if err := f.call(); err != nil {
 			return err
@@ -238,6 +245,13 @@ func (f *fake) Ensure(context.Context, string, io.Writer) (bool, error) {
 	defer f.mu.Unlock()
 	return false, f.call()
 }
-func (f *fake) Present(context.Context, string) (string, error)  { return "id", nil }
-func (f *fake) Save(context.Context, io.Writer, ...string) error { return errs.Unsupported }
-func (f *fake) Load(context.Context, io.Reader) error            { return errs.Unsupported }
+
+func (f *fake) Present(_ context.Context, image string) (string, error) {
+	return strings.TrimPrefix(image, "absent:1"), nil
+}
+
+func (f *fake) Save(_ context.Context, to io.Writer, images ...string) error {
+	_, err := fmt.Fprint(to, images)
+	return err
+}
+func (f *fake) Load(context.Context, io.Reader) error { return errs.Unsupported }

@@ -37,8 +37,11 @@ func (m *creation) startControlPlane(ctx context.Context) error {
 	return err
 }
 
-// joinWorkers runs `kubeadm join` on all workers at once.
+// joinWorkers runs `kubeadm join` on all workers at once, when they are set up.
 func (m *creation) joinWorkers(ctx context.Context) error {
+	if err := m.workers.Wait(); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range m.Cluster.Nodes {
 		if n.Role == config.Worker {

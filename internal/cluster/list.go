@@ -23,7 +23,7 @@ func (c *Clusters) List(ctx context.Context) ([]Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []Summary
+	found := []Summary{} // none is an empty list to programs, too
 	for _, n := range all {
 		name := n.Labels[plan.LabelCluster]
 		i := slices.IndexFunc(found, func(s Summary) bool { return s.Name == name })

@@ -19,7 +19,8 @@ import (
 // daemonFile is the configuration of berth in a node.
 const daemonFile = "/etc/berth/berth.toml"
 
-// setUp starts berth in all nodes, with the images of what they run.
+// setUp starts berth in the nodes, with the images of what they run. That of workers
+// goes on while the control plane starts, until joinWorkers.
 func (m *creation) setUp(ctx context.Context) error {
 	for _, n := range m.nodes {
 		version, err := m.output(ctx, n.Name, "cat", nodeimage.VersionFile)
@@ -28,19 +29,30 @@ func (m *creation) setUp(ctx context.Context) error {
 		}
 		m.versions[n.Name] = version
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, described := range m.Cluster.Nodes {
-		group.Go(func() error {
-			if err := m.setUpNode(ctx, described); err != nil {
-				return fmt.Errorf("%s: %w", m.Cluster.ContainerName(described), err)
-			}
-			return nil
-		})
+	var background context.Context
+	m.workers, background = errgroup.WithContext(ctx)
+	for _, n := range m.Cluster.Nodes {
+		if n.Role == config.Worker {
+			m.workers.Go(func() error { return m.setUpNode(background, n) })
+		}
 	}
-	return group.Wait()
+	for _, n := range m.Cluster.Nodes {
+		if n.Role == config.ControlPlane {
+			return m.setUpNode(ctx, n)
+		}
+	}
+	return nil
 }
 
+// setUpNode sets one node up, and says which in its error.
 func (m *creation) setUpNode(ctx context.Context, described config.Node) error {
+	if err := m.startBerth(ctx, described); err != nil {
+		return fmt.Errorf("%s: %w", m.Cluster.ContainerName(described), err)
+	}
+	return nil
+}
+
+func (m *creation) startBerth(ctx context.Context, described config.Node) error {
 	name := m.Cluster.ContainerName(described)
 	node, err := m.find(name)
 	if err != nil {
@@ -61,6 +73,11 @@ func (m *creation) setUpNode(ctx context.Context, described config.Node) error {
 		{Path: daemonFile, Content: []byte(daemon)},
 		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
 	}
+	more, err := mirrors(described.Registries)
+	if err != nil {
+		return err
+	}
+	files = append(files, more...)
 	if !m.Cluster.Networking.DisableDefaultCNI {
 		script, err := services(m.Cluster.Networking)
 		if err != nil {

@@ -124,7 +124,10 @@ func TestClusterOfPodman(t *testing.T) {
 	if got := h.cluster("nodes", "e2e"); strings.Count(got, "running") != 3 {
 		t.Errorf("nodes:\n%s", got)
 	}
-	h.load()
+	archive := filepath.Join(filepath.Dir(h.berth), "hello-image.tar")
+	h.run("podman", "load", "-i", archive)
+	t.Log(h.cluster("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
+	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
 	h.deploy()
 	t.Run("answers", func(t *testing.T) { h.answers(t) })
 	t.Run("restart", func(t *testing.T) {
@@ -147,20 +150,6 @@ func TestClusterOfPodman(t *testing.T) {
 	}
 	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), "e2e") {
 		t.Errorf("the kubeconfig has %s, %v", text, err)
-	}
-}
-
-// load gives every node the image of the workload.
-func (h *clusterHost) load() {
-	h.t.Helper()
-	archive, err := os.ReadFile(filepath.Join(filepath.Dir(h.berth), "hello-image.tar"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	for _, node := range []string{"e2e-worker", "e2e-worker2"} {
-		if out, err := h.try(archive, "podman", "exec", "-i", node, "berth", "image", "import", "-"); err != nil {
-			h.t.Fatalf("%v\n%s", err, out)
-		}
 	}
 }
 
