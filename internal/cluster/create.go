@@ -38,10 +38,10 @@ type creation struct {
 	// nodes are the containers, versions those of Kubernetes in them.
 	nodes    []provider.Node
 	versions map[string]string
-	// workers is the setting up of workers.
-	workers *errgroup.Group
-	admin   *api.Config
-	api     *kubeapi.Client
+	// background is what of setUp goes on while the control plane starts.
+	background *errgroup.Group
+	admin      *api.Config
+	api        *kubeapi.Client
 }
 
 // Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
@@ -66,8 +66,8 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
-		if m.workers != nil {
-			_ = m.workers.Wait() // joinWorkers has returned its error, or another step failed first
+		if m.background != nil {
+			_ = m.background.Wait() // startControlPlane has returned its error, or failed first
 		}
 	}()
 	for _, s := range []struct {

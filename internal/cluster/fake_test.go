@@ -37,6 +37,8 @@ type fake struct {
 	calls   int
 	// fail makes a call fail; failAt is which, 0 is none.
 	failAt int
+	// failOn is how a command in a node begins that fails; "" is none.
+	failOn string
 	// notReady: nodes never become Ready.
 	notReady bool
 	findings []hostcheck.Finding
@@ -195,6 +197,9 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 			return err
 		}
 		f.files[name+":image"] += string(text)
+	}
+	if f.failOn != "" && strings.HasPrefix(line, f.failOn) {
+		return errFake
 	}
 	if c.Stdout == nil {
 		if err := f.call(); err != nil {

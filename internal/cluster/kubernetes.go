@@ -33,15 +33,14 @@ func (m *creation) startControlPlane(ctx context.Context) error {
 	if m.admin, err = m.kubeconfig(ctx, node, m.plan.Context, false); err != nil {
 		return err
 	}
-	m.api, err = kubeapi.New(m.admin)
-	return err
-}
-
-// joinWorkers runs `kubeadm join` on all workers at once, when they are set up.
-func (m *creation) joinWorkers(ctx context.Context) error {
-	if err := m.workers.Wait(); err != nil {
+	if m.api, err = kubeapi.New(m.admin); err != nil {
 		return err
 	}
+	return m.background.Wait()
+}
+
+// joinWorkers runs `kubeadm join` on all workers at once.
+func (m *creation) joinWorkers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range m.Cluster.Nodes {
 		if n.Role == config.Worker {

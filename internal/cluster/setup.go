@@ -19,8 +19,8 @@ import (
 // daemonFile is the configuration of berth in a node.
 const daemonFile = "/etc/berth/berth.toml"
 
-// setUp starts berth in the nodes, with the images of what they run. That of workers
-// goes on while the control plane starts, until joinWorkers.
+// setUp starts berth in the nodes, with the images of what they run. What a control plane does
+// not begin with, and all that concerns workers, goes on while it starts.
 func (m *creation) setUp(ctx context.Context) error {
 	for _, n := range m.nodes {
 		version, err := m.output(ctx, n.Name, "cat", nodeimage.VersionFile)
@@ -30,44 +30,65 @@ func (m *creation) setUp(ctx context.Context) error {
 		m.versions[n.Name] = version
 	}
 	var background context.Context
-	m.workers, background = errgroup.WithContext(ctx)
+	m.background, background = errgroup.WithContext(ctx)
 	for _, n := range m.Cluster.Nodes {
 		if n.Role == config.Worker {
-			m.workers.Go(func() error { return m.setUpNode(background, n) })
+			m.background.Go(func() error { return m.setUpNode(background, n, nodeimage.ImagesDir) })
 		}
 	}
 	for _, n := range m.Cluster.Nodes {
 		if n.Role == config.ControlPlane {
-			return m.setUpNode(ctx, n)
+			if err := m.setUpNode(ctx, n, nodeimage.ControlPlaneDir); err != nil {
+				return err
+			}
+			// These run when all else does.
+			m.background.Go(func() error { return m.importImages(background, m.Cluster.ContainerName(n), nodeimage.ImagesDir) })
 		}
 	}
 	return nil
 }
 
-// setUpNode sets one node up, and says which in its error.
-func (m *creation) setUpNode(ctx context.Context, described config.Node) error {
-	if err := m.startBerth(ctx, described); err != nil {
-		return fmt.Errorf("%s: %w", m.Cluster.ContainerName(described), err)
+// setUpNode sets one node up, with the images of a directory.
+func (m *creation) setUpNode(ctx context.Context, described config.Node, images string) error {
+	name := m.Cluster.ContainerName(described)
+	files, err := m.nodeFiles(described)
+	if err == nil {
+		err = m.Engine.CopyTo(ctx, name, files...)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"systemctl", "start", innode.RoutesUnit, "berth.service"}}); err != nil {
+		return m.explain(ctx, name, err)
+	}
+	return m.importImages(ctx, name, images)
+}
+
+// importImages gives a node the archives of a directory of its own.
+func (m *creation) importImages(ctx context.Context, name, dir string) error {
+	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"sh", "-c", "berth image import --pin " + dir + "/*.tar"}}); err != nil {
+		return m.explain(ctx, name, err)
 	}
 	return nil
 }
 
-func (m *creation) startBerth(ctx context.Context, described config.Node) error {
+// nodeFiles are those that make a node one of this cluster.
+func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 	name := m.Cluster.ContainerName(described)
 	node, err := m.find(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	daemon, err := daemonConfig(m.Cluster.Networking)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	text, err := kubeadm.Config(kubeadm.Node{
 		Cluster: m.Cluster, Node: described, Version: m.versions[name], Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
 		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: kubeadm.BerthSocket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	files := []provider.File{
 		{Path: daemonFile, Content: []byte(daemon)},
@@ -75,27 +96,17 @@ func (m *creation) startBerth(ctx context.Context, described config.Node) error 
 	}
 	more, err := mirrors(described.Registries)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	files = append(files, more...)
 	if !m.Cluster.Networking.DisableDefaultCNI {
 		script, err := services(m.Cluster.Networking)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		files = append(files, provider.File{Path: innode.ServicesFile, Content: []byte(script)}, provider.File{Path: innode.RoutesFile})
 	}
-	if err := m.Engine.CopyTo(ctx, name, files...); err != nil {
-		return err
-	}
-	archives := nodeimage.ImagesDir + "/*.tar"
-	if described.Role == config.ControlPlane {
-		archives += " " + nodeimage.ControlPlaneDir + "/*.tar"
-	}
-	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"sh", "-ec", "systemctl start " + innode.RoutesUnit + " berth.service\nberth image import --pin " + archives}}); err != nil {
-		return m.explain(ctx, name, err)
-	}
-	return nil
+	return files, nil
 }
 
 // find is a container of the cluster by its name.
