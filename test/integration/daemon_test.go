@@ -539,9 +539,13 @@ func TestStopDoesNotWaitForRequests(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_, err := b.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: pod.Container, Timeout: 2})
+		_, err := b.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: pod.Container, Timeout: 10})
 		stops <- err
 	}()
+	b.Await("the stop", func() bool { // one that has not arrived is nobody's to do
+		jobs, _, err := b.CLI("jobs", "-o", "json")
+		return err == nil && strings.Contains(jobs, pod.Container)
+	})
 	began := time.Now()
 	b.StopDaemon()
 	if took := time.Since(began); took > 20*time.Second {
