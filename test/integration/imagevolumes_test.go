@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,6 +57,7 @@ func TestImageDefinedVolumes(t *testing.T) {
 		{"a pod's mount wins", declaredMounted},
 		{"in a user namespace", declaredForUsers},
 		{"over crashes", declaredSurvive},
+		{"killed while they are made", declaredKilled},
 		{"of a container that fails", declaredRefused},
 		{"ignored", declaredIgnored},
 	} {
@@ -176,6 +178,35 @@ func declaredSurvive(t *testing.T, b *harness.Berth) {
 	b.StartDaemon()
 	wantOut(t, b, pod.Container, [][2]string{{"cat /data/new /data/seed", "kept seed"}, {"echo more > /data/more && echo written", "written"}})
 	b.RemovePod(pod.Sandbox)
+}
+
+// declaredKilled: what a daemon that is killed has copied by then goes with the
+// container that was never made.
+func declaredKilled(t *testing.T, b *harness.Berth) {
+	const large = "docker.io/library/large:1"
+	files := make([]imagetest.File, 2000)
+	for i := range files {
+		files[i] = imagetest.File{Path: fmt.Sprint("/many/", i), Content: []byte("x")}
+	}
+	b.ImportDeclaring(large, []string{"/many"}, files...)
+	config := b.Sandbox("declared-killed")
+	sandbox := b.RunSandbox(config)
+	container := b.Container("c", "true")
+	ofImage(large, nil)(config, container)
+	ctx, answered := b.Ctx(), make(chan struct{})
+	go func() {
+		defer close(answered)
+		// It fails, or was faster than the kill.
+		_, _ = b.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: container, SandboxConfig: config})
+	}()
+	b.Await("the first file", func() bool {
+		copied, err := filepath.Glob(filepath.Join(b.Root, "images", "containers", "*", "volumes", "0", "*"))
+		return err == nil && len(copied) > 0
+	})
+	b.KillDaemon()
+	<-answered
+	b.StartDaemon()
+	b.RemovePod(sandbox)
 }
 
 // declaredRefused: nothing is left of volumes of a container that was refused after
