@@ -138,6 +138,27 @@ func TestSELinuxSharedVolumes(t *testing.T) {
 	want(t, "the volume's label", level(fileLabel(t, dir)), "s0")
 }
 
+// TestSELinuxPodRun: the volumes of a pod from a file are its own, as a kubelet's are.
+func TestSELinuxPodRun(t *testing.T) {
+	require.Root(t)
+	require.SELinux(t)
+	b := harness.Start(t, harness.Options{})
+	pod := strings.NewReplacer( // a directory of the host's is not for confined pods
+		"    - {name: host, hostPath: {path: HOSTDIR, type: DirectoryOrCreate}}\n", "",
+		"          ls /host\n", "",
+		"        - {name: host, mountPath: /host, readOnly: true}\n", "",
+	).Replace(volumesPod)
+	if strings.Contains(pod, "host,") {
+		t.Fatalf("the host's directory is not taken out of\n%s", pod)
+	}
+	out, errOut, code := run(t, b, "", "pod", "run", "--rm", "-f", podFile(t, b, "volumes", pod))
+	if code != 7 {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+	wantVolumes(t, out)
+	wantNothing(t, b)
+}
+
 // TestSELinuxInExecs: what is executed in a container has its label, also after
 // berth's processes have been replaced.
 func TestSELinuxInExecs(t *testing.T) {

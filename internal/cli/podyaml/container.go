@@ -119,6 +119,8 @@ func (b *Bundle) mount(m *corev1.VolumeMount, dir string) *runtimeapi.Mount {
 		HostPath:      source,
 		// What we wrote for the pod is not for it to change.
 		Readonly: m.ReadOnly || v.ConfigMap != nil || v.Secret != nil,
+		// As a kubelet has it: what is the host's keeps its labels.
+		SelinuxRelabel: v.HostPath == nil,
 	}
 	if m.MountPropagation != nil {
 		switch *m.MountPropagation {
