@@ -268,6 +268,35 @@ func TestUnitThatDoesNotStartIsUndone(t *testing.T) {
 	}
 }
 
+// TestUnitThatDoesNotRestartIsUndone: what ran before runs again, with what it had.
+func TestUnitThatDoesNotRestartIsUndone(t *testing.T) {
+	h := machine(t)
+	target := func(content string) provision.Target {
+		target := wish()
+		target.Tasks = append(target.Tasks, tasks.File{M: provision.Meta{Restarts: []string{"rt.service"}}, Path: "/etc/level", Content: content})
+		return target
+	}
+	apply(t, h, target("good"))
+	bad := target("bad")
+	bad.Gates = []provision.Gate{{Unit: "rt.service", Before: []provision.Probe{probe{"it is about to break", func() error {
+		h.Broken["rt.service"] = "bad level"
+		return nil
+	}}}}}
+	e := newEngine(t, h)
+	e.Wanted = func(context.Context, int) (provision.Target, error) { // asked for when all is in place again
+		delete(h.Broken, "rt.service")
+		return target("good"), nil
+	}
+	out, err := e.Apply(t.Context(), bad, engine.ApplyOptions{})
+	if err == nil || out.Result != journal.RolledBack {
+		t.Fatalf("apply returned %+v, %v; want it undone", out, err)
+	}
+	if state, err := h.Units().State(t.Context(), "rt.service"); err != nil || state.Active != "active" {
+		t.Errorf("rt.service is %s, %v; it ran before", state.Active, err)
+	}
+	converged(t, h, target("good"))
+}
+
 // probe is a check of a gate.
 type probe struct {
 	name string

@@ -264,6 +264,16 @@ func changesFiles(c provision.Change) bool {
 	return slices.ContainsFunc(c.Diffs, func(d provision.Diff) bool { return d.Object.Kind == provision.KindFile })
 }
 
+// stopped tells whether a unit does not run because somebody wants so, or never ran. One
+// that has failed, or is being started again and again, is not.
+func (e *Engine) stopped(ctx context.Context, unit string) (bool, error) {
+	if !e.Host.Live() {
+		return true, nil
+	}
+	state, err := e.Host.Units().State(ctx, unit)
+	return state.Active == "" || state.Active == "inactive" || state.Active == "deactivating", err
+}
+
 func (e *Engine) active(ctx context.Context, unit string) (bool, error) {
 	if !e.Host.Live() {
 		return false, nil

@@ -111,7 +111,7 @@ type handling struct {
 }
 
 // restore makes objects what they were, given in the order in which they were touched,
-// and then restarts those of units that ran all the time. What a machine cannot give
+// and then restarts those of units that were not stopped meanwhile. What a machine cannot give
 // back is left and listed.
 func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []string, h handling) ([]Left, error) {
 	u := undoing{Engine: e}
@@ -127,9 +127,10 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 	}
 	var running []string
 	for _, unit := range units {
-		active, err := e.active(ctx, unit)
+		// One that did not come up with what is undone now ran before.
+		stopped, err := e.stopped(ctx, unit)
 		u.fail(err)
-		if active {
+		if err == nil && !stopped {
 			running = append(running, unit)
 		}
 	}

@@ -20,6 +20,7 @@ type unit struct {
 	loaded   string // files as systemd has read them
 	known    bool
 	active   bool
+	failed   bool // did not start
 	masked   bool
 	restarts int
 }
@@ -74,8 +75,11 @@ func (u units) State(_ context.Context, name string) (provision.UnitState, error
 			state.Load, state.Enabled = "not-found", ""
 		}
 		state.NeedReload = unit.known && unit.loaded != u.files(name)
-		if unit.active {
+		switch {
+		case unit.active:
 			state.Active, state.Sub = "active", "running"
+		case unit.failed:
+			state.Active, state.Sub, state.Result = "failed", "failed", "exit-code"
 		}
 		if u.h.nodes[wantsDir+"/"+name] != nil {
 			state.Enabled = "enabled"
@@ -135,13 +139,13 @@ func (u units) start(name string) error {
 		return fmt.Errorf("cannot start %s: it is masked", name)
 	}
 	if reason := u.h.Broken[name]; reason != "" {
-		unit.active = false
+		unit.active, unit.failed = false, true
 		return fmt.Errorf("cannot start %s: %s", name, reason)
 	}
 	if unit.loaded == "" {
 		return fmt.Errorf("cannot start %s: %w", name, errs.NotFound)
 	}
-	unit.active = true
+	unit.active, unit.failed = true, false
 	return nil
 }
 
@@ -150,7 +154,7 @@ func (u units) Start(_ context.Context, name string) error {
 }
 
 func (u units) Stop(_ context.Context, name string) error {
-	return u.h.change("stop "+name, func() error { u.get(name).active = false; return nil })
+	return u.h.change("stop "+name, func() error { u.get(name).active, u.get(name).failed = false, false; return nil })
 }
 
 func (u units) Restart(_ context.Context, name string) error {

@@ -28,8 +28,14 @@ func CRIO(m Model) (string, error) {
 	runtime["selinux"] = m.SELinux
 	runtime["cdi_spec_dirs"] = append([]string{}, m.CDISpecDirs...)
 	setText(runtime, "default_runtime", m.DefaultHandler)
+	runtimes := sub(runtime, "runtimes")
 	for _, h := range m.Handlers {
-		sub(runtime, "runtimes")[h.Name] = crioHandler(h)
+		runtimes[h.Name] = crioHandler(h)
+	}
+	// CRI-O knows one handler by itself, crun or runc by its version, and starts with no
+	// default that it does not know.
+	if _, there := runtimes[m.DefaultHandler]; !there && m.DefaultHandler != "" {
+		runtimes[m.DefaultHandler] = table{"runtime_type": "oci"}
 	}
 	crioNRI(sub(crio, "nri"), m.NRI)
 	prune(top)
