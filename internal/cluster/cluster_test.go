@@ -83,6 +83,39 @@ func TestCreateAndDelete(t *testing.T) {
 	}
 }
 
+// TestMeant: who names no cluster means the only one, whatever file its name came from.
+func TestMeant(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	meant := func(name, want string) {
+		t.Helper()
+		if got, err := c.Meant(t.Context(), name); got != want || err != nil {
+			t.Errorf("%q means %q, %v; want %q", name, got, err, want)
+		}
+	}
+	meant("", config.DefaultName)
+	for i, head := range []string{"apiVersion: kind.x-k8s.io/v1alpha4\nkind: Cluster\n", "apiVersion: berth.run/v1alpha1\nkind: Cluster\nname: dev\n"} {
+		described, err := config.Load("f", []byte(head), config.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: described}); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			meant("", config.DefaultKindName)
+		}
+	}
+	meant("other", "other")
+	if _, err := c.Meant(t.Context(), ""); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "several clusters: dev, kind; say which") {
+		t.Errorf("two clusters: %v", err)
+	}
+	if found, err := c.Delete(t.Context(), "dev"); !found || err != nil {
+		t.Fatal(found, err)
+	}
+	meant("", config.DefaultKindName)
+}
+
 // TestCreateFails: at each call in turn, and nothing is left.
 func TestCreateFails(t *testing.T) {
 	for at := 1; ; at++ {

@@ -79,29 +79,17 @@ func newDelete() *cobra.Command {
 		Short: "Remove a cluster, with its volumes and its entries in the kubeconfig",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := s.cluster(args)
-			if err != nil {
-				return err
+			if !all {
+				return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error { return remove(ctx, cmd, c, name) })
 			}
 			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				names := []string{name}
-				if all {
-					found, err := c.List(ctx)
-					if err != nil {
-						return err
-					}
-					names = nil
-					for _, summary := range found {
-						names = append(names, summary.Name)
-					}
+				found, err := c.List(ctx)
+				if err != nil {
+					return err
 				}
-				for _, name := range names {
-					found, err := c.Delete(ctx, name)
-					if err != nil {
+				for _, summary := range found {
+					if err := remove(ctx, cmd, c, summary.Name); err != nil {
 						return err
-					}
-					if !found {
-						fmt.Fprintf(cmd.OutOrStdout(), "there was no cluster %s\n", name)
 					}
 				}
 				return nil
@@ -111,6 +99,15 @@ func newDelete() *cobra.Command {
 	s.add(cmd)
 	cmd.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
 	return cmd
+}
+
+// remove removes one cluster, and says so where there was none.
+func remove(ctx context.Context, cmd *cobra.Command, c *cluster.Clusters, name string) error {
+	found, err := c.Delete(ctx, name)
+	if err == nil && !found {
+		fmt.Fprintf(cmd.OutOrStdout(), "there was no cluster %s in %s\n", name, c.Engine.Name())
+	}
+	return err
 }
 
 // newPower are start, stop and restart.
@@ -131,11 +128,7 @@ func newPower() []*cobra.Command {
 			Short: verb.short,
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				name, err := s.cluster(args)
-				if err != nil {
-					return err
-				}
-				return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 					if verb.stop {
 						if err := c.Stop(ctx, name); err != nil {
 							return err
@@ -165,15 +158,11 @@ func newLogs() *cobra.Command {
 		Short: "Write logs and state of a cluster, also of one that is half made, into a directory",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := s.cluster(nil)
-			if err != nil {
-				return err
-			}
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
 				return err
 			}
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				err := c.Logs(ctx, name, dir)
 				fmt.Fprintf(cmd.OutOrStdout(), "logs of %s are in %s\n", name, dir)
 				return err

@@ -54,20 +54,7 @@ func newNodes() *cobra.Command {
 		Short: "List the nodes of a cluster",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := s.cluster(args)
-			if err != nil {
-				return err
-			}
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				var found []provider.Node
-				if all {
-					found, err = c.Engine.List(ctx, "")
-				} else {
-					found, err = c.Nodes(ctx, name)
-				}
-				if err != nil {
-					return err
-				}
+			tell := func(found []provider.Node) error {
 				return format.Print(cmd.OutOrStdout(), found, func(w io.Writer) error {
 					var rows [][]string
 					for _, n := range found {
@@ -81,6 +68,22 @@ func newNodes() *cobra.Command {
 					}
 					return show.Table(w, []string{"NODE", "ROLE", "STATE", "ADDRESS", "IMAGE"}, rows)
 				})
+			}
+			if all {
+				return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+					found, err := c.Engine.List(ctx, "")
+					if err != nil {
+						return err
+					}
+					return tell(found)
+				})
+			}
+			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				found, err := c.Nodes(ctx, name)
+				if err != nil {
+					return err
+				}
+				return tell(found)
 			})
 		},
 	}
@@ -99,11 +102,7 @@ func newKubeconfig() *cobra.Command {
 		Short: "Print the kubeconfig of a cluster",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := s.cluster(args)
-			if err != nil {
-				return err
-			}
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				config, err := c.Config(ctx, name, internal)
 				if err != nil {
 					return err
@@ -122,11 +121,7 @@ func newKubeconfig() *cobra.Command {
 		Short: "Put a cluster into the kubeconfig file, and make it the current context",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := e.cluster(args)
-			if err != nil {
-				return err
-			}
-			return e.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return e.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				file, context, err := c.Export(ctx, name, internal)
 				if err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", context, file)

@@ -24,11 +24,7 @@ func newLoad() *cobra.Command {
 			if len(o.Images)+len(o.Archives) == 0 {
 				return fmt.Errorf("nothing to load: name images, or files with --archive: %w", errs.Invalid)
 			}
-			name, err := s.cluster(nil)
-			if err != nil {
-				return err
-			}
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.Load(ctx, name, o) })
+			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error { return c.Load(ctx, name, o) })
 		},
 	}
 	s.add(cmd)

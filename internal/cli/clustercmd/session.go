@@ -29,7 +29,7 @@ type session struct {
 func (s *session) add(cmd *cobra.Command) {
 	s.engine.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&s.name, "name", "n", "", "name of the cluster; empty: KIND_CLUSTER_NAME, or "+config.DefaultName)
+	flags.StringVarP(&s.name, "name", "n", "", "name of the cluster; empty: KIND_CLUSTER_NAME, or the only one there is; create: the file's, or "+config.DefaultName)
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: the one that kubectl would use")
 	flags.BoolVarP(&s.quiet, "quiet", "q", false, "show no steps")
 }
@@ -43,12 +43,6 @@ func (s *session) given(args []string) (string, error) {
 		return args[0], nil
 	}
 	return cmp.Or(s.name, os.Getenv("KIND_CLUSTER_NAME")), nil
-}
-
-// cluster is the name of the one that is meant.
-func (s *session) cluster(args []string) (string, error) {
-	name, err := s.given(args)
-	return cmp.Or(name, config.DefaultName), err
 }
 
 // use opens the engine for what a command does. Ctrl-C ends its context.
@@ -72,4 +66,19 @@ func (s *session) use(cmd *cobra.Command, do func(context.Context, *cluster.Clus
 		c.Step = func(string) func(error) { return func(error) {} }
 	}
 	return do(ctx, c)
+}
+
+// useOne is use, for the cluster that is meant.
+func (s *session) useOne(cmd *cobra.Command, args []string, do func(ctx context.Context, c *cluster.Clusters, name string) error) error {
+	given, err := s.given(args)
+	if err != nil {
+		return err
+	}
+	return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+		name, err := c.Meant(ctx, given)
+		if err != nil {
+			return err
+		}
+		return do(ctx, c, name)
+	})
 }
