@@ -31,8 +31,10 @@ const (
 	ServicesFile = Dir + "/services"
 	RoutesFile   = Dir + "/routes"
 	RoutesUnit   = "berth-routes.service"
-	// addressesFile has the node's addresses as its files know them.
+	// addressesFile has the node's addresses as its files know them; while these are
+	// rewritten, halfFile has all that they may have.
 	addressesFile = Dir + "/addresses"
+	halfFile      = Dir + "/addresses.half"
 	// uuidFile is the node's own product_uuid.
 	uuidFile = Dir + "/product_uuid"
 )

@@ -1,9 +1,11 @@
 package innode
 
 import (
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,7 +30,7 @@ func TestReplaced(t *testing.T) {
 func TestRenew(t *testing.T) {
 	n := node{t.TempDir()}
 	for name, text := range map[string]string{
-		"etc/kubernetes/manifests/etcd.yaml":  "peer: https://10.0.0.2:2380 host: 10.0.0.21",
+		"etc/kubernetes/manifests/other.yaml": "peer: https://10.0.0.2:2380 host: 10.0.0.21",
 		"etc/kubernetes/kubelet.conf":         "server: https://c:6443",
 		"var/lib/kubelet/kubeadm-flags.env":   "--node-ip=10.0.0.2,fd00::2",
 		"etc/kubernetes/manifests/sub/x.yaml": "10.0.0.2",
@@ -45,7 +47,7 @@ func TestRenew(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"etc/kubernetes/manifests/etcd.yaml":  "peer: https://10.0.0.7:2380 host: 10.0.0.21",
+		"etc/kubernetes/manifests/other.yaml": "peer: https://10.0.0.7:2380 host: 10.0.0.21",
 		"etc/kubernetes/kubelet.conf":         "server: https://c:6443",
 		"var/lib/kubelet/kubeadm-flags.env":   "--node-ip=10.0.0.7,fd00::2",
 		"etc/kubernetes/manifests/sub/x.yaml": "10.0.0.2",
@@ -53,6 +55,165 @@ func TestRenew(t *testing.T) {
 	} {
 		if got, err := os.ReadFile(n.path(name)); err != nil || string(got) != want {
 			t.Errorf("%s has %q, %v; want %q", name, got, err, want)
+		}
+	}
+}
+
+// controlPlane is a node that runs what a control plane does, with a kubeadm in PATH whose
+// certificates are the addresses that its configuration names.
+func controlPlane(t *testing.T, kubeadm string) node {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "kubeadm"), []byte("#!/bin/sh -eu\n"+kubeadm), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	n := node{t.TempDir()}
+	for name, text := range map[string]string{
+		"etc/kubernetes/manifests/kube-apiserver.yaml": "advertise: 10.0.0.2", "etc/kubernetes/manifests/etcd.yaml": "peer: 10.0.0.2",
+		"etc/kubernetes/pki/ca.crt": "CA", "etc/kubernetes/pki/ca.key": "CA", "etc/kubernetes/pki/etcd/ca.crt": "CA", "etc/kubernetes/pki/etcd/ca.key": "CA",
+		KubeadmFile:   "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nlocalAPIEndpoint: {advertiseAddress: 10.0.0.2}\n---\napiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\n",
+		addressesFile: "10.0.0.2\n",
+	} {
+		if err := n.write(name, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"apiserver", "etcd/server", "etcd/peer"} {
+		for _, end := range []string{".crt", ".key"} {
+			if err := n.write("etc/kubernetes/pki/"+name+end, "10.0.0.2\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return n
+}
+
+// goodKubeadm makes what it is told beside the authorities that it finds there.
+const goodKubeadm = `
+config=${5#--config=}
+dir=$(sed -n 's/^certificatesDir: //p' "$config")
+file=$4
+case $4 in etcd-*) file=etcd/${4#etcd-};; esac
+cat "$dir/ca.key" "$dir/etcd/ca.key" > /dev/null
+sed -n 's/.*advertiseAddress: \([0-9.]*\).*/\1/p' "$config" > "$dir/$file.crt"
+cp "$dir/$file.crt" "$dir/$file.key"
+`
+
+// certificatesOf are what the certificates of a node name, each in a word.
+func certificatesOf(t *testing.T, n node) string {
+	t.Helper()
+	var all []string
+	for _, name := range []string{"apiserver", "etcd/server", "etcd/peer"} {
+		for _, end := range []string{".crt", ".key"} {
+			text, err := os.ReadFile(n.path("etc/kubernetes/pki/" + name + end))
+			if err != nil {
+				all = append(all, "none")
+				continue
+			}
+			all = append(all, strings.TrimSpace(string(text)))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " ")
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
+
+// TestRenewCertificates: also those that are missing, which no worker has either.
+func TestRenewCertificates(t *testing.T) {
+	n := controlPlane(t, goodKubeadm)
+	if err := os.Remove(n.path("etc/kubernetes/pki/etcd/peer.crt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.renew(t.Context(), addrs("10.0.0.7")); err != nil {
+		t.Fatal(err)
+	}
+	if got := certificatesOf(t, n); got != "10.0.0.7" {
+		t.Errorf("certificates of %s", got)
+	}
+	left, err := filepath.Glob(n.path("etc/kubernetes/pki/.*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if text, err := os.ReadFile(n.path(KubeadmFile)); err != nil || strings.Contains(string(text), "certificatesDir") {
+		t.Errorf("kubeadm's configuration: %v\n%s", err, text)
+	}
+}
+
+// TestRenewIsRepeated: a node whose kubeadm fails, or that is stopped in the middle, has the
+// certificates that it had, and its next start does the rest, with whatever address it has then.
+func TestRenewIsRepeated(t *testing.T) {
+	for name, kubeadm := range map[string]string{
+		"at once": "exit 1\n", "at the last": "case $4 in etcd-peer) exit 1;; esac\n" + goodKubeadm, "silently": "exit 0\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := controlPlane(t, kubeadm)
+			if err := n.renew(t.Context(), addrs("10.0.0.7")); err == nil || !strings.Contains(err.Error(), "kubeadm init phase certs") {
+				t.Fatalf("%v", err)
+			}
+			if got := certificatesOf(t, n); got != "10.0.0.2" {
+				t.Errorf("after the failure: certificates of %s", got)
+			}
+			if text, err := os.ReadFile(n.path(addressesFile)); err != nil || string(text) != "10.0.0.2\n" {
+				t.Errorf("recorded: %q, %v", text, err)
+			}
+			for _, now := range []string{"10.0.0.7", "10.0.0.9", "10.0.0.2"} {
+				again := controlPlane(t, goodKubeadm) // for its kubeadm
+				again.root = t.TempDir()
+				if err := os.CopyFS(again.root, os.DirFS(n.root)); err != nil {
+					t.Fatal(err)
+				}
+				if err := again.renew(t.Context(), addrs(now)); err != nil {
+					t.Fatal(err)
+				}
+				if got := certificatesOf(t, again); got != now {
+					t.Errorf("certificates of %s, want %s", got, now)
+				}
+				for _, file := range []string{"etc/kubernetes/manifests/etcd.yaml", KubeadmFile, addressesFile} {
+					if text, err := os.ReadFile(again.path(file)); err != nil || !strings.Contains(string(text), now) {
+						t.Errorf("%s of %s: %q, %v", file, now, text, err)
+					}
+				}
+				if _, err := os.Stat(again.path(halfFile)); err == nil {
+					t.Error("it begins again forever")
+				}
+			}
+		})
+	}
+}
+
+// TestWorkerHasNoCertificates: nor a kubeadm that could make them.
+func TestWorkerHasNoCertificates(t *testing.T) {
+	n := controlPlane(t, "exit 1\n")
+	if err := os.RemoveAll(n.path("etc/kubernetes/manifests")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.renew(t.Context(), addrs("10.0.0.7")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTwoNetworks: a node that somebody has put on a second network keeps both addresses.
+func TestTwoNetworks(t *testing.T) {
+	for _, test := range []struct {
+		before, now string
+		want        map[string]string
+	}{
+		{"10.0.0.2 10.9.0.2", "10.0.0.2 10.9.0.2", map[string]string{}},
+		{"10.0.0.2 10.9.0.3", "10.0.0.2 10.9.0.2", map[string]string{"10.9.0.3": "10.9.0.2"}},
+		{"10.0.0.2 10.9.0.2", "10.0.0.2", map[string]string{"10.9.0.2": "10.0.0.2"}},
+		{"10.0.0.2 fd00::2", "10.0.0.2", map[string]string{}},
+	} {
+		got := changes(addrs(strings.Fields(test.before)...), addrs(strings.Fields(test.now)...))
+		if !maps.Equal(got, test.want) {
+			t.Errorf("%s, now %s: %v, want %v", test.before, test.now, got, test.want)
 		}
 	}
 }

@@ -7,25 +7,31 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // renew makes the node's files follow its addresses, on engines that give a container
-// others when it starts again.
+// others when it starts again. A node that is stopped in the middle begins with it again
+// at its next start: the addresses are recorded as the node's when all is done, and until
+// then those that its files may have stand in a file of their own.
 func (n node) renew(ctx context.Context, now []netip.Addr) error {
-	text, err := os.ReadFile(n.path(addressesFile))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot read the node's former addresses: %w", err)
+	recorded, _, err := n.addresses(addressesFile)
+	if err != nil {
+		return err
 	}
-	var words []string
-	for _, a := range now {
-		words = append(words, a.String())
+	half, begun, err := n.addresses(halfFile)
+	if err != nil {
+		return err
 	}
-	changed := changes(strings.Fields(string(text)), now)
-	if len(changed) > 0 {
+	before := append(recorded, half...)
+	changed := changes(before, now)
+	if len(changed) > 0 || begun {
+		if err := n.replace(halfFile, words(append(before, now...))); err != nil {
+			return err
+		}
 		if err := n.rewrite(changed); err != nil {
 			return fmt.Errorf("cannot give the node's new addresses to its files: %w", err)
 		}
@@ -33,24 +39,58 @@ func (n node) renew(ctx context.Context, now []netip.Addr) error {
 			return fmt.Errorf("cannot make certificates for the node's new addresses: %w", err)
 		}
 	}
-	return n.write(addressesFile, strings.Join(words, " ")+"\n")
+	if err := n.replace(addressesFile, words(now)); err != nil {
+		return err
+	}
+	if err := os.Remove(n.path(halfFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot record the node's addresses: %w", err)
+	}
+	return nil
 }
 
-// changes are the addresses that became others, by family.
-func changes(before []string, now []netip.Addr) map[string]string {
+// addresses reads a file of them; there is false for an absent one.
+func (n node) addresses(file string) (all []netip.Addr, there bool, err error) {
+	text, err := os.ReadFile(n.path(file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot read the node's former addresses: %w", err)
+	}
+	for _, word := range strings.Fields(string(text)) {
+		if a, err := netip.ParseAddr(word); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all, true, nil
+}
+
+// words are addresses as a file has them.
+func words(addresses []netip.Addr) []byte {
+	var all []string
+	for _, a := range addresses {
+		if text := a.String(); !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return []byte(strings.Join(all, " ") + "\n")
+}
+
+// changes are the addresses that are the node's no more, and what stands in place of each: one
+// of the family that the node did not have, else its first.
+func changes(before, now []netip.Addr) map[string]string {
 	changed := map[string]string{}
-	for _, word := range before {
-		old, err := netip.ParseAddr(word)
-		if err != nil {
+	for _, old := range before {
+		if slices.Contains(now, old) {
 			continue
 		}
-		for _, a := range now {
-			if a.Is4() == old.Is4() {
-				if a != old {
-					changed[old.String()] = a.String()
-				}
-				break
-			}
+		family := func(a netip.Addr) bool { return a.Is4() == old.Is4() }
+		i := slices.IndexFunc(now, func(a netip.Addr) bool { return family(a) && !slices.Contains(before, a) })
+		if i < 0 {
+			i = slices.IndexFunc(now, family)
+		}
+		if i >= 0 {
+			changed[old.String()] = now[i].String()
 		}
 	}
 	return changed
@@ -70,11 +110,15 @@ func (n node) rewrite(changed map[string]string) error {
 			if err != nil {
 				return err
 			}
+			now := replaced(string(text), changed)
+			if now == string(text) {
+				continue
+			}
 			info, err := os.Stat(file)
 			if err != nil {
 				return err
 			}
-			if err := os.WriteFile(file, []byte(replaced(string(text), changed)), info.Mode().Perm()); err != nil {
+			if err := replaceFile(file, []byte(now), info.Mode().Perm()); err != nil {
 				return err
 			}
 		}
@@ -96,24 +140,38 @@ func replaced(text string, changed map[string]string) string {
 	})
 }
 
-// certificates makes those anew that name the addresses.
-func (n node) certificates(ctx context.Context) error {
-	for phase, files := range map[string]string{
-		"apiserver": "apiserver", "etcd-server": "etcd/server", "etcd-peer": "etcd/peer",
-	} {
-		base := n.path("etc/kubernetes/pki/" + files)
-		if _, err := os.Stat(base + ".crt"); errors.Is(err, fs.ErrNotExist) {
-			continue // a worker
-		}
-		for _, end := range []string{".crt", ".key"} {
-			if err := os.Remove(base + end); err != nil {
-				return err
-			}
-		}
-		cmd := exec.CommandContext(ctx, "kubeadm", "init", "phase", "certs", phase, "--config="+KubeadmFile)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("kubeadm init phase certs %s: %w: %s", phase, err, strings.TrimSpace(string(out)))
-		}
+// replace writes a file of the node as a whole: who reads it has the former or the new one.
+func (n node) replace(name string, text []byte) error {
+	file := n.path(name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("cannot write %s: %w", name, err)
+	}
+	if err := replaceFile(file, text, 0o644); err != nil {
+		return fmt.Errorf("cannot write %s: %w", name, err)
 	}
 	return nil
+}
+
+// replaceFile is replace for any path. What is being written has a name that no kubelet
+// takes for a manifest, and that is outside of its directory of manifests.
+func replaceFile(file string, text []byte, mode fs.FileMode) (err error) {
+	dir := filepath.Dir(file)
+	if filepath.Base(dir) == "manifests" {
+		dir = filepath.Dir(dir)
+	}
+	temporary, err := os.CreateTemp(dir, ".renew-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(temporary.Name()))
+		}
+	}()
+	_, err = temporary.Write(text)
+	err = errors.Join(err, temporary.Chmod(mode), temporary.Sync(), temporary.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(temporary.Name(), file)
 }
