@@ -116,6 +116,25 @@ func TestMeant(t *testing.T) {
 	meant("", config.DefaultKindName)
 }
 
+// TestDeleteRemovesItsNetwork: of another environment than the cluster was made in, too.
+func TestDeleteRemovesItsNetwork(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	c.Network = "mine"
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	c.Network = ""
+	for range 2 {
+		if _, err := c.Delete(t.Context(), "dev"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"mine", "kind"}; !slices.Equal(f.removed, want) || f.network {
+		t.Errorf("removed %q, want %q; left: %v", f.removed, want, f.network)
+	}
+}
+
 // TestCreateFails: at each call in turn, and nothing is left.
 func TestCreateFails(t *testing.T) {
 	for at := 1; ; at++ {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
 // Delete removes a cluster: its containers with their volumes, the network if nobody
@@ -19,10 +22,29 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 		failed = append(failed, c.Kubeconfig.Remove(ctx, context))
 	}
 	err = c.step("Deleting nodes of "+name, func() error {
-		return errors.Join(c.Engine.DeleteCluster(ctx, name), c.Engine.RemoveNetwork(ctx, c.network()))
+		failed := []error{c.Engine.DeleteCluster(ctx, name)}
+		for _, network := range c.networks(all) {
+			failed = append(failed, c.Engine.RemoveNetwork(ctx, network))
+		}
+		return errors.Join(failed...)
 	})
 	if err = errors.Join(append(failed, err)...); err != nil {
 		return len(all) > 0, fmt.Errorf("cannot delete the cluster %s: %w", name, err)
 	}
 	return len(all) > 0, nil
+}
+
+// networks are those that containers were made on; where none is left to tell, the one that
+// clusters are made on now.
+func (c *Clusters) networks(all []provider.Node) []string {
+	var found []string
+	for _, n := range all {
+		if on := n.Labels[provider.LabelOn]; on != "" && !slices.Contains(found, on) {
+			found = append(found, on)
+		}
+	}
+	if len(found) == 0 {
+		found = []string{c.network()}
+	}
+	return found
 }

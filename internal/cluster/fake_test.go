@@ -31,6 +31,8 @@ type fake struct {
 	mu      sync.Mutex
 	nodes   []provider.Node
 	network bool
+	// removed are the networks that were to be removed.
+	removed []string
 	joined  []string
 	files   map[string]string // node:path
 	ran     []string          // node: command
@@ -111,9 +113,10 @@ func (f *fake) EnsureNetwork(_ context.Context, name string) (provider.Network, 
 	return provider.Network{Name: name, Made: made}, nil
 }
 
-func (f *fake) RemoveNetwork(context.Context, string) error {
+func (f *fake) RemoveNetwork(_ context.Context, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.removed = append(f.removed, name)
 	f.network = len(f.nodes) > 0
 	return nil
 }
@@ -126,7 +129,7 @@ func (f *fake) Create(_ context.Context, r provider.Request) error {
 	}
 	for i, spec := range r.Specs {
 		n := provider.Node{
-			Name: spec.Name, Image: spec.Image, Labels: spec.Labels, Running: true, State: "running",
+			Name: spec.Name, Image: spec.Image, Labels: r.Labels(spec), Running: true, State: "running",
 			IPv4: netip.AddrFrom4([4]byte{10, 89, 0, byte(i + 2)}),
 		}
 		if Role(n) == config.ControlPlane {

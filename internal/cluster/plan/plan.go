@@ -162,6 +162,13 @@ func (p *Plan) Entrance() (Container, Port) {
 // apiField is what the description says of the API's port.
 const apiField = "networking.apiServerPort"
 
+// IsAPI tells the API's port from one that a description leads to the same place: clients go
+// by the former, since the API's certificate is for its address. Those of control planes
+// behind a load balancer stand in no description.
+func (p Port) IsAPI() bool {
+	return p.Container == APIPort && p.Protocol == config.TCP && (p.Field == apiField || p.Field == "")
+}
+
 // balancer plans the container that spreads the API over the control planes.
 func balancer(c *config.Cluster, shared map[string]string) Container {
 	image := ""

@@ -15,8 +15,8 @@ import (
 )
 
 // runArgs is the call that makes and starts a container.
-func (e *Engine) runArgs(spec Spec, network string, addresses []netip.Addr, attempt string) ([]string, error) {
-	args := []string{"run", "--name", spec.Name, "--hostname", spec.Name, "--detach", "--tty", "--net", network, "--restart=" + e.restart}
+func (e *Engine) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt string) ([]string, error) {
+	args := []string{"run", "--name", spec.Name, "--hostname", spec.Name, "--detach", "--tty", "--net", r.Network.Name, "--restart=" + e.restart}
 	args = append(args, e.flags...)
 	if spec.Privileged {
 		args = append(append(args, "--privileged"), e.guest...)
@@ -28,10 +28,7 @@ func (e *Engine) runArgs(spec Spec, network string, addresses []netip.Addr, atte
 	if e.remap && e.facts.UserRemap {
 		args = append(args, "--userns=host")
 	}
-	labels := maps.Clone(spec.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := r.Labels(spec)
 	labels[LabelAttempt] = attempt
 	if len(addresses) > 0 {
 		var texts []string

@@ -56,7 +56,7 @@ func (e *Engine) Create(ctx context.Context, r Request) (err error) {
 
 // createOne makes a container with its volumes, and waits for systemd of a node.
 func (e *Engine) createOne(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, attempt string) error {
-	args, err := e.runArgs(spec, r.Network.Name, addresses, attempt)
+	args, err := e.runArgs(r, spec, addresses, attempt)
 	if err != nil {
 		return err
 	}

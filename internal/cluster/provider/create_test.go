@@ -54,7 +54,7 @@ func TestRunArguments(t *testing.T) {
 			}
 			var text strings.Builder
 			for i, spec := range specs {
-				args, err := e.runArgs(spec, "kind", addresses[i], "ATTEMPT")
+				args, err := e.runArgs(Request{Network: network}, spec, addresses[i], "ATTEMPT")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -260,5 +260,40 @@ func TestQualified(t *testing.T) {
 		if got := qualified(image); got != want {
 			t.Errorf("%s: %s, want %s", image, got, want)
 		}
+	}
+}
+
+// TestEndpoint: a description may lead ports of its own to the API; the certificate is for the
+// planned address only.
+func TestEndpoint(t *testing.T) {
+	const text = "nodes: [{extraPortMappings: [{containerPort: 6443, hostPort: 7000, listenAddress: 127.0.0.9}, {containerPort: 6443, hostPort: 7001, protocol: UDP}]}]\n"
+	for api, want := range map[string]string{
+		"networking: {apiServerAddress: 192.0.2.1, apiServerPort: 7002}": "192.0.2.1:7002",
+		"networking: {apiServerAddress: 192.0.2.1, apiServerPort: -1}":   "192.0.2.1:40000", // picked by the engine
+		"networking: {apiServerAddress: 127.0.0.9, apiServerPort: 7003}": "127.0.0.9:7003",
+	} {
+		e := engine(t, "docker", newFake())
+		spec := planned(t, e.PlanHost(Network{Name: "mine"}), text+api+"\n")[0]
+		n := Node{Labels: Request{Network: Network{Name: "mine"}}.Labels(spec)}
+		if n.Labels[LabelOn] != "mine" || n.Labels[plan.LabelCluster] != "dev" {
+			t.Errorf("labels %v", n.Labels)
+		}
+		for _, p := range spec.Ports {
+			if p.Host < 0 {
+				p.Host = 40000
+			}
+			n.Ports = append(n.Ports, p)
+		}
+		slices.SortFunc(n.Ports, func(a, b plan.Port) int { return strings.Compare(a.Listen, b.Listen) }) // as engines list them
+		for range 2 {
+			if at, err := n.Endpoint(plan.APIPort); err != nil || at.String() != want {
+				t.Errorf("%s: %v, %v; want %s", api, at, err, want)
+			}
+			slices.Reverse(n.Ports)
+		}
+	}
+	worker := planned(t, plan.Host{}, "nodes: [{}, {role: worker, extraPortMappings: [{containerPort: 6443, hostPort: 7000}]}]\n")[1]
+	if labels := (Request{}).Labels(worker); labels[LabelAPI] != "" {
+		t.Errorf("a worker has an API at %s", labels[LabelAPI])
 	}
 }

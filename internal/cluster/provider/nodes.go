@@ -170,8 +170,12 @@ func (e *Engine) removeVolumes(ctx context.Context, label string) error {
 }
 
 // Endpoint is the address of this host that leads to a TCP port of a container. It is
-// errs.NotFound that none does.
+// errs.NotFound that none does. Of several, it is the one that was planned for the API, whose
+// certificate may know no other: the description may lead more of them there.
 func (n Node) Endpoint(port int) (netip.AddrPort, error) {
+	planned, _ := netip.ParseAddrPort(n.Labels[LabelAPI]) // or none is preferred
+	var best netip.AddrPort
+	rank := -1
 	for _, p := range n.Ports {
 		if p.Container != port || p.Protocol != config.TCP {
 			continue
@@ -180,9 +184,22 @@ func (n Node) Endpoint(port int) (netip.AddrPort, error) {
 		if err != nil || p.Host <= 0 {
 			continue
 		}
-		return netip.AddrPortFrom(address, uint16(p.Host)), nil
+		at, found := netip.AddrPortFrom(address, uint16(p.Host)), 0
+		// Some engines tell all addresses of one family as those of the other.
+		if at.Port() == planned.Port() {
+			found += 2
+		}
+		if at.Addr() == planned.Addr() {
+			found++
+		}
+		if found > rank {
+			best, rank = at, found
+		}
 	}
-	return netip.AddrPort{}, fmt.Errorf("no port of the host leads to port %d of %s: %w", port, n.Name, errs.NotFound)
+	if rank < 0 {
+		return best, fmt.Errorf("no port of the host leads to port %d of %s: %w", port, n.Name, errs.NotFound)
+	}
+	return best, nil
 }
 
 // readContainers reads `container inspect` of any engine.

@@ -21,7 +21,10 @@ package provider
 import (
 	"context"
 	"io"
+	"maps"
+	"net"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -40,6 +43,12 @@ const (
 	LabelNode = "run.berth.node"
 	// LabelNetwork is "true" on a network that berth made.
 	LabelNetwork = "run.berth.network"
+	// LabelOn is the name of the network that a container was made on, by which the network
+	// is found when the cluster goes.
+	LabelOn = "run.berth.on"
+	// LabelAPI is the address and port of the host that lead to the API of Kubernetes, as
+	// planned; a port of 0 is one that the engine picks. A container without it has none.
+	LabelAPI = "run.berth.api"
 )
 
 // Provider makes and keeps nodes. All methods may be called at the same time. Each
@@ -143,6 +152,19 @@ type Request struct {
 	Wait time.Duration
 	// Done is told of each container that is up; nil is nobody.
 	Done func(name string)
+}
+
+// Labels are those of a container: what the plan says, and what is known when it is made.
+// Every Provider gives them.
+func (r Request) Labels(s Spec) map[string]string {
+	labels := map[string]string{LabelOn: r.Network.Name}
+	maps.Copy(labels, s.Labels)
+	for _, p := range s.Ports {
+		if p.IsAPI() {
+			labels[LabelAPI] = net.JoinHostPort(p.Listen, strconv.Itoa(max(p.Host, 0)))
+		}
+	}
+	return labels
 }
 
 // DefaultWait is kind's, twice: many nodes start at once on small machines.
