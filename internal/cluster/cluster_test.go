@@ -174,6 +174,21 @@ func TestFailureSaysWhy(t *testing.T) {
 	}
 }
 
+// TestRetainOfHalf: an engine that fails while it makes containers leaves those that it has
+// made, of which is told; with none of them nothing stays.
+func TestRetainOfHalf(t *testing.T) {
+	for _, retained := range []int{0, 2} {
+		f := newFake(t)
+		f.failAt, f.retained = 3, retained // after the image and the network
+		c, steps := f.clusters()
+		_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers), Retain: true})
+		hint, removal := strings.Contains(err.Error(), "berth cluster delete --name dev"), slices.Contains(*steps, "Removing what was made")
+		if !errors.Is(err, errFake) || len(f.nodes) != retained || hint != (retained > 0) || removal == hint || f.network != (retained > 0) {
+			t.Errorf("%d stay of %d, network %v, steps %q: %v", len(f.nodes), retained, f.network, *steps, err)
+		}
+	}
+}
+
 // TestInterrupted: Ctrl-C ends the context; nothing is left all the same.
 func TestInterrupted(t *testing.T) {
 	f := newFake(t)

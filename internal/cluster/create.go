@@ -193,11 +193,14 @@ const undoTime = 2 * time.Minute
 // rollBack removes what was made, also when ctx has ended.
 func (m *creation) rollBack(ctx context.Context, failed error) error {
 	name := m.Cluster.Name
-	if m.Retain && m.made {
-		return fmt.Errorf("%w\n  nodes stay as they are: berth cluster logs --name %s, berth cluster delete --name %s", failed, name, name)
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
+	if m.Retain && m.left(ctx) {
+		return fmt.Errorf("%w\n  nodes stay as they are: berth cluster logs --name %s, berth cluster delete --name %s", failed, name, name)
+	}
+	if !m.made && !m.network.Made {
+		return failed
+	}
 	undone := m.step("Removing what was made", func() error {
 		var all []error
 		if m.made {
@@ -212,4 +215,11 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 		undone = fmt.Errorf("cannot remove what was made; berth cluster delete --name %s tries again: %w", name, undone)
 	}
 	return errors.Join(failed, undone)
+}
+
+// left tells whether there are containers of the cluster: an engine that has failed to make
+// all of them may have made some. Where it does not tell, there may be.
+func (m *creation) left(ctx context.Context) bool {
+	all, err := m.Engine.List(ctx, m.Cluster.Name)
+	return err != nil || len(all) > 0
 }

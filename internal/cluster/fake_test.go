@@ -41,6 +41,8 @@ type fake struct {
 	failAt int
 	// failOn is how a command in a node begins that fails; "" is none.
 	failOn string
+	// retained is how many containers stay of a Create that fails, if they are to.
+	retained int
 	// notReady: nodes never become Ready.
 	notReady bool
 	findings []hostcheck.Finding
@@ -124,10 +126,11 @@ func (f *fake) RemoveNetwork(_ context.Context, name string) error {
 func (f *fake) Create(_ context.Context, r provider.Request) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.call(); err != nil {
-		return err
-	}
+	failed := f.call()
 	for i, spec := range r.Specs {
+		if failed != nil && (!r.Retain || i >= f.retained) {
+			break
+		}
 		n := provider.Node{
 			Name: spec.Name, Image: spec.Image, Labels: r.Labels(spec), Running: true, State: "running",
 			IPv4: netip.AddrFrom4([4]byte{10, 89, 0, byte(i + 2)}),
@@ -137,7 +140,7 @@ func (f *fake) Create(_ context.Context, r provider.Request) error {
 		}
 		f.nodes = append(f.nodes, n)
 	}
-	return nil
+	return failed
 }
 
 func (f *fake) address() netip.AddrPort {
