@@ -18,7 +18,7 @@ type engineFlags struct {
 }
 
 func (f *engineFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl or finch; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that is installed")
+	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl or finch; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that can be used")
 	cmd.Flags().IntVarP(&f.verbose, "verbosity", "v", 0, "1 or more: show the calls of the container engine")
 }
 
@@ -30,11 +30,12 @@ func (f *engineFlags) open(cmd *cobra.Command) (*provider.Engine, error) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "+ %s %s\n", tool, strings.Join(withoutSecrets(args), " "))
 		}
 	}
-	tool, err := provider.Detect(cmd.Context(), o)
-	if err != nil {
-		return nil, err
+	engine, skipped, err := provider.Find(cmd.Context(), o)
+	for _, reason := range skipped {
+		first, _, _ := strings.Cut(reason.Error(), "\n")
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s is taken: %s\n", engine.Name(), first)
 	}
-	return provider.Open(cmd.Context(), tool, o)
+	return engine, err
 }
 
 // withoutSecrets hides values of the environment, which may be passwords of proxies.

@@ -3,6 +3,7 @@ package provider
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -35,7 +36,7 @@ var (
 // Options are how an engine is found.
 type Options struct {
 	// Name is that of --provider: a tool. Empty: KIND_EXPERIMENTAL_PROVIDER of Env, and
-	// without that whichever tool is there first.
+	// without that whichever tool is the first that can be used.
 	Name string
 	// Env is the environment of the process.
 	Env map[string]string
@@ -43,50 +44,70 @@ type Options struct {
 	Trace func(tool string, args []string)
 }
 
-// Detect chooses a tool. It is errs.Unsupported that there is none.
-func Detect(ctx context.Context, o Options) (string, error) {
-	return detect(ctx, o, func(tool string) command.Runner {
+// Find opens the engine that is asked for; without a name the first, in the order of kind, that
+// can be used. skipped are those before it, each with the reason, for people. It is
+// errs.Unsupported that there is none at all, and errs.Unavailable that none answers.
+func Find(ctx context.Context, o Options) (e *Engine, skipped []error, err error) {
+	look := func(tool string) command.Runner {
 		if !command.Found(tool) {
 			return nil
 		}
 		return command.Tool{Name: tool, Trace: o.Trace}
-	})
+	}
+	return find(ctx, o, look, func(tool string) (*Engine, error) { return Open(ctx, tool, o) })
 }
 
-// detect has the tools that find knows; nil is an absent one.
-func detect(ctx context.Context, o Options, find func(tool string) command.Runner) (string, error) {
+// find has the tools that look knows; nil is an absent one.
+func find(ctx context.Context, o Options, look func(tool string) command.Runner, open func(tool string) (*Engine, error)) (*Engine, []error, error) {
 	name := o.Name
 	if name == "" {
 		name = o.Env["KIND_EXPERIMENTAL_PROVIDER"]
 	}
 	if name != "" {
 		if _, err := dialectOf(name); err != nil {
-			return "", err
+			return nil, nil, err
 		}
-		if find(name) == nil {
-			return "", fmt.Errorf("provider %s was asked for, and no program %s is in PATH: %w", name, name, errs.Unsupported)
+		if look(name) == nil {
+			return nil, nil, fmt.Errorf("provider %s was asked for, and no program %s is in PATH: %w", name, name, errs.Unsupported)
 		}
-		return name, nil
+		e, err := open(name)
+		return e, nil, err
 	}
 	var tools []string
+	var skipped []error
 	for _, d := range dialects() {
 		for _, tool := range d.tools {
 			tools = append(tools, tool)
-			run := find(tool)
-			if run == nil {
+			run := look(tool)
+			if run == nil || !d.speaks(ctx, tool, run) {
 				continue
 			}
-			// podman has a package that calls itself docker; it has to be spoken to as podman.
-			out, err := command.Output(ctx, run, "--version")
-			if err == nil && bytes.HasPrefix(out, []byte(d.bannerOf(tool))) {
-				return tool, nil
+			e, err := open(tool)
+			switch {
+			case err == nil:
+				return e, skipped, nil
+			case ctx.Err() != nil:
+				return nil, nil, context.Cause(ctx)
+			case !errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.Unsupported):
+				return nil, nil, err
 			}
-			if ctx.Err() != nil {
-				return "", err
-			}
+			skipped = append(skipped, err)
 		}
 	}
-	return "", fmt.Errorf("failed to detect any supported node provider: none of %s is in PATH; install one of them: %w", strings.Join(tools, ", "), errs.Unsupported)
+	switch {
+	case ctx.Err() != nil:
+		return nil, nil, context.Cause(ctx)
+	case len(skipped) > 0:
+		return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of those that are installed can be used: %w", errors.Join(skipped...))
+	}
+	return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of %s is in PATH; install one of them: %w", strings.Join(tools, ", "), errs.Unsupported)
+}
+
+// speaks tells whether a tool is what its name says: podman has a package that calls itself
+// docker, and has to be spoken to as podman.
+func (d dialect) speaks(ctx context.Context, tool string, run command.Runner) bool {
+	out, err := command.Output(ctx, run, "--version")
+	return err == nil && bytes.HasPrefix(out, []byte(d.bannerOf(tool)))
 }
 
 // bannerOf is how a tool's --version begins.
@@ -97,7 +118,7 @@ func (d dialect) bannerOf(tool string) string {
 	return d.banner
 }
 
-// Open asks a tool that Detect chose what it is. It is errs.Unavailable that its daemon
+// Open asks a tool what it is. It is errs.Unavailable that its daemon
 // does not answer, and errs.Unsupported that it is too old.
 func Open(ctx context.Context, tool string, o Options) (*Engine, error) {
 	return open(ctx, tool, command.Tool{Name: tool, Trace: o.Trace}, os.DirFS("/"), o.Env)

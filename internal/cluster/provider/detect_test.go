@@ -2,6 +2,7 @@ package provider
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -14,14 +15,17 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func TestDetect(t *testing.T) {
+func TestFind(t *testing.T) {
 	const podman, docker, nerdctl = "podman version 4.3.1", "Docker version 20.10.24+dfsg1, build 297e128", "nerdctl version 1.7.6"
+	const down, old = "its daemon is down", "it is too old"
 	for name, test := range map[string]struct {
 		there     map[string]string
+		broken    map[string]error
 		flag, env string
 		want      string
+		skipped   int
 		kind      error
-		says      string
+		says      []string
 	}{
 		"all":            {there: map[string]string{"podman": podman, "docker": docker, "nerdctl": nerdctl}, want: "docker"},
 		"no docker":      {there: map[string]string{"podman": podman, "nerdctl": nerdctl}, want: "nerdctl"},
@@ -30,22 +34,57 @@ func TestDetect(t *testing.T) {
 		"finch":          {there: map[string]string{"finch": "finch version v1.4.0"}, want: "finch"},
 		"flag":           {there: map[string]string{"podman": podman, "docker": docker}, flag: "podman", env: "docker", want: "podman"},
 		"env":            {there: map[string]string{"podman": podman, "docker": docker}, env: "podman", want: "podman"},
-		"none":           {kind: errs.Unsupported, says: "failed to detect any supported node provider: none of docker, nerdctl, finch, nerdctl.lima, podman"},
-		"absent":         {there: map[string]string{"docker": docker}, flag: "podman", kind: errs.Unsupported, says: "no program podman"},
-		"nobody's":       {flag: "lxc", kind: errs.Invalid, says: `"lxc"`},
-		"nobody's (env)": {there: map[string]string{"docker": docker}, env: "lxc", kind: errs.Invalid, says: `"lxc"`},
+		"none":           {kind: errs.Unsupported, says: []string{"failed to detect any supported node provider: none of docker, nerdctl, finch, nerdctl.lima, podman"}},
+		"absent":         {there: map[string]string{"docker": docker}, flag: "podman", kind: errs.Unsupported, says: []string{"no program podman"}},
+		"nobody's":       {flag: "lxc", kind: errs.Invalid, says: []string{`"lxc"`}},
+		"nobody's (env)": {there: map[string]string{"docker": docker}, env: "lxc", kind: errs.Invalid, says: []string{`"lxc"`}},
+		"a client alone": {
+			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("%s: %w", down, errs.Unavailable)},
+			want: "podman", skipped: 1,
+		},
+		"an old one": {
+			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("%s: %w", old, errs.Unsupported)},
+			want: "podman", skipped: 1,
+		},
+		"a client that is asked for": {
+			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("%s: %w", down, errs.Unavailable)},
+			flag: "docker", kind: errs.Unavailable, says: []string{down},
+		},
+		"none that works": {
+			there:  map[string]string{"podman": podman, "docker": docker},
+			broken: map[string]error{"docker": fmt.Errorf("%s: %w", down, errs.Unavailable), "podman": fmt.Errorf("%s: %w", old, errs.Unsupported)},
+			kind:   errs.Unavailable, says: []string{"none of those that are installed", down, old},
+		},
+		"another fault": {
+			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("what it says is no JSON: %w", errs.Invalid)},
+			kind: errs.Invalid, says: []string{"no JSON"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := detect(t.Context(), Options{Name: test.flag, Env: map[string]string{"KIND_EXPERIMENTAL_PROVIDER": test.env}}, func(tool string) command.Runner {
+			look := func(tool string) command.Runner {
 				if test.there[tool] == "" {
 					return nil
 				}
 				f := newFake()
 				f.answers["--version"] = answer{out: test.there[tool] + "\n"}
 				return f
-			})
-			if got != test.want || !errors.Is(err, test.kind) || err != nil && !strings.Contains(err.Error(), test.says) {
-				t.Errorf("%q, %v", got, err)
+			}
+			opened := ""
+			open := func(tool string) (*Engine, error) {
+				if err := test.broken[tool]; err != nil {
+					return nil, err
+				}
+				opened = tool
+				return engine(t, tool, newFake()), nil
+			}
+			e, skipped, err := find(t.Context(), Options{Name: test.flag, Env: map[string]string{"KIND_EXPERIMENTAL_PROVIDER": test.env}}, look, open)
+			if opened != test.want || (e == nil) != (test.want == "") || len(skipped) != test.skipped || !errors.Is(err, test.kind) {
+				t.Errorf("%q, %v, %v", opened, skipped, err)
+			}
+			for _, says := range test.says {
+				if err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("%v; want %q", err, says)
+				}
 			}
 		})
 	}

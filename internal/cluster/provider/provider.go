@@ -5,7 +5,7 @@
 //
 // The order of steps, as `berth cluster create` goes through them:
 //
-//	Detect, Open        which tool; its version and what it is (detect.go, facts.go)
+//	Find                which tool; its version and what it is (detect.go, facts.go)
 //	Check               what the host or the engine lacks, with the fix (facts.go)
 //	Images.Ensure       images of all nodes (images.go)
 //	EnsureNetwork       the network, IPv6 where there is any (network.go)
