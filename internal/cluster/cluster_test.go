@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -234,7 +235,7 @@ func TestNotReadyInTime(t *testing.T) {
 		}
 		return false
 	})
-	if text := lateness(3, time.Second, nodes, err).Error(); !strings.Contains(text, "dev-control-plane (no network)") || strings.Contains(text, "dev-worker (") {
+	if text := lateness([]string{"dev-control-plane", "dev-worker", "dev-worker9"}, time.Second, nodes, err).Error(); !strings.Contains(text, "dev-control-plane (no network)") || !strings.Contains(text, "dev-worker9 (the API has not heard of it)") || strings.Contains(text, "dev-worker (") {
 		t.Error(text)
 	}
 }
@@ -280,6 +281,37 @@ func TestStopAndStart(t *testing.T) {
 	}
 	if err := c.Stop(t.Context(), "other"); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), `no nodes found for cluster "other"`) {
 		t.Errorf("another cluster: %v", err)
+	}
+}
+
+// TestStartWithAStaleNode: a container that somebody has removed by hand leaves its node in the
+// API, which the others need not wait for.
+func TestStartWithAStaleNode(t *testing.T) {
+	f := newFake(t)
+	c, steps := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(f.nodes, func(n provider.Node) bool { return n.Name == "dev-worker" })
+	f.nodes = slices.Delete(f.nodes, i, i+1)
+	f.files = map[string]string{}
+	if err := c.Start(t.Context(), "dev", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.files) != 2 || f.files["dev-worker:/etc/berth/cluster/routes"] != "" {
+		t.Errorf("files %v", f.files)
+	}
+	if !slices.ContainsFunc(*steps, func(s string) bool { return strings.Contains(s, "kubectl delete node dev-worker") }) {
+		t.Errorf("nobody is told: %q", *steps)
+	}
+	// A container that the API does not know yet is waited for.
+	wanted := every([]string{"a", "b"}, func(n kubeapi.Node) bool { return n.Ready })
+	for want, nodes := range map[bool][]kubeapi.Node{
+		false: {{Name: "a", Ready: true}, {Name: "stale", Ready: true}}, true: {{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "stale"}},
+	} {
+		if wanted(nodes) != want {
+			t.Errorf("%v: want %v", nodes, want)
+		}
 	}
 }
 

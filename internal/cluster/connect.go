@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,37 +26,66 @@ const connectTime = 2 * time.Minute
 
 // connect gives each node routes to the pods of all others.
 func (m *creation) connect(ctx context.Context) error {
-	return connect(ctx, m.Engine, m.api, len(m.Cluster.Nodes))
+	return m.Clusters.connect(ctx, m.api, members(m.nodes))
 }
 
 // connect writes the routes of each node into it, where a unit applies them, now and
 // whenever the node starts. It is to be called again when nodes come, go or have other
 // addresses.
-func connect(ctx context.Context, engine Engine, client *kubeapi.Client, count int) error {
+func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, members []string) error {
 	waiting, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	nodes, err := client.Wait(waiting, func(nodes []kubeapi.Node) bool {
-		for _, n := range nodes {
-			if len(n.PodCIDRs) == 0 || len(n.Addresses) == 0 {
-				return false
-			}
-		}
-		return len(nodes) >= count
-	})
+	nodes, err := client.Wait(waiting, every(members, func(n kubeapi.Node) bool { return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0 }))
 	if err != nil {
 		return fmt.Errorf("not all nodes have a range of pods and an address: %w", err)
+	}
+	nodes, strangers := among(nodes, members)
+	for _, name := range strangers {
+		c.Warn(fmt.Sprintf("the API knows a node %s that has no container, and it gets no pods' routes; if it is gone for good: kubectl delete node %[1]s", name))
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range nodes {
 		group.Go(func() error {
 			file := provider.File{Path: innode.RoutesFile, Content: []byte(routes(n.Name, nodes))}
-			if err := engine.CopyTo(ctx, n.Name, file); err != nil {
+			if err := c.Engine.CopyTo(ctx, n.Name, file); err != nil {
 				return err
 			}
-			return engine.Exec(ctx, n.Name, provider.Command{Args: []string{"systemctl", "restart", innode.RoutesUnit}})
+			return c.Engine.Exec(ctx, n.Name, provider.Command{Args: []string{"systemctl", "restart", innode.RoutesUnit}})
 		})
 	}
 	return group.Wait()
+}
+
+// members are the names of the containers that are nodes.
+func members(all []provider.Node) []string {
+	var found []string
+	for _, n := range all {
+		if Role(n) != config.BalancerRole {
+			found = append(found, n.Name)
+		}
+	}
+	return found
+}
+
+// among are those nodes of the API that have containers, and the names of the others: who has
+// removed a container by hand has left them.
+func among(nodes []kubeapi.Node, members []string) (found []kubeapi.Node, strangers []string) {
+	for _, n := range nodes {
+		if slices.Contains(members, n.Name) {
+			found = append(found, n)
+			continue
+		}
+		strangers = append(strangers, n.Name)
+	}
+	return found, strangers
+}
+
+// every tells whether all containers are nodes of the API that are as wanted. Others need not be.
+func every(members []string, wanted func(kubeapi.Node) bool) func([]kubeapi.Node) bool {
+	return func(nodes []kubeapi.Node) bool {
+		found, _ := among(nodes, members)
+		return len(found) == len(members) && !slices.ContainsFunc(found, func(n kubeapi.Node) bool { return !wanted(n) })
+	}
 }
 
 // family is the flag of ip for an address.

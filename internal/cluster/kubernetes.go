@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,35 +78,32 @@ func (c *Clusters) kubeconfig(ctx context.Context, node provider.Node, name stri
 
 // waitReady waits for all nodes.
 func (m *creation) waitReady(ctx context.Context) error {
-	return waitReady(ctx, m.api, len(m.Cluster.Nodes), time.Time{}, m.CreateOptions.Wait)
+	return waitReady(ctx, m.api, members(m.nodes), time.Time{}, m.CreateOptions.Wait)
 }
 
-// waitReady waits until that many nodes have said since a time that they are Ready: what they said
+// waitReady waits until these nodes have said since a time that they are Ready: what they said
 // before they were stopped holds on for a while.
-func waitReady(ctx context.Context, client *kubeapi.Client, count int, since time.Time, wait time.Duration) error {
+func waitReady(ctx context.Context, client *kubeapi.Client, members []string, since time.Time, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	nodes, err := client.Wait(ctx, func(nodes []kubeapi.Node) bool {
-		for _, n := range nodes {
-			if !n.Ready || n.Seen.Before(since) {
-				return false
-			}
-		}
-		return len(nodes) >= count
-	})
+	nodes, err := client.Wait(ctx, every(members, func(n kubeapi.Node) bool { return n.Ready && !n.Seen.Before(since) }))
 	if err == nil {
 		return nil
 	}
-	return lateness(count, wait, nodes, err)
+	return lateness(members, wait, nodes, err)
 }
 
 // lateness says which nodes are not Ready, and why.
-func lateness(count int, wait time.Duration, nodes []kubeapi.Node, err error) error {
+func lateness(members []string, wait time.Duration, nodes []kubeapi.Node, err error) error {
 	var slow []string
-	for _, n := range nodes {
-		if !n.Ready {
-			slow = append(slow, n.Name+" ("+n.Why+")")
+	for _, name := range members {
+		i := slices.IndexFunc(nodes, func(n kubeapi.Node) bool { return n.Name == name })
+		switch {
+		case i < 0:
+			slow = append(slow, name+" (the API has not heard of it)")
+		case !nodes[i].Ready:
+			slow = append(slow, name+" ("+nodes[i].Why+")")
 		}
 	}
-	return fmt.Errorf("not all of %d nodes are Ready after %s, and the cluster stays as it is: %s: %w", count, wait, strings.Join(slow, ", "), err)
+	return fmt.Errorf("not all of %d nodes are Ready after %s, and the cluster stays as it is: %s: %w", len(members), wait, strings.Join(slow, ", "), err)
 }

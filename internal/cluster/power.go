@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
@@ -46,21 +45,15 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	count := 0
-	for _, n := range all {
-		if Role(n) != config.BalancerRole {
-			count++
-		}
-	}
-	err = c.step("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client, count) })
+	err = c.step("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) })
 	if err != nil || wait == 0 {
 		return err
 	}
-	return c.step("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, count, since, wait) })
+	return c.step("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, members(all), since, wait) })
 }
 
 // reconnect renews routes where they are ours.
-func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *kubeapi.Client, count int) error {
+func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *kubeapi.Client) error {
 	node, err := controlPlane(all)
 	if err != nil {
 		return err
@@ -72,5 +65,5 @@ func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *k
 	if mode != "builtin" {
 		return nil
 	}
-	return connect(ctx, c.Engine, client, count)
+	return c.connect(ctx, client, members(all))
 }
