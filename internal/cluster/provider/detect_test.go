@@ -3,6 +3,8 @@ package provider
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -161,6 +163,8 @@ func TestCheck(t *testing.T) {
 		"sys/module/ip6_tables/refcnt":              {},
 		"sys/module/ip6table_nat/parameters/absent": {},
 	}
+	withSystemd := maps.Clone(host)
+	withSystemd["run/systemd/system"] = &fstest.MapFile{Mode: fs.ModeDir}
 	whole := Facts{CgroupV2: true, Memory: true, Pids: true, CPU: true}
 	rootless := whole
 	rootless.Rootless = true
@@ -183,6 +187,7 @@ func TestCheck(t *testing.T) {
 		"undelegated": {facts: undelegated, nodes: 1, host: host, want: []string{`requires setting systemd property "Delegate=yes"`, "daemon-reload", "overlay", "modprobe"}, fatal: 2},
 		"v1":          {facts: v1, nodes: 1, host: host, want: []string{"with rootless provider requires cgroup v2", "systemd.unified_cgroup_hierarchy=1", "overlay", "modprobe"}, fatal: 2},
 		"bare":        {facts: whole, nodes: 1, host: fstest.MapFS{}, want: []string{"/lib/modules does not exist", "mkdir -p /lib/modules"}, fatal: 1},
+		"reboot":      {facts: whole, nodes: 1, host: withSystemd, want: []string{"podman-restart.service is not enabled", "systemctl enable podman-restart.service"}},
 		"remote":      {facts: remote, nodes: 100, host: fstest.MapFS{}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,7 @@ type dialect struct {
 	flags, guest []string
 	// restart brings a container back when the host boots.
 	restart string
-	// rebooted is what the host needs for that to work; "" is nothing.
+	// rebooted is the unit of systemd that does so; "" is that the engine does it itself.
 	rebooted string
 	// serial: containers are made one after the other.
 	serial bool
@@ -100,7 +100,7 @@ func dialects() []dialect {
 		// the same on every engine.
 		guest: []string{"--systemd=false"},
 		// No other policy is looked at when the host boots.
-		restart: "always", rebooted: "systemctl enable podman-restart.service",
+		restart: "always", rebooted: "podman-restart.service",
 		// Or else it waits ten seconds for each node, whose disk is removed next.
 		kill: []string{"-t", "0"}, killFrom: "4.0.0",
 		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true,

@@ -119,7 +119,11 @@ func (f Facts) mapped() bool {
 func (e *Engine) Check(nodes int) []hostcheck.Finding {
 	found := e.demands()
 	if !e.facts.Remote {
-		found = append(found, hostcheck.Check(hostcheck.Host{Root: e.host, Rootless: e.facts.Rootless}, nodes)...)
+		host := hostcheck.Host{Root: e.host, Rootless: e.facts.Rootless, Home: e.env["HOME"]}
+		found = append(found, hostcheck.Check(host, nodes)...)
+		if e.rebooted != "" {
+			found = append(found, host.Reboot(e.rebooted)...)
+		}
 	}
 	slices.SortStableFunc(found, func(a, b hostcheck.Finding) int {
 		switch {

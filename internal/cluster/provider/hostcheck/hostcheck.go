@@ -29,6 +29,8 @@ type Host struct {
 	Root fs.FS
 	// Rootless: the engine is, and its nodes cannot load modules.
 	Rootless bool
+	// Home is the directory of the user that a rootless engine runs as.
+	Home string
 }
 
 // What one node takes of the limits on inotify, which all containers of a host share:

@@ -24,3 +24,35 @@ func TestInotify(t *testing.T) {
 		}
 	}
 }
+
+// TestReboot: what starts containers when the host boots is asked for where there is systemd.
+func TestReboot(t *testing.T) {
+	const unit = "podman-restart.service"
+	files := func(names ...string) fstest.MapFS {
+		host := fstest.MapFS{}
+		for _, name := range names {
+			host[name] = &fstest.MapFile{}
+		}
+		return host
+	}
+	for name, test := range map[string]struct {
+		host fstest.MapFS
+		user bool
+		fix  string
+	}{
+		"enabled":            {host: files("run/systemd/system/x", "etc/systemd/system/default.target.wants/"+unit)},
+		"by the vendor":      {host: files("run/systemd/system/x", "usr/lib/systemd/system/multi-user.target.wants/"+unit)},
+		"no systemd":         {host: files("etc/x")},
+		"not enabled":        {host: files("run/systemd/system/x", "usr/lib/systemd/system/"+unit), fix: "systemctl enable " + unit},
+		"of a user":          {host: files("run/systemd/system/x", "home/me/.config/systemd/user/default.target.wants/"+unit), user: true},
+		"of root, of a user": {host: files("run/systemd/system/x", "etc/systemd/system/default.target.wants/"+unit), user: true, fix: "systemctl --user enable " + unit + "\nloginctl enable-linger"},
+	} {
+		found := Host{Root: test.host, Rootless: test.user, Home: "/home/me"}.Reboot(unit)
+		switch {
+		case test.fix == "" && len(found) > 0:
+			t.Errorf("%s: %v", name, found)
+		case test.fix != "" && (len(found) != 1 || found[0].Fatal || found[0].Fix != test.fix || !strings.Contains(found[0].Problem, unit+" is not enabled")):
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+}
