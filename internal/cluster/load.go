@@ -73,7 +73,7 @@ func receivers(all []provider.Node, asked []string) ([]provider.Node, error) {
 
 // loadImages has the engine write its images into a file first: it would write them once for
 // each node otherwise.
-func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images []string) (err error) {
+func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images []string) error {
 	var missing []error
 	for _, image := range images {
 		id, err := c.Engine.Present(ctx, image)
@@ -87,17 +87,16 @@ func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images
 	if len(missing) > 0 {
 		return errors.Join(missing...)
 	}
-	file, err := os.CreateTemp("", "berth-cluster-load-*.tar")
+	file, err := newSpool()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.Remove(file.Name())) }()
 	defer file.Close()
-	err = c.step("Saving "+strings.Join(images, ", "), func() error { return c.Engine.Save(ctx, file, images...) })
+	err = c.step("Saving "+strings.Join(images, ", "), func() error { return file.why(c.Engine.Save(ctx, file, images...)) })
 	if err != nil {
 		return err
 	}
-	return c.loadFile(ctx, nodes, file.Name())
+	return c.loadFile(ctx, nodes, file.path())
 }
 
 func (c *Clusters) loadFile(ctx context.Context, nodes []provider.Node, archive string) error {
