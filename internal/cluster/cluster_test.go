@@ -190,6 +190,21 @@ func TestRetainOfHalf(t *testing.T) {
 	}
 }
 
+// TestPatchOfAnotherVersion: the nodes' version of Kubernetes is known when they are there.
+func TestPatchOfAnotherVersion(t *testing.T) {
+	f := newFake(t)
+	c, steps := f.clusters()
+	text := "kubeadmConfigPatches: ['{apiVersion: kubeadm.k8s.io/v1beta3, kind: ClusterConfiguration, clusterName: other}']\n"
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(*steps, func(s string) bool {
+		return strings.HasPrefix(s, "warning: kubeadmConfigPatches[0]: the patch changes nothing")
+	}) {
+		t.Errorf("nobody is told: %q", *steps)
+	}
+}
+
 // TestInterrupted: Ctrl-C ends the context; nothing is left all the same.
 func TestInterrupted(t *testing.T) {
 	f := newFake(t)

@@ -29,6 +29,9 @@ func (m *creation) setUp(ctx context.Context) error {
 		}
 		m.versions[n.Name] = version
 	}
+	if err := m.warnOfPatches(); err != nil {
+		return err
+	}
 	var background context.Context
 	m.background, background = errgroup.WithContext(ctx)
 	for _, n := range m.Cluster.Nodes {
@@ -46,6 +49,15 @@ func (m *creation) setUp(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// warnOfPatches tells of those that the versions of Kubernetes in the nodes have no use for.
+func (m *creation) warnOfPatches() error {
+	unused, err := kubeadm.Unused(m.Cluster, m.versions)
+	for _, text := range unused {
+		m.Warn(text)
+	}
+	return err
 }
 
 // setUpNode sets one node up, with the images of a directory.

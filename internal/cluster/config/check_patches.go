@@ -16,9 +16,12 @@ func kubeadmKinds() []string {
 }
 
 func (c checker) patches() {
-	c.kubeadm("", c.c.KubeadmConfigPatches, c.c.KubeadmConfigPatchesJSON6902)
+	c.kubeadm("", c.c.KubeadmConfigPatches, c.c.KubeadmConfigPatchesJSON6902, func(string) string { return "" })
+	first := true
 	for _, p := range c.c.parts() {
-		c.kubeadm(p.at+".", p.KubeadmConfigPatches, p.KubeadmConfigPatchesJSON6902)
+		begins := first && p.Role == ControlPlane && p.size() > 0
+		c.kubeadm(p.at+".", p.KubeadmConfigPatches, p.KubeadmConfigPatchesJSON6902, func(kind string) string { return p.unread(kind, begins) })
+		first = first && !begins
 	}
 	for i, text := range c.c.ContainerdConfigPatches {
 		at := fmt.Sprintf("containerdConfigPatches[%d]", i)
@@ -34,7 +37,31 @@ func (c checker) patches() {
 	}
 }
 
-func (c checker) kubeadm(prefix string, merges []string, ops []PatchJSON6902) {
+// unread tells why kubeadm does not read documents of a kind on a node; "" is that it does. The
+// cluster begins with one control plane; what is the cluster's is read there, and by all others from
+// the API.
+func (p part) unread(kind string, begins bool) string {
+	switch {
+	case begins && kind == "JoinConfiguration" && p.size() < 2:
+		return "the cluster begins with this node, which does not join; want InitConfiguration"
+	case !begins && kind == "InitConfiguration":
+		return "the cluster begins with the first control plane, and this node joins; want JoinConfiguration"
+	case !begins && slices.Contains([]string{"ClusterConfiguration", "KubeletConfiguration", "KubeProxyConfiguration"}, kind):
+		return fmt.Sprintf("kubeadm reads %s on the first control plane, for all nodes; put it beside nodes in this file", kind)
+	}
+	return ""
+}
+
+// size is how many nodes a part describes.
+func (p part) size() int {
+	if p.pool == nil {
+		return 1
+	}
+	return p.pool.Size()
+}
+
+// kubeadm checks patches. unread tells why a kind is for nobody.
+func (c checker) kubeadm(prefix string, merges []string, ops []PatchJSON6902, unread func(kind string) string) {
 	for i, text := range merges {
 		at := fmt.Sprintf("%skubeadmConfigPatches[%d]", prefix, i)
 		if c.Broken(at) {
@@ -45,7 +72,7 @@ func (c checker) kubeadm(prefix string, merges []string, ops []PatchJSON6902) {
 			c.Fault(at, "%s", bare(err))
 		}
 		for _, m := range parsed {
-			c.target(at, m.Kind)
+			c.target(at, m.Kind, unread)
 		}
 	}
 	for i, p := range ops {
@@ -59,15 +86,19 @@ func (c checker) kubeadm(prefix string, merges []string, ops []PatchJSON6902) {
 		if _, err := patch.ParseJSON6902(p.Group, p.Version, p.Kind, p.Patch); err != nil {
 			c.Fault(at+".patch", "%s", bare(err))
 		}
-		c.target(at+".kind", p.Kind)
+		c.target(at+".kind", p.Kind, unread)
 	}
 }
 
 // target warns of a patch that changes nothing. kind takes it silently, so it is no
 // fault.
-func (c checker) target(at, kind string) {
+func (c checker) target(at, kind string, unread func(kind string) string) {
 	if !slices.Contains(kubeadmKinds(), kind) {
 		c.warn(at, "the patch changes nothing: there is no document of kind %s; there are %s", kind, strings.Join(kubeadmKinds(), ", "))
+		return
+	}
+	if why := unread(kind); why != "" {
+		c.warn(at, "the patch changes nothing: %s", why)
 	}
 }
 

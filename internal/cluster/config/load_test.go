@@ -61,7 +61,7 @@ nodes:
   - {hostPath: /abs, containerPath: /abs}
   kubeadmConfigPatches: ["kind: JoinConfiguration\nnodeRegistration: {taints: []}"]
   kubeadmConfigPatchesJSON6902:
-  - {group: kubelet.config.k8s.io, version: v1beta1, kind: KubeletConfiguration, patch: "[]"}
+  - {group: kubeadm.k8s.io, version: v1beta4, kind: JoinConfiguration, patch: "[]"}
 `
 	got, err := Load("f", []byte(text), Options{Dir: "/here"})
 	if err != nil {
@@ -100,7 +100,7 @@ nodes:
 					{HostPath: "/abs", ContainerPath: "/abs", Propagation: PropagateNone},
 				},
 				KubeadmConfigPatches:         []string{"kind: JoinConfiguration\nnodeRegistration: {taints: []}"},
-				KubeadmConfigPatchesJSON6902: []PatchJSON6902{{Group: "kubelet.config.k8s.io", Version: "v1beta1", Kind: "KubeletConfiguration", Patch: "[]"}},
+				KubeadmConfigPatchesJSON6902: []PatchJSON6902{{Group: "kubeadm.k8s.io", Version: "v1beta4", Kind: "JoinConfiguration", Patch: "[]"}},
 			}},
 		},
 	}
@@ -200,6 +200,37 @@ func TestWarnings(t *testing.T) {
 		"ClusterConfiguration, InitConfiguration, JoinConfiguration, KubeletConfiguration, KubeProxyConfiguration"
 	if len(c.Warnings) != 1 || c.Warnings[0].String() != want {
 		t.Errorf("%v; want %s", c.Warnings, want)
+	}
+}
+
+// TestPatchesForNobody: what kubeadm does not read on a node is told by name.
+func TestPatchesForNobody(t *testing.T) {
+	patch := func(kind string) string { return "kubeadmConfigPatches: ['kind: " + kind + "']" }
+	op := func(kind string) string {
+		return "kubeadmConfigPatchesJSON6902: [{kind: " + kind + ", patch: '[{op: add, path: /a, value: b}]'}]"
+	}
+	for text, want := range map[string]string{
+		"nodes: [{role: worker, " + patch("KubeletConfiguration") + "}, {}]":                                                     "nodes[0].kubeadmConfigPatches[0]: the patch changes nothing: kubeadm reads KubeletConfiguration on the first control plane",
+		"nodes: [{}, {role: worker, " + op("KubeProxyConfiguration") + "}]":                                                      "nodes[1].kubeadmConfigPatchesJSON6902[0].kind: the patch changes nothing: kubeadm reads KubeProxyConfiguration",
+		"nodes: [{}, {role: control-plane, " + patch("ClusterConfiguration") + "}]":                                              "nodes[1].kubeadmConfigPatches[0]: the patch changes nothing: kubeadm reads ClusterConfiguration",
+		"nodes: [{}, {role: worker, " + patch("InitConfiguration") + "}]":                                                        "this node joins; want JoinConfiguration",
+		"nodes: [{" + patch("JoinConfiguration") + "}, {role: worker}]":                                                          "does not join; want InitConfiguration",
+		"pools: [{name: a, " + patch("KubeletConfiguration") + "}]":                                                              "pools[0].kubeadmConfigPatches[0]: the patch changes nothing",
+		"pools: [{name: a, role: control-plane, " + patch("JoinConfiguration") + "}]":                                            "does not join",
+		"nodes: [{role: worker}, {" + patch("KubeletConfiguration") + "}]":                                                       "",
+		"nodes: [{" + patch("InitConfiguration") + "}, {" + patch("JoinConfiguration") + "}]":                                    "",
+		"pools: [{name: a, role: control-plane, count: 3, " + patch("JoinConfiguration") + ", " + op("InitConfiguration") + "}]": "",
+		patch("JoinConfiguration"): "",
+	} {
+		c, err := Load("f", []byte(ourHead+text+"\n"), Options{})
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", text, err)
+		case want == "" && len(c.Warnings) > 0:
+			t.Errorf("%s: %v", text, c.Warnings)
+		case want != "" && (len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0].String(), want)):
+			t.Errorf("%s: %v, want %q", text, c.Warnings, want)
+		}
 	}
 }
 

@@ -71,12 +71,8 @@ func render(n Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	docs := []patch.Doc{b.cluster(), b.init(), b.join(), b.kubelet()}
-	if n.Cluster.Networking.KubeProxyMode != config.ProxyNone {
-		docs = append(docs, b.proxy())
-	}
 	settings := n.Cluster.Settings
-	docs, err = apply(docs, settings.KubeadmConfigPatches, settings.KubeadmConfigPatchesJSON6902)
+	docs, err := apply(b.documents(), settings.KubeadmConfigPatches, settings.KubeadmConfigPatchesJSON6902)
 	if err != nil {
 		return "", fmt.Errorf("patches of the cluster: %w", err)
 	}
@@ -88,6 +84,15 @@ func render(n Node) (string, error) {
 		dropName(doc)
 	}
 	return patch.Render(docs)
+}
+
+// documents are those of a node, before patches.
+func (b *builder) documents() []patch.Doc {
+	docs := []patch.Doc{b.cluster(), b.init(), b.join(), b.kubelet()}
+	if b.Cluster.Networking.KubeProxyMode != config.ProxyNone {
+		docs = append(docs, b.proxy())
+	}
+	return docs
 }
 
 // apply changes the documents by patches as the description has them.
