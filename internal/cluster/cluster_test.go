@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -186,6 +187,32 @@ func TestRetainOfHalf(t *testing.T) {
 		hint, removal := strings.Contains(err.Error(), "berth cluster delete --name dev"), slices.Contains(*steps, "Removing what was made")
 		if !errors.Is(err, errFake) || len(f.nodes) != retained || hint != (retained > 0) || removal == hint || f.network != (retained > 0) {
 			t.Errorf("%d stay of %d, network %v, steps %q: %v", len(f.nodes), retained, f.network, *steps, err)
+		}
+	}
+}
+
+// TestSubnetsInUse: of the nodes' network and of the host; nothing stays of what is refused.
+func TestSubnetsInUse(t *testing.T) {
+	const own, of = "networking: {podSubnet: 10.89.0.0/16}\n", "networking: {serviceSubnet: 192.0.2.0/24}\n"
+	for _, test := range []struct {
+		text, subnet, route string
+		want, warns         string
+	}{
+		{"", "10.89.0.0/24", "192.0.2.0/24", "", ""},
+		{own, "10.89.0.0/24", "192.0.2.0/24", "networking.podSubnet: 10.89.0.0/16 overlaps 10.89.0.0/24, the network kind of podman, which nodes are on; choose another", ""},
+		{of, "10.89.0.0/24", "192.0.2.0/24", "networking.serviceSubnet: 192.0.2.0/24 overlaps 192.0.2.0/24, to which this host has a route; choose another", ""},
+		{of, "10.89.0.0/24", "192.0.2.128/25", "networking.serviceSubnet: 192.0.2.0/24 overlaps 192.0.2.128/25", ""},
+		{of, "10.89.0.0/24", "192.0.0.0/16", "", "warning: networking.serviceSubnet: 192.0.2.0/24 is a part of 192.0.0.0/16"},
+	} {
+		f := newFake(t)
+		f.subnets, f.routes = []netip.Prefix{netip.MustParsePrefix(test.subnet)}, []netip.Prefix{netip.MustParsePrefix(test.route)}
+		c, steps := f.clusters()
+		_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, test.text)})
+		switch {
+		case test.want == "" && err != nil, test.want != "" && (!errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), test.want) || f.network):
+			t.Errorf("%s%s, %s: %v, network %v", test.text, test.subnet, test.route, err, f.network)
+		case test.warns != "" && !slices.ContainsFunc(*steps, func(s string) bool { return strings.HasPrefix(s, test.warns) }):
+			t.Errorf("nobody is told: %q", *steps)
 		}
 	}
 }

@@ -167,7 +167,11 @@ func (m *creation) makeNodes(ctx context.Context) (err error) {
 	if m.network, err = m.Engine.EnsureNetwork(ctx, m.Clusters.network()); err != nil {
 		return err
 	}
-	m.plan = plan.Make(m.Cluster, m.Engine.PlanHost(m.network))
+	host := m.Engine.PlanHost(m.network)
+	if err := m.checkSubnets(host); err != nil {
+		return err
+	}
+	m.plan = plan.Make(m.Cluster, host)
 	if !m.Engine.Facts().Remote {
 		release, err := m.plan.PickPorts(ctx)
 		if err != nil {

@@ -33,10 +33,12 @@ type fake struct {
 	network bool
 	// removed are the networks that were to be removed.
 	removed []string
-	joined  []string
-	files   map[string]string // node:path
-	ran     []string          // node: command
-	calls   int
+	// subnets are those of the network, routes the host's.
+	subnets, routes []netip.Prefix
+	joined          []string
+	files           map[string]string // node:path
+	ran             []string          // node: command
+	calls           int
 	// fail makes a call fail; failAt is which, 0 is none.
 	failAt int
 	// failOn is how a command in a node begins that fails; "" is none.
@@ -101,7 +103,7 @@ func (f *fake) Name() string                  { return "podman" }
 func (f *fake) Facts() provider.Facts         { return provider.Facts{} }
 func (f *fake) Check(int) []hostcheck.Finding { return f.findings }
 func (f *fake) PlanHost(n provider.Network) plan.Host {
-	return plan.Host{Engine: "podman", Network: n.Name}
+	return plan.Host{Engine: "podman", Network: n.Name, Routes: f.routes}
 }
 
 func (f *fake) EnsureNetwork(_ context.Context, name string) (provider.Network, error) {
@@ -112,7 +114,7 @@ func (f *fake) EnsureNetwork(_ context.Context, name string) (provider.Network, 
 	}
 	made := !f.network
 	f.network = true
-	return provider.Network{Name: name, Made: made}, nil
+	return provider.Network{Name: name, Subnets: f.subnets, Made: made}, nil
 }
 
 func (f *fake) RemoveNetwork(_ context.Context, name string) error {

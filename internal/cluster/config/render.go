@@ -25,9 +25,24 @@ func Render(c *Cluster) ([]byte, error) {
 	return text, nil
 }
 
-// Overlap tells which of the cluster's subnets overlap networks that are in use, as
-// one error of kind Invalid; what says whose those are, in words. nil: none does.
-func (c *Cluster) Overlap(networks []netip.Prefix, what string) error {
+// Clash is a subnet of the cluster that overlaps a network.
+type Clash struct {
+	// Field is where the subnet stands.
+	Field           string
+	Subnet, Network netip.Prefix
+}
+
+// Inside tells whether the subnet is a small part of a larger network.
+func (c Clash) Inside() bool { return c.Network.Bits() < c.Subnet.Bits() }
+
+// Refusal is a clash as an error; what says whose the network is, in words.
+func (c Clash) Refusal(what string) error {
+	return fmt.Errorf("%s: %s overlaps %s, %s; choose another: %w", c.Field, c.Subnet, c.Network, what, errs.Invalid)
+}
+
+// Clashes tells which of the cluster's subnets overlap networks that are in use.
+func (c *Cluster) Clashes(networks []netip.Prefix) ([]Clash, error) {
+	var all []Clash
 	for _, subnet := range []struct {
 		field string
 		parse func() ([]netip.Prefix, error)
@@ -37,13 +52,15 @@ func (c *Cluster) Overlap(networks []netip.Prefix, what string) error {
 	} {
 		prefixes, err := subnet.parse()
 		if err != nil {
-			return fmt.Errorf("%s: %w: %w", subnet.field, errs.Invalid, err)
+			return nil, fmt.Errorf("%s: %w: %w", subnet.field, errs.Invalid, err)
 		}
 		for _, p := range prefixes {
-			if i := slices.IndexFunc(networks, p.Overlaps); i >= 0 {
-				return fmt.Errorf("%s: %s overlaps %s, %s; choose another: %w", subnet.field, p, networks[i], what, errs.Invalid)
+			for _, n := range networks {
+				if p.Overlaps(n) {
+					all = append(all, Clash{subnet.field, p, n})
+				}
 			}
 		}
 	}
-	return nil
+	return all, nil
 }

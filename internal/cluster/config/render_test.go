@@ -57,23 +57,34 @@ registries: [{host: docker.io, mirrors: [{url: "https://m", ca: [a.pem]}]}]
 	}
 }
 
-func TestOverlap(t *testing.T) {
+func TestClashes(t *testing.T) {
 	c, err := Load("f", []byte(kindHead+"networking: {ipFamily: dual}"), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for network, want := range map[string]string{
-		"10.244.3.0/24":   "networking.podSubnet: 10.244.0.0/16 overlaps 10.244.3.0/24, the network of podman; choose another",
-		"10.0.0.0/8":      "networking.podSubnet",
-		"fd00:10:96::/64": "networking.serviceSubnet: fd00:10:96::/112 overlaps",
-		"192.168.0.0/16":  "",
+	for network, test := range map[string]struct {
+		want   string
+		inside bool
+	}{
+		"10.244.3.0/24":   {"networking.podSubnet: 10.244.0.0/16 overlaps 10.244.3.0/24, the network of podman; choose another", false},
+		"10.244.0.0/16":   {"networking.podSubnet: 10.244.0.0/16 overlaps 10.244.0.0/16", false},
+		"10.240.0.0/12":   {"networking.podSubnet", true},
+		"fd00:10:96::/64": {"networking.serviceSubnet: fd00:10:96::/112 overlaps", true},
+		"192.168.0.0/16":  {},
 	} {
-		err := c.Overlap([]netip.Prefix{netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix(network)}, "the network of podman")
-		switch {
-		case want == "" && err != nil:
-			t.Errorf("%s: %v", network, err)
-		case want != "" && (!errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want)):
-			t.Errorf("%s: %v; want %s", network, err, want)
+		all, err := c.Clashes([]netip.Prefix{netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix(network)})
+		if err != nil || len(all) > 1 || (len(all) == 1) != (test.want != "") {
+			t.Errorf("%s: %v, %v", network, all, err)
+			continue
 		}
+		if test.want == "" {
+			continue
+		}
+		if err := all[0].Refusal("the network of podman"); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), test.want) || all[0].Inside() != test.inside {
+			t.Errorf("%s: %v; want %s", network, err, test.want)
+		}
+	}
+	if all, err := c.Clashes([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}); err != nil || len(all) != 2 {
+		t.Errorf("%v, %v; want both subnets", all, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path"
 
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -41,6 +42,9 @@ type Host struct {
 	Network string
 	// Subnets are the CIDRs of that network. They are needed where a proxy is set.
 	Subnets []string
+	// Routes are the destinations of the host's own routes but the default ones; none where the
+	// engine runs on another host. No plan depends on them.
+	Routes []netip.Prefix
 	// Env is the environment: proxies, and what is passed on to nodes. An engine
 	// that knows proxies of its own adds them first, where the environment has none.
 	Env map[string]string

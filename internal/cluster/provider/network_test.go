@@ -160,3 +160,31 @@ func TestAddresses(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestRoutes: what the kernel said of a host with two networks, in both families.
+func TestRoutes(t *testing.T) {
+	e := engine(t, "podman", newFake())
+	e.host = fstest.MapFS{
+		"proc/net/route": {Data: []byte("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n" +
+			"eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n" +
+			"eth0\t0000F40A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n")},
+		"proc/net/ipv6_route": {Data: []byte("" +
+			"fd000010024400010000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0\n" +
+			"00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0\n" +
+			"fd000010024400010000000000000002 80 00000000000000000000000000000000 00 00000000000000000000000000000000 00000000 00000002 00000000 80200001     eth0\n" +
+			"fd000000000000000000000000000000 08 00000000000000000000000000000000 00 00000000000000000000000000000000 00000400 00000001 00000000 00000200       lo\n")},
+	}
+	// 10.244.0.0/24 lies in the kernel's table with its low byte first.
+	want := []string{"10.244.0.0/24", "fd00:10:244:1::/64"}
+	var got []string
+	for _, route := range e.PlanHost(Network{}).Routes {
+		got = append(got, route.String())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	e.facts.Remote = true
+	if routes := e.PlanHost(Network{}).Routes; len(routes) > 0 {
+		t.Errorf("of another host: %v", routes)
+	}
+}

@@ -21,6 +21,9 @@ func (e *Engine) PlanHost(n Network) plan.Host {
 	if h.Env == nil {
 		h.Env = map[string]string{}
 	}
+	if !e.facts.Remote {
+		h.Routes = append(routes4(e.host), routes6(e.host)...)
+	}
 	e.addProxies(h.Env)
 	return h
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -75,6 +76,33 @@ func routes4(host fs.FS) []netip.Prefix {
 		}
 		if bits > 0 {
 			all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte(destination)), bits))
+		}
+	}
+	return all
+}
+
+// routes6 are the same of IPv6, without those that refuse, and addresses of the host itself.
+func routes6(host fs.FS) []netip.Prefix {
+	text, err := fs.ReadFile(host, "proc/net/ipv6_route")
+	if err != nil {
+		return nil
+	}
+	const refuses, local = 0x200, 0x80000000
+	var all []netip.Prefix
+	for line := range strings.Lines(string(text)) {
+		// Destination, its length, source, its length, next hop, metric, two counters, flags, device.
+		fields := strings.Fields(line)
+		if len(fields) < 10 {
+			continue
+		}
+		destination, err1 := hex.DecodeString(fields[0])
+		bits, err2 := strconv.ParseUint(fields[1], 16, 8)
+		flags, err3 := strconv.ParseUint(fields[8], 16, 32)
+		if err1 != nil || err2 != nil || err3 != nil || len(destination) != 16 || flags&(refuses|local) != 0 {
+			continue
+		}
+		if prefix := netip.PrefixFrom(netip.AddrFrom16([16]byte(destination)), int(bits)); bits > 0 && prefix.IsValid() {
+			all = append(all, prefix)
 		}
 	}
 	return all
