@@ -27,6 +27,7 @@ func CheckSandbox(config *runtimeapi.PodSandboxConfig) error {
 		checkPorts(config),
 		checkMap("config.labels", config.GetLabels()),
 		checkMap("config.annotations", config.GetAnnotations()),
+		checkCgroupns(config.GetAnnotations(), sandboxSecurityContext(config).GetPrivileged(), hasUserNamespace(config)),
 		checkSandboxLinux(config),
 		checkNoWindows(config.GetWindows() != nil),
 	)

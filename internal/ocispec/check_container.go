@@ -26,6 +26,7 @@ func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodS
 		checkDevices(config),
 		checkMap("config.labels", config.GetLabels()),
 		checkMap("config.annotations", config.GetAnnotations()),
+		checkCgroupns(config.GetAnnotations(), securityContext(config).GetPrivileged(), hasUserNamespace(sandbox)),
 		checkLogPath(config.GetLogPath()),
 		checkStopSignal(config.GetStopSignal()),
 		CheckResources(FieldCreate, config.GetLinux().GetResources()),

@@ -143,6 +143,11 @@ func TestGoldenSpecs(t *testing.T) {
 			in.AllDevices = true
 			in.Devices = []Device{{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Mode: 0o666, Access: "rwm"}}
 		},
+		"privileged-v2": func(in *Input) {
+			in.Config.Linux.SecurityContext.Privileged = true
+			in.SandboxConfig.Linux.SecurityContext.Privileged = true
+			in.Host.CgroupV2, in.Host.CgroupOptions = true, []string{"nsdelegate", "memory_recursiveprot"}
+		},
 		"confined": func(in *Input) {
 			security := in.Config.Linux.SecurityContext
 			security.NoNewPrivs = true

@@ -112,13 +112,19 @@ func (in Input) systemMounts() []specs.Mount {
 			sys.Options = append(sys.Options, "rro")
 		}
 	}
+	groups := []string{"nosuid", "noexec", "nodev", "relatime", access}
+	if SharesCgroupns(in.Config, in.SandboxConfig) {
+		// There is one file system of cgroups in the host's cgroup namespace, which each
+		// mount gives its own options, also by leaving them out.
+		groups = append(groups, in.Host.CgroupOptions...)
+	}
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		sys,
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", access}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: groups},
 	}
 }
 

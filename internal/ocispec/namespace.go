@@ -8,9 +8,9 @@ import (
 // namespacesOf lists what the container has of its own and what it joins; what it
 // shares with the host is not in the list.
 func namespacesOf(in Input) ([]specs.LinuxNamespace, error) {
-	namespaces := []specs.LinuxNamespace{
-		{Type: specs.MountNamespace},
-		{Type: specs.CgroupNamespace},
+	namespaces := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	if !SharesCgroupns(in.Config, in.SandboxConfig) {
+		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	}
 	join := func(kind specs.LinuxNamespaceType, path string) {
 		if path != "" {

@@ -125,6 +125,9 @@ type Device struct {
 type Host struct {
 	// CgroupV2 is true on a unified hierarchy.
 	CgroupV2 bool
+	// CgroupOptions are those of the host's unified hierarchy that belong to the whole of
+	// it (nsdelegate, memory_recursiveprot). Needed where SharesCgroupns.
+	CgroupOptions []string
 	// Hugetlb is true when the hugetlb controller can be used.
 	Hugetlb bool
 	// SwapLimit is true when swap can be limited.

@@ -22,15 +22,21 @@ type UserNamespace struct{ UIDs, GIDs IDMapping }
 // UserNamespaceOf returns the user namespace that a sandbox asks for, nil for the
 // host's. CheckSandbox has passed the request.
 func UserNamespaceOf(config *runtimeapi.PodSandboxConfig) *UserNamespace {
-	options := sandboxSecurityContext(config).GetNamespaceOptions().GetUsernsOptions()
-	if options == nil || options.GetMode() != runtimeapi.NamespaceMode_POD {
+	if !hasUserNamespace(config) {
 		return nil
 	}
+	options := sandboxSecurityContext(config).GetNamespaceOptions().GetUsernsOptions()
 	uids, gids := options.GetUids()[0], options.GetGids()[0]
 	return &UserNamespace{
 		UIDs: IDMapping{Host: uids.GetHostId(), Length: uids.GetLength()},
 		GIDs: IDMapping{Host: gids.GetHostId(), Length: gids.GetLength()},
 	}
+}
+
+// hasUserNamespace tells whether the sandbox asks for one, of whatever ids.
+func hasUserNamespace(config *runtimeapi.PodSandboxConfig) bool {
+	options := sandboxSecurityContext(config).GetNamespaceOptions().GetUsernsOptions()
+	return options != nil && options.GetMode() == runtimeapi.NamespaceMode_POD
 }
 
 func checkUserNamespace(options *runtimeapi.NamespaceOption) error {

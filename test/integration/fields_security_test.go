@@ -58,6 +58,7 @@ func TestFieldsOfSecurityContext(t *testing.T) {
 		want(t, "masked and read-only", got, "0 refused")
 	})
 	f.try(t, "sc.namespace pid CONTAINER/POD/NODE/TARGET", func(t *testing.T) { f.testPIDNamespaces(t) })
+	f.try(t, "sc.privileged: the cgroup namespace", func(t *testing.T) { f.testCgroupNamespaces(t) })
 	f.try(t, "stop_signal (CRI enum)", func(t *testing.T) {
 		id := f.running(func(c containerConfig) {
 			c.StopSignal = runtimeapi.Signal_SIGNAL_SIGUSR1
@@ -166,6 +167,73 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 	}
 	want(t, "NODE", f.says(t, "readlink /proc/self/ns/pid", mode(runtimeapi.NamespaceMode_NODE, "")), host)
 	f.sandbox, f.config = home, homeConfig
+}
+
+// testCgroupNamespaces: a privileged container sees the cgroups of the host, as programs
+// expect that manage the node, unless it asks for a namespace of its own.
+func (f *fields) testCgroupNamespaces(t *testing.T) {
+	host, err := os.Readlink("/proc/self/ns/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := cgroupMounts(t)
+	own := func(name, got string) {
+		t.Helper()
+		if got == host || !strings.HasPrefix(got, "cgroup:[") {
+			t.Errorf("%s: %q, and the host's is %q", name, got, host)
+		}
+	}
+	const look = "readlink /proc/self/ns/cgroup"
+	annotate := func(value string) map[string]string { return map[string]string{"run.berth.cgroupns": value} }
+	own("plain", f.says(t, look, nil))
+	_, err = f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, SandboxConfig: f.config, Config: func() containerConfig {
+		config := f.Container("host", "exit 0")
+		config.Annotations = annotate("host")
+		return config
+	}()})
+	checkRefusal(t, err, codes.InvalidArgument, []string{"run.berth.cgroupns", "privileged"})
+
+	privileged := f.privilegedPod()
+	id := f.running(privileged)
+	want(t, "privileged", f.ExecOut(id, "readlink /proc/1/ns/cgroup"), host)
+	want(t, "an exec in it", f.ExecOut(id, look), host)
+	if onV2() { // only the root of the hierarchy has no such file
+		want(t, "what it sees", f.ExecOut(id, "test -e /sys/fs/cgroup/cgroup.events && echo its own || echo all; test -w /sys/fs/cgroup && echo writable"), "all\nwritable")
+	}
+	want(t, "how the host's cgroups are mounted", cgroupMounts(t), before)
+	own("one that asks for its own", f.says(t, look, func(c containerConfig) {
+		privileged(c)
+		c.Annotations = annotate("private")
+	}))
+	f.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.Privileged = true
+		c.Annotations = annotate("private")
+	})
+	own("one whose pod asks", f.says(t, look, privileged))
+	want(t, "one that asks for the host's, unlike its pod", f.says(t, look, func(c containerConfig) {
+		privileged(c)
+		c.Annotations = annotate("host")
+	}), host)
+	config := f.Sandbox("unknown")
+	config.Annotations = annotate("pod")
+	_, err = f.Runtime.RunPodSandbox(f.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	checkRefusal(t, err, codes.InvalidArgument, []string{"run.berth.cgroupns", "pod"})
+}
+
+// cgroupMounts are the mounts of cgroups on the host, with their options.
+func cgroupMounts(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mounts strings.Builder
+	for line := range strings.Lines(string(data)) {
+		if _, what, ok := strings.Cut(line, " - cgroup"); ok {
+			mounts.WriteString(what)
+		}
+	}
+	return mounts.String()
 }
 
 func (f *fields) testSeccomp(t *testing.T) {

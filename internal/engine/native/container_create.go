@@ -185,6 +185,11 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs
 		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
 	}
+	if ocispec.SharesCgroupns(spec.Config, spec.SandboxSpec.Config) {
+		if in.Host.CgroupOptions, err = e.tree.Options(); err != nil {
+			return in, nil, err
+		}
+	}
 	if spec.TargetPID != 0 {
 		in.Namespaces.Target = fmt.Sprintf("/proc/%d/ns/pid", spec.TargetPID)
 	}

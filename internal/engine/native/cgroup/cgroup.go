@@ -74,6 +74,39 @@ func parse(r io.Reader) (*Tree, error) {
 	return tree, nil
 }
 
+// Options are those of the mount of a unified hierarchy that the kernel keeps for the
+// whole of it: whoever mounts it in the first cgroup namespace sets all of them. None on v1.
+func (t *Tree) Options() ([]string, error) {
+	if !t.V2 {
+		return nil, nil
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("cannot read how cgroups are mounted: %w", err)
+	}
+	defer f.Close()
+	return optionsOf(f)
+}
+
+func optionsOf(r io.Reader) ([]string, error) {
+	infos, err := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter("cgroup2"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read how cgroups are mounted: %w", err)
+	}
+	var options []string
+	for _, info := range infos { // all have the same
+		for option := range strings.SplitSeq(info.VFSOptions, ",") {
+			switch option {
+			case "nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot", "memory_hugetlb_accounting", "pids_localevents":
+				if !slices.Contains(options, option) {
+					options = append(options, option)
+				}
+			}
+		}
+	}
+	return options, nil
+}
+
 // isController tells controllers and named hierarchies from a mount's options.
 func isController(option string) bool {
 	switch option {

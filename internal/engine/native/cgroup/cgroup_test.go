@@ -46,6 +46,23 @@ func TestFindsHierarchies(t *testing.T) {
 	}
 }
 
+func TestOptionsOfAUnifiedHierarchy(t *testing.T) {
+	for name, c := range map[string]struct{ mounts, want string }{
+		"systemd's":    {unified, "nsdelegate memory_recursiveprot"},
+		"two of one":   {unified + strings.Replace(unified, "/sys/fs/cgroup", "/elsewhere", 1), "nsdelegate memory_recursiveprot"},
+		"none":         {strings.Replace(unified, ",nsdelegate,memory_recursiveprot", "", 1), ""},
+		"of the mount": {strings.Replace(unified, "rw,nsdelegate", "rw,seclabel,favordynmods", 1), "favordynmods memory_recursiveprot"},
+	} {
+		got, err := optionsOf(strings.NewReader(c.mounts))
+		if err != nil || strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if got, err := (&Tree{}).Options(); err != nil || got != nil {
+		t.Errorf("on v1: %q, %v", got, err)
+	}
+}
+
 func TestSlicePath(t *testing.T) {
 	for slice, want := range map[string]string{
 		"kubepods.slice":              "/kubepods.slice",
