@@ -159,6 +159,30 @@ func TestSELinuxPodRun(t *testing.T) {
 	wantNothing(t, b)
 }
 
+// TestSELinuxLevelsInAPod: a container with a level of its own uses what its pod gives to
+// all of its containers, and the others still do.
+func TestSELinuxLevelsInAPod(t *testing.T) {
+	f := startLabelled(t, harness.Options{})
+	volume := func(c containerConfig) {
+		c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: harness.Busybox}, Readonly: true})
+	}
+	use := func(name string) string {
+		return "cat /etc/hosts /etc/hostname /etc/resolv.conf >/dev/null && test -n \"$(ls /image)\" && " +
+			"echo 127.0.0.9 more >>/etc/hosts && echo x >/dev/shm/" + name + " && echo used"
+	}
+	plain := f.running(volume)
+	want(t, "before", f.ExecOut(plain, use("before")), "used")
+	for _, asked := range []string{"s0:c1,c2", "s0:c3,c4"} {
+		id := f.running(func(c containerConfig) {
+			volume(c)
+			containerSecurity(c).SelinuxOptions = &runtimeapi.SELinuxOption{Level: asked}
+		})
+		want(t, "its level", level(f.ExecOut(id, sayLabel)), asked)
+		want(t, "one at "+asked, f.ExecOut(id, use(asked)), "used")
+	}
+	want(t, "after", f.ExecOut(plain, use("after")), "used")
+}
+
 // TestSELinuxInExecs: what is executed in a container has its label, also after
 // berth's processes have been replaced.
 func TestSELinuxInExecs(t *testing.T) {

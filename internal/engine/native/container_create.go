@@ -70,6 +70,9 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	if err := e.madeSources(spec.ID).Make(ctx, missing); err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
 	}
+	if err := e.shareFiles(spec, labels); err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
 	if err := e.relabelVolumes(ctx, spec, in.Sources, labels); err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
 	}

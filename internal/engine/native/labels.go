@@ -36,19 +36,29 @@ func (e *Engine) labelSandbox(spec *engine.SandboxSpec, paths sandboxPaths, sand
 }
 
 // labelFiles labels what all containers of the sandbox mount.
-func (e *Engine) labelFiles(dir string, paths sandboxPaths, sandbox *engine.Sandbox) error {
-	if sandbox.MountLabel == "" {
+func (e *Engine) labelFiles(dir string, paths sandboxPaths, label string) error {
+	if label == "" {
 		return nil
 	}
 	for _, path := range []string{
 		filepath.Join(dir, "hosts"), filepath.Join(dir, "hostname"), filepath.Join(dir, "resolv.conf"), paths.shm,
 	} {
-		err := e.relabel.Set(path, sandbox.MountLabel)
+		err := e.relabel.Set(path, label)
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // without an IPC namespace there is no shm
 			return fmt.Errorf("cannot label the sandbox's files: %w", err)
 		}
 	}
 	return nil
+}
+
+// shareFiles lets a container that has a label of its own use what all containers of its
+// sandbox mount. The files get a label without categories then: with the container's they
+// would be lost to the others.
+func (e *Engine) shareFiles(spec *engine.ContainerSpec, labels selinux.Labels) error {
+	if labels.Unconfined() || labels.Mount == spec.Sandbox.MountLabel {
+		return nil
+	}
+	return e.labelFiles(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID), selinux.Shared(spec.Sandbox.MountLabel))
 }
 
 // adoptLabels reserves the categories of the sandboxes that are there.

@@ -85,12 +85,28 @@ func TestLabelsOfSandboxes(t *testing.T) {
 	if sandbox.ProcessLabel != "u:r:container_t:s0:c0,c1000" || sandbox.MountLabel != "u:r:container_file_t:s0:c0,c1000" {
 		t.Errorf("sandbox %+v", sandbox)
 	}
-	if err := e.labelFiles(dir, paths, sandbox); err != nil {
+	if err := e.labelFiles(dir, paths, sandbox.MountLabel); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{hosts, paths.shm} {
 		if got := fileLabel(t, path); got != sandbox.MountLabel {
 			t.Errorf("%s has %q", path, got)
+		}
+	}
+	// A container with a label of its own shares them with the others.
+	spec := &engine.ContainerSpec{SandboxSpec: &engine.SandboxSpec{ID: "pod", Dir: dir}, Sandbox: sandbox}
+	for _, c := range []struct{ labels, want string }{
+		{"s0:c0,c1000", sandbox.MountLabel},
+		{"s0:c7,c8", "u:r:container_file_t:s0"},
+	} {
+		err := e.shareFiles(spec, selinux.Labels{Process: "u:r:container_t:" + c.labels, Mount: "u:r:container_file_t:" + c.labels})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{hosts, paths.shm} {
+			if got := fileLabel(t, path); got != c.want {
+				t.Errorf("%s has %q for a container with %s", path, got, c.labels)
+			}
 		}
 	}
 	again, p := labelled(dir, Rules{})

@@ -63,7 +63,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := files.write(nil); err != nil {
 		return nil, err
 	}
-	if err := e.labelFiles(spec.Dir, paths, sandbox); err != nil {
+	if err := e.labelFiles(spec.Dir, paths, sandbox.MountLabel); err != nil {
 		return nil, err
 	}
 	if namespaceOptions(spec.Config).GetPid() == runtimeapi.NamespaceMode_POD {

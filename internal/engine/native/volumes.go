@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -61,7 +62,8 @@ func (e *Engine) mountVolume(ctx context.Context, spec *engine.ContainerSpec, im
 	}
 	mounted, err := e.cfg.Rootfs.Prepare(ctx, image.RootfsSpec{
 		Key: key, ImageID: imageID, Map: userMap(spec.SandboxSpec, spec.Sandbox), ReadOnly: true,
-		MountLabel: spec.Sandbox.MountLabel,
+		// For every container of the sandbox, also those that have a label of their own.
+		MountLabel: selinux.Shared(spec.Sandbox.MountLabel),
 	})
 	if err != nil {
 		return "", err
