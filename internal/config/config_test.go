@@ -99,6 +99,8 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[runtime]\nselinux_category_range = 1":                                                         "runtime.selinux_category_range: ",
 		"[runtime]\nabsent_mount_sources_to_reject = ['etc']":                                           "runtime.absent_mount_sources_to_reject: ",
 		"[runtime]\npod_annotations = ['a[']":                                                           "runtime.pod_annotations: ",
+		"[runtime]\nseccomp_profile = 'runtime/default'":                                                "runtime.seccomp_profile: ",
+		"[runtime]\nprivileged_seccomp_profile = 'unconfined'":                                          "runtime.privileged_seccomp_profile: ",
 		"[defaults]\nseccomp = 'default'":                                                               "defaults.seccomp: ",
 		"[defaults]\ncapabilities = ['CAP_FLY']":                                                        "defaults.capabilities: ",
 		"[defaults]\nsysctls = ['kernel.panic=1']":                                                      "defaults.sysctls: ",

@@ -66,6 +66,9 @@ type Runtime struct {
 	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know."`
 	AppArmor      string `toml:"apparmor" help:"auto runs containers that ask for no profile under berth's own where the kernel has AppArmor; off runs them without. A profile that a pod demands and cannot have fails the pod in both." oneof:"auto off" reload:"yes"`
 
+	SeccompProfile    string `toml:"seccomp_profile" help:"Path of the profile that runtime/default means, in the form of Docker's default one. It is read for each container. Empty: the built-in one, which is that of Docker and containerd. The process that reaps a shared PID namespace keeps the latter." reload:"yes"`
+	SeccompPrivileged string `toml:"privileged_seccomp_profile" help:"Path of the profile of privileged containers, whatever they ask for. Empty: none, as CRI says." reload:"yes"`
+
 	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes"`
 	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container asks for belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
 	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
@@ -246,6 +249,13 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	}
 	if r.MaxLogLineSize != 0 {
 		checkRange("runtime.max_log_line_size", r.MaxLogLineSize, 256, 1<<20, report)
+	}
+	for key, file := range map[string]string{
+		"runtime.seccomp_profile": r.SeccompProfile, "runtime.privileged_seccomp_profile": r.SeccompPrivileged,
+	} {
+		if file != "" && !filepath.IsAbs(file) {
+			report(key, "%q: want the absolute path of a profile", file)
+		}
 	}
 	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
 	checkDirs("runtime.cdi_spec_dirs", r.CDISpecDirs, report)

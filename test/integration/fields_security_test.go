@@ -270,6 +270,48 @@ func (f *fields) testSeccomp(t *testing.T) {
 	}
 }
 
+// TestSeccompProfilesOfTheConfiguration: what RuntimeDefault means, and what privileged
+// containers have, by an operator's files, as soon as the daemon is told.
+func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
+	f := newFields(t, harness.Options{Config: "[log]\n"}, func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD // its init has the built-in one
+	})
+	denying := func(name, calls string) string {
+		file := filepath.Join(f.Dir, name)
+		profile := fmt.Sprintf(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":[%s],"action":"SCMP_ACT_ERRNO"}]}`, calls)
+		if err := os.WriteFile(file, []byte(profile), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	noChmod, noLink := denying("no-chmod.json", `"chmod","fchmod","fchmodat","fchmodat2"`), denying("no-link.json", `"symlink","symlinkat"`)
+	const try = "chmod 700 /tmp 2>/dev/null && echo chmod; ln -s a /tmp/b 2>/dev/null && echo link; grep Seccomp: /proc/self/status"
+	byDefault := func(c containerConfig) {
+		containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	}
+	want(t, "built in", f.says(t, try, byDefault), "chmod link Seccomp:\t2")
+	f.reload(t, fmt.Sprintf("[runtime]\nseccomp_profile = %q\nprivileged_seccomp_profile = %q\n", noChmod, noLink),
+		"runtime.seccomp_profile", "runtime.privileged_seccomp_profile")
+	want(t, "the operator's", f.says(t, try, byDefault), "link Seccomp:\t2")
+	want(t, "who asks for nothing", f.says(t, try, nil), "chmod link Seccomp:\t0")
+	f.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	})
+	want(t, "in a pod that asks for it", f.says(t, try, byDefault), "link Seccomp:\t2")
+	want(t, "privileged", f.says(t, try, f.privilegedPod()), "chmod Seccomp:\t2")
+	if err := os.Remove(noChmod); err != nil {
+		t.Fatal(err)
+	}
+	f.pod(nil)
+	config := f.Container("absent", "exit 0")
+	byDefault(config)
+	_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+	checkRefusal(t, err, codes.InvalidArgument, []string{"runtime.seccomp_profile of the configuration", noChmod, "does not exist"})
+	f.reload(t, "[log]\n")
+	want(t, "built in again", f.says(t, try, byDefault), "chmod link Seccomp:\t2")
+}
+
 // testAppArmor: a profile is enforced where the kernel has AppArmor, and refused by
 // name where it has not; unconfined is always to be had.
 func (f *fields) testAppArmor(t *testing.T) {

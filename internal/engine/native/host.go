@@ -66,10 +66,10 @@ func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
 	}
 }
 
-// warnPrivileged tells of a profile that a privileged container runs without.
+// warnPrivileged tells of a profile that a privileged container does not get.
 func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
 	if profile := ocispec.IgnoredSeccomp(config); profile != "" {
-		e.log.Warn("a privileged container runs without a seccomp filter; linux.security_context.seccomp is ignored", "container", id, "profile", profile)
+		e.log.Warn("a privileged container has no seccomp filter but the configuration's (runtime.privileged_seccomp_profile); linux.security_context.seccomp is ignored", "container", id, "profile", profile)
 	}
 }
 

@@ -107,6 +107,70 @@ func TestDefaultSeccompIsRefusedByItsKey(t *testing.T) {
 	}
 }
 
+// What an operator has put in the place of the runtime's default, and of what privileged
+// containers have, which is none.
+func TestSeccompOfTheOperator(t *testing.T) {
+	const filter = `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["chmod"],"action":"SCMP_ACT_ERRNO"}]}`
+	file := filepath.Join(t.TempDir(), "profile.json")
+	if err := os.WriteFile(file, []byte(filter), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runtimeDefault := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	unconfined := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	rules := Rules{Seccomp: SeccompRules{Default: file}}
+	privileged := Rules{Seccomp: SeccompRules{Privileged: file}}
+	absent := Rules{Seccomp: SeccompRules{Default: "/no/such.json", Privileged: "/no/other.json"}}
+	for name, c := range map[string]struct {
+		rules      Rules
+		profile    *runtimeapi.SecurityProfile
+		privileged bool
+		// denied is the one system call that the filter denies, "" for no filter; "many"
+		// stands for the built-in one; or the key that an error names.
+		denied, fault string
+	}{
+		"default":                       {rules, runtimeDefault, false, "chmod", ""},
+		"by a default":                  {Rules{Seccomp: rules.Seccomp, Defaults: ocispec.Defaults{Seccomp: ocispec.SeccompProfile{Default: true}}}, nil, false, "chmod", ""},
+		"unconfined":                    {rules, unconfined, false, "", ""},
+		"nothing asked":                 {rules, nil, false, "", ""},
+		"privileged":                    {rules, runtimeDefault, true, "", ""},
+		"default, privileged's set":     {privileged, runtimeDefault, false, "many", ""},
+		"privileged's":                  {privileged, nil, true, "chmod", ""},
+		"privileged's over unconfined":  {privileged, unconfined, true, "chmod", ""},
+		"a default that is absent":      {absent, runtimeDefault, false, "", "runtime.seccomp_profile"},
+		"a privileged that is absent":   {absent, nil, true, "", "runtime.privileged_seccomp_profile"},
+		"one absent that is not needed": {absent, unconfined, false, "", ""},
+	} {
+		e := ruled(&Engine{host: ocispec.Host{Seccomp: true}, probes: probe.New(time.Minute, 1)}, c.rules)
+		got, err := e.seccompOf(t.Context(), &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{Seccomp: c.profile, Privileged: c.privileged},
+		}})
+		if c.fault != "" {
+			if !errors.Is(err, errs.Invalid) || !strings.HasPrefix(err.Error(), c.fault+" of the configuration") {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		denied := ""
+		if got != nil {
+			denied = "many"
+			if len(got.Syscalls) == 1 {
+				denied = got.Syscalls[0].Names[0]
+			}
+		}
+		if err != nil || denied != c.denied {
+			t.Errorf("%s: denies %q, %v; want %q", name, denied, err, c.denied)
+		}
+	}
+	// A sandbox that asks for it is refused before its containers are.
+	e := ruled(&Engine{host: ocispec.Host{Seccomp: true}, apparmor: apparmor.Find("t"), probes: probe.New(time.Minute, 1)}, absent)
+	err := e.checkDemands(t.Context(), &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
+		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Seccomp: runtimeDefault},
+	}})
+	if err == nil || !strings.Contains(err.Error(), "runtime.seccomp_profile") {
+		t.Errorf("a sandbox: %v", err)
+	}
+}
+
 func TestCgroupParents(t *testing.T) {
 	for _, c := range []struct {
 		driver, asked, want string

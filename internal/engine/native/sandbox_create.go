@@ -93,7 +93,7 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 	if err != nil {
 		return err
 	}
-	_, err = e.filter(ctx, filter, nil)
+	_, err = e.filter(ctx, e.chosen(filter), nil)
 	return err
 }
 

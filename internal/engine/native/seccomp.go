@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,8 +24,8 @@ import (
 // maxSeccompProfile bounds a profile on the node.
 const maxSeccompProfile = 4 << 20
 
-// seccompCache keeps the default profile of each set of capabilities: the profile
-// allows system calls by them. The zero value is ready.
+// seccompCache keeps what profiles come to for a set of capabilities, by which they allow
+// system calls. The zero value is ready.
 type seccompCache struct {
 	mu       sync.Mutex
 	profiles map[string]*specs.LinuxSeccomp
@@ -34,68 +35,117 @@ type seccompCache struct {
 const maxProfiles = 64
 
 func (c *seccompCache) defaultProfile(capabilities []string) (*specs.LinuxSeccomp, error) {
-	key := strings.Join(capabilities, " ")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if profile, ok := c.profiles[key]; ok {
-		return profile, nil
-	}
-	profile, err := seccomp.GetDefaultProfile(specWith(capabilities))
+	profile, err := c.get("built in", capabilities, func() (*specs.LinuxSeccomp, error) {
+		return seccomp.GetDefaultProfile(specWith(capabilities))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the default seccomp profile: %w", err)
+	}
+	return profile, nil
+}
+
+// load is loadSeccomp.
+func (c *seccompCache) load(data []byte, capabilities []string) (*specs.LinuxSeccomp, error) {
+	sum := sha256.Sum256(data)
+	return c.get(string(sum[:]), capabilities, func() (*specs.LinuxSeccomp, error) { return loadSeccomp(data, capabilities) })
+}
+
+func (c *seccompCache) get(profile string, capabilities []string, read func() (*specs.LinuxSeccomp, error)) (*specs.LinuxSeccomp, error) {
+	key := profile + " " + strings.Join(capabilities, " ")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if filter, ok := c.profiles[key]; ok {
+		return filter, nil
+	}
+	filter, err := read()
+	if err != nil {
+		return nil, err
 	}
 	if c.profiles == nil || len(c.profiles) >= maxProfiles {
 		c.profiles = map[string]*specs.LinuxSeccomp{}
 	}
-	c.profiles[key] = profile
-	return profile, nil
+	c.profiles[key] = filter
+	return filter, nil
 }
 
-// seccompOf returns the filter that the request asks for, nil for none. The result
-// is shared: it is not to be changed.
+// SeccompRules say which profiles operators have put in place of the usual ones.
+type SeccompRules struct {
+	// Default is the path of what the runtime's default profile is, "" for the one that is
+	// built in.
+	Default string
+	// Privileged is the path of the profile of privileged containers, "" for none.
+	Privileged string
+}
+
+// chosenProfile is a profile, and the field of a request or the key of the configuration
+// that chose it.
+type chosenProfile struct {
+	ocispec.SeccompProfile
+	by string
+}
+
+const seccompField = "config.linux.security_context.seccomp"
+
+// chosen is a profile that a request asks for, with what the operator has put in its place.
+func (e *Engine) chosen(profile ocispec.SeccompProfile) chosenProfile {
+	if path := e.rules().Seccomp.Default; profile.Default && path != "" {
+		return chosenProfile{ocispec.SeccompProfile{Path: path}, "runtime.seccomp_profile of the configuration"}
+	}
+	by := seccompField
+	if profile.Path != "" {
+		by += ".localhost_ref"
+	}
+	return chosenProfile{profile, by}
+}
+
+// seccompOf returns the filter of a container, nil for none. The result is shared: it is
+// not to be changed.
 func (e *Engine) seccompOf(ctx context.Context, config *runtimeapi.ContainerConfig) (*specs.LinuxSeccomp, error) {
-	defaults := e.rules().Defaults
+	rules := e.rules()
 	asked, err := ocispec.SeccompOf(config, ocispec.SeccompProfile{})
 	if err != nil {
 		return nil, err
 	}
-	given, err := ocispec.SeccompOf(config, defaults.Seccomp)
+	given, err := ocispec.SeccompOf(config, rules.Defaults.Seccomp)
 	if err != nil {
 		return nil, err
 	}
-	capabilities, err := ocispec.Capabilities(config, e.host, defaults.Capabilities)
+	chosen := e.chosen(given)
+	if given != asked && chosen.Path == given.Path {
+		chosen.by = "defaults.seccomp of the configuration, as the container asks for none"
+	}
+	if path := rules.Seccomp.Privileged; path != "" && isPrivileged(config) {
+		chosen = chosenProfile{ocispec.SeccompProfile{Path: path}, "runtime.privileged_seccomp_profile of the configuration"}
+	}
+	capabilities, err := ocispec.Capabilities(config, e.host, rules.Defaults.Capabilities)
 	if err != nil {
 		return nil, err
 	}
-	filter, err := e.filter(ctx, given, capabilities.Permitted)
-	if err != nil && given != asked {
-		err = fmt.Errorf("defaults.seccomp of the configuration, as the container asks for none: %w", err)
-	}
-	return filter, err
+	return e.filter(ctx, chosen, capabilities.Permitted)
 }
 
 // filter loads a profile for a process that has these capabilities; nil for none.
-func (e *Engine) filter(ctx context.Context, asked ocispec.SeccompProfile, capabilities []string) (*specs.LinuxSeccomp, error) {
+func (e *Engine) filter(ctx context.Context, chosen chosenProfile, capabilities []string) (*specs.LinuxSeccomp, error) {
 	switch {
-	case asked == (ocispec.SeccompProfile{}):
+	case chosen.SeccompProfile == (ocispec.SeccompProfile{}):
 		return nil, nil //nolint:nilnil // no filter is no failure
 	case !e.host.Seccomp:
-		return nil, fmt.Errorf("config.linux.security_context.seccomp: seccomp is not enabled in your kernel, cannot run with a profile: %w", errs.Unsupported)
-	case asked.Default:
+		return nil, fmt.Errorf("%s: seccomp is not enabled in your kernel, cannot run with a profile: %w", chosen.by, errs.Unsupported)
+	case chosen.Default:
 		return e.seccomp.defaultProfile(capabilities)
 	}
-	data, err := probe.Ask(ctx, e.probes, "read the seccomp profile "+asked.Path, func() ([]byte, error) {
-		return sysfile.ReadRegular(asked.Path, maxSeccompProfile)
+	data, err := probe.Ask(ctx, e.probes, "read the seccomp profile "+chosen.Path, func() ([]byte, error) {
+		return sysfile.ReadRegular(chosen.Path, maxSeccompProfile)
 	})
 	if errors.Is(err, errs.NotFound) {
-		return nil, fmt.Errorf("config.linux.security_context.seccomp.localhost_ref: the profile %s does not exist: %w", asked.Path, errs.Invalid)
+		return nil, fmt.Errorf("%s: the profile %s does not exist: %w", chosen.by, chosen.Path, errs.Invalid)
 	}
 	if err != nil {
 		return nil, err
 	}
-	profile, err := loadSeccomp(data, capabilities)
+	profile, err := e.seccomp.load(data, capabilities)
 	if err != nil {
-		return nil, fmt.Errorf("config.linux.security_context.seccomp.localhost_ref: cannot use the profile %s: %w", asked.Path, err)
+		return nil, fmt.Errorf("%s: cannot use the profile %s: %w", chosen.by, chosen.Path, err)
 	}
 	return profile, nil
 }
