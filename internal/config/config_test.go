@@ -99,6 +99,7 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[runtime]\nselinux_category_range = 1":                                                         "runtime.selinux_category_range: ",
 		"[runtime]\nabsent_mount_sources_to_reject = ['etc']":                                           "runtime.absent_mount_sources_to_reject: ",
 		"[runtime]\npod_annotations = ['a[']":                                                           "runtime.pod_annotations: ",
+		"[runtime]\napparmor_profile = 'unconfined'":                                                    "runtime.apparmor_profile: ",
 		"[runtime]\nseccomp_profile = 'runtime/default'":                                                "runtime.seccomp_profile: ",
 		"[runtime]\nprivileged_seccomp_profile = 'unconfined'":                                          "runtime.privileged_seccomp_profile: ",
 		"[defaults]\nseccomp = 'default'":                                                               "defaults.seccomp: ",

@@ -94,6 +94,9 @@ func checkAppArmor(profile *runtimeapi.SecurityProfile, old string) error {
 	return invalid(field+".profile_type", "unknown type %d", profile.GetProfileType())
 }
 
+// CheckProfileName judges the name of a profile that is loaded. Kind Invalid.
+func CheckProfileName(name string) error { return checkProfileName("name", name) }
+
 func checkProfileName(field, name string) error {
 	switch {
 	case name == "":

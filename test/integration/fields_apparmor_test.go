@@ -30,7 +30,7 @@ const refusing = `profile berth-test-refusing flags=(attach_disconnected,mediate
 // says and what it may do.
 func TestFieldsOfAppArmor(t *testing.T) {
 	require.AppArmor(t)
-	f := newFields(t, harness.Options{}, nil)
+	f := newFields(t, harness.Options{Config: "[log]\n"}, nil)
 	const current = "cat /proc/self/attr/current; "
 	under := func(kind runtimeapi.SecurityProfile_ProfileType, name string) func(containerConfig) {
 		return func(c containerConfig) {
@@ -61,18 +61,34 @@ func TestFieldsOfAppArmor(t *testing.T) {
 		want(t, "profile", f.says(t, current, under(runtimeapi.SecurityProfile_Unconfined, "")), "unconfined")
 	})
 	f.try(t, "apparmor Localhost", func(t *testing.T) {
-		parse := func(flag string) {
-			cmd := exec.Command("apparmor_parser", flag, "-K", "-W")
-			cmd.Stdin = strings.NewReader(refusing)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("apparmor_parser %s: %v: %s", flag, err, out)
-			}
-		}
-		parse("-r")
-		t.Cleanup(func() { parse("-R") })
+		loadRefusing(t)
 		got := f.says(t, current+"for f in /allowed /forbidden; do echo x 2>/dev/null >$f && echo written || echo refused; done",
 			under(runtimeapi.SecurityProfile_Localhost, "berth-test-refusing"))
 		want(t, "profile and what it does", got, "berth-test-refusing (enforce) written refused")
+	})
+	f.try(t, "apparmor RuntimeDefault by the configuration", func(t *testing.T) {
+		const name = "berth-test-refusing"
+		f.reload(t, "[runtime]\napparmor_profile = \""+name+"\"\n", "runtime.apparmor_profile")
+		t.Cleanup(func() { f.reload(t, "[log]\n") })
+		byDefault := under(runtimeapi.SecurityProfile_RuntimeDefault, "")
+		config := f.Container("not-loaded", "exit 0")
+		byDefault(config)
+		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+		checkRefusal(t, err, codes.InvalidArgument, []string{"runtime.apparmor_profile", name, "not loaded"})
+		loadRefusing(t)
+		want(t, "RuntimeDefault", f.says(t, current, byDefault), name+" (enforce)")
+		want(t, "unset", f.says(t, current, nil), name+" (enforce)")
+		want(t, "Unconfined", f.says(t, current, under(runtimeapi.SecurityProfile_Unconfined, "")), "unconfined")
+		want(t, "privileged", f.says(t, current, f.privilegedPod()), "unconfined")
+		f.pod(func(c *runtimeapi.PodSandboxConfig) {
+			c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+		})
+		init := f.running(func(c containerConfig) {
+			containerSecurity(c).NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD}
+		})
+		if got := f.ExecOut(init, "cat /proc/self/attr/current"); !strings.HasPrefix(got, name) {
+			t.Errorf("beside a pod's init: %q", got)
+		}
 	})
 	f.try(t, "apparmor Localhost that is not loaded", func(t *testing.T) {
 		config := f.Container("absent", "exit 0")
@@ -80,4 +96,18 @@ func TestFieldsOfAppArmor(t *testing.T) {
 		_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
 		checkRefusal(t, err, codes.InvalidArgument, []string{"apparmor", "berth-test-absent", "not loaded"})
 	})
+}
+
+// loadRefusing loads the profile refusing until the test ends.
+func loadRefusing(t *testing.T) {
+	t.Helper()
+	parse := func(flag string) {
+		cmd := exec.Command("apparmor_parser", flag, "-K", "-W")
+		cmd.Stdin = strings.NewReader(refusing)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("apparmor_parser %s: %v: %s", flag, err, out)
+		}
+	}
+	parse("-r")
+	t.Cleanup(func() { parse("-R") })
 }

@@ -75,6 +75,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		},
 		SharedVolumes:        cfg.Runtime.SELinuxVolume == "shared",
 		AppArmorOff:          cfg.Runtime.AppArmor == "off",
+		AppArmorProfile:      cfg.Runtime.AppArmorProfile,
 		Seccomp:              native.SeccompRules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
 		AbsentSources:        cfg.Runtime.AbsentSources,
 		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",

@@ -77,6 +77,8 @@ type Rules struct {
 	SharedVolumes bool
 	// AppArmorOff runs containers without a profile, and refuses pods that demand one.
 	AppArmorOff bool
+	// AppArmorProfile is what is loaded in the place of berth's own profile, "" for that.
+	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
 	Seccomp SeccompRules
 	// AbsentSources are paths of the host that are not made for a mount of them.

@@ -30,7 +30,7 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 	if err != nil {
 		return err
 	}
-	// Under the profile of containers that ask for none, which may signal their like.
+	// Under berth's own: an operator's is written for the pod's programs.
 	profile, err := e.appArmorHost().Profile(ctx, ocispec.AppArmorProfile{Default: true})
 	if err != nil {
 		return err

@@ -86,7 +86,7 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 	if err != nil {
 		return err
 	}
-	if _, err = e.appArmorHost().Profile(ctx, profile); err != nil {
+	if _, err = e.appArmorProfile(ctx, profile); err != nil {
 		return err
 	}
 	filter, err := ocispec.SandboxSeccompOf(config)

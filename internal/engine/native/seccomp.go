@@ -180,7 +180,12 @@ func (e *Engine) apparmorOf(ctx context.Context, config *runtimeapi.ContainerCon
 	if err != nil {
 		return "", err
 	}
-	return e.appArmorHost().Profile(ctx, asked)
+	return e.appArmorProfile(ctx, asked)
+}
+
+// appArmorProfile finds a profile, with the operator's in the place of the default.
+func (e *Engine) appArmorProfile(ctx context.Context, asked ocispec.AppArmorProfile) (string, error) {
+	return e.appArmorHost().ProfileWith(ctx, asked, e.rules().AppArmorProfile)
 }
 
 func (e *Engine) appArmorHost() *apparmor.Host {

@@ -113,6 +113,19 @@ func (h *Host) Profile(ctx context.Context, asked ocispec.AppArmorProfile) (stri
 	return asked.Name, nil
 }
 
+// ProfileWith is Profile with an operator's profile in the place of the default one, ""
+// for none. It must be loaded.
+func (h *Host) ProfileWith(ctx context.Context, asked ocispec.AppArmorProfile, operators string) (string, error) {
+	if !asked.Default || operators == "" {
+		return h.Profile(ctx, asked)
+	}
+	profile, err := h.Profile(ctx, ocispec.AppArmorProfile{Name: operators, Demanded: asked.Demanded})
+	if err != nil {
+		return "", fmt.Errorf("runtime.apparmor_profile of the configuration: %w", err)
+	}
+	return profile, nil
+}
+
 // defaultProfile loads berth's own profile unless it is loaded: somebody may have
 // unloaded it since the last time.
 func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error) {

@@ -60,6 +60,37 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// An operator's profile has to be there, where profiles are enforced.
+func TestProfileOfTheOperator(t *testing.T) {
+	for name, c := range map[string]struct {
+		host  *Host // nil for one with profiles
+		own   string
+		asked ocispec.AppArmorProfile
+		want  string
+		kind  error
+	}{
+		"loaded":             {nil, "berth", ocispec.AppArmorProfile{Default: true}, "berth", nil},
+		"loaded, demanded":   {nil, "berth", ocispec.AppArmorProfile{Default: true, Demanded: true}, "berth", nil},
+		"not loaded":         {nil, "gone", ocispec.AppArmorProfile{Default: true}, "", errs.Invalid},
+		"another one":        {nil, "gone", ocispec.AppArmorProfile{Name: "berth", Demanded: true}, "berth", nil},
+		"unconfined":         {nil, "gone", ocispec.AppArmorProfile{}, "", nil},
+		"none of his":        {nil, "", ocispec.AppArmorProfile{Default: true}, "berth-test", nil},
+		"no AppArmor":        {Off(), "berth", ocispec.AppArmorProfile{Default: true}, "", nil},
+		"none, but demanded": {Off(), "berth", ocispec.AppArmorProfile{Default: true, Demanded: true}, "", errs.Unsupported},
+	} {
+		if c.host == nil {
+			c.host, _ = fakeHost(t, loadedProfiles)
+		}
+		got, err := c.host.ProfileWith(t.Context(), c.asked, c.own)
+		if got != c.want || !errors.Is(err, c.kind) || c.kind == nil && err != nil {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), "runtime.apparmor_profile") {
+			t.Errorf("%s: %v does not name the key", name, err)
+		}
+	}
+}
+
 // The default profile is loaded once, and again when somebody has unloaded it.
 func TestDefaultProfileIsLoadedWhereItIsMissing(t *testing.T) {
 	h, loads := fakeHost(t, "")
