@@ -103,6 +103,7 @@ func TestValuesThatTagsCannotJudge(t *testing.T) {
 		"[runtime]\nseccomp_profile = 'runtime/default'":                                                "runtime.seccomp_profile: ",
 		"[runtime]\nprivileged_seccomp_profile = 'unconfined'":                                          "runtime.privileged_seccomp_profile: ",
 		"[defaults]\nseccomp = 'default'":                                                               "defaults.seccomp: ",
+		"[defaults]\nmin_gomaxprocs = -1":                                                               "defaults.min_gomaxprocs: ",
 		"[defaults]\ncapabilities = ['CAP_FLY']":                                                        "defaults.capabilities: ",
 		"[defaults]\nsysctls = ['kernel.panic=1']":                                                      "defaults.sysctls: ",
 		"[defaults]\nenv = ['A']":                                                                       "defaults.env: ",

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -25,6 +26,10 @@ func processOf(in Input) (*specs.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	inheritable := caps.Ambient
+	if in.Defaults.Inheritable {
+		inheritable = caps.Permitted
+	}
 	security := securityContext(in.Config)
 	oomScoreAdj := int(in.Config.GetLinux().GetResources().GetOomScoreAdj())
 	return &specs.Process{
@@ -37,7 +42,7 @@ func processOf(in Input) (*specs.Process, error) {
 		Cwd:  cwdOf(in),
 		Capabilities: &specs.LinuxCapabilities{
 			Bounding: caps.Permitted, Effective: caps.Permitted, Permitted: caps.Permitted,
-			Inheritable: caps.Ambient, Ambient: caps.Ambient,
+			Inheritable: inheritable, Ambient: caps.Ambient,
 		},
 		ApparmorProfile: in.AppArmor,
 		SelinuxLabel:    in.ProcessLabel,
@@ -95,7 +100,26 @@ func envOf(in Input) []string {
 		}
 		env.add("HOME=" + home)
 	}
+	if n := gomaxprocs(in); n > 0 && !env.has("GOMAXPROCS") {
+		env.add("GOMAXPROCS=" + strconv.Itoa(n))
+	}
 	return env.entries
+}
+
+// sharesOfCPU is what a kubelet makes of a request for one CPU.
+const sharesOfCPU = 1024
+
+// gomaxprocs is how many processors a Go program should use that finds no limit: twice
+// what its container asks for, and at least what the defaults say; 0 says nothing. With a
+// limit, programs find it themselves, and guaranteed CPUs are the container's own.
+func gomaxprocs(in Input) int {
+	parent, resources := in.SandboxConfig.GetLinux().GetCgroupParent(), in.Config.GetLinux().GetResources()
+	guaranteed := !strings.Contains(parent, "burstable") && !strings.Contains(parent, "besteffort")
+	if in.Defaults.MinGOMAXPROCS == 0 || guaranteed || resources.GetCpuQuota() > 0 {
+		return 0
+	}
+	asked := (2*resources.GetCpuShares() + sharesOfCPU - 1) / sharesOfCPU
+	return max(int(asked), in.Defaults.MinGOMAXPROCS)
 }
 
 type environment struct {

@@ -74,6 +74,12 @@ type Defaults struct {
 	// Capabilities are what requests add to and drop from, as CAP_ names; nil for
 	// DefaultCapabilities.
 	Capabilities []string
+	// Inheritable puts a container's capabilities into its inheritable set, too, from which
+	// programs with capabilities of their file's take them.
+	Inheritable bool
+	// MinGOMAXPROCS is the least GOMAXPROCS of containers without a limit of CPU in pods of
+	// a kubelet's that are not guaranteed their CPUs; 0 sets none. See gomaxprocs.
+	MinGOMAXPROCS int
 	// Env are NAME=VALUE; the image's and the request's hide them.
 	Env []string
 	// Rlimits are the limits of the container's processes.

@@ -55,6 +55,43 @@ func TestEnvOrderAndOverrides(t *testing.T) {
 	}
 }
 
+func TestGOMAXPROCS(t *testing.T) {
+	for name, c := range map[string]struct {
+		least  int
+		parent string
+		shares int64
+		quota  int64
+		env    string
+		want   string
+	}{
+		"off":            {0, "/kubepods/burstable/podx", 4096, 0, "", ""},
+		"twice":          {2, "/kubepods/burstable/podx", 2048, 0, "", "4"},
+		"twice, rounded": {1, "/kubepods/burstable/podx", 513, 0, "", "2"},
+		"the least":      {4, "kubepods-burstable-podx.slice", 102, 0, "", "4"},
+		"best effort":    {4, "kubepods-besteffort-podx.slice", 2, 0, "", "4"},
+		"no shares":      {4, "kubepods-besteffort-podx.slice", 0, -1, "", "4"},
+		"a limit":        {4, "/kubepods/burstable/podx", 102, 10000, "", ""},
+		"guaranteed":     {4, "/kubepods/podx", 2048, 0, "", ""},
+		"no kubelet's":   {4, "", 2048, 0, "", ""},
+		"its own":        {4, "/kubepods/burstable/podx", 102, 0, "GOMAXPROCS=1", "1"},
+	} {
+		in := plainInput()
+		in.Defaults.MinGOMAXPROCS = c.least
+		in.SandboxConfig.Linux.CgroupParent = c.parent
+		in.Config.Linux.Resources.CpuShares, in.Config.Linux.Resources.CpuQuota = c.shares, c.quota
+		in.Image.Env = []string{c.env}
+		got := ""
+		for _, entry := range envOf(in) {
+			if value, ok := strings.CutPrefix(entry, "GOMAXPROCS="); ok {
+				got = value
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestCapabilities(t *testing.T) {
 	all := Host{Capabilities: allCapabilities()}
 	weak := Host{Capabilities: []string{"CAP_CHOWN", "CAP_NET_ADMIN"}}

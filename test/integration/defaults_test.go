@@ -39,6 +39,20 @@ func (f *fields) reload(t *testing.T, text string, words ...string) {
 	}
 }
 
+// burstable is a cgroup parent such as a kubelet names for a burstable pod.
+func (f *fields) burstable() string {
+	name := filepath.Base(f.Dir)
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return "/" + name + "/burstable"
+	}
+	name = strings.ReplaceAll(name, "-", "_")
+	f.T.Cleanup(func() { // a kubelet stops the slices that it made; systemd made these on our behalf
+		f.RemoveAllPods()
+		harness.Systemctl(f.T, "stop", name+".slice")
+	})
+	return name + "-burstable.slice"
+}
+
 // TestDefaultsOfTheConfiguration: what an operator says that pods and containers get,
 // which is what the next ones have as soon as the daemon is told.
 func TestDefaultsOfTheConfiguration(t *testing.T) {
@@ -46,7 +60,7 @@ func TestDefaultsOfTheConfiguration(t *testing.T) {
 	// A running container keeps what it had; exec is part of it.
 	old := f.running(nil)
 	device := f.node(t, "zero", 5)
-	const facts = "echo $TZ,$LANG; ulimit -Sn; ulimit -Hn; grep -E '^(CapEff|Seccomp):' /proc/self/status | cut -f2; " +
+	const facts = "echo $TZ,$LANG,$GOMAXPROCS; ulimit -Sn; ulimit -Hn; grep -E '^(CapInh|CapEff|Seccomp):' /proc/self/status | cut -f2; " +
 		"cat /proc/sys/net/core/somaxconn /proc/sys/kernel/shmmni; test -c /dev/given && echo given || echo missing"
 	had := f.says(t, facts, nil)
 	f.reload(t, fmt.Sprintf(`
@@ -54,6 +68,8 @@ func TestDefaultsOfTheConfiguration(t *testing.T) {
 seccomp = "runtime/default"
 capabilities = ["NET_ADMIN"]
 env = ["TZ=UTC", "LANG=C"]
+inheritable_capabilities = true
+min_gomaxprocs = 3
 ulimits = ["nofile=500:600"]
 sysctls = ["net.core.somaxconn=321", "kernel.shmmni=123"]
 devices = [%q]
@@ -62,10 +78,13 @@ absent_mount_sources_to_reject = [%q]
 container_annotations = ["example.org/*"]
 `, device+":/dev/given:r", f.Dir+"/absent"), "defaults.seccomp", "defaults.devices", "runtime.absent_mount_sources_to_reject")
 
-	f.pod(nil)
+	f.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = f.burstable() })
 	language := func(c containerConfig) { c.Envs = []*runtimeapi.KeyValue{{Key: "LANG", Value: []byte("de")}} }
-	want(t, "a new pod", f.says(t, facts, language), fmt.Sprintf("UTC,de 500 600 %016x 2 321 123 given", capNetAdmin))
-	want(t, "exec in an old container", f.ExecOut(old, "echo $TZ,$LANG"), ",")
+	want(t, "a new pod", f.says(t, facts, language), fmt.Sprintf("UTC,de,3 500 600 %[1]016x %[1]016x 2 321 123 given", capNetAdmin))
+	want(t, "what requests CPUs", f.says(t, "echo $GOMAXPROCS", func(c containerConfig) {
+		c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuShares: 4 * 1024}
+	}), "8")
+	want(t, "exec in an old container", f.ExecOut(old, "echo $TZ,$LANG,$GOMAXPROCS"), ",,")
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 		c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
