@@ -79,6 +79,7 @@ type Runtime struct {
 	ImageVolumes         string   `toml:"image_volumes" help:"What a container gets at a path that its image declares as a volume and where its pod mounts nothing: bind is a directory of its own with what the image has there, which it can write to also with a read-only root filesystem, and which goes with it; ignore leaves the path to the root filesystem." oneof:"bind ignore" reload:"yes"`
 	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash." reload:"yes"`
 	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes"`
+	AllowedAnnotations   []string `toml:"allowed_annotations" help:"Annotations of CRI-O's by which pods may ask for more than their fields say: unified-cgroup.crio.io/CONTAINER sets files of the container's cgroup (v2), limits that the kubelet has set included; link-logs.crio.io shows the pod's logs in one of its emptyDir volumes. Others of CRI-O's, and these where they are not named here, are ignored with a warning." oneof:"unified-cgroup.crio.io link-logs.crio.io" reload:"yes"`
 }
 
 // Default is what pods and containers get that ask for nothing else.
@@ -171,7 +172,7 @@ func DefaultDaemon() *Daemon {
 		Runtime: Runtime{
 			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384,
 			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
-			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{},
+			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},
 		Default: Default{
 			Seccomp: "unconfined", Capabilities: ocispec.DefaultCapabilities(),

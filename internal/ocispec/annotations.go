@@ -20,19 +20,26 @@ func PassedAnnotations(annotations map[string]string, patterns []string) map[str
 	return passed
 }
 
-// IgnoredAnnotations are those by which Kubernetes once asked for seccomp and
-// AppArmor profiles, sorted. The security context has taken their place; a container
-// does not get what they ask for, and people should know.
-func IgnoredAnnotations(annotations map[string]string) []string {
+// IgnoredAnnotations are those that ask a runtime for something and do not get it, sorted:
+// the ones by which Kubernetes once asked for seccomp and AppArmor profiles, whose place the
+// security context has taken, and CRI-O's but for those that are allowed. People should
+// know.
+func IgnoredAnnotations(annotations map[string]string, allowed []string) []string {
 	var ignored []string
 	for key := range annotations {
-		if key == "seccomp.security.alpha.kubernetes.io/pod" ||
-			strings.HasPrefix(key, "container.seccomp.security.alpha.kubernetes.io/") ||
-			strings.HasPrefix(key, "security.alpha.kubernetes.io/seccomp/") ||
-			strings.HasPrefix(key, "container.apparmor.security.beta.kubernetes.io/") {
+		name, _, _ := strings.Cut(key, "/")
+		if (oldProfile(key) || strings.HasSuffix(name, ".crio.io") || strings.HasPrefix(key, "io.kubernetes.cri-o.") ||
+			strings.HasPrefix(key, "seccomp-profile.kubernetes.cri-o.io") || key == "io.containers.trace-syscall") && !isAllowed(key, allowed) {
 			ignored = append(ignored, key)
 		}
 	}
 	slices.Sort(ignored)
 	return ignored
+}
+
+func oldProfile(key string) bool {
+	return key == "seccomp.security.alpha.kubernetes.io/pod" ||
+		strings.HasPrefix(key, "container.seccomp.security.alpha.kubernetes.io/") ||
+		strings.HasPrefix(key, "security.alpha.kubernetes.io/seccomp/") ||
+		strings.HasPrefix(key, "container.apparmor.security.beta.kubernetes.io/")
 }

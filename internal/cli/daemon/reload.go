@@ -81,6 +81,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
 		PodAnnotations:       cfg.Runtime.PodAnnotations,
 		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,
+		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,
 		Defaults:             defaults.Container,
 		Sysctls:              defaults.Sysctls,
 	}

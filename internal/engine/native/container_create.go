@@ -29,6 +29,10 @@ import (
 // it, and has the supervisor make the container.
 func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
 	e.moves.Soon()
+	spec, err := e.annotated(spec)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+	}
 	labels, err := e.labelsOf(spec)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
@@ -92,6 +96,14 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	e.cgroups.put(spec.ID, made.CgroupPaths)
 	e.meter.Watch(spec.ID, cgroup.Paths(made.CgroupPaths))
 	return container, nil
+}
+
+// annotated is a request with what its pod asks for by annotations.
+func (e *Engine) annotated(spec *engine.ContainerSpec) (*engine.ContainerSpec, error) {
+	config, err := ocispec.WithAnnotations(spec.Config, spec.SandboxSpec.Config, e.rules().AllowedAnnotations)
+	changed := *spec
+	changed.Config = config
+	return &changed, err
 }
 
 // The stage that the caller was in, which a longer one gives way to again.

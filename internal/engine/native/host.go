@@ -61,8 +61,8 @@ func (e *Engine) hostWarnings() []string {
 
 // warnIgnored tells of annotations that ask for what nothing is done about.
 func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
-	if ignored := ocispec.IgnoredAnnotations(annotations); len(ignored) > 0 {
-		e.log.Warn("profiles are taken from the security context only; annotations that ask for them are ignored", kind, id, "annotations", ignored)
+	if ignored := ocispec.IgnoredAnnotations(annotations, e.rules().AllowedAnnotations); len(ignored) > 0 {
+		e.log.Warn("annotations that ask for what only other runtimes give, or that the configuration does not allow (runtime.allowed_annotations), are ignored; profiles are taken from the security context", kind, id, "annotations", ignored)
 	}
 }
 
