@@ -151,7 +151,8 @@ func TestStatusTellsWhatIsNotReady(t *testing.T) {
 	if len(resp.RuntimeHandlers) != 1 || !resp.Features.SupplementalGroupsPolicy {
 		t.Errorf("got %v, %v", resp.RuntimeHandlers, resp.Features)
 	}
-	if !strings.Contains(resp.Info["engine"], "no oom scores") || resp.Info["network"] != `{"mode":"cni"}` || resp.Info["golang"] == "" {
+	if !strings.Contains(resp.Info["engine"], "no oom scores") || resp.Info["network"] != `{"mode":"cni"}` || resp.Info["golang"] == "" ||
+		resp.Info["cniconfig"] != `{"PluginConfDir":"/etc/cni/net.d"}` || resp.Info["lastCNILoadStatus"] != "10-x.conflist: no name" {
 		t.Errorf("got %v", resp.Info)
 	}
 

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -52,6 +53,10 @@ func (f *fakePods) ListSandboxes(context.Context, *runtimeapi.PodSandboxFilter) 
 
 func (f *fakePods) EngineInfo(context.Context) (*engine.Info, error) { return f.info, f.infoErr }
 func (f *fakePods) NetworkReady(context.Context) error               { return f.network }
+func (f *fakePods) NetworkConfig() (config any, fault error) {
+	return map[string]string{"PluginConfDir": "/etc/cni/net.d"}, errors.New("10-x.conflist: no name")
+}
+
 func (f *fakePods) NetworkInfo() map[string]string                   { return map[string]string{"mode": "cni"} }
 
 func (f *fakePods) EventCounters() events.Counters { return events.Counters{} }

@@ -65,6 +65,7 @@ type Pods interface {
 	EngineInfo(ctx context.Context) (*engine.Info, error)
 	NetworkReady(ctx context.Context) error
 	NetworkInfo() map[string]string
+	NetworkConfig() (config any, fault error)
 	SetPodCIDR(ctx context.Context, cidr string) error
 }
 

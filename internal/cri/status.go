@@ -66,8 +66,22 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}
-	resp.Info, err = asJSON(verbose)
-	return resp, err
+	config, fault := s.opts.Pods.NetworkConfig()
+	if config != nil {
+		verbose["cniconfig"] = config
+	}
+	if resp.Info, err = asJSON(verbose); err != nil {
+		return nil, err
+	}
+	if config != nil {
+		// Plain text, as containerd has it.
+		resp.Info["lastCNILoadStatus"] = "OK"
+		if fault != nil {
+			resp.Info["lastCNILoadStatus"] = fault.Error()
+		}
+		resp.Info["lastCNILoadStatus.default"] = resp.Info["lastCNILoadStatus"]
+	}
+	return resp, nil
 }
 
 // asJSON turns each value into JSON, the form in which clients show verbose info.

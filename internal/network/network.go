@@ -85,3 +85,11 @@ type Network interface {
 	// removes what the network has made on the host.
 	Close() error
 }
+
+// Configured is a Network that follows a configuration which others write.
+type Configured interface {
+	Network
+	// LoadedConfig is for verbose status: the configuration that is in use, in JSON's
+	// terms, and what is wrong with what there is, nil for nothing. There may be both.
+	LoadedConfig() (config any, fault error)
+}

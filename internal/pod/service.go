@@ -221,6 +221,15 @@ func (s *Service) EngineInfo(ctx context.Context) (*engine.Info, error) {
 // NetworkReady is nil when sandboxes can be attached, else why not.
 func (s *Service) NetworkReady(ctx context.Context) error { return s.opts.Network.Ready(ctx) }
 
+// NetworkConfig is for verbose status; see network.Configured. It is nil for a network
+// without a configuration of others.
+func (s *Service) NetworkConfig() (config any, fault error) {
+	if configured, ok := s.opts.Network.(network.Configured); ok {
+		return configured.LoadedConfig()
+	}
+	return nil, nil
+}
+
 // NetworkInfo is for people and verbose status.
 func (s *Service) NetworkInfo() map[string]string { return s.opts.Network.Info() }
 

@@ -4,9 +4,11 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +86,64 @@ func TestVerboseInfoOfNetworks(t *testing.T) {
 			t.Errorf("info %+v of a pod with the address %s", info, ip)
 		}
 	})
+}
+
+// TestRPCVerboseStatusOfCNI: the configuration in use is in the verbose status as
+// containerd's has it, and so is what is wrong with files that are not.
+func TestRPCVerboseStatusOfCNI(t *testing.T) {
+	opts := fakeCNI(t, "exit 0")
+	opts.NoImages = true
+	b := harness.Start(t, opts)
+	status := func() (networks []string, load string) {
+		t.Helper()
+		info := verboseStatus(t, b)
+		var config struct {
+			PluginDirs    []string
+			PluginConfDir string
+			Networks      []struct {
+				Config struct {
+					Name, CNIVersion string
+					Plugins          []struct {
+						Network struct{ Type string }
+						Source  string
+					}
+				}
+				IFName string
+			}
+		}
+		if err := json.Unmarshal([]byte(info["cniconfig"]), &config); err != nil {
+			t.Fatalf("cniconfig %q: %v", info["cniconfig"], err)
+		}
+		if len(config.PluginDirs) != 1 || !strings.HasSuffix(config.PluginConfDir, "net.d") || info["lastCNILoadStatus.default"] != info["lastCNILoadStatus"] {
+			t.Errorf("status %v", info)
+		}
+		for _, n := range config.Networks {
+			if len(n.Config.Plugins) != 1 || n.Config.Plugins[0].Network.Type != "fake" || n.Config.Plugins[0].Source == "" || n.IFName != "eth0" || n.Config.CNIVersion != "1.0.0" {
+				t.Errorf("network %+v", n)
+			}
+			networks = append(networks, n.Config.Name)
+		}
+		return networks, info["lastCNILoadStatus"]
+	}
+	networks, load := status()
+	if !slices.Equal(networks, []string{"fake"}) || load != "OK" {
+		t.Errorf("networks %q, %q", networks, load)
+	}
+	_, rest, _ := strings.Cut(opts.Config, "conf_dir = \"")
+	dir, _, _ := strings.Cut(rest, "\"")
+	broken := filepath.Join(dir, "05-broken.conflist")
+	if err := os.WriteFile(broken, []byte(`{"name":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if networks, load := status(); !slices.Equal(networks, []string{"fake"}) || !strings.Contains(load, broken) {
+		t.Errorf("beside a broken one: networks %q, %q", networks, load)
+	}
+	if err := os.Remove(filepath.Join(dir, "10-fake.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	if networks, load := status(); len(networks) != 0 || !strings.Contains(load, "cni config not initialized") || !strings.Contains(load, broken) {
+		t.Errorf("with a broken one alone: networks %q, %q", networks, load)
+	}
 }
 
 // TestHungPluginIsTold: a plugin that does not return is named in the log and among the

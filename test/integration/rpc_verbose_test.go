@@ -98,6 +98,9 @@ func TestRPCVerboseInfo(t *testing.T) {
 				t.Errorf("no %s in %v", key, info)
 			}
 		}
+		if config, ok := info["cniconfig"]; ok {
+			t.Errorf("the built-in network has a configuration of CNI: %s", config)
+		}
 	})
 }
 

@@ -39,6 +39,15 @@ type confs struct {
 // current is the first valid configuration by name. Unavailable when there is
 // none.
 func (c *confs) current() (*conf, error) {
+	found, err := c.look()
+	if found != nil {
+		err = nil
+	}
+	return found, err
+}
+
+// look is current, but tells of files that are passed over as well.
+func (c *confs) look() (*conf, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	files, err := libcni.ConfFiles(c.dir, []string{".conf", ".conflist", ".json"}) // in order of their names
@@ -57,7 +66,7 @@ func (c *confs) current() (*conf, error) {
 			c.log.Info("CNI configuration in use", "file", file, "network", list.Name, "version", list.CNIVersion)
 			c.last = &conf{file, list}
 		}
-		return c.last, nil
+		return c.last, errors.Join(faults...)
 	}
 	c.last = nil
 	if len(faults) == 0 {
