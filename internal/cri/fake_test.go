@@ -57,7 +57,7 @@ func (f *fakePods) NetworkConfig() (config any, fault error) {
 	return map[string]string{"PluginConfDir": "/etc/cni/net.d"}, errors.New("10-x.conflist: no name")
 }
 
-func (f *fakePods) NetworkInfo() map[string]string                   { return map[string]string{"mode": "cni"} }
+func (f *fakePods) NetworkInfo() map[string]string { return map[string]string{"mode": "cni"} }
 
 func (f *fakePods) EventCounters() events.Counters { return events.Counters{} }
 

@@ -76,6 +76,7 @@ devices = [%q]
 [runtime]
 absent_mount_sources_to_reject = [%q]
 container_annotations = ["example.org/*"]
+pod_annotations = ["pod.example.org/*"]
 `, device+":/dev/given:r", f.Dir+"/absent"), "defaults.seccomp", "defaults.devices", "runtime.absent_mount_sources_to_reject")
 
 	f.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = f.burstable() })
@@ -86,6 +87,7 @@ container_annotations = ["example.org/*"]
 	}), "8")
 	want(t, "exec in an old container", f.ExecOut(old, "echo $TZ,$LANG,$GOMAXPROCS"), ",,")
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
+		c.Annotations = map[string]string{"pod.example.org/for": "all", "example.org/pod": "left out"}
 		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 		c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
 	})
@@ -104,7 +106,8 @@ container_annotations = ["example.org/*"]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, spec, _ := strings.Cut(answer.Info["info"], `"runtimeSpec"`); !strings.Contains(spec, `"example.org/for":"hooks"`) || strings.Contains(spec, "kept out") {
+	if _, spec, _ := strings.Cut(answer.Info["info"], `"runtimeSpec"`); !strings.Contains(spec, `"example.org/for":"hooks"`) || strings.Contains(spec, "kept out") ||
+		!strings.Contains(spec, `"pod.example.org/for":"all"`) || strings.Contains(spec, "left out") {
 		t.Errorf("the spec's annotations: %s", spec)
 	}
 

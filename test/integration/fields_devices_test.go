@@ -71,9 +71,8 @@ func TestFieldsOfDevices(t *testing.T) {
 
 // TestFieldsOfDevicesByConfiguration: what an operator may change about them.
 func TestFieldsOfDevicesByConfiguration(t *testing.T) {
-	f := newFields(t, harness.Options{
-		Config: "[runtime]\ndevice_ownership_from_security_context = true\nprivileged_without_host_devices = true\ncdi_spec_dirs = []\n",
-	}, nil)
+	const withoutDevices = "[runtime]\ndevice_ownership_from_security_context = true\nprivileged_without_host_devices = true\ncdi_spec_dirs = []\n"
+	f := newFields(t, harness.Options{Config: withoutDevices}, nil)
 	f.try(t, "devices: ownership from the security context", func(t *testing.T) {
 		got := f.says(t, "stat -c '%u %g' /dev/inner", func(c containerConfig) {
 			devices(&runtimeapi.Device{HostPath: f.node(t, "owned", 5), ContainerPath: "/dev/inner", Permissions: "rw"})(c)
@@ -85,6 +84,19 @@ func TestFieldsOfDevicesByConfiguration(t *testing.T) {
 		privileged := f.privilegedPod()
 		got := f.says(t, "test -c /dev/kmsg && echo kmsg; mknod /tmp/n c 1 11 && head -c 1 /tmp/n 2>/dev/null >/dev/null && echo read || echo refused", privileged)
 		want(t, "the host's devices", got, "refused")
+	})
+	f.try(t, "privileged_without_host_devices_all_devices_allowed", func(t *testing.T) {
+		f.reload(t, "[runtime]\nprivileged_without_host_devices = true\nprivileged_without_host_devices_all_devices_allowed = true\n",
+			"runtime.privileged_without_host_devices_all_devices_allowed")
+		// Not one of memory: every container may use those.
+		const try = "ls /dev/fuse /dev/kmsg 2>/dev/null; mknod /tmp/n c 10 229 && true 2>/dev/null </tmp/n && echo opened || echo refused"
+		want(t, "a node that the container makes", f.says(t, try, f.privilegedPod()), "opened")
+		f.pod(nil)
+		want(t, "one that is not privileged", f.says(t, try, func(c containerConfig) {
+			containerSecurity(c).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}
+		}), "refused")
+		f.reload(t, withoutDevices)
+		want(t, "without it", f.says(t, try, f.privilegedPod()), "refused")
 	})
 	f.try(t, "CDI_devices without directories", func(t *testing.T) {
 		config := f.Container("cdi", "exit 0")

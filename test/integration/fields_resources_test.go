@@ -5,6 +5,7 @@ package integration
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -230,8 +231,8 @@ func podCgroup(t *testing.T, pid string) func(controller string) string {
 	return func(controller string) string {
 		for line := range strings.Lines(string(data)) {
 			parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-			if len(parts) == 3 && parts[1] == controller {
-				return filepath.Join("/sys/fs/cgroup", controller, filepath.Dir(parts[2]))
+			if len(parts) == 3 && slices.Contains(strings.Split(parts[1], ","), controller) {
+				return filepath.Join("/sys/fs/cgroup", parts[1], filepath.Dir(parts[2]))
 			}
 		}
 		return "/nowhere"

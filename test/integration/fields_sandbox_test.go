@@ -67,8 +67,16 @@ func TestFieldsOfSandboxes(t *testing.T) {
 		}
 	})
 	f.try(t, "linux.cgroup_parent", func(t *testing.T) {
-		if onV2() {
-			t.Log("the driver there is systemd's; the native engine's own test has slices")
+		if _, err := os.Stat("/run/systemd/system"); err == nil {
+			slice := f.burstable()
+			f.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = slice })
+			controller, above := "memory", strings.TrimSuffix(slice, "-burstable.slice")+".slice"
+			if onV2() {
+				controller = ""
+			}
+			if dir := podCgroup(t, f.pid(t, f.running(nil)))(controller); !strings.HasSuffix(dir, "/"+above+"/"+slice) {
+				t.Errorf("the pod's cgroup is %s, want that of %s", dir, slice)
+			}
 			return
 		}
 		parent := "/" + filepath.Base(f.Dir) + "/burst/pod1"
@@ -83,6 +91,7 @@ func TestFieldsOfSandboxes(t *testing.T) {
 		f.pod(nil)
 		want(t, "low ports are free", f.says(t, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", nil), "0")
 	})
+	f.try(t, "overhead, resources: each limit", func(t *testing.T) { f.testSandboxLimits(t) })
 	f.try(t, "overhead, resources", func(t *testing.T) {
 		f.pod(func(c *runtimeapi.PodSandboxConfig) {
 			c.Linux.Overhead = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 8 << 20, CpuShares: 77}

@@ -159,6 +159,28 @@ func TestSELinuxPodRun(t *testing.T) {
 	wantNothing(t, b)
 }
 
+// TestSELinuxCategoryRange: sandboxes have categories of the range that an operator leaves
+// to them, no two the same, until there are none left.
+func TestSELinuxCategoryRange(t *testing.T) {
+	f := startLabelled(t, harness.Options{Config: "[runtime]\nselinux_category_range = 3\n"})
+	seen := map[string]bool{}
+	for _, pod := range []string{"first", "second", "third"} { // the pairs of c0, c1, c2
+		if pod != "first" {
+			f.pod(nil)
+		}
+		seen[level(f.ExecOut(f.running(nil), sayLabel))] = true
+	}
+	for _, want := range []string{"s0:c0,c1", "s0:c0,c2", "s0:c1,c2"} {
+		if !seen[want] {
+			t.Errorf("no sandbox has %s: %v", want, seen)
+		}
+	}
+	_, err := f.Runtime.RunPodSandbox(f.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: f.Sandbox("fourth")})
+	if err == nil || !strings.Contains(err.Error(), "selinux_options") {
+		t.Errorf("one more than there are categories for: %v", err)
+	}
+}
+
 // TestSELinuxLevelsInAPod: a container with a level of its own uses what its pod gives to
 // all of its containers, and the others still do.
 func TestSELinuxLevelsInAPod(t *testing.T) {

@@ -25,6 +25,8 @@ type fakePolicy struct{ reserved []string }
 
 func (p *fakePolicy) Enabled() bool { return true }
 
+func (p *fakePolicy) Pairs() int { return 1 << 20 }
+
 func (p *fakePolicy) Fresh() (selinux.Labels, error) {
 	level := fmt.Sprintf("s0:c%d,c1000", len(p.reserved))
 	p.reserved = append(p.reserved, level)

@@ -3,6 +3,7 @@
 package selinux
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -39,8 +40,10 @@ type Policy interface {
 	// Enabled tells whether processes have labels.
 	Enabled() bool
 	// Fresh returns the policy's labels for containers, with categories that
-	// nobody has; they are reserved.
+	// nobody has; they are reserved. It does not return when all are.
 	Fresh() (Labels, error)
+	// Pairs is how many different categories Fresh has to give out, which are pairs.
+	Pairs() int
 	// Reserve keeps the categories of a label from being given out; Release lets go
 	// of them.
 	Reserve(label string) error
@@ -57,6 +60,15 @@ type Host struct {
 
 // Enabled implements Policy.
 func (Host) Enabled() bool { return selinux.GetEnabled() }
+
+// allCategories is how many policies know.
+const allCategories = 1024
+
+// Pairs implements Policy.
+func (h Host) Pairs() int {
+	n := cmp.Or(h.Categories, allCategories)
+	return n * (n - 1) / 2
+}
 
 // Fresh implements Policy.
 func (h Host) Fresh() (Labels, error) {
@@ -112,6 +124,10 @@ func (l *Labeller) Sandbox(id string, asked *runtimeapi.SELinuxOption) (Labels, 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if levels := l.levels(); levels >= l.policy.Pairs() {
+		return Labels{}, fmt.Errorf("%s: no SELinux categories are left: sandboxes have %d pairs of them; let more be given out (runtime.selinux_category_range), or remove sandboxes: %w",
+			field, levels, errs.Exhausted)
+	}
 	fresh, err := l.policy.Fresh()
 	if err != nil {
 		return Labels{}, fmt.Errorf("%s: %w", field, err)
@@ -130,6 +146,15 @@ func (l *Labeller) Sandbox(id string, asked *runtimeapi.SELinuxOption) (Labels, 
 	}
 	l.held[id] = labels.Process
 	return labels, l.policy.Reserve(labels.Process)
+}
+
+// levels is how many different levels sandboxes have. The caller holds l.mu.
+func (l *Labeller) levels() int {
+	levels := map[string]bool{}
+	for _, label := range l.held {
+		levels[levelOf(label)] = true
+	}
+	return len(levels)
 }
 
 // Adopt reserves the categories of a sandbox that an earlier process labelled.

@@ -22,6 +22,8 @@ type fakePolicy struct {
 
 func (p *fakePolicy) Enabled() bool { return !p.disabled }
 
+func (p *fakePolicy) Pairs() int { return 3 }
+
 func (p *fakePolicy) Fresh() (Labels, error) {
 	for {
 		p.next++
@@ -61,6 +63,25 @@ func TestPolicyWithoutContainers(t *testing.T) {
 	}
 	if len(policy.reserved) != 0 {
 		t.Errorf("categories are still reserved: %v", policy.reserved)
+	}
+}
+
+// A sandbox more than there are categories for is refused; the next one is not, once one
+// of them has gone.
+func TestNoCategoriesAreLeft(t *testing.T) {
+	l := New(&fakePolicy{}, false)
+	for _, id := range []string{"one", "two", "three"} {
+		mustSandbox(t, l, id, nil)
+	}
+	for range 2 {
+		if _, err := l.Sandbox("four", nil); !errors.Is(err, errs.Exhausted) || !strings.Contains(err.Error(), "runtime.selinux_category_range") {
+			t.Errorf("%v, want Exhausted and the key", err)
+		}
+	}
+	l.Release("two")
+	mustSandbox(t, l, "four", nil)
+	if got := (Host{Categories: 3}).Pairs(); got != 3 {
+		t.Errorf("3 categories are %d pairs", got)
 	}
 }
 
