@@ -89,7 +89,7 @@ type Default struct {
 	Inheritable  bool     `toml:"inheritable_capabilities" help:"Capabilities of containers are in their inheritable set, too, so that a program that is not root's gets those that its file has as inheritable. Other runtimes did so before CVE-2022-24769." reload:"yes"`
 	Env          []string `toml:"env" help:"Environment of containers, NAME=VALUE. What the image or the pod says hides it." reload:"yes"`
 	GOMAXPROCS   int      `toml:"min_gomaxprocs" help:"Least GOMAXPROCS of containers without a limit of CPU, in a kubelet's burstable and best-effort pods: twice the CPUs that the container requests, but no less than this. What says its own keeps it. 0: none is set." reload:"yes"`
-	Ulimits      []string `toml:"ulimits" help:"Limits of processes, NAME=SOFT:HARD or NAME=BOTH: nofile=1024:524288, core=0, memlock=unlimited. Others are as the supervisor has them." reload:"yes"`
+	Ulimits      []string `toml:"ulimits" help:"Limits of processes, NAME=SOFT:HARD or NAME=BOTH: nofile=1024:524288, core=0, memlock=unlimited. nofile is 1024:524288 unless it is here; others are as the supervisor has them." reload:"yes"`
 	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's, and hidden by what the pod asks for." reload:"yes"`
 	Devices      []string `toml:"devices" help:"Devices that every container gets, HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS: /dev/fuse. One that is missing fails the container." reload:"yes"`
 }
