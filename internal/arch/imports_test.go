@@ -72,6 +72,7 @@ func bans() []ban {
 		ban{"internal/provision/node/nodefile", "internal/provision", "the description is plain data"},
 		ban{"internal/provision/node/distro", "internal/provision", "the table of distributions is plain data"},
 		ban{"internal/crilog", "internal/", "log lines are pure: nothing of ours is needed to write or read them"},
+		ban{"internal/hoststoml", "internal/", "nodes and clusters describe registries in words of their own"},
 		ban{"internal/errs", "internal/", "everything may import errs, so it imports nothing"},
 		ban{"internal/undo", "internal/", "everything may import undo, so it imports nothing"},
 	)

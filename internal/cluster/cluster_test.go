@@ -462,7 +462,7 @@ capabilities = ["pull"]
 ca = ["/etc/berth/certs.d/docker.io/ca-1.crt"]
 skip_verify = true
 `,
-		"_default/hosts.toml":       "\n[host.\"http://all.example\"]\ncapabilities = [\"pull\", \"resolve\"]\n",
+		"_default/hosts.toml":       "[host.\"http://all.example\"]\ncapabilities = [\"pull\", \"resolve\"]\n",
 		"r.example:5000/hosts.toml": "server = \"https://r.example:5000\"\nskip_verify = true\n",
 	} {
 		if name = registriesDir + "/" + name; got[name] != want {

@@ -1,14 +1,13 @@
 package cluster
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path"
-	"strings"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/hoststoml"
 )
 
 // registriesDir is where berth in a node looks for registries, a folder each.
@@ -28,64 +27,36 @@ func mirrors(registries []config.Registry) ([]provider.File, error) {
 	return files, nil
 }
 
-// mirrorsOf is the hosts.toml of one registry, which has its mirrors in their order, and the
-// certificates that it names.
+// mirrorsOf is the hosts.toml of one registry, and the certificates that it names.
 func mirrorsOf(reg config.Registry) ([]provider.File, error) {
-	dir, server := path.Join(registriesDir, reg.Host), cmp.Or(reg.Server, "https://"+reg.Host)
-	switch {
-	case reg.Host == "*":
-		dir, server = path.Join(registriesDir, "_default"), reg.Server
-	case reg.Host == "docker.io" && reg.Server == "":
-		server = "https://registry-1.docker.io" // it answers under another name
-	}
-	var text strings.Builder
+	dir := path.Join(registriesDir, hoststoml.Dir(reg.Host))
 	var files []provider.File
-	body := func(ca []string, skipVerify bool) error {
-		var names []string
+	server := func(url string, ca []string, skipVerify bool) (hoststoml.Server, error) {
+		s := hoststoml.Server{URL: url, SkipVerify: skipVerify}
 		for _, file := range ca {
 			certificate, err := os.ReadFile(file)
 			if err != nil {
-				return fmt.Errorf("cannot read the authority's certificate: %w", err)
+				return s, fmt.Errorf("cannot read the authority's certificate: %w", err)
 			}
 			name := path.Join(dir, fmt.Sprintf("ca-%d.crt", len(files)))
 			files = append(files, provider.File{Path: name, Content: certificate})
-			names = append(names, name)
+			s.CA = append(s.CA, name)
 		}
-		if len(names) > 0 {
-			fmt.Fprintf(&text, "ca = %s\n", tomlList(names))
-		}
-		if skipVerify {
-			text.WriteString("skip_verify = true\n")
-		}
-		return nil
+		return s, nil
 	}
-	if server != "" {
-		fmt.Fprintf(&text, "server = %s\n", tomlString(server))
-		if err := body(reg.CA, reg.SkipVerify); err != nil {
+	var file hoststoml.File
+	if url := hoststoml.URL(reg.Host, reg.Server); url != "" {
+		var err error
+		if file.Registry, err = server(url, reg.CA, reg.SkipVerify); err != nil {
 			return nil, err
 		}
 	}
 	for _, m := range reg.Mirrors {
-		fmt.Fprintf(&text, "\n[host.%s]\ncapabilities = %s\n", tomlString(m.URL), tomlList(m.Capabilities))
-		if m.OverridePath {
-			text.WriteString("override_path = true\n")
-		}
-		if err := body(m.CA, m.SkipVerify); err != nil {
+		s, err := server(m.URL, m.CA, m.SkipVerify)
+		if err != nil {
 			return nil, err
 		}
+		file.Mirrors = append(file.Mirrors, hoststoml.Mirror{Server: s, Capabilities: m.Capabilities, OverridePath: m.OverridePath})
 	}
-	return append(files, provider.File{Path: path.Join(dir, "hosts.toml"), Content: []byte(text.String())}), nil
-}
-
-// tomlString is a basic string of TOML.
-func tomlString(text string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
-}
-
-func tomlList(texts []string) string {
-	var quoted []string
-	for _, text := range texts {
-		quoted = append(quoted, tomlString(text))
-	}
-	return "[" + strings.Join(quoted, ", ") + "]"
+	return append(files, provider.File{Path: path.Join(dir, hoststoml.Name), Content: []byte(file.Text())}), nil
 }
