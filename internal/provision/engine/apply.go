@@ -176,8 +176,12 @@ func (r *run) end(ctx context.Context, cause error, keepFailed bool) (*Outcome, 
 			cause = errors.Join(cause, err)
 		}
 	}
-	if err := r.journal.End(r.out.Result, cause); err != nil && cause == nil {
+	err := r.journal.End(r.out.Result, cause)
+	switch {
+	case err != nil && cause == nil:
 		return r.out, fmt.Errorf("the machine is as wanted, but the history lacks the end of entry %d: %w", r.out.Number, err)
+	case err != nil:
+		cause = errors.Join(cause, fmt.Errorf("the history lacks the end of entry %d: %w", r.out.Number, err))
 	}
 	return r.out, cause
 }

@@ -308,6 +308,11 @@ func (e *Engine) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome
 		}
 		var err error
 		out.Left, err = e.restore(ctx, b.Priors, b.units(), handling{restart: e.Host.Units().Restart})
+		// Given up before the journal loses the contents, so that a second reset, after one
+		// that was killed while it erased, does not ask for them.
+		if err == nil {
+			err = e.journal.Leave(without(b.objects(), out.Left))
+		}
 		if err != nil {
 			return err
 		}
