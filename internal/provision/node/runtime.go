@@ -53,7 +53,7 @@ func runtimeOf(n *nodefile.Node, f Facts) runtime {
 			config:   "/etc/crio/crio.conf.d/10-berth-node.conf", certDir: "/etc/containers/certs.d",
 		},
 		"docker": {
-			unit: "docker.service", binary: "dockerd", packages: []distro.Package{distro.Docker},
+			unit: "docker.service", binary: "dockerd", packages: []distro.Package{distro.Docker, distro.DockerCLI},
 			config: "/etc/docker/daemon.json", certDir: "/etc/docker/certs.d",
 		},
 	}[n.Runtime.Name]

@@ -22,6 +22,7 @@ const (
 	Crun        Package = "crun"
 	CRIO        Package = "cri-o"
 	Docker      Package = "docker"
+	DockerCLI   Package = "docker-cli" // where docker is without it
 	CNIPlugins  Package = "cni-plugins"
 	Nftables    Package = "nftables"
 	Iptables    Package = "iptables"

@@ -1,6 +1,10 @@
 package distro
 
-import "maps"
+import (
+	"maps"
+	"strconv"
+	"strings"
+)
 
 // refusals are the distributions that cannot be served, and why.
 func refusals() map[string]string {
@@ -18,7 +22,7 @@ func refusals() map[string]string {
 
 func table() map[string]entry {
 	return map[string]entry{
-		"debian": {distro: debian(), versions: []string{"11", "12", "13"}},
+		"debian": {distro: debian(), versions: []string{"11", "12", "13"}, adjust: debianRelease},
 		"ubuntu": {distro: debian(), versions: []string{"22.04", "24.04", "25.10", "26.04"}},
 
 		"rhel":      {distro: rhel(), versions: []string{"8", "9", "10"}, adjust: rhelRelease},
@@ -60,6 +64,14 @@ func debian() Distro {
 	})
 	d.CNIPackageDir = "/usr/lib/cni"
 	return d
+}
+
+// debianRelease: from 13 on docker's client is a package of its own.
+func debianRelease(d *Distro) {
+	major, _, _ := strings.Cut(d.Version, ".")
+	if n, err := strconv.Atoi(major); err == nil && n >= 13 {
+		d.packages[DockerCLI] = "docker-cli"
+	}
 }
 
 func rhel() Distro {
