@@ -31,6 +31,16 @@ const zeros = "sha256:0000000000000000000000000000000000000000000000000000000000
 // input is a node on a fresh machine.
 func input(t *testing.T, release, text string, change func(*node.Supposed)) Input {
 	t.Helper()
+	in, err := tryInput(t, release, text, change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// tryInput is input for a node that may be refused.
+func tryInput(t *testing.T, release, text string, change func(*node.Supposed)) (Input, error) {
+	t.Helper()
 	d, err := distro.Release(release)
 	if err != nil {
 		t.Fatal(err)
@@ -51,13 +61,10 @@ func input(t *testing.T, release, text string, change func(*node.Supposed)) Inpu
 		t.Fatal(err)
 	}
 	target, err := node.Build(n, facts)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return Input{
 		Target: target, Distro: d, Arch: "amd64", Node: []byte(head + text), NodePath: s.File, Programs: programs,
 		Berth: Fetched{Source: s.Berth.Path, Digest: s.Berth.Digest}, Credentials: facts.Credentials,
-	}
+	}, err
 }
 
 // fetched has berth's binaries come from a server.
@@ -138,6 +145,46 @@ func TestIgnitionIsValid(t *testing.T) {
 		if err != nil || len(report.Entries) > 0 {
 			t.Errorf("%s: %v\n%s\n%s", release, err, report.String(), out.Text)
 		}
+	}
+}
+
+// TestIgnitionOfEveryRow asks Ignition's own reader for every runtime on every distribution.
+func TestIgnitionOfEveryRow(t *testing.T) {
+	asset := func(name string) string {
+		return "{source: \"https://assets.example/" + name + "\", digest: \"" + zeros + "\"}"
+	}
+	valid := 0
+	for _, release := range distro.Releases() {
+		for row, text := range map[string]string{
+			"berth":                "runtime: {name: berth}\n",
+			"containerd":           "runtime: {name: containerd}\n" + own,
+			"containerd of assets": archives,
+			"crio":                 "runtime: {name: crio}\n",
+			"crio of assets":       "runtime: {name: crio, assets: [" + asset("cri-o.amd64.v1.36.3.tar.gz") + "]}\n",
+			"docker":               "runtime: {name: docker}\n",
+			"docker of assets":     "runtime: {name: docker, version: \"28.5.1\", assets: [" + asset("docker-28.5.1.tgz") + "]}\n",
+		} {
+			in, err := tryInput(t, release, text, fetched)
+			if errors.Is(err, errs.Unsupported) {
+				continue // TestRows of package node shows the reason
+			}
+			if err != nil {
+				t.Fatalf("%s, %s: %v", release, row, err)
+			}
+			out, err := Ignition(in)
+			if err != nil {
+				t.Errorf("%s, %s: %v", release, row, err)
+				continue
+			}
+			_, report, err := ignition.Parse(out.Text)
+			if err != nil || len(report.Entries) > 0 {
+				t.Errorf("%s, %s: %v\n%s\n%s", release, row, err, report.String(), out.Text)
+			}
+			valid++
+		}
+	}
+	if want := 4 * len(distro.Releases()); valid < want {
+		t.Errorf("%d rows are valid, want at least %d", valid, want)
 	}
 }
 
