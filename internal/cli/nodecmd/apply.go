@@ -45,6 +45,7 @@ func newApply() *cobra.Command {
 	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&a.wait, "wait", false, "wait while another apply runs")
 	flags.DurationVar(&a.packageWait, "package-wait", packageWait, "wait so long while another process uses the package manager")
+	flags.DurationVar(&a.retryFor, "retry-for", retryFor, "try again for so long what does not work for now, as a server of assets that is overloaded; 0 is one try")
 	flags.BoolVar(&a.prune, "prune", false, "bring back what was there before of what is no longer wanted")
 	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "consent to what the plan says happens to running pods")
 	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo what a failed apply changed")

@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	// retryFor bounds how long one task is tried again, gateFor how long a runtime has to
-	// become healthy.
+	// retryFor bounds how long one task is tried again, unless told otherwise, gateFor how
+	// long a runtime has to become healthy.
 	retryFor = 2 * time.Minute
 	gateFor  = time.Minute
 	// lockWait is how long --wait waits for another apply.
@@ -44,10 +44,12 @@ type places struct {
 	file, root string
 	// packageWait is how long another user of the package manager is waited for.
 	packageWait time.Duration
+	// retryFor is how long one task is tried again.
+	retryFor time.Duration
 }
 
 func (p *places) register(cmd *cobra.Command, withFile bool) {
-	p.packageWait = packageWait
+	p.packageWait, p.retryFor = packageWait, retryFor
 	cmd.Flags().StringVar(&p.root, "root", "/", "root directory of the machine; another than / does not run: files, packages and links only")
 	if withFile {
 		cmd.Flags().StringVarP(&p.file, "file", "f", DefaultFile, "node file; - is standard input; below --root when not given")
@@ -84,7 +86,7 @@ func (p *places) open(cmd *cobra.Command) (*session, error) {
 	}
 	s := &session{host: host, report: newReporter(cmd.ErrOrStderr())}
 	s.engine, err = engine.New(engine.Config{
-		Host: host, Kinds: kinds(), Report: s.report, Version: version.Version, RetryFor: retryFor, GateFor: gateFor,
+		Host: host, Kinds: kinds(), Report: s.report, Version: version.Version, RetryFor: p.retryFor, GateFor: gateFor,
 		Wanted: func(ctx context.Context, entry int) (provision.Target, error) { return s.kept(ctx, entry) },
 	})
 	if err != nil {
