@@ -1,15 +1,16 @@
 // Package berthapi is berth's own small gRPC service, beside CRI on the same
 // socket, for what CRI has no call for: importing an archive that the client sends,
-// pulling with progress, and telling which jobs run.
+// exporting images as one, pulling with progress, and telling which jobs run.
 //
 //	service berth.v1.Berth {
 //	  rpc ListJobs(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
 //	  rpc PullImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
 //	  rpc ImportImage(stream google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
+//	  rpc ExportImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
 //	}
 //
 // Each message is the JSON of a type of this file, except that ImportImage's
-// requests after the first are the archive's bytes. So a client needs nothing
+// requests after the first and ExportImage's answers are an archive's bytes. So a client needs nothing
 // generated, and fields may be added. The daemon opens no path that a client names.
 package berthapi
 
@@ -29,6 +30,7 @@ const (
 	methodListJobs    = "ListJobs"
 	methodPullImage   = "PullImage"
 	methodImportImage = "ImportImage"
+	methodExportImage = "ExportImage"
 )
 
 // Job is a running operation.
@@ -79,6 +81,12 @@ type ImportRequest struct {
 	Name string `json:"name,omitempty"`
 	// Pin keeps the image from being collected.
 	Pin bool `json:"pin,omitempty"`
+}
+
+// ExportRequest asks for ExportImage.
+type ExportRequest struct {
+	// Refs are names or ids of images.
+	Refs []string `json:"refs"`
 }
 
 // Progress of a pull or an import; see image.Progress.

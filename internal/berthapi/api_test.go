@@ -28,6 +28,11 @@ type fakeImages struct {
 	pull  func(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (string, error)
 	load  func(ctx context.Context, archive io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error)
 	saved *image.Image
+	write func(refs []string, to io.Writer) error
+}
+
+func (f *fakeImages) Export(_ context.Context, refs []string, to io.Writer) error {
+	return f.write(refs, to)
 }
 
 func (f *fakeImages) Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (string, error) {
@@ -182,3 +187,58 @@ func TestBrokenArchiveIsNeverWhole(t *testing.T) {
 		t.Error("the daemon still reads")
 	}
 }
+
+func TestExportSendsTheWholeArchive(t *testing.T) {
+	archive := bytes.Repeat([]byte("layer"), 1<<20)
+	images := &fakeImages{write: func(refs []string, to io.Writer) error {
+		if len(refs) != 2 || refs[1] != "b:2" {
+			return fmt.Errorf("asked for %q", refs)
+		}
+		for _, part := range [][]byte{archive[:7], archive[7:100], archive[100:]} {
+			if _, err := to.Write(part); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	api := &berthapi.Server{Images: images, Jobs: func() []berthapi.Job { return nil }}
+	var got bytes.Buffer
+	err := connect(t, api.Register).Berth.ExportImage(t.Context(), berthapi.ExportRequest{Refs: []string{"a:1", "b:2"}}, &got)
+	if err != nil || !bytes.Equal(got.Bytes(), archive) {
+		t.Errorf("got %d of %d bytes, %v", got.Len(), len(archive), err)
+	}
+}
+
+// An archive that breaks off on either side ends with an error on both.
+func TestExportThatBreaksOff(t *testing.T) {
+	ended := make(chan error, 1)
+	images := &fakeImages{write: func(refs []string, to io.Writer) error {
+		if refs[0] == "none" {
+			return fmt.Errorf("image: %w", errs.NotFound)
+		}
+		for {
+			if _, err := to.Write(make([]byte, 1<<20)); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	}}
+	api := &berthapi.Server{Images: images, Jobs: func() []berthapi.Job { return nil }}
+	conn := connect(t, api.Register)
+	if err := conn.Berth.ExportImage(t.Context(), berthapi.ExportRequest{Refs: []string{"none"}}, io.Discard); !errors.Is(err, errs.NotFound) {
+		t.Errorf("got %v", err)
+	}
+	err := conn.Berth.ExportImage(t.Context(), berthapi.ExportRequest{Refs: []string{"a"}}, fullDisk{})
+	if err == nil || !strings.Contains(err.Error(), "disk is full") {
+		t.Errorf("got %v", err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the daemon still writes")
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }

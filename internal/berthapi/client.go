@@ -91,6 +91,36 @@ func (c *Client) ImportImage(ctx context.Context, req ImportRequest, archive io.
 	return images, nil
 }
 
+// ExportImage writes an archive of images. What was written when it fails is no archive.
+func (c *Client) ExportImage(ctx context.Context, req ExportRequest, to io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, fullMethod(methodExportImage))
+	if err != nil {
+		return err
+	}
+	msg, err := message(&req)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(stream.SendMsg(msg), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for {
+		var chunk wrapperspb.BytesValue
+		err := stream.RecvMsg(&chunk)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := to.Write(chunk.GetValue()); err != nil {
+			return fmt.Errorf("cannot write the archive: %w", err)
+		}
+	}
+}
+
 // sendArchive returns an error only when the archive could not be read: that the
 // daemon does not take it any more is told by its answer.
 func sendArchive(stream grpc.ClientStream, req ImportRequest, archive io.Reader) error {

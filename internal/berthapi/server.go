@@ -1,6 +1,7 @@
 package berthapi
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -30,6 +31,7 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 		Streams: []grpc.StreamDesc{
 			{StreamName: methodPullImage, ServerStreams: true, Handler: s.handlePullImage},
 			{StreamName: methodImportImage, ServerStreams: true, ClientStreams: true, Handler: s.handleImportImage},
+			{StreamName: methodExportImage, ServerStreams: true, Handler: s.handleExportImage},
 		},
 	}, s)
 }
@@ -88,6 +90,32 @@ func (s *Server) handleImportImage(_ any, stream grpc.ServerStream) error {
 		}
 		return images, nil
 	})
+}
+
+func (s *Server) handleExportImage(_ any, stream grpc.ServerStream) error {
+	var req ExportRequest
+	if err := receive(stream, &req); err != nil {
+		return err
+	}
+	// The exporter writes many small pieces.
+	archive := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
+	if err := s.Images.Export(stream.Context(), req.Refs, archive); err != nil {
+		return err
+	}
+	return archive.Flush()
+}
+
+// chunkWriter sends what is written to it.
+type chunkWriter struct{ stream grpc.ServerStream }
+
+// Write implements io.Writer.
+func (w chunkWriter) Write(p []byte) (int, error) {
+	for sent := 0; sent < len(p); sent += chunkSize {
+		if err := w.stream.SendMsg(wrapperspb.Bytes(p[sent:min(sent+chunkSize, len(p))])); err != nil {
+			return sent, fmt.Errorf("cannot send the archive: %w", err)
+		}
+	}
+	return len(p), nil
 }
 
 func fullMethod(method string) string { return "/" + serviceName + "/" + method }

@@ -93,6 +93,9 @@ type Store interface {
 	// returns the images that it named. name, if not "", names an image that
 	// carries no name. Imported images are pinned when pin is set.
 	Import(ctx context.Context, archive io.Reader, name string, pin bool, progress func(Progress)) ([]Image, error)
+	// Export writes an archive of images, as Get finds them, that docker, podman, OCI tools
+	// and Import read. Nothing is written when one is not there (NotFound).
+	Export(ctx context.Context, refs []string, to io.Writer) error
 }
 
 // Rootfs prepares root filesystems of containers from images.
@@ -104,10 +107,11 @@ type Rootfs interface {
 	// MakeVolume makes a directory that lies apart from the root filesystem of a key
 	// and lasts as long, and returns its path. It ends soon after ctx does; what is
 	// there by then goes with the root filesystem. Kind NotFound without a root
-	// filesystem, Exists when there is a volume of that name.
+	// filesystem, Exists when there is a volume of that name; but in a Storage, what is
+	// there is taken as it is.
 	MakeVolume(ctx context.Context, spec VolumeSpec) (path string, err error)
-	// Release unmounts and removes the root filesystem of key, and its volumes. Nil
-	// when there is none, half made ones included.
+	// Release unmounts and removes the root filesystem of key, and its volumes; what is
+	// in a Storage stays there. Nil when there is none, half made ones included.
 	Release(ctx context.Context, key string) error
 	// WritableUsage tells what the container of key has written, its volumes included.
 	WritableUsage(ctx context.Context, key string) (Usage, error)
@@ -128,6 +132,12 @@ type RootfsSpec struct {
 	ReadOnly bool
 	// MountLabel is the SELinux label of all its files, "" for none.
 	MountLabel string
+	// Storage is a directory in which what is written is kept when the root filesystem is
+	// released, its volumes included, and from which a later one of the same layers goes
+	// on; "" keeps nothing. It is made where it is missing. Kind State when another root
+	// filesystem has it, or it is of other layers; Unsupported together with Map, and on a
+	// file system that takes no overlay.
+	Storage string
 }
 
 // VolumeSpec says which volume to make.

@@ -40,6 +40,9 @@ const (
 type use struct {
 	Image string `json:"image"`
 	Chain string `json:"chain"`
+	// Storage is where upper, work and volumes are in place of the directory itself; see
+	// storage.go.
+	Storage string `json:"storage,omitempty"`
 
 	lower []string
 }
@@ -67,7 +70,10 @@ func (s *Images) Prepare(ctx context.Context, spec RootfsSpec) (*Mounted, error)
 		return nil, err
 	}
 	defer unlock()
-	u, fresh, err := s.reserve(key, spec.ImageID)
+	if spec.Storage != "" && spec.Map != nil {
+		return nil, fmt.Errorf("cannot prepare the root filesystem of %s: what is kept in %s cannot be mapped: %w", key, spec.Storage, errs.Unsupported)
+	}
+	u, fresh, err := s.reserve(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +88,10 @@ func (s *Images) Prepare(ctx context.Context, spec RootfsSpec) (*Mounted, error)
 	return &Mounted{Path: path}, nil
 }
 
-// reserve keeps the snapshots of an image for key. fresh is false when key has
-// them already.
-func (s *Images) reserve(key, imageID string) (u use, fresh bool, err error) {
+// reserve keeps the snapshots of an image for a key, and a storage. fresh is false when
+// the key has them already.
+func (s *Images) reserve(spec RootfsSpec) (u use, fresh bool, err error) {
+	key, imageID := spec.Key, spec.ImageID
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if u, ok := s.uses.get(key); ok {
@@ -97,7 +104,10 @@ func (s *Images) reserve(key, imageID string) (u use, fresh bool, err error) {
 	if e == nil {
 		return u, false, fmt.Errorf("image %q: %w", imageID, errs.NotFound)
 	}
-	u = use{Image: e.ID, Chain: e.chain, lower: e.lower}
+	if holder := s.uses.holder(spec.Storage); holder != "" {
+		return u, false, fmt.Errorf("the storage %s is in use by the root filesystem of %s: %w", spec.Storage, holder, errs.State)
+	}
+	u = use{Image: e.ID, Chain: e.chain, Storage: spec.Storage, lower: e.lower}
 	s.uses.add(key, u)
 	return u, true, nil
 }
@@ -114,14 +124,17 @@ func (s *Images) mountRootfs(spec RootfsSpec, u use, fresh bool) (string, error)
 	} else if mounted, err := sysfile.IsMountPoint(target); err != nil || mounted {
 		return target, err
 	}
+	if err := u.openStorage(); err != nil {
+		return "", err
+	}
 	if len(u.lower) == 0 {
 		return "", fmt.Errorf("the layers of image %s are gone: %w", u.Image, errs.NotFound)
 	}
 	overlay := sysfile.Overlay{
 		LowerRoot: s.layersDir(),
 		Lower:     u.lower,
-		Upper:     filepath.Join(dir, upperName),
-		Work:      filepath.Join(dir, workName),
+		Upper:     filepath.Join(u.written(dir), upperName),
+		Work:      filepath.Join(u.written(dir), workName),
 		ReadOnly:  spec.ReadOnly,
 		Label:     spec.MountLabel,
 	}
@@ -262,6 +275,19 @@ func (u *uses) get(key string) (use, bool) {
 func (u *uses) add(key string, added use) {
 	u.byKey[key] = added
 	u.counts[added.Chain]++
+}
+
+// holder is the root filesystem that has a storage, "" when none has.
+func (u *uses) holder(storage string) string {
+	if storage == "" {
+		return ""
+	}
+	for key, use := range u.byKey {
+		if use.Storage == storage {
+			return key
+		}
+	}
+	return ""
 }
 
 // remove forgets key. last tells that its snapshot is an orphan that nobody uses

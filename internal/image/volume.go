@@ -25,20 +25,39 @@ func (s *Images) MakeVolume(ctx context.Context, spec VolumeSpec) (string, error
 		return "", err
 	}
 	defer unlock()
-	dir := filepath.Join(s.containerDir(spec.Key), volumesName, spec.Name)
-	if err := s.makeVolume(ctx, spec, dir); err != nil {
+	s.mu.Lock()
+	u, ok := s.uses.get(spec.Key)
+	s.mu.Unlock()
+	if !ok {
+		return "", fmt.Errorf("cannot make volume %s: root filesystem %s: %w", spec.Name, spec.Key, errs.NotFound)
+	}
+	dir := filepath.Join(u.written(s.containerDir(spec.Key)), volumesName, spec.Name)
+	if u.Storage != "" {
+		err = keepVolume(ctx, spec, dir)
+	} else {
+		err = makeVolume(ctx, spec, dir)
+	}
+	if err != nil {
 		return "", fmt.Errorf("cannot make volume %s of the root filesystem of %s: %w", spec.Name, spec.Key, diskError(err))
 	}
 	return dir, nil
 }
 
-func (s *Images) makeVolume(ctx context.Context, spec VolumeSpec, dir string) error {
-	s.mu.Lock()
-	_, ok := s.uses.get(spec.Key)
-	s.mu.Unlock()
-	if !ok {
-		return fmt.Errorf("root filesystem %s: %w", spec.Key, errs.NotFound)
+// keepVolume takes the volume that is there, or makes it. What was cut short is begun anew.
+func keepVolume(ctx context.Context, spec VolumeSpec, dir string) error {
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
+	if err := os.RemoveAll(dir + partSuffix); err != nil {
+		return err
+	}
+	if err := makeVolume(ctx, spec, dir+partSuffix); err != nil {
+		return err
+	}
+	return os.Rename(dir+partSuffix, dir)
+}
+
+func makeVolume(ctx context.Context, spec VolumeSpec, dir string) error {
 	if err := os.Mkdir(filepath.Dir(dir), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -57,8 +76,11 @@ func (s *Images) makeVolume(ctx context.Context, spec VolumeSpec, dir string) er
 
 // writtenDirs are where what the container of key writes lies.
 func (s *Images) writtenDirs(key string) []string {
-	dirs := []string{filepath.Join(s.containerDir(key), upperName)}
-	volumes := filepath.Join(s.containerDir(key), volumesName)
+	s.mu.RLock()
+	u, _ := s.uses.get(key)
+	s.mu.RUnlock()
+	dirs := []string{filepath.Join(u.written(s.containerDir(key)), upperName)}
+	volumes := filepath.Join(u.written(s.containerDir(key)), volumesName)
 	if _, err := os.Lstat(volumes); err == nil {
 		dirs = append(dirs, volumes)
 	}

@@ -25,9 +25,12 @@ type Attachment struct {
 	Ports     []Port `json:"ports,omitempty"`
 	// Annotations are the pod's; bandwidth limits are among them
 	// (kubernetes.io/ingress-bandwidth, kubernetes.io/egress-bandwidth).
-	Annotations  map[string]string `json:"annotations,omitempty"`
-	CgroupParent string            `json:"cgroupParent,omitempty"`
-	DNS          *DNS              `json:"dns,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Addresses are those that the pod asks for, at most one of each family. Of other
+	// families it gets any.
+	Addresses    []netip.Addr `json:"addresses,omitempty"`
+	CgroupParent string       `json:"cgroupParent,omitempty"`
+	DNS          *DNS         `json:"dns,omitempty"`
 }
 
 // RecordID is the id under which an attachment's record is kept.
@@ -63,9 +66,10 @@ type Result struct {
 // use; calls for one sandbox come one at a time.
 type Network interface {
 	// Attach connects the sandbox. It may hold resources even when it fails:
-	// always Detach. A host port that is taken is kind Exists and names the
-	// port; no addresses left is Exhausted; no network configured is
-	// Unavailable.
+	// always Detach. A host port or an address that is taken is kind Exists and
+	// names it; no addresses left is Exhausted; no network configured is
+	// Unavailable; an address that the network does not have is Invalid, and one
+	// where nobody can choose is Unsupported.
 	Attach(ctx context.Context, att *Attachment) (*Result, error)
 	// Detach gives back all that Attach took. Nil when there is nothing, and it
 	// works with the namespace gone. att may be what was recorded before a

@@ -27,6 +27,7 @@ func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodS
 		checkMap("config.labels", config.GetLabels()),
 		checkMap("config.annotations", config.GetAnnotations()),
 		checkCgroupns(config.GetAnnotations(), securityContext(config).GetPrivileged(), hasUserNamespace(sandbox)),
+		checkExtensions(config, sandbox),
 		checkLogPath(config.GetLogPath()),
 		checkStopSignal(config.GetStopSignal()),
 		CheckResources(FieldCreate, config.GetLinux().GetResources()),

@@ -11,7 +11,7 @@ import (
 )
 
 // ImageVolume is a directory of a container's own, at a path that its image declares
-// as a volume.
+// as a volume, or its request by AnnotationVolumes.
 type ImageVolume struct {
 	// Destination is where it is in the container, Source where on the host.
 	Destination, Source string
@@ -21,8 +21,8 @@ type ImageVolume struct {
 const maxImageVolumes = 256
 
 // ImageVolumes tells at which paths a container gets volumes because its image
-// declares them: absolute, clean, without links, sorted. resolve follows the links of
-// an absolute path in the image, and stays in it.
+// declares them, or its request: absolute, clean, without links, sorted. resolve follows
+// the links of an absolute path in the image, and stays in it.
 //
 // What the request mounts at such a path or above it takes the volume's place: what a
 // pod writes into a volume of its own must not land in one that goes with the
@@ -39,6 +39,15 @@ func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfi
 	for _, d := range config.GetDevices() {
 		taken = append(taken, d.GetContainerPath())
 	}
+	inMemory, err := TmpfsOf(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	asked, err := AskedVolumes(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	taken = append(taken, inMemory...)
 	for i, at := range taken {
 		// One that cannot be resolved is refused where it is mounted.
 		if to, err := resolved(at, resolve); err == nil {
@@ -58,6 +67,16 @@ func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfi
 		case !slices.ContainsFunc(taken, func(above string) bool { return isBelow(at, above) }):
 			paths = append(paths, at)
 		}
+	}
+	for _, declared := range asked {
+		at, err := resolved(declared, resolve)
+		switch {
+		case err != nil:
+			return nil, nil, invalid(annotationField(AnnotationVolumes), "%q: %v", declared, err)
+		case isRuntimes(at):
+			return nil, nil, invalid(annotationField(AnnotationVolumes), "%q is where the runtime itself mounts", declared)
+		}
+		paths = append(paths, at)
 	}
 	slices.Sort(paths)
 	slices.Sort(leftOut)

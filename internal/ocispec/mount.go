@@ -33,6 +33,11 @@ func mountsOf(in Input) (mounts []specs.Mount, rootPropagation string, err error
 		binds = append(binds, requested)
 	}
 	binds = append(binds, sandboxFiles(in, binds)...)
+	inMemory, err := in.tmpfsMounts()
+	if err != nil {
+		return nil, "", err
+	}
+	binds = append(binds, inMemory...)
 	// A mount comes after those that it lies below.
 	slices.SortStableFunc(binds, func(a, b specs.Mount) int {
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")

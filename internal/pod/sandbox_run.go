@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"path/filepath"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -25,6 +26,9 @@ func (s *Service) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 		return "", err
 	}
 	if _, err := hostPorts(config); err != nil {
+		return "", err
+	}
+	if _, err := addresses(config); err != nil {
 		return "", err
 	}
 	rec := &SandboxRecord{
@@ -180,7 +184,12 @@ func attachment(rec *SandboxRecord, sb *engine.Sandbox) (*network.Attachment, er
 	if err != nil {
 		return nil, err
 	}
+	asked, err := addresses(config)
+	if err != nil {
+		return nil, err
+	}
 	att := &network.Attachment{
+		Addresses: asked,
 		SandboxID: rec.ID, NetNS: sb.NetNS,
 		Name: config.GetMetadata().GetName(), Namespace: config.GetMetadata().GetNamespace(), UID: config.GetMetadata().GetUid(),
 		Annotations: config.GetAnnotations(), CgroupParent: sb.CgroupParent, Ports: ports,
@@ -189,6 +198,22 @@ func attachment(rec *SandboxRecord, sb *engine.Sandbox) (*network.Attachment, er
 		att.DNS = &network.DNS{Servers: dns.GetServers(), Searches: dns.GetSearches(), Options: dns.GetOptions()}
 	}
 	return att, nil
+}
+
+// addresses are those that a pod may ask for.
+func addresses(config *runtimeapi.PodSandboxConfig) ([]netip.Addr, error) {
+	asked, err := network.AskedAddresses(config.GetAnnotations())
+	if err != nil || len(asked) == 0 {
+		return nil, err
+	}
+	security := config.GetLinux().GetSecurityContext()
+	switch {
+	case !security.GetPrivileged():
+		return nil, network.RefusedAddresses("is for privileged pods only")
+	case security.GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE:
+		return nil, network.RefusedAddresses("the pod has the host's network, and no address of its own")
+	}
+	return asked, nil
 }
 
 // hostPorts are the port mappings that ask for a port of the host; the others

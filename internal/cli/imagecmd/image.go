@@ -1,4 +1,4 @@
-// Package imagecmd holds `berth image` and its subcommands. All but import work
+// Package imagecmd holds `berth image` and its subcommands. All but import and save work
 // against any CRI runtime; pull shows its progress where the runtime is berth.
 package imagecmd
 
@@ -22,12 +22,12 @@ func New() *cobra.Command {
 	var c commands
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "Import, pull, list and remove images",
+		Short: "Import, save, pull, list and remove images",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.endpoint.Register(cmd)
-	cmd.AddCommand(c.newImport(), c.newPull(), c.newList(), c.newRemove(), c.newInspect())
+	cmd.AddCommand(c.newImport(), c.newSave(), c.newPull(), c.newList(), c.newRemove(), c.newInspect())
 	return cmd
 }
 

@@ -43,6 +43,7 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	}
 	rootfs, err := e.cfg.Rootfs.Prepare(ctx, image.RootfsSpec{
 		Key: spec.ID, ImageID: spec.ImageID, Map: userMap(spec.SandboxSpec, spec.Sandbox), MountLabel: labels.Mount,
+		Storage: ocispec.StorageOf(spec.Config),
 	})
 	if err != nil {
 		return nil, err

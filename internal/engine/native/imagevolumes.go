@@ -2,6 +2,8 @@ package native
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -18,18 +20,22 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// An image may declare paths as volumes. The container gets a directory of its own
-// there, on a file system that is no overlay, which can be written to also when its
+// An image may declare paths as volumes, and so may a request (run.berth.volumes). The
+// container gets a directory of its own there, on a file system that is no overlay, which can be written to also when its
 // root filesystem cannot, with a copy of what the image has at the path. It belongs
-// to the container's root filesystem, and goes with it.
+// to the container's root filesystem, and goes, or is kept, with it.
 
 // imageVolumesOf makes the directories. The root filesystem at rootfs shows owners as
 // the pod's user namespace maps them, so the copies belong to the pod, too.
 func (e *Engine) imageVolumesOf(ctx context.Context, spec *engine.ContainerSpec, rootfs string, labels selinux.Labels) ([]ocispec.ImageVolume, error) {
-	if len(spec.ImageConfig.Volumes) == 0 || e.rules().NoImageVolumes {
+	declared := spec.ImageConfig
+	if e.rules().NoImageVolumes {
+		declared.Volumes = nil
+	}
+	if asked := spec.Config.GetAnnotations()[ocispec.AnnotationVolumes]; len(declared.Volumes) == 0 && asked == "" {
 		return nil, nil
 	}
-	paths, leftOut, err := ocispec.ImageVolumes(spec.ImageConfig, spec.Config, func(path string) (string, error) {
+	paths, leftOut, err := ocispec.ImageVolumes(declared, spec.Config, func(path string) (string, error) {
 		at, err := securejoin.SecureJoin(rootfs, path)
 		return strings.TrimPrefix(at, rootfs), err
 	})
@@ -41,12 +47,12 @@ func (e *Engine) imageVolumesOf(ctx context.Context, spec *engine.ContainerSpec,
 	}
 	volumes := make([]ocispec.ImageVolume, len(paths))
 	for i, path := range paths {
-		dir, err := e.imageVolume(ctx, spec, rootfs, i, path)
+		dir, err := e.imageVolume(ctx, spec, rootfs, volumeName(i, spec, path), path)
 		if err == nil && labels.Mount != "" && !labels.Unconfined() {
 			err = e.relabel.Relabel(ctx, dir, labels.Mount, nil)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("image: it declares the volume %q: %w", path, err)
+			return nil, fmt.Errorf("image: the volume %q: %w", path, err)
 		}
 		volumes[i] = ocispec.ImageVolume{Destination: path, Source: dir}
 	}
@@ -56,8 +62,18 @@ func (e *Engine) imageVolumesOf(ctx context.Context, spec *engine.ContainerSpec,
 	return volumes, nil
 }
 
-// imageVolume makes the i-th one, with what the image has at path.
-func (e *Engine) imageVolume(ctx context.Context, spec *engine.ContainerSpec, rootfs string, i int, path string) (string, error) {
+// volumeName is what the i-th volume, at path, is called. What is kept must be found again
+// when a later request has others.
+func volumeName(i int, spec *engine.ContainerSpec, path string) string {
+	if ocispec.StorageOf(spec.Config) == "" {
+		return strconv.Itoa(i)
+	}
+	sum := sha256.Sum256([]byte(path))
+	return hex.EncodeToString(sum[:8])
+}
+
+// imageVolume makes the one of a name, with what the image has at path.
+func (e *Engine) imageVolume(ctx context.Context, spec *engine.ContainerSpec, rootfs, named, path string) (string, error) {
 	from, err := sysfile.DirInRoot(rootfs, path)
 	if errors.Is(err, errs.NotFound) {
 		from, err = "", nil
@@ -70,7 +86,7 @@ func (e *Engine) imageVolume(ctx context.Context, spec *engine.ContainerSpec, ro
 	stage(name, path)
 	owner := ownerOf(spec.SandboxSpec.Config)
 	return e.cfg.Rootfs.MakeVolume(ctx, image.VolumeSpec{
-		Key: spec.ID, Name: strconv.Itoa(i), From: from, UID: owner.UID, GID: owner.GID,
+		Key: spec.ID, Name: named, From: from, UID: owner.UID, GID: owner.GID,
 		Tell: func(now sysfile.Copied) {
 			if time.Since(told) >= tellEvery {
 				told = time.Now()

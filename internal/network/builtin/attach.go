@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -42,7 +43,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	}
 	fresh := rec == nil
 	if fresh {
-		if rec, err = n.newRecord(att); err != nil {
+		if rec, err = n.newRecord(ctx, att); err != nil {
 			return nil, err
 		}
 	}
@@ -83,7 +84,7 @@ func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, 
 }
 
 // newRecord takes addresses and ports and writes them down.
-func (n *Network) newRecord(att *network.Attachment) (*record, error) {
+func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*record, error) {
 	boot, err := bootID()
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func (n *Network) newRecord(att *network.Attachment) (*record, error) {
 		Sandbox: att.SandboxID, Name: att.Name, Namespace: att.Namespace,
 		BootID: boot, NetNS: att.NetNS, Link: linkName(att.SandboxID),
 	}
-	if err := n.take(rec, att.Ports); err != nil {
+	if err := n.takeSoon(ctx, rec, att); err != nil {
 		return nil, err
 	}
 	err = hostport.Probe(rec.sockets())
@@ -109,15 +110,34 @@ func (n *Network) newRecord(att *network.Attachment) (*record, error) {
 	return rec, nil
 }
 
+// takeSoon is take. An address that is asked for and was released a moment ago, as by the
+// former sandbox of a pod that starts again, is waited for: the kernel is removing the
+// link that has it, and the reaper frees it then, if not sooner.
+func (n *Network) takeSoon(ctx context.Context, rec *record, att *network.Attachment) error {
+	deadline := time.Now().Add(reapPatience + reapPause)
+	for {
+		err := n.take(rec, att)
+		var taken *takenError
+		if !errors.As(err, &taken) || taken.holder != nil && !taken.holder.Released || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-time.After(reapPause):
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
 // take reserves addresses and ports in memory.
-func (n *Network) take(rec *record, asked []network.Port) error {
+func (n *Network) take(rec *record, att *network.Attachment) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var err error
-	if rec.Addrs, err = n.takeAddrs(); err != nil {
+	if rec.Addrs, err = n.takeAddrs(att.Addresses); err != nil {
 		return err
 	}
-	rec.Ports, err = hostport.Wanted(asked, rec.families())
+	rec.Ports, err = hostport.Wanted(att.Ports, rec.families())
 	if err == nil {
 		err = n.ports.Take(rec.holder(), rec.sockets())
 	}

@@ -164,3 +164,28 @@ func TestElementsTellTheirSockets(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestPoolClaims(t *testing.T) {
+	p := newPool(netip.MustParsePrefix("10.0.0.0/29"))
+	for address, want := range map[string]string{"10.0.0.0": "invalid", "10.0.0.1": "invalid", "10.0.0.7": "invalid", "10.0.0.4": "taken, then free"} {
+		addr := netip.MustParseAddr(address)
+		got, free, err := p.claim(addr)
+		if want == "invalid" {
+			if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), network.AnnotationAddresses) {
+				t.Errorf("%s: %v, %v", address, got, err)
+			}
+			continue
+		}
+		if err != nil || !free || got.String() != address+"/29" {
+			t.Errorf("%s: %v, %v, %v", address, got, free, err)
+		}
+		if _, free, err := p.claim(addr); free || err != nil {
+			t.Errorf("%s once more: %v, %v", address, free, err)
+		}
+	}
+	for _, want := range []string{"10.0.0.2/29", "10.0.0.3/29", "10.0.0.5/29"} {
+		if addr, err := p.take(); err != nil || addr.String() != want {
+			t.Errorf("%v, %v; want %s", addr, err, want)
+		}
+	}
+}

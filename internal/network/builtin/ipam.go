@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network"
 )
 
 // pool hands out the addresses of one subnet, the one after the last first, so
@@ -52,6 +54,18 @@ func (p *pool) take() (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("no address of %s is free, %d are in use: %w", p.subnet, len(p.used), errs.Exhausted)
 }
 
+// claim takes one address. It is false when somebody has it.
+func (p *pool) claim(addr netip.Addr) (netip.Prefix, bool, error) {
+	if offset := offsetOf(p.subnet, addr); offset < 2 || offset > p.last {
+		return netip.Prefix{}, false, network.RefusedAddresses("%s is not for a pod: those of %s are from %s to %s", addr, p.subnet, at(p.subnet, 2), at(p.subnet, p.last))
+	}
+	if p.used[addr] {
+		return netip.Prefix{}, false, nil
+	}
+	p.used[addr] = true // the turn of others stays where it is
+	return netip.PrefixFrom(addr, p.subnet.Bits()), true, nil
+}
+
 // reserve takes the address of a record.
 func (p *pool) reserve(addr netip.Addr) {
 	p.used[addr] = true
@@ -83,11 +97,17 @@ func offsetOf(subnet netip.Prefix, addr netip.Addr) uint64 {
 	return binary.BigEndian.Uint64(a[8:]) - binary.BigEndian.Uint64(b[8:])
 }
 
-// takeAddrs takes one address of each subnet, or none. The caller holds n.mu.
-func (n *Network) takeAddrs() ([]netip.Prefix, error) {
+// takeAddrs takes one address of each subnet, those that are asked for among them, or
+// none. The caller holds n.mu.
+func (n *Network) takeAddrs(asked []netip.Addr) ([]netip.Prefix, error) {
+	for _, addr := range asked {
+		if !slices.ContainsFunc(n.pools, func(p *pool) bool { return p.subnet.Contains(addr) }) {
+			return nil, network.RefusedAddresses("%s is in none of the network's subnets, %s", addr, joinPrefixes(n.subnets))
+		}
+	}
 	var addrs []netip.Prefix
 	for _, p := range n.pools {
-		addr, err := p.take()
+		addr, err := n.takeAddr(p, asked)
 		if err != nil {
 			n.freeAddrs(addrs)
 			return nil, err
@@ -95,6 +115,45 @@ func (n *Network) takeAddrs() ([]netip.Prefix, error) {
 		addrs = append(addrs, addr)
 	}
 	return addrs, nil
+}
+
+// takeAddr takes the address of a subnet that is asked for, else the next one.
+func (n *Network) takeAddr(p *pool, asked []netip.Addr) (netip.Prefix, error) {
+	i := slices.IndexFunc(asked, p.subnet.Contains)
+	if i < 0 {
+		return p.take()
+	}
+	addr, free, err := p.claim(asked[i])
+	if err == nil && !free {
+		err = &takenError{asked[i], n.holderOf(asked[i])}
+	}
+	return addr, err
+}
+
+// takenError says whose an address is. A released one is free soon.
+type takenError struct {
+	addr   netip.Addr
+	holder *record
+}
+
+func (e *takenError) Error() string {
+	who := "another pod"
+	if e.holder != nil {
+		who = fmt.Sprintf("pod %s/%s (sandbox %s)", e.holder.Namespace, e.holder.Name, e.holder.Sandbox)
+	}
+	return fmt.Sprintf("config.annotations[%q]: %s has %s: %v", network.AnnotationAddresses, who, e.addr, errs.Exists)
+}
+
+func (e *takenError) Unwrap() error { return errs.Exists }
+
+// holderOf is the record that has an address, nil when none is written yet.
+func (n *Network) holderOf(addr netip.Addr) *record {
+	for _, rec := range n.records.All() {
+		if slices.ContainsFunc(rec.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr }) {
+			return rec
+		}
+	}
+	return nil
 }
 
 // freeAddrs gives addresses back. The caller holds n.mu.

@@ -32,6 +32,9 @@ func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network
 }
 
 func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
+	if len(att.Addresses) > 0 {
+		return nil, fmt.Errorf("config.annotations[%q]: plugins choose the pods' addresses; only the built-in network gives out those that are asked for: %w", network.AnnotationAddresses, errs.Unsupported)
+	}
 	rec, err := n.records.Get(att.SandboxID)
 	if err == nil && rec.Result != nil && !rec.Deleting && rec.Attachment.NetNS == att.NetNS {
 		return rec.Result, nil

@@ -92,6 +92,15 @@ func (o Overlay) mount(target, options string) error {
 	return nil
 }
 
+// OnOverlay tells whether a directory is on an overlay.
+func OnOverlay(dir string) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return false, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(st.Type) == unix.OVERLAYFS_SUPER_MAGIC, nil
+}
+
 // Detach unmounts what is mounted on path, at once for everybody who looks and
 // for good when its last user is gone. Nil when path is no mount point or absent.
 func Detach(path string) error {

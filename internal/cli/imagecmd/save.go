@@ -1,0 +1,66 @@
+package imagecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func (c *commands) newSave() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "save IMAGE...",
+		Aliases: []string{"export"},
+		Short:   "Write images to one archive that docker, podman and OCI tools read",
+		Long: "Writes an archive that is a docker archive and an OCI layout at once. Of an image for several platforms it has\n" +
+			"what this node has. Only berth can do this; another runtime says so.",
+		Example:           "  berth image save app:1 web:2 -o images.tar\n  berth image save app:1 | docker load",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				if output == "" || output == "-" {
+					return saveTo(ctx, conn, args, cmd.OutOrStdout())
+				}
+				return saveFile(ctx, conn, args, output)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write; - or empty: stdout")
+	return cmd
+}
+
+func saveTo(ctx context.Context, conn *client.Conn, refs []string, to io.Writer) error {
+	if file, ok := to.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		return fmt.Errorf("cannot save to a terminal: name a file with -o, or pipe it somewhere: %w", errs.Invalid)
+	}
+	if err := conn.Berth.ExportImage(ctx, berthapi.ExportRequest{Refs: refs}, to); err != nil {
+		return fmt.Errorf("cannot save: %w", err)
+	}
+	return nil
+}
+
+// saveFile leaves no half an archive under the name of a whole one.
+func saveFile(ctx context.Context, conn *client.Conn, refs []string, name string) error {
+	part := name + ".part"
+	file, err := os.Create(part)
+	if err != nil {
+		return fmt.Errorf("cannot save: %w", err)
+	}
+	if err := errors.Join(saveTo(ctx, conn, refs, file), file.Close()); err != nil {
+		return errors.Join(err, os.Remove(part))
+	}
+	if err := os.Rename(part, name); err != nil {
+		return errors.Join(fmt.Errorf("cannot save: %w", err), os.Remove(part))
+	}
+	return nil
+}
