@@ -73,7 +73,10 @@ func serveFakes(t *testing.T) (socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := cri.New(cri.Options{Pods: service, Images: images, Streams: streams, Version: "1.2.3"})
+	api, err := cri.New(cri.Options{
+		Pods: service, Images: images, Streams: streams, Version: "1.2.3",
+		Config: func() any { return struct{ Root string }{world.RootDir} },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

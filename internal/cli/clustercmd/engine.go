@@ -1,13 +1,18 @@
 package clustercmd
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/berth"
 	"github.com/berthrun/berth/internal/cluster/provider/command"
 )
 
@@ -18,24 +23,48 @@ type engineFlags struct {
 }
 
 func (f *engineFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl or finch; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that can be used")
+	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl, finch or berth; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that can be used, a berth that runs last")
 	cmd.Flags().IntVarP(&f.verbose, "verbosity", "v", 0, "1 or more: show the calls of the container engine")
 }
 
-// open finds the engine and asks it what it is.
-func (f *engineFlags) open(cmd *cobra.Command) (*provider.Engine, error) {
+// open finds the engine and asks it what it is. Without any tool that makes containers, a
+// berth that runs on this host does.
+func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
+	ctx := cmd.Context()
 	o := provider.Options{Name: f.name, Env: command.Host()}
 	if f.verbose > 0 {
 		o.Trace = func(tool string, args []string) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "+ %s %s\n", tool, strings.Join(withoutSecrets(args), " "))
 		}
 	}
-	engine, skipped, err := provider.Find(cmd.Context(), o)
+	own := berth.Options{Env: o.Env, Trace: o.Trace}
+	if cmp.Or(o.Name, o.Env["KIND_EXPERIMENTAL_PROVIDER"]) == berth.Name {
+		return openOwn(ctx, own)
+	}
+	engine, skipped, err := provider.Find(ctx, o)
+	if errors.Is(err, provider.ErrNoTool) {
+		engine, ownErr := openOwn(ctx, own)
+		if ownErr == nil {
+			return engine, nil
+		}
+		return nil, fmt.Errorf("%w; nor is there a berth to make nodes: %w", err, ownErr)
+	}
+	if err != nil {
+		return nil, err // not a nil of its type in the interface
+	}
 	for _, reason := range skipped {
 		first, _, _ := strings.Cut(reason.Error(), "\n")
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s is taken: %s\n", engine.Name(), first)
 	}
-	return engine, err
+	return engine, nil
+}
+
+func openOwn(ctx context.Context, o berth.Options) (cluster.Engine, error) {
+	engine, err := berth.Open(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use berth as provider: %w", err)
+	}
+	return engine, nil
 }
 
 // withoutSecrets hides values of the environment, which may be passwords of proxies.

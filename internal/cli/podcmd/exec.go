@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
-	"github.com/berthrun/berth/internal/cli/stream"
 	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/cri/client/stream"
 )
 
 type streamFlags struct {

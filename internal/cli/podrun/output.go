@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/berthrun/berth/internal/cli/podlog"
+	"github.com/berthrun/berth/internal/cri/client/podlog"
 )
 
 // multiplexer prints what several containers write, line by line, so that their

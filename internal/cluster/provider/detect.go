@@ -44,9 +44,12 @@ type Options struct {
 	Trace func(tool string, args []string)
 }
 
+// ErrNoTool is that there is no tool that can be used, and none was asked for.
+var ErrNoTool = errors.New("no container engine can be used")
+
 // Find opens the engine that is asked for; without a name the first, in the order of kind, that
 // can be used. skipped are those before it, each with the reason, for people. It is
-// errs.Unsupported that there is none at all, and errs.Unavailable that none answers.
+// ErrNoTool that there is none.
 func Find(ctx context.Context, o Options) (e *Engine, skipped []error, err error) {
 	look := func(tool string) command.Runner {
 		if !command.Found(tool) {
@@ -98,9 +101,9 @@ func find(ctx context.Context, o Options, look func(tool string) command.Runner,
 	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
 	case len(skipped) > 0:
-		return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of those that are installed can be used: %w", errors.Join(skipped...))
+		return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of those that are installed can be used: %w: %w", errors.Join(skipped...), ErrNoTool)
 	}
-	return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of %s is in PATH; install one of them: %w", strings.Join(tools, ", "), errs.Unsupported)
+	return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of %s is in PATH; install one of them: %w", strings.Join(tools, ", "), errors.Join(ErrNoTool, errs.Unsupported))
 }
 
 // speaks tells whether a tool is what its name says: podman has a package that calls itself

@@ -118,7 +118,7 @@ func dialectOf(tool string) (dialect, error) {
 		for _, d := range all {
 			names = append(names, d.tools...)
 		}
-		return dialect{}, fmt.Errorf("no provider is called %q; there are %s: %w", tool, strings.Join(names, ", "), errs.Invalid)
+		return dialect{}, fmt.Errorf("no provider is called %q; there are %s, berth: %w", tool, strings.Join(names, ", "), errs.Invalid)
 	}
 	return all[i], nil
 }

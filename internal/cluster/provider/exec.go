@@ -28,6 +28,20 @@ func (e *Engine) Exec(ctx context.Context, name string, c Command) error {
 // CopyTo sends files as one archive to tar in the container: the engines' own `cp` does
 // not see what is mounted on /run and /tmp.
 func (e *Engine) CopyTo(ctx context.Context, name string, files ...File) error {
+	archive, err := Pack(files...)
+	if err != nil {
+		return fmt.Errorf("cannot pack files for %s: %w", name, err)
+	}
+	return e.Exec(ctx, name, Command{Args: Unpack(), Stdin: archive})
+}
+
+// Unpack is the command in a container that unpacks what Pack packs, from standard input.
+func Unpack() []string {
+	return []string{"tar", "--extract", "--file=-", "--directory=/", "--no-same-owner", "--same-permissions"}
+}
+
+// Pack makes an archive of files.
+func Pack(files ...File) (*bytes.Buffer, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, f := range files {
@@ -37,16 +51,13 @@ func (e *Engine) CopyTo(ctx context.Context, name string, files ...File) error {
 		}
 		header := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: mode, Size: int64(len(f.Content)), Typeflag: tar.TypeReg, Format: tar.FormatPAX}
 		if err := w.WriteHeader(header); err != nil {
-			return fmt.Errorf("cannot pack %s: %w", f.Path, err)
+			return nil, fmt.Errorf("%s: %w", f.Path, err)
 		}
 		if _, err := w.Write(f.Content); err != nil {
-			return fmt.Errorf("cannot pack %s: %w", f.Path, err)
+			return nil, fmt.Errorf("%s: %w", f.Path, err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		return fmt.Errorf("cannot pack files for %s: %w", name, err)
-	}
-	return e.Exec(ctx, name, Command{Args: []string{"tar", "--extract", "--file=-", "--directory=/", "--no-same-owner", "--same-permissions"}, Stdin: &archive})
+	return &archive, w.Close()
 }
 
 // Logs copies a container's log.

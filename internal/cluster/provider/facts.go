@@ -156,10 +156,7 @@ func (e *Engine) demands() []hostcheck.Finding {
 			Fatal: true,
 		}}
 	case !f.CgroupV2 && !f.Rootless:
-		return []hostcheck.Finding{{
-			Problem: "this host has cgroup v1, which Kubernetes supports no more from 1.35 on unless kubelets are told failCgroupV1: false, as berth does",
-			Fix:     "boot it with systemd.unified_cgroup_hierarchy=1",
-		}}
+		return []hostcheck.Finding{hostcheck.ClassicCgroups()}
 	}
 	return nil
 }

@@ -29,14 +29,14 @@ func (e *Engine) ready(ctx context.Context, name, since string, wait time.Durati
 	defer cancel()
 	deadline, up := context.WithCancelCause(deadline)
 	defer up(nil)
-	w := &watcher{pattern: regexp.MustCompile(upPattern), found: func() { up(errUp) }}
+	w := NewBootLog(func() { up(errUp) })
 	args := []string{"logs", "-f"}
 	if since != "" {
 		args = append(args, "--since", since)
 	}
 	err := e.run.Run(deadline, command.Call{Args: append(args, name), Stdout: w, Stderr: w, Guest: true})
 	switch {
-	case w.matched():
+	case w.Up():
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -47,11 +47,7 @@ func (e *Engine) ready(ctx context.Context, name, since string, wait time.Durati
 }
 
 // notUp says what was seen in place of systemd.
-func (e *Engine) notUp(ctx context.Context, name string, w *watcher, wait time.Duration, late bool) error {
-	kind, why := errs.State, "the container ended"
-	if late {
-		kind, why = errs.Deadline, fmt.Sprintf("%s passed", wait)
-	}
+func (e *Engine) notUp(ctx context.Context, name string, w *BootLog, wait time.Duration, late bool) error {
 	state := "nothing is known of its state"
 	if found, err := e.inspect(ctx, name); err == nil && len(found) == 1 {
 		state = "it is " + found[0].State
@@ -59,15 +55,11 @@ func (e *Engine) notUp(ctx context.Context, name string, w *watcher, wait time.D
 			state = fmt.Sprintf("it is %s, status %d", found[0].State, found[0].ExitCode)
 		}
 	}
-	lines := "its log is empty; is the image one of a node?"
-	if last := w.last(); len(last) > 0 {
-		lines = "its log ends with:\n  " + strings.Join(last, "\n  ")
-	}
-	return fmt.Errorf("%w: could not find a log line that matches %q: %s, %s; %s", kind, upPattern, why, state, lines)
+	return w.NotUp(wait, late, state)
 }
 
-// watcher looks at lines of a log.
-type watcher struct {
+// BootLog looks for systemd in what a node writes.
+type BootLog struct {
 	pattern *regexp.Regexp
 	found   func()
 
@@ -77,7 +69,27 @@ type watcher struct {
 	up    bool
 }
 
-func (w *watcher) Write(p []byte) (int, error) {
+// NewBootLog calls found, once, when systemd is up.
+func NewBootLog(found func()) *BootLog {
+	return &BootLog{pattern: regexp.MustCompile(upPattern), found: found}
+}
+
+// NotUp is the error for a node that ended, or took longer than it may, without systemd. state
+// is that of its container, in words.
+func (w *BootLog) NotUp(wait time.Duration, late bool, state string) error {
+	kind, why := errs.State, "the container ended"
+	if late {
+		kind, why = errs.Deadline, fmt.Sprintf("%s passed", wait)
+	}
+	lines := "its log is empty; is the image one of a node?"
+	if last := w.last(); len(last) > 0 {
+		lines = "its log ends with:\n  " + strings.Join(last, "\n  ")
+	}
+	return fmt.Errorf("%w: could not find a log line that matches %q: %s, %s; %s", kind, upPattern, why, state, lines)
+}
+
+// Write implements io.Writer.
+func (w *BootLog) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open = append(w.open, p...)
@@ -91,7 +103,7 @@ func (w *watcher) Write(p []byte) (int, error) {
 	}
 }
 
-func (w *watcher) see(line string) {
+func (w *BootLog) see(line string) {
 	if line == "" || w.up {
 		return
 	}
@@ -104,14 +116,15 @@ func (w *watcher) see(line string) {
 	}
 }
 
-func (w *watcher) matched() bool {
+// Up tells whether systemd is.
+func (w *BootLog) Up() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.up
 }
 
 // last are the last lines, with one that has no end.
-func (w *watcher) last() []string {
+func (w *BootLog) last() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if line := plain(string(w.open)); line != "" {

@@ -51,10 +51,10 @@ func (t Tool) Run(ctx context.Context, c Call) error {
 	if t.Trace != nil {
 		t.Trace(t.Name, c.Args)
 	}
-	var out, errs tail
+	var out, errs Tail
 	cmd := exec.CommandContext(ctx, t.Name, c.Args...)
 	cmd.Stdin = c.Stdin
-	cmd.Stdout, cmd.Stderr = tee(&out, c.Stdout), tee(&errs, c.Stderr)
+	cmd.Stdout, cmd.Stderr = out.Tee(c.Stdout), errs.Tee(c.Stderr)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = grace
@@ -65,9 +65,9 @@ func (t Tool) Run(ctx context.Context, c Call) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	lines := errs.lines()
+	lines := errs.Lines()
 	if len(lines) == 0 {
-		lines = out.lines()
+		lines = out.Lines()
 	}
 	return Failed(t.Name, c, lines, err)
 }
@@ -94,19 +94,13 @@ func Found(name string) bool {
 	return err == nil
 }
 
-func tee(t *tail, w io.Writer) io.Writer {
-	if w == nil {
-		return t
-	}
-	return io.MultiWriter(w, t)
-}
-
-// tail keeps the end of what is written to it.
-type tail struct{ kept []byte }
+// Tail keeps the end of what is written to it, for errors. The zero value is ready.
+type Tail struct{ kept []byte }
 
 const tailSize = 4096
 
-func (t *tail) Write(p []byte) (int, error) {
+// Write implements io.Writer.
+func (t *Tail) Write(p []byte) (int, error) {
 	t.kept = append(t.kept, p...)
 	if len(t.kept) > 2*tailSize {
 		t.kept = append([]byte(nil), t.kept[len(t.kept)-tailSize:]...)
@@ -114,8 +108,16 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lines are the last lines that are not empty.
-func (t *tail) lines() []string {
+// Tee writes to w, unless that is nil, and to the tail.
+func (t *Tail) Tee(w io.Writer) io.Writer {
+	if w == nil {
+		return t
+	}
+	return io.MultiWriter(w, t)
+}
+
+// Lines are the last lines that are not empty.
+func (t *Tail) Lines() []string {
 	var all []string
 	for line := range strings.Lines(string(t.kept)) {
 		if line = strings.TrimSpace(line); line != "" && line != "[]" {

@@ -46,6 +46,14 @@ const (
 	watchesEnough   = 524288
 )
 
+// ClassicCgroups is the finding about a host with cgroup v1.
+func ClassicCgroups() Finding {
+	return Finding{
+		Problem: "this host has cgroup v1, which Kubernetes supports no more from 1.35 on unless kubelets are told failCgroupV1: false, as berth does",
+		Fix:     "boot it with systemd.unified_cgroup_hierarchy=1",
+	}
+}
+
 // Check tells what the host lacks for that many nodes.
 func Check(h Host, nodes int) []Finding {
 	found := h.inotify(nodes)

@@ -1,0 +1,219 @@
+// Package berth makes nodes out of a `berth serve` of this host, as a client of its CRI
+// socket and of berth's own service: no other container engine is needed. It is a
+// provider.Provider beside those of package provider.
+//
+// A node is a pod of one privileged container, in which systemd is process 1. What CRI has no
+// words for is asked for by annotations: file systems in memory, volumes, an address, and a
+// storage, in which what the node writes outlives its container. A pod does not start again
+// by itself, and its container only once: each start of a node makes both anew, with the
+// storage, the address and the ports of before.
+//
+// Everything that is known of a node is in a directory of its own (record.go), which is made
+// first and goes last. So nodes are there after a reboot, of which the runtime keeps nothing
+// but that there were pods.
+//
+// The order of steps, as one node goes through them:
+//
+//	register    record, with an address that nobody has (record.go, addresses.go)
+//	run         pod and container, whose requests follow from the record (run.go, request.go)
+//	hosts       the names of all nodes of the cluster, in all of them (hosts.go)
+//	ready       systemd is up, as its log says (ready.go)
+//	Stop        the container gets systemd's signal, then the pod stops (nodes.go)
+//	Delete      pod and container, then the directory (nodes.go)
+package berth
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Name is what --provider calls it.
+const Name = "berth"
+
+// Options are how the runtime is found.
+type Options struct {
+	// Env is the environment of the process; BERTH_ENDPOINT in it names the socket.
+	Env map[string]string
+	// Dir has a directory for each node; "" is the daemon's root with "-cluster" behind it.
+	Dir string
+	// Host is the root of this host's file system; nil is that of the process.
+	Host fs.FS
+	// Trace is told each call; nil is nobody.
+	Trace func(tool string, args []string)
+}
+
+// Engine is a running berth.
+type Engine struct {
+	conn  *client.Conn
+	facts provider.Facts
+	env   map[string]string
+	host  fs.FS
+	dir   string
+	trace func(tool string, args []string)
+}
+
+var (
+	_ provider.Provider = (*Engine)(nil)
+	_ provider.Images   = (*Engine)(nil)
+)
+
+// Endpoint is the socket that an environment names.
+func Endpoint(env map[string]string) string {
+	return cmp.Or(env["BERTH_ENDPOINT"], client.DefaultEndpoint)
+}
+
+// Open connects to the daemon and asks it what it is. It is errs.Unavailable that none
+// answers, and errs.Unsupported that another runtime does. The connection lasts as long as
+// the process.
+func Open(ctx context.Context, o Options) (*Engine, error) {
+	conn, err := client.Dial(ctx, Endpoint(o.Env))
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{conn: conn, env: o.Env, host: o.Host, dir: o.Dir, trace: o.Trace}
+	if e.host == nil {
+		e.host = os.DirFS("/")
+	}
+	if err := e.ask(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// ask fills in what the daemon tells of itself.
+func (e *Engine) ask(ctx context.Context) error {
+	version, err := e.conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
+	if err != nil {
+		return fmt.Errorf("cannot ask the runtime at %s for its version: %w", e.conn.Endpoint, err)
+	}
+	if version.GetRuntimeName() != Name {
+		return fmt.Errorf("the runtime at %s is %s, not berth; name berth's socket with BERTH_ENDPOINT: %w", e.conn.Endpoint, version.GetRuntimeName(), errs.Unsupported)
+	}
+	e.facts = provider.Facts{Version: version.GetRuntimeVersion(), Memory: true, Pids: true, CPU: true, Driver: "overlay"}
+	_, err = fs.Stat(e.host, "sys/fs/cgroup/cgroup.controllers")
+	e.facts.CgroupV2 = err == nil
+	if e.dir != "" {
+		return nil
+	}
+	status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return fmt.Errorf("cannot ask berth at %s what it is: %w", e.conn.Endpoint, err)
+	}
+	var config struct{ Root string }
+	if err := json.Unmarshal([]byte(status.GetInfo()["config"]), &config); err != nil || !filepath.IsAbs(config.Root) {
+		return fmt.Errorf("berth at %s does not tell its root directory, beside which nodes are kept: %w", e.conn.Endpoint, errs.Unsupported)
+	}
+	e.dir = config.Root + "-cluster"
+	return nil
+}
+
+// Name is plan.Host.Engine.
+func (e *Engine) Name() string { return Name }
+
+// Facts are those of Open.
+func (e *Engine) Facts() provider.Facts { return e.facts }
+
+// Check tells what the host lacks. The network is looked at by EnsureNetwork.
+func (e *Engine) Check(nodes int) []hostcheck.Finding {
+	found := hostcheck.Check(hostcheck.Host{Root: e.host}, nodes)
+	if !e.facts.CgroupV2 {
+		found = append(found, hostcheck.ClassicCgroups())
+	}
+	return found
+}
+
+// PlanHost tells a plan of network and environment.
+func (e *Engine) PlanHost(n provider.Network) plan.Host {
+	h := plan.Host{Engine: Name, Network: n.Name, Env: maps.Clone(e.env)}
+	for _, subnet := range n.Subnets {
+		h.Subnets = append(h.Subnets, subnet.String())
+	}
+	if h.Env == nil {
+		h.Env = map[string]string{}
+	}
+	return h
+}
+
+// Describe writes what is known of a node, or for "" of the daemon, as JSON.
+func (e *Engine) Describe(ctx context.Context, name string, to io.Writer) error {
+	described := map[string]any{}
+	if name == "" {
+		status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+		if err != nil {
+			return fmt.Errorf("cannot describe berth at %s: %w", e.conn.Endpoint, err)
+		}
+		described["version"], described["status"], described["info"] = e.facts.Version, status.GetStatus(), values(status.GetInfo())
+		return encode(to, described)
+	}
+	r, err := e.read(name)
+	if err != nil {
+		return err
+	}
+	for variable := range r.Spec.Env {
+		if strings.HasSuffix(strings.ToLower(variable), "_proxy") {
+			r.Spec.Env[variable] = "[hidden]" // it may have a password
+		}
+	}
+	described["node"] = r
+	found, err := e.look(ctx, r)
+	if err != nil {
+		return err
+	}
+	if found.sandbox != nil {
+		status, err := e.conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: found.sandbox.GetId(), Verbose: true})
+		if errs.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot describe %s: %w", name, err)
+		}
+		described["pod"], described["podInfo"] = status.GetStatus(), values(status.GetInfo())
+	}
+	if found.container != nil {
+		status, err := e.conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: found.container.GetId(), Verbose: true})
+		if errs.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot describe %s: %w", name, err)
+		}
+		described["container"], described["containerInfo"] = status.GetStatus(), values(status.GetInfo())
+	}
+	return encode(to, described)
+}
+
+// values are verbose values, each of which is JSON.
+func values(info map[string]string) map[string]any {
+	all := map[string]any{}
+	for name, text := range info {
+		all[name] = text
+		if json.Valid([]byte(text)) {
+			all[name] = json.RawMessage(text)
+		}
+	}
+	return all
+}
+
+func encode(to io.Writer, v any) error {
+	encoder := json.NewEncoder(to)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// tell tells of a call.
+func (e *Engine) tell(words ...string) {
+	if e.trace != nil {
+		e.trace(Name, words)
+	}
+}

@@ -1,0 +1,99 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/cri/client/podlog"
+	"github.com/berthrun/berth/internal/cri/client/stream"
+)
+
+// Exec runs a command in a node. Its error quotes the command's last lines.
+func (e *Engine) Exec(ctx context.Context, name string, c provider.Command) error {
+	err := e.exec(ctx, name, c)
+	if err != nil {
+		return fmt.Errorf("cannot run %s in %s: %w", strings.Join(c.Args[:min(2, len(c.Args))], " "), name, err)
+	}
+	return nil
+}
+
+func (e *Engine) exec(ctx context.Context, name string, c provider.Command) error {
+	id, err := e.one(ctx, name)
+	if err != nil {
+		return err
+	}
+	args := c.Args
+	if len(c.Env) > 0 {
+		// CRI has no environment for it.
+		var set []string
+		for _, variable := range slices.Sorted(maps.Keys(c.Env)) {
+			set = append(set, variable+"="+c.Env[variable])
+		}
+		args = slices.Concat([]string{"env"}, set, args)
+	}
+	e.tell(append([]string{"exec", name}, c.Args...)...)
+	session, err := e.conn.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: args, Stdin: c.Stdin != nil, Stdout: true, Stderr: true,
+	})
+	if err != nil {
+		return err
+	}
+	var out, complaints command.Tail
+	code, err := stream.Run(ctx, session.GetUrl(), stream.Streams{In: c.Stdin, Out: out.Tee(c.Stdout), Err: complaints.Tee(c.Stderr)})
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return err
+	}
+	if code == 0 {
+		return nil
+	}
+	lines := complaints.Lines()
+	if len(lines) == 0 {
+		lines = out.Lines()
+	}
+	call := command.Call{Args: []string{"exec", name}, Guest: true}
+	failed := command.Failed(Name, call, lines, fmt.Errorf("exit status %d", code))
+	failed.Code = code
+	return failed
+}
+
+// CopyTo sends files to tar in a node.
+func (e *Engine) CopyTo(ctx context.Context, name string, files ...provider.File) error {
+	archive, err := provider.Pack(files...)
+	if err != nil {
+		return fmt.Errorf("cannot pack files for %s: %w", name, err)
+	}
+	return e.Exec(ctx, name, provider.Command{Args: provider.Unpack(), Stdin: archive})
+}
+
+// Logs copies what the last runs of a node have written, the oldest first.
+func (e *Engine) Logs(ctx context.Context, name string, to io.Writer) error {
+	r, err := e.read(name)
+	if err != nil {
+		return err
+	}
+	for run := max(1, int64(r.Run)-keptLogs); run <= int64(r.Run); run++ {
+		err := podlog.Copy(ctx, e.logFile(r, uint32(run)), podlog.Options{Tail: -1}, to, to)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot read the log of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (e *Engine) logFile(r *record, run uint32) string {
+	return filepath.Join(e.nodeDir(r.name()), logs, logName(run))
+}

@@ -1,0 +1,116 @@
+package berth
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// tellHosts writes the names and addresses of a cluster's nodes into the hosts file of each,
+// which they have as /etc/hosts. It is called when nodes come, go or have other addresses.
+func (e *Engine) tellHosts(ctx context.Context, cluster string) error {
+	return e.alone(ctx, func() error {
+		all, err := e.records(cluster)
+		if err != nil {
+			return err
+		}
+		text := hosts(all)
+		var failed []error
+		for _, r := range all {
+			failed = append(failed, fill(filepath.Join(e.nodeDir(r.name()), hostsName), text))
+		}
+		return errors.Join(failed...)
+	})
+}
+
+// hosts is a hosts file.
+func hosts(all []*record) []byte {
+	var text bytes.Buffer
+	text.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n# The nodes of the cluster. `berth cluster` keeps this file.\n")
+	for _, r := range all {
+		for _, a := range r.Addresses {
+			fmt.Fprintf(&text, "%s\t%s\n", a, r.name())
+		}
+	}
+	return text.Bytes()
+}
+
+// fill changes what is in a file, which a node has mounted: another file of the name would
+// not be seen there. One write leaves readers no time for half a file.
+func fill(name string, text []byte) error {
+	old, err := os.ReadFile(name)
+	if err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("cannot write a node's hosts: %w", err)
+	}
+	_, err = file.WriteAt(text, 0)
+	err = errors.Join(err, file.Truncate(int64(len(text))), file.Close())
+	if err != nil {
+		return fmt.Errorf("cannot write a node's hosts: %w", err)
+	}
+	return nil
+}
+
+// resolvers are the files that may name the host's resolvers, as a kubelet looks for them.
+func resolvers() []string { return []string{"etc/resolv.conf", "run/systemd/resolve/resolv.conf"} }
+
+// dns is how a node resolves names: as the host does, by those of its resolvers that a node
+// reaches. One that listens on a loopback address is none; without any other the node asks
+// the host at gateway, where nobody answers unless somebody was put there, so that queries
+// fail at once, and CoreDNS, which does not start without a server, does.
+func dns(host fs.FS, gateway netip.Addr) *runtimeapi.DNSConfig {
+	var config *runtimeapi.DNSConfig
+	for _, name := range resolvers() {
+		text, err := fs.ReadFile(host, name)
+		if err != nil {
+			continue
+		}
+		found := readResolvers(string(text))
+		if config == nil || len(found.Servers) > 0 {
+			config = found
+		}
+		if len(config.Servers) > 0 {
+			return config
+		}
+	}
+	if config == nil {
+		config = &runtimeapi.DNSConfig{}
+	}
+	if gateway.IsValid() {
+		config.Servers = []string{gateway.String()}
+	}
+	return config
+}
+
+// readResolvers reads a resolv.conf.
+func readResolvers(text string) *runtimeapi.DNSConfig {
+	config := &runtimeapi.DNSConfig{}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) < 2 {
+			continue
+		}
+		switch words[0] {
+		case "nameserver":
+			if a, err := netip.ParseAddr(words[1]); err == nil && !a.IsLoopback() && a.Zone() == "" {
+				config.Servers = append(config.Servers, words[1])
+			}
+		case "search", "domain":
+			config.Searches = words[1:] // the last one counts
+		case "options":
+			config.Options = append(config.Options, words[1:]...)
+		}
+	}
+	return config
+}

@@ -1,0 +1,74 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// pulls is how often a pull is tried: registries and networks have bad moments.
+const pulls = 4
+
+// Ensure pulls an image that is not there.
+func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error) {
+	id, err := e.Present(ctx, image)
+	if err != nil || id != "" {
+		return false, err
+	}
+	if out == nil {
+		out = io.Discard
+	}
+	for try := 1; ; try++ {
+		e.tell("pull", image)
+		_, err := e.conn.Berth.PullImage(ctx, berthapi.PullRequest{Ref: image}, func(p berthapi.Progress) {
+			fmt.Fprintf(out, "%s: %s %d/%d\n", image, p.Stage, p.Done, p.Total)
+		})
+		switch {
+		case err == nil:
+			return true, nil
+		case try == pulls, errors.Is(err, errs.NotFound), ctx.Err() != nil, strings.HasPrefix(image, "localhost/"):
+			return true, fmt.Errorf("image %q is not present in berth, and cannot be pulled: %w", image, err)
+		}
+		select {
+		case <-ctx.Done():
+			return true, context.Cause(ctx)
+		case <-time.After(time.Duration(try) * time.Second):
+		}
+	}
+}
+
+// Present finds an image.
+func (e *Engine) Present(ctx context.Context, image string) (id string, err error) {
+	status, err := e.conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	if err != nil {
+		return "", fmt.Errorf("cannot look for the image %s: %w", image, err)
+	}
+	return strings.TrimPrefix(status.GetImage().GetId(), "sha256:"), nil
+}
+
+// Save writes an archive of images.
+func (e *Engine) Save(ctx context.Context, to io.Writer, images ...string) error {
+	e.tell(append([]string{"save"}, images...)...)
+	if err := e.conn.Berth.ExportImage(ctx, berthapi.ExportRequest{Refs: images}, to); err != nil {
+		return fmt.Errorf("cannot save %s: %w", strings.Join(images, ", "), err)
+	}
+	return nil
+}
+
+// Load reads an archive of images. They are pinned: a kubelet of this host would collect
+// the image of nodes that are stopped.
+func (e *Engine) Load(ctx context.Context, from io.Reader) error {
+	e.tell("load")
+	if _, err := e.conn.Berth.ImportImage(ctx, berthapi.ImportRequest{Pin: true}, from, nil); err != nil {
+		return fmt.Errorf("cannot load images: %w", err)
+	}
+	return nil
+}

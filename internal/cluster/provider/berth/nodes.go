@@ -1,0 +1,261 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// found is what the runtime has of a node: the pod of the last run and its container, nil
+// where there is none.
+type found struct {
+	sandbox   *runtimeapi.PodSandbox
+	container *runtimeapi.Container
+}
+
+func (f found) running() bool {
+	return f.container.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
+}
+
+// state is podman's word for what the runtime has.
+func (f found) state() string {
+	switch {
+	case f.container == nil && f.sandbox == nil:
+		return "stopped" // by a reboot, or it was never started
+	case f.container == nil, f.container.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED:
+		return "created"
+	case f.running():
+		return "running"
+	}
+	return "exited"
+}
+
+// look finds what the runtime has of a node.
+func (e *Engine) look(ctx context.Context, r *record) (found, error) {
+	all, err := e.lookAll(ctx, map[string]string{provider.LabelNode: r.name()})
+	return all[key{r.UID, r.Run}], err
+}
+
+// key is a run of a node.
+type key struct {
+	uid string
+	run uint32
+}
+
+// lookAll finds what the runtime has of all nodes with some labels.
+func (e *Engine) lookAll(ctx context.Context, with map[string]string) (map[key]found, error) {
+	sandboxes, err := e.conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: with}})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the pods of berth: %w", err)
+	}
+	containers, err := e.conn.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: with}})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the containers of berth: %w", err)
+	}
+	all := map[key]found{}
+	for _, s := range sandboxes.GetItems() {
+		if s.GetMetadata().GetNamespace() != namespace {
+			continue
+		}
+		f := found{sandbox: s}
+		for _, c := range containers.GetContainers() {
+			if c.GetPodSandboxId() == s.GetId() {
+				f.container = c
+			}
+		}
+		all[key{s.GetMetadata().GetUid(), s.GetMetadata().GetAttempt()}] = f
+	}
+	return all, nil
+}
+
+// List goes by the records.
+func (e *Engine) List(ctx context.Context, cluster string) ([]provider.Node, error) {
+	all, err := e.records(cluster)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	var with map[string]string
+	if cluster != "" {
+		with = map[string]string{plan.LabelCluster: cluster}
+	}
+	known, err := e.lookAll(ctx, with)
+	if err != nil {
+		return nil, err
+	}
+	var nodes []provider.Node
+	for _, r := range all {
+		n, err := e.node(ctx, r, known[key{r.UID, r.Run}])
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, nil
+}
+
+// node is a node as a provider tells of it.
+func (e *Engine) node(ctx context.Context, r *record, f found) (provider.Node, error) {
+	n := provider.Node{
+		Name: r.name(), ID: f.container.GetId(), Image: r.Spec.Image, Labels: r.Spec.Labels,
+		State: f.state(), Running: f.running(), Ports: r.Ports,
+	}
+	for _, a := range r.Addresses {
+		if a.Is4() {
+			n.IPv4 = a
+		} else {
+			n.IPv6 = a
+		}
+	}
+	if n.State != "exited" {
+		return n, nil
+	}
+	status, err := e.conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: n.ID})
+	if errs.IgnoreNotFound(err) != nil {
+		return n, fmt.Errorf("cannot ask how %s has ended: %w", r.name(), err)
+	}
+	n.ExitCode = int(status.GetStatus().GetExitCode())
+	return n, nil
+}
+
+// Start runs nodes again that do not run, and waits for systemd.
+func (e *Engine) Start(ctx context.Context, names ...string) error {
+	return each(ctx, names, func(ctx context.Context, name string) error {
+		var run *record
+		err := e.withNode(ctx, name, func(r *record) error {
+			run = r
+			f, err := e.look(ctx, r)
+			if err != nil || f.running() {
+				return err
+			}
+			return e.run(ctx, r)
+		})
+		if err == nil {
+			err = e.ready(ctx, run, provider.DefaultWait)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot start %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// stopSeconds is how long systemd may take to end everything in a node.
+const stopSeconds = 30
+
+// Stop stops nodes. Their ports of the host are free then; their addresses are, too, but the
+// last that pods get.
+func (e *Engine) Stop(ctx context.Context, names ...string) error {
+	return each(ctx, names, func(ctx context.Context, name string) error {
+		err := e.withNode(ctx, name, func(r *record) error {
+			f, err := e.look(ctx, r)
+			if err != nil {
+				return err
+			}
+			e.tell("stop", name)
+			if f.container != nil {
+				_, err := e.conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: f.container.GetId(), Timeout: stopSeconds})
+				if errs.IgnoreNotFound(err) != nil {
+					return err
+				}
+			}
+			if f.sandbox != nil {
+				_, err := e.conn.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: f.sandbox.GetId()})
+				return errs.IgnoreNotFound(err)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("cannot stop %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// Delete kills and removes nodes, and all that was kept of them. All are tried.
+func (e *Engine) Delete(ctx context.Context, names ...string) error {
+	return each(ctx, names, func(ctx context.Context, name string) error {
+		cluster := ""
+		err := e.withNode(ctx, name, func(r *record) error {
+			cluster = r.cluster()
+			if err := e.removePods(ctx, name); err != nil {
+				return err
+			}
+			if err := e.emptyDir(name); err != nil { // which takes its time
+				return err
+			}
+			return e.alone(ctx, func() error { return e.dropDir(name) })
+		})
+		if err == nil {
+			err = e.tellHosts(ctx, cluster)
+		}
+		if errs.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot delete %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// DeleteCluster removes all nodes of a cluster, and pods with its label of which nothing else
+// is known.
+func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
+	if cluster == "" {
+		return fmt.Errorf("a cluster without a name is every cluster: %w", errs.Invalid)
+	}
+	all, err := e.records(cluster)
+	if err != nil {
+		return fmt.Errorf("cannot delete the cluster %s: %w", cluster, err)
+	}
+	var names []string
+	for _, r := range all {
+		names = append(names, r.name())
+	}
+	failed := e.Delete(ctx, names...)
+	left, err := e.lookAll(ctx, map[string]string{plan.LabelCluster: cluster})
+	for _, f := range left {
+		if name := f.sandbox.GetLabels()[provider.LabelNode]; !slices.Contains(names, name) {
+			err = errors.Join(err, e.removePods(ctx, name))
+		}
+	}
+	if err := errors.Join(failed, err); err != nil {
+		return fmt.Errorf("cannot delete the cluster %s: %w", cluster, err)
+	}
+	return nil
+}
+
+// each does something to all nodes at once, also when it fails for some.
+func each(ctx context.Context, names []string, do func(ctx context.Context, name string) error) error {
+	var group errgroup.Group
+	failed := make([]error, len(names))
+	for i, name := range names {
+		group.Go(func() error {
+			failed[i] = do(ctx, name)
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in failed
+	return errors.Join(failed...)
+}
+
+// one is the container of a node that runs.
+func (e *Engine) one(ctx context.Context, name string) (string, error) {
+	r, err := e.read(name)
+	if err != nil {
+		return "", err
+	}
+	f, err := e.look(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	if !f.running() {
+		return "", fmt.Errorf("%s does not run (%s): %w", name, f.state(), errs.State)
+	}
+	return f.container.GetId(), nil
+}

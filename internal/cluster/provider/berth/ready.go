@@ -1,0 +1,64 @@
+package berth
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cri/client/podlog"
+)
+
+// endPoll is how often is looked whether a node has ended in place of starting.
+const endPoll = 250 * time.Millisecond
+
+// ready waits until systemd of a node is up, as the log of its run says.
+func (e *Engine) ready(ctx context.Context, r *record, wait time.Duration) error {
+	if !r.isNode() {
+		return nil
+	}
+	deadline, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	deadline, up := context.WithCancel(deadline)
+	defer up()
+	boot := provider.NewBootLog(up)
+	ended := make(chan struct{})
+	go e.watchEnd(deadline, r, ended)
+	err := podlog.Copy(deadline, e.logFile(r, r.Run), podlog.Options{Tail: -1, Ended: ended}, boot, boot)
+	switch {
+	case boot.Up():
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case deadline.Err() == nil && err != nil:
+		return fmt.Errorf("cannot read the log of %s: %w", r.name(), err)
+	}
+	state := "nothing is known of its state"
+	if f, err := e.look(ctx, r); err == nil {
+		if n, err := e.node(ctx, r, f); err == nil {
+			state = "it is " + n.State
+			if !n.Running {
+				state = fmt.Sprintf("it is %s, status %d", n.State, n.ExitCode)
+			}
+		}
+	}
+	return boot.NotUp(wait, deadline.Err() != nil, state)
+}
+
+// watchEnd closes ended when a node runs no more, or cannot be asked about.
+func (e *Engine) watchEnd(ctx context.Context, r *record, ended chan<- struct{}) {
+	defer close(ended)
+	for {
+		f, err := e.look(ctx, r)
+		if err != nil || f.container.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
+			return
+		}
+		select {
+		case <-time.After(endPoll):
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package berth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// What is in the directory of a node.
+const (
+	recordName = "node.json"
+	hostsName  = "hosts"   // its /etc/hosts
+	storage    = "storage" // what it writes; berth's run.berth.storage
+	logs       = "log"     // one file for each run
+)
+
+// record is what is known of a node while it exists. It is written before anything of the
+// node is made.
+type record struct {
+	Spec provider.Spec `json:"spec"`
+	// UID tells the node from an earlier one of its name. It is the pod's.
+	UID string `json:"uid"`
+	// Run counts its starts; 0 is that there was none. It is the pod's and the container's
+	// attempt.
+	Run uint32 `json:"run"`
+	// Addresses are those that it has or will have.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Ports are those of the host that lead to it, those that were picked for the last run
+	// among them.
+	Ports []plan.Port `json:"ports,omitempty"`
+}
+
+func (r *record) name() string    { return r.Spec.Name }
+func (r *record) cluster() string { return r.Spec.Labels[plan.LabelCluster] }
+
+// isNode: systemd runs in it.
+func (r *record) isNode() bool { return r.Spec.Command == nil }
+
+// nodeDir is the directory of a node.
+func (e *Engine) nodeDir(name string) string { return filepath.Join(e.dir, name) }
+
+// safeName: names of nodes are names of hosts. Anything else would be another path.
+func safeName(name string) error {
+	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/\x00") {
+		return fmt.Errorf("%q is no name of a node: %w", name, errs.Invalid)
+	}
+	return nil
+}
+
+// read reads the record of a node. It is errs.NotFound that there is none.
+func (e *Engine) read(name string) (*record, error) {
+	if err := safeName(name); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(e.nodeDir(name), recordName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("node %s: %w", name, errs.NotFound)
+	}
+	var r record
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err == nil && r.name() != name {
+		err = fmt.Errorf("it is of %q: %w", r.name(), errs.Invalid)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read what is known of the node %s; if it is damaged, remove the directory %s: %w", name, e.nodeDir(name), err)
+	}
+	return &r, nil
+}
+
+// write replaces the record of a node as a whole.
+func (e *Engine) write(r *record) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(e.nodeDir(r.name()), recordName)
+	err = writeSynced(file+".part", append(text, '\n'))
+	if err == nil {
+		err = os.Rename(file+".part", file)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write down the node %s: %w", r.name(), err)
+	}
+	return nil
+}
+
+// writeSynced writes a file that is whole after a loss of power. The environment is in it, with
+// passwords of proxies.
+func writeSynced(name string, text []byte) error {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// records are those of a cluster, of all clusters for "", sorted by name. A directory
+// without a record is what a register or a Delete that was killed left: it has no cluster.
+func (e *Engine) records(cluster string) ([]*record, error) {
+	entries, err := os.ReadDir(e.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot list nodes: %w", err)
+	}
+	var all []*record
+	for _, entry := range entries {
+		if !entry.IsDir() || entry.Name()[0] == '.' {
+			continue
+		}
+		r, err := e.read(entry.Name())
+		if errors.Is(err, errs.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if cluster == "" || r.cluster() == cluster {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b *record) int { return strings.Compare(a.name(), b.name()) })
+	return all, nil
+}
+
+// register makes records of new nodes, all or none, with addresses that nobody has.
+func (e *Engine) register(ctx context.Context, r provider.Request, uid string) (made []*record, err error) {
+	if err := os.MkdirAll(e.dir, 0o711); err != nil {
+		return nil, fmt.Errorf("cannot make the directory of nodes: %w", err)
+	}
+	err = e.alone(ctx, func() error {
+		if err := e.unused(r.Specs); err != nil {
+			return err
+		}
+		taken, err := e.taken(ctx)
+		if err != nil {
+			return err
+		}
+		for _, spec := range r.Specs {
+			record := &record{Spec: spec, UID: uid, Ports: spec.Ports}
+			if record.Addresses, err = choose(r.Network, spec.Name, taken); err != nil {
+				return err
+			}
+			made = append(made, record)
+		}
+		for i, record := range made {
+			if err := e.makeNodeDir(record); err != nil {
+				return errors.Join(err, e.dropDirs(made[:i+1]))
+			}
+		}
+		return nil
+	})
+	return made, err
+}
+
+// unused makes sure that names are free. A directory without a record is free.
+func (e *Engine) unused(specs []provider.Spec) error {
+	var taken []string
+	for _, spec := range specs {
+		if err := safeName(spec.Name); err != nil {
+			return err
+		}
+		_, err := e.read(spec.Name)
+		switch {
+		case err == nil:
+			taken = append(taken, spec.Name)
+		case !errors.Is(err, errs.NotFound):
+			return err
+		default:
+			if err := e.dropDir(spec.Name); err != nil {
+				return err
+			}
+		}
+	}
+	if len(taken) > 0 {
+		return fmt.Errorf("node(s) called %s exist already; choose another name for the cluster, or delete them: %w", strings.Join(taken, ", "), errs.Exists)
+	}
+	return nil
+}
+
+// makeNodeDir makes the directory of a node, and the record in it.
+func (e *Engine) makeNodeDir(r *record) error {
+	dir := e.nodeDir(r.name())
+	for _, d := range []string{dir, filepath.Join(dir, logs)} {
+		if err := os.Mkdir(d, 0o711); err != nil {
+			return fmt.Errorf("cannot make the directory of the node %s: %w", r.name(), err)
+		}
+	}
+	return e.write(r)
+}
+
+func (e *Engine) dropDirs(all []*record) error {
+	var failed []error
+	for _, r := range all {
+		failed = append(failed, e.dropDir(r.name()))
+	}
+	return errors.Join(failed...)
+}
+
+// dropDir removes the directory of a node. The caller is alone: whoever tells hosts would
+// write into it otherwise.
+func (e *Engine) dropDir(name string) error {
+	if err := e.emptyDir(name); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(e.nodeDir(name)); err != nil {
+		return fmt.Errorf("cannot remove the directory of the node %s: %w", name, err)
+	}
+	return nil
+}
+
+// emptyDir removes what the directory of a node holds but for the record, by which it can be
+// deleted again, and hosts. What is mounted in it is not looked into.
+func (e *Engine) emptyDir(name string) error {
+	dir := e.nodeDir(name)
+	if err := unmounted(dir); err != nil {
+		return fmt.Errorf("cannot remove the directory of the node %s: %w", name, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	failed := []error{err}
+	for _, entry := range entries {
+		if entry.Name() != recordName && entry.Name() != hostsName {
+			failed = append(failed, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	if err := errors.Join(failed...); err != nil {
+		return fmt.Errorf("cannot remove the directory of the node %s: %w", name, err)
+	}
+	return nil
+}
+
+// unmounted is nil when nothing is mounted below a directory: a removal would empty it.
+func unmounted(dir string) error {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		// Spaces and the like are written as octal numbers; names of nodes have none.
+		if at := fields[4]; strings.HasPrefix(at, dir+"/") {
+			return fmt.Errorf("something is mounted on %s; unmount it first: %w", at, errs.State)
+		}
+	}
+	return nil
+}
+
+// lockPause is how often a lock is tried that somebody else has.
+const lockPause = 20 * time.Millisecond
+
+// alone does something while no other process chooses addresses or names.
+func (e *Engine) alone(ctx context.Context, do func() error) error {
+	file, err := os.Open(e.dir)
+	if err != nil {
+		return fmt.Errorf("cannot lock the directory of nodes: %w", err)
+	}
+	defer file.Close()
+	if err := lock(ctx, file); err != nil {
+		return fmt.Errorf("cannot lock the directory of nodes %s: %w", e.dir, err)
+	}
+	return do()
+}
+
+// withNode does something with a node while nobody else changes it.
+func (e *Engine) withNode(ctx context.Context, name string, do func(*record) error) error {
+	for {
+		r, err := e.read(name)
+		if err != nil {
+			return err
+		}
+		file, err := os.Open(e.nodeDir(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("cannot lock the node %s: %w", name, err)
+		}
+		again, err := func() (again bool, err error) {
+			defer file.Close()
+			if err := lock(ctx, file); err != nil {
+				return false, fmt.Errorf("cannot lock the node %s: %w", name, err)
+			}
+			// Somebody may have deleted it, or made another one, while we waited.
+			if now, err := os.Stat(e.nodeDir(name)); err != nil || !same(file, now) {
+				return true, nil
+			}
+			if r, err = e.read(name); err != nil {
+				return false, err
+			}
+			return false, do(r)
+		}()
+		if !again {
+			return err
+		}
+	}
+}
+
+func same(file *os.File, other fs.FileInfo) bool {
+	info, err := file.Stat()
+	return err == nil && os.SameFile(info, other)
+}
+
+// lock takes a lock that goes with the descriptor.
+func lock(ctx context.Context, file *os.File) error {
+	for {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(lockPause):
+		}
+	}
+}
