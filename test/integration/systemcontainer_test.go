@@ -40,7 +40,10 @@ func TestSystemContainer(t *testing.T) {
 		config := &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: "machine"}, Image: &runtimeapi.ImageSpec{Image: systemdImage}, LogPath: log, Tty: true,
 			StopSignal: runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, Envs: []*runtimeapi.KeyValue{{Key: "container", Value: []byte("oci")}},
-			Annotations: map[string]string{ocispec.AnnotationTmpfs: "/run,/tmp", ocispec.AnnotationVolumes: "/var", ocispec.AnnotationStorage: storage},
+			Annotations: map[string]string{
+				ocispec.AnnotationTmpfs: "/run,/tmp", ocispec.AnnotationVolumes: "/var", ocispec.AnnotationStorage: storage,
+				ocispec.AnnotationCgroupns: "private",
+			},
 			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 				Privileged: true, NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 			}},

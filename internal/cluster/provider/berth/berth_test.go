@@ -28,7 +28,7 @@ import (
 
 func TestAnnotationsAreTheDaemons(t *testing.T) {
 	for ours, daemons := range map[string]string{
-		annotationTmpfs: ocispec.AnnotationTmpfs, annotationVolumes: ocispec.AnnotationVolumes,
+		annotationTmpfs: ocispec.AnnotationTmpfs, annotationCgroupns: ocispec.AnnotationCgroupns, annotationVolumes: ocispec.AnnotationVolumes,
 		annotationStorage: ocispec.AnnotationStorage, annotationAddresses: network.AnnotationAddresses,
 	} {
 		if ours != daemons {

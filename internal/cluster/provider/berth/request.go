@@ -21,6 +21,7 @@ import (
 // that they are called the same.
 const (
 	annotationTmpfs     = "run.berth.tmpfs"
+	annotationCgroupns  = "run.berth.cgroupns"
 	annotationVolumes   = "run.berth.volumes"
 	annotationStorage   = "run.berth.storage"
 	annotationAddresses = "run.berth.addresses"
@@ -60,14 +61,14 @@ func podConfig(r *record, dir string, resolvers *runtimeapi.DNSConfig) (*runtime
 }
 
 // containerConfig is the request for the container of a node. Privilege brings all devices,
-// all of /proc and /sys, and its own part of the tree of cgroups to write to.
+// all of /proc and /sys; the node has its own part of the tree of cgroups, and sees no other.
 func containerConfig(r *record, dir string) *runtimeapi.ContainerConfig {
 	c := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: container, Attempt: r.Run},
 		Image:       &runtimeapi.ImageSpec{Image: r.Spec.Image},
 		Command:     r.Spec.Command,
 		Labels:      labels(r),
-		Annotations: map[string]string{},
+		Annotations: map[string]string{annotationCgroupns: "private"},
 		LogPath:     logName(r.Run),
 		Tty:         true,
 		Linux: &runtimeapi.LinuxContainerConfig{
