@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,18 +44,30 @@ spec:
   ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
 `
 
-// clusterHost is a podman of the test's own and the commands that are run beside it, in its
+// engine is a container engine that clusters are made with.
+type engine struct {
+	name string
+	// start puts one of the test's own into PATH, and returns its network namespace.
+	start func(t *testing.T) (namespace string)
+}
+
+func engines() []engine {
+	return []engine{{"podman", podmanOnly}, {"docker", dockerOnly}}
+}
+
+// clusterHost is an engine of the test's own and the commands that are run beside it, in its
 // network namespace.
 type clusterHost struct {
 	t          *testing.T
+	engine     string
 	namespace  string
 	berth, bin string
 	kubeconfig string
 }
 
-func newClusterHost(t *testing.T) *clusterHost {
+func newClusterHost(t *testing.T, e engine) *clusterHost {
 	t.Helper()
-	namespace := podmanOnly(t)
+	namespace := e.start(t)
 	kube, err := filepath.Abs("../../out/kube")
 	if err != nil {
 		t.Fatal(err)
@@ -69,12 +82,12 @@ func newClusterHost(t *testing.T) *clusterHost {
 		t.Cleanup(func() { _ = os.Remove("/lib/modules") })
 	}
 	return &clusterHost{
-		t: t, namespace: namespace, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,
+		t: t, engine: e.name, namespace: namespace, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,
 		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
 	}
 }
 
-// run runs a program where podman is, and fails the test when it fails.
+// run runs a program where the engine is, and fails the test when it fails.
 func (h *clusterHost) run(args ...string) string {
 	h.t.Helper()
 	out, err := h.try(nil, args...)
@@ -97,7 +110,7 @@ func (h *clusterHost) try(stdin []byte, args ...string) (string, error) {
 
 func (h *clusterHost) cluster(verb string, args ...string) string {
 	h.t.Helper()
-	return h.run(append([]string{h.berth, "cluster", verb, "--provider", "podman"}, args...)...)
+	return h.run(append([]string{h.berth, "cluster", verb, "--provider", h.engine}, args...)...)
 }
 
 func (h *clusterHost) kubectl(args ...string) string {
@@ -105,10 +118,16 @@ func (h *clusterHost) kubectl(args ...string) string {
 	return h.run(append([]string{filepath.Join(h.bin, "kubectl")}, args...)...)
 }
 
-// TestClusterOfPodman: one control plane and two workers, from the making of their image to
-// nothing left.
-func TestClusterOfPodman(t *testing.T) {
-	h := newClusterHost(t)
+// TestCluster: one control plane and two workers, from the making of their image to nothing
+// left, with every engine.
+func TestCluster(t *testing.T) {
+	for _, e := range engines() {
+		t.Run(e.name, func(t *testing.T) { testCluster(t, e) })
+	}
+}
+
+func testCluster(t *testing.T, e engine) {
+	h := newClusterHost(t, e)
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	description := "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: e2e\nnodes: [{role: control-plane}, {role: worker}, {role: worker}]\n"
@@ -125,15 +144,16 @@ func TestClusterOfPodman(t *testing.T) {
 		t.Errorf("nodes:\n%s", got)
 	}
 	archive := filepath.Join(filepath.Dir(h.berth), "hello-image.tar")
-	h.run("podman", "load", "-i", archive)
+	h.run(h.engine, "load", "-i", archive)
 	t.Log(h.cluster("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
 	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
-	h.deploy()
-	t.Run("answers", func(t *testing.T) { h.answers(t) })
+	h.deploy(2)
+	all := []string{"e2e-control-plane", "e2e-worker", "e2e-worker2"}
+	t.Run("answers", func(t *testing.T) { h.answers(t, all...) })
 	t.Run("restart", func(t *testing.T) {
 		t.Log(h.cluster("restart", "e2e", "--wait", "10m"))
 		h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
-		h.answers(t)
+		h.answers(t, all...)
 	})
 	logs := t.TempDir()
 	h.cluster("logs", "--name", "e2e", logs)
@@ -143,31 +163,40 @@ func TestClusterOfPodman(t *testing.T) {
 	for range 2 {
 		t.Log(h.cluster("delete", "e2e"))
 	}
+	h.nothingLeft()
+}
+
+// nothingLeft: of the cluster, with the engine and in the kubeconfig.
+func (h *clusterHost) nothingLeft() {
+	h.t.Helper()
 	for _, args := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q", "--filter", "name=kind"}} {
-		if left := h.run(append([]string{"podman"}, args...)...); left != "" {
-			t.Errorf("podman %s: %s", args[0], left)
+		if left := h.run(append([]string{h.engine}, args...)...); left != "" {
+			h.t.Errorf("%s %s: %s", h.engine, args[0], left)
 		}
 	}
 	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), "e2e") {
-		t.Errorf("the kubeconfig has %s, %v", text, err)
+		h.t.Errorf("the kubeconfig has %s, %v", text, err)
 	}
 }
 
-func (h *clusterHost) deploy() {
+// deploy runs two pods, spread over as many workers.
+func (h *clusterHost) deploy(workers int) {
 	h.t.Helper()
 	if out, err := h.try([]byte(workload), filepath.Join(h.bin, "kubectl"), "apply", "-f", "-"); err != nil {
 		h.t.Fatalf("%v\n%s", err, out)
 	}
 	h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
 	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
-	if nodes := h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"); !strings.Contains(nodes, "e2e-worker2") || !strings.Contains(nodes+" ", "e2e-worker ") {
+	nodes := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"))
+	slices.Sort(nodes)
+	if len(slices.Compact(nodes)) != workers {
 		h.t.Errorf("the pods are on %q", nodes)
 	}
 }
 
 // answers asks the service from a pod, by its name, until both pods have answered, and by a
 // port of each node.
-func (h *clusterHost) answers(t *testing.T) {
+func (h *clusterHost) answers(t *testing.T, nodes ...string) {
 	t.Helper()
 	pods := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))
 	if len(pods) != 2 {
@@ -185,7 +214,7 @@ func (h *clusterHost) answers(t *testing.T) {
 	if len(heard) != 2 {
 		t.Errorf("of %q these have answered: %v", pods, heard)
 	}
-	for _, node := range []string{"e2e-control-plane", "e2e-worker", "e2e-worker2"} {
+	for _, node := range nodes {
 		if answer := h.kubectl("exec", pods[1], "--", "get", "http://"+node+":30080/"); !strings.Contains(answer, "hello") {
 			t.Errorf("the port of %s: %q", node, answer)
 		}

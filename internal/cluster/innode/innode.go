@@ -61,6 +61,7 @@ func Start(ctx context.Context, lookup func(string) (string, bool)) error {
 		n.machineID,
 		n.productUUID,
 		n.kernelLog,
+		func() error { return n.resolver(ctx, addresses) },
 		func() error { return n.search(lookup) },
 		func() error { return n.proxies(lookup) },
 		func() error { return n.renew(ctx, addresses) },

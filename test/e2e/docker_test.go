@@ -1,0 +1,136 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/require"
+)
+
+// dockerOnly starts a docker of the test's own, and puts a client of it into PATH: its
+// storage, networks, mounts and network namespace, whose name it returns, are nobody else's.
+func dockerOnly(t *testing.T) (namespace string) {
+	t.Helper()
+	require.Root(t)
+	daemon, client := require.Binary(t, "dockerd"), require.Binary(t, "docker")
+	require.Binary(t, "runc")
+	require.Binary(t, "jq")
+	runtime, err := filepath.Abs("testdata/runc-fit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	namespace = fmt.Sprintf("berth-docker-%d", os.Getpid())
+	host(t, "ip", "netns", "add", namespace)
+	t.Cleanup(func() { host(t, "ip", "netns", "del", namespace) })
+	host(t, "ip", "-n", namespace, "link", "set", "lo", "up")
+	socket := "unix://" + filepath.Join(dir, "docker.sock")
+	// Mounts of its own end with it, whatever it leaves.
+	startDocker(t, filepath.Join(dir, "dockerd.log"), "nsenter", "--net=/run/netns/"+namespace, "unshare", "--mount", daemon,
+		"--host", socket, "--data-root", filepath.Join(dir, "root"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "docker.pid"),
+		"--storage-driver", "overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+namespace,
+		"--add-runtime", "fit="+runtime, "--default-runtime", "fit")
+	wrapper := "#!/bin/sh\nexec nsenter --net=/run/netns/" + namespace + " " + client + " \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(wrapper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_HOST", socket)
+	t.Setenv("DOCKER_CONFIG", dir) // nobody's proxies
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Cleanup(func() {
+		if all := host(t, "docker", "ps", "-aq"); all != "" {
+			host(t, append([]string{"docker", "rm", "-fv"}, strings.Fields(all)...)...)
+		}
+	})
+	return namespace
+}
+
+// startDocker runs a docker daemon until the test ends, and waits until it listens.
+func startDocker(t *testing.T, log string, args ...string) {
+	t.Helper()
+	file, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	listens, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		lines := bufio.NewScanner(io.TeeReader(stderr, file))
+		lines.Buffer(nil, 1<<20)
+		for up := false; lines.Scan(); {
+			if !up && strings.Contains(lines.Text(), "API listen on") {
+				up = true
+				close(listens)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+		_ = cmd.Wait() // its status after a signal means nothing
+		file.Close()
+		removeGroups(filepath.Base(lastAfter(args, "--cgroup-parent")))
+		if t.Failed() {
+			text, _ := os.ReadFile(log)
+			t.Logf("the end of dockerd's log:\n%s", text[max(0, len(text)-8<<10):])
+		}
+	})
+	select {
+	case <-listens:
+	case <-ended:
+		text, _ := os.ReadFile(log)
+		t.Fatalf("dockerd ended:\n%s", text)
+	case <-time.After(require.Patience(2 * time.Minute)):
+		text, _ := os.ReadFile(log)
+		t.Fatalf("dockerd does not listen:\n%s", text)
+	}
+}
+
+// lastAfter is the value of an option.
+func lastAfter(args []string, option string) string {
+	for i := range args[:len(args)-1] {
+		if args[i] == option {
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+// removeGroups removes an engine's own cgroups, which it leaves.
+func removeGroups(name string) {
+	for _, pattern := range []string{"/sys/fs/cgroup/*/" + name, "/sys/fs/cgroup/" + name} {
+		groups, _ := filepath.Glob(pattern)
+		for _, group := range groups {
+			removeTree(group)
+		}
+	}
+}
+
+// removeTree removes a cgroup and those below, which can be done from below only.
+func removeTree(group string) {
+	below, _ := os.ReadDir(group)
+	for _, entry := range below {
+		if entry.IsDir() {
+			removeTree(filepath.Join(group, entry.Name()))
+		}
+	}
+	_ = os.Remove(group)
+}
