@@ -1,12 +1,15 @@
 // Package berthapi is berth's own small gRPC service, beside CRI on the same
 // socket, for what CRI has no call for: importing an archive that the client sends,
-// exporting images as one, pulling with progress, and telling which jobs run.
+// exporting images as one, pulling with progress, telling the layers of images and naming
+// them, and telling which jobs run.
 //
 //	service berth.v1.Berth {
 //	  rpc ListJobs(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
 //	  rpc PullImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
 //	  rpc ImportImage(stream google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
 //	  rpc ExportImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
+//	  rpc ListLayers(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
+//	  rpc TagImage(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
 //	}
 //
 // Each message is the JSON of a type of this file, except that ImportImage's
@@ -31,6 +34,8 @@ const (
 	methodPullImage   = "PullImage"
 	methodImportImage = "ImportImage"
 	methodExportImage = "ExportImage"
+	methodListLayers  = "ListLayers"
+	methodTagImage    = "TagImage"
 )
 
 // Job is a running operation.
@@ -107,6 +112,32 @@ type Image struct {
 type Update struct {
 	Progress *Progress `json:"progress,omitempty"`
 	Images   []Image   `json:"images,omitempty"`
+}
+
+// LayeredImage is an image and those of its layers whose content is there.
+type LayeredImage struct {
+	ID     string   `json:"id"`
+	Tags   []string `json:"tags,omitempty"`
+	Layers []Layer  `json:"layers,omitempty"`
+}
+
+// Layer is one layer; see image.Layer.
+type Layer struct {
+	DiffID    string `json:"diffID"`
+	Digest    string `json:"digest"`
+	MediaType string `json:"mediaType"`
+	Size      int64  `json:"size"`
+}
+
+// LayerList answers ListLayers.
+type LayerList struct {
+	Images []LayeredImage `json:"images"`
+}
+
+// TagRequest asks for TagImage: more names for the image that Image means, by name or id.
+type TagRequest struct {
+	Image string   `json:"image"`
+	Names []string `json:"names"`
 }
 
 // message makes the wire form of v.

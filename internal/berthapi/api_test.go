@@ -25,6 +25,7 @@ import (
 
 type fakeImages struct {
 	image.Store
+	image.Catalog
 	pull  func(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (string, error)
 	load  func(ctx context.Context, archive io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error)
 	saved *image.Image
@@ -242,3 +243,35 @@ func TestExportThatBreaksOff(t *testing.T) {
 type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
+
+type fakeCatalog struct{ tagged []string }
+
+func (fakeCatalog) Layers(context.Context) ([]image.Layered, error) {
+	return []image.Layered{{ID: "sha256:1", Tags: []string{"a:1"}, Layers: []image.Layer{{DiffID: "sha256:d", Digest: "sha256:b", MediaType: "tar", Size: 3}}}}, nil
+}
+
+func (f *fakeCatalog) Tag(_ context.Context, ref string, names []string) error {
+	if ref == "absent" {
+		return fmt.Errorf("image %q: %w", ref, errs.NotFound)
+	}
+	f.tagged = append(append(f.tagged, ref), names...)
+	return nil
+}
+
+func TestLayersAndNames(t *testing.T) {
+	catalog := &fakeCatalog{}
+	api := &berthapi.Server{Images: &fakeImages{Catalog: catalog}, Jobs: func() []berthapi.Job { return nil }}
+	conn := connect(t, api.Register)
+	all, err := conn.Berth.ListLayers(t.Context())
+	if want := "[{sha256:1 [a:1] [{sha256:d sha256:b tar 3}]}]"; err != nil || fmt.Sprint(all) != want {
+		t.Errorf("%v, %v; want %s", all, err, want)
+	}
+	if err := conn.Berth.TagImage(t.Context(), berthapi.TagRequest{Image: "a:1", Names: []string{"b:1", "c:1"}}); err != nil || fmt.Sprint(catalog.tagged) != "[a:1 b:1 c:1]" {
+		t.Errorf("%v, %v", catalog.tagged, err)
+	}
+	for want, req := range map[error]berthapi.TagRequest{errs.NotFound: {Image: "absent", Names: []string{"x"}}, errs.Invalid: {Image: "a:1"}} {
+		if err := conn.Berth.TagImage(t.Context(), req); !errors.Is(err, want) {
+			t.Errorf("%+v: %v, want %v", req, err, want)
+		}
+	}
+}

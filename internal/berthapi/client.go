@@ -22,17 +22,36 @@ type Client struct {
 // NewClient makes a client of a connection.
 func NewClient(conn grpc.ClientConnInterface) *Client { return &Client{conn} }
 
+// invoke calls a method with one request and one answer.
+func (c *Client) invoke(ctx context.Context, method string, req, answer any) error {
+	msg, err := message(req)
+	if err != nil {
+		return err
+	}
+	var resp wrapperspb.BytesValue
+	if err := c.conn.Invoke(ctx, fullMethod(method), msg, &resp); err != nil {
+		return err
+	}
+	return read(&resp, answer)
+}
+
 // ListJobs returns the running jobs, the oldest first.
 func (c *Client) ListJobs(ctx context.Context) ([]Job, error) {
-	var resp wrapperspb.BytesValue
-	if err := c.conn.Invoke(ctx, fullMethod(methodListJobs), &wrapperspb.BytesValue{}, &resp); err != nil {
-		return nil, err
-	}
 	var list JobList
-	if err := read(&resp, &list); err != nil {
-		return nil, err
-	}
-	return list.Jobs, nil
+	err := c.invoke(ctx, methodListJobs, struct{}{}, &list)
+	return list.Jobs, err
+}
+
+// ListLayers returns all images with their layers, sorted by id.
+func (c *Client) ListLayers(ctx context.Context) ([]LayeredImage, error) {
+	var list LayerList
+	err := c.invoke(ctx, methodListLayers, struct{}{}, &list)
+	return list.Images, err
+}
+
+// TagImage gives an image more names.
+func (c *Client) TagImage(ctx context.Context, req TagRequest) error {
+	return c.invoke(ctx, methodTagImage, &req, &struct{}{})
 }
 
 // PullImage pulls and returns the image. progress may be nil.

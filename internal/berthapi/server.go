@@ -15,9 +15,15 @@ import (
 
 // Server answers the service's calls. Both fields are required.
 type Server struct {
-	Images image.Store
+	Images Images
 	// Jobs tells what runs, the oldest first.
 	Jobs func() []Job
+}
+
+// Images are the store of images and what it tells of them.
+type Images interface {
+	image.Store
+	image.Catalog
 }
 
 // Register adds the service to a gRPC server.
@@ -26,7 +32,9 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 		ServiceName: serviceName,
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{
-			{MethodName: methodListJobs, Handler: s.handleListJobs},
+			{MethodName: methodListJobs, Handler: unary(methodListJobs, s.listJobs)},
+			{MethodName: methodListLayers, Handler: unary(methodListLayers, s.listLayers)},
+			{MethodName: methodTagImage, Handler: unary(methodTagImage, s.tagImage)},
 		},
 		Streams: []grpc.StreamDesc{
 			{StreamName: methodPullImage, ServerStreams: true, Handler: s.handlePullImage},
@@ -36,16 +44,29 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 	}, s)
 }
 
-func (s *Server) handleListJobs(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-	var req wrapperspb.BytesValue
-	if err := decode(&req); err != nil {
-		return nil, fmt.Errorf("cannot read the request: %w: %w", errs.Invalid, err)
+// unary is the handler of a call with one request and one answer.
+func unary(method string, call func(ctx context.Context, req *wrapperspb.BytesValue) (any, error)) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		var req wrapperspb.BytesValue
+		if err := decode(&req); err != nil {
+			return nil, fmt.Errorf("cannot read the request: %w: %w", errs.Invalid, err)
+		}
+		answer := func(ctx context.Context, _ any) (any, error) {
+			v, err := call(ctx, &req)
+			if err != nil {
+				return nil, err
+			}
+			return message(v)
+		}
+		if interceptor == nil {
+			return answer(ctx, &req)
+		}
+		return interceptor(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: fullMethod(method)}, answer)
 	}
-	list := func(context.Context, any) (any, error) { return message(&JobList{Jobs: s.Jobs()}) }
-	if interceptor == nil {
-		return list(ctx, &req)
-	}
-	return interceptor(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: fullMethod(methodListJobs)}, list)
+}
+
+func (s *Server) listJobs(context.Context, *wrapperspb.BytesValue) (any, error) {
+	return &JobList{Jobs: s.Jobs()}, nil
 }
 
 func (s *Server) handlePullImage(_ any, stream grpc.ServerStream) error {

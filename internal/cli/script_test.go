@@ -62,6 +62,15 @@ func (i importer) Import(_ context.Context, archive io.Reader, _ string, pin boo
 	return []image.Image{img}, nil
 }
 
+func (i importer) Layers(context.Context) ([]image.Layered, error) {
+	return []image.Layered{{ID: i.Image.ID, Tags: i.Image.Tags, Layers: []image.Layer{{DiffID: "sha256:d1ff", Digest: "sha256:b10b", Size: 21}}}}, nil
+}
+
+func (i importer) Tag(ctx context.Context, ref string, _ []string) error {
+	_, err := i.Get(ctx, ref)
+	return err
+}
+
 // serveFakes serves CRI and berth's own service for the test's time.
 func serveFakes(t *testing.T) (socket string) {
 	t.Helper()
