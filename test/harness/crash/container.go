@@ -33,7 +33,7 @@ type container struct {
 	pid       int
 	start     uint64
 	triggered chan struct{}
-	quiet     time.Time // since when it writes nothing; zero when it writes
+	quiet     bool // it was told to write nothing
 	// afterCreate, if set, is called between creation and start.
 	afterCreate func() error
 }
@@ -70,6 +70,17 @@ func (c *test) expectNoMore(one *container) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.alive, one.id)
+}
+
+// hasSettled tells whether a container that is to be quiet is, and all that it wrote has
+// been read: none of it is in its pipe.
+func (one *container) hasSettled() bool {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(one.pid), "root", settled))
+	if err != nil {
+		return false
+	}
+	lines, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	return err == nil && one.logs.seen() >= lines
 }
 
 // ended tells whether the container's first process runs no more. No descriptor of

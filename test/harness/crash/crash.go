@@ -169,7 +169,7 @@ func (c *test) finish(before ground) {
 	ended := make(chan struct{})
 	go func() { c.actors.Wait(); close(ended) }()
 	for waiting := true; waiting; {
-		c.fireParked(0)
+		c.fireParked(func(*container) bool { return true })
 		select {
 		case <-ended:
 			waiting = false

@@ -224,7 +224,7 @@ func (a *actor) park(one *container) (bool, error) {
 	if a.ended() || len(a.parked) >= most || a.exits.dead.Load()+int64(len(a.parked)) > a.exits.alive.Load() {
 		return false, nil
 	}
-	one.quiet = time.Now()
+	one.quiet = true
 	a.parked = append(a.parked, one)
 	return true, os.WriteFile(filepath.Join(a.triggers, one.name+".quiet"), nil, 0o644)
 }

@@ -214,8 +214,7 @@ func (c *test) killAgain(kind Kind, number int) {
 
 // exitsInTheGap fires the triggers that were held back, and waits for the ends.
 func (c *test) exitsInTheGap() {
-	settled := require.Patience(500 * time.Millisecond) // a burst that was under way is written
-	fired := c.fireParked(settled)
+	fired := c.fireParked((*container).hasSettled)
 	for _, one := range fired {
 		deadline := time.Now().Add(require.Patience(10 * time.Second))
 		for !one.ended() {
@@ -230,12 +229,12 @@ func (c *test) exitsInTheGap() {
 	c.note("%d containers ended in the gap", len(fired))
 }
 
-// fireParked fires the triggers of those that have been quiet for so long.
-func (c *test) fireParked(quietFor time.Duration) []*container {
+// fireParked fires the triggers that were held back, of those that may.
+func (c *test) fireParked(may func(*container) bool) []*container {
 	var fired []*container
 	c.mu.Lock()
 	c.parked = slices.DeleteFunc(c.parked, func(one *container) bool {
-		if time.Since(one.quiet) < quietFor {
+		if !may(one) {
 			return false
 		}
 		fired = append(fired, one)
@@ -317,7 +316,7 @@ func (c *test) stillExpected(id string) *container {
 func (c *test) isQuiet(one *container) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !one.quiet.IsZero()
+	return one.quiet
 }
 
 // awaitLines waits for a container's log to grow, while it is expected to run.

@@ -18,10 +18,15 @@ const (
 	multiplier = 7919
 )
 
+// settled is a file of the writer's, in its container: how many lines it has written when
+// it is quiet.
+const settled = "/tmp/settled"
+
 // writer is the program of a container: bursts of numbered lines until the trigger
 // file appears or the stop signal comes, then the last words and the exit code. One
-// that is to end while nobody reads is told to be quiet before: a pipe holds 64 KiB of last
-// words, a terminal next to nothing. No process is started on the way, so that it is fast.
+// that is to end while nobody reads is told to be quiet before, and tells in the file settled
+// after how many lines it is: a pipe holds 64 KiB of last words, a terminal next to nothing.
+// No process is started on the way, so that it is fast.
 const writer = `
 name=$1 burst=$2 tty=$3 stop=$4
 [ -n "$stop" ] && trap 'code=$stop' TERM || trap '' TERM
@@ -44,7 +49,11 @@ burst() {
 }
 while [ -z "$code" ]; do
 	if [ -e /triggers/$name ]; then [ -n "$tty" ] || burst 10; read code < /triggers/$name
-	else [ -e /triggers/$name.quiet ] || burst $burst; read -t 0.03 _ <&3; fi
+	else
+		if [ ! -e /triggers/$name.quiet ]; then burst $burst
+		elif [ ! -e %[6]s ]; then echo "$i" > %[6]s; fi
+		read -t 0.03 _ <&3
+	fi
 done
 echo "end $i"
 [ -n "$tty" ] || echo "end $b" >&2
@@ -52,7 +61,7 @@ exit $code
 `
 
 func script() string {
-	return fmt.Sprintf(writer, padding, shortest, longEvery, hugeEvery, multiplier)
+	return fmt.Sprintf(writer, padding, shortest, longEvery, hugeEvery, multiplier, settled)
 }
 
 // stdoutLine and stderrLine are the lines with number i.
