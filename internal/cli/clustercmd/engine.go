@@ -54,7 +54,7 @@ func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
 	}
 	for _, reason := range skipped {
 		first, _, _ := strings.Cut(reason.Error(), "\n")
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s is taken: %s\n", engine.Name(), first)
+		fmt.Fprintf(cmd.ErrOrStderr(), "using %s: %s\n", engine.Name(), first)
 	}
 	return engine, nil
 }
