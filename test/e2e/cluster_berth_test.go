@@ -26,7 +26,7 @@ func TestClusterOfBerth(t *testing.T) {
 	h.run(h.berth, "image", "import", archive)
 	t.Log(h.own("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
 	t.Log(h.own("load", "--name", "e2e", "--archive", archive))
-	h.deploy()
+	h.deploy(2)
 	t.Run("answers", func(t *testing.T) { h.answersOf(t, addresses) })
 	for _, c := range []struct {
 		name  string

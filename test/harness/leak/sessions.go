@@ -296,7 +296,18 @@ func (s state) String() string {
 func (s *guests) rest(t *testing.T, before harness.Ground) (harness.Ground, state) {
 	t.Helper()
 	now := s.b.StillGround()
-	if before != nil {
+	if before == nil {
+		// A command that was cut off may take its time to end on a host that is busy.
+		s.b.Await("the end of the last command", func() bool {
+			for key, count := range now {
+				if count > 0 && strings.Contains(key, "/exec-") {
+					now = s.b.StillGround()
+					return false
+				}
+			}
+			return true
+		})
+	} else {
 		if left := s.b.AwaitGround(before, patience); left != "" {
 			t.Errorf("left behind:\n%s", left)
 		}

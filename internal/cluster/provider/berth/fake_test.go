@@ -26,6 +26,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/enginetest"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
@@ -184,7 +185,11 @@ func (m *machine) serve() {
 	}
 	server := cri.NewGRPCServer(log)
 	api.Register(server)
-	(&berthapi.Server{Images: m.world.Images, Jobs: func() []berthapi.Job { return nil }}).Register(server)
+	images := struct {
+		image.Store
+		image.Catalog // nobody asks
+	}{Store: m.world.Images}
+	(&berthapi.Server{Images: images, Jobs: func() []berthapi.Job { return nil }}).Register(server)
 	dir, err := os.MkdirTemp("", "berth-own-") // the path of a socket is short
 	if err != nil {
 		m.t.Fatal(err)
