@@ -81,7 +81,7 @@ pod_annotations = ["pod.example.org/*"]
 
 	f.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = f.burstable() })
 	language := func(c containerConfig) { c.Envs = []*runtimeapi.KeyValue{{Key: "LANG", Value: []byte("de")}} }
-	want(t, "a new pod", f.says(t, facts, language), fmt.Sprintf("UTC,de,3 500 600 %[1]016x %[1]016x 2 321 123 given", capNetAdmin))
+	want(t, "a new pod", f.says(t, facts, language), fmt.Sprintf("UTC,de,3 500 600 %016x %016x 2 321 123 given", capNetAdmin, capNetAdmin))
 	want(t, "what requests CPUs", f.says(t, "echo $GOMAXPROCS", func(c containerConfig) {
 		c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuShares: 4 * 1024}
 	}), "8")

@@ -11,9 +11,6 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// pool is how many addresses of a subnet berth gives out at most.
-const pool = 1 << 16
-
 // choose gives a node an address of each family that stays its own: the highest that nobody
 // has, since pods get the lowest first. taken grows.
 func choose(n provider.Network, name string, taken map[netip.Addr]bool) ([]netip.Addr, error) {
