@@ -117,7 +117,7 @@ func descriptors(pid int) []string {
 		if err != nil {
 			continue
 		}
-		if strings.HasPrefix(target, "/sys/fs/cgroup/cpu") {
+		if strings.HasPrefix(target, "/sys/fs/cgroup/cpu") || strings.HasPrefix(target, "/sys/fs/cgroup/") && strings.HasSuffix(target, "/cpu.max") {
 			continue // Go's own: it follows the limits of the cgroup in which it was started
 		}
 		kind, _, special := strings.Cut(target, ":[")
