@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/opencontainers/cgroups"
@@ -68,6 +69,11 @@ func (f *fields) testSandboxLimits(t *testing.T) {
 // how the scopes of their containers are called.
 func TestFieldsOfSandboxesByConfiguration(t *testing.T) {
 	dir := t.TempDir()
+	t.Cleanup(func() { // it is a mount of its own, and stays, as /run/netns does
+		if err := syscall.Unmount(filepath.Join(dir, "pins"), 0); err != nil {
+			t.Error(err)
+		}
+	})
 	f := newFields(t, harness.Options{
 		Config: fmt.Sprintf("[network]\nnetns_dir = %q\n[runtime]\nscope_prefix = \"crio\"\n", filepath.Join(dir, "pins")),
 	}, nil)

@@ -293,7 +293,7 @@ func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	f.reload(t, fmt.Sprintf("[runtime]\nseccomp_profile = %q\nprivileged_seccomp_profile = %q\n", noChmod, noLink),
 		"runtime.seccomp_profile", "runtime.privileged_seccomp_profile")
 	want(t, "the operator's", f.says(t, try, byDefault), "link Seccomp:\t2")
-	want(t, "who asks for nothing", f.says(t, try, nil), "chmod link Seccomp:\t0")
+	want(t, "who asks for nothing", f.says(t, try, func(c containerConfig) { containerSecurity(c).Seccomp = nil }), "chmod link Seccomp:\t0")
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
@@ -303,11 +303,13 @@ func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	if err := os.Remove(noChmod); err != nil {
 		t.Fatal(err)
 	}
-	f.pod(nil)
+	words := []string{"runtime.seccomp_profile of the configuration", noChmod, "does not exist"}
+	_, err := f.Runtime.RunPodSandbox(f.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: f.Sandbox("absent")}) // it asks for the default
+	checkRefusal(t, err, codes.InvalidArgument, words)
 	config := f.Container("absent", "exit 0")
 	byDefault(config)
-	_, err := f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
-	checkRefusal(t, err, codes.InvalidArgument, []string{"runtime.seccomp_profile of the configuration", noChmod, "does not exist"})
+	_, err = f.Runtime.CreateContainer(f.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: f.sandbox, Config: config, SandboxConfig: f.config})
+	checkRefusal(t, err, codes.InvalidArgument, words)
 	f.reload(t, "[log]\n")
 	want(t, "built in again", f.says(t, try, byDefault), "chmod link Seccomp:\t2")
 }

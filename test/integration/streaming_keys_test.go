@@ -46,7 +46,7 @@ func TestStreamingKeys(t *testing.T) {
 	b := harness.Start(t, harness.Options{Config: fmt.Sprintf(`
 [stream]
 port = %d
-idle_timeout = "10s"
+idle_timeout = "4s"
 tls = "files"
 tls_cert = %q
 tls_key = %q
@@ -71,7 +71,8 @@ tls_min_version = "1.3"
 				t.Errorf("%s: a client %s is let in", name, who)
 			}
 		}
-		// Nobody says anything: the session ends long before its command would.
+		// Nobody says anything: the session ends long before its command would, and before
+		// the client sends the first of its pings, which it does every five seconds.
 		c.Config = trusted
 		ctx, cancel := context.WithTimeout(b.Ctx(), require.Patience(time.Minute))
 		_, err = c.Exec(ctx, pod.Container, sessions.Streams{Stdout: &out}, "sleep", "100000")

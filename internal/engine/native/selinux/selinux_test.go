@@ -1,6 +1,7 @@
 package selinux
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,13 +17,14 @@ import (
 type fakePolicy struct {
 	disabled bool
 	bare     bool // without types for containers
+	pairs    int  // 0 for many
 	next     int
 	reserved []string
 }
 
 func (p *fakePolicy) Enabled() bool { return !p.disabled }
 
-func (p *fakePolicy) Pairs() int { return 3 }
+func (p *fakePolicy) Pairs() int { return cmp.Or(p.pairs, 1<<20) }
 
 func (p *fakePolicy) Fresh() (Labels, error) {
 	for {
@@ -69,7 +71,7 @@ func TestPolicyWithoutContainers(t *testing.T) {
 // A sandbox more than there are categories for is refused; the next one is not, once one
 // of them has gone.
 func TestNoCategoriesAreLeft(t *testing.T) {
-	l := New(&fakePolicy{}, false)
+	l := New(&fakePolicy{pairs: 3}, false)
 	for _, id := range []string{"one", "two", "three"} {
 		mustSandbox(t, l, id, nil)
 	}
