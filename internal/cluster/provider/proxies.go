@@ -22,7 +22,7 @@ func (e *Engine) PlanHost(n Network) plan.Host {
 		h.Env = map[string]string{}
 	}
 	if !e.facts.Remote {
-		h.Routes = append(routes4(e.host), routes6(e.host)...)
+		h.Routes = Routes(e.host)
 	}
 	e.addProxies(h.Env)
 	return h

@@ -48,6 +48,9 @@ func (e *Engine) freeSubnets4(name string) []netip.Prefix {
 	return free
 }
 
+// Routes are the destinations of this host's routes in both families, but the default ones.
+func Routes(host fs.FS) []netip.Prefix { return append(routes4(host), routes6(host)...) }
+
 // routes4 are the destinations of this host's routes, but the default one.
 func routes4(host fs.FS) []netip.Prefix {
 	text, err := fs.ReadFile(host, "proc/net/route")

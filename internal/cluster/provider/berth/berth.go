@@ -141,7 +141,7 @@ func (e *Engine) Check(nodes int) []hostcheck.Finding {
 
 // PlanHost tells a plan of network and environment.
 func (e *Engine) PlanHost(n provider.Network) plan.Host {
-	h := plan.Host{Engine: Name, Network: n.Name, Env: maps.Clone(e.env)}
+	h := plan.Host{Engine: Name, Network: n.Name, Env: maps.Clone(e.env), Routes: provider.Routes(e.host)}
 	for _, subnet := range n.Subnets {
 		h.Subnets = append(h.Subnets, subnet.String())
 	}

@@ -104,6 +104,9 @@ func TestLife(t *testing.T) {
 	if at, err := all[0].Endpoint(6443); err != nil || at.String() != "127.0.0.1:36443" {
 		t.Errorf("endpoint %v, %v", at, err)
 	}
+	if l := all[0].Labels; l[provider.LabelOn] != m.network().Name || l[provider.LabelAPI] != "127.0.0.1:36443" || l[plan.LabelCluster] != "dev" {
+		t.Errorf("labels %v", l)
+	}
 	if at, err := all[1].Endpoint(6443); err != nil || at.Port() == 0 {
 		t.Errorf("endpoint with a port of the engine's choice %v, %v", at, err)
 	}

@@ -155,6 +155,7 @@ func (e *Engine) register(ctx context.Context, r provider.Request, uid string) (
 			return err
 		}
 		for _, spec := range r.Specs {
+			spec.Labels = r.Labels(spec)
 			record := &record{Spec: spec, UID: uid, Ports: spec.Ports}
 			if record.Addresses, err = choose(r.Network, spec.Name, taken); err != nil {
 				return err
