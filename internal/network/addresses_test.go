@@ -29,3 +29,28 @@ func TestAskedAddresses(t *testing.T) {
 		}
 	}
 }
+
+// FuzzAskedAddresses: what is taken is one address of each family at most, and a refusal
+// blames the annotation.
+func FuzzAskedAddresses(f *testing.F) {
+	for _, text := range []string{"", "10.0.0.7", "fd00::7,10.0.0.7", "10.0.0.7,10.0.0.8", "fe80::1%eth0", "::ffff:10.0.0.7", ","} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := AskedAddresses(map[string]string{AnnotationAddresses: text})
+		if err != nil {
+			if !errors.Is(err, errs.Invalid) || all != nil {
+				t.Errorf("%q: %v, %v", text, all, err)
+			}
+			return
+		}
+		if len(all) == 0 || len(all) > 2 || len(all) == 2 && all[0].Is4() == all[1].Is4() {
+			t.Errorf("%q: %v", text, all)
+		}
+		for _, a := range all {
+			if !a.IsValid() || a.Zone() != "" || a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() {
+				t.Errorf("%q: %v", text, a)
+			}
+		}
+	})
+}

@@ -32,7 +32,6 @@ func TestClusterOfBerth(t *testing.T) {
 		name  string
 		again func()
 	}{
-		{"daemon", func() { b.KillDaemon(); b.StartDaemon() }},
 		{"restart", func() { t.Log(h.own("restart", "e2e", "--wait", "10m")) }},
 		{"reboot", func() { b.Reboot(); b.StartDaemon(); t.Log(h.own("start", "e2e", "--wait", "10m")) }},
 	} {

@@ -101,6 +101,9 @@ func TestLife(t *testing.T) {
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%v, %v", all, err)
 	}
+	if got := all[0].Labels; got[provider.LabelOn] != "kind" || got[provider.LabelAPI] != "127.0.0.1:36443" {
+		t.Errorf("labels %v", got)
+	}
 	if at, err := all[0].Endpoint(6443); err != nil || at.String() != "127.0.0.1:36443" {
 		t.Errorf("endpoint %v, %v", at, err)
 	}
