@@ -19,7 +19,7 @@ func TestFieldsOfAnnotations(t *testing.T) {
 	f := newFields(t, harness.Options{Config: "[log]\n"}, nil)
 	const unified, logs = "unified-cgroup.crio.io", "link-logs.crio.io"
 	annotated := func(c *runtimeapi.PodSandboxConfig) {
-		c.Annotations = map[string]string{unified + "/limited": "memory.high=1048576;pids.max=33", logs: "logs", "umask.crio.io": "077"}
+		c.Annotations = map[string]string{unified + "/limited": "memory.high=67108864;pids.max=33", logs: "logs", "umask.crio.io": "077"}
 	}
 	volume := func(c containerConfig) {
 		dir := filepath.Join(f.Dir, "pods", f.config.Metadata.Uid, "volumes/kubernetes.io~empty-dir/logs")
@@ -58,7 +58,7 @@ func TestFieldsOfAnnotations(t *testing.T) {
 			checkRefusal(t, err, codes.Unimplemented, []string{"unified", "memory.high", "cgroup v2"})
 			return
 		}
-		want(t, "its limits", f.says(t, config.Command[2], limited), "1048576 33")
+		want(t, "its limits", f.says(t, config.Command[2], limited), "67108864 33")
 		if got := f.says(t, "cat /sys/fs/cgroup/pids.max", nil); got == "33" {
 			t.Error("another container has them, too")
 		}
