@@ -90,12 +90,19 @@ func withUnified(config *runtimeapi.ContainerConfig, _ *runtimeapi.PodSandboxCon
 		if !ok {
 			return fmt.Errorf("%q: want FILE=VALUE", entry)
 		}
-		if decoded, err := base64.StdEncoding.DecodeString(value); err == nil {
-			value = string(decoded)
-		}
-		res.Unified[file] = value
+		res.Unified[file] = plainValue(value)
 	}
 	return nil // the files are judged with the others
+}
+
+// plainValue is a value that may be in base64. Nothing says whether it is: numbers such as
+// 67108864 can be decoded, too, but no digit begins what decodes to ASCII.
+func plainValue(value string) string {
+	decoded, err := base64.StdEncoding.DecodeString(value)
+	if err != nil || slices.ContainsFunc(decoded, func(b byte) bool { return b >= 0x80 }) {
+		return value
+	}
+	return string(decoded)
 }
 
 // withLogs puts the pod's logs where the emptyDir volume is mounted, which a kubelet keeps

@@ -20,10 +20,11 @@ func TestUnifiedAnnotation(t *testing.T) {
 		allowed    bool
 		want       map[string]string // beside memory.oom.group, which the request has
 	}{
-		"both forms of values": {"unified-cgroup.crio.io/server", "memory.high=1048577;io.max=" + encoded + ";", true, map[string]string{"memory.high": "1048577", "io.max": "8:0 rbps=1"}},
-		"the older name":       {"io.kubernetes.cri-o.UnifiedCgroup.server", "memory.oom.group=0", true, map[string]string{"memory.oom.group": "0"}},
-		"another container's":  {"unified-cgroup.crio.io/client", "memory.high=1", true, nil},
-		"not allowed":          {"unified-cgroup.crio.io/server", "memory.high=1", false, nil},
+		"both forms of values":            {"unified-cgroup.crio.io/server", "memory.high=1048577;io.max=" + encoded + ";", true, map[string]string{"memory.high": "1048577", "io.max": "8:0 rbps=1"}},
+		"a number that base64 can decode": {"unified-cgroup.crio.io/server", "memory.high=67108864;memory.max=max", true, map[string]string{"memory.high": "67108864", "memory.max": "max"}},
+		"the older name":                  {"io.kubernetes.cri-o.UnifiedCgroup.server", "memory.oom.group=0", true, map[string]string{"memory.oom.group": "0"}},
+		"another container's":             {"unified-cgroup.crio.io/client", "memory.high=1", true, nil},
+		"not allowed":                     {"unified-cgroup.crio.io/server", "memory.high=1", false, nil},
 	} {
 		in := plainInput()
 		in.SandboxConfig.Annotations[c.key] = c.value
