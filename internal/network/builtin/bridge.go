@@ -122,7 +122,7 @@ func keepRouterAdvertisements(bridge string) error {
 // gateways gives the bridge the first address of each subnet and takes away those
 // of subnets that were ours before.
 func (h *host) gateways(link netlink.Link, subnets []netip.Prefix) error {
-	have, err := h.handle.AddrList(link, netlink.FAMILY_ALL)
+	have, err := whole(func() ([]netlink.Addr, error) { return h.handle.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("cannot list the addresses of %s: %w", link.Attrs().Name, err)
 	}
@@ -281,7 +281,7 @@ func (n *Network) adoptLinks() error {
 	if err != nil {
 		return err
 	}
-	links, err := n.host.handle.LinkList()
+	links, err := whole(n.host.handle.LinkList)
 	if err != nil {
 		return fmt.Errorf("cannot list the host's links: %w", err)
 	}

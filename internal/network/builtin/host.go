@@ -119,12 +119,24 @@ func (h *host) hasIPv6() bool {
 	return err == nil && has
 }
 
+// whole is a list of the kernel's. Where links come and go all the time it changes while it is
+// read; the kernel says so, and what was read may lack any part.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	const tries = 20
+	for range tries {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
 // takenPrefixes lists what the host has an address in or a route to, except
 // through the link named own, and except default routes.
 func (h *host) takenPrefixes(own string) ([]netip.Prefix, error) {
 	var taken []netip.Prefix
 	ownIndex := h.index(own)
-	addrs, err := h.handle.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the host's addresses: %w", err)
 	}
@@ -134,7 +146,9 @@ func (h *host) takenPrefixes(own string) ([]netip.Prefix, error) {
 		}
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := h.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		routes, err := whole(func() ([]netlink.Route, error) {
+			return h.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("cannot list the host's routes: %w", err)
 		}
@@ -151,7 +165,7 @@ func (h *host) takenPrefixes(own string) ([]netip.Prefix, error) {
 
 // localAddrs is the set of the host's own addresses.
 func (h *host) localAddrs() (map[netip.Addr]bool, error) {
-	addrs, err := h.handle.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the host's addresses: %w", err)
 	}
