@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -212,5 +213,23 @@ func TestTrim(t *testing.T) {
 	}
 	if to, err := os.Readlink(filepath.Join(b.root, "etc/systemd/system/getty.target")); err != nil || to != "/dev/null" {
 		t.Errorf("a masked unit is %q, %v", to, err)
+	}
+}
+
+// TestStopTime: systemd in a node kills what does not end while an engine still waits; the
+// shortest wait is docker's, ten seconds, when its host goes down.
+func TestStopTime(t *testing.T) {
+	text, err := embedded.ReadFile("files/system.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, value, found := strings.Cut(string(text), "\nDefaultTimeoutStopSec=")
+	value, _, _ = strings.Cut(value, "\n")
+	seconds, err := time.ParseDuration(value)
+	if !found || err != nil || seconds <= 0 || seconds >= 10*time.Second {
+		t.Errorf("DefaultTimeoutStopSec=%s (%v): want less than 10s", value, err)
+	}
+	if drops()["system.conf"] != "etc/systemd/system.conf.d/20-node.conf" {
+		t.Error("it is not installed where systemd reads it")
 	}
 }

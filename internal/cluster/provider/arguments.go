@@ -21,10 +21,13 @@ func (e *Engine) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt s
 	if spec.Privileged {
 		args = append(append(args, "--privileged"), e.guest...)
 	}
-	if spec.Command == nil {
-		// What systemd halts on; images of nodes say it themselves, others may not.
-		args = append(args, "--stop-signal", "SIGRTMIN+3")
+	// What systemd halts on; images of nodes say it themselves, others may not. Another
+	// program in such an image does not know it.
+	signal := "SIGRTMIN+3"
+	if spec.Command != nil {
+		signal = "SIGTERM"
 	}
+	args = append(args, "--stop-signal", signal)
 	if e.remap && e.facts.UserRemap {
 		args = append(args, "--userns=host")
 	}

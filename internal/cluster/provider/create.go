@@ -3,7 +3,9 @@ package provider
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,6 +23,9 @@ import (
 // undoing needs no memory of how far it came.
 func (e *Engine) Create(ctx context.Context, r Request) (err error) {
 	if err := e.unused(ctx, r.Specs); err != nil {
+		return err
+	}
+	if err := e.makeModules(r.Specs); err != nil {
 		return err
 	}
 	addresses, err := e.addresses(ctx, r.Network, r.Specs)
@@ -52,6 +57,25 @@ func (e *Engine) Create(ctx context.Context, r Request) (err error) {
 		})
 	}
 	return group.Wait()
+}
+
+// makeModules makes the directory of the kernel's modules on a host that has none: docker
+// would make it for a mount, podman refuses to. What nodes need may be part of the kernel.
+func (e *Engine) makeModules(specs []Spec) error {
+	const modules = "/lib/modules"
+	mounted := slices.ContainsFunc(specs, func(s Spec) bool {
+		return slices.ContainsFunc(s.Mounts, func(m plan.Mount) bool { return m.Source == modules })
+	})
+	if !mounted || e.facts.Remote || e.mkdir == nil {
+		return nil
+	}
+	if _, err := fs.Stat(e.host, strings.TrimPrefix(modules, "/")); !errors.Is(err, fs.ErrNotExist) {
+		return nil // there, or for the engine to tell of
+	}
+	if err := e.mkdir(modules); err != nil {
+		return fmt.Errorf("nodes mount %s, which this host does not have and which cannot be made; say as root: mkdir -p %[1]s: %w", modules, err)
+	}
+	return nil
 }
 
 // createOne makes a container with its volumes, and waits for systemd of a node.

@@ -3,10 +3,12 @@ package provider
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -295,5 +297,32 @@ func TestEndpoint(t *testing.T) {
 	worker := planned(t, plan.Host{}, "nodes: [{}, {role: worker, extraPortMappings: [{containerPort: 6443, hostPort: 7000}]}]\n")[1]
 	if labels := (Request{}).Labels(worker); labels[LabelAPI] != "" {
 		t.Errorf("a worker has an API at %s", labels[LabelAPI])
+	}
+}
+
+// TestModulesDirectory: a host without one gets it, empty, and nobody else's is made.
+func TestModulesDirectory(t *testing.T) {
+	for name, test := range map[string]struct {
+		host   fstest.MapFS
+		remote bool
+		fails  error
+		want   string
+	}{
+		"none":        {host: fstest.MapFS{}, want: "/lib/modules"},
+		"there":       {host: fstest.MapFS{"lib/modules/x": {}}},
+		"elsewhere":   {host: fstest.MapFS{}, remote: true},
+		"not allowed": {host: fstest.MapFS{}, fails: fs.ErrPermission, want: "/lib/modules"},
+	} {
+		e := engine(t, "podman", newFake())
+		made := ""
+		e.host, e.facts.Remote = test.host, test.remote
+		e.mkdir = func(path string) error { made = path; return test.fails }
+		err := e.Create(t.Context(), request(t, e))
+		if !errors.Is(err, test.fails) || made != test.want {
+			t.Errorf("%s: %v, made %q", name, err, made)
+		}
+		if err != nil && !strings.Contains(err.Error(), "mkdir -p /lib/modules") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -26,6 +26,8 @@ type Engine struct {
 	env  map[string]string
 	// daemon is the address of docker's daemon; "" is its default.
 	daemon string
+	// mkdir makes a directory of this host; nil is that none is made.
+	mkdir func(path string) error
 }
 
 var (
@@ -124,7 +126,12 @@ func (d dialect) bannerOf(tool string) string {
 // Open asks a tool what it is. It is errs.Unavailable that its daemon
 // does not answer, and errs.Unsupported that it is too old.
 func Open(ctx context.Context, tool string, o Options) (*Engine, error) {
-	return open(ctx, tool, command.Tool{Name: tool, Trace: o.Trace}, os.DirFS("/"), o.Env)
+	e, err := open(ctx, tool, command.Tool{Name: tool, Trace: o.Trace}, os.DirFS("/"), o.Env)
+	if err != nil {
+		return nil, err
+	}
+	e.mkdir = func(path string) error { return os.MkdirAll(path, 0o755) }
+	return e, nil
 }
 
 func open(ctx context.Context, tool string, run command.Runner, host fs.FS, env map[string]string) (*Engine, error) {

@@ -52,6 +52,7 @@ func podmanInfo(text []byte, f *Facts) error {
 		} `json:"host"`
 		Store struct {
 			GraphDriverName string         `json:"graphDriverName"`
+			GraphRoot       string         `json:"graphRoot"`
 			GraphStatus     map[string]any `json:"graphStatus"`
 		} `json:"store"`
 	}
@@ -63,7 +64,7 @@ func podmanInfo(text []byte, f *Facts) error {
 	f.Remote = info.Host.ServiceIsRemote
 	f.CgroupV2 = info.Host.CgroupVersion == "v2"
 	f.Memory, f.Pids, f.CPU = has("memory"), has("pids"), has("cpu")
-	f.Driver = info.Store.GraphDriverName
+	f.Driver, f.Root = info.Store.GraphDriverName, info.Store.GraphRoot
 	f.Filesystem, _ = info.Store.GraphStatus["Backing Filesystem"].(string)
 	return nil
 }
@@ -72,6 +73,7 @@ func podmanInfo(text []byte, f *Facts) error {
 func dockerInfo(text []byte, f *Facts) error {
 	var info struct {
 		Driver          string
+		DockerRootDir   string
 		DriverStatus    [][]string
 		CgroupDriver    string
 		CgroupVersion   string
@@ -99,7 +101,7 @@ func dockerInfo(text []byte, f *Facts) error {
 			f.UserRemap = f.UserRemap || field == "name=userns"
 		}
 	}
-	f.Driver = info.Driver
+	f.Driver, f.Root = info.Driver, info.DockerRootDir
 	for _, pair := range info.DriverStatus {
 		if len(pair) == 2 && pair[0] == "Backing Filesystem" {
 			f.Filesystem = pair[1]

@@ -122,6 +122,8 @@ type Facts struct {
 	Memory, Pids, CPU bool
 	// Driver stores images, Filesystem is what it is on; "" is unknown.
 	Driver, Filesystem string
+	// Root is the directory of images and volumes on the engine's host; "" is unknown.
+	Root string
 }
 
 // Network is a network of the engine.

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,32 @@ func TestRemovalDoesNotWait(t *testing.T) {
 		e := &Engine{dialect: d, version: version.MustParseGeneric(number)}
 		if got := strings.Join(e.removal("a", "b"), " "); got != want {
 			t.Errorf("%s: %q, want %q", at, got, want)
+		}
+	}
+}
+
+// TestStopTime: systemd in a node gets the time that it needs, more than engines give by
+// themselves; containers that are no nodes end at what their programs know.
+func TestStopTime(t *testing.T) {
+	f := newFake()
+	e := engine(t, "podman", f)
+	if err := e.Stop(t.Context(), "a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.called("stop"); len(got) != 1 || got[0] != "stop -t 30 a b" {
+		t.Errorf("calls: %q", got)
+	}
+	for _, spec := range planned(t, e.PlanHost(Network{Name: "kind"}), "nodes: [{}, {}]") {
+		args, err := e.runArgs(Request{}, spec, nil, "ATTEMPT")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "SIGRTMIN+3"
+		if spec.Command != nil {
+			want = "SIGTERM"
+		}
+		if i := slices.Index(args, "--stop-signal"); i < 0 || args[i+1] != want {
+			t.Errorf("%s: %q, want %s", spec.Name, args, want)
 		}
 	}
 }

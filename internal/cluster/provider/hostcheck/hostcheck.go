@@ -58,9 +58,28 @@ func ClassicCgroups() Finding {
 func Check(h Host, nodes int) []Finding {
 	found := h.inotify(nodes)
 	if _, err := fs.Stat(h.Root, "lib/modules"); err != nil {
-		found = append(found, Finding{Problem: "/lib/modules does not exist on this host, and nodes mount it", Fix: "mkdir -p /lib/modules", Fatal: true})
+		// Empty it is as good: what nodes need may be part of the kernel.
+		found = append(found, Finding{Problem: "/lib/modules does not exist on this host, and nodes mount it; it is made, empty, where that is allowed", Fix: "mkdir -p /lib/modules"})
 	}
 	return append(found, h.modules()...)
+}
+
+// IPVS tells that kube-proxy cannot work by IPVS on a host: its kernel has none, and there
+// is no module to load. nil is that it can.
+func IPVS(h Host) *Finding {
+	const name = "ip_vs"
+	if _, err := fs.Stat(h.Root, "sys/module/"+name); err == nil {
+		return nil
+	}
+	builtin, known := h.builtin()
+	if slices.Contains(builtin, name) || known && !h.Rootless && h.loadable(name) {
+		return nil
+	}
+	return &Finding{
+		Problem: "networking.kubeProxyMode is ipvs, and this host's kernel has no module ip_vs loaded, nor one that nodes can load",
+		Fix:     "modprobe ip_vs   # or kubeProxyMode: nftables in the cluster file",
+		Fatal:   true,
+	}
 }
 
 // inotify checks the two limits that users run into with some nodes.
@@ -105,7 +124,7 @@ func (h Host) modules() []Finding {
 			{"ip6table_nat", "kube-proxy uses ip6tables", false},
 		}
 	}
-	builtin := h.builtin()
+	builtin, known := h.builtin()
 	var found []Finding
 	for _, m := range wanted {
 		if _, err := fs.Stat(h.Root, "sys/module/"+m.name); err == nil || slices.Contains(builtin, m.name) {
@@ -114,28 +133,51 @@ func (h Host) modules() []Finding {
 		found = append(found, Finding{
 			Problem: fmt.Sprintf("the kernel module %s is not loaded (%s), and a rootless engine cannot load it", m.name, m.why),
 			Fix:     fmt.Sprintf("sudo modprobe %s\necho %s | sudo tee -a /etc/modules-load.d/berth.conf", m.name, m.name),
-			Fatal:   m.fatal,
+			// Where nobody says what is part of the kernel, it may be.
+			Fatal: m.fatal && known,
 		})
 	}
 	return found
 }
 
-// builtin are modules that are part of the kernel. Not all of them show in /sys/module.
-func (h Host) builtin() []string {
+// modulesDir is that of the running kernel; "" is none.
+func (h Host) modulesDir() string {
 	release, err := fs.ReadFile(h.Root, "proc/sys/kernel/osrelease")
 	if err != nil {
-		return nil
+		return ""
 	}
-	text, err := fs.ReadFile(h.Root, path.Join("lib/modules", strings.TrimSpace(string(release)), "modules.builtin"))
+	return path.Join("lib/modules", strings.TrimSpace(string(release)))
+}
+
+// loadable tells whether there is a file of a module.
+func (h Host) loadable(name string) bool {
+	text, err := fs.ReadFile(h.Root, path.Join(h.modulesDir(), "modules.dep"))
 	if err != nil {
-		return nil
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		file, _, _ := strings.Cut(line, ":")
+		base, _, _ := strings.Cut(path.Base(file), ".ko")
+		if strings.ReplaceAll(base, "-", "_") == name {
+			return true
+		}
+	}
+	return false
+}
+
+// builtin are modules that are part of the kernel, not all of which show in /sys/module.
+// known is false where the host does not say.
+func (h Host) builtin() (names []string, known bool) {
+	text, err := fs.ReadFile(h.Root, path.Join(h.modulesDir(), "modules.builtin"))
+	if err != nil {
+		return nil, false
 	}
 	var all []string
 	for line := range strings.Lines(string(text)) {
 		name := strings.TrimSuffix(path.Base(strings.TrimSpace(line)), ".ko")
 		all = append(all, strings.ReplaceAll(name, "-", "_"))
 	}
-	return all
+	return all, true
 }
 
 func (h Host) number(name string) (int, bool) {

@@ -1,6 +1,7 @@
 package hostcheck
 
 import (
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -52,6 +53,57 @@ func TestReboot(t *testing.T) {
 		case test.fix == "" && len(found) > 0:
 			t.Errorf("%s: %v", name, found)
 		case test.fix != "" && (len(found) != 1 || found[0].Fatal || found[0].Fix != test.fix || !strings.Contains(found[0].Problem, unit+" is not enabled")):
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+}
+
+// TestModules: a module that may be part of the kernel is no reason to refuse.
+func TestModules(t *testing.T) {
+	const builtin = "lib/modules/6.1.0/modules.builtin"
+	host := fstest.MapFS{
+		"proc/sys/kernel/osrelease": {Data: []byte("6.1.0\n")}, "sys/module/overlay/x": {}, "lib/modules/6.1.0": {Mode: fs.ModeDir},
+	}
+	fatal := func(found []Finding) (names []string) {
+		for _, f := range found {
+			if f.Fatal {
+				names = append(names, strings.Fields(f.Problem)[3])
+			}
+		}
+		return names
+	}
+	if found := Check(Host{Root: host, Rootless: true}, 1); len(found) != 5 || len(fatal(found)) > 0 {
+		t.Errorf("nobody knows what the kernel has: %v", found)
+	}
+	host[builtin] = &fstest.MapFile{Data: []byte("kernel/net/ipv4/netfilter/ip_tables.ko\n")}
+	if got := fatal(Check(Host{Root: host, Rootless: true}, 1)); len(got) != 1 || got[0] != "nf_nat" {
+		t.Errorf("fatal without %q", got)
+	}
+	delete(host, builtin)
+	delete(host, "lib/modules/6.1.0")
+	if found := Check(Host{Root: host}, 1); len(found) != 1 || found[0].Fatal || !strings.Contains(found[0].Problem, "/lib/modules does not exist") {
+		t.Errorf("no directory: %v", found)
+	}
+}
+
+func TestIPVS(t *testing.T) {
+	const dir = "lib/modules/6.1.0/"
+	release := &fstest.MapFile{Data: []byte("6.1.0\n")}
+	for name, test := range map[string]struct {
+		host     fstest.MapFS
+		rootless bool
+		fine     bool
+	}{
+		"loaded":           {fstest.MapFS{"sys/module/ip_vs/x": {}}, true, true},
+		"part of it":       {fstest.MapFS{dir + "modules.builtin": {Data: []byte("kernel/net/netfilter/ipvs/ip_vs.ko\n")}}, true, true},
+		"to be loaded":     {fstest.MapFS{dir + "modules.builtin": {}, dir + "modules.dep": {Data: []byte("kernel/ip_vs.ko.xz: kernel/x.ko\n")}}, false, true},
+		"not by everybody": {fstest.MapFS{dir + "modules.builtin": {}, dir + "modules.dep": {Data: []byte("kernel/ip_vs.ko.xz:\n")}}, true, false},
+		"another":          {fstest.MapFS{dir + "modules.builtin": {}, dir + "modules.dep": {Data: []byte("kernel/ip_vs_rr.ko: kernel/ip_vs.ko\n")}}, false, false},
+		"none":             {fstest.MapFS{}, false, false},
+	} {
+		test.host["proc/sys/kernel/osrelease"] = release
+		found := IPVS(Host{Root: test.host, Rootless: test.rootless})
+		if (found == nil) != test.fine || found != nil && (!found.Fatal || !strings.Contains(found.Fix, "nftables")) {
 			t.Errorf("%s: %v", name, found)
 		}
 	}
