@@ -357,23 +357,6 @@ func TestStartWithAStaleNode(t *testing.T) {
 	}
 }
 
-func TestLogs(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := c.Logs(t.Context(), "dev", dir); err != nil {
-		t.Fatal(err)
-	}
-	for file, want := range map[string]string{"podman-info.txt": "this is", "dev-control-plane/serial.log": "log of dev-control-plane", "dev-control-plane/kubelet.log": ""} {
-		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(got), want) {
-			t.Errorf("%s: %q, %v", file, got, err)
-		}
-	}
-}
-
 func TestLoad(t *testing.T) {
 	f := newFake(t)
 	c, _ := f.clusters()

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -66,9 +68,15 @@ func (f *fake) clusters() (c *Clusters, steps *[]string) {
 	steps = &[]string{}
 	return &Clusters{
 		Engine: f, Kubeconfig: kubeconfig.Files{filepath.Join(f.t.TempDir(), "config")},
-		Step: func(text string) func(error) { *steps = append(*steps, text); return func(error) {} },
-		Warn: func(text string) { *steps = append(*steps, "warning: "+text) },
+		Step: func(text string) func(error) { f.say(steps, text); return func(error) {} },
+		Warn: func(text string) { f.say(steps, "warning: "+text) },
 	}, steps
+}
+
+func (f *fake) say(steps *[]string, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*steps = append(*steps, text)
 }
 
 // serve answers with the nodes that have joined, on a watch with none more.
@@ -216,7 +224,7 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 	}
 	out := ""
 	switch {
-	case line == "cat /usr/share/berth/kubernetes-version":
+	case strings.HasSuffix(line, "cat /usr/share/berth/kubernetes-version"):
 		out = "v1.36.3\n"
 	case line == "cat /etc/kubernetes/admin.conf":
 		out = `{"apiVersion":"v1","kind":"Config","current-context":"a","clusters":[{"name":"a","cluster":{"server":"https://x","insecure-skip-tls-verify":true}}],` +
@@ -227,6 +235,17 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 		out = "kubelet: cannot find its feet\n"
 	case strings.HasPrefix(line, "sed"):
 		out = "builtin\n"
+	case strings.HasPrefix(line, "sh -c tar"):
+		var text bytes.Buffer
+		w := tar.NewWriter(&text)
+		const log = "log of etcd"
+		if err := errors.Join(w.WriteHeader(&tar.Header{Name: "./pods/kube-system_etcd/0.log", Typeflag: tar.TypeReg, Size: int64(len(log))})); err != nil {
+			return err
+		}
+		if _, err := w.Write([]byte(log)); err != nil {
+			return err
+		}
+		out = text.String()
 	}
 	if c.Stdout != nil {
 		fmt.Fprint(c.Stdout, out)

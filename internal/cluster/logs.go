@@ -5,24 +5,35 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/version"
 )
 
-// Logs writes what helps to find a fault into a directory, as kind's `export logs` does: of
-// the engine, and in a directory for each node what is known of it. A node that is not up
-// has less; what could not be had is joined into the error, and all else is there.
+// Logs writes what helps to find a fault into a directory, under the names that kind's
+// `export logs` has: of the engine, and in a directory for each node what is known of it.
+// Of a cluster that is half made or sick all is written that there is; what a node could
+// not tell is warned of. The error is of files that cannot be written.
 func (c *Clusters) Logs(ctx context.Context, name, dir string) error {
 	all, err := c.Nodes(ctx, name)
 	if err != nil {
 		return err
 	}
-	failed := []error{c.save(filepath.Join(dir, c.Engine.Name()+"-info.txt"), func(w io.Writer) error { return c.Engine.Describe(ctx, "", w) })}
+	failed := []error{
+		c.save(filepath.Join(dir, c.Engine.Name()+"-info.txt"), func(w io.Writer) error { return c.Engine.Describe(ctx, "", w) }),
+		c.save(filepath.Join(dir, "berth-version.txt"), func(w io.Writer) error {
+			_, err := fmt.Fprintln(w, version.Version, version.Commit)
+			return err
+		}),
+	}
 	var group errgroup.Group
 	of := make([]error, len(all))
 	for i, n := range all {
@@ -35,42 +46,86 @@ func (c *Clusters) Logs(ctx context.Context, name, dir string) error {
 	if err := errors.Join(append(failed, of...)...); err != nil {
 		return fmt.Errorf("cannot export all logs of %s: %w", name, err)
 	}
-	return nil
+	return ctx.Err()
 }
 
-// nodeLogs are files of one node. Those that a command in the node makes have its name.
+// nodeCommands are the files that a command in a node makes. Each ends: a node that is sick
+// may have a daemon that answers nobody.
+func nodeCommands() map[string]string {
+	return map[string]string{
+		"kubernetes-version.txt": "cat /usr/share/berth/kubernetes-version",
+		"journal.log":            "journalctl --no-pager",
+		"kubelet.log":            "journalctl --no-pager --unit=kubelet.service",
+		"berth.log":              "journalctl --no-pager --unit=berth.service --unit=berth-supervisor.service",
+		"units.txt":              "systemctl --no-pager --all --failed; systemctl --no-pager list-jobs",
+		"berth-info.txt":         "berth info",
+		"images.log":             "berth image ls",
+		"pods.log":               "berth pod ls",
+		"jobs.log":               "berth jobs",
+		"network.txt":            "ip address; ip route; ip -6 route; ip rule; nft list ruleset",
+		"disk.txt":               "df -h /var /run; df -i /var /run",
+	}
+}
+
+// clusterCommands are those of the first control plane that has a cluster.
+func clusterCommands() map[string]string {
+	const kubectl = "kubectl --kubeconfig=" + adminFile + " --request-timeout=20s "
+	return map[string]string{
+		"cluster-nodes.txt":  kubectl + "get nodes --output=wide; " + kubectl + "describe nodes",
+		"cluster-pods.txt":   kubectl + "get pods,deployments,daemonsets,services,persistentvolumeclaims,persistentvolumes --all-namespaces --output=wide",
+		"cluster-events.txt": kubectl + "get events --all-namespaces --sort-by=.metadata.creationTimestamp",
+	}
+}
+
+// nodeLogs are files of one node. One that does not run has its log and what the engine says
+// of it.
 func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) error {
 	failed := []error{
 		c.save(filepath.Join(dir, "serial.log"), func(w io.Writer) error { return c.Engine.Logs(ctx, n.Name, w) }),
 		c.save(filepath.Join(dir, "inspect.json"), func(w io.Writer) error { return c.Engine.Describe(ctx, n.Name, w) }),
 	}
-	if !n.Running {
+	if !n.Running || Role(n) == config.BalancerRole {
 		return errors.Join(failed...)
 	}
-	for file, command := range map[string]string{
-		"kubernetes-version.txt": "cat /usr/share/berth/kubernetes-version",
-		"journal.log":            "journalctl --no-pager",
-		"kubelet.log":            "journalctl --no-pager --unit=kubelet.service",
-		"berth.log":              "journalctl --no-pager --unit=berth.service --unit=berth-supervisor.service",
-		"berth-info.txt":         "berth info",
-		"images.log":             "berth image ls",
-		"pods.log":               "berth pod ls",
-		"jobs.log":               "berth jobs",
-		"network.txt":            "ip address; ip route; ip -6 route; nft list ruleset",
-	} {
+	commands := nodeCommands()
+	if Role(n) == config.ControlPlane {
+		maps.Copy(commands, clusterCommands())
+	}
+	for _, file := range slices.Sorted(maps.Keys(commands)) {
 		failed = append(failed, c.save(filepath.Join(dir, file), func(w io.Writer) error {
-			return c.Engine.Exec(ctx, n.Name, provider.Command{Args: []string{"sh", "-c", command}, Stdout: w, Stderr: w})
+			// Its own words are in the file.
+			args := []string{"timeout", "60", "sh", "-c", commands[file]}
+			return c.Engine.Exec(ctx, n.Name, provider.Command{Args: args, Stdout: w, Stderr: w})
 		}))
 	}
-	// A tree of links and files of pods: one archive, so that nothing of a node is unpacked here.
-	failed = append(failed, c.save(filepath.Join(dir, "var-log.tar"), func(w io.Writer) error {
-		args := strings.Fields("tar --create --file=- --directory=/var/log --exclude=./journal --ignore-failed-read --warning=no-file-changed .")
-		return c.Engine.Exec(ctx, n.Name, provider.Command{Args: args, Stdout: w})
-	}))
-	return errors.Join(failed...)
+	return errors.Join(append(failed, c.varLog(ctx, n.Name, dir))...)
 }
 
-// save writes a file, also what a source that fails has written.
+// varLog copies /var/log of a node, of pods above all. The journal is there as text.
+func (c *Clusters) varLog(ctx context.Context, node, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// A log that grows while it is read is status 1.
+	const pack = "tar --create --file=- --directory=/var/log --dereference --hard-dereference --exclude=./journal " +
+		"--ignore-failed-read --warning=none . || [ $? -eq 1 ]"
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := c.Engine.Exec(ctx, node, provider.Command{Args: []string{"sh", "-c", pack}, Stdout: w})
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	err := unpack(dir, r)
+	_ = r.CloseWithError(err) // so that nobody writes on
+	if failed := <-packed; failed != nil {
+		c.Warn(fmt.Sprintf("/var/log of %s is not whole: %v", node, failed))
+		return nil
+	}
+	return err
+}
+
+// save writes a file, also what a source that fails has written; its failure is warned of.
 func (c *Clusters) save(file string, from func(io.Writer) error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -79,6 +134,9 @@ func (c *Clusters) save(file string, from func(io.Writer) error) (err error) {
 	if err != nil {
 		return err
 	}
-	err = from(f)
-	return errors.Join(err, f.Close())
+	if failed := from(f); failed != nil {
+		said, _, _ := strings.Cut(failed.Error(), "\n")
+		c.Warn(fmt.Sprintf("%s is not whole: %s", file, said))
+	}
+	return f.Close()
 }
