@@ -473,12 +473,12 @@ ip -6 rule add iif berth0 to fd00:10:96::/112 type unreachable protocol 177
 	if err != nil || script != want {
 		t.Errorf("%v\n%s", err, script)
 	}
-	daemon, err := daemonConfig(net)
+	daemon, err := daemonConfig(net, nil)
 	if err != nil || !strings.Contains(daemon, "mode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\n") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 	net.DisableDefaultCNI = true
-	if daemon, err := daemonConfig(net); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
+	if daemon, err := daemonConfig(net, nil); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 }

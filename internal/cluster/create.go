@@ -118,7 +118,7 @@ func (m *creation) check(ctx context.Context) error {
 		m.Warn(w.String())
 	}
 	var fatal []error
-	for _, finding := range m.Engine.Check(len(m.Cluster.Nodes)) {
+	for _, finding := range append(m.Engine.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
 		text := finding.Problem + "\n  to fix it: " + finding.Fix
 		if finding.Fatal {
 			fatal = append(fatal, fmt.Errorf("%s: %w", text, errs.Unsupported))

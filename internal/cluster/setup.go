@@ -28,6 +28,12 @@ func (m *creation) setUp(ctx context.Context) error {
 			return fmt.Errorf("the image %s of %s is none of berth cluster build-image (images of kindest/node, with containerd, cannot be used yet): %w: %w", n.Image, n.Name, errs.Unsupported, err)
 		}
 		m.versions[n.Name] = version
+		if err := m.checkTools(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := m.warnUnused(); err != nil {
+		return err
 	}
 	if err := m.warnOfPatches(); err != nil {
 		return err
@@ -91,7 +97,11 @@ func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	daemon, err := daemonConfig(m.Cluster.Networking)
+	registries, hostDirs, err := ofContainerd(m.Cluster, described)
+	if err != nil {
+		return nil, err
+	}
+	daemon, err := daemonConfig(m.Cluster.Networking, hostDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +116,7 @@ func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 		{Path: daemonFile, Content: []byte(daemon)},
 		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
 	}
-	more, err := mirrors(described.Registries)
+	more, err := mirrors(registries)
 	if err != nil {
 		return nil, err
 	}
@@ -132,10 +142,15 @@ func (m *creation) find(name string) (provider.Node, error) {
 }
 
 // daemonConfig is the configuration of berth in a node. The node's own subnet is told by the
-// kubelet, who has it of the cluster.
-func daemonConfig(net config.Networking) (string, error) {
+// kubelet, who has it of the cluster. hostDirs are directories of hosts.toml files beside
+// the usual ones.
+func daemonConfig(net config.Networking, hostDirs []string) (string, error) {
+	image := ""
+	if len(hostDirs) > 0 {
+		image = "[image]\nregistry_config_dirs = " + tomlList(append(usualHostDirs(), hostDirs...)) + "\n"
+	}
 	if net.DisableDefaultCNI {
-		return "# Of `berth cluster`: whoever installs a network brings it.\n[network]\nmode = 'cni'\n", nil
+		return "# Of `berth cluster`: whoever installs a network brings it.\n[network]\nmode = 'cni'\n" + image, nil
 	}
 	subnets, err := net.PodSubnets()
 	if err != nil {
@@ -146,7 +161,7 @@ func daemonConfig(net config.Networking) (string, error) {
 		quoted = append(quoted, "'"+s.Masked().String()+"'")
 	}
 	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
-		"[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n", nil
+		"[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
 }
 
 // explain adds to the failure of a command what the node's services said last: kubeadm

@@ -41,6 +41,9 @@ func newCreate() *cobra.Command {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the name %q is long; host names have 63 letters at most\n", o.Cluster.Name)
 			}
 			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				if c.Network != "" {
+					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, networkVariable(c.Engine.Name())))
+				}
 				into, err := c.Create(ctx, o)
 				if into != "" {
 					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", plan.ContextName(o.Cluster), into)

@@ -81,10 +81,12 @@ func withoutSecrets(args []string) []string {
 }
 
 // networkName is the engine's network that nodes are on.
-func networkName(engine string) string {
-	name := "KIND_EXPERIMENTAL_DOCKER_NETWORK"
+func networkName(engine string) string { return os.Getenv(networkVariable(engine)) }
+
+// networkVariable is kind's for another network.
+func networkVariable(engine string) string {
 	if engine == "podman" {
-		name = "KIND_EXPERIMENTAL_PODMAN_NETWORK"
+		return "KIND_EXPERIMENTAL_PODMAN_NETWORK"
 	}
-	return os.Getenv(name)
+	return "KIND_EXPERIMENTAL_DOCKER_NETWORK"
 }

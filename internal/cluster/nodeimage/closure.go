@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -15,11 +16,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// firewallTools are iptables, as a front of nftables, and nft, out of a root file
-// system, with the libraries that they need.
+// firewallTools are iptables, as a front of nftables, nft and ipset, out of a root file
+// system, with the libraries that they need. ipset is for IPVS only, and may be missing.
 func firewallTools(rootfs string) ([]entry, error) {
-	const multi = "/usr/sbin/xtables-nft-multi"
+	const multi, sets = "/usr/sbin/xtables-nft-multi", "/usr/sbin/ipset"
 	files := []string{multi, "/usr/sbin/nft"}
+	if _, err := os.Stat(filepath.Join(rootfs, sets)); err == nil {
+		files = append(files, sets)
+	}
 	extensions, err := filepath.Glob(filepath.Join(rootfs, "usr/lib/*/xtables/*.so"))
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 // Packages are what a node has of Debian, beside what every Debian has.
 func Packages() []string {
 	return []string{
-		"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "conntrack", "ethtool",
+		"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "ipset", "conntrack", "ethtool",
 		"kmod", "mount", "util-linux", "procps", "ca-certificates",
 	}
 }
@@ -25,7 +25,7 @@ func (b *builder) debian(ctx context.Context) error {
 		if _, err := os.Stat(filepath.Join(b.Rootfs, "usr/sbin/xtables-nft-multi")); err != nil {
 			return fmt.Errorf("%s is no root file system of Debian with %s: %w", b.Rootfs, strings.Join(Packages(), ", "), errs.Invalid)
 		}
-		return run(ctx, nil, "cp", "--archive", "--one-file-system", b.Rootfs, b.root)
+		return run(ctx, nil, "cp", "--archive", "--one-file-system", b.Rootfs+"/.", b.root) // also where it is a link
 	}
 	args := []string{"--variant=minbase", "--include=" + strings.Join(Packages(), ","), b.Suite, b.root}
 	if b.Mirror != "" {

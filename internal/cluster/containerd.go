@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// usualHostDirs are directories of hosts.toml files that berth reads without being told.
+func usualHostDirs() []string {
+	return []string{registriesDir, "/etc/containerd/certs.d", "/etc/docker/certs.d"}
+}
+
+// ofContainerd is what containerd's configuration in a description means to a node whose
+// runtime is berth: its registries where the node has no entry of its own, and directories
+// of hosts.toml files that berth does not read without being told.
+func ofContainerd(c *config.Cluster, n config.Node) (registries []config.Registry, hostDirs []string, err error) {
+	patches, err := c.ReadContainerdPatches()
+	if err != nil {
+		return nil, nil, err
+	}
+	registries = withRegistries(n.Registries, patches.Registries)
+	for _, dir := range patches.HostDirs {
+		if path.IsAbs(dir) && !slices.Contains(usualHostDirs(), path.Clean(dir)) {
+			hostDirs = append(hostDirs, path.Clean(dir))
+		}
+	}
+	return registries, hostDirs, nil
+}
+
+// withRegistries adds those that there is no entry for.
+func withRegistries(own, more []config.Registry) []config.Registry {
+	all := slices.Clone(own)
+	for _, reg := range more {
+		if !slices.ContainsFunc(all, func(r config.Registry) bool { return r.Host == reg.Host }) {
+			all = append(all, reg)
+		}
+	}
+	return all
+}
+
+// unused tells what of a description and of the environment of a node means nothing
+// where the node's runtime is berth.
+func unused(c *config.Cluster, env map[string]string) ([]string, error) {
+	patches, err := c.ReadContainerdPatches()
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	if len(patches.Ignored) > 0 {
+		all = append(all, "containerdConfigPatches: these settings of containerd mean nothing to nodes whose runtime is berth, and are left out: "+strings.Join(patches.Ignored, ", "))
+	}
+	for _, dir := range patches.HostDirs {
+		if !path.IsAbs(dir) {
+			all = append(all, fmt.Sprintf("containerdConfigPatches: config_path %q is left out; want an absolute path", dir))
+		}
+	}
+	const snapshotter = "KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER"
+	if value := env[snapshotter]; value != "" {
+		all = append(all, fmt.Sprintf("%s=%s means nothing to nodes whose runtime is berth: its snapshots are overlays", snapshotter, value))
+	}
+	return all, nil
+}
+
+// warnUnused says it once for all nodes.
+func (m *creation) warnUnused() error {
+	texts, err := unused(m.Cluster, m.plan.Containers[len(m.plan.Containers)-1].Env)
+	for _, text := range texts {
+		m.Warn(text)
+	}
+	return err
+}
+
+// checkProxy tells what this host lacks for the mode of kube-proxy.
+func (m *creation) checkProxy() []hostcheck.Finding {
+	facts := m.Engine.Facts()
+	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS || facts.Remote {
+		return nil
+	}
+	if found := hostcheck.IPVS(hostcheck.Host{Root: os.DirFS("/"), Rootless: facts.Rootless}); found != nil {
+		return []hostcheck.Finding{*found}
+	}
+	return nil
+}
+
+// checkTools makes sure that images of nodes have what a mode of kube-proxy runs.
+func (m *creation) checkTools(ctx context.Context, node provider.Node) error {
+	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS {
+		return nil
+	}
+	if err := m.Engine.Exec(ctx, node.Name, provider.Command{Args: []string{"test", "-x", "/usr/sbin/ipset"}}); err != nil {
+		return fmt.Errorf("networking.kubeProxyMode is ipvs, and the image %s of %s has no ipset, which kube-proxy runs; make the image anew, with Debian's package ipset in --rootfs, or choose nftables: %w: %w", node.Image, node.Name, errs.Unsupported, err)
+	}
+	return nil
+}
