@@ -39,7 +39,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatalf("%q, %v", file, err)
 	}
 	want := []string{
-		"Ensuring the node image", "Making nodes", "Setting up berth in the nodes", "Starting the control plane", "Joining workers",
+		"Ensuring the node image", "Making nodes", "Setting up berth in the nodes", "Starting the control plane", "Installing add-ons", "Joining workers",
 		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
 	}
 	if !slices.Equal(*steps, want) {
@@ -67,6 +67,10 @@ func TestCreateAndDelete(t *testing.T) {
 	kube, err := os.ReadFile(file)
 	if err != nil || !strings.Contains(string(kube), "current-context: berth-dev") || !strings.Contains(string(kube), "server: "+f.api.URL) {
 		t.Errorf("%v\n%s", err, kube)
+	}
+
+	if text := f.files["dev-control-plane:applied"]; !strings.Contains(text, "kind: StorageClass") {
+		t.Errorf("applied was %q", text)
 	}
 
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), `node(s) already exist for a cluster with the name "dev"`) {

@@ -79,6 +79,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		{"Making nodes", m.makeNodes, true},
 		{"Setting up berth in the nodes", m.setUp, true},
 		{"Starting the control plane", m.startControlPlane, true},
+		{"Installing add-ons", m.installAddons, true},
 		{"Joining workers", m.joinWorkers, len(m.Cluster.Nodes) > 1},
 		{"Connecting the nodes' pods", m.connect, !m.Cluster.Networking.DisableDefaultCNI},
 		{"Writing kubeconfig", func(ctx context.Context) error {

@@ -214,6 +214,13 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 		}
 		f.files[name+":image"] += string(text)
 	}
+	if strings.HasPrefix(line, "kubectl") && strings.Contains(line, " apply") {
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return err
+		}
+		f.files[name+":applied"] += string(text)
+	}
 	if f.failOn != "" && strings.HasPrefix(line, f.failOn) {
 		return errFake
 	}

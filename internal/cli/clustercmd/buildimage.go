@@ -12,13 +12,14 @@ import (
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/storage"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/version"
 )
 
 // newBuildImage makes the image of nodes.
 func newBuildImage() *cobra.Command {
-	o := nodeimage.Options{Version: version.Version}
+	o := nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}}
 	var engine engineFlags
 	var output, supervisor, work string
 	cmd := &cobra.Command{

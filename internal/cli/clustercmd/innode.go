@@ -1,11 +1,15 @@
 package clustercmd
 
 import (
+	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/storage/provision"
 )
 
 // newInNode has what runs inside of nodes, by their image and units.
@@ -29,6 +33,16 @@ func newInNode() *cobra.Command {
 			Short: "Make the groups that the kubelet keeps pods in",
 			Args:  cobra.NoArgs,
 			RunE:  func(*cobra.Command, []string) error { return innode.Cgroups() },
+		},
+		&cobra.Command{
+			Use:   "provision",
+			Short: "Make and remove the volumes of the node",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+				defer stop()
+				return provision.Run(ctx, os.Getenv("NODE_NAME"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			},
 		},
 	)
 	return cmd

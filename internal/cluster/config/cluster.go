@@ -32,8 +32,9 @@ type Cluster struct {
 	Nodes      []Node `json:"nodes" help:"Nodes, one by one. Empty: one control plane, unless the control planes are a pool."`
 	Pools      []Pool `json:"pools" help:"Nodes that are alike. Their names stay theirs when the count changes: the last ones come and go."`
 	Settings
-	Registry   BuiltIn    `json:"registry" help:"A registry of the cluster's own, on the host's loopback and in every node's reach."`
-	Registries []Registry `json:"registries" help:"Where images of a registry come from, in order, on every node."`
+	DisableDefaultStorage bool       `json:"disableDefaultStorage" help:"Install no StorageClass."`
+	Registry              BuiltIn    `json:"registry" help:"The registry that clusters of this host share, on its loopback and in every node's reach."`
+	Registries            []Registry `json:"registries" help:"Where images of a registry come from, in order, on every node."`
 
 	// FromKind: the description is in kind's format.
 	FromKind bool `json:"-"`
@@ -114,9 +115,9 @@ type PortMapping struct {
 	Protocol      Protocol `json:"protocol" help:"Protocol. Empty: TCP." oneof:"TCP UDP SCTP"`
 }
 
-// BuiltIn is the cluster's own registry.
+// BuiltIn is the registry that clusters of a host share.
 type BuiltIn struct {
-	Enabled bool `json:"enabled" help:"Run it. Images pushed to localhost:PORT on the host have the same name in the cluster."`
+	Enabled bool `json:"enabled" help:"Have it running. Images pushed to localhost:PORT on the host have the same name in the cluster."`
 	Port    int  `json:"port" help:"Port on the host's loopback. 0: a free one."`
 }
 

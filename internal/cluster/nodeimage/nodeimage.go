@@ -55,6 +55,9 @@ type Options struct {
 	// Berth and Supervisor are the programs that go into the image, Version is what
 	// they say of themselves.
 	Berth, Supervisor, Version string
+	// Empty are names of images with nothing in them, for pods that mount the node's own
+	// berth as their program.
+	Empty []string
 	// Work is a directory of our own, on a disk with 4 GB free.
 	Work string
 	// Step tells what is being done; the function that it returns is called at its end.
@@ -103,6 +106,11 @@ func (b *builder) components(context.Context) error {
 			return fmt.Errorf("image %s: %w", b.images[c.name], err)
 		}
 	}
+	for i, image := range b.Empty {
+		if err := b.archive(image, settings{}, nil, filepath.Join(b.root, ImagesDir, fmt.Sprintf("empty-%d.tar", i))); err != nil {
+			return fmt.Errorf("image %s: %w", image, err)
+		}
+	}
 	return nil
 }
 
@@ -111,17 +119,20 @@ func (b *builder) component(c component, dir string) error {
 	if err != nil {
 		return err
 	}
-	layer := filepath.Join(b.Work, c.name+".layer")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return b.archive(b.images[c.name], c.settings(), files, filepath.Join(dir, c.name+".tar"))
+}
+
+// archive writes an image of some files.
+func (b *builder) archive(image string, s settings, files []entry, to string) error {
+	layer := filepath.Join(b.Work, filepath.Base(to)+".layer")
 	defer os.Remove(layer)
 	if err := create(layer, func(w io.Writer) error { return writeLayer(w, files) }); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return create(filepath.Join(dir, c.name+".tar"), func(w io.Writer) error {
-		return writeArchive(w, b.images[c.name], c.settings(), layer)
-	})
+	return create(to, func(w io.Writer) error { return writeArchive(w, image, s, layer) })
 }
 
 // pack makes the image of the root.
