@@ -152,7 +152,7 @@ containerdConfigPatches:
 		t.Errorf("directories %q", dirs)
 	}
 	daemon, err := daemonConfig(c.Networking, dirs)
-	if err != nil || !strings.Contains(daemon, `registry_config_dirs = ["/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d", "/more"]`) {
+	if err != nil || !strings.Contains(daemon, "[image]\nregistry_config_dirs = ['/etc/berth/certs.d', '/etc/containerd/certs.d', '/etc/docker/certs.d', '/more']") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 	warnings, err := unused(c, map[string]string{"KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER": "native"})

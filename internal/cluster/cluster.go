@@ -65,6 +65,12 @@ func (c *Clusters) Nodes(ctx context.Context, name string) ([]provider.Node, err
 	return all, err
 }
 
+// AllNodes are the containers of all clusters.
+func (c *Clusters) AllNodes(ctx context.Context) ([]provider.Node, error) {
+	all, err := c.Engine.List(ctx, "")
+	return slices.DeleteFunc(all, func(n provider.Node) bool { return n.Labels[plan.LabelCluster] == plan.RegistryGroup }), err
+}
+
 // Role is what a container is to its cluster.
 func Role(n provider.Node) config.Role { return config.Role(n.Labels[plan.LabelRole]) }
 

@@ -290,8 +290,7 @@ func TestUnsupported(t *testing.T) {
 	f := newFake(t)
 	c, _ := f.clusters()
 	for text, want := range map[string]string{
-		"nodes: [{}, {}]\n":           "load balancer",
-		"registry: {enabled: true}\n": "registry.enabled",
+		"nodes: [{}, {}]\n": "load balancer",
 	} {
 		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pelletier/go-toml/v2"
+
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
@@ -34,6 +36,16 @@ func ofContainerd(c *config.Cluster, n config.Node) (registries []config.Registr
 		}
 	}
 	return registries, hostDirs, nil
+}
+
+// imageConfig is what berth in a node is told of directories of hosts.toml files; "" where
+// there are no others than the usual ones.
+func imageConfig(hostDirs []string) (string, error) {
+	if len(hostDirs) == 0 {
+		return "", nil
+	}
+	text, err := toml.Marshal(map[string]any{"image": map[string]any{"registry_config_dirs": append(usualHostDirs(), hostDirs...)}})
+	return string(text), err
 }
 
 // withRegistries adds those that there is no entry for.

@@ -33,8 +33,10 @@ type creation struct {
 	plan    *plan.Plan
 	network provider.Network
 	token   string
-	// made: containers exist that are of this run.
-	made bool
+	// made: containers exist that are of this run; madeRegistry: the registry is one.
+	made, madeRegistry bool
+	// registry is the one that nodes have a mirror of; nil is that there is none.
+	registry *RegistryStatus
 	// nodes are the containers, versions those of Kubernetes in them.
 	nodes    []provider.Node
 	versions map[string]string
@@ -76,6 +78,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		when bool
 	}{
 		{"Ensuring the node image", m.ensureImages, true},
+		{"Starting the registry", m.startRegistry, m.Cluster.Registry.Enabled},
 		{"Making nodes", m.makeNodes, true},
 		{"Setting up berth in the nodes", m.setUp, true},
 		{"Starting the control plane", m.startControlPlane, true},
@@ -138,9 +141,6 @@ func unsupported(c *config.Cluster) error {
 	}
 	if c.HasBalancer() {
 		no("nodes", "several control planes need a load balancer, which berth cannot run yet; want one control plane")
-	}
-	if c.Registry.Enabled {
-		no("registry.enabled", "berth has no registry of its own yet")
 	}
 	return errors.Join(all...)
 }
@@ -213,6 +213,10 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 		}
 		if m.network.Made {
 			all = append(all, m.Engine.RemoveNetwork(ctx, m.network.Name))
+		}
+		if m.madeRegistry {
+			_, err := m.DeleteRegistry(ctx)
+			all = append(all, err)
 		}
 		return errors.Join(all...)
 	})

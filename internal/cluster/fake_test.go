@@ -50,6 +50,8 @@ type fake struct {
 	// notReady: nodes never become Ready.
 	notReady bool
 	findings []hostcheck.Finding
+	// registryPort is where a registry answers.
+	registryPort int
 }
 
 var _ Engine = (*fake)(nil)
@@ -147,6 +149,9 @@ func (f *fake) Create(_ context.Context, r provider.Request) error {
 		}
 		if Role(n) == config.ControlPlane {
 			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: int(f.address().Port()), Container: plan.APIPort, Protocol: config.TCP}}
+		}
+		if Role(n) == plan.RegistryRole {
+			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: f.registryPort, Container: plan.RegistryPort, Protocol: config.TCP}}
 		}
 		f.nodes = append(f.nodes, n)
 	}

@@ -22,7 +22,7 @@ type Summary struct {
 
 // List tells the clusters there are, sorted by name.
 func (c *Clusters) List(ctx context.Context) ([]Summary, error) {
-	all, err := c.Engine.List(ctx, "")
+	all, err := c.AllNodes(ctx)
 	if err != nil {
 		return nil, err
 	}

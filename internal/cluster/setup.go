@@ -38,6 +38,10 @@ func (m *creation) setUp(ctx context.Context) error {
 	if err := m.warnOfPatches(); err != nil {
 		return err
 	}
+	var err error
+	if m.registry, err = m.lookForRegistry(ctx); err != nil {
+		return err
+	}
 	var background context.Context
 	m.background, background = errgroup.WithContext(ctx)
 	for _, n := range m.Cluster.Nodes {
@@ -101,6 +105,9 @@ func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.registry != nil {
+		registries = withRegistries(registries, m.registry.mirrors())
+	}
 	daemon, err := daemonConfig(m.Cluster.Networking, hostDirs)
 	if err != nil {
 		return nil, err
@@ -145,9 +152,9 @@ func (m *creation) find(name string) (provider.Node, error) {
 // kubelet, who has it of the cluster. hostDirs are directories of hosts.toml files beside
 // the usual ones.
 func daemonConfig(net config.Networking, hostDirs []string) (string, error) {
-	image := ""
-	if len(hostDirs) > 0 {
-		image = "[image]\nregistry_config_dirs = " + tomlList(append(usualHostDirs(), hostDirs...)) + "\n"
+	image, err := imageConfig(hostDirs)
+	if err != nil {
+		return "", err
 	}
 	if net.DisableDefaultCNI {
 		return "# Of `berth cluster`: whoever installs a network brings it.\n[network]\nmode = 'cni'\n" + image, nil

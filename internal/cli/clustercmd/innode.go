@@ -1,14 +1,21 @@
 package clustercmd
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/cluster/storage/provision"
 )
 
@@ -44,6 +51,62 @@ func newInNode() *cobra.Command {
 				return provision.Run(ctx, os.Getenv("NODE_NAME"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			},
 		},
+		newLookup(),
+		newServeRegistry(),
 	)
 	return cmd
+}
+
+// newLookup asks a name server: nodes have no other program that does.
+func newLookup() *cobra.Command {
+	var server string
+	cmd := &cobra.Command{
+		Use:   "lookup NAME",
+		Short: "Print the addresses that a name server has for a name",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), lookupTime)
+			defer cancel()
+			resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				var dialer net.Dialer
+				return dialer.DialContext(ctx, network, net.JoinHostPort(server, "53"))
+			}}
+			// With a dot at its end, so that no search domain is tried.
+			found, err := resolver.LookupHost(ctx, strings.TrimSuffix(args[0], ".")+".")
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "address", strings.Join(found, " "))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&server, "server", "", "address of the name server")
+	return cmd
+}
+
+// lookupTime bounds a question of which the answer is near.
+const lookupTime = 5 * time.Second
+
+// newServeRegistry is what the container of the registry runs.
+func newServeRegistry() *cobra.Command {
+	return &cobra.Command{
+		Use:   "registry",
+		Short: "Serve the registry of clusters",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			var lc net.ListenConfig
+			listener, err := lc.Listen(ctx, "tcp", fmt.Sprintf(":%d", plan.RegistryPort))
+			if err != nil {
+				return fmt.Errorf("the registry cannot listen: %w", err)
+			}
+			r, err := registry.Open(ctx, plan.RegistryDir, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return r.Serve(ctx, listener)
+		},
+	}
 }

@@ -71,7 +71,7 @@ func newNodes() *cobra.Command {
 			}
 			if all {
 				return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-					found, err := c.Engine.List(ctx, "")
+					found, err := c.AllNodes(ctx)
 					if err != nil {
 						return err
 					}

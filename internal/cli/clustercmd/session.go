@@ -27,11 +27,16 @@ type session struct {
 
 // add gives a command the flags of a session.
 func (s *session) add(cmd *cobra.Command) {
-	s.engine.add(cmd)
+	s.addEngine(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&s.name, "name", "n", "", "name of the cluster; empty: KIND_CLUSTER_NAME, or the only one there is; create: the file's, or "+config.DefaultName)
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: the one that kubectl would use")
-	flags.BoolVarP(&s.quiet, "quiet", "q", false, "show no steps")
+}
+
+// addEngine gives a command those flags that are not of one cluster.
+func (s *session) addEngine(cmd *cobra.Command) {
+	s.engine.add(cmd)
+	cmd.Flags().BoolVarP(&s.quiet, "quiet", "q", false, "show no steps")
 }
 
 // given is the name that was asked for; "" is none.

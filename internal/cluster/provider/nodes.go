@@ -75,8 +75,8 @@ func (e *Engine) Start(ctx context.Context, names ...string) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, node := range started {
-		if node.Labels[plan.LabelRole] == string(config.BalancerRole) {
-			continue
+		if role := config.Role(node.Labels[plan.LabelRole]); role == config.BalancerRole || role == plan.RegistryRole {
+			continue // no systemd runs in them
 		}
 		group.Go(func() error {
 			if err := e.ready(ctx, node.Name, node.started, DefaultWait); err != nil {

@@ -1,0 +1,112 @@
+package clustercmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/cluster"
+)
+
+// newRegistry is the registry that clusters share.
+func newRegistry() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "registry",
+		Short: "A registry on this host's loopback that every cluster pulls from",
+		Long: "Images that are pushed to localhost:PORT on this host have the same name in every cluster of berth. The registry\n" +
+			"is a container beside the nodes, with its images on a volume; clusters come and go without it.",
+		Example: "  berth cluster registry start\n" +
+			"  docker push localhost:5001/app:1",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newRegistryStart(), newRegistryStop(), newRegistryStatus(), newRegistryDelete())
+	return cmd
+}
+
+func newRegistryStart() *cobra.Command {
+	var s session
+	var o cluster.RegistryOptions
+	cmd := &cobra.Command{
+		Use:   "start",
+		Short: "Make the registry or start it, and tell the clusters that run of it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				if _, err := c.Registry(ctx); err == nil && !cmd.Flags().Changed("port") {
+					o.Port = 0 // the one that it has
+				}
+				status, err := c.StartRegistry(ctx, o)
+				if status.Running {
+					fmt.Fprintf(cmd.OutOrStdout(), "the registry is at %s\n", status.Address)
+				}
+				return err
+			})
+		},
+	}
+	s.addEngine(cmd)
+	cmd.Flags().IntVar(&o.Port, "port", cluster.DefaultRegistryPort, "port of this host's loopback; 0: a free one")
+	cmd.Flags().StringVar(&o.Image, "image", "", "image of nodes, whose berth is its program; empty: that of build-image")
+	return cmd
+}
+
+func newRegistryStop() *cobra.Command {
+	var s session
+	cmd := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the registry; its images stay",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.StopRegistry(ctx) })
+		},
+	}
+	s.addEngine(cmd)
+	return cmd
+}
+
+func newRegistryStatus() *cobra.Command {
+	var s session
+	var format show.Flag
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the registry",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				status, err := c.Registry(ctx)
+				if err != nil {
+					return err
+				}
+				return format.Print(cmd.OutOrStdout(), status, func(w io.Writer) error {
+					return show.Table(w, []string{"REGISTRY", "STATE", "ADDRESS", "IMAGE"}, [][]string{{status.Name, status.State, status.Address, status.Image}})
+				})
+			})
+		},
+	}
+	s.addEngine(cmd)
+	format.Register(cmd)
+	return cmd
+}
+
+func newRegistryDelete() *cobra.Command {
+	var s session
+	cmd := &cobra.Command{
+		Use:   "delete",
+		Short: "Remove the registry with its images",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				found, err := c.DeleteRegistry(ctx)
+				if err == nil && !found {
+					fmt.Fprintln(cmd.OutOrStdout(), "there was no registry")
+				}
+				return err
+			})
+		},
+	}
+	s.addEngine(cmd)
+	return cmd
+}

@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// withRegistry has the fake's registry answer, at a port of this host.
+func withRegistry(t *testing.T, f *fake) int {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(server.Close)
+	f.registryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
+	return f.registryPort
+}
+
+const mirrorFile = ":/etc/berth/certs.d/berth-registry:5000/hosts.toml"
+
+// TestRegistryOfACluster: nodes have its mirror from the start, the cluster tells of it, and
+// it stays when the cluster goes.
+func TestRegistryOfACluster(t *testing.T) {
+	f := newFake(t)
+	withRegistry(t, f)
+	c, steps := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers+"registry: {enabled: true, port: 0}\n")}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Registry(t.Context())
+	if err != nil || !s.Running || s.Image != config.DefaultImage || !strings.HasPrefix(s.Address, "localhost:") {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for _, host := range []string{s.Address, strings.Replace(s.Address, "localhost", "127.0.0.1", 1), "berth-registry:5000"} {
+		for _, node := range []string{"dev-control-plane", "dev-worker", "dev-worker2"} {
+			if got := f.files[node+":/etc/berth/certs.d/"+host+"/hosts.toml"]; got != "server = \"http://berth-registry:5000\"\n" {
+				t.Errorf("%s has %q for %s", node, got, host)
+			}
+		}
+	}
+	if text := f.files["dev-control-plane:applied"]; !strings.Contains(text, "local-registry-hosting") || !strings.Contains(text, `host: "`+s.Address+`"`) {
+		t.Errorf("applied was\n%s", text)
+	}
+	if all, err := c.List(t.Context()); err != nil || len(all) != 1 || all[0].Nodes != 3 {
+		t.Errorf("clusters %+v, %v", all, err)
+	}
+	if !strings.Contains(strings.Join(*steps, ","), "Starting the registry,Making nodes") {
+		t.Errorf("steps %q", *steps)
+	}
+	if _, err := c.Delete(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Registry(t.Context()); err != nil {
+		t.Errorf("it went with the cluster: %v", err)
+	}
+	for i, want := range []bool{true, false} {
+		if found, err := c.DeleteRegistry(t.Context()); err != nil || found != want {
+			t.Errorf("delete %d: %v, %v", i, found, err)
+		}
+	}
+	if len(f.nodes) > 0 || f.network {
+		t.Errorf("left: %v, network %v", f.nodes, f.network)
+	}
+}
+
+// TestRegistryForClustersThatExist: they are told of one that comes later, and a cluster that
+// is made beside one has it without asking.
+func TestRegistryForClustersThatExist(t *testing.T) {
+	f := newFake(t)
+	port := withRegistry(t, f)
+	c, _ := f.clusters()
+	if _, err := c.Registry(t.Context()); !errors.Is(err, errs.NotFound) {
+		t.Errorf("none yet: %v", err)
+	}
+	if err := c.StopRegistry(t.Context()); !errors.Is(err, errs.NotFound) {
+		t.Errorf("none to stop: %v", err)
+	}
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	if f.files["dev-worker"+mirrorFile] != "" {
+		t.Error("a mirror of a registry that is none")
+	}
+	for range 2 {
+		if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.files["dev-worker"+mirrorFile] == "" || !strings.Contains(f.files["dev-control-plane:applied"], "local-registry-hosting") {
+		t.Errorf("nobody was told: %v", f.files)
+	}
+	if _, err := c.StartRegistry(t.Context(), RegistryOptions{Port: port + 1}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "registry delete") {
+		t.Errorf("at another port: %v", err)
+	}
+	other := describe(t, "")
+	other.Name = "other"
+	f.joined = nil
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: other}); err != nil || f.files["other-control-plane"+mirrorFile] == "" {
+		t.Errorf("a cluster beside it: %v", err)
+	}
+	if err := c.StopRegistry(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if s, err := c.Registry(t.Context()); err != nil || s.Running {
+		t.Errorf("stopped: %+v, %v", s, err)
+	}
+	if s, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil || !s.Running {
+		t.Errorf("started again: %+v, %v", s, err)
+	}
+}
+
+// TestRegistryIsUndone: one that a cluster brought goes with its failure, and no other.
+func TestRegistryIsUndone(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		f := newFake(t)
+		withRegistry(t, f)
+		c, _ := f.clusters()
+		if before {
+			if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.failOn = "kubeadm init"
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "registry: {enabled: true, port: 0}\n")}); !errors.Is(err, errFake) {
+			t.Fatal(err)
+		}
+		if _, err := c.Registry(t.Context()); (err == nil) != before {
+			t.Errorf("there before: %v; after: %v", before, err)
+		}
+		if f.network != before {
+			t.Errorf("there before: %v; a network after: %v", before, f.network)
+		}
+	}
+}
+
+func TestPlanOfARegistry(t *testing.T) {
+	r := plan.Registry("i", 5001)
+	if r.Privileged || r.Ports[0].Listen != "127.0.0.1" || len(r.Volumes) != 1 || r.Labels[plan.LabelCluster] != plan.RegistryGroup {
+		t.Errorf("%+v", r)
+	}
+}
