@@ -17,6 +17,6 @@ func New() *cobra.Command {
 	}
 	cmd.AddCommand(newCreate(), newDelete(), newList(), newNodes(), newKubeconfig(), newLoad(), newLogs())
 	cmd.AddCommand(newPower()...)
-	cmd.AddCommand(newBuildImage(), newRegistry(), newInNode(), newValidate(), newSample(), newSchema(), newReference())
+	cmd.AddCommand(newBuildImage(), newRegistry(), newDoctor(), newInNode(), newValidate(), newSample(), newSchema(), newReference())
 	return cmd
 }

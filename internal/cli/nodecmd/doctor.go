@@ -1,13 +1,13 @@
 package nodecmd
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision/doctor"
 )
 
@@ -28,14 +28,12 @@ func newDoctor() *cobra.Command {
 			}
 			defer s.close()
 			findings := doctor.Examine(cmd.Context(), s.host, opts)
-			err = output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return printFindings(w, findings) })
+			err = output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return show.Findings(w, findings) })
 			if err != nil {
 				return err
 			}
-			for _, f := range findings {
-				if f.Level == doctor.Problem {
-					return exitcode.Of(1)
-				}
+			if finding.Sick(findings) {
+				return exitcode.Of(1)
 			}
 			return nil
 		},
@@ -43,19 +41,4 @@ func newDoctor() *cobra.Command {
 	output.Register(cmd)
 	cmd.Flags().BoolVar(&opts.Kubeadm, "kubeadm", false, "what kubeadm init and join would not like, also where kubeadm is not installed")
 	return cmd
-}
-
-func printFindings(w io.Writer, findings []doctor.Finding) error {
-	var err error
-	for _, f := range findings {
-		_, err = fmt.Fprintf(w, "%-8s %s", f.Level, f.Check)
-		if f.Evidence != "" {
-			_, err = fmt.Fprintf(w, ": %s", f.Evidence)
-		}
-		fmt.Fprintln(w)
-		if f.Fix != "" {
-			_, err = fmt.Fprintf(w, "         → %s\n", f.Fix)
-		}
-	}
-	return err
 }

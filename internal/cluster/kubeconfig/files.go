@@ -92,6 +92,21 @@ func (f Files) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
+// Find is what the files say of a context of that name: its cluster, nil where none has it.
+// The first file wins, as for kubectl.
+func (f Files) Find(name string) (*api.Cluster, error) {
+	for _, file := range f {
+		config, err := read(file)
+		if err != nil {
+			return nil, err
+		}
+		if context := config.Contexts[name]; context != nil && config.Clusters[context.Cluster] != nil {
+			return config.Clusters[context.Cluster], nil
+		}
+	}
+	return nil, nil
+}
+
 // change edits those of the files that have something of a name, and always, which
 // may be "" for none, under their locks. Files of no concern need not even be
 // writable.

@@ -6,30 +6,24 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/preflight"
 )
 
-// Level is how bad a finding is.
-type Level string
+// What the doctor says, in the words of every doctor.
+type (
+	Level   = finding.Level
+	Finding = finding.Finding
+)
 
 // The levels.
 const (
-	OK      Level = "ok"
-	Warning Level = "warning" // works, and may not for long
-	Problem Level = "problem" // pods do not start, or do not work
+	OK      = finding.OK
+	Warning = finding.Warning
+	Problem = finding.Problem
 )
-
-// Finding is what one check found.
-type Finding struct {
-	Check string `json:"check"`
-	Level Level  `json:"level"`
-	// Evidence is what was seen, and where.
-	Evidence string `json:"evidence,omitempty"`
-	// Fix is what to do; empty when all is well.
-	Fix string `json:"fix,omitempty"`
-}
 
 // check looks at one thing and adds what it finds.
 type check struct {

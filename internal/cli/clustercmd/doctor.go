@@ -1,0 +1,55 @@
+package clustercmd
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/doctor"
+	"github.com/berthrun/berth/internal/finding"
+)
+
+// newDoctor explains a sick cluster.
+func newDoctor() *cobra.Command {
+	var s session
+	var output show.Flag
+	cmd := &cobra.Command{
+		Use:   "doctor [NAME]",
+		Short: "Explain a sick cluster or host: what is wrong, how one sees it, what to do",
+		Long:  "doctor changes nothing, and looks at clusters that are half made, too. Its exit code is 1 when there is a problem.",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given, err := s.given(args)
+			if err != nil {
+				return err
+			}
+			var findings []finding.Finding
+			if _, err := s.engine.open(cmd); err != nil {
+				findings = doctor.NoEngine(err)
+			} else if err := s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				name, err := c.Meant(ctx, given)
+				if err != nil {
+					return err
+				}
+				findings = doctor.Examine(ctx, c, doctor.Options{Name: name, Wanted: given != ""})
+				return ctx.Err()
+			}); err != nil {
+				return err
+			}
+			if err := output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return show.Findings(w, findings) }); err != nil {
+				return err
+			}
+			if finding.Sick(findings) {
+				return exitcode.Of(1)
+			}
+			return nil
+		},
+	}
+	s.add(cmd)
+	output.Register(cmd)
+	return cmd
+}

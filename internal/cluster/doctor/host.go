@@ -1,0 +1,86 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// host tells what engine and host lack for the nodes that there are: limits, delegation of
+// cgroups, modules of the kernel.
+func (d *diagnosis) host(ctx context.Context) error {
+	all, err := d.AllNodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range d.Engine.Check(max(1, len(all))) {
+		level := finding.Warning
+		if f.Fatal {
+			level = finding.Problem
+		}
+		d.add(level, f.Problem, f.Fix)
+	}
+	return nil
+}
+
+// A disk with less is full to who makes a cluster, whose nodes take 2 GiB with their images,
+// or may be soon.
+const (
+	leastFree  = 1 << 30
+	leastShare = 0.05
+)
+
+// full is how bad it is that a disk, or its table of files, has only so much left.
+func full(free, size, least uint64) finding.Level {
+	switch {
+	case size == 0:
+		return finding.OK // it does not say
+	case free < least:
+		return finding.Problem
+	case float64(free) < leastShare*float64(size):
+		return finding.Warning
+	}
+	return finding.OK
+}
+
+// engineDisk looks for room where the engine keeps images and volumes.
+func (d *diagnosis) engineDisk(context.Context) error {
+	f := d.Engine.Facts()
+	if f.Root == "" || f.Remote {
+		return d.skip(d.Engine.Name() + " does not say where it keeps images, or is on another host")
+	}
+	free, err := sysfile.DiskFree(f.Root)
+	if err != nil {
+		return err
+	}
+	size, err := sysfile.SizeOf(f.Root)
+	if err != nil {
+		return err
+	}
+	fix := "remove images and containers that nobody needs: " + d.Engine.Name() + " system prune"
+	if level := full(uint64(free), size.Bytes, leastFree); level != finding.OK {
+		d.add(level, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
+	}
+	if level := full(size.InodesFree, size.Inodes, 1000); level != finding.OK {
+		d.add(level, fmt.Sprintf("%s has room for %d of %d files left", f.Root, size.InodesFree, size.Inodes), fix)
+	}
+	return nil
+}
+
+// registry looks at the registry, where there is one.
+func (d *diagnosis) registry(ctx context.Context) error {
+	s, err := d.Registry(ctx)
+	if errors.Is(err, errs.NotFound) {
+		d.add(finding.OK, "there is none", "")
+		return nil
+	}
+	if err == nil && !s.Running {
+		d.add(finding.Warning, fmt.Sprintf("%s is %s, and nodes pull images of it", plan.RegistryName, s.State), "berth cluster registry start")
+	}
+	return err
+}

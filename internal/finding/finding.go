@@ -1,0 +1,29 @@
+// Package finding is what a doctor says: of a node, or of a cluster.
+package finding
+
+import "slices"
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning" // works, and may not for long
+	Problem Level = "problem" // pods do not start, or do not work
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Check string `json:"check"`
+	Level Level  `json:"level"`
+	// Evidence is what was seen, and where.
+	Evidence string `json:"evidence,omitempty"`
+	// Fix is what to do; empty when all is well.
+	Fix string `json:"fix,omitempty"`
+}
+
+// Sick tells whether there is a problem among findings.
+func Sick(all []Finding) bool {
+	return slices.ContainsFunc(all, func(f Finding) bool { return f.Level == Problem })
+}
