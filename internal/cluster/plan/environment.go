@@ -54,6 +54,9 @@ func proxies(c *config.Cluster, h Host) map[string]string {
 	if c.HasBalancer() {
 		direct = append(direct, c.BalancerName())
 	}
+	if c.Registry.Enabled {
+		direct = append(direct, RegistryName)
+	}
 	direct = append(direct, ".svc", ".svc.cluster", ".svc.cluster.local")
 	set("NO_PROXY", strings.Join(direct, ","))
 	return env

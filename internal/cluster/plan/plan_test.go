@@ -59,6 +59,16 @@ func TestEntrance(t *testing.T) {
 	}
 }
 
+// TestRegistryIsReachedDirectly: no proxy knows the name.
+func TestRegistryIsReachedDirectly(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "registry: {enabled: true}": true} {
+		p := Make(load(t, text), Host{Engine: "podman", Env: map[string]string{"HTTP_PROXY": "http://p"}})
+		if no := p.Containers[0].Env["NO_PROXY"]; strings.Contains(no, RegistryName) != want {
+			t.Errorf("%q: NO_PROXY is %q", text, no)
+		}
+	}
+}
+
 func TestContextName(t *testing.T) {
 	kind, err := config.Load("f", []byte("apiVersion: kind.x-k8s.io/v1alpha4\nkind: Cluster\n"), config.Options{})
 	if err != nil {
