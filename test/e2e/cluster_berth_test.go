@@ -27,7 +27,7 @@ func TestClusterOfBerth(t *testing.T) {
 	t.Log(h.own("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
 	t.Log(h.own("load", "--name", "e2e", "--archive", archive))
 	h.deploy(2)
-	t.Run("answers", func(t *testing.T) { h.answersOf(t, addresses) })
+	t.Run("answers", func(t *testing.T) { h.answers(t, addresses...) })
 	for _, c := range []struct {
 		name  string
 		again func()
@@ -41,7 +41,7 @@ func TestClusterOfBerth(t *testing.T) {
 				t.Errorf("addresses are %q, and were %q", now, addresses)
 			}
 			h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
-			h.answersOf(t, addresses)
+			h.answers(t, addresses...)
 		})
 	}
 	logs := t.TempDir()
@@ -114,32 +114,4 @@ func (h *clusterHost) addresses() []string {
 		h.t.Errorf("%d nodes", len(all))
 	}
 	return all
-}
-
-// answersOf asks the service from a pod, by its name, until both pods have answered, and by a
-// port of each address.
-func (h *clusterHost) answersOf(t *testing.T, addresses []string) {
-	t.Helper()
-	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
-	pods := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))
-	if len(pods) != 2 {
-		t.Fatalf("pods: %q", pods)
-	}
-	heard := map[string]bool{}
-	for try := 0; try < 100 && len(heard) < 2; try++ {
-		answer := h.kubectl("exec", pods[0], "--", "get", "http://web.default.svc.cluster.local/")
-		for _, pod := range pods {
-			if strings.Contains(answer, pod) {
-				heard[pod] = true
-			}
-		}
-	}
-	if len(heard) != 2 {
-		t.Errorf("of %q these have answered: %v", pods, heard)
-	}
-	for _, address := range addresses {
-		if answer := h.kubectl("exec", pods[1], "--", "get", "http://"+address+":30080/"); !strings.Contains(answer, "hello") {
-			t.Errorf("the port of %s: %q", address, answer)
-		}
-	}
 }

@@ -195,9 +195,10 @@ func (h *clusterHost) deploy(workers int) {
 }
 
 // answers asks the service from a pod, by its name, until both pods have answered, and by a
-// port of each node.
+// port of each node, given by name or address.
 func (h *clusterHost) answers(t *testing.T, nodes ...string) {
 	t.Helper()
+	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
 	pods := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))
 	if len(pods) != 2 {
 		t.Fatalf("pods: %q", pods)
