@@ -46,6 +46,7 @@ func bans() []ban {
 		ban{from: "internal/cluster/plan", to: "internal/cluster/kubeadm", why: "containers and what runs in them are planned apart"},
 		ban{from: "internal/cluster/plan", to: "internal/cluster/provider", why: "a plan is in no engine's words"},
 		ban{from: "internal/cluster/nodeimage", to: "internal/cluster", why: "an image is made without a cluster or an engine"},
+		ban{from: "internal/cluster/imagefile", to: "internal/cluster", why: "an archive of images is read without a cluster or an engine"},
 		ban{from: "internal/cluster/innode", to: "internal/cluster", why: "a node does not know how its cluster is made"},
 		ban{from: "internal/cluster/kubeapi", to: "internal/cluster", why: "asking an API server takes a kubeconfig, and no more"},
 		ban{from: "internal/cluster/provider", to: "internal/cluster/kubeadm", why: "what makes containers knows nothing of what runs in them"},

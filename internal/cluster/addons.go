@@ -3,11 +3,11 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/provider"
-	"github.com/berthrun/berth/internal/cluster/storage"
 )
 
 // startRegistry has the registry running before there are nodes that are told of it.
@@ -26,21 +26,27 @@ func (m *creation) registryImage() string {
 	return ""
 }
 
-// installAddons gives the cluster what it begins with beside Kubernetes: the default
-// StorageClass, and the word of the registry.
+// installAddons gives the cluster what it begins with beside Kubernetes: the network of its
+// nodes' image, the default StorageClass, and the word of the registry.
 func (m *creation) installAddons(ctx context.Context) error {
-	var documents []string
-	if !m.Cluster.DisableDefaultStorage {
-		documents = append(documents, storage.Manifest())
+	first, _ := m.plan.Entrance()
+	network, err := m.defaultNetwork(ctx, first.Name)
+	if err != nil {
+		return err
 	}
+	volumes, err := m.defaultStorage(ctx, first.Name)
+	if err != nil {
+		return err
+	}
+	documents := []string{network, volumes}
 	if m.registry != nil {
 		documents = append(documents, m.registry.hosting())
 	}
+	documents = slices.DeleteFunc(documents, func(text string) bool { return text == "" })
 	if len(documents) == 0 {
 		return nil
 	}
-	first, _ := m.plan.Entrance()
-	if err := m.applyIn(ctx, first.Name, strings.Join(documents, "---\n")); err != nil {
+	if err := m.applyIn(ctx, first.Name, strings.Join(documents, "\n---\n")); err != nil {
 		return fmt.Errorf("cannot install the StorageClass and what else the cluster begins with: %w", err)
 	}
 	return nil

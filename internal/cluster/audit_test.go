@@ -102,14 +102,14 @@ func made(t *testing.T, text string) string {
 		t.Fatalf("%s: %v", text, err)
 	}
 	clusters, _ := newFake(t).clusters()
-	m := &creation{Clusters: clusters, CreateOptions: CreateOptions{Cluster: c}, token: "abcdef.0123456789abcdef", versions: map[string]string{}}
+	m := &creation{Clusters: clusters, CreateOptions: CreateOptions{Cluster: c}, token: "abcdef.0123456789abcdef", versions: map[string]string{}, runtimes: map[string]nodeRuntime{}}
 	m.plan = plan.Make(c, plan.Host{Engine: "podman", Network: "kind"})
 	all, err := json.Marshal(m.plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, container := range m.plan.Containers {
-		m.versions[container.Name] = "v1.36.3"
+		m.versions[container.Name], m.runtimes[container.Name] = "v1.36.3", berthRuntime()
 		m.nodes = append(m.nodes, provider.Node{Name: container.Name, IPv4: netip.AddrFrom4([4]byte{10, 89, 0, byte(i + 2)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00::%d", i+2))})
 	}
 	for _, n := range c.Nodes {

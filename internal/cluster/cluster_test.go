@@ -39,7 +39,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatalf("%q, %v", file, err)
 	}
 	want := []string{
-		"Ensuring the node image", "Making nodes", "Setting up berth in the nodes", "Starting the control plane", "Installing add-ons", "Joining workers",
+		"Ensuring the node image", "Making nodes", "Setting up the nodes", "Starting the control plane", "Installing add-ons", "Joining workers",
 		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
 	}
 	if !slices.Equal(*steps, want) {
@@ -360,43 +360,6 @@ func TestStartWithAStaleNode(t *testing.T) {
 	}
 }
 
-func TestLoad(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
-		t.Fatal(err)
-	}
-	archive := filepath.Join(t.TempDir(), "a.tar")
-	if err := os.WriteFile(archive, []byte("archive"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"a:1", "b:2"}}); err != nil {
-		t.Error(err)
-	}
-	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}, Nodes: []string{"dev-worker2"}}); err != nil {
-		t.Error(err)
-	}
-	for node, want := range map[string]string{"dev-control-plane": "[a:1 b:2]", "dev-worker": "[a:1 b:2]", "dev-worker2": "[a:1 b:2]archive"} {
-		if got := f.files[node+":image"]; got != want {
-			t.Errorf("%s got %q, want %q", node, got, want)
-		}
-	}
-	for want, o := range map[string]LoadOptions{
-		`image: "absent:1" not present locally`: {Images: []string{"a:1", "absent:1"}},
-		`unknown node: "dev-worker3"`:           {Archives: []string{archive}, Nodes: []string{"dev-worker", "dev-worker3"}},
-	} {
-		if err := c.Load(t.Context(), "dev", o); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
-	}
-	if err := c.Stop(t.Context(), "dev"); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}}); !errors.Is(err, errs.State) {
-		t.Errorf("stopped nodes: %v", err)
-	}
-}
-
 func TestRoutes(t *testing.T) {
 	nodes := []kubeapi.Node{
 		{Name: "a", PodCIDRs: []string{"10.244.0.0/24", "fd00:10:244::/64"}, Addresses: []string{"10.89.0.2", "fd00::2"}},
@@ -426,7 +389,7 @@ func TestMirrors(t *testing.T) {
 - {host: "*", mirrors: [{url: "http://all.example"}]}
 - {host: "r.example:5000", skipVerify: true}
 `, ca, ca)
-	files, err := mirrors(describe(t, text).Nodes[0].Registries)
+	files, err := mirrors("/etc/berth/certs.d", describe(t, text).Nodes[0].Registries)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -451,7 +414,7 @@ skip_verify = true
 		"_default/hosts.toml":       "[host.\"http://all.example\"]\ncapabilities = [\"pull\", \"resolve\"]\n",
 		"r.example:5000/hosts.toml": "server = \"https://r.example:5000\"\nskip_verify = true\n",
 	} {
-		if name = registriesDir + "/" + name; got[name] != want {
+		if name = "/etc/berth/certs.d/" + name; got[name] != want {
 			t.Errorf("%s has\n%s\nwant\n%s", name, got[name], want)
 		}
 	}

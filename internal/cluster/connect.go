@@ -24,8 +24,12 @@ const podBridge = "berth0"
 // connectTime bounds the wait for the nodes' pod ranges, which controllers give out at once.
 const connectTime = 2 * time.Minute
 
-// connect gives each node routes to the pods of all others.
+// connect gives each node routes to the pods of all others. A network of the image's own
+// does that itself.
 func (m *creation) connect(ctx context.Context) error {
+	if !m.ours() {
+		return nil
+	}
 	return m.Clusters.connect(ctx, m.api, members(m.nodes))
 }
 

@@ -1,115 +1,146 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"os"
-	"path"
-	"slices"
-	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/patch"
 	"github.com/berthrun/berth/internal/cluster/provider"
-	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// usualHostDirs are directories of hosts.toml files that berth reads without being told.
-func usualHostDirs() []string {
-	return []string{registriesDir, "/etc/containerd/certs.d", "/etc/docker/certs.d"}
-}
+// containerdFile is the configuration of containerd in a node of kindest/node.
+const containerdFile = "/etc/containerd/config.toml"
 
-// ofContainerd is what containerd's configuration in a description means to a node whose
-// runtime is berth: its registries where the node has no entry of its own, and directories
-// of hosts.toml files that berth does not read without being told.
-func ofContainerd(c *config.Cluster, n config.Node) (registries []config.Registry, hostDirs []string, err error) {
-	patches, err := c.ReadContainerdPatches()
+// setUpContainerd makes a node of kindest/node one of this cluster. containerd runs
+// already, with the images that the node needs.
+func (m *creation) setUpContainerd(ctx context.Context, described config.Node) error {
+	name := m.Cluster.ContainerName(described)
+	text, err := m.kubeadmConfig(described)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	registries = withRegistries(n.Registries, patches.Registries)
-	for _, dir := range patches.HostDirs {
-		if path.IsAbs(dir) && !slices.Contains(usualHostDirs(), path.Clean(dir)) {
-			hostDirs = append(hostDirs, path.Clean(dir))
-		}
+	file := provider.File{Path: m.runtimes[name].kubeadmFile, Mode: 0o600, Content: []byte(text)}
+	if err := m.Engine.CopyTo(ctx, name, file); err != nil {
+		return err
 	}
-	return registries, hostDirs, nil
-}
-
-// imageConfig is what berth in a node is told of directories of hosts.toml files; "" where
-// there are no others than the usual ones.
-func imageConfig(hostDirs []string) (string, error) {
-	if len(hostDirs) == 0 {
-		return "", nil
-	}
-	text, err := toml.Marshal(map[string]any{"image": map[string]any{"registry_config_dirs": append(usualHostDirs(), hostDirs...)}})
-	return string(text), err
-}
-
-// withRegistries adds those that there is no entry for.
-func withRegistries(own, more []config.Registry) []config.Registry {
-	all := slices.Clone(own)
-	for _, reg := range more {
-		if !slices.ContainsFunc(all, func(r config.Registry) bool { return r.Host == reg.Host }) {
-			all = append(all, reg)
-		}
-	}
-	return all
-}
-
-// unused tells what of a description and of the environment of a node means nothing
-// where the node's runtime is berth.
-func unused(c *config.Cluster, env map[string]string) ([]string, error) {
-	patches, err := c.ReadContainerdPatches()
-	if err != nil {
-		return nil, err
-	}
-	var all []string
-	if len(patches.Ignored) > 0 {
-		all = append(all, "containerdConfigPatches: these settings of containerd mean nothing to nodes whose runtime is berth, and are left out: "+strings.Join(patches.Ignored, ", "))
-	}
-	for _, dir := range patches.HostDirs {
-		if !path.IsAbs(dir) {
-			all = append(all, fmt.Sprintf("containerdConfigPatches: config_path %q is left out; want an absolute path", dir))
-		}
-	}
-	const snapshotter = "KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER"
-	if value := env[snapshotter]; value != "" {
-		all = append(all, fmt.Sprintf("%s=%s means nothing to nodes whose runtime is berth: its snapshots are overlays", snapshotter, value))
-	}
-	return all, nil
-}
-
-// warnUnused says it once for all nodes.
-func (m *creation) warnUnused() error {
-	texts, err := unused(m.Cluster, m.plan.Containers[len(m.plan.Containers)-1].Env)
-	for _, text := range texts {
-		m.Warn(text)
-	}
-	return err
-}
-
-// checkProxy tells what this host lacks for the mode of kube-proxy.
-func (m *creation) checkProxy() []hostcheck.Finding {
-	facts := m.Engine.Facts()
-	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS || facts.Remote {
-		return nil
-	}
-	if found := hostcheck.IPVS(hostcheck.Host{Root: os.DirFS("/"), Rootless: facts.Rootless}); found != nil {
-		return []hostcheck.Finding{*found}
+	if err := m.configureContainerd(ctx, name, m.Cluster.Settings, m.registries(described.Registries)); err != nil {
+		return m.explain(ctx, name, err)
 	}
 	return nil
 }
 
-// checkTools makes sure that images of nodes have what a mode of kube-proxy runs.
-func (m *creation) checkTools(ctx context.Context, node provider.Node) error {
-	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS {
-		return nil
+// configureContainerd gives the containerd of a node registries and the patches of a
+// description, and waits until it answers.
+func (c *Clusters) configureContainerd(ctx context.Context, node string, s config.Settings, registries []config.Registry) error {
+	files, err := mirrors(containerdRuntime().registriesDir, registries)
+	if err != nil {
+		return err
 	}
-	if err := m.Engine.Exec(ctx, node.Name, provider.Command{Args: []string{"test", "-x", "/usr/sbin/ipset"}}); err != nil {
-		return fmt.Errorf("networking.kubeProxyMode is ipvs, and the image %s of %s has no ipset, which kube-proxy runs; make the image anew, with Debian's package ipset in --rootfs, or choose nftables: %w: %w", node.Image, node.Name, errs.Unsupported, err)
+	before, err := c.output(ctx, node, "cat", containerdFile)
+	if err != nil {
+		return fmt.Errorf("cannot read containerd's configuration: %w", err)
+	}
+	now, err := containerdConfig(before, s, len(files) > 0)
+	if err != nil {
+		return err
+	}
+	script := awaitContainerd
+	if now != before {
+		files = append(files, provider.File{Path: containerdFile, Content: []byte(now)})
+		script = restartContainerd + script
+	}
+	if len(files) > 0 {
+		if err := c.Engine.CopyTo(ctx, node, files...); err != nil {
+			return err
+		}
+	}
+	if err := c.Engine.Exec(ctx, node, provider.Command{Args: []string{"sh", "-c", script}}); err != nil {
+		return fmt.Errorf("containerd does not answer: %w", err)
 	}
 	return nil
+}
+
+// Where the host has cgroup v1, an image of kind's says that it is up before systemd is.
+const (
+	// restartContainerd lets containerd read its new configuration, unless it has not
+	// begun yet.
+	restartContainerd = "! pgrep -x containerd >/dev/null || systemctl restart containerd.service; "
+	awaitContainerd   = "timeout 60 sh -c 'until [ -S /run/containerd/containerd.sock ] && ctr version >/dev/null 2>&1; do sleep 0.1; done'"
+)
+
+// containerdConfig is containerd's configuration with the description's patches, and
+// with a directory of registries where there are any to be told.
+func containerdConfig(text string, s config.Settings, registries bool) (string, error) {
+	if registries {
+		// Images of kindest/node before 0.27 say none, and none is the default.
+		dir, err := configPath(text)
+		if err != nil {
+			return "", err
+		}
+		if dir == "" {
+			if text, err = patch.TOML(text, registryPatches(), nil); err != nil {
+				return "", err
+			}
+		}
+	}
+	if len(s.ContainerdConfigPatches)+len(s.ContainerdConfigPatchesJSON6902) == 0 {
+		return text, nil
+	}
+	return patch.TOML(text, s.ContainerdConfigPatches, s.ContainerdConfigPatchesJSON6902)
+}
+
+// registryPatches say where registries are, in the words of each version of the file.
+func registryPatches() []string {
+	dir := containerdRuntime().registriesDir
+	return []string{
+		fmt.Sprintf("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.registry]\nconfig_path = '%s'\n", dir),
+		fmt.Sprintf("version = 3\n[plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = '%s'\n", dir),
+	}
+}
+
+// criConfig is what is read of containerd's configuration, of version 2 or 3.
+type criConfig struct {
+	Plugins struct {
+		Two struct {
+			Registry struct {
+				ConfigPath string `toml:"config_path"`
+			}
+			Containerd struct{ Snapshotter string }
+		} `toml:"io.containerd.grpc.v1.cri"`
+		Three struct {
+			Registry struct {
+				ConfigPath string `toml:"config_path"`
+			}
+			Snapshotter string
+		} `toml:"io.containerd.cri.v1.images"`
+	}
+}
+
+func readCRIConfig(text string) (criConfig, error) {
+	var read criConfig
+	if err := toml.Unmarshal([]byte(text), &read); err != nil {
+		return read, fmt.Errorf("cannot read containerd's configuration: %w: %w", errs.Invalid, err)
+	}
+	return read, nil
+}
+
+// configPath is where containerd looks for registries; "" where it is not told.
+func configPath(text string) (string, error) {
+	read, err := readCRIConfig(text)
+	return cmp.Or(read.Plugins.Two.Registry.ConfigPath, read.Plugins.Three.Registry.ConfigPath), err
+}
+
+// snapshotter is the one that containerd unpacks images of pods with.
+func (c *Clusters) snapshotter(ctx context.Context, node string) (string, error) {
+	text, err := c.output(ctx, node, "containerd", "config", "dump")
+	if err != nil {
+		return "", err
+	}
+	read, err := readCRIConfig(text)
+	return cmp.Or(read.Plugins.Three.Snapshotter, read.Plugins.Two.Containerd.Snapshotter, "overlayfs"), err
 }

@@ -37,9 +37,11 @@ type creation struct {
 	made, madeRegistry bool
 	// registry is the one that nodes have a mirror of; nil is that there is none.
 	registry *RegistryStatus
-	// nodes are the containers, versions those of Kubernetes in them.
+	// nodes are the containers, versions those of Kubernetes in them, runtimes what runs
+	// pods in them.
 	nodes    []provider.Node
 	versions map[string]string
+	runtimes map[string]nodeRuntime
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
 	admin      *api.Config
@@ -80,7 +82,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		{"Ensuring the node image", m.ensureImages, true},
 		{"Starting the registry", m.startRegistry, m.Cluster.Registry.Enabled},
 		{"Making nodes", m.makeNodes, true},
-		{"Setting up berth in the nodes", m.setUp, true},
+		{"Setting up the nodes", m.setUp, true},
 		{"Starting the control plane", m.startControlPlane, true},
 		{"Installing add-ons", m.installAddons, true},
 		{"Joining workers", m.joinWorkers, len(m.Cluster.Nodes) > 1},
@@ -114,7 +116,7 @@ func (m *creation) check(ctx context.Context) error {
 		return err
 	}
 	for _, n := range m.Cluster.Nodes {
-		if _, err := mirrors(n.Registries); err != nil {
+		if _, err := mirrors("", n.Registries); err != nil {
 			return err
 		}
 	}

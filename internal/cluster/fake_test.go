@@ -3,6 +3,7 @@ package cluster
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,16 +38,25 @@ type fake struct {
 	removed []string
 	// subnets are those of the network, routes the host's.
 	subnets, routes []netip.Prefix
-	joined          []string
-	files           map[string]string // node:path
-	ran             []string          // node: command
-	calls           int
+	joined  []string
+	files   map[string]string // node:path
+	// has is what a node tells of its images; none is "[]".
+	has map[string]string
+	// kind are nodes with an image of kindest/node, by name.
+	kind map[string]bool
+	// saved is what the engine saves, ids are those of its images.
+	saved []byte
+	ids   map[string]string
+	ran   []string // node: command
+	calls int
 	// fail makes a call fail; failAt is which, 0 is none.
 	failAt int
 	// failOn is how a command in a node begins that fails; "" is none.
 	failOn string
 	// retained is how many containers stay of a Create that fails, if they are to.
 	retained int
+	// failOnce is the same for a command that fails the first time only, and takes nothing.
+	failOnce string
 	// notReady: nodes never become Ready.
 	notReady bool
 	findings []hostcheck.Finding
@@ -212,7 +222,11 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 	defer f.mu.Unlock()
 	line := strings.Join(c.Args, " ")
 	f.ran = append(f.ran, name+": "+line)
-	if strings.HasPrefix(line, "berth image import -") && c.Stdin != nil {
+	if f.failOnce != "" && strings.HasPrefix(line, f.failOnce) {
+		f.failOnce = ""
+		return errFake
+	}
+	if strings.Contains(line, "import") && c.Stdin != nil {
 		text, err := io.ReadAll(c.Stdin)
 		if err != nil {
 			return err
@@ -237,10 +251,22 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 	out := ""
 	switch {
 	case strings.HasSuffix(line, "cat /usr/share/berth/kubernetes-version"):
+		if f.kind[name] {
+			return errors.New("no such file")
+		}
 		out = "v1.36.3\n"
-	case line == "cat /etc/kubernetes/admin.conf":
+	case strings.HasSuffix(line, "cat /kind/version"):
+		if !f.kind[name] {
+			return errors.New("no such file")
+		}
+		out = "v1.36.3"
+	case line == "cat "+adminFile:
 		out = `{"apiVersion":"v1","kind":"Config","current-context":"a","clusters":[{"name":"a","cluster":{"server":"https://x","insecure-skip-tls-verify":true}}],` +
 			`"users":[{"name":"a","user":{}}],"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}]}`
+	case strings.HasPrefix(line, "cat "), strings.HasPrefix(line, "sh -c ! test -e /kind"), strings.HasPrefix(line, "containerd config"), strings.HasPrefix(line, "ctr"):
+		out = f.files[name+":"+c.Args[len(c.Args)-1]]
+	case line == "berth image layers -o json":
+		out = cmp.Or(f.has[name], "[]")
 	case strings.HasPrefix(line, "kubeadm"):
 		f.joined = append(f.joined, name)
 	case strings.HasPrefix(line, "journalctl"):
@@ -290,12 +316,13 @@ func (f *fake) Ensure(context.Context, string, io.Writer) (bool, error) {
 	return false, f.call()
 }
 
-func (f *fake) Present(_ context.Context, image string) (string, error) {
-	return strings.TrimPrefix(image, "absent:1"), nil
-}
+func (f *fake) Present(_ context.Context, image string) (string, error) { return f.ids[image], nil }
 
 func (f *fake) Save(_ context.Context, to io.Writer, images ...string) error {
-	_, err := fmt.Fprint(to, images)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ran = append(f.ran, "save "+strings.Join(images, " "))
+	_, err := to.Write(f.saved)
 	return err
 }
 func (f *fake) Load(context.Context, io.Reader) error { return errs.Unsupported }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/cluster/config"
-	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -52,7 +51,7 @@ func (m *creation) joinWorkers(ctx context.Context) error {
 }
 
 func (m *creation) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
-	args := append([]string{"kubeadm", verb, "--config=" + innode.KubeadmFile}, flags...)
+	args := append([]string{"kubeadm", verb, "--config=" + m.runtimes[node].kubeadmFile}, flags...)
 	if err := m.Engine.Exec(ctx, node, provider.Command{Args: args}); err != nil {
 		return m.explain(ctx, node, err)
 	}

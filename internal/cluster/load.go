@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/imagefile"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -25,7 +26,8 @@ type LoadOptions struct {
 	Nodes []string
 }
 
-// Load puts images into the nodes of a cluster, all at once.
+// Load puts images into the nodes of a cluster, all at once. What a node has of them is
+// not sent to it.
 func (c *Clusters) Load(ctx context.Context, name string, o LoadOptions) error {
 	all, err := c.Nodes(ctx, name)
 	if err != nil {
@@ -72,47 +74,159 @@ func receivers(all []provider.Node, asked []string) ([]provider.Node, error) {
 }
 
 // loadImages has the engine write its images into a file first: it would write them once for
-// each node otherwise.
+// each node otherwise. Those that every node has, by ID, are not written at all.
 func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images []string) error {
-	var missing []error
-	for _, image := range images {
-		id, err := c.Engine.Present(ctx, image)
-		switch {
-		case err != nil:
+	ids, err := c.present(ctx, images)
+	if err != nil {
+		return err
+	}
+	asked, err := c.askAll(ctx, nodes)
+	if err != nil {
+		return err
+	}
+	var save []string
+	for i, image := range images {
+		everywhere, err := c.retag(ctx, asked, ids[i], image)
+		if err != nil {
 			return err
-		case id == "":
-			missing = append(missing, fmt.Errorf("image: %q not present locally; pull or build it with %s first: %w", image, c.Engine.Name(), errs.NotFound))
+		}
+		if !everywhere {
+			save = append(save, image)
 		}
 	}
-	if len(missing) > 0 {
-		return errors.Join(missing...)
+	if len(save) == 0 {
+		return c.step(fmt.Sprintf("%d nodes have %s already", len(nodes), strings.Join(images, ", ")), func() error { return nil })
 	}
 	file, err := newSpool()
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	err = c.step("Saving "+strings.Join(images, ", "), func() error { return file.why(c.Engine.Save(ctx, file, images...)) })
+	err = c.step("Saving "+strings.Join(save, ", "), func() error { return file.why(c.Engine.Save(ctx, file, save...)) })
 	if err != nil {
 		return err
 	}
 	return c.loadFile(ctx, nodes, file.path())
 }
 
+// present are the IDs of images that the engine has, all of which it must have.
+func (c *Clusters) present(ctx context.Context, images []string) ([]string, error) {
+	var ids []string
+	var missing []error
+	for _, image := range images {
+		id, err := c.Engine.Present(ctx, image)
+		switch {
+		case err != nil:
+			return nil, err
+		case id == "":
+			missing = append(missing, fmt.Errorf("image: %q not present locally; pull or build it with %s first: %w", image, c.Engine.Name(), errs.NotFound))
+		}
+		ids = append(ids, "sha256:"+id)
+	}
+	return ids, errors.Join(missing...)
+}
+
+// askAll asks nodes what they have, all at once.
+func (c *Clusters) askAll(ctx context.Context, nodes []provider.Node) ([]*receiver, error) {
+	asked := make([]*receiver, len(nodes))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, n := range nodes {
+		group.Go(func() (err error) {
+			asked[i], err = c.ask(ctx, n.Name)
+			return err
+		})
+	}
+	return asked, group.Wait()
+}
+
+// retag gives an image its name in nodes that have it under others, and tells whether all
+// nodes have it.
+func (c *Clusters) retag(ctx context.Context, nodes []*receiver, id, image string) (bool, error) {
+	name, err := reference.ParseDockerRef(image)
+	if err != nil || strings.Contains(name.String(), "@") {
+		return false, nil // the archive says what it is called
+	}
+	everywhere := true
+	for _, r := range nodes {
+		lacks, there := r.missing(id, []string{name.String()})
+		if !there {
+			everywhere = false
+			continue
+		}
+		if len(lacks) == 0 {
+			continue
+		}
+		if err := c.Engine.Exec(ctx, r.name, provider.Command{Args: r.tag(id, lacks)}); err != nil {
+			return false, err
+		}
+	}
+	return everywhere, nil
+}
+
+// loadFile sends an archive to nodes, to each what it lacks.
 func (c *Clusters) loadFile(ctx context.Context, nodes []provider.Node, archive string) error {
+	file, err := imagefile.Open(archive, spoolDir())
+	if err != nil {
+		return err
+	}
+	defer file.Close()
 	return c.step(fmt.Sprintf("Loading into %d nodes", len(nodes)), func() error {
+		asked, err := c.askAll(ctx, nodes)
+		if err != nil {
+			return err
+		}
 		group, ctx := errgroup.WithContext(ctx)
-		for _, n := range nodes {
-			group.Go(func() error {
-				file, err := os.Open(archive)
-				if err != nil {
-					return err
-				}
-				defer file.Close()
-				// Progress of several nodes at once would be for nobody.
-				return c.Engine.Exec(ctx, n.Name, provider.Command{Args: []string{"berth", "image", "import", "-"}, Stdin: file, Stderr: io.Discard})
-			})
+		for _, r := range asked {
+			group.Go(func() error { return c.send(ctx, r, file) })
 		}
 		return group.Wait()
 	})
+}
+
+// send gives a node the images of an archive.
+func (c *Clusters) send(ctx context.Context, r *receiver, file *imagefile.File) error {
+	whole := true
+	for _, img := range file.Images {
+		lacks, there := r.missing(img.ID, img.Names)
+		if img.ID == "" || !there {
+			whole = false
+			break
+		}
+		if len(lacks) > 0 {
+			if err := c.Engine.Exec(ctx, r.name, provider.Command{Args: r.tag(img.ID, lacks)}); err != nil {
+				return err
+			}
+		}
+	}
+	if whole {
+		return nil
+	}
+	err := c.sendWithout(ctx, r, file, r.has)
+	if err != nil && ctx.Err() == nil && len(r.has.Blobs) > 0 {
+		// Somebody may have removed in the meantime what was there.
+		err = c.sendWithout(ctx, r, file, imagefile.Has{})
+	}
+	return err
+}
+
+// sendWithout sends an archive without what the node has.
+func (c *Clusters) sendWithout(ctx context.Context, r *receiver, file *imagefile.File, has imagefile.Has) error {
+	args, err := c.take(ctx, r)
+	if err != nil {
+		return err
+	}
+	from, to := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		_, err := file.Write(to, has)
+		written <- err
+		to.CloseWithError(err)
+	}()
+	// Progress of several nodes at once would be for nobody.
+	err = c.Engine.Exec(ctx, r.name, provider.Command{Args: args, Stdin: from, Stderr: io.Discard})
+	from.CloseWithError(io.ErrClosedPipe)
+	if failed := <-written; err == nil && failed != nil {
+		return failed
+	}
+	return err
 }

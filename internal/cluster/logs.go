@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/version"
 )
@@ -49,22 +50,36 @@ func (c *Clusters) Logs(ctx context.Context, name, dir string) error {
 	return ctx.Err()
 }
 
-// nodeCommands are the files that a command in a node makes. Each ends: a node that is sick
+// logs are the files of a node that a command in it makes. Each ends: a node that is sick
 // may have a daemon that answers nobody.
-func nodeCommands() map[string]string {
-	return map[string]string{
-		"kubernetes-version.txt": "cat /usr/share/berth/kubernetes-version",
-		"journal.log":            "journalctl --no-pager",
-		"kubelet.log":            "journalctl --no-pager --unit=kubelet.service",
-		"berth.log":              "journalctl --no-pager --unit=berth.service --unit=berth-supervisor.service",
-		"units.txt":              "systemctl --no-pager --all --failed; systemctl --no-pager list-jobs",
-		"berth-info.txt":         "berth info",
-		"images.log":             "berth image ls",
-		"pods.log":               "berth pod ls",
-		"jobs.log":               "berth jobs",
-		"network.txt":            "ip address; ip route; ip -6 route; ip rule; nft list ruleset",
-		"disk.txt":               "df -h /var /run; df -i /var /run",
+func (r nodeRuntime) logs() map[string]string {
+	all := map[string]string{
+		"journal.log": "journalctl --no-pager",
+		"kubelet.log": "journalctl --no-pager --unit=kubelet.service",
+		"units.txt":   "systemctl --no-pager --all --failed; systemctl --no-pager list-jobs",
+		"network.txt": "ip address; ip route; ip -6 route; ip rule; nft list ruleset",
+		"disk.txt":    "df -h /var /run; df -i /var /run",
 	}
+	switch r.name {
+	case "berth":
+		maps.Copy(all, map[string]string{
+			"kubernetes-version.txt": "cat " + nodeimage.VersionFile,
+			"berth.log":              "journalctl --no-pager --unit=berth.service --unit=berth-supervisor.service",
+			"berth-info.txt":         "berth info",
+			"images.log":             "berth image ls",
+			"pods.log":               "berth pod ls",
+			"jobs.log":               "berth jobs",
+		})
+	case "containerd":
+		maps.Copy(all, map[string]string{
+			"kubernetes-version.txt": "cat " + kindVersionFile,
+			"containerd.log":         "journalctl --no-pager --unit=containerd.service",
+			"containerd-config.toml": "containerd config dump",
+			"images.log":             "ctr --namespace=k8s.io images list",
+			"containers.log":         "ctr --namespace=k8s.io containers list; ctr --namespace=k8s.io tasks list",
+		})
+	}
+	return all
 }
 
 // clusterCommands are those of the first control plane that has a cluster.
@@ -87,7 +102,12 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	if !n.Running || Role(n) == config.BalancerRole {
 		return errors.Join(failed...)
 	}
-	commands := nodeCommands()
+	runtime, _, err := c.identify(ctx, n.Name)
+	if err != nil {
+		said, _, _ := strings.Cut(err.Error(), "\n")
+		c.Warn(fmt.Sprintf("which container runtime %s has cannot be told, and nothing is asked of it: %s", n.Name, said))
+	}
+	commands := runtime.logs()
 	if Role(n) == config.ControlPlane {
 		maps.Copy(commands, clusterCommands())
 	}

@@ -10,15 +10,12 @@ import (
 	"github.com/berthrun/berth/internal/hoststoml"
 )
 
-// registriesDir is where berth in a node looks for registries, a folder each.
-const registriesDir = "/etc/berth/certs.d"
-
 // mirrors are the files that tell a node where images come from, with certificates of this
-// host.
-func mirrors(registries []config.Registry) ([]provider.File, error) {
+// host. root is where its runtime looks for them, a folder for each registry.
+func mirrors(root string, registries []config.Registry) ([]provider.File, error) {
 	var files []provider.File
 	for _, reg := range registries {
-		more, err := mirrorsOf(reg)
+		more, err := mirrorsOf(root, reg)
 		if err != nil {
 			return nil, fmt.Errorf("registries: %s: %w", reg.Host, err)
 		}
@@ -28,8 +25,8 @@ func mirrors(registries []config.Registry) ([]provider.File, error) {
 }
 
 // mirrorsOf is the hosts.toml of one registry, and the certificates that it names.
-func mirrorsOf(reg config.Registry) ([]provider.File, error) {
-	dir := path.Join(registriesDir, hoststoml.Dir(reg.Host))
+func mirrorsOf(root string, reg config.Registry) ([]provider.File, error) {
+	dir := path.Join(root, hoststoml.Dir(reg.Host))
 	var files []provider.File
 	server := func(url string, ca []string, skipVerify bool) (hoststoml.Server, error) {
 		s := hoststoml.Server{URL: url, SkipVerify: skipVerify}

@@ -58,6 +58,10 @@ func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *k
 	if err != nil {
 		return err
 	}
+	runtime, _, err := c.identify(ctx, node.Name)
+	if err != nil || !runtime.ours() {
+		return err
+	}
 	mode, err := c.output(ctx, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", daemonFile)
 	if err != nil {
 		return fmt.Errorf("cannot tell the network of the nodes: %w", err)

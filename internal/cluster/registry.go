@@ -235,14 +235,10 @@ func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistrySt
 	if err != nil {
 		return err
 	}
-	files, err := mirrors(s.mirrors())
-	if err != nil {
-		return err
-	}
 	group, within := errgroup.WithContext(ctx)
 	for _, n := range all {
 		if n.Running && Role(n) != config.BalancerRole {
-			group.Go(func() error { return c.Engine.CopyTo(within, n.Name, files...) })
+			group.Go(func() error { return c.tellNodeOfRegistry(within, n.Name, s) })
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -256,4 +252,20 @@ func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistrySt
 		return fmt.Errorf("%s is not told of its registry (ConfigMap kube-public/local-registry-hosting): %w", name, err)
 	}
 	return nil
+}
+
+// tellNodeOfRegistry gives a node the mirror, which berth reads at the next pull.
+func (c *Clusters) tellNodeOfRegistry(ctx context.Context, node string, s RegistryStatus) error {
+	runtime, _, err := c.identify(ctx, node)
+	if err != nil {
+		return err
+	}
+	if !runtime.ours() {
+		return c.configureContainerd(ctx, node, config.Settings{}, s.mirrors())
+	}
+	files, err := mirrors(runtime.registriesDir, s.mirrors())
+	if err != nil {
+		return err
+	}
+	return c.Engine.CopyTo(ctx, node, files...)
 }

@@ -19,20 +19,10 @@ import (
 // daemonFile is the configuration of berth in a node.
 const daemonFile = "/etc/berth/berth.toml"
 
-// setUp starts berth in the nodes, with the images of what they run. What a control plane does
+// setUp starts the nodes' runtimes, with the images of what they run. What a control plane does
 // not begin with, and all that concerns workers, goes on while it starts.
 func (m *creation) setUp(ctx context.Context) error {
-	for _, n := range m.nodes {
-		version, err := m.output(ctx, n.Name, "cat", nodeimage.VersionFile)
-		if err != nil {
-			return fmt.Errorf("the image %s of %s is none of berth cluster build-image (images of kindest/node, with containerd, cannot be used yet): %w: %w", n.Image, n.Name, errs.Unsupported, err)
-		}
-		m.versions[n.Name] = version
-		if err := m.checkTools(ctx, n); err != nil {
-			return err
-		}
-	}
-	if err := m.warnUnused(); err != nil {
+	if err := m.identifyAll(ctx); err != nil {
 		return err
 	}
 	if err := m.warnOfPatches(); err != nil {
@@ -54,8 +44,10 @@ func (m *creation) setUp(ctx context.Context) error {
 			if err := m.setUpNode(ctx, n, nodeimage.ControlPlaneDir); err != nil {
 				return err
 			}
-			// These run when all else does.
-			m.background.Go(func() error { return m.importImages(background, m.Cluster.ContainerName(n), nodeimage.ImagesDir) })
+			if name := m.Cluster.ContainerName(n); m.runtimes[name].ours() {
+				// These run when all else does.
+				m.background.Go(func() error { return m.importImages(background, name, nodeimage.ImagesDir) })
+			}
 		}
 	}
 	return nil
@@ -73,6 +65,12 @@ func (m *creation) warnOfPatches() error {
 // setUpNode sets one node up, with the images of a directory.
 func (m *creation) setUpNode(ctx context.Context, described config.Node, images string) error {
 	name := m.Cluster.ContainerName(described)
+	if !m.runtimes[name].ours() {
+		if err := m.setUpContainerd(ctx, described); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
 	files, err := m.nodeFiles(described)
 	if err == nil {
 		err = m.Engine.CopyTo(ctx, name, files...)
@@ -94,28 +92,39 @@ func (m *creation) importImages(ctx context.Context, name, dir string) error {
 	return nil
 }
 
-// nodeFiles are those that make a node one of this cluster.
-func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
+// kubeadmConfig is that of a node.
+func (m *creation) kubeadmConfig(described config.Node) (string, error) {
 	name := m.Cluster.ContainerName(described)
 	node, err := m.find(name)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
+	return kubeadm.Config(kubeadm.Node{
+		Cluster: m.Cluster, Node: described, Version: m.versions[name], Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
+		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: m.runtimes[name].socket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
+	})
+}
+
+// registries are those that a node is told of: its own before those of patches, and these
+// before the registry that clusters share.
+func (m *creation) registries(more []config.Registry) []config.Registry {
+	if m.registry == nil {
+		return more
+	}
+	return withRegistries(more, m.registry.mirrors())
+}
+
+// nodeFiles are those that make a node of berth one of this cluster.
+func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 	registries, hostDirs, err := ofContainerd(m.Cluster, described)
 	if err != nil {
 		return nil, err
-	}
-	if m.registry != nil {
-		registries = withRegistries(registries, m.registry.mirrors())
 	}
 	daemon, err := daemonConfig(m.Cluster.Networking, hostDirs)
 	if err != nil {
 		return nil, err
 	}
-	text, err := kubeadm.Config(kubeadm.Node{
-		Cluster: m.Cluster, Node: described, Version: m.versions[name], Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
-		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: kubeadm.BerthSocket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
-	})
+	text, err := m.kubeadmConfig(described)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +132,7 @@ func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 		{Path: daemonFile, Content: []byte(daemon)},
 		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
 	}
-	more, err := mirrors(registries)
+	more, err := mirrors(berthRuntime().registriesDir, m.registries(registries))
 	if err != nil {
 		return nil, err
 	}
@@ -177,13 +186,16 @@ func (m *creation) explain(ctx context.Context, node string, failed error) error
 	if ctx.Err() != nil {
 		return failed
 	}
-	words, err := m.output(ctx, node, "journalctl", "--no-pager", "--quiet", "--output=short-monotonic", "--lines=10", "--priority=warning",
-		"--unit=kubelet.service", "--unit=berth.service", "--unit=berth-supervisor.service")
+	args := []string{"journalctl", "--no-pager", "--quiet", "--output=short-monotonic", "--lines=10", "--priority=warning", "--unit=kubelet.service"}
+	for _, unit := range m.runtimes[node].units {
+		args = append(args, "--unit="+unit)
+	}
+	words, err := m.output(ctx, node, args...)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
 	if words == "" {
 		return failed
 	}
-	return fmt.Errorf("%w\nlast words of kubelet and berth in %s:\n  %s", failed, node, strings.ReplaceAll(words, "\n", "\n  "))
+	return fmt.Errorf("%w\nlast words of kubelet and %s in %s:\n  %s", failed, m.runtimes[node].name, node, strings.ReplaceAll(words, "\n", "\n  "))
 }

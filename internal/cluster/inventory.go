@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/cluster/imagefile"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// receiver is a node that gets images.
+type receiver struct {
+	name    string
+	runtime nodeRuntime
+	// images are the names of images by ID.
+	images map[string][]string
+	has    imagefile.Has
+	// refs are by ID what containerd calls an image.
+	refs map[string]string
+}
+
+// ask fills in what a node has.
+func (c *Clusters) ask(ctx context.Context, node string) (*receiver, error) {
+	r := &receiver{name: node, images: map[string][]string{}, refs: map[string]string{}}
+	r.has = imagefile.Has{Blobs: map[digest.Digest]bool{}, Layers: map[digest.Digest]imagespec.Descriptor{}}
+	var err error
+	if r.runtime, _, err = c.identify(ctx, node); err != nil {
+		return nil, err
+	}
+	ask := c.askBerth
+	if !r.runtime.ours() {
+		ask = c.askContainerd
+	}
+	if err := ask(ctx, r); err != nil {
+		return nil, fmt.Errorf("cannot tell which images %s has: %w", node, err)
+	}
+	return r, nil
+}
+
+func (c *Clusters) askBerth(ctx context.Context, r *receiver) error {
+	text, err := c.output(ctx, r.name, "berth", "image", "layers", "-o", "json")
+	if err != nil {
+		return err
+	}
+	return r.readBerth(text)
+}
+
+// readBerth reads `berth image layers -o json`.
+func (r *receiver) readBerth(text string) error {
+	var all []struct {
+		ID     string
+		Tags   []string
+		Layers []struct {
+			DiffID, Digest digest.Digest
+			MediaType      string
+			Size           int64
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		return fmt.Errorf("berth image layers: %w: %w", errs.Invalid, err)
+	}
+	for _, img := range all {
+		r.images[img.ID] = img.Tags
+		r.refs[img.ID] = img.ID
+		for _, l := range img.Layers {
+			r.has.Blobs[l.Digest] = true
+			r.has.Layers[l.DiffID] = imagespec.Descriptor{MediaType: l.MediaType, Digest: l.Digest, Size: l.Size}
+		}
+	}
+	return nil
+}
+
+// askContainerd asks containerd. What it has unpacked and thrown away is sent again.
+func (c *Clusters) askContainerd(ctx context.Context, r *receiver) error {
+	images, err := c.output(ctx, r.name, ctr("images", "list")...)
+	if err != nil {
+		return err
+	}
+	blobs, err := c.output(ctx, r.name, ctr("content", "list", "--quiet")...)
+	if err != nil {
+		return err
+	}
+	r.readContainerd(images, blobs)
+	return nil
+}
+
+// ctr is a call of containerd's tool for images of pods.
+func ctr(args ...string) []string { return append([]string{"ctr", "--namespace=k8s.io"}, args...) }
+
+// readContainerd reads the tables of ctr. Its images have a line for each name, one of
+// which is the ID; those of one target are one image.
+func (r *receiver) readContainerd(images, blobs string) {
+	names := map[string][]string{} // by target
+	ids := map[string]string{}     // targets by ID
+	for line := range strings.Lines(images) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || !strings.HasPrefix(fields[2], "sha256:") {
+			continue // the header
+		}
+		name, target := fields[0], fields[2]
+		switch {
+		case strings.HasPrefix(name, "sha256:"):
+			ids[name] = target
+		case !strings.Contains(name, "@"):
+			names[target] = append(names[target], name)
+		}
+	}
+	for id, target := range ids {
+		r.images[id], r.refs[id] = names[target], id
+	}
+	for word := range strings.FieldsSeq(blobs) {
+		r.has.Blobs[digest.Digest(word)] = true
+	}
+}
+
+// missing are the names that an image of an ID lacks; there is false where the node has
+// no such image.
+func (r *receiver) missing(id string, names []string) (lacks []string, there bool) {
+	own, there := r.images[id]
+	for _, name := range names {
+		if !slices.Contains(own, name) {
+			lacks = append(lacks, name)
+		}
+	}
+	return lacks, there
+}
+
+// tag is the call that gives an image of a node more names.
+func (r *receiver) tag(id string, names []string) []string {
+	if r.runtime.ours() {
+		return append([]string{"berth", "image", "tag", r.refs[id]}, names...)
+	}
+	return ctr(append([]string{"images", "tag", "--force", r.refs[id]}, names...)...)
+}
+
+// take is the call that reads an archive.
+func (c *Clusters) take(ctx context.Context, r *receiver) ([]string, error) {
+	if r.runtime.ours() {
+		return []string{"berth", "image", "import", "-"}, nil
+	}
+	snapshotter, err := c.snapshotter(ctx, r.name)
+	return ctr("images", "import", "--digests", "--snapshotter="+snapshotter, "-"), err
+}

@@ -1,0 +1,176 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const kindContainerd = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"pause\"\n"
+
+const kindNetwork = `# would you kindly template this file
+# would you kindly patch this file
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kindnet}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kindnet}
+spec:
+  template:
+    spec:
+      containers:
+      - env:
+        - {name: POD_SUBNET, value: "{{ .PodSubnet }}"}
+`
+
+// kindest makes the nodes of dev ones of kindest/node.
+func kindest(t *testing.T, nodes ...string) *fake {
+	f := newFake(t)
+	f.kind = map[string]bool{}
+	for _, n := range nodes {
+		f.kind[n] = true
+		f.files[n+":"+containerdFile] = kindContainerd
+		f.files[n+":"+networkManifest] = kindNetwork
+	}
+	return f
+}
+
+func TestNodesOfKind(t *testing.T) {
+	f := kindest(t, "dev-control-plane", "dev-worker", "dev-worker2")
+	c, _ := f.clusters()
+	text := twoWorkers + "containerdConfigPatches: [\"[debug]\\nlevel = 'debug'\", \"version = 3\\n[debug]\\nlevel = 'error'\"]\nregistries: [{host: r.example, skipVerify: true}]\n"
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text), Wait: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range f.ran {
+		if strings.Contains(line, "berth image") || strings.Contains(line, "berth-routes") {
+			t.Errorf("a node of containerd was told: %s", line)
+		}
+	}
+	for _, want := range []string{"dev-worker: sh -c " + restartContainerd + awaitContainerd, "dev-worker: kubeadm join --config=/kind/kubeadm.conf"} {
+		if !slices.Contains(f.ran, want) {
+			t.Errorf("not done: %s; but %q", want, f.ran)
+		}
+	}
+	for file, want := range map[string]string{
+		"dev-worker:/kind/kubeadm.conf":                           "criSocket: unix:///run/containerd/containerd.sock",
+		"dev-worker:/etc/containerd/certs.d/r.example/hosts.toml": "skip_verify = true",
+		"dev-worker:" + containerdFile:                            "level = 'debug'",
+		"dev-worker2:" + containerdFile:                           "config_path = '/etc/containerd/certs.d'",
+		"dev-control-plane:applied":                               "CONTROL_PLANE_ENDPOINT",
+	} {
+		if got := f.files[file]; !strings.Contains(got, want) {
+			t.Errorf("%s has\n%s\nwant %s", file, got, want)
+		}
+	}
+	if got := f.files["dev-control-plane:applied"]; !strings.Contains(got, "10.244.0.0/16") || !strings.Contains(got, "dev-control-plane:6443") || !strings.Contains(got, "kubernetes.io/host-path") {
+		t.Errorf("the network:\n%s", got)
+	}
+	// A restart leaves routes to the image's own network.
+	f.ran = nil
+	if err := c.Stop(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context(), "dev", time.Minute); err != nil {
+		t.Error(err)
+	}
+	if err := c.Logs(t.Context(), "dev", t.TempDir()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNothingToPatch: containerd goes on where its configuration stays.
+func TestNothingToPatch(t *testing.T) {
+	f := kindest(t, "dev-control-plane")
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "networking: {disableDefaultCNI: true}\n")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range f.ran {
+		if strings.Contains(line, "systemctl restart containerd") || strings.Contains(line, networkManifest) {
+			t.Errorf("unwanted: %s", line)
+		}
+	}
+}
+
+func TestMixedImages(t *testing.T) {
+	f := kindest(t, "dev-worker")
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "one kind of image") {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers+"networking: {disableDefaultCNI: true}\n")}); err != nil {
+		t.Errorf("with a network of the user's own: %v", err)
+	}
+}
+
+// TestContainerdPatchesForBerth: registries in them are those of every node, and all else
+// is told.
+func TestContainerdPatchesForBerth(t *testing.T) {
+	f := newFake(t)
+	c, steps := f.clusters()
+	text := `containerdConfigPatches:
+- |-
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."localhost:5001"]
+  endpoint = ["http://kind-registry:5000"]
+- |-
+  [debug]
+  level = "debug"
+`
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.files["dev-control-plane:/etc/berth/certs.d/localhost:5001/hosts.toml"]; !strings.Contains(got, "http://kind-registry:5000") {
+		t.Errorf("the mirror: %q", got)
+	}
+	if told := strings.Join(*steps, "\n"); !strings.Contains(told, "warning: containerdConfigPatches: these settings") || !strings.Contains(told, "debug.level") {
+		t.Errorf("nobody is told of what is ignored:\n%s", told)
+	}
+}
+
+func TestContainerdConfig(t *testing.T) {
+	three := "version = 3\n[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'native'\n[plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = '/mine'\n"
+	settings := describe(t, "").Settings
+	if got, err := containerdConfig(three, settings, true); err != nil || got != three {
+		t.Errorf("a directory that is told was changed: %v\n%s", err, got)
+	}
+	if got, err := containerdConfig(kindContainerd, settings, true); err != nil || !strings.Contains(got, "/etc/containerd/certs.d") {
+		t.Errorf("%v\n%s", err, got)
+	}
+	if read, err := readCRIConfig(three); err != nil || read.Plugins.Three.Snapshotter != "native" {
+		t.Errorf("%+v, %v", read, err)
+	}
+	if _, err := containerdConfig("nothing = [", settings, true); !errors.Is(err, errs.Invalid) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRegistryForContainerd: nodes of kindest/node get the mirrors of the shared registry
+// where their runtime looks, at the start and later.
+func TestRegistryForContainerd(t *testing.T) {
+	f := kindest(t, "dev-control-plane")
+	withRegistry(t, f)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "registry: {enabled: true, port: 0}\n")}); err != nil {
+		t.Fatal(err)
+	}
+	file := "dev-control-plane:/etc/containerd/certs.d/berth-registry:5000/hosts.toml"
+	if got := f.files[file]; !strings.Contains(got, "http://berth-registry:5000") || !strings.Contains(f.files["dev-control-plane:"+containerdFile], "config_path") {
+		t.Errorf("at the start: %q\n%s", got, f.files["dev-control-plane:"+containerdFile])
+	}
+	delete(f.files, file)
+	f.files["dev-control-plane:"+containerdFile] = kindContainerd
+	f.ran = nil
+	if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.files[file]; !strings.Contains(got, "http://berth-registry:5000") || !slices.Contains(f.ran, "dev-control-plane: sh -c "+restartContainerd+awaitContainerd) {
+		t.Errorf("later: %q, ran %q", got, f.ran)
+	}
+}

@@ -1,0 +1,188 @@
+package cluster
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const baseLayer, ownLayer = "layer of the base", "layer of its own"
+
+// appConfig is the configuration of an image of both layers; its digest is the ID.
+func appConfig() string {
+	return fmt.Sprintf(`{"architecture":%q,"os":"linux","rootfs":{"type":"layers","diff_ids":[%q,%q]}}`, runtime.GOARCH, digest.FromString(baseLayer), digest.FromString(ownLayer))
+}
+
+func appID() string { return digest.FromString(appConfig()).String() }
+
+// savedImage is app:1 as engines save it.
+func savedImage(t *testing.T) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, file := range [][2]string{
+		{"1/layer.tar", baseLayer},
+		{"2/layer.tar", ownLayer},
+		{"c.json", appConfig()},
+		{"manifest.json", `[{"Config":"c.json","RepoTags":["app:1"],"Layers":["1/layer.tar","2/layer.tar"]}]`},
+	} {
+		if err := w.WriteHeader(&tar.Header{Name: file[0], Size: int64(len(file[1])), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, file[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// layersTold is what berth in a node tells of an image with the base.
+func layersTold(id, tag string) string {
+	base := digest.FromString(baseLayer)
+	return fmt.Sprintf(`[{"id":%q,"tags":[%q],"layers":[{"diffID":%q,"digest":%q,"mediaType":"application/vnd.oci.image.layer.v1.tar","size":%d}]}]`, id, tag, base, base, len(baseLayer))
+}
+
+// received are the layers in what a node was sent.
+func (f *fake) received(node string) string {
+	var all []string
+	sent := f.files[node+":image"]
+	for name, layer := range map[string]string{"base": baseLayer, "own": ownLayer} {
+		if strings.Contains(sent, layer) {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func TestLoadSendsWhatIsMissing(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	f.saved, f.ids = savedImage(t), map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
+	f.has = map[string]string{
+		"dev-control-plane": layersTold(appID(), "docker.io/library/app:1"),
+		"dev-worker":        layersTold("sha256:other", "docker.io/library/other:1"),
+	}
+	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil {
+		t.Fatal(err)
+	}
+	for node, want := range map[string]string{"dev-control-plane": "", "dev-worker": "own", "dev-worker2": "base own"} {
+		if got := f.received(node); got != want {
+			t.Errorf("%s got layers %q, want %q", node, got, want)
+		}
+	}
+	archive := filepath.Join(t.TempDir(), "a.tar")
+	if err := os.WriteFile(archive, f.saved, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	delete(f.files, "dev-worker:image")
+	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}, Nodes: []string{"dev-worker"}}); err != nil || f.received("dev-worker") != "own" {
+		t.Errorf("an archive: %v, layers %q", err, f.received("dev-worker"))
+	}
+}
+
+// TestLoadOfWhatIsThere: nothing is saved when all nodes have the image, and one that is
+// called otherwise gets its name.
+func TestLoadOfWhatIsThere(t *testing.T) {
+	f := newFake(t)
+	c, steps := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	f.ids = map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
+	told := layersTold(appID(), "docker.io/library/app:1")
+	f.has = map[string]string{"dev-control-plane": told, "dev-worker": layersTold(appID(), "docker.io/library/old:1"), "dev-worker2": told}
+	f.ran = nil
+	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil {
+		t.Fatal(err)
+	}
+	tag := "dev-worker: berth image tag " + appID() + " docker.io/library/app:1"
+	for _, line := range f.ran {
+		if strings.HasPrefix(line, "save") || strings.Contains(line, "import") || strings.Contains(line, "image tag") && line != tag {
+			t.Errorf("unwanted: %s", line)
+		}
+	}
+	if !slices.Contains(f.ran, tag) || !strings.Contains(strings.Join(*steps, "\n"), "3 nodes have app:1 already") {
+		t.Errorf("ran %q, steps %q", f.ran, *steps)
+	}
+}
+
+// TestLoadAgain: what was told to be there may be gone.
+func TestLoadAgain(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+		t.Fatal(err)
+	}
+	f.saved, f.ids = savedImage(t), map[string]string{"app:1": "x"}
+	f.has = map[string]string{"dev-control-plane": layersTold("sha256:other", "o:1")}
+	f.failOnce = "berth image import -"
+	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil || f.received("dev-control-plane") != "base own" {
+		t.Errorf("%v, layers %q", err, f.received("dev-control-plane"))
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+		t.Fatal(err)
+	}
+	f.ids = map[string]string{"a:1": "1"}
+	archive := filepath.Join(t.TempDir(), "a.tar")
+	if err := os.WriteFile(archive, savedImage(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, o := range map[string]LoadOptions{
+		`image: "absent:1" not present locally`: {Images: []string{"a:1", "absent:1"}},
+		`unknown node: "dev-worker3"`:           {Archives: []string{archive}, Nodes: []string{"dev-worker", "dev-worker3"}},
+	} {
+		if err := c.Load(t.Context(), "dev", o); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if err := c.Stop(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}}); !errors.Is(err, errs.State) {
+		t.Errorf("stopped nodes: %v", err)
+	}
+}
+
+// TestContainerdTellsImages: as ctr lists them.
+func TestContainerdTellsImages(t *testing.T) {
+	r := &receiver{runtime: containerdRuntime(), images: map[string][]string{}, refs: map[string]string{}}
+	r.has.Blobs = map[digest.Digest]bool{}
+	target := "sha256:" + strings.Repeat("a", 64)
+	r.readContainerd("REF  TYPE  DIGEST  SIZE  PLATFORMS  LABELS\n"+
+		"docker.io/library/app:1 application/vnd.oci.image.manifest.v1+json "+target+" 1.2 MiB linux/amd64 -\n"+
+		"docker.io/library/app@"+target+" application/vnd.oci.image.manifest.v1+json "+target+" 1.2 MiB linux/amd64 -\n"+
+		"sha256:1d application/vnd.oci.image.manifest.v1+json "+target+" 1.2 MiB linux/amd64 -\n", target+"\nsha256:b\n")
+	if fmt.Sprint(r.images) != "map[sha256:1d:[docker.io/library/app:1]]" || !r.has.Blobs["sha256:b"] {
+		t.Errorf("%v, %v", r.images, r.has.Blobs)
+	}
+	if lacks, there := r.missing("sha256:1d", []string{"docker.io/library/app:1", "docker.io/library/new:1"}); !there || fmt.Sprint(lacks) != "[docker.io/library/new:1]" {
+		t.Errorf("%v, %v", lacks, there)
+	}
+	if got := strings.Join(r.tag("sha256:1d", []string{"x:1"}), " "); got != "ctr --namespace=k8s.io images tag --force sha256:1d x:1" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// nodeRuntime is the container runtime of a node, which the node's image decides, and
+// what follows from it.
+type nodeRuntime struct {
+	name, socket string
+	// kubeadmFile is where kubeadm's configuration goes.
+	kubeadmFile string
+	// registriesDir is where the runtime looks for registries, a folder each.
+	registriesDir string
+	// units are those whose words say why no pod starts.
+	units []string
+}
+
+// runtimes of nodes.
+func berthRuntime() nodeRuntime {
+	return nodeRuntime{
+		name: "berth", socket: kubeadm.BerthSocket, kubeadmFile: innode.KubeadmFile, registriesDir: "/etc/berth/certs.d",
+		units: []string{"berth.service", "berth-supervisor.service"},
+	}
+}
+
+func containerdRuntime() nodeRuntime {
+	return nodeRuntime{
+		// kind's image reads the file anew when the node has got another address.
+		name: "containerd", socket: kubeadm.ContainerdSocket, kubeadmFile: "/kind/kubeadm.conf", registriesDir: "/etc/containerd/certs.d",
+		units: []string{"containerd.service"},
+	}
+}
+
+// ours: the network and the images of pods are berth's business.
+func (r nodeRuntime) ours() bool { return r.name == "berth" }
+
+// kindVersionFile has the version of Kubernetes in images of kindest/node.
+const kindVersionFile = "/kind/version"
+
+// identify tells which runtime a node has, and which version of Kubernetes.
+func (c *Clusters) identify(ctx context.Context, node string) (nodeRuntime, string, error) {
+	version, err := c.output(ctx, node, "cat", nodeimage.VersionFile)
+	if err == nil {
+		return berthRuntime(), version, nil
+	}
+	if ctx.Err() != nil {
+		return nodeRuntime{}, "", err
+	}
+	version, err = c.output(ctx, node, "sh", "-c", "command -v containerd >/dev/null && cat "+kindVersionFile)
+	if err != nil {
+		return nodeRuntime{}, "", fmt.Errorf("the image of %s is neither of berth cluster build-image nor of kindest/node: %w: %w", node, errs.Unsupported, err)
+	}
+	return containerdRuntime(), version, nil
+}
+
+// identifyAll finds runtime and version of every node.
+func (m *creation) identifyAll(ctx context.Context) error {
+	m.runtimes = map[string]nodeRuntime{}
+	var names []string
+	for _, n := range m.Cluster.Nodes {
+		name := m.Cluster.ContainerName(n)
+		runtime, version, err := m.identify(ctx, name)
+		if err != nil {
+			return err
+		}
+		m.runtimes[name], m.versions[name] = runtime, version
+		if runtime.ours() {
+			if err := m.checkTools(ctx, name, n.Image); err != nil {
+				return err
+			}
+		}
+		if !slices.Contains(names, runtime.name) {
+			names = append(names, runtime.name)
+		}
+	}
+	if len(names) > 1 && !m.Cluster.Networking.DisableDefaultCNI {
+		return fmt.Errorf("some nodes have an image of kindest/node and others one of berth, and the pod networks that these bring do not know each other; want one kind of image, or networking.disableDefaultCNI and a network of your own: %w", errs.Unsupported)
+	}
+	if slices.Contains(names, berthRuntime().name) {
+		return m.warnUnused()
+	}
+	return nil
+}
+
+// ours: the nodes' pods are on berth's network.
+func (m *creation) ours() bool {
+	for _, r := range m.runtimes {
+		if !r.ours() {
+			return false
+		}
+	}
+	return true
+}
