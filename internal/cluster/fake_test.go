@@ -38,8 +38,8 @@ type fake struct {
 	removed []string
 	// subnets are those of the network, routes the host's.
 	subnets, routes []netip.Prefix
-	joined  []string
-	files   map[string]string // node:path
+	joined          []string
+	files           map[string]string // node:path
 	// has is what a node tells of its images; none is "[]".
 	has map[string]string
 	// kind are nodes with an image of kindest/node, by name.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -178,24 +177,4 @@ func daemonConfig(net config.Networking, hostDirs []string) (string, error) {
 	}
 	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
 		"[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
-}
-
-// explain adds to the failure of a command what the node's services said last: kubeadm
-// tells only that it has waited for them.
-func (m *creation) explain(ctx context.Context, node string, failed error) error {
-	if ctx.Err() != nil {
-		return failed
-	}
-	args := []string{"journalctl", "--no-pager", "--quiet", "--output=short-monotonic", "--lines=10", "--priority=warning", "--unit=kubelet.service"}
-	for _, unit := range m.runtimes[node].units {
-		args = append(args, "--unit="+unit)
-	}
-	words, err := m.output(ctx, node, args...)
-	if err != nil {
-		return errors.Join(failed, err)
-	}
-	if words == "" {
-		return failed
-	}
-	return fmt.Errorf("%w\nlast words of kubelet and %s in %s:\n  %s", failed, m.runtimes[node].name, node, strings.ReplaceAll(words, "\n", "\n  "))
 }

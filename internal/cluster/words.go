@@ -1,0 +1,63 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	// heard is how many lines of the journal are looked at, quoted how many are told.
+	heard  = "500"
+	quoted = 10
+)
+
+// explain adds to the failure of a command what the node's services said last: kubeadm
+// tells only that it has waited for them.
+func (m *creation) explain(ctx context.Context, node string, failed error) error {
+	if ctx.Err() != nil {
+		return failed
+	}
+	args := []string{"journalctl", "--no-pager", "--quiet", "--output=short-monotonic", "--lines=" + heard, "--unit=kubelet.service"}
+	for _, unit := range m.runtimes[node].units {
+		args = append(args, "--unit="+unit)
+	}
+	text, err := m.output(ctx, node, args...)
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	words := lastWords(text)
+	if len(words) == 0 {
+		return failed
+	}
+	return fmt.Errorf("%w\nlast words of kubelet and %s in %s:\n  %s", failed, m.runtimes[node].name, node, strings.Join(words, "\n  "))
+}
+
+// complaint is what a line has that tells of a fault. The journal's own priorities say
+// nothing: whatever a service writes to its standard error is of the same.
+const complaint = `\]: [EWF][0-9]{4} |level=(warning|error|fatal|panic)|level=(WARN|ERROR)|"level":"(WARN|ERROR)"`
+
+// lastWords are the last lines of a journal that complain, each kind of complaint once; or
+// the last of all, where none does.
+func lastWords(text string) []string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
+	complaints, numbers := regexp.MustCompile(complaint), regexp.MustCompile(`[0-9a-f]*[0-9][0-9a-f]*`)
+	seen := map[string]bool{}
+	var found []string
+	for _, line := range slices.Backward(lines) {
+		// Times, processes and ids are what a complaint that comes again differs in.
+		kind := numbers.ReplaceAllString(line, "#")
+		if complaints.MatchString(line) && !seen[kind] && len(found) < quoted {
+			seen[kind] = true
+			found = append(found, line)
+		}
+	}
+	slices.Reverse(found)
+	if len(found) == 0 {
+		return lines[max(0, len(lines)-quoted):]
+	}
+	return found
+}
