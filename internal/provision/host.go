@@ -73,6 +73,9 @@ type Files interface {
 	Write(path string, r io.Reader, attr Attr) error
 	// Append adds a record to a file durably, and creates the file.
 	Append(path string, data []byte, attr Attr) error
+	// Reserve makes a file that takes so much room on its disk, and nothing else; one that is
+	// there already is made as large. The directory must be there.
+	Reserve(path string, size int64) error
 	// Mkdir makes one directory; its parent must be there. An existing one is no error
 	// and is left as it is.
 	Mkdir(path string, attr Attr) error
@@ -131,6 +134,9 @@ type Packages interface {
 	Manager() string
 	// Installed maps those of names that are installed to their version.
 	Installed(ctx context.Context, names []string) (map[string]string, error)
+	// Half lists those of names that an install has left half done: they do not work, and
+	// files of theirs are there.
+	Half(ctx context.Context, names []string) ([]string, error)
 	// Install installs or up- or downgrades; a version may be empty (any). It waits for
 	// the manager's lock, and tells through ctx's progress who holds it. Units of hold are
 	// not started by the packages that bring them; one that runs is restarted.

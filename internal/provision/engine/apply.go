@@ -169,7 +169,7 @@ func (r *run) end(ctx context.Context, cause error, keepFailed bool) (*Outcome, 
 		r.out.Result = journal.Failed
 	} else if cause != nil {
 		r.out.Result = journal.RolledBack
-		if err := r.undo(ctx); err != nil {
+		if err := errors.Join(r.journal.Release(), r.undo(ctx)); err != nil {
 			r.out.Result = journal.Failed
 			cause = errors.Join(cause, fmt.Errorf("cannot undo all of it: %w", err))
 		} else if err := r.healthAfterUndo(ctx); err != nil {

@@ -301,6 +301,9 @@ func (e *Engine) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome
 	}
 	out := &Outcome{Result: journal.OK}
 	err := e.step(ctx, "reset", func(ctx context.Context) error {
+		if err := e.journal.Release(); err != nil { // of a process that was killed
+			return err
+		}
 		if opts.Evict != nil {
 			if err := opts.Evict(ctx); err != nil {
 				return err

@@ -21,6 +21,9 @@ const (
 	keep = 20
 	// shorten is the number of records above which older entries go.
 	shorten = 2000
+	// reserved is the room that is taken when an entry begins: for its own records when the
+	// disk is full, and for what the ways back of programs write (dpkg's status, passwd).
+	reserved = 16 << 20
 )
 
 // Journal is the journal of one machine. Its methods may be called concurrently. One
@@ -95,6 +98,9 @@ func (j *Journal) Begin(b Begin, wish []byte) (int, error) {
 	if b.Made, err = j.makeDir(); err != nil {
 		return 0, err
 	}
+	if err := j.files.Reserve(j.reserve(), reserved); err != nil {
+		return 0, fmt.Errorf("there would be no room to undo: %w", err)
+	}
 	if wish != nil {
 		digest, err := j.keepBytes(wish)
 		if err != nil {
@@ -107,6 +113,16 @@ func (j *Journal) Begin(b Begin, wish []byte) (int, error) {
 		n = j.state.entries[len(j.state.entries)-1].Number + 1
 	}
 	return n, j.append(record{Apply: n, Begin: &b})
+}
+
+func (j *Journal) reserve() string { return j.dir + "/reserve" }
+
+// Release gives back the room that Begin has taken: what follows may need it.
+func (j *Journal) Release() error {
+	if err := j.files.Remove(j.reserve()); err != nil {
+		return fmt.Errorf("cannot give back the room that was taken to undo: %w", err)
+	}
+	return nil
 }
 
 // Touch records what objects are before a task changes them. Their contents must have
@@ -207,8 +223,12 @@ func (j *Journal) Restarted(units []string) error {
 	return j.append(record{Again: units})
 }
 
-// End closes the entry, and shortens the journal if it has grown long.
+// End closes the entry, and shortens the journal if it has grown long. The room that Begin
+// has taken is given back.
 func (j *Journal) End(result Result, cause error) error {
+	if err := j.Release(); err != nil {
+		return err
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	end := endRecord{Result: result}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -234,6 +236,27 @@ func (f *files) Append(p string, data []byte, attr provision.Attr) error {
 	}
 	if missing != nil {
 		return syncDir(filepath.Dir(at))
+	}
+	return nil
+}
+
+// Reserve lets the file system take the room without writing it, where it can.
+func (f *files) Reserve(p string, size int64) error {
+	at, err := f.at(p)
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot reserve room in %s: %w", path.Dir(p), kind(err))
+	}
+	defer file.Close()
+	err = unix.Fallocate(int(file.Fd()), 0, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		_, err = io.CopyN(file, rand.Reader, size) // which no file system packs
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot reserve %d MiB in %s: %w", size>>20, path.Dir(p), kind(err)), os.Remove(at))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -24,7 +27,8 @@ type manager struct {
 	name string
 	// program tells whether the manager is there.
 	program string
-	// installed prints "name version" a line for those of NAMES that are installed.
+	// installed prints "name version" a line for those of NAMES that are installed, apt's with
+	// "status/" before it for all that it knows of.
 	installed []string
 	// plan prints what would be installed; planned takes name and version out of a line.
 	plan    []string
@@ -41,6 +45,8 @@ type manager struct {
 	tryRemove []string
 	remove    []string
 	needed    *regexp.Regexp
+	// settle does what an install before has left for its end; nil for managers that need none.
+	settle []string
 	// unknown matches the words of an install that does not know a package.
 	unknown *regexp.Regexp
 	// locks are the files that the manager locks.
@@ -64,11 +70,15 @@ func managers() []manager {
 			refresh:   []string{"apt-get", "update", "-q"},
 			install: []string{
 				"apt-get", "install", "-y", "-q", "--no-install-recommends", "--allow-downgrades",
-				"-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=60", namesWord,
+				"-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=60",
+				"-o", "Dpkg::Use-Pty=0", // so that what dpkg complains of is not among what it does
+				namesWord,
 			},
 			pin: "=", repair: []string{"dpkg", "--configure", "-a", "--force-confold"},
-			tryRemove: []string{"dpkg", "--no-act", "--purge", namesWord},
-			remove:    []string{"dpkg", "--purge", namesWord}, needed: regexp.MustCompile(`dependency problems|depends on`),
+			// What was left half unpacked is refused otherwise.
+			tryRemove: []string{"dpkg", "--no-act", "--force-remove-reinstreq", "--purge", namesWord},
+			remove:    []string{"dpkg", "--force-remove-reinstreq", "--purge", namesWord}, needed: regexp.MustCompile(`dependency problems|depends on`),
+			settle:  []string{"dpkg", "--triggers-only", "-a"},
 			unknown: regexp.MustCompile(`Unable to locate|has no installation candidate|was not found|404 +Not Found`),
 			locks:   []string{"/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock"},
 			busy:    regexp.MustCompile(`Could not get lock|is locked by another|lock-frontend`),
@@ -103,6 +113,23 @@ func managers() []manager {
 			busy: regexp.MustCompile(`Unable to lock database`),
 		},
 	}
+}
+
+// aptCache is the room that apt may need for what it keeps of its lists. With less it has no
+// such files: when the disk is full it leaves pieces of them behind, even when it only looks.
+const aptCache = 256 << 20
+
+// room is how much may be written below a directory; a lot where nobody can tell.
+func (m *Machine) room(dir string) int64 {
+	at, err := m.files.at(dir)
+	var disk unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(at, &disk)
+	}
+	if err != nil {
+		return math.MaxInt64
+	}
+	return int64(disk.Bavail) * disk.Bsize
 }
 
 // lockPause is the time between two looks at who holds a lock.
@@ -159,32 +186,61 @@ func (p *packages) run(ctx context.Context, command, names []string) ([]byte, er
 	if !p.machine.Live() {
 		args = append(args, "chroot", p.machine.root)
 	}
-	for _, word := range command {
+	for i, word := range command {
 		if word == namesWord {
 			args = append(args, names...)
 		} else {
 			args = append(args, word)
 		}
+		if i == 0 && word == "apt-get" && p.machine.room("/var/cache/apt") < aptCache {
+			args = append(args, "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
+		}
 	}
 	return run(ctx, provision.Command{Args: args, Env: []string{"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1"}})
+}
+
+// known asks the manager what it knows of names, a line for each.
+func (p *packages) known(ctx context.Context, names []string) (string, error) {
+	if len(names) == 0 {
+		return "", nil
+	}
+	out, err := p.run(ctx, p.manager.orEmpty().installed, names)
+	if err != nil && (errors.Is(err, errs.Unsupported) || ctx.Err() != nil) {
+		return "", err
+	}
+	// Of names that it does not know it complains, beside the answer on the others.
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return "", err
+	}
+	return string(out), nil
+}
+
+// Half asks apt; other managers install all or nothing.
+func (p *packages) Half(ctx context.Context, names []string) ([]string, error) {
+	if p.Manager() != "apt" {
+		return nil, nil
+	}
+	out, err := p.known(ctx, names)
+	var list []string
+	for line := range strings.Lines(out) {
+		status, rest, _ := strings.Cut(line, "/")
+		name, _, _ := strings.Cut(rest, " ")
+		if !slices.Contains([]string{"installed", "not-installed", "config-files"}, status) && slices.Contains(names, name) {
+			list = append(list, name)
+		}
+	}
+	return list, err
 }
 
 // Installed asks for versions.
 func (p *packages) Installed(ctx context.Context, names []string) (map[string]string, error) {
 	list := map[string]string{}
-	if len(names) == 0 {
-		return list, nil
-	}
-	out, err := p.run(ctx, p.manager.orEmpty().installed, names)
-	if err != nil && (errors.Is(err, errs.Unsupported) || ctx.Err() != nil) {
+	out, err := p.known(ctx, names)
+	if err != nil {
 		return nil, err
 	}
-	// Of names that it does not know it complains, beside the answer on the others.
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		return nil, err
-	}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		if p.manager.name == "apt" {
 			var ok bool
 			if line, ok = strings.CutPrefix(line, "installed/"); !ok {
@@ -301,7 +357,10 @@ func (p *packages) Remove(ctx context.Context, names []string) error {
 	if err := p.waitLock(ctx); err != nil {
 		return err
 	}
-	var err error
+	half, err := p.Half(ctx, names)
+	if err != nil {
+		return err
+	}
 	if p.manager.orEmpty().tryRemove != nil {
 		_, err = p.run(ctx, p.manager.tryRemove, names)
 	}
@@ -310,6 +369,9 @@ func (p *packages) Remove(ctx context.Context, names []string) error {
 	}
 	if err != nil && p.manager != nil && p.manager.needed.MatchString(err.Error()) {
 		return fmt.Errorf("package %s stays, others need it: %w: %w", strings.Join(names, " "), errs.State, err)
+	}
+	if err == nil && len(half) > 0 {
+		_, err = p.run(ctx, p.manager.settle, nil)
 	}
 	return p.failed("remove "+strings.Join(names, " "), err)
 }

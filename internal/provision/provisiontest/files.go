@@ -166,6 +166,11 @@ func (f files) add(p string, data []byte, attr provision.Attr) error {
 	return f.put(p, &inode{mode: attr.Mode, uid: attr.UID, gid: attr.GID, content: old + string(bytes.Clone(data))})
 }
 
+// Reserve makes an empty file: there is no end of room here.
+func (f files) Reserve(p string, _ int64) error {
+	return f.h.change("reserve "+p, func() error { return f.put(p, &inode{mode: 0o600}) })
+}
+
 func (f files) Mkdir(p string, attr provision.Attr) error {
 	return f.h.change("mkdir "+p, func() error {
 		if real, n, err := f.get(p, true); err == nil {

@@ -182,6 +182,9 @@ func (p packages) Installed(_ context.Context, names []string) (map[string]strin
 	return list, err
 }
 
+// Half lists none: an install here is whole or has not been.
+func (p packages) Half(context.Context, []string) ([]string, error) { return nil, nil }
+
 func (p packages) Plan(_ context.Context, wanted []provision.PackageVersion) ([]provision.PackageVersion, error) {
 	var list []provision.PackageVersion
 	err := p.h.read(func() error {

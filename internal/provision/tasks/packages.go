@@ -113,17 +113,23 @@ func (p Packages) missing(ctx context.Context, host provision.Host) ([]provision
 	return list, nil
 }
 
-// packageKind is an installed package.
+// packageKind is an installed package, or one that was left half installed, with no version.
 type packageKind struct{}
 
 // Read tells the version.
 func (packageKind) Read(ctx context.Context, host provision.Host, name string) (provision.State, error) {
 	installed, err := host.Packages().Installed(ctx, []string{name})
-	version, ok := installed[name]
-	if err != nil || !ok {
+	if err != nil {
 		return provision.State{}, err
 	}
-	return provision.State{Exists: true, Attrs: map[string]string{"version": version}}, nil
+	if version, ok := installed[name]; ok {
+		return provision.State{Exists: true, Attrs: map[string]string{"version": version}}, nil
+	}
+	half, err := host.Packages().Half(ctx, []string{name})
+	if err != nil || len(half) == 0 {
+		return provision.State{}, err
+	}
+	return provision.State{Exists: true, Attrs: map[string]string{"version": ""}}, nil
 }
 
 // Restore removes the package or installs the version that was there.
