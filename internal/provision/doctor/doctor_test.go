@@ -86,3 +86,30 @@ func TestExamine(t *testing.T) {
 		})
 	}
 }
+
+// TestExamineDocker: nobody wants CRI of a machine that runs docker, and no kubelet.
+func TestExamineDocker(t *testing.T) {
+	const said = "runtime"
+	problem := func(h *provisiontest.Host) string {
+		for _, f := range doctor.Examine(t.Context(), h, doctor.Options{}) {
+			if f.Check == said && f.Level == doctor.Problem {
+				return f.Evidence
+			}
+		}
+		return ""
+	}
+	h := provisiontest.New()
+	write(t, h, "/run/containerd/containerd.sock", "")
+	write(t, h, "/usr/lib/systemd/system/docker.service", "[Service]\n")
+	if problem(h) == "" {
+		t.Error("a containerd without CRI is no problem, though nothing else runs")
+	}
+	h.StartNow("docker.service")
+	if evidence := problem(h); evidence != "" {
+		t.Errorf("docker's containerd is a problem: %s", evidence)
+	}
+	write(t, h, "/var/lib/kubelet/config.yaml", "{}")
+	if problem(h) == "" {
+		t.Error("a containerd without CRI is no problem, though there is a kubelet")
+	}
+}

@@ -54,10 +54,25 @@ type runtime struct {
 	driver string
 }
 
+// dockers tells of a machine that runs docker and no kubelet: its containerd is docker's, and
+// nobody wants CRI of it.
+func dockers(ctx context.Context, d *diagnosis) (bool, error) {
+	state, err := d.host.Units().State(ctx, "docker.service")
+	if err != nil || state.Active != "active" {
+		return false, err
+	}
+	k, err := kubelet.Find(d.host)
+	return err == nil && !k.There(), nil
+}
+
 // findRuntimes asks all sockets that are there.
 func findRuntimes(ctx context.Context, d *diagnosis) error {
+	docker, err := dockers(ctx, d)
+	if err != nil {
+		return err
+	}
 	for _, socket := range sockets(d.host.Files()) {
-		if _, err := d.host.Files().Stat(socket); err != nil {
+		if _, err := d.host.Files().Stat(socket); err != nil || docker && path.Base(socket) == "containerd.sock" {
 			continue
 		}
 		r, err := d.ask(ctx, socket)
@@ -68,7 +83,7 @@ func findRuntimes(ctx context.Context, d *diagnosis) error {
 		}
 		d.runtimes = append(d.runtimes, r)
 	}
-	if len(d.runtimes) == 0 {
+	if len(d.runtimes) == 0 && !docker {
 		d.add(Problem, "no runtime answers on a CRI socket", "install one: berth node init, then berth node apply")
 	}
 	return nil

@@ -129,6 +129,7 @@ const deviceScriptText = `#!/bin/sh
 # Made by ` + "`berth node`" + ` from the node file. Changes here are undone; put them there.
 # Links /dev/char/MAJOR:MINOR to each GPU device, as udev does for other devices.
 set -eu
+mkdir -p /dev/char
 for device in /dev/nvidia* /dev/nvidia-caps/*; do
 	[ -c "$device" ] || continue
 	major=$(printf '%d' "0x$(stat -c %t "$device")")

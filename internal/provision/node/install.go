@@ -291,7 +291,7 @@ func (b *builder) data() {
 		root = usual
 	}
 	paths := append([]string{root}, map[string][]string{
-		"containerd": {"/opt/containerd", "/var/lib/cni"}, "crio": {"/var/lib/crio", "/var/lib/cni"}, "docker": {"/var/lib/containerd", "/etc/docker/key.json"},
+		"containerd": {"/opt/containerd", "/var/lib/cni"}, "crio": {"/var/lib/crio", "/var/lib/cni", path.Join(b.n.Network.ConfDir, "cni.lock")}, "docker": {"/var/lib/containerd", "/opt/containerd", "/etc/docker/key.json"},
 	}[b.rt.name]...)
 	if b.n.Kubelet.Enabled {
 		paths = append(paths, "/var/lib/kubelet")
@@ -300,12 +300,24 @@ func (b *builder) data() {
 		b.before(tasks.Data{M: b.meta("runtime"), Path: path})
 	}
 	// containerd makes them, docker's too; whoever brings the network uses them.
-	for dir := b.n.Network.ConfDir; !b.topDir(dir); dir = path.Dir(dir) {
+	b.held(b.n.Network.ConfDir)
+	if b.rt.name == "crio" {
+		for _, dir := range append(b.cniBinDirs(), "/etc/crio/auth", "/etc/crio/policies", "/usr/share/containers/oci/hooks.d") {
+			b.held(dir)
+		}
+	}
+}
+
+// held takes a directory that the runtime makes, in which others put things, with those above
+// it that may be missing.
+func (b *builder) held(dir string) {
+	for ; !b.topDir(dir) && !slices.Contains(b.heldDirs, dir); dir = path.Dir(dir) {
 		b.before(tasks.Held{M: b.meta("runtime"), Object: provision.Object{Kind: provision.KindDir, Name: dir}})
+		b.heldDirs = append(b.heldDirs, dir)
 	}
 }
 
 // topDir tells of a directory that every machine has, and of one of the user's own.
 func (b *builder) topDir(dir string) bool {
-	return path.Dir(dir) == "/" || slices.ContainsFunc(b.n.Files, func(f nodefile.File) bool { return f.Path == dir })
+	return path.Dir(dir) == "/" || path.Dir(dir) == "/usr" || slices.ContainsFunc(b.n.Files, func(f nodefile.File) bool { return f.Path == dir })
 }

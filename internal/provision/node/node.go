@@ -55,6 +55,8 @@ type builder struct {
 	// installed are those of them that bring binaries and packages: files come after
 	// them, so that a package does not find our files in its way.
 	installed []string
+	// heldDirs are the directories that are held.
+	heldDirs []string
 	// dockerGroup is the task of the group that docker's packages would make.
 	dockerGroup []string
 }
