@@ -69,14 +69,18 @@ integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cg
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
 	BERTH_BIN=$(CURDIR)/bin BERTH_VM_LSM=selinux ./test/vm/run.sh
 
-e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand
+e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand; CRIO=ARCHIVE adds CRI-O's release
 	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
-	./test/systemd/image.sh
+	for release in debian-11 debian-12 debian-13 ubuntu-22.04 ubuntu-24.04 ubuntu-25.10; do ./test/systemd/image.sh $$release; done
 	./test/systemd/containerd.sh out/systemd-assets
+	./test/systemd/debs.sh out/systemd-debs conmon podman
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 3h -p 1 -v ./test/e2e/...
 
 bench: build deps-test ## side by side with containerd; prints ratios
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
+	./test/systemd/image.sh
+	./test/systemd/containerd.sh out/systemd-assets
+	BERTH_BIN=$(CURDIR)/bin go test -tags "bench $(TEST_TAGS)" -count=1 -run '^TestNode$$' -v ./test/bench
 
 generate: ## docs and files that are made from the code
 	go run ./cmd/berth config reference > docs/config.md

@@ -96,6 +96,14 @@ func Binary(t testing.TB, name string) string {
 	return path
 }
 
+// Given demands what an environment variable names: a thing that the tests cannot make.
+func Given(t testing.TB, variable, what string) string {
+	t.Helper()
+	given := os.Getenv(variable)
+	need(t, Ability("env:"+variable), given != "", variable+" names no "+what)
+	return given
+}
+
 func need(t testing.TB, ability Ability, present bool, why string) {
 	t.Helper()
 	if present {

@@ -47,7 +47,7 @@ func TestNodeKeepsItself(t *testing.T) {
 // by links, and packages; reset takes all of it back.
 func TestNodeOfARoot(t *testing.T) {
 	require.Root(t)
-	root := systemd.CopyRoot(t, filepath.Join(t.TempDir(), "root"))
+	root := systemd.CopyRoot(t, systemd.Debian12, filepath.Join(t.TempDir(), "root"))
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	text := strings.Replace(berthFile, "images:\n- {source: /opt/hello-image.tar, digest: \"sha256:@HELLO@\", names: [\"berth.run/hello:demo\"]}\n", "", 1)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -48,6 +48,7 @@ func TestNodeDrift(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write("/usr/lib/systemd/system/foreign.service", foreignUnit)
 	m.Describe(manyThings)
+	before := m.Tree(systemd.Volatile()...)
 	m.Run("/opt/berth", "node", "apply", "--yes")
 	// An installed berth is as wanted, too, by which nothing installs it.
 	m.Run("/usr/local/bin/berth", "node", "diff")
@@ -106,6 +107,21 @@ func TestNodeDrift(t *testing.T) {
 
 	t.Run("assets", func(t *testing.T) { assetsThatFail(t, m) })
 	t.Run("package manager in use", func(t *testing.T) { packagesInUse(t, m) })
+
+	t.Run("reset", func(t *testing.T) {
+		// What people made stays, with the directories that it lies in; reset tells of those.
+		out := m.Run("/opt/berth", "node", "reset", "--yes")
+		for _, own := range []string{"/etc/systemd/system/berth.service.d/99-own.conf", "/etc/berth/certs.d/own.example/hosts.toml"} {
+			m.Run("test", "-e", own)
+		}
+		for _, dir := range []string{"/etc/systemd/system/berth.service.d", "/etc/berth/certs.d"} {
+			if dir == "/etc/berth/certs.d" && !strings.Contains(out, "left as it is: dir "+dir+": ") {
+				t.Errorf("reset does not say that %s stays:\n%s", dir, out)
+			}
+			m.Run("rm", "-r", dir)
+		}
+		m.IsAs(before, "a reset after drift")
+	})
 }
 
 // holdLock holds the lock of dpkg's front ends until it is killed.

@@ -3,9 +3,11 @@
 package integration
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/test/systemd"
 )
 
@@ -96,31 +98,17 @@ func TestNodeScriptOfPackages(t *testing.T) {
 	}
 }
 
-// TestNodeCloudInit gives user data to cloud-init itself: its schema takes them, and its
-// stages make the node.
+// TestNodeCloudInit gives user data to cloud-init itself: its schema takes those of every
+// runtime on every distribution, and its stages make the node.
 func TestNodeCloudInit(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Describe(packagedForRender)
 	m.Run("/opt/berth", "node", "render", "--target", "cloud-init", "--distribution", "debian:12", "-o", "/opt/user-data", systemd.NodeFile)
 	m.Run("apt-get", "install", "-y", "-q", "--no-install-recommends", "cloud-init")
-	valid := func(file string) {
-		t.Helper()
-		if out, err := m.Try("cloud-init", "schema", "--config-file", file); err != nil || !strings.Contains(out, "Valid cloud-config") {
-			t.Errorf("the schema does not take %s: %v\n%s", file, err, out)
-		}
+	if out, err := m.Try("cloud-init", "schema", "--config-file", "/opt/user-data"); err != nil || !strings.Contains(out, "Valid cloud-config") {
+		t.Errorf("the schema does not take the user data: %v\n%s", err, out)
 	}
-	valid("/opt/user-data")
-	digest := "sha256:" + strings.Repeat("0", 64)
-	for distribution, text := range map[string]string{
-		"rocky:9":   "runtime: {name: containerd, assets: [{source: \"https://a.example/containerd-2.4.2-linux-amd64.tar.gz\", digest: \"" + digest + "\"}]}\n",
-		"debian:13": "runtime: {name: berth}\nusers: [{name: web, system: true}]\npackages: {install: [chrony=4.3]}\nkernel: {swap: \"off\"}\n",
-		"fedora:44": "runtime: {name: docker}\nregistries: [{host: docker.io, mirrors: [{url: \"https://m.example\"}]}]\n",
-	} {
-		m.Write("/opt/other.yaml", "apiVersion: berth.run/v1alpha1\nkind: Node\n"+text)
-		m.Run("/opt/berth", "node", "render", "--target", "cloud-init", "--distribution", distribution, "-o", "/opt/"+distribution,
-			"--berth", "https://a.example/berth", "--berth-digest", digest, "--supervisor", "https://a.example/berth-supervisor", "--supervisor-digest", digest, "/opt/other.yaml")
-		valid("/opt/" + distribution)
-	}
+	cloudInitRows(t, m)
 	m.Write("/etc/cloud/cloud.cfg.d/90-test.cfg", "datasource_list: [NoCloud]\n")
 	m.Run("sh", "-c", "mkdir -p /var/lib/cloud/seed/nocloud && cp /opt/user-data /var/lib/cloud/seed/nocloud/ && echo 'instance-id: test' > /var/lib/cloud/seed/nocloud/meta-data")
 	m.Write("/etc/apt/apt.conf.d/90-test", "APT::Install-Recommends \"false\";\n") // the image has no more
@@ -132,5 +120,63 @@ func TestNodeCloudInit(t *testing.T) {
 	startedOnce(t, m)
 	if out, err := m.Try("/opt/berth", "node", "diff"); err != nil {
 		t.Errorf("cloud-init makes something else than apply: %v\n%s\n%s", err, out, m.Run("cat", "/var/log/cloud-init-output.log"))
+	}
+}
+
+// cloudInitRows renders every runtime for every distribution, and asks the schema of
+// cloud-init for all of them at once, as its own command does for one.
+func cloudInitRows(t *testing.T, m *systemd.Machine) {
+	t.Helper()
+	digest := "sha256:" + strings.Repeat("0", 64)
+	asset := func(name string) string {
+		return "{source: \"https://a.example/" + name + "\", digest: \"" + digest + "\"}"
+	}
+	rows := map[string]string{
+		"berth":             "runtime: {name: berth}\nusers: [{name: web, system: true}]\nkernel: {swap: \"off\"}\n",
+		"containerd":        "runtime: {name: containerd}\n",
+		"containerd-assets": "runtime: {name: containerd, assets: [" + asset("containerd-2.4.2-linux-amd64.tar.gz") + ", " + asset("runc.amd64") + "]}\n",
+		"crio":              "runtime: {name: crio}\n",
+		"crio-assets":       "runtime: {name: crio, assets: [" + asset("cri-o.amd64.v1.36.3.tar.gz") + "]}\n",
+		"docker":            "runtime: {name: docker}\nregistries: [{host: docker.io, mirrors: [{url: \"https://m.example\"}]}]\n",
+		"docker-assets":     "runtime: {name: docker, version: \"28.5.1\", assets: [" + asset("docker-28.5.1.tgz") + "]}\n",
+	}
+	script := "mkdir -p /opt/rows\n"
+	for row, text := range rows {
+		m.Write("/opt/rows/"+row+".yaml", "apiVersion: berth.run/v1alpha1\nkind: Node\n"+text)
+		for _, release := range distro.Releases() {
+			release = strings.Replace(release, " ", ":", 1)
+			out := "/opt/rows/" + release + "-" + row
+			script += fmt.Sprintf("/opt/berth node render --target cloud-init --distribution %s -o %s.out --berth https://a.example/berth --berth-digest %s "+
+				"--supervisor https://a.example/berth-supervisor --supervisor-digest %s /opt/rows/%s.yaml 2>%s.said || { echo %s; grep -q 'not supported' %s.said || cat %s.said; }\n",
+				release, out, digest, digest, row, out, out, out, out)
+		}
+	}
+	m.Write("/opt/rows.sh", script)
+	refused := strings.Split(strings.TrimSpace(m.Run("sh", "/opt/rows.sh")), "\n")
+	const validate = `
+import glob
+from cloudinit.config.schema import get_schema, validate_cloudconfig_file
+schema = get_schema()
+files = sorted(glob.glob("/opt/rows/*.out"))
+for file in files:
+    try:
+        validate_cloudconfig_file(file, schema)
+    except Exception as e:
+        print("%s: %s" % (file, e))
+print("%d looked at" % len(files))
+`
+	m.Write("/opt/validate.py", validate)
+	all := len(rows) * len(distro.Releases())
+	if out, want := strings.TrimSpace(m.Run("python3", "/opt/validate.py")), fmt.Sprintf("%d looked at", all-len(refused)); out != want {
+		t.Errorf("the schema says %q, want %q", out, want)
+	}
+	// Those without a package of a runtime, which TestRows of package node lists.
+	if len(refused) > all/3 {
+		t.Errorf("%d of %d are refused: %q", len(refused), all, refused)
+	}
+	for _, line := range refused {
+		if !strings.HasPrefix(line, "/opt/rows/") || strings.Contains(line, " ") {
+			t.Errorf("a row is refused for another reason than that there is no support: %s", line)
+		}
 	}
 }

@@ -60,6 +60,7 @@ func TestNodeOfBerth(t *testing.T) {
 	if got := strings.TrimSpace(pod()); got != "hello" {
 		t.Errorf("the pod says that its host is %q, not hello", got)
 	}
+	m.PodAnswers("unix:///run/berth/berth.sock", 8080)
 	if out := berth("node", "apply", "--yes"); !strings.Contains(out, "Nothing to change.") {
 		t.Errorf("a second apply changes something:\n%s", out)
 	}

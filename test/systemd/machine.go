@@ -1,11 +1,13 @@
-// Package systemd makes machines for tests: a Debian root with systemd as pid 1 in a
-// container of runc, with its own network, and all the power that this host can give.
+// Package systemd makes machines for tests: the root of a distribution with systemd as pid 1
+// in a container of runc, with its own network, and all the power that this host can give.
 package systemd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/moby/sys/capability"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/require"
 )
@@ -37,14 +40,31 @@ type Machine struct {
 	runtime string // runc's own directory
 }
 
-// Boot copies the image, with the files of add (machine's path to ours) in it, and boots it.
-func Boot(t testing.TB, add map[string]string) *Machine {
+// Debian12 is the distribution of most tests.
+const Debian12 = "debian-12"
+
+// Options of a Machine.
+type Options struct {
+	// Release is that of the image; empty for Debian12.
+	Release string
+	// Add are files to put in, the machine's path to ours.
+	Add map[string]string
+	// Disk is the size of its disk in bytes; 0 for that of this host.
+	Disk int64
+}
+
+// Boot copies the image of a distribution and boots it.
+func Boot(t testing.TB, o Options) *Machine {
 	t.Helper()
 	require.Root(t)
 	runc := require.Binary(t, "runc")
 	dir := t.TempDir()
-	m := &Machine{Root: CopyRoot(t, filepath.Join(dir, "root")), t: t, name: "berth-" + filepath.Base(filepath.Dir(dir)) + "-node", runtime: filepath.Join(dir, "runc")}
-	for to, from := range add {
+	m := &Machine{Root: filepath.Join(dir, "root"), t: t, name: "berth-" + filepath.Base(filepath.Dir(dir)) + "-node", runtime: filepath.Join(dir, "runc")}
+	if o.Disk > 0 {
+		mountDisk(t, m.Root, o.Disk)
+	}
+	CopyRoot(t, cmp.Or(o.Release, Debian12), m.Root)
+	for to, from := range o.Add {
 		to = filepath.Join(m.Root, to)
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			t.Fatal(err)
@@ -74,18 +94,38 @@ func Boot(t testing.TB, add map[string]string) *Machine {
 	return m
 }
 
-// CopyRoot copies the image's root directory to a directory that is not there, and returns
-// that.
-func CopyRoot(t testing.TB, to string) string {
+// mountDisk gives a machine a disk of its own.
+func mountDisk(t testing.TB, at string, size int64) {
 	t.Helper()
-	image, err := filepath.Abs("../../out/systemd/root")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, fmt.Sprintf("mode=755,size=%d", size)); err != nil {
+		t.Fatalf("cannot mount the machine's disk: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Errorf("cannot unmount the machine's disk: %v", err)
+		}
+	})
+}
+
+// CopyRoot copies the root directory of a distribution's image to a directory that is empty
+// or not there, and returns that.
+func CopyRoot(t testing.TB, release, to string) string {
+	t.Helper()
+	dir := "../../out/systemd"
+	if release != Debian12 {
+		dir += "-" + release
+	}
+	image, err := filepath.Abs(dir + "/root")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(image); err != nil {
-		t.Fatalf("the image is not made: run test/systemd/image.sh: %v", err)
+		t.Fatalf("the image is not made: run test/systemd/image.sh %s: %v", release, err)
 	}
-	command(t, "cp", "-a", "--reflink=auto", image, to)
+	command(t, "cp", "-aT", "--reflink=auto", image, to)
 	return to
 }
 
@@ -178,7 +218,9 @@ func (m *Machine) spec(t testing.TB) *specs.Spec {
 		Version: "1.0.2", Hostname: "node",
 		Root: &specs.Root{Path: m.Root},
 		Process: &specs.Process{
-			Args: []string{"/lib/systemd/systemd"}, Cwd: "/", Env: []string{"container=docker", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			// From 256 on systemd wants to be asked for a host with cgroups of both kinds, as a
+			// kernel would be; in a container its own command line is the kernel's.
+			Args: []string{"/lib/systemd/systemd", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"}, Cwd: "/", Env: []string{"container=docker", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 		},
 		Mounts: []specs.Mount{

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,17 +17,24 @@ import (
 // NodeFile is where a machine's node file lies.
 const NodeFile = "/etc/berth/node.yaml"
 
-// BootNode boots a machine with berth to be applied from /opt, the demo image beside it,
-// and the files of add.
+// BootNode boots a machine of Debian 12 with berth to be applied from /opt, the demo image
+// beside it, and the files of add.
 func BootNode(t *testing.T, add map[string]string) *Machine {
+	t.Helper()
+	return BootNodeOf(t, Options{Add: add})
+}
+
+// BootNodeOf is BootNode of another machine.
+func BootNodeOf(t *testing.T, o Options) *Machine {
 	t.Helper()
 	bin := harness.BinDir(t)
 	files := map[string]string{}
 	for _, name := range []string{"berth", "berth-supervisor", "hello-image.tar"} {
 		files["/opt/"+name] = filepath.Join(bin, name)
 	}
-	maps.Copy(files, add)
-	return Boot(t, files)
+	maps.Copy(files, o.Add)
+	o.Add = files
+	return Boot(t, o)
 }
 
 // Describe writes the node file; @HELLO@ in it is the demo image's hash.
@@ -63,11 +71,39 @@ func (m *Machine) WasReset(before []string, flags ...string) {
 	}
 }
 
+// IsAs compares the machine's tree with what it was before, after what was done, but for what
+// lies at or below the paths without.
+func (m *Machine) IsAs(before []string, what string, without ...string) {
+	m.t.Helper()
+	before = slices.DeleteFunc(slices.Clone(before), func(line string) bool {
+		return slices.ContainsFunc(without, func(path string) bool {
+			return strings.HasPrefix(line, path+" ") || strings.HasPrefix(line, path+"/")
+		})
+	})
+	if diff := cmp.Diff(before, m.Tree(append(Volatile(), without...)...)); diff != "" {
+		m.t.Errorf("%s leaves the machine different (-before +after):\n%s", what, diff)
+	}
+}
+
+// IsWell wants that doctor finds no problem.
+func (m *Machine) IsWell() {
+	m.t.Helper()
+	if out, err := m.Try("/opt/berth", "node", "doctor"); err != nil || strings.Contains(out, "problem") {
+		m.t.Errorf("doctor finds problems: %v\n%s", err, out)
+	}
+}
+
 // PodAnswers asks the web server of the pod hello from the machine, at the pod's address.
 func (m *Machine) PodAnswers(endpoint string, port int) {
 	m.t.Helper()
-	out := m.Run("/opt/berth", "pod", "inspect", "hello", "--endpoint", endpoint)
-	address := regexp.MustCompile(`(?m)^IP: +(\S+)$`).FindStringSubmatch(out)
+	m.NamedPodAnswers("hello", endpoint, port)
+}
+
+// NamedPodAnswers is PodAnswers of another pod.
+func (m *Machine) NamedPodAnswers(name, endpoint string, port int) {
+	m.t.Helper()
+	out := m.Run("/opt/berth", "pod", "inspect", name, "--endpoint", endpoint)
+	address := regexp.MustCompile(`(?m)^IP: +([^\s,]+)`).FindStringSubmatch(out)
 	if address == nil {
 		m.t.Fatalf("the pod has no address:\n%s", out)
 	}

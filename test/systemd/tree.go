@@ -14,13 +14,14 @@ import (
 	"testing"
 )
 
-// Volatile lists what the package manager, the dynamic linker and whoever logs write for
-// themselves. All else must be as it was.
+// Volatile lists what the package manager, the dynamic linker, systemd's timers, whoever logs,
+// and who keeps backups of accounts write for themselves. All else must be as it was.
 func Volatile() []string {
 	return []string{
-		"/var/log", "/etc/group-", "/etc/gshadow-",
-		"/var/lib/dpkg/status-old", "/var/lib/apt/extended_states", "/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin",
-		"/var/cache/ldconfig/aux-cache",
+		"/var/log", "/etc/passwd-", "/etc/shadow-", "/etc/group-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-",
+		"/var/lib/dpkg/status-old", "/var/cache/debconf/config.dat-old", "/var/cache/debconf/templates.dat-old", "/var/cache/debconf/tmp.ci",
+		"/var/lib/apt/extended_states", "/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin",
+		"/var/cache/ldconfig/aux-cache", "/var/lib/systemd/timers",
 	}
 }
 

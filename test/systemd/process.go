@@ -1,0 +1,123 @@
+package systemd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// lookAgain is the time between two looks at something that gives no sign.
+const lookAgain = 2 * time.Millisecond
+
+// Process is a program that runs in the machine.
+type Process struct {
+	m     *Machine
+	pid   int // as this host numbers it
+	ended chan error
+	out   bytes.Buffer
+}
+
+// Begin starts a program in the machine.
+func (m *Machine) Begin(args ...string) *Process {
+	m.t.Helper()
+	pidFile := filepath.Join(m.t.TempDir(), "pid")
+	p := &Process{m: m, ended: make(chan error, 1)}
+	cmd := exec.CommandContext(m.t.Context(), "runc", append([]string{"--root", m.runtime, "exec", "--pid-file", pidFile, m.name}, args...)...)
+	cmd.Stdout, cmd.Stderr = &p.out, &p.out
+	if err := cmd.Start(); err != nil {
+		m.t.Fatalf("%s: %v", strings.Join(args, " "), err)
+	}
+	go func() { p.ended <- cmd.Wait() }()
+	p.until(func() bool {
+		data, err := os.ReadFile(pidFile)
+		if err == nil {
+			p.pid, err = strconv.Atoi(string(data))
+		}
+		return err == nil
+	})
+	return p
+}
+
+// until waits for something, and tells whether it came before the program ended.
+func (p *Process) until(there func() bool) bool {
+	for !there() {
+		select {
+		case err := <-p.ended:
+			p.ended <- err
+			return false
+		case <-time.After(lookAgain):
+		}
+	}
+	return true
+}
+
+// KillWhen kills the program, and it alone, when something is there and so much time has
+// passed. It returns false when the program has ended before; err is how.
+func (p *Process) KillWhen(there func() bool, later time.Duration) (killed bool, output string, err error) {
+	p.m.t.Helper()
+	if p.until(there) {
+		time.Sleep(later)
+		if err := unix.Kill(p.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			p.m.t.Fatalf("cannot kill the program: %v", err)
+		}
+	}
+	err = <-p.ended
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		killed = exit.ExitCode() == 128+int(syscall.SIGKILL)
+	}
+	return killed, p.out.String(), err
+}
+
+// Serve lets a handler answer on an address of the machine.
+func (m *Machine) Serve(address string, handler http.Handler) *httptest.Server {
+	m.t.Helper()
+	var listener net.Listener
+	err := sysns.InNetNS(fmt.Sprintf("/proc/%d/ns/net", m.pid()), func() (err error) {
+		listener, err = new(net.ListenConfig).Listen(m.t.Context(), "tcp", address)
+		return err
+	})
+	if err != nil {
+		m.t.Fatalf("cannot listen on %s of the machine: %v", address, err)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}}
+	server.Start()
+	m.t.Cleanup(server.Close)
+	return server
+}
+
+// pid is the machine's first process as this host numbers it.
+func (m *Machine) pid() int {
+	m.t.Helper()
+	out, err := exec.CommandContext(m.t.Context(), "runc", "--root", m.runtime, "state", m.name).Output()
+	if err != nil {
+		m.t.Fatalf("cannot ask for the machine's first process: %v", err)
+	}
+	var state struct{ PID int }
+	if err := json.Unmarshal(out, &state); err != nil {
+		m.t.Fatalf("runc says of the machine: %v\n%s", err, out)
+	}
+	return state.PID
+}
+
+// Path is a path of the machine as this host sees it while the machine runs, also below a
+// file system that is mounted there.
+func (m *Machine) Path(path string) string {
+	m.t.Helper()
+	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.pid()), path)
+}
