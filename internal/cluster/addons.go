@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
@@ -18,23 +17,18 @@ func (m *creation) startRegistry(ctx context.Context) (err error) {
 
 // registryImage is the image of nodes that the registry runs in.
 func (m *creation) registryImage() string {
-	for _, n := range m.Cluster.Nodes {
-		if n.Role == config.ControlPlane {
-			return n.Image
-		}
-	}
-	return ""
+	return m.first().Image
 }
 
 // installAddons gives the cluster what it begins with beside Kubernetes: the network of its
 // nodes' image, the default StorageClass, and the word of the registry.
 func (m *creation) installAddons(ctx context.Context) error {
-	first, _ := m.plan.Entrance()
-	network, err := m.defaultNetwork(ctx, first.Name)
+	first := m.Cluster.ContainerName(m.first())
+	network, err := m.defaultNetwork(ctx, first)
 	if err != nil {
 		return err
 	}
-	volumes, err := m.defaultStorage(ctx, first.Name)
+	volumes, err := m.defaultStorage(ctx, first)
 	if err != nil {
 		return err
 	}
@@ -46,7 +40,7 @@ func (m *creation) installAddons(ctx context.Context) error {
 	if len(documents) == 0 {
 		return nil
 	}
-	if err := m.applyIn(ctx, first.Name, strings.Join(documents, "\n---\n")); err != nil {
+	if err := m.applyIn(ctx, first, strings.Join(documents, "\n---\n")); err != nil {
 		return fmt.Errorf("cannot install the StorageClass and what else the cluster begins with: %w", err)
 	}
 	return nil

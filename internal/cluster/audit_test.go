@@ -102,7 +102,8 @@ func made(t *testing.T, text string) string {
 		t.Fatalf("%s: %v", text, err)
 	}
 	clusters, _ := newFake(t).clusters()
-	m := &creation{Clusters: clusters, CreateOptions: CreateOptions{Cluster: c}, token: "abcdef.0123456789abcdef", versions: map[string]string{}, runtimes: map[string]nodeRuntime{}}
+	m := &creation{making: clusters.making(c)}
+	m.token = "abcdef.0123456789abcdef"
 	m.plan = plan.Make(c, plan.Host{Engine: "podman", Network: "kind"})
 	all, err := json.Marshal(m.plan)
 	if err != nil {

@@ -143,14 +143,20 @@ func TestDeleteRemovesItsNetwork(t *testing.T) {
 
 // TestCreateFails: at each call in turn, and nothing is left.
 func TestCreateFails(t *testing.T) {
+	for name, text := range map[string]string{"workers": twoWorkers, "control planes": threePlanes} {
+		t.Run(name, func(t *testing.T) { createFails(t, text) })
+	}
+}
+
+func createFails(t *testing.T, text string) {
 	for at := 1; ; at++ {
 		f := newFake(t)
 		f.failAt = at
 		c, _ := f.clusters()
-		_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)})
+		_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)})
 		if err == nil {
 			if at < 15 {
-				t.Errorf("only %d calls make a cluster of three", at-1)
+				t.Errorf("only %d calls make the cluster", at-1)
 			}
 			return
 		}
@@ -286,16 +292,9 @@ func TestNotReadyInTime(t *testing.T) {
 	}
 }
 
-func TestUnsupported(t *testing.T) {
+func TestHostIsUnfit(t *testing.T) {
 	f := newFake(t)
 	c, _ := f.clusters()
-	for text, want := range map[string]string{
-		"nodes: [{}, {}]\n": "load balancer",
-	} {
-		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
 	f.findings = []hostcheck.Finding{{Problem: "no modules", Fix: "mkdir", Fatal: true}}
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err == nil || !strings.Contains(err.Error(), "to fix it: mkdir") {
 		t.Errorf("a host that lacks something: %v", err)

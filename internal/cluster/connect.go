@@ -24,21 +24,22 @@ const podBridge = "berth0"
 // connectTime bounds the wait for the nodes' pod ranges, which controllers give out at once.
 const connectTime = 2 * time.Minute
 
-// connect gives each node routes to the pods of all others. A network of the image's own
-// does that itself.
+// connect gives each node of a new cluster routes to the pods of all others. A network of
+// the image's own does that itself.
 func (m *creation) connect(ctx context.Context) error {
 	if !m.ours() {
 		return nil
 	}
-	return m.Clusters.connect(ctx, m.api, members(m.nodes))
+	return m.Clusters.connect(ctx, m.api, m.nodes)
 }
 
-// connect writes the routes of each node into it, where a unit applies them, now and
-// whenever the node starts. It is to be called again when nodes come, go or have other
-// addresses.
-func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, members []string) error {
+// connect writes the routes of each of the containers that is a node into it, where a unit
+// applies them, now and whenever the node starts. It is to be called again when nodes come, go
+// or have other addresses.
+func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, containers []provider.Node) error {
 	waiting, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
+	members := members(containers)
 	nodes, err := client.Wait(waiting, every(members, func(n kubeapi.Node) bool { return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0 }))
 	if err != nil {
 		return fmt.Errorf("not all nodes have a range of pods and an address: %w", err)
@@ -49,6 +50,9 @@ func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, members 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range nodes {
+		if !slices.ContainsFunc(containers, func(on provider.Node) bool { return on.Name == n.Name && on.Running }) {
+			continue // it gets its routes when it is started
+		}
 		group.Go(func() error {
 			file := provider.File{Path: innode.RoutesFile, Content: []byte(routes(n.Name, nodes))}
 			if err := c.Engine.CopyTo(ctx, n.Name, file); err != nil {

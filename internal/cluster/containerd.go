@@ -18,7 +18,7 @@ const containerdFile = "/etc/containerd/config.toml"
 
 // setUpContainerd makes a node of kindest/node one of this cluster. containerd runs
 // already, with the images that the node needs.
-func (m *creation) setUpContainerd(ctx context.Context, described config.Node) error {
+func (m *making) setUpContainerd(ctx context.Context, described config.Node) error {
 	name := m.Cluster.ContainerName(described)
 	text, err := m.kubeadmConfig(described)
 	if err != nil {
@@ -28,7 +28,11 @@ func (m *creation) setUpContainerd(ctx context.Context, described config.Node) e
 	if err := m.Engine.CopyTo(ctx, name, file); err != nil {
 		return err
 	}
-	if err := m.configureContainerd(ctx, name, m.Cluster.Settings, m.registries(described.Registries)); err != nil {
+	registries, _, err := m.nodeRegistries(described)
+	if err != nil {
+		return err
+	}
+	if err := m.configureContainerd(ctx, name, m.Cluster.Settings, registries); err != nil {
 		return m.explain(ctx, name, err)
 	}
 	return nil

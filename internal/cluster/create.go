@@ -10,9 +10,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/cluster/config"
-	"github.com/berthrun/berth/internal/cluster/kubeadm"
-	"github.com/berthrun/berth/internal/cluster/kubeapi"
-	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -28,30 +25,19 @@ type CreateOptions struct {
 
 // creation is one run of Create.
 type creation struct {
-	*Clusters
-	CreateOptions
-	plan    *plan.Plan
-	network provider.Network
-	token   string
+	making
+	retain bool
 	// made: containers exist that are of this run; madeRegistry: the registry is one.
 	made, madeRegistry bool
-	// registry is the one that nodes have a mirror of; nil is that there is none.
-	registry *RegistryStatus
-	// nodes are the containers, versions those of Kubernetes in them, runtimes what runs
-	// pods in them.
-	nodes    []provider.Node
-	versions map[string]string
-	runtimes map[string]nodeRuntime
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
 	admin      *api.Config
-	api        *kubeapi.Client
 }
 
 // Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
 // Retain. That not all nodes are Ready in time is an error, too, with which the cluster stays.
 func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) {
-	m := &creation{Clusters: c, CreateOptions: o, token: kubeadm.NewToken(), versions: map[string]string{}}
+	m := &creation{making: c.making(o.Cluster), retain: o.Retain}
 	if err := m.check(ctx); err != nil {
 		return "", err
 	}
@@ -62,7 +48,9 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	if o.Wait == 0 {
 		return file, nil
 	}
-	return file, c.step("Waiting for all nodes to be Ready", func() error { return m.waitReady(ctx) })
+	return file, c.step("Waiting for all nodes to be Ready", func() error {
+		return waitReady(ctx, m.api, members(m.nodes), time.Time{}, o.Wait)
+	})
 }
 
 // make is the order of steps. When it returns, nothing of it goes on.
@@ -85,7 +73,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		{"Setting up the nodes", m.setUp, true},
 		{"Starting the control plane", m.startControlPlane, true},
 		{"Installing add-ons", m.installAddons, true},
-		{"Joining workers", m.joinWorkers, len(m.Cluster.Nodes) > 1},
+		{joining(m.others()), m.joinOthers, len(m.Cluster.Nodes) > 1},
 		{"Connecting the nodes' pods", m.connect, !m.Cluster.Networking.DisableDefaultCNI},
 		{"Writing kubeconfig", func(ctx context.Context) error {
 			file, err = m.Kubeconfig.Merge(ctx, m.admin)
@@ -112,7 +100,15 @@ func (m *creation) check(ctx context.Context) error {
 	if len(existing) > 0 {
 		return fmt.Errorf("node(s) already exist for a cluster with the name %q; choose another with --name, or berth cluster delete --name %s: %w", name, name, errs.Exists)
 	}
-	if err := unsupported(m.Cluster); err != nil {
+	if err := m.able(); err != nil {
+		return err
+	}
+	return m.fit()
+}
+
+// able refuses what berth cannot do.
+func (m *making) able() error {
+	if err := unsupported(m.Cluster, m.Engine.Facts()); err != nil {
 		return err
 	}
 	for _, n := range m.Cluster.Nodes {
@@ -123,6 +119,11 @@ func (m *creation) check(ctx context.Context) error {
 	for _, w := range m.Cluster.Warnings {
 		m.Warn(w.String())
 	}
+	return nil
+}
+
+// fit refuses to make nodes where the host or its engine lacks what they need.
+func (m *making) fit() error {
 	var fatal []error
 	for _, finding := range append(m.Engine.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
 		text := finding.Problem + "\n  to fix it: " + finding.Fix
@@ -135,63 +136,34 @@ func (m *creation) check(ctx context.Context) error {
 	return errors.Join(fatal...)
 }
 
-// unsupported names what a description may ask for and cannot get yet.
-func unsupported(c *config.Cluster) error {
+// unsupported names what a description may ask for and cannot get.
+func unsupported(c *config.Cluster, engine provider.Facts) error {
 	var all []error
 	no := func(field, what string) {
 		all = append(all, fmt.Errorf("%s: %s: %w", field, what, errs.Unsupported))
 	}
-	if c.HasBalancer() {
-		no("nodes", "several control planes need a load balancer, which berth cannot run yet; want one control plane")
+	if c.HasBalancer() && engine.Remote {
+		no("nodes", "several control planes need ports of the host that stay theirs, which can be picked only where the container engine runs; want one control plane with an engine on another host")
 	}
 	return errors.Join(all...)
 }
 
 // ensureImages pulls images that are not there.
-func (m *creation) ensureImages(ctx context.Context) error {
-	done := map[string]bool{}
-	for _, n := range m.Cluster.Nodes {
-		if done[n.Image] {
-			continue
-		}
-		done[n.Image] = true
-		if _, err := m.Engine.Ensure(ctx, n.Image, nil); err != nil {
-			if n.Image == config.DefaultImage {
-				return fmt.Errorf("%w\n  to make it: berth cluster build-image --kubernetes DIR", err)
-			}
-			return err
-		}
-	}
-	return nil
-}
+func (m *creation) ensureImages(ctx context.Context) error { return m.ensure(ctx, m.Cluster.Nodes) }
 
 // makeNodes makes network and containers.
 func (m *creation) makeNodes(ctx context.Context) (err error) {
-	if m.network, err = m.Engine.EnsureNetwork(ctx, m.Clusters.network()); err != nil {
+	if err := m.planIt(ctx); err != nil {
 		return err
 	}
-	host := m.Engine.PlanHost(m.network)
-	if err := m.checkSubnets(host); err != nil {
+	if err := m.checkSubnets(m.Engine.PlanHost(m.network)); err != nil {
 		return err
 	}
-	m.plan = plan.Make(m.Cluster, host)
-	if !m.Engine.Facts().Remote {
-		release, err := m.plan.PickPorts(ctx)
-		if err != nil {
-			return err
-		}
-		release()
-	}
-	request := provider.Request{Network: m.network, Retain: m.Retain}
-	for _, c := range m.plan.Containers {
-		request.Specs = append(request.Specs, provider.Spec{Container: c})
-	}
-	if err := m.Engine.Create(ctx, request); err != nil {
+	if err := m.makeContainers(ctx, m.plan.Containers, m.retain); err != nil {
 		return err
 	}
 	m.made = true
-	m.nodes, err = m.Nodes(ctx, m.Cluster.Name)
-	return err
+	return nil
 }
 
 // undoTime bounds the undoing of a cluster.
@@ -202,7 +174,7 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 	name := m.Cluster.Name
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	if m.Retain && m.left(ctx) {
+	if m.retain && m.left(ctx) {
 		return fmt.Errorf("%w\n  nodes stay as they are: berth cluster logs --name %s, berth cluster delete --name %s", failed, name, name)
 	}
 	if !m.made && !m.network.Made {

@@ -13,11 +13,11 @@ func (c *Clusters) Config(ctx context.Context, name string, internal bool) (*api
 	if err != nil {
 		return nil, err
 	}
-	node, err := controlPlane(all)
+	plane, err := controlPlane(all)
 	if err != nil {
 		return nil, err
 	}
-	return c.kubeconfig(ctx, node, contexts(name, all)[0], internal)
+	return c.kubeconfig(ctx, plane, all, contexts(name, all)[0], internal)
 }
 
 // Export puts a cluster into the kubeconfig files, and tells which.

@@ -11,13 +11,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
@@ -62,6 +65,17 @@ type fake struct {
 	findings []hostcheck.Finding
 	// registryPort is where a registry answers.
 	registryPort int
+	facts        provider.Facts
+	// unstable: addresses are not the containers' own.
+	unstable bool
+	// members are etcd's, balanced what the load balancer was told last, config a ConfigMap and
+	// changed what the API was asked to change.
+	members  []string
+	balanced string
+	config   string
+	changed  []string
+	// next is the last byte of the next address.
+	next byte
 }
 
 var _ Engine = (*fake)(nil)
@@ -69,7 +83,7 @@ var _ Engine = (*fake)(nil)
 var errFake = errors.New("the engine has a bad day")
 
 func newFake(t *testing.T) *fake {
-	f := &fake{t: t, files: map[string]string{}}
+	f := &fake{t: t, files: map[string]string{}, next: 2}
 	f.api = httptest.NewTLSServer(http.HandlerFunc(f.serve))
 	t.Cleanup(f.api.Close)
 	return f
@@ -91,13 +105,51 @@ func (f *fake) say(steps *[]string, text string) {
 	*steps = append(*steps, text)
 }
 
-// serve answers with the nodes that have joined, on a watch with none more.
+// serve answers with the nodes that have joined, on a watch with none more, and keeps a ConfigMap.
 func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	switch {
+	case r.Method != http.MethodGet:
+		f.change(w, r)
+	case strings.Contains(r.URL.Path, "/configmaps/"):
+		if f.config == "" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, f.config)
+	case r.URL.Path == "/api/v1/pods":
+		fmt.Fprint(w, `{"items":[]}`)
+	default:
+		f.serveNodes(w)
+	}
+}
+
+// change does what the API is asked to change.
+func (f *fake) change(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		f.t.Error(err)
+	}
+	if strings.Contains(r.URL.Path, "/configmaps") {
+		if r.Method == http.MethodPut && f.config == "" {
+			http.NotFound(w, r)
+			return
+		}
+		f.config = string(body)
+		return
+	}
+	name := path.Base(r.URL.Path)
+	f.changed = append(f.changed, r.Method+" "+name+" "+string(body))
+	if r.Method == http.MethodDelete {
+		f.joined = slices.DeleteFunc(f.joined, func(n string) bool { return n == name })
+	}
+}
+
+func (f *fake) serveNodes(w http.ResponseWriter) {
 	var items []string
 	for i, name := range f.joined {
 		status := "True"
@@ -120,7 +172,7 @@ func (f *fake) call() error {
 }
 
 func (f *fake) Name() string                  { return "podman" }
-func (f *fake) Facts() provider.Facts         { return provider.Facts{} }
+func (f *fake) Facts() provider.Facts         { return f.facts }
 func (f *fake) Check(int) []hostcheck.Finding { return f.findings }
 func (f *fake) PlanHost(n provider.Network) plan.Host {
 	return plan.Host{Engine: "podman", Network: n.Name, Routes: f.routes}
@@ -134,7 +186,7 @@ func (f *fake) EnsureNetwork(_ context.Context, name string) (provider.Network, 
 	}
 	made := !f.network
 	f.network = true
-	return provider.Network{Name: name, Subnets: f.subnets, Made: made}, nil
+	return provider.Network{Name: name, Subnets: f.subnets, Made: made, StableV4: !f.unstable}, nil
 }
 
 func (f *fake) RemoveNetwork(_ context.Context, name string) error {
@@ -155,16 +207,28 @@ func (f *fake) Create(_ context.Context, r provider.Request) error {
 		}
 		n := provider.Node{
 			Name: spec.Name, Image: spec.Image, Labels: r.Labels(spec), Running: true, State: "running",
-			IPv4: netip.AddrFrom4([4]byte{10, 89, 0, byte(i + 2)}),
+			IPv4: netip.AddrFrom4([4]byte{10, 89, 0, f.next}),
 		}
-		if Role(n) == config.ControlPlane {
-			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: int(f.address().Port()), Container: plan.APIPort, Protocol: config.TCP}}
+		f.next++
+		if !f.unstable {
+			n.Labels[provider.LabelAddresses] = n.IPv4.String()
+		}
+		if (spec.Command != nil) != (Role(n) == config.BalancerRole || Role(n) == plan.RegistryRole) {
+			f.t.Errorf("%s runs %q", spec.Name, spec.Command)
+		}
+		for _, p := range spec.Ports {
+			// With a load balancer, nobody but it leads to the API.
+			if p.Container == plan.APIPort && (Role(n) == config.BalancerRole || !strings.Contains(fmt.Sprint(r.Specs[0].Name), "balancer")) {
+				p.Host = int(f.address().Port())
+			}
+			n.Ports = append(n.Ports, p)
 		}
 		if Role(n) == plan.RegistryRole {
 			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: f.registryPort, Container: plan.RegistryPort, Protocol: config.TCP}}
 		}
 		f.nodes = append(f.nodes, n)
 	}
+	slices.SortFunc(f.nodes, func(a, b provider.Node) int { return strings.Compare(a.Name, b.Name) })
 	return failed
 }
 
@@ -199,7 +263,16 @@ func (f *fake) power(on bool, names []string) error {
 
 func (f *fake) Start(_ context.Context, names ...string) error { return f.power(true, names) }
 func (f *fake) Stop(_ context.Context, names ...string) error  { return f.power(false, names) }
-func (f *fake) Delete(context.Context, ...string) error        { return errs.Unsupported }
+
+func (f *fake) Delete(ctx context.Context, names ...string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes = slices.DeleteFunc(f.nodes, func(n provider.Node) bool { return slices.Contains(names, n.Name) })
+	return nil
+}
 
 func (f *fake) DeleteCluster(ctx context.Context, cluster string) error {
 	if ctx.Err() != nil {
@@ -213,7 +286,7 @@ func (f *fake) DeleteCluster(ctx context.Context, cluster string) error {
 			left = append(left, n)
 		}
 	}
-	f.nodes, f.joined = left, nil
+	f.nodes, f.joined, f.members, f.config = left, nil, nil, ""
 	return nil
 }
 
@@ -240,8 +313,11 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 		}
 		f.files[name+":applied"] += string(text)
 	}
-	if f.failOn != "" && strings.HasPrefix(line, f.failOn) {
+	if f.failOn != "" && (strings.HasPrefix(line, f.failOn) || strings.HasPrefix(name+": "+line, f.failOn)) {
 		return errFake
+	}
+	if !slices.ContainsFunc(f.nodes, func(n provider.Node) bool { return n.Name == name && n.Running }) {
+		return fmt.Errorf("%s does not run: %w", name, errs.State)
 	}
 	if c.Stdout == nil {
 		if err := f.call(); err != nil {
@@ -263,12 +339,37 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 	case line == "cat "+adminFile:
 		out = `{"apiVersion":"v1","kind":"Config","current-context":"a","clusters":[{"name":"a","cluster":{"server":"https://x","insecure-skip-tls-verify":true}}],` +
 			`"users":[{"name":"a","user":{}}],"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}]}`
+	case line == "cat "+innode.BalancerFile:
+		out = f.balanced
 	case strings.HasPrefix(line, "cat "), strings.HasPrefix(line, "sh -c ! test -e /kind"), strings.HasPrefix(line, "containerd config"), strings.HasPrefix(line, "ctr"):
 		out = f.files[name+":"+c.Args[len(c.Args)-1]]
 	case line == "berth image layers -o json":
 		out = cmp.Or(f.has[name], "[]")
+	case strings.HasPrefix(line, "kubeadm token"):
+		if slices.Contains(f.ran[:len(f.ran)-1], name+": "+line) {
+			return fmt.Errorf("a token of that id exists already: %w", errs.Exists)
+		}
 	case strings.HasPrefix(line, "kubeadm"):
 		f.joined = append(f.joined, name)
+		if strings.Contains(name, "control-plane") {
+			f.members = append(f.members, name)
+		}
+	case strings.Contains(line, "in-node rebalance"):
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return err
+		}
+		f.balanced = string(text)
+	case strings.Contains(line, "in-node forget-member"):
+		f.members = slices.DeleteFunc(f.members, func(m string) bool { return m == c.Args[4] })
+	case strings.HasPrefix(line, "tar --create"):
+		out = "authorities"
+	case strings.HasPrefix(line, "tar --extract"):
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return err
+		}
+		f.files[name+":pki"] = string(text)
 	case strings.HasPrefix(line, "journalctl"):
 		out = "kubelet: cannot find its feet\n"
 	case strings.HasPrefix(line, "sed"):

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -77,8 +78,11 @@ func unused(c *config.Cluster, env map[string]string) ([]string, error) {
 	return all, nil
 }
 
-// warnUnused says it once for all nodes.
+// warnUnused says it once for all nodes, where there are such.
 func (m *creation) warnUnused() error {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(m.runtimes)), nodeRuntime.ours) {
+		return nil
+	}
 	texts, err := unused(m.Cluster, m.plan.Containers[len(m.plan.Containers)-1].Env)
 	for _, text := range texts {
 		m.Warn(text)

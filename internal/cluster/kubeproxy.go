@@ -12,7 +12,7 @@ import (
 )
 
 // checkProxy tells what this host lacks for the mode of kube-proxy.
-func (m *creation) checkProxy() []hostcheck.Finding {
+func (m *making) checkProxy() []hostcheck.Finding {
 	facts := m.Engine.Facts()
 	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS || facts.Remote {
 		return nil
@@ -25,7 +25,7 @@ func (m *creation) checkProxy() []hostcheck.Finding {
 
 // checkTools makes sure that an image of nodes has what a mode of kube-proxy runs. Berth's
 // image makes that of kube-proxy of its own programs; kindest/node has a whole one.
-func (m *creation) checkTools(ctx context.Context, node, image string) error {
+func (m *making) checkTools(ctx context.Context, node, image string) error {
 	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS {
 		return nil
 	}

@@ -7,10 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -22,35 +20,31 @@ const adminFile = "/etc/kubernetes/admin.conf"
 
 // startControlPlane runs `kubeadm init` on the first control plane.
 func (m *creation) startControlPlane(ctx context.Context) error {
-	first, _ := m.plan.Entrance()
-	if err := m.kubeadm(ctx, first.Name, "init", "--skip-token-print"); err != nil {
-		return err
-	}
-	node, err := m.find(first.Name)
+	first, err := m.find(m.Cluster.ContainerName(m.first()))
 	if err != nil {
 		return err
 	}
-	if m.admin, err = m.kubeconfig(ctx, node, m.plan.Context, false); err != nil {
+	if err := m.kubeadm(ctx, first.Name, "init", "--skip-token-print"); err != nil {
+		return err
+	}
+	if m.admin, err = m.kubeconfig(ctx, first, m.nodes, m.plan.Context, false); err != nil {
 		return err
 	}
 	if m.api, err = kubeapi.New(m.admin); err != nil {
 		return err
 	}
+	if err := m.keep(ctx); err != nil {
+		return err
+	}
 	return m.background.Wait()
 }
 
-// joinWorkers runs `kubeadm join` on all workers at once.
-func (m *creation) joinWorkers(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, n := range m.Cluster.Nodes {
-		if n.Role == config.Worker {
-			group.Go(func() error { return m.kubeadm(ctx, m.Cluster.ContainerName(n), "join") })
-		}
-	}
-	return group.Wait()
+// joinOthers has all nodes join the first control plane.
+func (m *creation) joinOthers(ctx context.Context) error {
+	return m.join(ctx, m.Cluster.ContainerName(m.first()), m.others())
 }
 
-func (m *creation) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
+func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
 	args := append([]string{"kubeadm", verb, "--config=" + m.runtimes[node].kubeadmFile}, flags...)
 	if err := m.Engine.Exec(ctx, node, provider.Command{Args: args}); err != nil {
 		return m.explain(ctx, node, err)
@@ -58,26 +52,26 @@ func (m *creation) kubeadm(ctx context.Context, node, verb string, flags ...stri
 	return nil
 }
 
-// kubeconfig is the cluster's, for this host or, internal, for its nodes' network.
-func (c *Clusters) kubeconfig(ctx context.Context, node provider.Node, name string, internal bool) (*api.Config, error) {
-	text, err := c.output(ctx, node.Name, "cat", adminFile)
+// kubeconfig is the cluster's, as a control plane has it, for this host or, internal, for its
+// nodes' network.
+func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []provider.Node, name string, internal bool) (*api.Config, error) {
+	text, err := c.output(ctx, plane.Name, "cat", adminFile)
 	if err != nil {
 		return nil, fmt.Errorf("the cluster has no kubeconfig: %w", err)
 	}
 	server := ""
 	if !internal {
-		at, err := node.Endpoint(plan.APIPort)
+		entrance, found := balancer(all)
+		if !found {
+			entrance = plane
+		}
+		at, err := entrance.Endpoint(plan.APIPort)
 		if err != nil {
 			return nil, err
 		}
 		server = kubeconfig.Server(at.Addr().String(), int(at.Port()))
 	}
 	return kubeconfig.FromAdmin([]byte(text), name, server)
-}
-
-// waitReady waits for all nodes.
-func (m *creation) waitReady(ctx context.Context) error {
-	return waitReady(ctx, m.api, members(m.nodes), time.Time{}, m.CreateOptions.Wait)
 }
 
 // waitReady waits until these nodes have said since a time that they are Ready: what they said

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/version"
@@ -82,6 +83,11 @@ func (r nodeRuntime) logs() map[string]string {
 	return all
 }
 
+// balancerLogs are the files of a load balancer.
+func balancerLogs() map[string]string {
+	return map[string]string{"haproxy.cfg": "cat " + innode.HAProxyFile, "network.txt": "ip address; ip route; ip -6 route"}
+}
+
 // clusterCommands are those of the first control plane that has a cluster.
 func clusterCommands() map[string]string {
 	const kubectl = "kubectl --kubeconfig=" + adminFile + " --request-timeout=20s "
@@ -99,8 +105,11 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 		c.save(filepath.Join(dir, "serial.log"), func(w io.Writer) error { return c.Engine.Logs(ctx, n.Name, w) }),
 		c.save(filepath.Join(dir, "inspect.json"), func(w io.Writer) error { return c.Engine.Describe(ctx, n.Name, w) }),
 	}
-	if !n.Running || Role(n) == config.BalancerRole {
+	if !n.Running {
 		return errors.Join(failed...)
+	}
+	if Role(n) == config.BalancerRole {
+		return errors.Join(append(failed, c.told(ctx, n.Name, dir, balancerLogs())...)...)
 	}
 	runtime, _, err := c.identify(ctx, n.Name)
 	if err != nil {
@@ -111,14 +120,21 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	if Role(n) == config.ControlPlane {
 		maps.Copy(commands, clusterCommands())
 	}
+	failed = append(failed, c.told(ctx, n.Name, dir, commands)...)
+	return errors.Join(append(failed, c.varLog(ctx, n.Name, dir))...)
+}
+
+// told writes what commands in a container say.
+func (c *Clusters) told(ctx context.Context, name, dir string, commands map[string]string) []error {
+	var failed []error
 	for _, file := range slices.Sorted(maps.Keys(commands)) {
 		failed = append(failed, c.save(filepath.Join(dir, file), func(w io.Writer) error {
 			// Its own words are in the file.
 			args := []string{"timeout", "60", "sh", "-c", commands[file]}
-			return c.Engine.Exec(ctx, n.Name, provider.Command{Args: args, Stdout: w, Stderr: w})
+			return c.Engine.Exec(ctx, name, provider.Command{Args: args, Stdout: w, Stderr: w})
 		}))
 	}
-	return errors.Join(append(failed, c.varLog(ctx, n.Name, dir))...)
+	return failed
 }
 
 // varLog copies /var/log of a node, of pods above all. The journal is there as text.

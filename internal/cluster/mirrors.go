@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path"
@@ -22,6 +23,19 @@ func mirrors(root string, registries []config.Registry) ([]provider.File, error)
 		files = append(files, more...)
 	}
 	return files, nil
+}
+
+// writeRegistries gives a node that runs more registries, which its runtime reads at the next
+// pull.
+func (c *Clusters) writeRegistries(ctx context.Context, node string, runtime nodeRuntime, registries []config.Registry) error {
+	if !runtime.ours() {
+		return c.configureContainerd(ctx, node, config.Settings{}, registries)
+	}
+	files, err := mirrors(runtime.registriesDir, registries)
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	return c.Engine.CopyTo(ctx, node, files...)
 }
 
 // mirrorsOf is the hosts.toml of one registry, and the certificates that it names.

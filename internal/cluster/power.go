@@ -31,7 +31,16 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 			since = time.Now().Truncate(time.Second) // nodes count in whole seconds
 		}
 	}
-	if err := c.step("Starting nodes of "+name, func() error { return c.Engine.Start(ctx, names(all)...) }); err != nil {
+	err = c.step("Starting nodes of "+name, func() error {
+		if err := c.Engine.Start(ctx, names(all)...); err != nil {
+			return err
+		}
+		if all, err = c.Nodes(ctx, name); err != nil {
+			return err
+		}
+		return c.rebalance(ctx, all)
+	})
+	if err != nil {
 		return err
 	}
 	if _, _, err := c.Export(ctx, name, false); err != nil {
@@ -69,5 +78,5 @@ func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *k
 	if mode != "builtin" {
 		return nil
 	}
-	return c.connect(ctx, client, members(all))
+	return c.connect(ctx, client, all)
 }

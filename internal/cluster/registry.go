@@ -238,7 +238,13 @@ func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistrySt
 	group, within := errgroup.WithContext(ctx)
 	for _, n := range all {
 		if n.Running && Role(n) != config.BalancerRole {
-			group.Go(func() error { return c.tellNodeOfRegistry(within, n.Name, s) })
+			group.Go(func() error {
+				runtime, _, err := c.identify(within, n.Name)
+				if err != nil {
+					return err
+				}
+				return c.writeRegistries(within, n.Name, runtime, s.mirrors())
+			})
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -252,20 +258,4 @@ func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistrySt
 		return fmt.Errorf("%s is not told of its registry (ConfigMap kube-public/local-registry-hosting): %w", name, err)
 	}
 	return nil
-}
-
-// tellNodeOfRegistry gives a node the mirror, which berth reads at the next pull.
-func (c *Clusters) tellNodeOfRegistry(ctx context.Context, node string, s RegistryStatus) error {
-	runtime, _, err := c.identify(ctx, node)
-	if err != nil {
-		return err
-	}
-	if !runtime.ours() {
-		return c.configureContainerd(ctx, node, config.Settings{}, s.mirrors())
-	}
-	files, err := mirrors(runtime.registriesDir, s.mirrors())
-	if err != nil {
-		return err
-	}
-	return c.Engine.CopyTo(ctx, node, files...)
 }

@@ -145,3 +145,23 @@ func TestPlanOfARegistry(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestNewNodesHaveTheRegistry: those that come later, and those whose mirrors are changed.
+func TestNewNodesHaveTheRegistry(t *testing.T) {
+	f := newFake(t)
+	withRegistry(t, f)
+	c := create(t, f, twoWorkers+"registry: {enabled: true, port: 0}\n")
+	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.files["dev-worker3"+mirrorFile]; got != "server = \"http://berth-registry:5000\"\n" {
+		t.Errorf("a new node has %q", got)
+	}
+	delete(f.files, "dev-worker"+mirrorFile)
+	if err := c.Apply(t.Context(), describe(t, twoWorkers+"registry: {enabled: true, port: 0}\nregistries: [{host: r.example, skipVerify: true}]\n"), ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.files["dev-worker"+mirrorFile]; got != "server = \"http://berth-registry:5000\"\n" {
+		t.Errorf("a node with other mirrors has %q", got)
+	}
+}

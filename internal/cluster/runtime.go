@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
@@ -61,37 +64,45 @@ func (c *Clusters) identify(ctx context.Context, node string) (nodeRuntime, stri
 	return containerdRuntime(), version, nil
 }
 
-// identifyAll finds runtime and version of every node.
-func (m *creation) identifyAll(ctx context.Context) error {
-	m.runtimes = map[string]nodeRuntime{}
-	var names []string
-	for _, n := range m.Cluster.Nodes {
-		name := m.Cluster.ContainerName(n)
-		runtime, version, err := m.identify(ctx, name)
-		if err != nil {
-			return err
-		}
-		m.runtimes[name], m.versions[name] = runtime, version
-		if runtime.ours() {
-			if err := m.checkTools(ctx, name, n.Image); err != nil {
-				return err
+// identifyAll finds runtime and version of nodes, and makes sure that they fit each other.
+func (m *making) identifyAll(ctx context.Context, nodes []config.Node) error {
+	runtimes, versions := make([]nodeRuntime, len(nodes)), make([]string, len(nodes))
+	group, within := errgroup.WithContext(ctx)
+	for i, n := range nodes {
+		group.Go(func() (err error) {
+			name := m.Cluster.ContainerName(n)
+			if runtimes[i], versions[i], err = m.identify(within, name); err == nil && runtimes[i].ours() {
+				err = m.checkTools(within, name, n.Image)
 			}
-		}
-		if !slices.Contains(names, runtime.name) {
-			names = append(names, runtime.name)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, n := range nodes {
+		name := m.Cluster.ContainerName(n)
+		m.runtimes[name], m.versions[name] = runtimes[i], versions[i]
+	}
+	return m.oneNetwork()
+}
+
+// oneNetwork refuses nodes whose images bring pod networks that do not know each other.
+func (m *making) oneNetwork() error {
+	var names []string
+	for _, r := range m.runtimes {
+		if !slices.Contains(names, r.name) {
+			names = append(names, r.name)
 		}
 	}
 	if len(names) > 1 && !m.Cluster.Networking.DisableDefaultCNI {
 		return fmt.Errorf("some nodes have an image of kindest/node and others one of berth, and the pod networks that these bring do not know each other; want one kind of image, or networking.disableDefaultCNI and a network of your own: %w", errs.Unsupported)
 	}
-	if slices.Contains(names, berthRuntime().name) {
-		return m.warnUnused()
-	}
 	return nil
 }
 
 // ours: the nodes' pods are on berth's network.
-func (m *creation) ours() bool {
+func (m *making) ours() bool {
 	for _, r := range m.runtimes {
 		if !r.ours() {
 			return false

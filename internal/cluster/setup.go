@@ -12,16 +12,22 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
-	"github.com/berthrun/berth/internal/errs"
 )
 
 // daemonFile is the configuration of berth in a node.
 const daemonFile = "/etc/berth/berth.toml"
 
-// setUp starts the nodes' runtimes, with the images of what they run. What a control plane does
-// not begin with, and all that concerns workers, goes on while it starts.
+// setUp starts the nodes' runtimes, with the images of what they run, and tells the load
+// balancer what there is. What the first control plane does not begin with, and all that concerns
+// other nodes, goes on while it starts.
 func (m *creation) setUp(ctx context.Context) error {
-	if err := m.identifyAll(ctx); err != nil {
+	if err := m.look(ctx); err != nil {
+		return err
+	}
+	if err := m.identifyAll(ctx, m.Cluster.Nodes); err != nil {
+		return err
+	}
+	if err := m.warnUnused(); err != nil {
 		return err
 	}
 	if err := m.warnOfPatches(); err != nil {
@@ -33,21 +39,19 @@ func (m *creation) setUp(ctx context.Context) error {
 	}
 	var background context.Context
 	m.background, background = errgroup.WithContext(ctx)
-	for _, n := range m.Cluster.Nodes {
-		if n.Role == config.Worker {
-			m.background.Go(func() error { return m.setUpNode(background, n, nodeimage.ImagesDir) })
-		}
+	for _, n := range m.others() {
+		m.background.Go(func() error { return m.setUpNode(background, n, imagesOf(n.Role)...) })
 	}
-	for _, n := range m.Cluster.Nodes {
-		if n.Role == config.ControlPlane {
-			if err := m.setUpNode(ctx, n, nodeimage.ControlPlaneDir); err != nil {
-				return err
-			}
-			if name := m.Cluster.ContainerName(n); m.runtimes[name].ours() {
-				// These run when all else does.
-				m.background.Go(func() error { return m.importImages(background, name, nodeimage.ImagesDir) })
-			}
-		}
+	foreground, begin := errgroup.WithContext(ctx)
+	foreground.Go(func() error { return m.balance(begin, m.nodes, m.Cluster.Networking) })
+	first := m.first()
+	foreground.Go(func() error { return m.setUpNode(begin, first, nodeimage.ControlPlaneDir) })
+	if err := foreground.Wait(); err != nil {
+		return err
+	}
+	if name := m.Cluster.ContainerName(first); m.runtimes[name].ours() {
+		// These run when all else does.
+		m.background.Go(func() error { return m.importImages(background, name, nodeimage.ImagesDir) })
 	}
 	return nil
 }
@@ -61,8 +65,37 @@ func (m *creation) warnOfPatches() error {
 	return err
 }
 
-// setUpNode sets one node up, with the images of a directory.
-func (m *creation) setUpNode(ctx context.Context, described config.Node, images string) error {
+// first is the control plane that the cluster begins with, others are all other nodes.
+func (m *creation) first() config.Node {
+	for _, n := range m.Cluster.Nodes {
+		if n.Role == config.ControlPlane {
+			return n
+		}
+	}
+	return config.Node{} // no description passes its checks without one
+}
+
+func (m *creation) others() []config.Node {
+	first := m.first()
+	var all []config.Node
+	for _, n := range m.Cluster.Nodes {
+		if n.Name != first.Name {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// imagesOf are the directories with the images that a node may run.
+func imagesOf(role config.Role) []string {
+	if role == config.ControlPlane {
+		return []string{nodeimage.ControlPlaneDir, nodeimage.ImagesDir}
+	}
+	return []string{nodeimage.ImagesDir}
+}
+
+// setUpNode sets one node up, with the images of directories.
+func (m *making) setUpNode(ctx context.Context, described config.Node, images ...string) error {
 	name := m.Cluster.ContainerName(described)
 	if !m.runtimes[name].ours() {
 		if err := m.setUpContainerd(ctx, described); err != nil {
@@ -80,19 +113,23 @@ func (m *creation) setUpNode(ctx context.Context, described config.Node, images 
 	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"systemctl", "start", innode.RoutesUnit, "berth.service"}}); err != nil {
 		return m.explain(ctx, name, err)
 	}
-	return m.importImages(ctx, name, images)
+	return m.importImages(ctx, name, images...)
 }
 
-// importImages gives a node the archives of a directory of its own.
-func (m *creation) importImages(ctx context.Context, name, dir string) error {
-	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"sh", "-c", "berth image import --pin " + dir + "/*.tar"}}); err != nil {
+// importImages gives a node the archives of directories of its own.
+func (m *making) importImages(ctx context.Context, name string, dirs ...string) error {
+	command := "berth image import --pin"
+	for _, dir := range dirs {
+		command += " " + dir + "/*.tar"
+	}
+	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"sh", "-c", command}}); err != nil {
 		return m.explain(ctx, name, err)
 	}
 	return nil
 }
 
 // kubeadmConfig is that of a node.
-func (m *creation) kubeadmConfig(described config.Node) (string, error) {
+func (m *making) kubeadmConfig(described config.Node) (string, error) {
 	name := m.Cluster.ContainerName(described)
 	node, err := m.find(name)
 	if err != nil {
@@ -104,18 +141,25 @@ func (m *creation) kubeadmConfig(described config.Node) (string, error) {
 	})
 }
 
-// registries are those that a node is told of: its own before those of patches, and these
-// before the registry that clusters share.
-func (m *creation) registries(more []config.Registry) []config.Registry {
-	if m.registry == nil {
-		return more
+// nodeRegistries are those that a node is told of, its own before those of patches, and these
+// before the registry that clusters share; and, for berth, directories of hosts.toml files
+// that it is told of.
+func (m *making) nodeRegistries(described config.Node) (registries []config.Registry, hostDirs []string, err error) {
+	registries = described.Registries
+	if m.runtimes[m.Cluster.ContainerName(described)].ours() {
+		if registries, hostDirs, err = ofContainerd(m.Cluster, described); err != nil {
+			return nil, nil, err
+		}
 	}
-	return withRegistries(more, m.registry.mirrors())
+	if m.registry != nil {
+		registries = withRegistries(registries, m.registry.mirrors())
+	}
+	return registries, hostDirs, nil
 }
 
 // nodeFiles are those that make a node of berth one of this cluster.
-func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
-	registries, hostDirs, err := ofContainerd(m.Cluster, described)
+func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
+	registries, hostDirs, err := m.nodeRegistries(described)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +175,7 @@ func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 		{Path: daemonFile, Content: []byte(daemon)},
 		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
 	}
-	more, err := mirrors(berthRuntime().registriesDir, m.registries(registries))
+	more, err := mirrors(berthRuntime().registriesDir, registries)
 	if err != nil {
 		return nil, err
 	}
@@ -144,16 +188,6 @@ func (m *creation) nodeFiles(described config.Node) ([]provider.File, error) {
 		files = append(files, provider.File{Path: innode.ServicesFile, Content: []byte(script)}, provider.File{Path: innode.RoutesFile})
 	}
 	return files, nil
-}
-
-// find is a container of the cluster by its name.
-func (m *creation) find(name string) (provider.Node, error) {
-	for _, n := range m.nodes {
-		if n.Name == name {
-			return n, nil
-		}
-	}
-	return provider.Node{}, fmt.Errorf("unknown node: %q: %w", name, errs.NotFound)
 }
 
 // daemonConfig is the configuration of berth in a node. The node's own subnet is told by the

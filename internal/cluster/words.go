@@ -17,7 +17,7 @@ const (
 
 // explain adds to the failure of a command what the node's services said last: kubeadm
 // tells only that it has waited for them.
-func (m *creation) explain(ctx context.Context, node string, failed error) error {
+func (m *making) explain(ctx context.Context, node string, failed error) error {
 	if ctx.Err() != nil {
 		return failed
 	}

@@ -68,7 +68,7 @@ func clusterWith(t *testing.T, name string, test func(*clusterHost, *testing.T))
 	h.run("podman", "load", "-i", filepath.Join(filepath.Dir(h.berth), "hello-image.tar"))
 	test(h, t)
 	t.Log(h.cluster("delete", "parts"))
-	h.nothingLeft()
+	h.nothingLeft("parts")
 }
 
 // apply has kubectl apply documents.

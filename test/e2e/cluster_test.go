@@ -163,18 +163,18 @@ func testCluster(t *testing.T, e engine) {
 	for range 2 {
 		t.Log(h.cluster("delete", "e2e"))
 	}
-	h.nothingLeft()
+	h.nothingLeft("e2e")
 }
 
 // nothingLeft: of the cluster, with the engine and in the kubeconfig.
-func (h *clusterHost) nothingLeft() {
+func (h *clusterHost) nothingLeft(name string) {
 	h.t.Helper()
 	for _, args := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q", "--filter", "name=kind"}} {
 		if left := h.run(append([]string{h.engine}, args...)...); left != "" {
 			h.t.Errorf("%s %s: %s", h.engine, args[0], left)
 		}
 	}
-	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), "e2e") {
+	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), name) {
 		h.t.Errorf("the kubeconfig has %s, %v", text, err)
 	}
 }

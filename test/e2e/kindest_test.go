@@ -76,5 +76,5 @@ func testKindest(t *testing.T, e engine) {
 		t.Errorf("containerd's log: %d bytes, %v", len(text), err)
 	}
 	t.Log(h.cluster("delete", "e2e"))
-	h.nothingLeft()
+	h.nothingLeft("e2e")
 }

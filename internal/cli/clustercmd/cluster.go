@@ -15,7 +15,7 @@ func New() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCreate(), newDelete(), newList(), newNodes(), newKubeconfig(), newLoad(), newLogs())
+	cmd.AddCommand(newCreate(), newApply(), newDelete(), newList(), newNodes(), newNode(), newKubeconfig(), newLoad(), newLogs())
 	cmd.AddCommand(newPower()...)
 	cmd.AddCommand(newBuildImage(), newRegistry(), newDoctor(), newInNode(), newValidate(), newSample(), newSchema(), newReference())
 	return cmd

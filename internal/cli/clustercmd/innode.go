@@ -19,11 +19,11 @@ import (
 	"github.com/berthrun/berth/internal/cluster/storage/provision"
 )
 
-// newInNode has what runs inside of nodes, by their image and units.
+// newInNode has what runs inside of containers of clusters.
 func newInNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "in-node",
-		Short:  "What runs inside of nodes",
+		Short:  "What runs inside of nodes and load balancers",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE:   func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -49,6 +49,26 @@ func newInNode() *cobra.Command {
 				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 				defer stop()
 				return provision.Run(ctx, os.Getenv("NODE_NAME"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			},
+		},
+		&cobra.Command{
+			Use:   "balance",
+			Short: "Become the haproxy of a load balancer",
+			Args:  cobra.NoArgs,
+			RunE:  func(*cobra.Command, []string) error { return innode.Balance() },
+		},
+		&cobra.Command{
+			Use:   "rebalance",
+			Short: "Tell a load balancer its control planes, in JSON on standard input",
+			Args:  cobra.NoArgs,
+			RunE:  func(cmd *cobra.Command, _ []string) error { return innode.Rebalance(cmd.Context(), cmd.InOrStdin()) },
+		},
+		&cobra.Command{
+			Use:   "forget-member NAME [ADDRESS...]",
+			Short: "Take another control plane out of etcd",
+			Args:  cobra.MinimumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return innode.ForgetMember(cmd.Context(), args[0], args[1:])
 			},
 		},
 		newLookup(),

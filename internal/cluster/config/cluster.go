@@ -38,6 +38,9 @@ type Cluster struct {
 
 	// FromKind: the description is in kind's format.
 	FromKind bool `json:"-"`
+	// Balanced: the cluster has a load balancer, and keeps it however few control planes it is
+	// to have: certificates and kubeconfig files name it.
+	Balanced bool `json:"-"`
 	// Warnings are what is odd but may be meant, with its place.
 	Warnings []manifest.Fault `json:"-"`
 }

@@ -97,4 +97,4 @@ func (c *Cluster) ControlPlanes() int {
 }
 
 // HasBalancer tells whether a load balancer stands before the control planes.
-func (c *Cluster) HasBalancer() bool { return c.ControlPlanes() > 1 }
+func (c *Cluster) HasBalancer() bool { return c.Balanced || c.ControlPlanes() > 1 }

@@ -1,6 +1,7 @@
-// Package innode is what berth does inside of a node that is a container, before and
-// beside systemd: it makes a machine of what the engine made. It knows files and mounts
-// of its node, and no cluster.
+// Package innode is what berth does inside of the containers of a cluster. In a node, before
+// and beside systemd, it makes a machine of what the engine made; in a load balancer it keeps
+// haproxy; on a control plane it speaks with etcd. It knows files, mounts and processes of
+// its container, and no cluster.
 package innode
 
 import (

@@ -186,5 +186,19 @@ func parseVersion(text string) (*version.Version, error) {
 	return v, nil
 }
 
+// Newer tells whether a version of Kubernetes is newer than another by more than fixes: nodes may
+// be older than their cluster, and not newer.
+func Newer(text, than string) (bool, error) {
+	a, err := parseVersion(text)
+	if err != nil {
+		return false, err
+	}
+	b, err := parseVersion(than)
+	if err != nil {
+		return false, err
+	}
+	return a.Major() > b.Major() || a.Major() == b.Major() && a.Minor() > b.Minor(), nil
+}
+
 // oldest is the first version whose kubeadm reads v1beta3 as it is written here.
 func oldest() *version.Version { return version.MustParseGeneric("1.23.0") }

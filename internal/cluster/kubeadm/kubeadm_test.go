@@ -166,3 +166,16 @@ func TestNewToken(t *testing.T) {
 		t.Errorf("%q is no token, or the same each time", first)
 	}
 }
+
+func TestNewer(t *testing.T) {
+	for pair, want := range map[[2]string]bool{
+		{"v1.36.3", "v1.36.0"}: false, {"v1.37.0", "v1.36.3"}: true, {"v1.35.9", "v1.36.0"}: false, {"v2.0.0", "v1.36.0"}: true,
+	} {
+		if got, err := Newer(pair[0], pair[1]); err != nil || got != want {
+			t.Errorf("%v: %v, %v", pair, got, err)
+		}
+	}
+	if _, err := Newer("v1.36.0", "new"); !errors.Is(err, errs.Invalid) {
+		t.Errorf("no version: %v", err)
+	}
+}

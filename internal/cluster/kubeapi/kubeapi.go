@@ -1,5 +1,5 @@
-// Package kubeapi asks the API server of a cluster about its nodes: the little that
-// making a cluster needs to know, from any version of Kubernetes.
+// Package kubeapi speaks with the API server of a cluster: the little that making and changing
+// its nodes needs, with any version of Kubernetes.
 package kubeapi
 
 import (
@@ -70,6 +70,7 @@ func (c *Client) Wait(ctx context.Context, wanted func([]Node) bool) ([]Node, er
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
+		c.http.CloseIdleConnections()
 		select {
 		case <-ctx.Done():
 			return nodes, errors.Join(context.Cause(ctx), last)
@@ -135,8 +136,11 @@ func (c *Client) follow(ctx context.Context, wanted func([]Node) bool) ([]Node, 
 	}
 }
 
+// nodesPath is where the API has nodes.
+const nodesPath = "/api/v1/nodes"
+
 func (c *Client) get(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+"/api/v1/nodes?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+nodesPath+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}

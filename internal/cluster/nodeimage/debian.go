@@ -11,19 +11,22 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Packages are what a node has of Debian, beside what every Debian has.
+// Packages are what a node has of Debian, beside what every Debian has. haproxy is for load
+// balancers, which are containers of the same image.
 func Packages() []string {
 	return []string{
 		"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "ipset", "conntrack", "ethtool",
-		"kmod", "mount", "util-linux", "procps", "ca-certificates",
+		"kmod", "mount", "util-linux", "procps", "ca-certificates", "haproxy",
 	}
 }
 
 // debian makes the root file system.
 func (b *builder) debian(ctx context.Context) error {
 	if b.Rootfs != "" {
-		if _, err := os.Stat(filepath.Join(b.Rootfs, "usr/sbin/xtables-nft-multi")); err != nil {
-			return fmt.Errorf("%s is no root file system of Debian with %s: %w", b.Rootfs, strings.Join(Packages(), ", "), errs.Invalid)
+		for _, program := range []string{"usr/sbin/xtables-nft-multi", "usr/sbin/haproxy"} {
+			if _, err := os.Stat(filepath.Join(b.Rootfs, program)); err != nil {
+				return fmt.Errorf("%s is no root file system of Debian with %s: there is no /%s: %w", b.Rootfs, strings.Join(Packages(), ", "), program, errs.Invalid)
+			}
 		}
 		return run(ctx, nil, "cp", "--archive", "--one-file-system", b.Rootfs+"/.", b.root) // also where it is a link
 	}
@@ -54,7 +57,7 @@ func idle() []string {
 		"dev-hugepages.mount", "dev-mqueue.mount", "sys-kernel-config.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
 		"sys-fs-fuse-connections.mount", "kmod-static-nodes.service", "modprobe@.service",
 		"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer",
-		"systemd-tmpfiles-clean.timer", "nftables.service", "conntrackd.service", "remote-fs.target", "systemd-user-sessions.service",
+		"systemd-tmpfiles-clean.timer", "nftables.service", "conntrackd.service", "haproxy.service", "remote-fs.target", "systemd-user-sessions.service",
 	}
 }
 

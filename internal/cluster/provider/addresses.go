@@ -86,6 +86,9 @@ func (e *Engine) taken(ctx context.Context, network string) (map[netip.Addr]bool
 	return taken, nil
 }
 
+// Stable are the addresses that stay a container's however often it starts.
+func (n Node) Stable() []netip.Addr { return labelled(n.Labels) }
+
 // labelled are the addresses of LabelAddresses.
 func labelled(labels map[string]string) []netip.Addr {
 	var all []netip.Addr

@@ -1,0 +1,92 @@
+package clustercmd
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// drainTime is how long pods may take to end on a node that goes.
+const drainTime = time.Minute
+
+// newApply makes a cluster one of an edited file.
+func newApply() *cobra.Command {
+	var s session
+	var o cluster.ApplyOptions
+	var file, image string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Make a cluster one of an edited cluster file",
+		Long: "apply compares the cluster with the file, says what it will do, and does it when it is told to: nodes are added and\n" +
+			"removed, mirrors of registries and labels are changed in place. A node whose ports, mounts, image or kubeadm patches\n" +
+			"differ is made anew, one after the other, and loses what is on its disk. What belongs to the cluster as a whole (its\n" +
+			"networks, feature gates) cannot be changed.",
+		Example: "  berth cluster apply -f cluster.yaml\n" +
+			"  berth cluster apply -f cluster.yaml --yes --wait 2m",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return fmt.Errorf("-f is missing: name the cluster file: %w", errs.Invalid)
+			}
+			name, err := s.given(nil)
+			if err != nil {
+				return err
+			}
+			described, err := description(cmd, file, config.Options{Name: name, Image: image})
+			if err != nil {
+				return err
+			}
+			o.Agree = func(c cluster.Changes) error { return agree(cmd, c, described.Name, yes, file == "-") }
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.Apply(ctx, described, o) })
+		},
+	}
+	s.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&file, "file", "f", "", "cluster file; - is standard input")
+	flags.StringVar(&image, "image", "", "image of all nodes, in place of those of the file")
+	flags.BoolVarP(&yes, "yes", "y", false, "do it without being asked")
+	addChangeFlags(cmd, &o)
+	return cmd
+}
+
+// addChangeFlags gives a command the flags of all that change nodes of a cluster.
+func addChangeFlags(cmd *cobra.Command, o *cluster.ApplyOptions) {
+	cmd.Flags().DurationVar(&o.Drain, "drain", drainTime, "how long pods may take to end on a node that goes; 0 does not ask them to")
+	cmd.Flags().DurationVar(&o.Wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+}
+
+// agree shows what will be done, and asks.
+func agree(cmd *cobra.Command, c cluster.Changes, name string, yes, piped bool) error {
+	out := cmd.OutOrStdout()
+	if c.None() {
+		fmt.Fprintf(out, "the cluster %s is as it is described\n", name)
+		return nil
+	}
+	for _, line := range c.Lines() {
+		fmt.Fprintln(out, line)
+	}
+	if yes {
+		return nil
+	}
+	in, terminal := cmd.InOrStdin().(*os.File)
+	if piped || !terminal || !term.IsTerminal(int(in.Fd())) {
+		return fmt.Errorf("there is nobody to ask; say --yes to have it done: %w", errs.Invalid)
+	}
+	fmt.Fprint(out, "Do it? [y/N] ")
+	answer, _ := bufio.NewReader(in).ReadString('\n') // an end of file is no
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return fmt.Errorf("nothing was done: %w", errs.State)
+	}
+	return nil
+}

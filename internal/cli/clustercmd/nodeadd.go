@@ -1,0 +1,57 @@
+package clustercmd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/config"
+)
+
+// newNodeAdd adds nodes.
+func newNodeAdd() *cobra.Command {
+	var s session
+	var o cluster.ApplyOptions
+	var a config.Addition
+	var role string
+	cmd := &cobra.Command{
+		Use:   "add [NAME]",
+		Short: "Add nodes to a cluster",
+		Long: "add makes nodes and has them join the cluster NAME. They are called after the cluster and their role, or after --as or\n" +
+			"--pool. When something fails, or on Ctrl-C, nothing of them stays.",
+		Example: "  berth cluster node add dev\n" +
+			"  berth cluster node add dev --role control-plane --count 2 --wait 2m\n" +
+			"  berth cluster node add dev --pool web",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.Role.UnmarshalText([]byte(role)); err != nil {
+				return err
+			}
+			var added []string
+			o.Agree = func(c cluster.Changes) error {
+				added = c.Add
+				return nil
+			}
+			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				err := c.AddNodes(ctx, name, a, o)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), strings.Join(added, "\n"))
+				}
+				return err
+			})
+		},
+	}
+	s.add(cmd)
+	flags := cmd.Flags()
+	flags.IntVar(&a.Count, "count", 1, "how many")
+	flags.StringVar(&role, "role", "", "worker or control-plane; empty: worker")
+	flags.StringVar(&a.Pool, "pool", "", "pool of the cluster file that grows")
+	flags.StringVar(&a.Name, "as", "", "what stands after the cluster's name in the nodes' names; empty: their role")
+	flags.StringVar(&a.Image, "image", "", "node image; empty: that of the first node of the role")
+	flags.StringToStringVar(&a.Labels, "labels", nil, "labels of the nodes in Kubernetes, as in a=b,c=d")
+	flags.DurationVar(&o.Wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+	return cmd
+}

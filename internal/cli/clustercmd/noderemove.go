@@ -1,0 +1,32 @@
+package clustercmd
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster"
+)
+
+// newNodeRemove removes nodes.
+func newNodeRemove() *cobra.Command {
+	var s session
+	var o cluster.ApplyOptions
+	cmd := &cobra.Command{
+		Use:     "remove NODE...",
+		Aliases: []string{"rm"},
+		Short:   "Drain nodes and remove them from a cluster, with what is on their disks",
+		Long: "remove has the pods of each node end, as kubectl drain does, and goes on when they have, or after --drain. A control plane\n" +
+			"leaves the load balancer and etcd before its container goes; one that does not run can be removed, too.",
+		Example: "  berth cluster node remove --name dev dev-worker2",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				return c.RemoveNodes(ctx, name, args, o)
+			})
+		},
+	}
+	s.add(cmd)
+	addChangeFlags(cmd, &o)
+	return cmd
+}

@@ -1,0 +1,340 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// create makes a cluster and forgets how.
+func create(t *testing.T, f *fake, text string) *Clusters {
+	t.Helper()
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err != nil {
+		t.Fatal(err)
+	}
+	f.ran, f.calls, f.changed = nil, 0, nil
+	return c
+}
+
+// state is what a cluster is made of: containers, nodes in the API, members of etcd and servers of
+// the load balancer.
+func (f *fake) state() string {
+	var told struct{ Servers []struct{ Name string } }
+	if f.balanced != "" {
+		if err := json.Unmarshal([]byte(f.balanced), &told); err != nil {
+			f.t.Error(err)
+		}
+	}
+	var served []string
+	for _, s := range told.Servers {
+		served = append(served, s.Name)
+	}
+	joined, members := slices.Sorted(slices.Values(f.joined)), slices.Sorted(slices.Values(f.members))
+	return strings.ReplaceAll(fmt.Sprint(names(f.nodes), joined, members, served), "dev-", "")
+}
+
+func (f *fake) description() string {
+	var m struct{ Data map[string]string }
+	if err := json.Unmarshal([]byte(f.config), &m); err != nil {
+		f.t.Error(err)
+	}
+	return m.Data[keptKey]
+}
+
+func TestNodesComeAndGo(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, "nodes: [{}, {}, {role: worker}]\npools: [{name: web}]\n")
+	var added []string
+	o := ApplyOptions{Drain: time.Minute, Wait: time.Minute, Agree: func(c Changes) error {
+		added = append(added, c.Add...)
+		return nil
+	}}
+	for _, a := range []config.Addition{{Count: 1}, {Count: 1, Role: config.ControlPlane}, {Count: 1, Pool: "web"}} {
+		if err := c.AddNodes(t.Context(), "dev", a, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"dev-worker2", "dev-control-plane3", "dev-web2"}; !slices.Equal(added, want) {
+		t.Errorf("added %q, want %q", added, want)
+	}
+	if got, want := f.state(), "[control-plane control-plane2 control-plane3 external-load-balancer web web2 worker worker2]"+
+		" [control-plane control-plane2 control-plane3 web web2 worker worker2] [control-plane control-plane2 control-plane3] [control-plane control-plane2 control-plane3]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for node, want := range map[string]string{"dev-web2": "10.244", "dev-control-plane": "via 10.89.0"} {
+		if routes := f.files[node+":/etc/berth/cluster/routes"]; !strings.Contains(routes, want) {
+			t.Errorf("routes of %s: %q", node, routes)
+		}
+	}
+	if text := f.description(); !strings.Contains(text, "name: control-plane3") || !strings.Contains(text, "count: 2") {
+		t.Errorf("the description kept:\n%s", text)
+	}
+	tokens := map[string]bool{}
+	for _, line := range f.ran {
+		if _, rest, found := strings.Cut(line, "kubeadm token create "); found {
+			tokens[strings.Fields(rest)[0]] = true
+		}
+	}
+	if len(tokens) != 3 {
+		t.Errorf("%d tokens", len(tokens))
+	}
+
+	// The first control plane goes, too, and one that does not run.
+	if err := f.Stop(t.Context(), "dev-control-plane2"); err != nil {
+		t.Fatal(err)
+	}
+	f.changed = nil
+	for _, nodes := range [][]string{{"dev-worker", "dev-web2"}, {"dev-control-plane"}, {"dev-control-plane2"}} {
+		if err := c.RemoveNodes(t.Context(), "dev", nodes, o); err != nil {
+			t.Fatalf("%s: %v", nodes, err)
+		}
+	}
+	if got, want := f.state(), "[control-plane3 external-load-balancer web worker2] [control-plane3 web worker2] [control-plane3] [control-plane3]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	cordon := `{"spec":{"unschedulable":true}}`
+	want := []string{
+		"PATCH dev-web2 " + cordon, "DELETE dev-web2 ", "PATCH dev-worker " + cordon, "DELETE dev-worker ", "PATCH dev-control-plane " + cordon, "DELETE dev-control-plane ",
+		"DELETE dev-control-plane2 ",
+	}
+	if diff := cmp.Diff(want, f.changed); diff != "" {
+		t.Error(diff)
+	}
+	for nodes, want := range map[string]error{"dev-web2": errs.NotFound, "dev-external-load-balancer": errs.NotFound, "dev-control-plane3": errs.Invalid} {
+		if err := c.RemoveNodes(t.Context(), "dev", []string{nodes}, o); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", nodes, err, want)
+		}
+	}
+}
+
+// TestHostLacks: what stands against new nodes does not stand against those that go.
+func TestHostLacks(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, twoWorkers)
+	f.findings = []hostcheck.Finding{{Problem: "no modules", Fix: "mkdir", Fatal: true}}
+	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "to fix it: mkdir") {
+		t.Errorf("one more: %v", err)
+	}
+	if err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{}); err != nil {
+		t.Errorf("as it is: %v", err)
+	}
+	if err := c.RemoveNodes(t.Context(), "dev", []string{"dev-worker2"}, ApplyOptions{}); err != nil || len(f.nodes) != 2 {
+		t.Errorf("one less: %v, %v", err, names(f.nodes))
+	}
+}
+
+// TestAddFails: at each call in turn, and the cluster is what it was.
+func TestAddFails(t *testing.T) {
+	for at := 1; ; at++ {
+		f := newFake(t)
+		c := create(t, f, "nodes: [{}, {}, {role: worker}]\n")
+		before, kept := f.state(), f.config
+		f.failAt = at
+		err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 2, Role: config.ControlPlane}, ApplyOptions{})
+		if err == nil {
+			if at < 15 {
+				t.Errorf("only %d calls add two nodes", at-1)
+			}
+			return
+		}
+		if !errors.Is(err, errFake) || !strings.Contains(err.Error(), "cannot change the cluster dev") {
+			t.Errorf("call %d: %v", at, err)
+		}
+		// Once they have joined they stay, and the same once more does the rest.
+		if got := f.state(); got != before && f.config == kept && !strings.Contains(got, "control-plane3 control-plane4]") || strings.Contains(strings.Join(f.ran, "\n"), "in-node rebalance") && got != before && !strings.Contains(got, "control-plane4") {
+			t.Errorf("call %d (%v): %s, before %s", at, err, got, before)
+		}
+	}
+}
+
+// TestInterruptedAdd: Ctrl-C while nodes join.
+func TestInterruptedAdd(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, twoWorkers)
+	before := f.state()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	f.failOn = "dev-worker3: kubeadm join"
+	c.Step = func(text string) func(error) {
+		return func(error) {
+			if strings.HasPrefix(text, "Ensuring") {
+				cancel(errors.New("interrupt"))
+			}
+		}
+	}
+	err := c.AddNodes(ctx, "dev", config.Addition{Count: 1}, ApplyOptions{})
+	if err == nil || f.state() != before {
+		t.Errorf("%v: %s, before %s", err, f.state(), before)
+	}
+}
+
+func TestApply(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, "nodes: [{}, {}, {role: worker, labels: {a: b}}, {role: worker}]\n")
+	var said []string
+	agree := func(c Changes) error {
+		said = c.Lines()
+		return nil
+	}
+	refuse := errors.New("no")
+	edited := `nodes: [{}, {}, {role: worker, labels: {c: d}, registries: [{host: docker.io}]}, {role: worker, extraPortMappings: [{containerPort: 80}]}]
+pools: [{name: web}]
+networking: {apiServerPort: 16443}
+`
+	before := f.state()
+	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Agree: func(Changes) error { return refuse }}); !errors.Is(err, refuse) || f.state() != before {
+		t.Errorf("%v: %s, before %s", err, f.state(), before)
+	}
+	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Agree: agree, Drain: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"dev-worker: gets other mirrors of registries", "dev-worker: gets other labels", "dev-web: is added",
+		"dev-external-load-balancer: is made anew, and loses what is on its disk, since a container cannot be changed",
+		"dev-worker2: is made anew, and loses what is on its disk, since a container cannot be changed",
+	}
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Error(diff)
+	}
+	if f.files["dev-worker:/etc/berth/certs.d/docker.io/hosts.toml"] == "" || !slices.Contains(f.ran, "dev-worker: rm -rf /etc/berth/certs.d") {
+		t.Error("no mirrors are written")
+	}
+	if !slices.Contains(f.changed, `PATCH dev-worker {"metadata":{"labels":{"a":null,"c":"d"}}}`) || !slices.Contains(f.changed, "DELETE dev-worker2 ") {
+		t.Errorf("%q", f.changed)
+	}
+	if got, want := f.state(), "[control-plane control-plane2 external-load-balancer web worker worker2] [control-plane control-plane2 web worker worker2] [control-plane control-plane2] [control-plane control-plane2]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	f.ran = nil
+	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Agree: agree}); err != nil || len(said) > 0 {
+		t.Errorf("once more: %q, %v", said, err)
+	}
+}
+
+// TestApplyToWhatIsGone: a container that somebody removed is made anew, and what the cluster knew of
+// it is forgotten first; one that is not wanted any more is forgotten.
+func TestApplyToWhatIsGone(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, threePlanes)
+	if err := f.Delete(t.Context(), "dev-control-plane3", "dev-worker"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), describe(t, "nodes: [{}, {}, {}]\n"), ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := f.state(), "[control-plane control-plane2 control-plane3 external-load-balancer] [control-plane control-plane2 control-plane3]"+
+		" [control-plane control-plane2 control-plane3] [control-plane control-plane2 control-plane3]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestCannotChange(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, "")
+	for text, want := range map[string]string{
+		"nodes: [{}, {}]\n":                                      "the cluster was made with one control plane",
+		"nodes: [{image: \"other:1\"}]\n":                        "dev-control-plane: the cluster's only control plane",
+		"nodes: [{name: other}]\n":                               "dev-control-plane: the cluster's only control plane",
+		"networking: {podSubnet: 10.1.0.0/16, ipFamily: ipv4}\n": "networking.podSubnet: cannot be changed",
+		"featureGates: {A: true}\nkubeadmConfigPatches: [\"{kind: KubeletConfiguration, maxPods: 5}\"]\n": "kubeadmConfigPatches: cannot be changed",
+	} {
+		if err := c.Apply(t.Context(), describe(t, text), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if f.calls > 5 || len(f.changed) > 0 { // the network is looked for each time
+		t.Errorf("%d calls, %q", f.calls, f.changed)
+	}
+	f.config = ""
+	if err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "keeps no description") {
+		t.Errorf("a cluster of an older berth: %v", err)
+	}
+	if err := c.Stop(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "berth cluster start --name dev") {
+		t.Errorf("a cluster that is stopped: %v", err)
+	}
+	if err := c.AddNodes(t.Context(), "none", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.NotFound) {
+		t.Errorf("no cluster: %v", err)
+	}
+}
+
+// TestPossible: what leaves a cluster without what it knows is refused.
+func TestPossible(t *testing.T) {
+	existing := func(planes int, balanced bool) (all []provider.Node) {
+		role := func(name, role string) provider.Node {
+			return provider.Node{Name: name, Labels: map[string]string{plan.LabelRole: role}}
+		}
+		for i := range planes {
+			all = append(all, role(fmt.Sprintf("dev-p%d", i), "control-plane"))
+		}
+		if balanced {
+			all = append(all, role("dev-external-load-balancer", string(config.BalancerRole)))
+		}
+		return append(all, role("dev-worker", "worker"))
+	}
+	after := describe(t, "nodes: [{name: new}, {role: worker}]\n")
+	for _, c := range []struct {
+		planes   int
+		balanced bool
+		changes  Changes
+		ok       bool
+	}{
+		{1, false, Changes{Replace: []string{"dev-worker"}}, true},
+		{1, false, Changes{Replace: []string{"dev-p0"}}, false},
+		{1, true, Changes{Replace: []string{"dev-p0"}}, false},
+		{1, true, Changes{Replace: []string{"dev-p0"}, Add: []string{"dev-new"}}, true},
+		{1, true, Changes{Remove: []string{"dev-p0"}, Add: []string{"dev-new"}}, true},
+		{1, false, Changes{Remove: []string{"dev-p0"}, Add: []string{"dev-new"}}, false},
+		{2, true, Changes{Replace: []string{"dev-p0", "dev-p1"}}, true},
+		{2, true, Changes{Remove: []string{"dev-p0"}, Replace: []string{"dev-p1"}}, false},
+		{2, true, Changes{Remove: []string{"dev-p0", "dev-p1"}}, false},
+		{3, true, Changes{Remove: []string{"dev-p0"}, Replace: []string{"dev-p1"}}, true},
+	} {
+		if err := possible(c.changes, existing(c.planes, c.balanced), after); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestChangesOfContainerd: nodes of kindest/node come with their own runtime, mirrors go to
+// where it looks, and the routes are its image's business.
+func TestChangesOfContainerd(t *testing.T) {
+	f := kindest(t, "dev-control-plane", "dev-worker", "dev-worker2")
+	c := create(t, f, "nodes: [{}, {role: worker}]\n")
+	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{Wait: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(f.ran, "dev-worker2: kubeadm join --config=/kind/kubeadm.conf") {
+		t.Errorf("ran %q", f.ran)
+	}
+	if err := c.Apply(t.Context(), describe(t, "nodes: [{}, {role: worker}, {role: worker}]\nregistries: [{host: r.example, skipVerify: true}]\n"), ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.files["dev-worker2:/etc/containerd/certs.d/r.example/hosts.toml"]; !strings.Contains(got, "skip_verify") {
+		t.Errorf("mirrors: %q", got)
+	}
+	for _, line := range f.ran {
+		if strings.Contains(line, "berth-routes") || strings.Contains(line, "/etc/berth") {
+			t.Errorf("a node of containerd was told: %s", line)
+		}
+	}
+	delete(f.kind, "dev-worker3")
+	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "one kind of image") {
+		t.Errorf("a node of berth among those of containerd: %v", err)
+	}
+}

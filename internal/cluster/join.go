@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/provider"
+)
+
+// joining says what joins, as a step.
+func joining(nodes []config.Node) string {
+	var planes, workers bool
+	for _, n := range nodes {
+		planes = planes || n.Role == config.ControlPlane
+		workers = workers || n.Role == config.Worker
+	}
+	switch {
+	case planes && workers:
+		return "Joining control planes and workers"
+	case planes:
+		return "Joining control planes"
+	}
+	return "Joining workers"
+}
+
+// join runs `kubeadm join` on nodes: on workers at once, and meanwhile on control planes one after
+// the other, since etcd takes in one at a time. from is a control plane of the cluster.
+func (m *making) join(ctx context.Context, from string, nodes []config.Node) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var planes []string
+	for _, n := range nodes {
+		name := m.Cluster.ContainerName(n)
+		if n.Role == config.ControlPlane {
+			planes = append(planes, name)
+			continue
+		}
+		group.Go(func() error { return m.kubeadm(ctx, name, "join") })
+	}
+	if len(planes) > 0 {
+		group.Go(func() error { return m.joinControlPlanes(ctx, from, planes) })
+	}
+	return group.Wait()
+}
+
+func (m *making) joinControlPlanes(ctx context.Context, from string, names []string) error {
+	authorities, err := m.authorities(ctx, from)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		command := provider.Command{
+			Args:  []string{"tar", "--extract", "--file=-", "--directory=/", "--no-same-owner", "--same-permissions"},
+			Stdin: bytes.NewReader(authorities),
+		}
+		if err := m.Engine.Exec(ctx, name, command); err != nil {
+			return fmt.Errorf("cannot give %s the cluster's authorities: %w", name, err)
+		}
+		if err := m.kubeadm(ctx, name, "join"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// authorities is an archive of what a cluster's certificates and tokens are signed with: all
+// control planes have the same.
+func (m *making) authorities(ctx context.Context, from string) ([]byte, error) {
+	args := []string{"tar", "--create", "--file=-", "--directory=/"}
+	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.pub", "sa.key", "etcd/ca.crt", "etcd/ca.key"} {
+		args = append(args, "etc/kubernetes/pki/"+name)
+	}
+	var archive bytes.Buffer
+	if err := m.Engine.Exec(ctx, from, provider.Command{Args: args, Stdout: &archive}); err != nil {
+		return nil, fmt.Errorf("cannot read the cluster's authorities of %s: %w", from, err)
+	}
+	return archive.Bytes(), nil
+}

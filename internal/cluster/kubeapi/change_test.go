@@ -1,0 +1,184 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// recorder answers calls by their method and path, and keeps what was asked.
+type recorder struct {
+	t       *testing.T
+	answers map[string][]answer
+
+	mu  sync.Mutex
+	all []string
+}
+
+// asked are the calls so far.
+func (r *recorder) asked() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+type answer struct {
+	status int
+	text   string
+}
+
+func (r *recorder) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(q.Body)
+	if err != nil {
+		r.t.Error(err)
+	}
+	key := q.Method + " " + q.URL.RequestURI()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, strings.TrimSpace(key+" "+strings.TrimPrefix(q.Header.Get("Content-Type"), "application/")+" "+string(body)))
+	all := r.answers[key]
+	if len(all) == 0 {
+		return
+	}
+	if len(all) > 1 {
+		r.answers[key] = all[1:]
+	}
+	w.WriteHeader(all[0].status)
+	fmt.Fprint(w, all[0].text)
+}
+
+func record(t *testing.T, answers map[string][]answer) (*recorder, *Client) {
+	r := &recorder{t: t, answers: answers}
+	return r, client(t, r.ServeHTTP)
+}
+
+// TestKeep: what is kept the first time, and what stands in place of it, also where a server
+// does not answer at once.
+func TestKeep(t *testing.T) {
+	const at = "/api/v1/namespaces/kube-system/configmaps"
+	r, c := record(t, map[string][]answer{
+		"PUT " + at + "/berth": {{503, "not yet"}, {404, "no such thing"}, {200, "{}"}},
+		"GET " + at + "/berth": {{404, "no such thing"}, {200, `{"data":{"a":"b"}}`}},
+	})
+	if _, err := c.Kept(t.Context(), "berth"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("before: %v", err)
+	}
+	for range 2 {
+		if err := c.Keep(t.Context(), "berth", map[string]string{"a": "b"}); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := c.Kept(t.Context(), "berth"); err != nil || got["a"] != "b" {
+		t.Errorf("%v, %v", got, err)
+	}
+	var methods []string
+	for _, asked := range r.asked() {
+		methods = append(methods, strings.Fields(asked)[0])
+	}
+	if want := []string{"GET", "PUT", "PUT", "POST", "PUT", "GET"}; !slices.Equal(methods, want) {
+		t.Errorf("%q, want %q", methods, want)
+	}
+	if !strings.Contains(r.asked()[3], `"kind":"ConfigMap","metadata":{"name":"berth"},"data":{"a":"b"}`) {
+		t.Error(r.asked()[3])
+	}
+}
+
+func TestChangesOfNodes(t *testing.T) {
+	r, c := record(t, map[string][]answer{"DELETE /api/v1/nodes/gone": {{404, ""}}, "DELETE /api/v1/nodes/bad": {{422, "no"}}})
+	value := "b"
+	for _, err := range []error{
+		c.Relabel(t.Context(), "n", map[string]*string{"a": &value, "c": nil}), c.Cordon(t.Context(), "n"),
+		c.Forget(t.Context(), "n"), c.Forget(t.Context(), "gone"),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{
+		`PATCH /api/v1/nodes/n merge-patch+json {"metadata":{"labels":{"a":"b","c":null}}}`,
+		`PATCH /api/v1/nodes/n merge-patch+json {"spec":{"unschedulable":true}}`,
+		"DELETE /api/v1/nodes/n", "DELETE /api/v1/nodes/gone",
+	}
+	if !slices.Equal(r.asked(), want) {
+		t.Errorf("%q, want %q", r.asked(), want)
+	}
+	if err := c.Forget(t.Context(), "bad"); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "cannot delete the node bad") {
+		t.Error(err)
+	}
+}
+
+func podOf(name, more string) map[string]any {
+	p := map[string]any{"metadata": map[string]any{"name": name, "namespace": "n", "uid": "u-" + name}}
+	if more != "" {
+		if err := json.Unmarshal([]byte(more), &p); err != nil {
+			panic(err)
+		}
+	}
+	return p
+}
+
+func podList(pods ...map[string]any) string {
+	text, err := json.Marshal(map[string]any{"items": pods})
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// TestDrain: pods that go with the node are left, one that is protected is asked again, and what
+// does not end in time is named.
+func TestDrain(t *testing.T) {
+	const list = "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dw"
+	stay := []map[string]any{
+		podOf("proxy", `{"metadata":{"name":"proxy","namespace":"n","ownerReferences":[{"kind":"DaemonSet"}]}}`),
+		podOf("etcd", `{"metadata":{"name":"etcd","namespace":"n","annotations":{"kubernetes.io/config.mirror":""}}}`),
+		podOf("done", `{"status":{"phase":"Succeeded"}}`),
+	}
+	ending := podOf("b", `{"metadata":{"name":"b","namespace":"n","deletionTimestamp":"2026-01-02T03:04:05Z"}}`)
+	r, c := record(t, map[string][]answer{
+		list: {{200, podList(append(stay, podOf("a", ""), podOf("b", ""))...)}, {200, podList(append(stay, podOf("a", ""), ending)...)}, {200, podList(stay...)}},
+		"POST /api/v1/namespaces/n/pods/a/eviction": {{429, "budget"}, {201, ""}},
+	})
+	if err := c.Drain(t.Context(), "w"); err != nil {
+		t.Fatal(err)
+	}
+	var evicted []string
+	for _, asked := range r.asked() {
+		if path, found := strings.CutPrefix(asked, "POST /api/v1/namespaces/n/pods/"); found {
+			evicted = append(evicted, path[:1])
+			if !strings.Contains(asked, `"uid":"u-`+path[:1]+`"`) {
+				t.Error(asked)
+			}
+		}
+	}
+	if !slices.Equal(evicted, []string{"a", "b", "a"}) || !strings.HasPrefix(r.asked()[0], "PATCH /api/v1/nodes/w ") {
+		t.Errorf("evicted %q of %q", evicted, r.asked())
+	}
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	_, c = record(t, map[string][]answer{
+		list: {{200, podList(podOf("a", ""), ending)}},
+		"POST /api/v1/namespaces/n/pods/a/eviction": {{429, "budget"}},
+	})
+	seen := make(chan struct{}, 100)
+	c.http.Transport = &telling{c.http.Transport, seen}
+	go func() {
+		for range 3 {
+			<-seen
+		}
+		cancel(errors.New("late"))
+	}()
+	err := c.Drain(ctx, "w")
+	if err == nil || !strings.Contains(err.Error(), "n/a (its disruption budget does not allow it), n/b have not ended") || !strings.Contains(err.Error(), "late") {
+		t.Errorf("%v", err)
+	}
+}
