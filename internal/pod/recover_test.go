@@ -61,11 +61,11 @@ func TestRestartLosesNothing(t *testing.T) {
 	b.assertExit(done, 7, "Error")
 	podtest.Eventually(t, "the missed exit comes", func() bool { return b.status(dies).GetState() == exited })
 	b.assertExit(dies, 137, "Error")
+	if again := b.mustCreate(sandbox, "waiting", b.Programs.Sleep); again != waiting {
+		t.Errorf("the retry got %s, not %s", again, waiting)
+	}
 	if err := b.s.StartContainer(t.Context(), waiting); err != nil {
 		t.Errorf("start after the restart: %v", err)
-	}
-	if again := b.mustRun(b.SandboxConfig("web")); again != sandbox {
-		t.Errorf("the retry got %s, not %s", again, sandbox)
 	}
 	b.clear()
 }

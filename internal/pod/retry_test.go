@@ -85,6 +85,29 @@ func TestRetriesOfAKubeletJoin(t *testing.T) {
 	b.clear()
 }
 
+// A kubelet that has just started and not seen its pods yet asks for one that runs: it
+// must not get the sandbox, in which it would make the containers a second time.
+func TestSandboxWithContainersIsNotGivenAgain(t *testing.T) {
+	b := newBed(t, nil)
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	if again := b.mustRun(b.SandboxConfig("web")); again != sandbox {
+		t.Errorf("asked again before it had containers: %s, not %s", again, sandbox)
+	}
+	container := b.mustCreate(sandbox, "main", b.Programs.Sleep)
+	_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+	assertKind(t, err, errs.Exists, sandbox, "has containers", container)
+	b.restart()
+	_, err = b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+	assertKind(t, err, errs.Exists, sandbox)
+	if err := b.s.RemoveContainer(t.Context(), container); err != nil {
+		t.Fatal(err)
+	}
+	if again := b.mustRun(b.SandboxConfig("web")); again != sandbox {
+		t.Errorf("asked again without containers: %s, not %s", again, sandbox)
+	}
+	b.clear()
+}
+
 // Rule (b): another config cancels a running job and starts anew.
 func TestOtherConfigReplacesRunningJob(t *testing.T) {
 	b := newBed(t, nil)

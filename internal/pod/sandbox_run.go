@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 	"path/filepath"
+	"strings"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
@@ -93,6 +94,10 @@ func (s *Service) runSandbox(ctx context.Context, j *job.Job, rec *SandboxRecord
 // sandboxOfName says what to do about an earlier sandbox of the same name:
 // return its id when it is what is asked for, refuse, or, when it is one whose
 // removal failed so far, remove it now.
+//
+// One that has containers is refused: whoever asked for it has had its id, so that who
+// asks now has not seen it yet, as a kubelet that has just started, and would make the
+// containers a second time.
 func (s *Service) sandboxOfName(ctx context.Context, j *job.Job, rec *SandboxRecord) (string, error) {
 	id, old, taken := s.sandboxes.ByName(rec.name())
 	if !taken {
@@ -101,6 +106,10 @@ func (s *Service) sandboxOfName(ctx context.Context, j *job.Job, rec *SandboxRec
 	differs := job.Difference(old.request(), rec.request())
 	switch {
 	case old.State == SandboxReady && differs == "":
+		if containers := s.containersOf(id); len(containers) > 0 {
+			return "", fmt.Errorf("sandbox %q has the name %s, is ready and has containers (%s); use it, remove it or ask for the next attempt: %w",
+				id, rec.name(), strings.Join(containers, ", "), errs.Exists)
+		}
 		return id, nil
 	case old.State == SandboxReady:
 		return "", fmt.Errorf("sandbox %q has the name %s and another %s: %w", id, rec.name(), differs, errs.Exists)
