@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -126,13 +127,13 @@ func TestBadFilesAreQuarantined(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad := map[string]string{
-		"cut.json":            `{"version":1,"id":"cut","record":{"na`,
-		"zero.json":           ``,
-		"future.json":         `{"version":99,"id":"future","record":{}}`,
-		"other.json":          `{"version":1,"id":"good","record":{}}`,
-		"none.json":           `{"version":1,"id":"none"}`,
-		"stray":               `x`,
-		tempPrefix + "x.json": `half`,
+		"cut.json":                    `{"version":1,"id":"cut","record":{"na`,
+		"zero.json":                   ``,
+		"future.json":                 `{"version":99,"id":"future","record":{}}`,
+		"other.json":                  `{"version":1,"id":"good","record":{}}`,
+		"none.json":                   `{"version":1,"id":"none"}`,
+		"stray":                       `x`,
+		sysfile.TempPrefix + "x.json": `half`,
 	}
 	for name, content := range bad {
 		if err := os.WriteFile(filepath.Join(dir, "things", name), []byte(content), 0o600); err != nil {

@@ -9,10 +9,8 @@ import (
 	"syscall"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
-
-// tempPrefix marks files that are being written.
-const tempPrefix = ".tmp-"
 
 // Disk writes and removes the files of records.
 type Disk interface {
@@ -26,25 +24,23 @@ type Disk interface {
 	Sync(path string) error
 }
 
-// FileSystem is the Disk that is one.
-type FileSystem struct{}
+// FileSystem is the Disk that is one. A directory of records that is opened with it keeps a
+// reserve: where others have filled the file system, what is recorded can still come to
+// its end.
+type FileSystem struct {
+	reserve *sysfile.Reserve
+}
+
+// reserveSuffix follows the path of the directory, which holds records only.
+const reserveSuffix = ".reserve"
 
 // Write writes beside the file and renames over it.
-func (FileSystem) Write(path string, data []byte) error {
-	dir, base := filepath.Split(path)
-	// Writers of one record come one at a time, so the name needs no random part.
-	temp := dir + tempPrefix + base
-	err := os.WriteFile(temp, data, 0o600)
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
+func (fs FileSystem) Write(path string, data []byte) error {
+	err := fs.reserve.Replace(path, data)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		err = fmt.Errorf("%w: %w", errs.Exhausted, err)
 	}
-	if err != nil {
-		return errors.Join(err, ignoreAbsent(os.Remove(temp)))
-	}
-	return nil
+	return err
 }
 
 // Remove removes the file.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -30,11 +31,11 @@ type Quarantined struct {
 // is an error. A record that has the methods Validate() error or RecordID() string is
 // asked: the id that it holds itself, which leads to what is undone, is its file's.
 func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
-	if opts.Disk == nil {
-		opts.Disk = FileSystem{}
-	}
 	if err := os.MkdirAll(opts.Path, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("cannot make the directory of records: %w", err)
+	}
+	if _, plain := opts.Disk.(FileSystem); plain || opts.Disk == nil {
+		opts.Disk = FileSystem{sysfile.KeepReserve(opts.Path + reserveSuffix)}
 	}
 	files, err := os.ReadDir(opts.Path)
 	if err != nil {
@@ -50,7 +51,7 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for _, f := range files {
 		path := filepath.Join(opts.Path, f.Name())
-		if strings.HasPrefix(f.Name(), tempPrefix) {
+		if strings.HasPrefix(f.Name(), sysfile.TempPrefix) {
 			// What a killed writer left: the record itself is whole.
 			if err := os.Remove(path); err != nil {
 				bad = append(bad, Quarantined{path, err})

@@ -103,13 +103,14 @@ func TestFullRootDisk(t *testing.T) {
 	x.AwaitExit(again.Container)
 }
 
-// The state directory is full: requests that need a record are refused, what runs
-// goes on, and with room again everything does.
+// The state directory is full, as /run is when somebody else has filled it: requests that
+// need a record are refused, what runs goes on, ends, is stopped and removed, by new
+// processes of berth too, and with room again everything does.
 func TestFullStateDirectory(t *testing.T) {
 	x := newTrial(t, harness.Options{})
+	exits, stopped := x.RunPod("exits", `trap 'exit 7' TERM; while :; do sleep 0.1; done`), x.RunPod("stopped", "sleep 100000")
 	resize(t, x.State, "4m")
 	free := fill(t, x.State)
-	t.Cleanup(func() { _ = os.Remove(filepath.Join(x.State, "filler")) }) // or the pods could not be removed
 	before := x.Ground()
 	for _, a := range []attempt{
 		x.badSandbox("sandbox", codes.ResourceExhausted, func(sandboxConfig) {}, "no space left"),
@@ -125,8 +126,24 @@ func TestFullStateDirectory(t *testing.T) {
 	if got := x.Status(x.pod.Container).State; got != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the pod from before is %v", got)
 	}
-	free()
+
+	if _, err := x.Runtime.StopContainer(x.Ctx(), &runtimeapi.StopContainerRequest{ContainerId: exits.Container, Timeout: 60}); err != nil {
+		t.Errorf("StopContainer: %v", err)
+	}
+	if got := x.AwaitExit(exits.Container).ExitCode; got != 7 {
+		t.Errorf("it ended with code %d, want 7", got)
+	}
+	x.RemovePod(stopped.Sandbox)
+	x.KillDaemon()
+	harness.Kill(t, x.SupervisorPid())
+	x.StartDaemon()
+	if got := x.Status(exits.Container); got.ExitCode != 7 {
+		t.Errorf("after a restart it has ended with code %d, want 7", got.ExitCode)
+	}
+	x.RemovePod(exits.Sandbox)
 	x.RemovePod(x.pod.Sandbox)
+
+	free()
 	again := x.RunPod("good", "exit 0")
 	x.AwaitExit(again.Container)
 }

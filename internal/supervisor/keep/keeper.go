@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -205,7 +206,7 @@ func (k *keeper) leave() error {
 func (k *keeper) publish() {
 	data, err := json.Marshal(k.status)
 	if err == nil {
-		err = writeFile(filepath.Join(k.opts.StateDir, StatusName), append(data, '\n'))
+		err = sysfile.Replace(filepath.Join(k.opts.StateDir, StatusName), append(data, '\n'))
 	}
 	if err != nil {
 		k.log.Warn("the keeper's status is not written", "error", err)

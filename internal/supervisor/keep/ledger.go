@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -187,16 +186,4 @@ func decodeRecord(b []byte) (id identity, e entry, flags uint32, ok bool) {
 	e.at = time.Unix(0, int64(binary.LittleEndian.Uint64(b[16:])))
 	e.status = syscall.WaitStatus(binary.LittleEndian.Uint32(b[24:]))
 	return id, e, binary.LittleEndian.Uint32(b[4:]), true
-}
-
-// writeFile replaces the file at path in one step.
-func writeFile(path string, data []byte) error {
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return fmt.Errorf("cannot write %s: %w", filepath.Base(path), err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("cannot write %s: %w", filepath.Base(path), err)
-	}
-	return nil
 }

@@ -79,7 +79,7 @@ func (c *container) update(change func(*record)) error {
 	defer c.mu.Unlock()
 	next := c.rec
 	change(&next)
-	if err := writeJSON(filepath.Join(c.server.dir(c.id), recordName), &next); err != nil {
+	if err := writeJSON(c.server.reserve.Replace, filepath.Join(c.server.dir(c.id), recordName), &next); err != nil {
 		return fmt.Errorf("container %s: %w", c.id, err)
 	}
 	c.rec = next

@@ -441,5 +441,5 @@ func (e *execution) write() error {
 	if e.over {
 		r.Code = &e.code
 	}
-	return writeJSON(e.path(), &r)
+	return writeJSON(e.container.server.reserve.Replace, e.path(), &r)
 }

@@ -123,18 +123,14 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON replaces path in one step. Nothing is synced: the file lives on
+// writeJSON replaces path by v, with Replace or a reserve's. Nothing is synced: the file lives on
 // tmpfs, as long as the processes that it tells of.
-func writeJSON(path string, v any) error {
+func writeJSON(write func(path string, data []byte) error, path string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("cannot encode %s: %w", path, err)
 	}
-	next := path + ".next"
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("cannot write record: %w", err), ignoreAbsent(os.Remove(next)))
-	}
-	if err := os.Rename(next, path); err != nil {
+	if err := write(path, data); err != nil {
 		return fmt.Errorf("cannot write record: %w", err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 func goodRecord() record {
@@ -27,7 +28,7 @@ func goodRecord() record {
 func TestRecordComesBack(t *testing.T) {
 	dir := t.TempDir()
 	want := goodRecord()
-	if err := writeJSON(filepath.Join(dir, recordName), &want); err != nil {
+	if err := writeJSON(sysfile.Replace, filepath.Join(dir, recordName), &want); err != nil {
 		t.Fatal(err)
 	}
 	got, err := readRecord(dir, "abc")
@@ -57,7 +58,7 @@ func TestUnusableRecords(t *testing.T) {
 		dir := t.TempDir()
 		r := goodRecord()
 		tc.change(&r)
-		if err := writeJSON(filepath.Join(dir, recordName), &r); err != nil {
+		if err := writeJSON(sysfile.Replace, filepath.Join(dir, recordName), &r); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := readRecord(dir, "abc"); !errors.Is(err, tc.kind) {
@@ -80,14 +81,14 @@ func TestWriteThatFailsKeepsTheOldRecord(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, recordName)
 	r := goodRecord()
-	if err := writeJSON(path, &r); err != nil {
+	if err := writeJSON(sysfile.Replace, path, &r); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(path+".next", 0o700); err != nil { // in the way of the next one
+	if err := os.Mkdir(filepath.Join(dir, sysfile.TempPrefix+recordName), 0o700); err != nil { // in the way of the next one
 		t.Fatal(err)
 	}
 	r.Stage = exited
-	if err := writeJSON(path, &r); err == nil || !strings.Contains(err.Error(), "cannot write record") {
+	if err := writeJSON(sysfile.Replace, path, &r); err == nil || !strings.Contains(err.Error(), "cannot write record") {
 		t.Errorf("%v", err)
 	}
 	if got, err := readRecord(dir, "abc"); err != nil || got.Stage != running {

@@ -26,6 +26,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/logpump"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -50,6 +51,8 @@ var ErrKeeperLost = errors.New("keeper is lost")
 
 const (
 	socketName = "supervisor.sock"
+	// reserveName is the file that holds room in it.
+	reserveName = "reserve"
 	// idleFor is how long nobody must need the supervisor before it ends.
 	idleFor = time.Second
 	// quiet is how long after a create the memory that it took is given back.
@@ -68,8 +71,10 @@ type Server struct {
 	vault     *vault
 	exits     exits
 	strangers *strangers
-	oom       *cgroup.OOMWatch
-	bootID    string
+	// reserve is for the ends of containers, on a state directory that others have filled.
+	reserve *sysfile.Reserve
+	oom     *cgroup.OOMWatch
+	bootID  string
 
 	// forking is held for reading by whoever starts processes or lets them begin.
 	forking sync.RWMutex
@@ -137,6 +142,8 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(s.opts.StateDir, "supervisor"), 0o700); err != nil {
 		return fmt.Errorf("cannot make the supervisor's directory: %w", err)
 	}
+	s.reserve = sysfile.KeepReserve(filepath.Join(s.opts.StateDir, reserveName))
+	s.strangers.reserve = s.reserve
 	s.stopping, s.stop = context.WithCancel(ctx)
 	defer s.stop()
 	pumped := make(chan error, 1)

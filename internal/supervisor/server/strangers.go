@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -23,8 +24,9 @@ import (
 //
 // Where pidfds tell, all of this does nothing.
 type strangers struct {
-	dir string
-	log *slog.Logger
+	dir     string
+	log     *slog.Logger
+	reserve *sysfile.Reserve
 
 	events *sysproc.ExitEvents // nil where there are none
 	// listening is closed when all that was adopted is followed.
@@ -118,7 +120,8 @@ func (o *strangers) note(event sysproc.ExitEvent) {
 	if !ours || !event.Of(start) {
 		return
 	}
-	if err := writeJSON(o.path(event.Pid), &strangerEnd{start, event.Status, time.Now().UTC()}); err != nil {
+	err := writeJSON(o.reserve.Write, o.path(event.Pid), &strangerEnd{start, event.Status, time.Now().UTC()})
+	if err != nil {
 		o.log.Error("the end of a process is not written down", "pid", event.Pid, "error", err)
 	}
 }
