@@ -70,11 +70,6 @@ func hostOf(t *testing.T, b *harness.Berth) *clusterHost {
 	if _, err := os.Stat(filepath.Join(kube, "coredns")); err != nil {
 		t.Fatalf("Kubernetes is not built: run test/kube/build.sh: %v", err)
 	}
-	if err := os.Mkdir("/lib/modules", 0o755); err == nil {
-		t.Cleanup(func() { _ = os.Remove("/lib/modules") })
-	} else if !os.IsExist(err) {
-		t.Fatal(err)
-	}
 	t.Setenv("BERTH_ENDPOINT", "unix://"+b.Socket)
 	return &clusterHost{
 		t: t, namespace: b.NetNS, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,

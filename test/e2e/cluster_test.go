@@ -5,8 +5,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,12 +72,6 @@ func newClusterHost(t *testing.T, e engine) *clusterHost {
 	}
 	if _, err := os.Stat(filepath.Join(kube, "coredns")); err != nil {
 		t.Fatalf("Kubernetes is not built: run test/kube/build.sh: %v", err)
-	}
-	if _, err := os.Stat("/lib/modules"); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Mkdir("/lib/modules", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.Remove("/lib/modules") })
 	}
 	return &clusterHost{
 		t: t, engine: e.name, namespace: namespace, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -40,6 +42,8 @@ func newBuildImage() *cobra.Command {
 			if o.Berth, o.Supervisor, err = ownPrograms(supervisor); err != nil {
 				return err
 			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
 			if o.Work, err = os.MkdirTemp(work, "berth-node-image-"); err != nil {
 				return fmt.Errorf("cannot make a directory to work in: %w", err)
 			}
@@ -47,18 +51,18 @@ func newBuildImage() *cobra.Command {
 			steps := progress.NewSteps(cmd.ErrOrStderr())
 			o.Step = steps.Begin
 			if output != "" {
-				return nodeimage.Build(cmd.Context(), o, output)
+				return nodeimage.Build(ctx, o, output)
 			}
 			images, err := engine.open(cmd)
 			if err != nil {
 				return err
 			}
 			archive := filepath.Join(o.Work, "image.tar")
-			if err := nodeimage.Build(cmd.Context(), o, archive); err != nil {
+			if err := nodeimage.Build(ctx, o, archive); err != nil {
 				return err
 			}
 			end := steps.Begin("Loading the image into " + images.Name())
-			err = readInto(archive, func(r io.Reader) error { return images.Load(cmd.Context(), r) })
+			err = readInto(archive, func(r io.Reader) error { return images.Load(ctx, r) })
 			end(err)
 			return err
 		},

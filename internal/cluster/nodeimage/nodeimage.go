@@ -14,15 +14,10 @@ package nodeimage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-
-	"github.com/berthrun/berth/internal/errs"
 )
 
 // What is where in a node.
@@ -86,7 +81,10 @@ func Build(ctx context.Context, o Options, to string) error {
 		{"Packing the image", func(ctx context.Context) error { return b.pack(ctx, to) }},
 	} {
 		end := o.Step(step.text)
-		err := step.do(ctx)
+		err := ctx.Err()
+		if err == nil {
+			err = step.do(ctx)
+		}
 		end(err)
 		if err != nil {
 			return fmt.Errorf("cannot make the node image %s: %w", o.Image, err)
@@ -96,8 +94,11 @@ func Build(ctx context.Context, o Options, to string) error {
 }
 
 // components writes an archive of each component into the root.
-func (b *builder) components(context.Context) error {
+func (b *builder) components(ctx context.Context) error {
 	for _, c := range components() {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		dir := ControlPlaneDir
 		if c.everywhere {
 			dir = ImagesDir
@@ -169,26 +170,4 @@ func create(file string, write func(io.Writer) error) (err error) {
 		}
 	}()
 	return write(f)
-}
-
-// run runs a program of this host. Its error has the program's last lines.
-func run(ctx context.Context, out io.Writer, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	var words strings.Builder
-	cmd.Stdout, cmd.Stderr = &words, &words
-	if out != nil {
-		cmd.Stdout = out
-	}
-	err := cmd.Run()
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if exec := (*exec.Error)(nil); errors.As(err, &exec) {
-		return fmt.Errorf("cannot run %s; is it installed?: %w: %w", name, errs.Unsupported, err)
-	}
-	lines := strings.Split(strings.TrimSpace(words.String()), "\n")
-	return fmt.Errorf("%s: %w:\n  %s", filepath.Base(name), err, strings.Join(lines[max(0, len(lines)-5):], "\n  "))
 }
