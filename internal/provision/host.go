@@ -167,6 +167,10 @@ type Kernel interface {
 	Swaps() ([]string, error)
 	SwapOn(ctx context.Context, path string) error
 	SwapOff(ctx context.Context, path string) error
+	// Inotify tells how many more watchers of files (instances of inotify) root's programs
+	// may make now, up to atMost: all containers of a host share what
+	// fs.inotify.max_user_instances allows.
+	Inotify(atMost int) (spare int, err error)
 }
 
 // ModuleState is where a kernel module is.

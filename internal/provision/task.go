@@ -89,7 +89,7 @@ type Gate struct {
 	// They run when all files are in place, before the restart or first start.
 	Before []Probe
 	// After holds probes of the running service. Each is tried until Deadline of the
-	// gate has passed.
+	// gate has passed, or it says errs.Unsupported.
 	After []Probe
 }
 

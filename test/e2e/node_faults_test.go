@@ -200,9 +200,9 @@ func TestNodeAssetServer(t *testing.T) {
 	m.Run("/opt/berth", "node", "reset", "--yes", "--allow-disruption")
 }
 
-// TestNodeHealthGate gives a containerd with a pod a configuration that its binary takes and
-// that leaves it without CRI: after the restart its health check fails, the old configuration
-// comes back, and the pod has gone on.
+// TestNodeHealthGate gives a containerd with a pod configurations that its binary takes and
+// that leave it without CRI: after the restart its health check fails and says why, the old
+// configuration comes back, and the pod has gone on.
 func TestNodeHealthGate(t *testing.T) {
 	const endpoint = "unix:///run/containerd/containerd.sock"
 	m := systemd.BootNode(t, nil)
@@ -214,19 +214,24 @@ func TestNodeHealthGate(t *testing.T) {
 	first := pod()
 	before := m.Tree(append(systemd.Volatile(), volatileOfContainerd...)...)
 
-	m.Describe(strings.Replace(containerdOfPackages, "additions: {", `additions: {disabled_plugins: ["io.containerd.grpc.v1.cri"], `, 1))
-	out, err := m.Try("/opt/berth", "node", "apply", "--yes")
-	for _, want := range []string{"containerd.service is not healthy", "journalctl", "rolled back"} {
-		if err == nil || !strings.Contains(out, want) {
-			t.Errorf("apply ends with %v, and does not say %q:\n%s", err, want, out)
+	for _, c := range []struct{ addition, says string }{
+		{`disabled_plugins: ["io.containerd.grpc.v1.cri"]`, "is it disabled (disabled_plugins)?"},
+		{`plugins."io.containerd.grpc.v1.cri".stream_idle_timeout: nonsense`, "serves no CRI: io.containerd.grpc.v1.cri: invalid plugin config: invalid stream idle timeout"},
+	} {
+		m.Describe(strings.Replace(containerdOfPackages, "additions: {", "additions: {"+c.addition+", ", 1))
+		out, err := m.Try("/opt/berth", "node", "apply", "--yes")
+		for _, want := range []string{"containerd.service is not healthy", c.says, "journalctl", "rolled back"} {
+			if err == nil || !strings.Contains(out, want) {
+				t.Errorf("apply ends with %v, and does not say %q:\n%s", err, want, out)
+			}
 		}
-	}
-	m.Describe(containerdOfPackages)
-	m.IsAs(before, "an apply whose health gate fails", append(append(stateOnly, volatileOfContainerd...), systemd.NodeFile)...)
-	m.Run("/opt/berth", "node", "diff")
-	m.PodAnswers(endpoint, 8081)
-	if now := pod(); now != first {
-		t.Errorf("the pod's process was %s and is %s", first, now)
+		m.Describe(containerdOfPackages)
+		m.IsAs(before, "an apply whose health gate fails", append(append(stateOnly, volatileOfContainerd...), systemd.NodeFile)...)
+		m.Run("/opt/berth", "node", "diff")
+		m.PodAnswers(endpoint, 8081)
+		if now := pod(); now != first {
+			t.Errorf("the pod's process was %s and is %s", first, now)
+		}
 	}
 }
 

@@ -59,6 +59,7 @@ func Examine(ctx context.Context, host provision.Host, opts Options) []Finding {
 		{"kubelet and runtime", kubeletFits},
 		{"network", network},
 		{"kernel", kernel},
+		{"watchers of files", watchers},
 		{"swap", swap},
 		{"name resolution", resolver},
 		{"disk", disk},

@@ -55,6 +55,17 @@ func TestExamine(t *testing.T) {
 			write(t, h, "/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"bridge"}]}`)
 		}, doctor.Problem, "wants the CNI plugin bridge", "containernetworking-plugins"},
 		{"forwarding", func(h *provisiontest.Host) { h.SetSysctlNow("net.ipv4.ip_forward", "0") }, doctor.Problem, "net.ipv4.ip_forward is 0", "sysctl -w"},
+		{"few watchers", func(h *provisiontest.Host) {
+			few := 3
+			h.Watchers = &few
+			write(t, h, "/proc/12/comm", "kubelet\n")
+			for _, fd := range []string{"5", "6"} {
+				write(t, h, "/proc/12/fd/0", "")
+				if err := h.Files().Link("anon_inode:inotify", "/proc/12/fd/"+fd, provision.Attr{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, doctor.Problem, "root can watch files 3 more times: a containerd that starts without runs without CRI, and a kubelet does not start; most have kubelet (2)", "sysctl -w fs.inotify.max_user_instances="},
 		{"swap", func(h *provisiontest.Host) {
 			write(t, h, "/var/lib/kubelet/config.yaml", "{}")
 			if err := h.Kernel().SwapOn(t.Context(), "/swapfile"); err != nil {

@@ -1,9 +1,12 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -56,7 +59,17 @@ func kernel(_ context.Context, d *diagnosis) error {
 			d.add(want.level, fmt.Sprintf("%s is %s: %s", want.key, now, want.why), fmt.Sprintf("sysctl -w %s=%s, and a file in /etc/sysctl.d", want.key, want.value))
 		}
 	}
-	for key, least := range map[string]int{"fs.inotify.max_user_instances": 512, "fs.inotify.max_user_watches": 65536} {
+	return nil
+}
+
+// spareWatchers is what a runtime, a kubelet and a pod or two take.
+const spareWatchers = 16
+
+// watchers looks for what programs watch files with, of which all containers of a host have
+// a number together.
+func watchers(_ context.Context, d *diagnosis) error {
+	const limit = "fs.inotify.max_user_instances"
+	for key, least := range map[string]int{limit: 512, "fs.inotify.max_user_watches": 65536} {
 		text, err := d.host.Kernel().Sysctl(key)
 		var now int
 		if err == nil {
@@ -66,7 +79,45 @@ func kernel(_ context.Context, d *diagnosis) error {
 			d.add(Warning, fmt.Sprintf("%s is %d: \"too many open files\" in pods that watch files", key, now), fmt.Sprintf("sysctl -w %s=%d, and a file in /etc/sysctl.d", key, least))
 		}
 	}
+	spare, err := d.host.Kernel().Inotify(spareWatchers)
+	if err != nil || spare == spareWatchers {
+		return err
+	}
+	evidence := fmt.Sprintf("root can watch files %d more times: a containerd that starts without runs without CRI, and a kubelet does not start", spare)
+	if who := whoWatches(d.host.Files()); who != "" {
+		evidence += "; most have " + who
+	}
+	d.add(Problem, evidence, "sysctl -w "+limit+"=8192, and a file in /etc/sysctl.d")
 	return nil
+}
+
+// whoWatches names the three programs that watch files the most, with how often.
+func whoWatches(files provision.Files) string {
+	counts := map[string]int{}
+	pids, err := files.ReadDir("/proc")
+	if err != nil {
+		return ""
+	}
+	for _, pid := range pids {
+		fds, err := files.ReadDir("/proc/" + pid + "/fd")
+		if err != nil {
+			continue // no process, or gone
+		}
+		for _, fd := range fds {
+			if info, err := files.Stat("/proc/" + pid + "/fd/" + fd); err == nil && info.Target == "anon_inode:inotify" {
+				name, _ := readFiles(files, "/proc/"+pid+"/comm")
+				counts[strings.TrimSpace(string(name))]++
+			}
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+	})
+	var list []string
+	for _, name := range names[:min(len(names), 3)] {
+		list = append(list, fmt.Sprintf("%s (%d)", name, counts[name]))
+	}
+	return strings.Join(list, ", ")
 }
 
 // swap is a fault for a kubelet that is not told to live with it.

@@ -76,6 +76,9 @@ func findRuntimes(ctx context.Context, d *diagnosis) error {
 			continue
 		}
 		r, err := d.ask(ctx, socket)
+		if crisock.Unserved(err) && path.Base(socket) == "containerd.sock" {
+			err = crisock.WhyUnserved(ctx, d.host, "containerd.service")
+		}
 		if err != nil {
 			d.add(Problem, fmt.Sprintf("%s is there, and who listens does not serve CRI: %v", socket, err),
 				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? Its log tells")
@@ -179,8 +182,10 @@ func kubeletFits(_ context.Context, d *diagnosis) error {
 // readLimit bounds configuration files.
 const readLimit = 1 << 20
 
-func read(host provision.Host, path string) ([]byte, error) {
-	r, err := host.Files().Open(path)
+func read(host provision.Host, path string) ([]byte, error) { return readFiles(host.Files(), path) }
+
+func readFiles(files provision.Files, path string) ([]byte, error) {
+	r, err := files.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -62,7 +63,8 @@ func (r *run) warned(ctx context.Context, p provision.Probe) context.Context {
 func (r *run) healthy(ctx context.Context, p provision.Probe, deadline time.Time) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := p.Run(ctx, r.Host)
-		if err == nil || r.Now().Add(pause).After(deadline) {
+		// What the service cannot do, it will not do later.
+		if err == nil || errors.Is(err, errs.Unsupported) || r.Now().Add(pause).After(deadline) {
 			return err
 		}
 		if e := r.Sleep(ctx, pause); e != nil {

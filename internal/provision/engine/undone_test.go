@@ -3,12 +3,14 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
@@ -116,6 +118,22 @@ func TestGates(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHopelessGate is asked once: who says that it cannot will not do it later.
+func TestHopelessGate(t *testing.T) {
+	tries := 0
+	target := wish()
+	target.Gates = []provision.Gate{{Unit: "rt.service", After: []provision.Probe{probe{"health", func() error {
+		tries++
+		return fmt.Errorf("no CRI: %w", errs.Unsupported)
+	}}}}}
+	if _, err := newEngine(t, machine(t)).Apply(t.Context(), target, engine.ApplyOptions{}); !errors.Is(err, errs.Unsupported) {
+		t.Errorf("error %v", err)
+	}
+	if tries != 1 {
+		t.Errorf("it was asked %d times, want once", tries)
 	}
 }
 

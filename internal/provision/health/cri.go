@@ -52,13 +52,16 @@ type CRI struct {
 func (c CRI) Name() string { return "the runtime on " + c.Endpoint + " starts a sandbox" }
 
 // Run asks for Status and runs the sandbox.
-func (c CRI) Run(ctx context.Context, _ provision.Host) error {
+func (c CRI) Run(ctx context.Context, host provision.Host) error {
 	conn, err := crisock.Dial(c.Endpoint)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	networkReady, err := c.ready(ctx, conn)
+	if crisock.Unserved(err) {
+		err = crisock.WhyUnserved(ctx, host, c.Unit)
+	}
 	if err != nil {
 		return c.failed(err)
 	}

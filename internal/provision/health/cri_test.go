@@ -13,8 +13,10 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/health"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
 // runtime is a CRI server whose sandboxes fail by network.
@@ -132,5 +134,25 @@ func TestSandboxOfTheGate(t *testing.T) {
 				t.Errorf("sandboxes are left: %v", r.made)
 			}
 		})
+	}
+}
+
+// TestUnservedIsToldOnce: a runtime that answers without CRI will not have it later.
+func TestUnservedIsToldOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	h := provisiontest.New()
+	h.Programs["journalctl"] = func(provision.Command) ([]byte, error) {
+		return []byte(`level=warning msg="failed to load plugin io.containerd.grpc.v1.cri" error="no such handler"` + "\n"), nil
+	}
+	err = health.CRI{Endpoint: "unix://" + path, Unit: "rt.service"}.Run(t.Context(), h)
+	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "serves no CRI: io.containerd.grpc.v1.cri: no such handler") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -223,4 +224,19 @@ func (kernel) SwapOff(ctx context.Context, path string) error {
 		return fmt.Errorf("cannot turn swap %s off: %w", path, err)
 	}
 	return nil
+}
+
+// Inotify makes as many watchers as it can, and gives them back.
+func (kernel) Inotify(atMost int) (int, error) {
+	for spare := range atMost {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if errors.Is(err, unix.EMFILE) {
+			return spare, nil
+		}
+		if err != nil {
+			return spare, fmt.Errorf("cannot watch files: %w", err)
+		}
+		defer unix.Close(fd)
+	}
+	return atMost, nil
 }

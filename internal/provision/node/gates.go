@@ -31,6 +31,7 @@ func (b *builder) gates() {
 			runtime: b.rt.name, driver: driver, endpoint: "unix://" + b.rt.socket, moves: len(b.f.Replaced) > 0,
 		})
 	}
+	gate.Before = append(gate.Before, watchProbe{})
 	network := health.PodNetwork
 	switch b.n.Network.Mode {
 	case "kubenet":
@@ -121,6 +122,27 @@ func (p configProbe) Run(ctx context.Context, host provision.Host) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", p.file, err)
+}
+
+// leastWatchers is what a runtime watches files with: its CNI configurations, CDI's, its own.
+const leastWatchers = 4
+
+// watchProbe wants that the runtime can watch files. A containerd that cannot runs without CRI,
+// and says so only in its log.
+type watchProbe struct{}
+
+func (watchProbe) Name() string { return "watchers of files" }
+
+func (watchProbe) Run(_ context.Context, host provision.Host) error {
+	if !host.Live() {
+		return nil
+	}
+	spare, err := host.Kernel().Inotify(leastWatchers)
+	if err != nil || spare >= leastWatchers {
+		return err
+	}
+	return fmt.Errorf("%d more can be made, and the runtime needs some to see its network: all containers of this host share what "+
+		"fs.inotify.max_user_instances allows; raise it (kernel.sysctls), or end what watches (berth node doctor tells who): %w", spare, errs.Exhausted)
 }
 
 // imageProbe wants the image that sandboxes of the runtime need, while the runtime still

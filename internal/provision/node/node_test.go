@@ -412,6 +412,23 @@ func TestPluginProbe(t *testing.T) {
 	}
 }
 
+func TestWatchProbe(t *testing.T) {
+	h := provisiontest.New()
+	probe := watchProbe{}
+	if err := probe.Run(t.Context(), h); err != nil {
+		t.Error(err)
+	}
+	few := leastWatchers - 1
+	h.Watchers = &few
+	if err := probe.Run(t.Context(), h); !errors.Is(err, errs.Exhausted) || !strings.Contains(err.Error(), "3 more can be made") {
+		t.Errorf("with %d watchers left: %v", few, err)
+	}
+	h.NotLive = true
+	if err := probe.Run(t.Context(), h); err != nil {
+		t.Errorf("on a root directory: %v", err)
+	}
+}
+
 func TestInit(t *testing.T) {
 	debian := "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\nVERSION_ID=12\n"
 	cases := map[string]struct {

@@ -45,6 +45,8 @@ type Host struct {
 	Repository map[string]Package
 	// Sources maps asset sources to members and their contents.
 	Sources map[string]map[string]string
+	// Watchers is how many watchers of files can still be made; nil for any number.
+	Watchers *int
 
 	mu       sync.Mutex
 	ops      []string

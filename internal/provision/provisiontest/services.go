@@ -332,6 +332,14 @@ func (k kernel) SwapOff(_ context.Context, path string) error {
 	})
 }
 
+// Inotify is as many as are asked for, unless Host.Watchers says otherwise.
+func (k kernel) Inotify(atMost int) (int, error) {
+	if k.h.Watchers != nil {
+		return min(atMost, *k.h.Watchers), nil
+	}
+	return atMost, nil
+}
+
 type accounts struct{ h *Host }
 
 func (a accounts) User(name string) (provision.User, error) {
