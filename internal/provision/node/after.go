@@ -27,6 +27,7 @@ func (b *builder) images() {
 			task.Load = []string{b.berthBinary(), "image", "import", "--endpoint", "unix://" + b.rt.socket, "--pin"}
 		case "containerd":
 			task.Load = []string{"ctr", "--address", b.rt.socket, "-n", "k8s.io", "images", "import", "-"}
+			task.Hears = 15 * time.Second // by an event
 		case "docker":
 			task.Load, task.Has = []string{"docker", "load"}, []string{"docker", "image", "inspect"}
 		case "crio":

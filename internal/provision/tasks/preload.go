@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -27,7 +28,13 @@ type ImagePreload struct {
 	// Where it is empty, Has is run with the name as last argument, and status 0 says yes.
 	CRI string
 	Has []string
+	// Hears is how long the runtime may take to hear of what Load has brought, where that is
+	// not a client of CRI; 0 for one that knows when Load ends.
+	Hears time.Duration
 }
+
+// hearPause is the time between two questions whether it has heard.
+const hearPause = 50 * time.Millisecond
 
 // ID is "image NAME".
 func (i ImagePreload) ID() string { return "image " + i.Ref.Name }
@@ -113,16 +120,32 @@ func (i ImagePreload) Apply(ctx context.Context, host provision.Host) error {
 	if err != nil {
 		return fmt.Errorf("cannot load image archive %s: %w", i.Ref.Name, err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, i.Hears+hearPause)
+	defer cancel()
 	for _, name := range i.Names {
-		has, err := i.has(ctx, host, name)
-		if err != nil {
+		if err := i.heard(ctx, host, name); err != nil {
 			return err
-		}
-		if !has {
-			return fmt.Errorf("image archive %s holds no %s: %w", i.Ref.Name, name, errs.Invalid)
 		}
 	}
 	return nil
+}
+
+// heard wants that the runtime has an image, and lets it have the time of ctx to hear of it.
+func (i ImagePreload) heard(ctx context.Context, host provision.Host, name string) error {
+	for {
+		has, err := i.has(context.WithoutCancel(ctx), host, name)
+		if err != nil || has {
+			return err
+		}
+		if i.Hears == 0 {
+			return fmt.Errorf("image archive %s holds no %s: %w", i.Ref.Name, name, errs.Invalid)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("image archive %s was loaded, and in %v the runtime heard of no %s: does the archive hold it? %w", i.Ref.Name, i.Hears, name, errs.Invalid)
+		case <-time.After(hearPause):
+		}
+	}
 }
 
 // imageKind is an image of a runtime, named "ENDPOINT#REFERENCE".
