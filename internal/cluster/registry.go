@@ -138,7 +138,7 @@ func (c *Clusters) ensureRegistry(ctx context.Context, o RegistryOptions) (s Reg
 func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (err error) {
 	image := cmp.Or(o.Image, config.DefaultImage)
 	if _, err := c.Engine.Ensure(ctx, image, nil); err != nil {
-		return fmt.Errorf("%w\n  its program is in the image of nodes: berth cluster build-image --kubernetes DIR", err)
+		return fmt.Errorf("%w\n  its program is in the image of nodes: berth cluster build-image --kubernetes v1.36.3", err)
 	}
 	p := plan.Plan{Containers: []plan.Container{plan.Registry(image, o.Port)}}
 	if !c.Engine.Facts().Remote {

@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/nodeimage/release"
 	"github.com/berthrun/berth/internal/cluster/storage"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/version"
@@ -21,20 +22,22 @@ import (
 
 // newBuildImage makes the image of nodes.
 func newBuildImage() *cobra.Command {
-	o := nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}}
+	o := nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}
 	var engine engineFlags
 	var output, supervisor, work string
 	cmd := &cobra.Command{
 		Use:   "build-image",
 		Short: "Make the image of nodes out of Debian packages and programs of Kubernetes",
-		Long: "build-image puts Debian with systemd, Kubernetes from a directory and this berth into one image, and loads it into\n" +
-			"the container engine. It runs as root, and needs debootstrap and tar.",
-		Example: "  berth cluster build-image --kubernetes ./kubernetes/server/bin\n" +
+		Long: "build-image puts Debian with systemd, Kubernetes and this berth into one image, and loads it into the container\n" +
+			"engine. It runs as root, and needs debootstrap and tar. What is fetched has to have the sum beside it, or the one\n" +
+			"that is said behind its URL: https://.../kubernetes-server-linux-amd64.tar.gz#sha256:...",
+		Example: "  berth cluster build-image --kubernetes v1.36.3\n" +
+			"  berth cluster build-image --kubernetes ./kubernetes/server/bin --etcd release --coredns release\n" +
 			"  berth cluster build-image --kubernetes ./bin --output node.tar",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.Kubernetes == "" {
-				return fmt.Errorf("--kubernetes is missing: name the directory with kubeadm, kubelet, etcd and the others: %w", errs.Invalid)
+				return fmt.Errorf("--kubernetes is missing: name a release, such as v1.36.3 or stable, a URL, an archive, or a directory with kubeadm, kubelet and the others: %w", errs.Invalid)
 			}
 			if os.Geteuid() != 0 {
 				return fmt.Errorf("a root file system of Debian has files of several users, which only root can make: run it as root: %w", errs.Unsupported)
@@ -69,7 +72,10 @@ func newBuildImage() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	engine.add(cmd)
-	flags.StringVar(&o.Kubernetes, "kubernetes", "", "directory with kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy, etcd and coredns")
+	flags.StringVar(&o.Kubernetes, "kubernetes", "", "release (v1.36.3, v1.36, stable), archive, URL of one, or directory, of kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy")
+	flags.StringVar(&o.Etcd, "etcd", "", "program, archive or URL; \"release\": of the project, as this Kubernetes wants it; empty: beside Kubernetes, or its release")
+	flags.StringVar(&o.CoreDNS, "coredns", "", "the same for CoreDNS")
+	flags.StringVar(&o.Sites.Kubernetes, "releases", o.Sites.Kubernetes, "where releases of Kubernetes are, or a mirror of that")
 	flags.StringVar(&o.Image, "image", config.DefaultImage, "name of the image")
 	flags.StringVar(&o.Suite, "suite", "bookworm", "release of Debian")
 	flags.StringVar(&o.Mirror, "mirror", "", "mirror of Debian; empty: debootstrap's own")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -14,7 +15,7 @@ import (
 // programs looks at the directory of Kubernetes: all faults of it at once, before
 // anything is made.
 func (b *builder) programs(ctx context.Context) error {
-	if err := checkPrograms(b.Kubernetes); err != nil {
+	if err := checkPrograms(b.Kubernetes, b.expected()); err != nil {
 		return err
 	}
 	var err error
@@ -38,22 +39,21 @@ func (b *builder) programs(ctx context.Context) error {
 }
 
 // checkPrograms tells which programs a directory lacks, and which cannot run alone.
-func checkPrograms(dir string) error {
+func checkPrograms(dir string, names []string) error {
 	var missing []string
-	names := programs()
-	for _, c := range components() {
-		names = append(names, c.name)
-	}
 	for _, name := range names {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.Mode().IsRegular() {
 			missing = append(missing, name)
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%s has no %s; want kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy, etcd and coredns in one directory: %w",
+		return fmt.Errorf("%s has no %s; want kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy in one directory, and etcd and coredns there or by --etcd and --coredns: %w",
 			dir, strings.Join(missing, ", "), errs.NotFound)
 	}
 	for _, c := range components() {
+		if !slices.Contains(names, c.name) {
+			continue
+		}
 		if err := checkStatic(filepath.Join(dir, c.name)); err != nil {
 			return err
 		}

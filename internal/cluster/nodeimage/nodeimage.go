@@ -5,6 +5,7 @@
 //
 // The order of steps, as Build goes through them:
 //
+//	fetch       the programs of Kubernetes, etcd and CoreDNS, where they are not in a directory (gather.go)
 //	programs    which there are, of which version; the images that kubeadm wants (kubernetes.go)
 //	root        Debian by debootstrap, or a directory that is given (debian.go)
 //	files       programs, berth and its units, what is otherwise in a container (install.go)
@@ -17,7 +18,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+
+	"github.com/berthrun/berth/internal/cluster/nodeimage/release"
 )
 
 // What is where in a node.
@@ -42,8 +46,14 @@ const (
 type Options struct {
 	// Image is its name.
 	Image string
-	// Kubernetes is a directory with the programs of Kubernetes, etcd and coredns.
+	// Kubernetes is a directory with the programs of Kubernetes, an archive of them, its URL,
+	// or a release: v1.36.3, v1.36, stable.
 	Kubernetes string
+	// Etcd and CoreDNS are those programs, archives with them, their URLs, or Released. Empty:
+	// they are in the directory of Kubernetes, or Released where that is none.
+	Etcd, CoreDNS string
+	// Sites are where releases are.
+	Sites release.Sites
 	// Rootfs is a root file system of Debian that is copied; empty: one is made of
 	// Packages by debootstrap, of the release Suite from Mirror ("" is debootstrap's own).
 	Rootfs, Suite, Mirror string
@@ -65,21 +75,32 @@ type builder struct {
 	root    string
 	version string
 	images  map[string]string
+	// fetched: Kubernetes is no directory.
+	fetched bool
 }
 
 // Build makes the image and writes its archive.
 func Build(ctx context.Context, o Options, to string) error {
 	b := &builder{Options: o, root: filepath.Join(o.Work, "root")}
+	if err := b.check(); err != nil {
+		return err
+	}
 	for _, step := range []struct {
 		text string
 		do   func(context.Context) error
+		when bool
 	}{
-		{"Looking at the programs of Kubernetes", b.programs},
-		{"Making a Debian root file system", b.debian},
-		{"Installing Kubernetes and berth", b.install},
-		{"Making the components' images", b.components},
-		{"Packing the image", func(ctx context.Context) error { return b.pack(ctx, to) }},
+		{"Fetching Kubernetes " + path.Base(b.Kubernetes), b.fetch, b.fetched},
+		{"Looking at the programs of Kubernetes", b.programs, true},
+		{"Fetching etcd and CoreDNS", b.fetchOthers, len(b.separate()) > 0},
+		{"Making a Debian root file system", b.debian, true},
+		{"Installing Kubernetes and berth", b.install, true},
+		{"Making the components' images", b.components, true},
+		{"Packing the image", func(ctx context.Context) error { return b.pack(ctx, to) }, true},
 	} {
+		if !step.when {
+			continue
+		}
 		end := o.Step(step.text)
 		err := ctx.Err()
 		if err == nil {

@@ -40,7 +40,8 @@ func TestImagesOf(t *testing.T) {
 
 func TestCheckPrograms(t *testing.T) {
 	dir := t.TempDir()
-	if err := checkPrograms(dir); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "kubeadm, kubelet, kubectl, etcd,") {
+	all := (&builder{}).expected()
+	if err := checkPrograms(dir, all); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "kubeadm, kubelet, kubectl, etcd,") {
 		t.Errorf("an empty directory: %v", err)
 	}
 	names := programs()
@@ -52,7 +53,7 @@ func TestCheckPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := checkPrograms(dir); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "no program") {
+	if err := checkPrograms(dir, all); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "no program") {
 		t.Errorf("scripts: %v", err)
 	}
 	sh, err := exec.LookPath("sh")

@@ -1,0 +1,119 @@
+package nodeimage
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/cluster/nodeimage/release"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Released has etcd or CoreDNS fetched from the releases of their projects, in the version
+// that this Kubernetes wants.
+const Released = "release"
+
+// check refuses places that nothing can be got from.
+func (b *builder) check() error {
+	if info, err := os.Stat(b.Kubernetes); err == nil && info.IsDir() {
+		return nil
+	}
+	if b.fetched = release.IsURL(b.Kubernetes) || release.IsRelease(b.Kubernetes) || isFile(b.Kubernetes); !b.fetched {
+		return fmt.Errorf("--kubernetes %s: there is no such directory or archive, and it is neither a URL nor a release such as v1.36.3 or stable: %w", b.Kubernetes, errs.Invalid)
+	}
+	// A release of Kubernetes has neither.
+	for _, place := range []*string{&b.Etcd, &b.CoreDNS} {
+		if *place == "" {
+			*place = Released
+		}
+	}
+	return nil
+}
+
+func isFile(place string) bool {
+	info, err := os.Stat(place)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// separate are the components that do not come with Kubernetes, and where from they come.
+func (b *builder) separate() map[string]string {
+	all := map[string]string{"etcd": b.Etcd, "coredns": b.CoreDNS}
+	for name, place := range all {
+		if place == "" {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
+// expected are the programs that are in the directory of Kubernetes.
+func (b *builder) expected() []string {
+	names := programs()
+	for _, c := range components() {
+		names = append(names, c.name)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return b.separate()[name] != "" })
+}
+
+func (b *builder) fetcher() *release.Fetcher {
+	return &release.Fetcher{Sites: b.Sites, Arch: runtime.GOARCH, Work: b.Work}
+}
+
+// fetch gets the programs of Kubernetes into a directory of our own.
+func (b *builder) fetch(ctx context.Context) (err error) {
+	place, f := b.Kubernetes, b.fetcher()
+	if !release.IsURL(place) && !isFile(place) {
+		if place, err = f.Server(ctx, place); err != nil {
+			return err
+		}
+	}
+	if b.Kubernetes, err = b.own(); err != nil {
+		return err
+	}
+	return f.Programs(ctx, place, b.Kubernetes, b.expected()...)
+}
+
+// own is a directory of our own for programs.
+func (b *builder) own() (string, error) {
+	dir := filepath.Join(b.Work, "kubernetes")
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// fetchOthers gets etcd and CoreDNS, and puts them beside Kubernetes.
+func (b *builder) fetchOthers(ctx context.Context) error {
+	from := b.Kubernetes
+	dir, err := b.own()
+	if err != nil {
+		return err
+	}
+	if b.Kubernetes = dir; from != dir {
+		// What was given stays as it is.
+		if from, err = filepath.Abs(from); err != nil {
+			return err
+		}
+		for _, name := range b.expected() {
+			if err := os.Symlink(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	f := b.fetcher()
+	released := map[string]func(tag string) (string, error){"etcd": f.Etcd, "coredns": f.CoreDNS}
+	for name, place := range b.separate() {
+		if place == Released {
+			_, tag, _ := strings.Cut(b.images[name], ":")
+			tag = tag[strings.LastIndex(tag, ":")+1:] // behind the port of a registry
+			if place, err = released[name](tag); err != nil {
+				return fmt.Errorf("--%s: %w", name, err)
+			}
+		}
+		if err := f.Programs(ctx, place, dir, name); err != nil {
+			return fmt.Errorf("--%s: %w", name, err)
+		}
+	}
+	return checkPrograms(dir, []string{"etcd", "coredns"})
+}
