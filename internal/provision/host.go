@@ -141,8 +141,11 @@ type Packages interface {
 	// the manager's lock, and tells through ctx's progress who holds it. Units of hold are
 	// not started by the packages that bring them; one that runs is restarted.
 	Install(ctx context.Context, packages []PackageVersion, hold []string) error
-	// Plan lists what Install would install or change, dependencies first; it reads only.
+	// Plan lists what Install would install or change, dependencies first; it reads only. A
+	// package that the manager's lists do not have wraps errs.Unavailable.
 	Plan(ctx context.Context, packages []PackageVersion) ([]PackageVersion, error)
+	// Refresh fetches the manager's lists of packages anew.
+	Refresh(ctx context.Context) error
 	// Remove removes packages with their configuration. When it would take others along,
 	// that need them, it removes nothing and wraps errs.State, naming those.
 	Remove(ctx context.Context, names []string) error

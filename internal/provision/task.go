@@ -53,7 +53,8 @@ type Meta struct {
 // or a bad hash leave the node as it is.
 type Preparer interface {
 	Task
-	// Prepare fills caches below the state directory and nothing else. A second call is cheap.
+	// Prepare fills caches, of berth's and of the package manager's, and nothing else. A second
+	// call is cheap.
 	Prepare(ctx context.Context, host Host) error
 }
 

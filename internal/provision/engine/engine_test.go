@@ -431,7 +431,7 @@ func TestBadTargets(t *testing.T) {
 func TestWhatAPackageBringsGoesWithIt(t *testing.T) {
 	h := machine(t)
 	h.Repository["rtd"] = provisiontest.Package{
-		Version: "1", Starts: []string{"rtd.service"},
+		Version: "1", Starts: []string{"rtd.service"}, Needs: []string{"rtd-data", "librt"},
 		Files: map[string]string{"/usr/lib/systemd/system/rtd.service": "[Service]\n", "/etc/rtd.conf": "as packaged"},
 	}
 	for _, dir := range []string{"/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system"} {
@@ -439,6 +439,10 @@ func TestWhatAPackageBringsGoesWithIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// One needs the other, and nobody says in which order they come; lists are fetched first.
+	h.Repository["librt"] = provisiontest.Package{Version: "1"}
+	h.Repository["rtd-data"] = provisiontest.Package{Version: "1", Needs: []string{"librt"}}
+	h.StaleLists = true
 	before := h.Tree()
 	yes := true
 	target := provision.Target{Tasks: []provision.Task{

@@ -120,11 +120,7 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 			u.note(p, releaser.Release(ctx, e.Host, p.Object.Name, p.State))
 		}
 	}
-	for _, p := range placesLast(priors) {
-		if _, ok := e.Kinds[p.Object.Kind].(provision.Releaser); !ok {
-			u.note(p, e.restoreOne(ctx, p))
-		}
-	}
+	u.restoreThings(ctx, placesLast(priors))
 	var running []string
 	for _, unit := range units {
 		// One that did not come up with what is undone now ran before.
@@ -157,6 +153,34 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 	due := e.journal.Pending()
 	u.fail(e.journal.Restarted(slices.DeleteFunc(slices.Clone(units), func(unit string) bool { return !slices.Contains(due, unit) })))
 	return u.left, errors.Join(u.failed...)
+}
+
+// restoreThings restores all but what is released and started. What stands in the way of another,
+// as a package that others need, is tried again as long as one of them goes: not every manager
+// of packages tells in which order they came.
+func (u *undoing) restoreThings(ctx context.Context, priors []journal.Prior) {
+	priors = slices.DeleteFunc(priors, func(p journal.Prior) bool {
+		_, released := u.Kinds[p.Object.Kind].(provision.Releaser)
+		return released
+	})
+	for {
+		var rest []journal.Prior
+		var reasons []error
+		for _, p := range priors {
+			if err := u.restoreOne(ctx, p); errors.Is(err, errs.State) {
+				rest, reasons = append(rest, p), append(reasons, err)
+			} else {
+				u.note(p, err)
+			}
+		}
+		if len(rest) == 0 || len(rest) == len(priors) {
+			for i, p := range rest {
+				u.note(p, reasons[i])
+			}
+			return
+		}
+		priors = rest
+	}
 }
 
 // placesLast orders priors for their way back: the last touched first, but directories

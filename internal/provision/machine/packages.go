@@ -31,8 +31,10 @@ type manager struct {
 	// "status/" before it for all that it knows of.
 	installed []string
 	// plan prints what would be installed; planned takes name and version out of a line.
-	plan    []string
-	planned *regexp.Regexp
+	// declined matches the words of a plan that ends as one who said no; nil for none.
+	plan     []string
+	planned  *regexp.Regexp
+	declined *regexp.Regexp
 	// refresh fetches lists of packages.
 	refresh []string
 	install []string
@@ -85,7 +87,12 @@ func managers() []manager {
 		},
 		{
 			name: "dnf", program: "dnf", installed: rpmInstalled, refresh: []string{"dnf", "makecache", "-q"},
-			install: []string{"dnf", "install", "-y", "-q", "--setopt=install_weak_deps=False", namesWord}, pin: "-",
+			// From what it knows already: a plan does not wait for servers. Long names have the rest
+			// of their line below them.
+			plan:     []string{"dnf", "-C", "install", "--assumeno", "--setopt=install_weak_deps=False", namesWord},
+			planned:  regexp.MustCompile(`(?m)^ (\S+)\s+(?:noarch|x86_64|i686|aarch64|ppc64le|riscv64|s390x)\s+(\S+)\s`),
+			declined: regexp.MustCompile(`Operation aborted`),
+			install:  []string{"dnf", "install", "-y", "-q", "--setopt=install_weak_deps=False", namesWord}, pin: "-",
 			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No match for argument|Unable to find a match`),
 			locks: []string{"/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock"}, busy: regexp.MustCompile(`(?i)waiting for process|transaction lock|\.rpm\.lock`),
 		},
@@ -97,9 +104,13 @@ func managers() []manager {
 		},
 		{
 			name: "zypper", program: "zypper", installed: rpmInstalled, refresh: []string{"zypper", "-n", "refresh"},
+			plan:    []string{"zypper", "-n", "--no-refresh", "--xmlout", "install", "--dry-run", "--no-recommends", "--oldpackage", namesWord},
+			planned: regexp.MustCompile(`<solvable type="package" name="([^"]+)" edition="([^"]+)"`),
 			install: []string{"zypper", "-n", "install", "--no-recommends", "--oldpackage", namesWord}, pin: "=",
-			remove: rpmRemove, needed: rpmNeeded, unknown: regexp.MustCompile(`No provider of|not found in package names`),
-			locks: []string{"/run/zypp.pid"}, busy: regexp.MustCompile(`System management is locked`),
+			remove: rpmRemove, needed: rpmNeeded,
+			// 104 is zypper's own number for it; the words of --xmlout are not among the errors.
+			unknown: regexp.MustCompile(`No provider of|not found in package names|exit status 104`),
+			locks:   []string{"/run/zypp.pid"}, busy: regexp.MustCompile(`System management is locked`),
 		},
 		{
 			name: "apk", program: "apk",
@@ -285,7 +296,7 @@ func (p *packages) Plan(ctx context.Context, wanted []provision.PackageVersion) 
 		return wanted, nil
 	}
 	out, err := p.run(ctx, p.manager.plan, p.pinned(wanted))
-	if err != nil {
+	if err != nil && (p.manager.declined == nil || !p.manager.declined.MatchString(err.Error())) {
 		if p.manager.unknown.MatchString(err.Error()) {
 			return nil, fmt.Errorf("%w: %w", errs.Unavailable, err)
 		}
@@ -330,13 +341,33 @@ func (p *packages) Install(ctx context.Context, wanted []provision.PackageVersio
 	names := p.pinned(wanted)
 	_, err = p.run(ctx, p.manager.orEmpty().install, names)
 	if err != nil && p.manager != nil && p.manager.unknown.MatchString(err.Error()) {
-		provision.Note(ctx, "fetching lists of packages")
-		if _, refreshErr := p.run(ctx, p.manager.refresh, nil); refreshErr != nil {
-			return fmt.Errorf("cannot fetch lists of packages: %w: %w", errs.Unavailable, refreshErr)
+		if err := p.fetchLists(ctx); err != nil {
+			return err
 		}
 		_, err = p.run(ctx, p.manager.install, names)
 	}
 	return p.failed("install "+strings.Join(names, " "), err)
+}
+
+// Refresh fetches lists of packages.
+func (p *packages) Refresh(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.manager == nil {
+		return nil
+	}
+	if err := p.waitLock(ctx); err != nil {
+		return err
+	}
+	return p.fetchLists(ctx)
+}
+
+func (p *packages) fetchLists(ctx context.Context) error {
+	provision.Note(ctx, "fetching lists of packages")
+	if _, err := p.run(ctx, p.manager.refresh, nil); err != nil {
+		return fmt.Errorf("cannot fetch lists of packages: %w: %w", errs.Unavailable, err)
+	}
+	return nil
 }
 
 // failed gives an error of the manager its kind: a lock that somebody took is waited for.

@@ -43,6 +43,8 @@ type Host struct {
 	Broken map[string]string
 	// Repository maps packages to versions and to what comes along.
 	Repository map[string]Package
+	// StaleLists is set while the package manager's lists, which are fetched, have no package.
+	StaleLists bool
 	// Sources maps asset sources to members and their contents.
 	Sources map[string]map[string]string
 	// Watchers is how many watchers of files can still be made; nil for any number.

@@ -185,9 +185,17 @@ func (p packages) Installed(_ context.Context, names []string) (map[string]strin
 // Half lists none: an install here is whole or has not been.
 func (p packages) Half(context.Context, []string) ([]string, error) { return nil, nil }
 
+// Refresh makes a stale list a fresh one.
+func (p packages) Refresh(context.Context) error {
+	return p.h.read(func() error { p.h.StaleLists = false; return nil })
+}
+
 func (p packages) Plan(_ context.Context, wanted []provision.PackageVersion) ([]provision.PackageVersion, error) {
 	var list []provision.PackageVersion
 	err := p.h.read(func() error {
+		if p.h.StaleLists {
+			return fmt.Errorf("no list has %s: %w", wanted[0].Name, errs.Unavailable)
+		}
 		for _, w := range wanted {
 			for _, name := range append(slices.Clone(p.h.Repository[w.Name].Needs), w.Name) {
 				if _, ok := p.h.packages[name]; !ok {
@@ -201,6 +209,9 @@ func (p packages) Plan(_ context.Context, wanted []provision.PackageVersion) ([]
 }
 
 func (p packages) Install(ctx context.Context, wanted []provision.PackageVersion, hold []string) error {
+	if err := p.Refresh(ctx); err != nil {
+		return err
+	}
 	list, err := p.Plan(ctx, wanted)
 	if err != nil {
 		return err

@@ -36,4 +36,5 @@ var (
 	_ provision.Task      = Mount{}
 	_ provision.Task      = Swap{}
 	_ provision.Preparer  = ImagePreload{}
+	_ provision.Preparer  = Packages{}
 )

@@ -26,6 +26,19 @@ func (p Packages) ID() string { return "packages " + strings.Join(p.names(), " "
 // Meta returns M.
 func (p Packages) Meta() provision.Meta { return p.M }
 
+// Prepare fetches lists that lack a package: what comes along with it is known before anything
+// is changed then, and goes with it again.
+func (p Packages) Prepare(ctx context.Context, host provision.Host) error {
+	missing, err := p.missing(ctx, host)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	if _, err := host.Packages().Plan(ctx, missing); !errors.Is(err, errs.Unavailable) {
+		return nil // what else is wrong Install tells
+	}
+	return host.Packages().Refresh(ctx)
+}
+
 // Objects lists the packages, and before they are installed those that come along.
 func (p Packages) Objects(ctx context.Context, host provision.Host) ([]provision.Object, error) {
 	missing, err := p.missing(ctx, host)
