@@ -10,14 +10,12 @@ import (
 )
 
 // startRegistry has the registry running before there are nodes that are told of it.
-func (m *creation) startRegistry(ctx context.Context) (err error) {
-	_, m.madeRegistry, err = m.ensureRegistry(ctx, RegistryOptions{Port: m.Cluster.Registry.Port, Image: m.registryImage()})
+func (m *creation) startRegistry(ctx context.Context) error {
+	image, err := m.helper(ctx)
+	if err == nil {
+		_, m.madeRegistry, err = m.ensureRegistry(ctx, RegistryOptions{Port: m.Cluster.Registry.Port, Image: image})
+	}
 	return err
-}
-
-// registryImage is the image of nodes that the registry runs in.
-func (m *creation) registryImage() string {
-	return m.first().Image
 }
 
 // installAddons gives the cluster what it begins with beside Kubernetes: the network of its

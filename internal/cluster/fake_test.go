@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
@@ -417,7 +418,13 @@ func (f *fake) Ensure(context.Context, string, io.Writer) (bool, error) {
 	return false, f.call()
 }
 
-func (f *fake) Present(_ context.Context, image string) (string, error) { return f.ids[image], nil }
+func (f *fake) Present(_ context.Context, image string) (provider.Image, error) {
+	found := provider.Image{ID: f.ids[image]}
+	if !strings.Contains(image, "kindest") {
+		found.Labels = map[string]string{nodeimage.LabelBerth: "0.1.0"}
+	}
+	return found, nil
+}
 
 func (f *fake) Save(_ context.Context, to io.Writer, images ...string) error {
 	f.mu.Lock()

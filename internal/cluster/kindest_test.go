@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -172,5 +173,26 @@ func TestRegistryForContainerd(t *testing.T) {
 	}
 	if got := f.files[file]; !strings.Contains(got, "http://berth-registry:5000") || !slices.Contains(f.ran, "dev-control-plane: sh -c "+restartContainerd+awaitContainerd) {
 		t.Errorf("later: %q, ran %q", got, f.ran)
+	}
+}
+
+// TestHelpersBesideContainerd: the load balancer and the registry are berth's programs, whatever
+// image nodes have.
+func TestHelpersBesideContainerd(t *testing.T) {
+	f := kindest(t, "dev-control-plane", "dev-control-plane2")
+	withRegistry(t, f)
+	c, _ := f.clusters()
+	const text = "nodes: [{image: \"kindest/node:v1.36.3\"}, {image: \"kindest/node:v1.36.3\"}]\nregistry: {enabled: true, port: 0}\n"
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range f.nodes {
+		want := "kindest/node:v1.36.3"
+		if Role(n) != config.ControlPlane {
+			want = config.DefaultImage
+		}
+		if n.Image != want {
+			t.Errorf("%s has the image %s, want %s", n.Name, n.Image, want)
+		}
 	}
 }

@@ -114,14 +114,14 @@ func (c *Clusters) present(ctx context.Context, images []string) ([]string, erro
 	var ids []string
 	var missing []error
 	for _, image := range images {
-		id, err := c.Engine.Present(ctx, image)
+		found, err := c.Engine.Present(ctx, image)
 		switch {
 		case err != nil:
 			return nil, err
-		case id == "":
+		case found.ID == "":
 			missing = append(missing, fmt.Errorf("image: %q not present locally; pull or build it with %s first: %w", image, c.Engine.Name(), errs.NotFound))
 		}
-		ids = append(ids, "sha256:"+id)
+		ids = append(ids, "sha256:"+found.ID)
 	}
 	return ids, errors.Join(missing...)
 }

@@ -54,12 +54,45 @@ func (m *making) ensure(ctx context.Context, nodes []config.Node) error {
 	return nil
 }
 
+// first is the control plane that the cluster begins with.
+func (m *making) first() config.Node {
+	for _, n := range m.Cluster.Nodes {
+		if n.Role == config.ControlPlane {
+			return n
+		}
+	}
+	return config.Node{} // no description passes its checks without one
+}
+
+// helper is the image that a load balancer or a registry runs in: the first control plane's, if
+// berth has made that, or else the usual one of berth, which then has to be there.
+func (m *making) helper(ctx context.Context) (string, error) {
+	image := m.first().Image
+	found, err := m.Engine.Present(ctx, image)
+	if err != nil {
+		return "", err
+	}
+	if _, ours := found.Labels[nodeimage.LabelBerth]; ours {
+		return image, nil
+	}
+	if _, err := m.Engine.Ensure(ctx, config.DefaultImage, nil); err != nil {
+		return "", fmt.Errorf("%w\n  the load balancer and the registry run in berth's own image, also beside nodes of %s; to make it: berth cluster build-image --kubernetes v1.36.3", err, image)
+	}
+	return config.DefaultImage, nil
+}
+
 // planIt finds the network, or makes it, and plans the containers on it.
 func (m *making) planIt(ctx context.Context) (err error) {
 	if m.network, err = m.Engine.EnsureNetwork(ctx, m.Clusters.network()); err != nil {
 		return err
 	}
-	m.plan = plan.Make(m.Cluster, m.Engine.PlanHost(m.network))
+	host := m.Engine.PlanHost(m.network)
+	if m.Cluster.HasBalancer() {
+		if host.Helper, err = m.helper(ctx); err != nil {
+			return err
+		}
+	}
+	m.plan = plan.Make(m.Cluster, host)
 	stable := m.network.StableV4
 	if m.Cluster.Networking.IPFamily == config.IPv6 {
 		stable = m.network.StableV6

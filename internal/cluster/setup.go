@@ -65,16 +65,7 @@ func (m *creation) warnOfPatches() error {
 	return err
 }
 
-// first is the control plane that the cluster begins with, others are all other nodes.
-func (m *creation) first() config.Node {
-	for _, n := range m.Cluster.Nodes {
-		if n.Role == config.ControlPlane {
-			return n
-		}
-	}
-	return config.Node{} // no description passes its checks without one
-}
-
+// others are all nodes but the first control plane.
 func (m *creation) others() []config.Node {
 	first := m.first()
 	var all []config.Node

@@ -91,7 +91,11 @@ func (h *clusterHost) run(args ...string) string {
 
 func (h *clusterHost) try(stdin []byte, args ...string) (string, error) {
 	// Machines that are busy with other tests take their time.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.t.Context()), 20*time.Minute)
+	return h.tryFor(20*time.Minute, stdin, args...)
+}
+
+func (h *clusterHost) tryFor(time time.Duration, stdin []byte, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.t.Context()), time)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + h.namespace}, args...)...)
 	cmd.Stdin = bytes.NewReader(stdin)
@@ -210,7 +214,11 @@ func (h *clusterHost) answers(t *testing.T, nodes ...string) {
 		t.Errorf("of %q these have answered: %v; the last answer: %s", pods, heard, last)
 	}
 	for _, node := range nodes {
-		if answer := h.kubectl("exec", pods[1], "--", "get", "http://"+node+":30080/"); !strings.Contains(answer, "hello") {
+		answer := ""
+		for try := 0; try < 100 && !strings.Contains(answer, "hello"); try++ {
+			answer, _ = h.try(nil, filepath.Join(h.bin, "kubectl"), "exec", pods[1], "--", "get", "http://"+node+":30080/")
+		}
+		if !strings.Contains(answer, "hello") {
 			t.Errorf("the port of %s: %q", node, answer)
 		}
 	}

@@ -128,8 +128,8 @@ func TestNodesOfPodman(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id, err := e.Present(ctx, providerImage); err != nil || id == "" {
-		t.Fatalf("the image is not found: %q, %v", id, err)
+	if found, err := e.Present(ctx, providerImage); err != nil || found.ID == "" {
+		t.Fatalf("the image is not found: %+v, %v", found, err)
 	}
 	if _, err := e.Ensure(ctx, "localhost/berth/absent:1", nil); err == nil || !strings.Contains(err.Error(), "not present") {
 		t.Errorf("an absent image: %v", err)

@@ -48,6 +48,8 @@ type Host struct {
 	// Env is the environment: proxies, and what is passed on to nodes. An engine
 	// that knows proxies of its own adds them first, where the environment has none.
 	Env map[string]string
+	// Helper is the image that the load balancer runs in; empty is that of the first control plane.
+	Helper string
 }
 
 // Plan is the containers of a cluster.
@@ -129,7 +131,7 @@ func Make(c *config.Cluster, h Host) *Plan {
 	}
 	shared := environment(c, h)
 	if c.HasBalancer() {
-		p.Containers = append(p.Containers, balancer(c, shared))
+		p.Containers = append(p.Containers, balancer(c, h.Helper, shared))
 	}
 	for i, n := range c.Nodes {
 		p.Containers = append(p.Containers, node(c, n, i, h, shared))
@@ -174,12 +176,10 @@ func (p Port) IsAPI() bool {
 }
 
 // balancer plans the container that spreads the API over the control planes.
-func balancer(c *config.Cluster, shared map[string]string) Container {
-	image := ""
+func balancer(c *config.Cluster, image string, shared map[string]string) Container {
 	for _, n := range c.Nodes {
-		if n.Role == config.ControlPlane {
+		if image == "" && n.Role == config.ControlPlane {
 			image = n.Image
-			break
 		}
 	}
 	return Container{

@@ -18,8 +18,8 @@ const pulls = 4
 
 // Ensure pulls an image that is not there.
 func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool, error) {
-	id, err := e.Present(ctx, image)
-	if err != nil || id != "" {
+	found, err := e.Present(ctx, image)
+	if err != nil || found.ID != "" {
 		return false, err
 	}
 	name := e.imageName(image)
@@ -43,22 +43,25 @@ func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool,
 }
 
 // Present finds an image.
-func (e *Engine) Present(ctx context.Context, image string) (string, error) {
+func (e *Engine) Present(ctx context.Context, image string) (Image, error) {
 	out, err := command.Output(ctx, e.run, "image", "inspect", e.imageName(image))
 	if errors.Is(err, errs.NotFound) {
-		return "", nil
+		return Image{}, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot look for the image %s: %w", image, err)
+		return Image{}, fmt.Errorf("cannot look for the image %s: %w", image, err)
 	}
-	var found []struct{ ID string }
+	var found []struct {
+		ID     string
+		Config struct{ Labels map[string]string }
+	}
 	if err := json.Unmarshal(out, &found); err != nil {
-		return "", fmt.Errorf("what %s says of the image %s is no list in JSON: %w", e.name, image, err)
+		return Image{}, fmt.Errorf("what %s says of the image %s is no list in JSON: %w", e.name, image, err)
 	}
 	if len(found) == 0 {
-		return "", nil
+		return Image{}, nil
 	}
-	return strings.TrimPrefix(found[0].ID, "sha256:"), nil
+	return Image{ID: strings.TrimPrefix(found[0].ID, "sha256:"), Labels: found[0].Config.Labels}, nil
 }
 
 // Save writes an archive of images.

@@ -100,12 +100,19 @@ type Provider interface {
 type Images interface {
 	// Ensure pulls an image that is not there. out gets the progress; nil is nobody.
 	Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error)
-	// Present tells an image's ID, "" where the engine does not have it.
-	Present(ctx context.Context, image string) (id string, err error)
+	// Present tells of an image; it has no ID where the engine does not have it.
+	Present(ctx context.Context, image string) (Image, error)
 	// Save writes an archive, as docker does, of images that are there.
 	Save(ctx context.Context, to io.Writer, images ...string) error
 	// Load takes the images of an archive as docker's save writes it.
 	Load(ctx context.Context, from io.Reader) error
+}
+
+// Image is one that an engine has.
+type Image struct {
+	// ID is the digest of its configuration, without the algorithm.
+	ID     string
+	Labels map[string]string
 }
 
 // Facts are what an engine is.

@@ -301,11 +301,11 @@ func TestExec(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	m := newMachine(t)
-	if id, err := m.own.Present(t.Context(), podtest.ImageName); err != nil || id != "fa4e" {
-		t.Errorf("%q, %v", id, err)
+	if found, err := m.own.Present(t.Context(), podtest.ImageName); err != nil || found.ID != "fa4e" {
+		t.Errorf("%+v, %v", found, err)
 	}
-	if id, err := m.own.Present(t.Context(), "nosuch:1"); err != nil || id != "" {
-		t.Errorf("%q, %v", id, err)
+	if found, err := m.own.Present(t.Context(), "nosuch:1"); err != nil || found.ID != "" {
+		t.Errorf("%+v, %v", found, err)
 	}
 	if pulled, err := m.own.Ensure(t.Context(), podtest.ImageName, nil); err != nil || pulled {
 		t.Errorf("%v, %v", pulled, err)

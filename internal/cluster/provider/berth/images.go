@@ -2,6 +2,7 @@ package berth
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -19,8 +21,8 @@ const pulls = 4
 
 // Ensure pulls an image that is not there.
 func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error) {
-	id, err := e.Present(ctx, image)
-	if err != nil || id != "" {
+	found, err := e.Present(ctx, image)
+	if err != nil || found.ID != "" {
 		return false, err
 	}
 	if out == nil {
@@ -46,12 +48,22 @@ func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (pulle
 }
 
 // Present finds an image.
-func (e *Engine) Present(ctx context.Context, image string) (id string, err error) {
-	status, err := e.conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+func (e *Engine) Present(ctx context.Context, image string) (provider.Image, error) {
+	status, err := e.conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}, Verbose: true})
 	if err != nil {
-		return "", fmt.Errorf("cannot look for the image %s: %w", image, err)
+		return provider.Image{}, fmt.Errorf("cannot look for the image %s: %w", image, err)
 	}
-	return strings.TrimPrefix(status.GetImage().GetId(), "sha256:"), nil
+	found := provider.Image{ID: strings.TrimPrefix(status.GetImage().GetId(), "sha256:")}
+	if text := status.GetInfo()["imageSpec"]; text != "" {
+		var spec struct {
+			Config struct{ Labels map[string]string }
+		}
+		if err := json.Unmarshal([]byte(text), &spec); err != nil {
+			return provider.Image{}, fmt.Errorf("what berth says of the image %s is no JSON: %w", image, err)
+		}
+		found.Labels = spec.Config.Labels
+	}
+	return found, nil
 }
 
 // Save writes an archive of images.
