@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/continuity/fs"
-
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -216,7 +214,7 @@ func (s *Images) release(key string) error {
 }
 
 func (s *Images) removeTrash(path string) {
-	if err := os.RemoveAll(path); err != nil {
+	if err := sysfile.RemoveTree(path); err != nil {
 		s.log.Warn("cannot remove what a container wrote; it is tried again at the next start", "error", err)
 	}
 }
@@ -226,15 +224,14 @@ func (s *Images) WritableUsage(ctx context.Context, key string) (Usage, error) {
 	if err := checkKey(key); err != nil {
 		return Usage{}, err
 	}
-	dirs := s.writtenDirs(key)
-	if _, err := os.Lstat(dirs[0]); errors.Is(err, os.ErrNotExist) {
+	used, err := sysfile.UsageOf(ctx, s.writtenDirs(key)...)
+	if errors.Is(err, os.ErrNotExist) {
 		return Usage{}, fmt.Errorf("root filesystem %s: %w", key, errs.NotFound)
 	}
-	used, err := fs.DiskUsage(ctx, dirs...)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return Usage{}, fmt.Errorf("cannot tell what the container of %s has written: %w", key, err)
 	}
-	return Usage{Mountpoint: s.cfg.Root, Bytes: used.Size, Inodes: used.Inodes, At: time.Now()}, nil
+	return Usage{Mountpoint: s.cfg.Root, Bytes: used.Bytes, Inodes: used.Inodes, At: time.Now()}, nil
 }
 
 // Keys implements Rootfs.

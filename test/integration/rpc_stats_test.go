@@ -40,6 +40,27 @@ func TestRPCStats(t *testing.T) {
 	})
 }
 
+// A container can make directories whose paths are longer than the kernel takes. What is
+// in them counts, and goes with the container.
+func TestDeepDirectoriesOfContainers(t *testing.T) {
+	x := newTrial(t, harness.Options{})
+	pod := x.RunPod("deep", `deep=$(printf 'd/%.0s' $(seq 900))
+		for n in 1 2 3; do mkdir -p /t$n/$deep; done
+		dd if=/dev/zero of=/t1/$deep/file bs=1024 count=3000 2>/dev/null
+		mv /t1 /t2/$deep && mv /t2 /t3/$deep && echo made; sleep 100000`)
+	x.Await("the directories", func() bool { lines, _ := harness.LogLines(pod.LogFile); return len(lines) > 0 })
+	x.Await("their size", func() bool {
+		answer, err := x.Runtime.ContainerStats(x.Ctx(), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container})
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer := answer.GetStats().GetWritableLayer()
+		return layer.GetUsedBytes().GetValue() >= 3000<<10 && layer.GetInodesUsed().GetValue() > 2500
+	})
+	x.RemovePod(pod.Sandbox)
+	x.nothingLeft(t)
+}
+
 func containerStats(t *testing.T, b *harness.Berth, id string) {
 	read := func() *runtimeapi.ContainerStats {
 		resp, err := b.Runtime.ContainerStats(b.Ctx(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
