@@ -9,7 +9,7 @@ import (
 )
 
 func TestCheckCommand(t *testing.T) {
-	for _, cmd := range [][]string{nil, {"sh", "-c", "a\x00b"}} {
+	for _, cmd := range [][]string{nil, {""}, {"sh", "-c", "a\x00b"}} {
 		if err := checkCommand(cmd); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "cmd") {
 			t.Errorf("%q: %v", cmd, err)
 		}

@@ -81,6 +81,9 @@ func checkCommand(cmd []string) error {
 	if len(cmd) == 0 {
 		return invalid("cmd is empty")
 	}
+	if cmd[0] == "" {
+		return invalid("cmd[0]: no command specified")
+	}
 	for i, word := range cmd {
 		if strings.ContainsRune(word, 0) {
 			return invalid("cmd[%d] %q contains a NUL", i, word)

@@ -1,9 +1,13 @@
 package cri
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
@@ -21,6 +25,9 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		return nil, fmt.Errorf("cannot pull image: %w", err)
 	}
 	auth := req.GetAuth()
+	if err := checkAuth(auth); err != nil {
+		return nil, fmt.Errorf("cannot pull image: %w", err)
+	}
 	id, err := s.opts.Images.Pull(ctx, req.GetImage().GetImage(), image.Auth{
 		Username:      auth.GetUsername(),
 		Password:      auth.GetPassword(),
@@ -40,4 +47,25 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		s.log.Info("image is pulled", "image", req.GetImage().GetImage(), "id", id, "pod", pod.GetName(), "namespace", pod.GetNamespace())
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
+}
+
+// checkAuth refuses credentials that no registry can be sent. It quotes none of them.
+func checkAuth(auth *runtimeapi.AuthConfig) error {
+	for _, f := range []struct{ name, value string }{
+		{"server_address", auth.GetServerAddress()},
+		{"identity_token", auth.GetIdentityToken()},
+		{"registry_token", auth.GetRegistryToken()},
+	} {
+		if strings.ContainsFunc(f.value, unicode.IsControl) {
+			return invalid("auth.%s: contains a control character", f.name)
+		}
+	}
+	if auth.GetAuth() == "" || auth.GetUsername() != "" || auth.GetIdentityToken() != "" {
+		return nil // what is taken before it hides it
+	}
+	decoded, err := base64.StdEncoding.DecodeString(strings.TrimSpace(auth.GetAuth()))
+	if err != nil || !bytes.ContainsRune(decoded, ':') {
+		return invalid("auth.auth: want base64 of username:password")
+	}
+	return nil
 }

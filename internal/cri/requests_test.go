@@ -104,28 +104,39 @@ func TestBadFieldsOfSmallRequests(t *testing.T) {
 	containers := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: 99}}
 	sandboxes := &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: -1}}
 	bad := &runtimeapi.ImageSpec{Image: "A b"}
+	pull := func(auth *runtimeapi.AuthConfig) func(context.Context) error {
+		return call(i.PullImage, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "a"}, Auth: auth})
+	}
 	for name, c := range map[string]struct {
 		do    func(context.Context) error
 		field string
 	}{
-		"ListContainers":     {call(r.ListContainers, &runtimeapi.ListContainersRequest{Filter: containers}), "filter.state.state"},
-		"ListPodSandbox":     {call(r.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: sandboxes}), "filter.state.state"},
-		"StreamContainers":   {first(r.StreamContainers, &runtimeapi.StreamContainersRequest{Filter: containers}), "filter.state.state"},
-		"StreamPodSandboxes": {first(r.StreamPodSandboxes, &runtimeapi.StreamPodSandboxesRequest{Filter: sandboxes}), "filter.state.state"},
-		"StopContainer":      {call(r.StopContainer, &runtimeapi.StopContainerRequest{ContainerId: "x", Timeout: -1}), "timeout"},
-		"ExecSync":           {call(r.ExecSync, &runtimeapi.ExecSyncRequest{ContainerId: "x", Cmd: []string{"a"}, Timeout: -1}), "timeout"},
-		"StartContainer":     {call(r.StartContainer, &runtimeapi.StartContainerRequest{}), "container_id"},
-		"StopPodSandbox":     {call(r.StopPodSandbox, &runtimeapi.StopPodSandboxRequest{}), "pod_sandbox_id"},
-		"CreateContainer":    {call(r.CreateContainer, &runtimeapi.CreateContainerRequest{PodSandboxId: "x"}), "config"},
-		"UpdateContainer":    {call(r.UpdateContainerResources, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: "x"}), "linux"},
-		"ImageStatus":        {call(i.ImageStatus, &runtimeapi.ImageStatusRequest{Image: bad}), "image.image"},
-		"RemoveImage":        {call(i.RemoveImage, &runtimeapi.RemoveImageRequest{Image: bad}), "image.image"},
-		"PullImage":          {call(i.PullImage, &runtimeapi.PullImageRequest{Image: bad}), "image.image"},
-		"ListImages":         {call(i.ListImages, &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: bad}}), "filter.image.image"},
+		"ListContainers":       {call(r.ListContainers, &runtimeapi.ListContainersRequest{Filter: containers}), "filter.state.state"},
+		"ListPodSandbox":       {call(r.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: sandboxes}), "filter.state.state"},
+		"StreamContainers":     {first(r.StreamContainers, &runtimeapi.StreamContainersRequest{Filter: containers}), "filter.state.state"},
+		"StreamPodSandboxes":   {first(r.StreamPodSandboxes, &runtimeapi.StreamPodSandboxesRequest{Filter: sandboxes}), "filter.state.state"},
+		"StopContainer":        {call(r.StopContainer, &runtimeapi.StopContainerRequest{ContainerId: "x", Timeout: -1}), "timeout"},
+		"ExecSync":             {call(r.ExecSync, &runtimeapi.ExecSyncRequest{ContainerId: "x", Cmd: []string{"a"}, Timeout: -1}), "timeout"},
+		"StartContainer":       {call(r.StartContainer, &runtimeapi.StartContainerRequest{}), "container_id"},
+		"StopPodSandbox":       {call(r.StopPodSandbox, &runtimeapi.StopPodSandboxRequest{}), "pod_sandbox_id"},
+		"CreateContainer":      {call(r.CreateContainer, &runtimeapi.CreateContainerRequest{PodSandboxId: "x"}), "config"},
+		"UpdateContainer":      {call(r.UpdateContainerResources, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: "x"}), "linux"},
+		"ImageStatus":          {call(i.ImageStatus, &runtimeapi.ImageStatusRequest{Image: bad}), "image.image"},
+		"RemoveImage":          {call(i.RemoveImage, &runtimeapi.RemoveImageRequest{Image: bad}), "image.image"},
+		"PullImage":            {call(i.PullImage, &runtimeapi.PullImageRequest{Image: bad}), "image.image"},
+		"PullImage, no base64": {pull(&runtimeapi.AuthConfig{Auth: "!!!"}), "auth.auth"},
+		"PullImage, no colon":  {pull(&runtimeapi.AuthConfig{Auth: "YWJj"}), "auth.auth"},
+		"PullImage, two lines": {pull(&runtimeapi.AuthConfig{RegistryToken: "s3cret\r\nX: y"}), "auth.registry_token"},
+		"PullImage, identity":  {pull(&runtimeapi.AuthConfig{IdentityToken: "s3cret\n"}), "auth.identity_token"},
+		"PullImage, address":   {pull(&runtimeapi.AuthConfig{ServerAddress: "a\x00"}), "auth.server_address"},
+		"ListImages":           {call(i.ListImages, &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: bad}}), "filter.image.image"},
 	} {
 		err := c.do(t.Context())
 		if got := fieldtest.Named(status.Convert(err).Message()); status.Code(err) != codes.InvalidArgument || got != c.field {
 			t.Errorf("%s: %v names %q, want %s", name, err, got, c.field)
+		}
+		if strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s tells a secret: %v", name, err)
 		}
 	}
 }

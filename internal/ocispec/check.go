@@ -83,11 +83,21 @@ func checkHostname(hostname string) error {
 }
 
 func checkLogDirectory(dir string) error {
+	if err := checkLength("config.log_directory", dir); err != nil {
+		return err
+	}
 	if dir != "" && (!path.IsAbs(dir) || hasControl(dir) || hasDotDot(dir)) {
 		return invalid("config.log_directory", "%q is not an absolute path", dir)
 	}
 	return nil
 }
+
+// Bounds of the lists of resolv.conf and of their words: of the names of domains, far
+// above what a resolver reads.
+const (
+	maxDNSWords = 1024
+	maxDNSWord  = 255
+)
 
 // checkDNS keeps each value a single word of a line of resolv.conf.
 func checkDNS(dns *runtimeapi.DNSConfig) error {
@@ -99,7 +109,13 @@ func checkDNS(dns *runtimeapi.DNSConfig) error {
 		{"searches", dns.GetSearches()},
 		{"options", dns.GetOptions()},
 	} {
+		if n := len(list.values); n > maxDNSWords {
+			return invalid("config.dns_config."+list.name, "%d are more than %d", n, maxDNSWords)
+		}
 		for i, value := range list.values {
+			if len(value) > maxDNSWord {
+				return invalid(index("config.dns_config."+list.name, i, ""), "is longer than %d bytes", maxDNSWord)
+			}
 			if value == "" || hasControl(value) || strings.ContainsFunc(value, unicode.IsSpace) {
 				return invalid(index("config.dns_config."+list.name, i, ""), "%q is not one word", value)
 			}
@@ -108,7 +124,13 @@ func checkDNS(dns *runtimeapi.DNSConfig) error {
 	return nil
 }
 
+// maxPorts bounds the ports of a pod: each one once.
+const maxPorts = 65535
+
 func checkPorts(config *runtimeapi.PodSandboxConfig) error {
+	if n := len(config.GetPortMappings()); n > maxPorts {
+		return invalid("config.port_mappings", "%d are more than %d", n, maxPorts)
+	}
 	for i, port := range config.GetPortMappings() {
 		if _, ok := runtimeapi.Protocol_name[int32(port.GetProtocol())]; !ok {
 			return invalid(index("config.port_mappings", i, "protocol"), "unknown protocol %d", port.GetProtocol())
@@ -120,8 +142,8 @@ func checkPorts(config *runtimeapi.PodSandboxConfig) error {
 			return invalid(index("config.port_mappings", i, "host_port"), "%d is no port", n)
 		}
 		if ip := port.GetHostIp(); ip != "" {
-			if _, err := netip.ParseAddr(ip); err != nil {
-				return invalid(index("config.port_mappings", i, "host_ip"), "%q is no address", ip)
+			if addr, err := netip.ParseAddr(ip); err != nil || addr.Zone() != "" || addr.IsMulticast() {
+				return invalid(index("config.port_mappings", i, "host_ip"), "%q is no address of a host", ip)
 			}
 		}
 	}
@@ -131,6 +153,9 @@ func checkPorts(config *runtimeapi.PodSandboxConfig) error {
 func checkSandboxLinux(config *runtimeapi.PodSandboxConfig) error {
 	linux := config.GetLinux()
 	security := linux.GetSecurityContext()
+	if err := checkLength("config.linux.cgroup_parent", linux.GetCgroupParent()); err != nil {
+		return err
+	}
 	if parent := linux.GetCgroupParent(); hasControl(parent) || hasDotDot(parent) || strings.Contains(parent, ":") {
 		return invalid("config.linux.cgroup_parent", "%q is no cgroup", parent)
 	}
@@ -218,9 +243,17 @@ func checkSysctls(sysctls map[string]string, namespaces *runtimeapi.NamespaceOpt
 	if len(sysctls) > maxSysctls {
 		return invalid("config.linux.sysctls", "%d are more than %d", len(sysctls), maxSysctls)
 	}
+	named := map[string]string{} // each file's name
 	for _, name := range sortedKeys(sysctls) {
 		field := fmt.Sprintf("config.linux.sysctls[%q]", name)
 		file := SysctlFile(name)
+		if err := checkLength("config.linux.sysctls", file); err != nil {
+			return err
+		}
+		if other, twice := named[file]; twice {
+			return invalid(field, "is the same as %q", other)
+		}
+		named[file] = name
 		if hasControl(name) || path.Clean(file) != file || hasDotDot(file) {
 			return invalid(field, "is no sysctl")
 		}

@@ -28,7 +28,7 @@ func CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodS
 		checkMap("config.annotations", config.GetAnnotations()),
 		checkCgroupns(config.GetAnnotations(), securityContext(config).GetPrivileged(), hasUserNamespace(sandbox)),
 		checkExtensions(config, sandbox),
-		checkLogPath(config.GetLogPath()),
+		checkLogPath(config.GetLogPath(), sandbox),
 		checkStopSignal(config.GetStopSignal()),
 		CheckResources(FieldCreate, config.GetLinux().GetResources()),
 		checkContainerSecurity(config, sandbox),
@@ -57,6 +57,9 @@ func checkCommand(config *runtimeapi.ContainerConfig) error {
 			}
 		}
 	}
+	if err := checkLength("config.working_dir", config.GetWorkingDir()); err != nil {
+		return err
+	}
 	if dir := config.GetWorkingDir(); dir != "" && (!path.IsAbs(dir) || strings.ContainsRune(dir, 0)) {
 		return invalid("config.working_dir", "%q is not an absolute path", dir)
 	}
@@ -80,38 +83,52 @@ func checkDevices(config *runtimeapi.ContainerConfig) error {
 		return invalid("config.devices", "%d are more than %d", n, maxDevices)
 	}
 	for i, d := range config.GetDevices() {
-		if !path.IsAbs(d.GetHostPath()) || hasControl(d.GetHostPath()) {
-			return invalid(index("config.devices", i, "host_path"), "%q is not an absolute path", d.GetHostPath())
-		}
-		if to := d.GetContainerPath(); to != "" && (!path.IsAbs(to) || hasControl(to) || path.Clean(to) == "/") {
-			return invalid(index("config.devices", i, "container_path"), "%q is not an absolute path below /", to)
-		}
-		if !isAll(d.GetPermissions(), "rwm") {
-			return invalid(index("config.devices", i, "permissions"), "%q is not made of r, w and m", d.GetPermissions())
+		if err := checkDevice(i, d); err != nil {
+			return err
 		}
 	}
 	_, err := CDIDevices(config)
 	return err
 }
 
+func checkDevice(i int, d *runtimeapi.Device) error {
+	from, to := d.GetHostPath(), d.GetContainerPath()
+	if err := checkLength(index("config.devices", i, "host_path"), from); err != nil {
+		return err
+	}
+	if err := checkLength(index("config.devices", i, "container_path"), to); err != nil {
+		return err
+	}
+	if !path.IsAbs(from) || hasControl(from) {
+		return invalid(index("config.devices", i, "host_path"), "%q is not an absolute path", from)
+	}
+	if to != "" && (!path.IsAbs(to) || hasControl(to) || path.Clean(to) == "/") {
+		return invalid(index("config.devices", i, "container_path"), "%q is not an absolute path below /", to)
+	}
+	for _, virtual := range []string{"/proc", "/sys"} {
+		if isBelow(path.Clean(to), virtual) {
+			return invalid(index("config.devices", i, "container_path"), "%q is in %s, where no node can be made", to, virtual)
+		}
+	}
+	if !isAll(d.GetPermissions(), "rwm") {
+		return invalid(index("config.devices", i, "permissions"), "%q is not made of r, w and m", d.GetPermissions())
+	}
+	return nil
+}
+
 // maxDevices bounds how many devices one container may ask for by path.
 const maxDevices = 1024
 
-// maxFileName is the kernel's limit (NAME_MAX).
-const maxFileName = 255
-
-func checkLogPath(logPath string) error {
+func checkLogPath(logPath string, sandbox *runtimeapi.PodSandboxConfig) error {
 	if logPath == "" {
 		return nil
+	}
+	if err := checkLength("config.log_path", path.Join(sandbox.GetLogDirectory(), logPath)); err != nil {
+		return err
 	}
 	clean := path.Clean(logPath)
 	if path.IsAbs(logPath) || hasDotDot(logPath) || hasControl(logPath) || clean == "." || strings.HasSuffix(logPath, "/") {
 		return invalid("config.log_path", "%q is not the path of a file below the sandbox's log directory", logPath)
-	}
-	for name := range strings.SplitSeq(logPath, "/") {
-		if len(name) > maxFileName {
-			return invalid("config.log_path", "it has a name of more than %d bytes", maxFileName)
-		}
 	}
 	return nil
 }
@@ -145,19 +162,16 @@ func checkContainerSecurity(config *runtimeapi.ContainerConfig, sandbox *runtime
 	)
 }
 
-// Bounds of lists of paths: each is a mount, and no longer than the kernel takes.
-const (
-	maxPaths = 1024
-	maxPath  = 4096
-)
+// maxPaths bounds lists of paths: each is a mount.
+const maxPaths = 1024
 
 func checkPaths(field string, paths []string) error {
 	if len(paths) > maxPaths {
 		return invalid(field, "%d are more than %d", len(paths), maxPaths)
 	}
 	for i, p := range paths {
-		if len(p) > maxPath {
-			return invalid(index(field, i, ""), "is longer than %d bytes", maxPath)
+		if err := checkLength(index(field, i, ""), p); err != nil {
+			return err
 		}
 		if !path.IsAbs(p) || hasControl(p) {
 			return invalid(index(field, i, ""), "%q is not an absolute path", p)

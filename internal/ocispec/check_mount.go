@@ -6,7 +6,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// Bounds of the mounts of a container and of the options of each.
+const (
+	maxMounts       = 8192
+	maxMountOptions = 64
+)
+
 func checkMounts(mounts []*runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig) error {
+	if n := len(mounts); n > maxMounts {
+		return invalid("config.mounts", "%d are more than %d", n, maxMounts)
+	}
 	for i, m := range mounts {
 		if err := checkMount(i, m, sandbox); err != nil {
 			return err
@@ -16,6 +25,13 @@ func checkMounts(mounts []*runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfi
 }
 
 func checkMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig) error {
+	for _, p := range []struct{ field, path string }{
+		{"container_path", m.GetContainerPath()}, {"host_path", m.GetHostPath()}, {"image_sub_path", m.GetImageSubPath()},
+	} {
+		if err := checkLength(index("config.mounts", i, p.field), p.path); err != nil {
+			return err
+		}
+	}
 	if to := m.GetContainerPath(); !path.IsAbs(to) || hasControl(to) || path.Clean(to) == "/" {
 		return invalid(index("config.mounts", i, "container_path"), "%q is not an absolute path below /", to)
 	}
@@ -47,6 +63,9 @@ func checkMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig
 // checkMountOptions knows the options that Kubernetes does; what else a mount is,
 // other fields say.
 func checkMountOptions(i int, m *runtimeapi.Mount) error {
+	if n := len(m.GetMountOptions()); n > maxMountOptions {
+		return invalid(index("config.mounts", i, "mount_options"), "%d are more than %d", n, maxMountOptions)
+	}
 	for _, option := range m.GetMountOptions() {
 		switch option {
 		case "noexec", "nodev", "nosuid":

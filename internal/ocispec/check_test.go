@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,7 @@ func check[C any](t *testing.T, good func() C, judge func(C) error, refusals []r
 func TestSandboxesRefused(t *testing.T) {
 	type config = *runtimeapi.PodSandboxConfig
 	security := func(c config) *runtimeapi.LinuxSandboxSecurityContext { return c.Linux.SecurityContext }
+	long := "/" + strings.Repeat("a/", 3000)
 	check(t, kubeletSandbox, CheckSandbox, []refusal[config]{
 		{func(c config) { c.Metadata = nil }, errs.Invalid, "metadata"},
 		{func(c config) { c.Metadata.Name = "" }, errs.Invalid, "metadata.name"},
@@ -59,6 +61,20 @@ func TestSandboxesRefused(t *testing.T) {
 		{func(c config) { c.DnsConfig.Servers[0] = "1.1.1.1\nnameserver 6.6.6.6" }, errs.Invalid, "dns_config.servers[0]"},
 		{func(c config) { c.DnsConfig.Searches[0] = "a b" }, errs.Invalid, "dns_config.searches[0]"},
 		{func(c config) { c.DnsConfig.Options[0] = "" }, errs.Invalid, "dns_config.options[0]"},
+		{func(c config) { c.DnsConfig.Servers = make([]string, 1025) }, errs.Invalid, "dns_config.servers"},
+		{func(c config) { c.DnsConfig.Searches[0] = strings.Repeat("a", 256) }, errs.Invalid, "dns_config.searches[0]"},
+		{func(c config) { c.LogDirectory = long }, errs.Invalid, "log_directory"},
+		{func(c config) { c.LogDirectory = "/" + strings.Repeat("a", 256) }, errs.Invalid, "log_directory"},
+		{func(c config) { c.Linux.CgroupParent = long }, errs.Invalid, "linux.cgroup_parent"},
+		{func(c config) { c.PortMappings = make([]*runtimeapi.PortMapping, 65536) }, errs.Invalid, "port_mappings"},
+		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{HostIp: "ff02::1"}} }, errs.Invalid, "port_mappings[0].host_ip"},
+		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{HostIp: "fe80::1%eth0"}} }, errs.Invalid, "port_mappings[0].host_ip"},
+		{func(c config) {
+			c.Linux.Sysctls["net.ipv4.ip_forward"], c.Linux.Sysctls["net/ipv4/ip_forward"] = "0", "1"
+		}, errs.Invalid, `linux.sysctls["net/ipv4/ip_forward"]`},
+		{func(c config) { c.Linux.Sysctls["net."+strings.Repeat("a", 256)] = "1" }, errs.Invalid, "linux.sysctls"},
+		{func(c config) { c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuShares: 1 << 19} }, errs.Invalid, "linux.resources.cpu_shares"},
+		{func(c config) { security(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: 2, LocalhostRef: long} }, errs.Invalid, "seccomp.localhost_ref"},
 		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{Protocol: 9}} }, errs.Invalid, "port_mappings[0].protocol"},
 		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 70000}} }, errs.Invalid, "port_mappings[0].container_port"},
 		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 1, HostPort: -1}} }, errs.Invalid, "port_mappings[0].host_port"},
@@ -96,6 +112,13 @@ func TestContainersRefused(t *testing.T) {
 	type config = *runtimeapi.ContainerConfig
 	security := func(c config) *runtimeapi.LinuxContainerSecurityContext { return c.Linux.SecurityContext }
 	judge := func(c config) error { return CheckContainer(c, kubeletSandbox()) }
+	long := "/" + strings.Repeat("a/", 3000)
+	device := func(change func(*runtimeapi.Device)) func(config) {
+		return func(c config) {
+			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "r"}}
+			change(c.Devices[0])
+		}
+	}
 	check(t, kubeletContainer, judge, []refusal[config]{
 		{func(c config) { c.Metadata = nil }, errs.Invalid, "metadata"},
 		{func(c config) { c.Metadata.Name = "" }, errs.Invalid, "metadata.name"},
@@ -115,6 +138,16 @@ func TestContainersRefused(t *testing.T) {
 		{func(c config) { c.Devices = []*runtimeapi.Device{{HostPath: "null", Permissions: "r"}} }, errs.Invalid, "devices[0].host_path"},
 		{func(c config) { c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", Permissions: "x"}} }, errs.Invalid, "devices[0].permissions"},
 		{func(c config) { c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null"}} }, errs.Invalid, "devices[0].permissions"},
+		{device(func(d *runtimeapi.Device) { d.HostPath = long }), errs.Invalid, "devices[0].host_path"},
+		{device(func(d *runtimeapi.Device) { d.ContainerPath = long }), errs.Invalid, "devices[0].container_path"},
+		{device(func(d *runtimeapi.Device) { d.ContainerPath = "/dev/../proc/x" }), errs.Invalid, "devices[0].container_path"},
+		{device(func(d *runtimeapi.Device) { d.ContainerPath = "/sys/x" }), errs.Invalid, "devices[0].container_path"},
+		{func(c config) { c.Mounts[0].ContainerPath = long }, errs.Invalid, "mounts[0].container_path"},
+		{func(c config) { c.Mounts[0].HostPath = "/" + strings.Repeat("a", 256) }, errs.Invalid, "mounts[0].host_path"},
+		{func(c config) { c.Mounts[0].MountOptions = slices.Repeat([]string{"nodev"}, 65) }, errs.Invalid, "mounts[0].mount_options"},
+		{func(c config) { c.Mounts = slices.Repeat(c.Mounts[:1], 8193) }, errs.Invalid, "mounts"},
+		{func(c config) { c.WorkingDir = long }, errs.Invalid, "working_dir"},
+		{func(c config) { c.LogPath = long[1:] + "x" }, errs.Invalid, "log_path"},
 		{func(c config) { c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "v c=d"}} }, errs.Invalid, "CDI_devices[0].name"},
 		{func(c config) { c.LogPath = "/var/log/x" }, errs.Invalid, "log_path"},
 		{func(c config) { c.LogPath = "a/../../x" }, errs.Invalid, "log_path"},
@@ -123,6 +156,9 @@ func TestContainersRefused(t *testing.T) {
 		{func(c config) { c.LogPath = "a\nb" }, errs.Invalid, "log_path"},
 		{func(c config) { c.StopSignal = 999 }, errs.Invalid, "stop_signal"},
 		{func(c config) { c.Linux.Resources.CpuShares = -1 }, errs.Invalid, "cpu_shares"},
+		{func(c config) { c.Linux.Resources.CpuShares = 1 }, errs.Invalid, "cpu_shares"},
+		{func(c config) { c.Linux.Resources.CpuShares = 1<<18 + 1 }, errs.Invalid, "cpu_shares"},
+		{func(c config) { c.Linux.Resources.CpusetMems = strings.Repeat("0,", 1<<15) + "0" }, errs.Invalid, "cpuset_mems"},
 		{func(c config) { c.Linux.Resources.OomScoreAdj = 1001 }, errs.Invalid, "oom_score_adj"},
 		{func(c config) { c.Linux.Resources.CpusetCpus = "0;1" }, errs.Invalid, "cpuset_cpus"},
 		{func(c config) { c.Linux.Resources.HugepageLimits[0].PageSize = "../x" }, errs.Invalid, "hugepage_limits[0].page_size"},

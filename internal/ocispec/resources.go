@@ -114,7 +114,7 @@ func CheckResources(field string, res *runtimeapi.LinuxContainerResources) error
 	}{
 		{"cpu_period", res.GetCpuPeriod(), 0, maxPeriod},
 		{"cpu_quota", res.GetCpuQuota(), -1, maxQuota},
-		{"cpu_shares", res.GetCpuShares(), 0, math.MaxInt64},
+		{"cpu_shares", res.GetCpuShares(), 0, maxShares},
 		{"memory_limit_in_bytes", res.GetMemoryLimitInBytes(), -1, math.MaxInt64},
 		{"memory_swap_limit_in_bytes", res.GetMemorySwapLimitInBytes(), -1, math.MaxInt64},
 		{"oom_score_adj", res.GetOomScoreAdj(), -1000, 1000},
@@ -125,6 +125,9 @@ func CheckResources(field string, res *runtimeapi.LinuxContainerResources) error
 	}
 	if period := res.GetCpuPeriod(); period != 0 && period < minPeriod {
 		return invalid(field+".cpu_period", "%d is out of range", period)
+	}
+	if shares := res.GetCpuShares(); shares != 0 && shares < minShares {
+		return invalid(field+".cpu_shares", "%d is out of range", shares)
 	}
 	if quota := res.GetCpuQuota(); quota > 0 && quota < minPeriod {
 		return invalid(field+".cpu_quota", "%d is out of range", quota)
@@ -138,8 +141,10 @@ func CheckResources(field string, res *runtimeapi.LinuxContainerResources) error
 	return errors.Join(checkSwap(field, res), checkHugepages(field, res), checkUnified(field, res))
 }
 
-// The kernel's limits of CPU bandwidth, in microseconds.
+// The kernel's limits of CPU shares, and of CPU bandwidth in microseconds.
 const (
+	minShares = 2
+	maxShares = 1 << 18
 	minPeriod = 1000
 	maxPeriod = 1_000_000
 	maxQuota  = 1<<44 - 1
@@ -192,10 +197,16 @@ func checkUnified(field string, res *runtimeapi.LinuxContainerResources) error {
 	return nil
 }
 
+// maxNumberList is the longest list that a kernel reads: 6 bytes for each of 8192 CPUs.
+const maxNumberList = 6 * 8192
+
 // isNumberList tells whether s is "" or a list as the kernel takes it: "0-2,5".
 func isNumberList(s string) bool {
 	if s == "" {
 		return true
+	}
+	if len(s) > maxNumberList {
+		return false
 	}
 	for part := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(part, "-")

@@ -86,7 +86,7 @@ func checkSeccomp(profile *runtimeapi.SecurityProfile, old string) error {
 		case old == "", old == "unconfined", old == "runtime/default", old == "docker/default":
 			return nil
 		case isLocal && path.IsAbs(local) && !hasControl(local):
-			return nil
+			return checkLength("config.linux.security_context.seccomp_profile_path", local)
 		}
 		return invalid("config.linux.security_context.seccomp_profile_path", "unknown profile %q", old)
 	}
@@ -100,6 +100,7 @@ func checkSeccomp(profile *runtimeapi.SecurityProfile, old string) error {
 		if !path.IsAbs(ref) || hasControl(ref) {
 			return invalid(field+".localhost_ref", "%q is not an absolute path", ref)
 		}
+		return checkLength(field+".localhost_ref", ref)
 	default:
 		return invalid(field+".profile_type", "unknown type %d", profile.GetProfileType())
 	}

@@ -75,8 +75,10 @@ func ResolveUser(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig
 		user.GID = gid
 	}
 	user.Groups = []uint32{user.GID}
+	seen := map[uint32]bool{user.GID: true}
 	add := func(gid uint32) {
-		if !slices.Contains(user.Groups, gid) {
+		if !seen[gid] {
+			seen[gid] = true
 			user.Groups = append(user.Groups, gid)
 		}
 	}
@@ -87,6 +89,10 @@ func ResolveUser(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig
 	}
 	for _, gid := range securityContext(config).GetSupplementalGroups() {
 		add(uint32(gid)) // in range: CheckContainer
+	}
+	if n := len(user.Groups); n > maxGroups {
+		return User{}, invalid("config.linux.security_context.supplemental_groups",
+			"%d groups, the user's own among them, are more than the kernel's %d", n, maxGroups)
 	}
 	return user, nil
 }

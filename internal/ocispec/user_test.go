@@ -145,6 +145,23 @@ func TestUsersOfRequests(t *testing.T) {
 	}
 }
 
+// Each group may be one that the kernel takes, and all of them one too many.
+func TestGroupsAreBounded(t *testing.T) {
+	all := make([]int64, maxGroups)
+	for i := range all {
+		all[i] = int64(i)
+	}
+	security := &runtimeapi.LinuxContainerSecurityContext{RunAsUser: &runtimeapi.Int64Value{}, SupplementalGroups: all}
+	config := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: security}}
+	if got, err := ResolveUser(config, imagespec.ImageConfig{}, nil, nil); err != nil || len(got.Groups) != maxGroups {
+		t.Errorf("as many groups as there may be: %d, %v", len(got.Groups), err)
+	}
+	security.RunAsGroup = &runtimeapi.Int64Value{Value: maxGroups}
+	if _, err := ResolveUser(config, imagespec.ImageConfig{}, nil, nil); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "supplemental_groups") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
 func TestUserFilesAreBounded(t *testing.T) {
 	huge := strings.Repeat("x:x:9:9::/:\n", MaxUserFile/12) + "late:x:7:7::/:\nlater:x:8:8::/:\n"
 	if _, err := ResolveUser(nil, imagespec.ImageConfig{User: "later"}, []byte(huge), nil); !errors.Is(err, errs.Invalid) {

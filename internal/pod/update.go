@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -44,7 +45,7 @@ func (s *Service) updateContainer(ctx context.Context, j *job.Job, id string, re
 		return fmt.Errorf("cannot update container %q: it is %s: %w", id, rec.State, errs.State)
 	}
 	next := mergeResources(rec.resources(), res)
-	if err := s.opts.CheckResources("linux", next); err != nil {
+	if err := s.checkUpdate("linux", next, res); err != nil {
 		return err
 	}
 	j.Stage("update container", "the engine")
@@ -86,10 +87,10 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 		Overhead:  store.MessageOf(mergeResources(rec.resources().Overhead.Get(), overhead)),
 		Resources: store.MessageOf(mergeResources(rec.resources().Resources.Get(), res)),
 	}
-	if err := s.opts.CheckResources("overhead", next.Overhead.Get()); err != nil {
+	if err := s.checkUpdate("overhead", next.Overhead.Get(), overhead); err != nil {
 		return err
 	}
-	if err := s.opts.CheckResources("resources", next.Resources.Get()); err != nil {
+	if err := s.checkUpdate("resources", next.Resources.Get(), res); err != nil {
 		return err
 	}
 	j.Stage("update sandbox", "the engine")
@@ -104,6 +105,16 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 		return nil
 	})
 	return err
+}
+
+// checkUpdate judges the limits that an update leads to, and the one that no update
+// changes.
+func (s *Service) checkUpdate(field string, next, change *runtimeapi.LinuxContainerResources) error {
+	left := &runtimeapi.LinuxContainerResources{OomScoreAdj: change.GetOomScoreAdj()}
+	if err := s.opts.CheckResources(field, left); err != nil {
+		return err
+	}
+	return s.opts.CheckResources(field, next)
 }
 
 // mergeResources returns old with what change says in its place. Neither is
@@ -124,9 +135,7 @@ func mergeResources(old, change *runtimeapi.LinuxContainerResources) *runtimeapi
 	} else if old.GetMemorySwapLimitInBytes() == old.GetMemoryLimitInBytes() || next.MemoryLimitInBytes == -1 {
 		next.MemorySwapLimitInBytes = 0 // no swap, or no limit: it follows the memory
 	}
-	if pages := change.GetHugepageLimits(); len(pages) > 0 {
-		next.HugepageLimits = pages
-	}
+	next.HugepageLimits = mergePages(next.HugepageLimits, change.GetHugepageLimits())
 	if len(change.GetUnified()) > 0 {
 		unified := maps.Clone(next.Unified)
 		if unified == nil {
@@ -136,6 +145,14 @@ func mergeResources(old, change *runtimeapi.LinuxContainerResources) *runtimeapi
 		next.Unified = unified
 	}
 	return next
+}
+
+// mergePages returns old with the limits of the sizes that change has in their places.
+func mergePages(old, change []*runtimeapi.HugepageLimit) []*runtimeapi.HugepageLimit {
+	next := slices.DeleteFunc(slices.Clone(old), func(limit *runtimeapi.HugepageLimit) bool {
+		return slices.ContainsFunc(change, func(c *runtimeapi.HugepageLimit) bool { return c.GetPageSize() == limit.GetPageSize() })
+	})
+	return append(next, change...)
 }
 
 func overwrite[T comparable](to *T, with T) {

@@ -22,7 +22,7 @@ func TestUpdateContainer(t *testing.T) {
 	config := b.ContainerConfig("main", b.Programs.Sleep)
 	config.Linux = &runtimeapi.LinuxContainerConfig{Resources: &runtimeapi.LinuxContainerResources{
 		CpuPeriod: 100000, CpuShares: 102, MemoryLimitInBytes: 64 << 20, MemorySwapLimitInBytes: 64 << 20, OomScoreAdj: 500,
-		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}},
+		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}, {PageSize: "1GB", Limit: 1 << 30}},
 		Unified:        map[string]string{"memory.oom.group": "1", "memory.high": "50000000"},
 	}}
 	id, err := b.s.CreateContainer(t.Context(), sandbox, config)
@@ -31,13 +31,14 @@ func TestUpdateContainer(t *testing.T) {
 	}
 	if err := b.s.UpdateContainer(t.Context(), id[:12], &runtimeapi.LinuxContainerResources{
 		CpuQuota: 50000, MemoryLimitInBytes: 128 << 20, CpusetCpus: "0", OomScoreAdj: -5,
-		Unified: map[string]string{"memory.high": "100000000"},
+		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}},
+		Unified:        map[string]string{"memory.high": "100000000"},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	want := &runtimeapi.LinuxContainerResources{
 		CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 102, MemoryLimitInBytes: 128 << 20, OomScoreAdj: 500, CpusetCpus: "0",
-		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}},
+		HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "1GB", Limit: 1 << 30}, {PageSize: "2MB", Limit: 4 << 20}},
 		Unified:        map[string]string{"memory.oom.group": "1", "memory.high": "100000000"},
 	}
 	check := func(when string) {
@@ -67,6 +68,12 @@ func TestUpdateContainerRefused(t *testing.T) {
 	assertKind(t, b.s.UpdateContainer(t.Context(), done, res), errs.State, "exited")
 	assertKind(t, b.s.UpdateContainer(t.Context(), "0123", res), errs.NotFound)
 	assertKind(t, b.s.UpdateSandbox(t.Context(), "0123", nil, res), errs.NotFound)
+	// What an update does not change is judged all the same.
+	score := &runtimeapi.LinuxContainerResources{OomScoreAdj: 1001}
+	waiting := b.mustCreate(sandbox, "waiting", b.Programs.Sleep)
+	assertKind(t, b.s.UpdateContainer(t.Context(), waiting, score), errs.Invalid, "linux.oom_score_adj")
+	assertKind(t, b.s.UpdateSandbox(t.Context(), sandbox, nil, score), errs.Invalid, "resources.oom_score_adj")
+	assertKind(t, b.s.UpdateSandbox(t.Context(), sandbox, score, nil), errs.Invalid, "overhead.oom_score_adj")
 	if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
 		t.Fatal(err)
 	}

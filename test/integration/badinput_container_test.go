@@ -65,6 +65,10 @@ func TestBadContainersAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badContainer("negative shares", invalid, func(c containerConfig) { c.Linux.Resources.CpuShares = -1 }, "cpu_shares"),
 		x.badContainer("CPUs that are no set", invalid, func(c containerConfig) { c.Linux.Resources.CpusetCpus = "0;1" }, "cpuset_cpus"),
 		x.badContainer("CPUs that the host lacks", invalid, func(c containerConfig) { c.Linux.Resources.CpusetCpus = "900" }, "cpuset"),
+		x.badContainer("memory nodes that the host lacks", invalid, func(c containerConfig) { c.Linux.Resources.CpusetMems = "900" }, "cpuset_mems"),
+		x.badContainer("huge list of CPUs", invalid, func(c containerConfig) { c.Linux.Resources.CpusetCpus = strings.Repeat("0,", 1<<19) + "0" }, "cpuset_cpus"),
+		x.badContainer("one share", invalid, func(c containerConfig) { c.Linux.Resources.CpuShares = 1 }, "cpu_shares"),
+		x.badContainer("huge shares", invalid, func(c containerConfig) { c.Linux.Resources.CpuShares = 1 << 62 }, "cpu_shares"),
 		x.badContainer("page size that is a path", invalid, func(c containerConfig) {
 			c.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "../x", Limit: 1}}
 		}, "hugepage_limits[0].page_size"),
@@ -110,6 +114,17 @@ func TestBadContainersAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badContainer("seccomp profile that is none", invalid, func(c containerConfig) {
 			containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: x.file("bad.json", "not { json")}
 		}, "seccomp", "bad.json"),
+		x.badContainer("seccomp profile that is a directory", invalid, func(c containerConfig) {
+			containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/etc"}
+		}, "seccomp.localhost_ref", "regular file"),
+		x.badContainer("seccomp profile of an unknown action", invalid, func(c containerConfig) {
+			profile := x.file("action.json", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["getpid"],"action":"NO"}]}`)
+			containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: profile}
+		}, "seccomp.localhost_ref", "action"),
+		x.badContainer("seccomp profile of a seventh argument", invalid, func(c containerConfig) {
+			profile := x.file("argument.json", `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["getpid"],"action":"SCMP_ACT_ERRNO","args":[{"index":7,"value":1,"op":"SCMP_CMP_EQ"}]}]}`)
+			containerSecurity(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: profile}
+		}, "seccomp.localhost_ref", "arguments"),
 		x.badContainer("too many masked paths", invalid, func(c containerConfig) { containerSecurity(c).MaskedPaths = make([]string, 2000) }, "masked_paths"),
 		x.badContainer("huge read-only path", invalid, func(c containerConfig) { containerSecurity(c).ReadonlyPaths = []string{"/" + huge} }, "readonly_paths[0]"),
 		x.badContainer("read-only path with NUL", invalid, func(c containerConfig) { containerSecurity(c).ReadonlyPaths = []string{"/a\x00"} }, "readonly_paths[0]"),
@@ -119,6 +134,18 @@ func TestBadContainersAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badContainer("too many devices", invalid, func(c containerConfig) {
 			c.Devices = slices.Repeat([]*runtimeapi.Device{{HostPath: "/dev/null", Permissions: "r"}}, 2000)
 		}, "devices"),
+		x.badContainer("huge device", invalid, func(c containerConfig) {
+			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/" + huge, Permissions: "r"}}
+		}, "devices[0].container_path"),
+		x.badContainer("device below a file of the image", invalid, func(c containerConfig) {
+			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/etc/passwd/x", Permissions: "r"}}
+		}, "devices[0].container_path"),
+		x.badContainer("device in /proc", invalid, func(c containerConfig) {
+			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/proc/x", Permissions: "r"}}
+		}, "devices[0].container_path"),
+		x.badContainer("/dev/null that cannot be written", invalid, func(c containerConfig) {
+			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", Permissions: "r"}}
+		}, "devices[0]"),
 		x.badContainer("permissions that are none", invalid, func(c containerConfig) {
 			c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", Permissions: "rx"}}
 		}, "devices[0].permissions"),
@@ -127,6 +154,12 @@ func TestBadContainersAreRefusedAndLeaveNothing(t *testing.T) {
 		}, "selinux_options.level"),
 		x.badContainer("huge oom score", invalid, func(c containerConfig) { c.Linux.Resources.OomScoreAdj = 1 << 40 }, "oom_score_adj"),
 		x.badContainer("negative user", invalid, func(c containerConfig) { containerSecurity(c).RunAsUser = user(-1) }, "run_as_user"),
+		x.badContainer("one group too many", invalid, func(c containerConfig) {
+			for gid := range int64(65536) {
+				containerSecurity(c).SupplementalGroups = append(containerSecurity(c).SupplementalGroups, gid+10)
+			}
+		}, "supplemental_groups"),
+		x.badContainer("huge working directory", invalid, func(c containerConfig) { c.WorkingDir = "/" + huge }, "working_dir"),
 		x.badContainer("negative memory", invalid, func(c containerConfig) { c.Linux.Resources.MemoryLimitInBytes = -5 }, "memory_limit_in_bytes"),
 		x.badContainer("relative masked path", invalid, func(c containerConfig) { containerSecurity(c).MaskedPaths = []string{"proc"} }, "masked_paths[0]"),
 		x.badContainer("CDI device that is none", invalid, func(c containerConfig) { c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "v c=d"}} }, "CDI_devices[0].name"),
@@ -188,7 +221,15 @@ func TestBadMountsAreRefusedAndLeaveNothing(t *testing.T) {
 		mount("over the root", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/.."}, "mounts[0].container_path"),
 		mount("host path with NUL", invalid, &runtimeapi.Mount{HostPath: "/etc\x00", ContainerPath: "/m"}, "mounts[0].host_path"),
 		mount("host path of two lines", invalid, &runtimeapi.Mount{HostPath: "/etc\n/x", ContainerPath: "/m"}, "mounts[0].host_path"),
-		mount("huge host path", invalid, &runtimeapi.Mount{HostPath: "/" + huge, ContainerPath: "/m"}, "mount source"),
+		mount("huge host path", invalid, &runtimeapi.Mount{HostPath: "/" + huge, ContainerPath: "/m"}, "mounts[0].host_path"),
+		mount("deep host path", invalid, &runtimeapi.Mount{HostPath: x.Dir + strings.Repeat("/a", 3000), ContainerPath: "/m"}, "mounts[0].host_path"),
+		mount("huge container path", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/" + huge}, "mounts[0].container_path"),
+		mount("over /proc", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/proc"}, "mounts[0].container_path"),
+		mount("in /proc", invalid, &runtimeapi.Mount{HostPath: "/etc", ContainerPath: "/proc/self"}, "mounts[0].container_path"),
+		mount("over /dev/null", invalid, &runtimeapi.Mount{HostPath: file, ContainerPath: "/dev/null"}, "mounts[0].container_path"),
+		mount("too many options", invalid, &runtimeapi.Mount{
+			HostPath: "/etc", ContainerPath: "/m", MountOptions: slices.Repeat([]string{"nodev"}, 1000),
+		}, "mounts[0].mount_options"),
 		mount("below a file", invalid, &runtimeapi.Mount{HostPath: file + "/x", ContainerPath: "/m"}, "mount source", file),
 		mount("link to itself", invalid, &runtimeapi.Mount{HostPath: x.link("loop", "loop"), ContainerPath: "/m"}, "mount source", "loop"),
 		mount("file over a directory", invalid, &runtimeapi.Mount{HostPath: file, ContainerPath: "/etc"}, "/etc"),

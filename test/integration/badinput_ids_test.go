@@ -235,6 +235,7 @@ func TestBadExecsAndStreams(t *testing.T) {
 		execSync("in a created container", codes.FailedPrecondition, &runtimeapi.ExecSyncRequest{ContainerId: created, Cmd: []string{"true"}}, "not running"),
 		execSync("in an exited container", codes.FailedPrecondition, &runtimeapi.ExecSyncRequest{ContainerId: exited, Cmd: []string{"true"}}, "not running"),
 		exec("of no command", &runtimeapi.ExecRequest{Stdout: true}, "cmd"),
+		exec("of an empty command", &runtimeapi.ExecRequest{Cmd: []string{""}, Stdout: true}, "cmd[0]"),
 		exec("with NUL", &runtimeapi.ExecRequest{Cmd: []string{"sh", "a\x00"}, Stdout: true}, "cmd[1]", "NUL"),
 		exec("of no stream", &runtimeapi.ExecRequest{Cmd: []string{"sh"}}, "stdin, stdout"),
 		exec("with tty and stderr", &runtimeapi.ExecRequest{Cmd: []string{"sh"}, Tty: true, Stderr: true}, "tty", "stderr"),
@@ -254,6 +255,12 @@ func TestBadExecsAndStreams(t *testing.T) {
 			})
 			return err
 		}, invalid, []string{"10.0.0.0/99"}},
+		{"UpdateRuntimeConfig with everything", func() error {
+			_, err := x.Runtime.UpdateRuntimeConfig(x.Ctx(), &runtimeapi.UpdateRuntimeConfigRequest{
+				RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: "0.0.0.0/0"}},
+			})
+			return err
+		}, invalid, []string{"0.0.0.0/0"}},
 	})
 }
 

@@ -281,6 +281,18 @@ func TestBadImageRequests(t *testing.T) {
 			_, err := x.Images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: image(host + "/slow:1")})
 			return err
 		}, codes.DeadlineExceeded, nil},
+		{"pull with a token of two lines", func() error {
+			_, err := x.Images.PullImage(x.Ctx(), &runtimeapi.PullImageRequest{
+				Image: image(host + "/app:1"), Auth: &runtimeapi.AuthConfig{RegistryToken: "a\r\nX-Header: b"},
+			})
+			return err
+		}, invalid, []string{"auth.registry_token"}},
+		{"pull with credentials that are none", func() error {
+			_, err := x.Images.PullImage(x.Ctx(), &runtimeapi.PullImageRequest{
+				Image: image(host + "/app:1"), Auth: &runtimeapi.AuthConfig{Auth: "!"},
+			})
+			return err
+		}, invalid, []string{"auth.auth"}},
 		{"status of nothing", func() error {
 			_, err := x.Images.ImageStatus(x.Ctx(), &runtimeapi.ImageStatusRequest{})
 			return err

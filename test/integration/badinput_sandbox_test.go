@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,6 +86,16 @@ func TestBadSandboxesAreRefusedAndLeaveNothing(t *testing.T) {
 			c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 80, HostIp: "::g"}}
 		}, "port_mappings[0].host_ip"),
 
+		x.badSandbox("host IP of many hosts", invalid, func(c sandboxConfig) {
+			c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 80, HostIp: "ff02::1"}}
+		}, "port_mappings[0].host_ip"),
+		x.badSandbox("too many ports", invalid, func(c sandboxConfig) { c.PortMappings = make([]*runtimeapi.PortMapping, 70000) }, "port_mappings"),
+		x.badSandbox("too many DNS servers", invalid, func(c sandboxConfig) {
+			c.DnsConfig.Servers = slices.Repeat([]string{"192.0.2.53"}, 2000)
+		}, "dns_config.servers"),
+		x.badSandbox("huge DNS search", invalid, func(c sandboxConfig) { c.DnsConfig.Searches = []string{huge} }, "dns_config.searches[0]"),
+		x.badSandbox("huge log directory", invalid, func(c sandboxConfig) { c.LogDirectory = "/" + huge }, "log_directory"),
+		x.badSandbox("huge cgroup parent", invalid, func(c sandboxConfig) { c.Linux.CgroupParent = "/" + huge }, "cgroup_parent"),
 		x.badSandbox("cgroup parent that climbs", invalid, func(c sandboxConfig) { c.Linux.CgroupParent = "/a/../../b" }, "cgroup_parent"),
 		x.badSandbox("cgroup parent of another form", invalid, func(c sandboxConfig) { c.Linux.CgroupParent = "a:b:c" }, "cgroup_parent"),
 		x.badSandbox("sysctl of the host", invalid, func(c sandboxConfig) { c.Linux.Sysctls = map[string]string{"kernel.panic": "1"} }, "kernel.panic"),
@@ -93,6 +104,14 @@ func TestBadSandboxesAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badSandbox("sysctl's value that the kernel refuses", invalid, func(c sandboxConfig) {
 			c.Linux.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "nonsense"}
 		}, "net/ipv4/ip_local_port_range", "nonsense"),
+		x.badSandbox("sysctl that is a directory", invalid, func(c sandboxConfig) { c.Linux.Sysctls = map[string]string{"net.ipv4": "1"} }, "net.ipv4"),
+		x.badSandbox("sysctl that nobody writes", invalid, func(c sandboxConfig) {
+			c.Linux.Sysctls = map[string]string{"net.netfilter.nf_conntrack_count": "1"}
+		}, "net.netfilter.nf_conntrack_count"),
+		x.badSandbox("huge sysctl", invalid, func(c sandboxConfig) { c.Linux.Sysctls = map[string]string{"net." + huge: "1"} }, "sysctls"),
+		x.badSandbox("sysctl under two names", invalid, func(c sandboxConfig) {
+			c.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "0", "net/ipv4/ip_forward": "1"}
+		}, "net/ipv4/ip_forward"),
 		x.badSandbox("sysctl of two lines", invalid, func(c sandboxConfig) {
 			c.Linux.Sysctls = map[string]string{"net.ipv4.ip_forward": "1\n0"}
 		}, "net.ipv4.ip_forward"),
@@ -125,6 +144,12 @@ func TestBadSandboxesAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badSandbox("relative seccomp profile", invalid, func(c sandboxConfig) {
 			security(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "p.json"}
 		}, "seccomp.localhost_ref"),
+		x.badSandbox("huge seccomp profile's name", invalid, func(c sandboxConfig) {
+			security(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/" + huge}
+		}, "seccomp.localhost_ref"),
+		x.badSandbox("huge shares", invalid, func(c sandboxConfig) {
+			c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuShares: 1 << 40}
+		}, "linux.resources.cpu_shares"),
 		x.badSandbox("negative overhead", invalid, func(c sandboxConfig) {
 			c.Linux.Overhead = &runtimeapi.LinuxContainerResources{CpuShares: -1}
 		}, "linux.overhead.cpu_shares"),
@@ -195,11 +220,14 @@ func TestSameNameWithAnotherConfigNamesTheField(t *testing.T) {
 		container("environment", func(c *runtimeapi.ContainerConfig) { c.Envs = []*runtimeapi.KeyValue{{Key: "A"}} }, "config.envs"),
 		container("nothing, but it runs", func(*runtimeapi.ContainerConfig) {}, "running"),
 	})
-	// The same again is a retry and answers the same.
+	// The same again is a retry and answers the same, as long as nobody uses the answer.
+	x.try(t, []attempt{again("nothing, but it has a container", func(sandboxConfig) {}, x.pod.Container)})
+	if _, err := x.Runtime.RemoveContainer(x.Ctx(), &runtimeapi.RemoveContainerRequest{ContainerId: x.pod.Container}); err != nil {
+		t.Fatal(err)
+	}
 	if id := x.RunSandbox(x.Sandbox("good")); id != x.pod.Sandbox {
 		t.Errorf("a retry answered %s, want %s", id, x.pod.Sandbox)
 	}
-	x.nothingLeft(t)
 }
 
 // Newlines are fine where the format that they are written in has room for them.

@@ -163,14 +163,17 @@ func (f *fields) testUpdate(t *testing.T) {
 		res   *runtimeapi.LinuxContainerResources
 		words []string
 	}{
-		"negative shares":       {&runtimeapi.LinuxContainerResources{CpuShares: -1}, []string{"cpu_shares"}},
-		"huge quota":            {&runtimeapi.LinuxContainerResources{CpuQuota: 1 << 62}, []string{"cpu_quota"}},
-		"tiny period":           {&runtimeapi.LinuxContainerResources{CpuPeriod: 5}, []string{"cpu_period"}},
-		"CPUs of two lines":     {&runtimeapi.LinuxContainerResources{CpusetCpus: "0\n1"}, []string{"cpuset_cpus"}},
-		"CPUs backwards":        {&runtimeapi.LinuxContainerResources{CpusetCpus: "3-1"}, []string{"cpuset_cpus"}},
-		"CPUs of another host":  {&runtimeapi.LinuxContainerResources{CpusetCpus: "4000"}, []string{"cpuset"}},
-		"swap below the memory": {&runtimeapi.LinuxContainerResources{MemorySwapLimitInBytes: 1 << 20}, []string{"memory_swap_limit_in_bytes"}},
-		"less memory than used": {&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 4096}, []string{"memory"}},
+		"score of no process":    {&runtimeapi.LinuxContainerResources{OomScoreAdj: 5000}, []string{"linux.oom_score_adj"}},
+		"huge shares":            {&runtimeapi.LinuxContainerResources{CpuShares: 1 << 62}, []string{"linux.cpu_shares"}},
+		"memory of another host": {&runtimeapi.LinuxContainerResources{CpusetMems: "900"}, []string{"linux.cpuset_mems"}},
+		"negative shares":        {&runtimeapi.LinuxContainerResources{CpuShares: -1}, []string{"cpu_shares"}},
+		"huge quota":             {&runtimeapi.LinuxContainerResources{CpuQuota: 1 << 62}, []string{"cpu_quota"}},
+		"tiny period":            {&runtimeapi.LinuxContainerResources{CpuPeriod: 5}, []string{"cpu_period"}},
+		"CPUs of two lines":      {&runtimeapi.LinuxContainerResources{CpusetCpus: "0\n1"}, []string{"cpuset_cpus"}},
+		"CPUs backwards":         {&runtimeapi.LinuxContainerResources{CpusetCpus: "3-1"}, []string{"cpuset_cpus"}},
+		"CPUs of another host":   {&runtimeapi.LinuxContainerResources{CpusetCpus: "4000"}, []string{"cpuset"}},
+		"swap below the memory":  {&runtimeapi.LinuxContainerResources{MemorySwapLimitInBytes: 1 << 20}, []string{"memory_swap_limit_in_bytes"}},
+		"less memory than used":  {&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 4096}, []string{"memory"}},
 	} {
 		checkRefusal(t, f.update(id, c.res), codes.InvalidArgument, c.words)
 		if t.Failed() {

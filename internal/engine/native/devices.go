@@ -92,14 +92,10 @@ func (e *Engine) devicesOf(ctx context.Context, config *runtimeapi.ContainerConf
 
 // nodesOf are the nodes that d means, as a container gets them.
 func (e *Engine) nodesOf(ctx context.Context, d *runtimeapi.Device) ([]ocispec.Device, error) {
-	to := d.GetContainerPath()
-	if to == "" {
-		to = d.GetHostPath()
-	}
 	nodes, err := probe.Ask(ctx, e.probes, "look at the device "+d.GetHostPath(), func() ([]ocispec.Device, error) {
 		return nodesAt(d.GetHostPath())
 	})
-	return placed(nodes, to, d.GetPermissions()), err
+	return placed(nodes, placeOf(d), d.GetPermissions()), err
 }
 
 // give gives devices to the user and the group that the request names.
@@ -152,6 +148,9 @@ func nodesBelow(from string) ([]ocispec.Device, error) {
 	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // gone since it was listed
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: %w", err, errs.Invalid) // not even root may look there
 		}
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,12 +25,24 @@ func refusedContainer(config *runtimeapi.ContainerConfig, err error) error {
 		return err
 	}
 	text := err.Error()
+	if strings.Contains(text, "/dev/null inside container") {
+		return fmt.Errorf("%s: %w", hidesNull(config), err)
+	}
 	for i, m := range config.GetMounts() {
 		if strings.Contains(text, `at `+strconv.Quote(path.Clean(m.GetContainerPath()))) {
 			return fmt.Errorf("config.mounts[%d].container_path: %w", i, err)
 		}
 	}
+	if asked, _ := ocispec.SeccompOf(config, ocispec.SeccompProfile{}); asked.Path != "" && strings.Contains(text, "seccomp") {
+		return fmt.Errorf("%s.localhost_ref: %w", seccompField, err)
+	}
+	for i, d := range config.GetDevices() {
+		if strings.Contains(text, "creating device nodes") && strings.Contains(text, path.Clean(placeOf(d))) {
+			return fmt.Errorf("config.devices[%d].container_path: %w", i, err)
+		}
+	}
 	for _, part := range []struct{ words, field string }{
+		{"creating device nodes", "config.devices"},
 		{"log file", "config.log_path"},
 		{"log path", "config.log_path"},
 		{"log directory", "config.log_path"},
@@ -44,6 +57,35 @@ func refusedContainer(config *runtimeapi.ContainerConfig, err error) error {
 		return fmt.Errorf("%s.%s: %w", ocispec.FieldCreate, field, err)
 	}
 	return err
+}
+
+// hidesNull names what takes the place of /dev/null, which the OCI runtime must be able
+// to use: the last device or mount there, or above it.
+func hidesNull(config *runtimeapi.ContainerConfig) string {
+	const null = "/dev/null"
+	hides := func(place string) bool {
+		place = path.Clean(place)
+		return place == null || strings.HasPrefix(null, strings.TrimSuffix(place, "/")+"/")
+	}
+	for i, m := range slices.Backward(config.GetMounts()) {
+		if hides(m.GetContainerPath()) {
+			return fmt.Sprintf("config.mounts[%d].container_path", i)
+		}
+	}
+	for i, d := range slices.Backward(config.GetDevices()) {
+		if hides(placeOf(d)) {
+			return fmt.Sprintf("config.devices[%d]", i)
+		}
+	}
+	return "config"
+}
+
+// placeOf is where the container sees the device.
+func placeOf(d *runtimeapi.Device) string {
+	if to := d.GetContainerPath(); to != "" {
+		return to
+	}
+	return d.GetHostPath()
 }
 
 // refusedLimit names the limit, of those in a request's field, that the kernel refused.

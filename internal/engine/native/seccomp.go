@@ -141,7 +141,7 @@ func (e *Engine) filter(ctx context.Context, chosen chosenProfile, capabilities 
 		return nil, fmt.Errorf("%s: the profile %s does not exist: %w", chosen.by, chosen.Path, errs.Invalid)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", chosen.by, err)
 	}
 	profile, err := e.seccomp.load(data, capabilities)
 	if err != nil {

@@ -227,6 +227,8 @@ func checkSubnets(subnets []netip.Prefix) error {
 			return fmt.Errorf("subnet %s is not a whole subnet: %w", s, errs.Invalid)
 		case s.Addr().BitLen()-s.Bits() < 2:
 			return fmt.Errorf("subnet %s is too small for a gateway and a pod: %w", s, errs.Invalid)
+		case s.Bits() == 0 || s.Addr().IsUnspecified() || s.Addr().IsLoopback() || s.Addr().IsMulticast():
+			return fmt.Errorf("subnet %s is no subnet for pods: %w", s, errs.Invalid)
 		case seen[v4]:
 			return fmt.Errorf("subnet %s is a second one of its family: %w", s, errs.Invalid)
 		}

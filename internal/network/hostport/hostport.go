@@ -58,6 +58,7 @@ func Wanted(asked []network.Port, families Families) ([]network.Port, error) {
 
 func wanted(asked []network.Port, families Families) ([]network.Port, error) {
 	var ports []network.Port
+	taken := map[key][]network.Port{}
 	for _, p := range asked {
 		if p.HostPort == 0 {
 			continue
@@ -69,12 +70,13 @@ func wanted(asked []network.Port, families Families) ([]network.Port, error) {
 		if len(Sockets(p, families)) == 0 {
 			return nil, fmt.Errorf("host IP %s of host port %d: the pods have no address of that family: %w", p.HostIP, p.HostPort, errs.Unsupported)
 		}
-		for _, other := range ports {
+		at := key{p.Protocol, p.HostPort}
+		for _, other := range taken[at] {
 			if s, clash := clashing(p, other, families); clash {
 				return nil, fmt.Errorf("host port %s is asked for twice: %w", s, errs.Invalid)
 			}
 		}
-		ports = append(ports, p)
+		ports, taken[at] = append(ports, p), append(taken[at], p)
 	}
 	return ports, nil
 }

@@ -53,6 +53,21 @@ func TestWanted(t *testing.T) {
 	}
 }
 
+// Ports are not compared with all others.
+func TestManyPorts(t *testing.T) {
+	var asked []network.Port
+	for port := range uint16(65535) {
+		asked = append(asked, network.Port{HostPort: port + 1, ContainerPort: 1})
+	}
+	got, err := Wanted(asked, Families{true, true})
+	if err != nil || len(got) != len(asked) {
+		t.Errorf("%d ports, %v", len(got), err)
+	}
+	if _, err := Wanted(append(asked, asked[0]), Families{true, true}); !errors.Is(err, errs.Invalid) {
+		t.Errorf("one of them twice: %v", err)
+	}
+}
+
 func TestIndex(t *testing.T) {
 	var x Index
 	both := Families{true, true}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/enginetest"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/pod"
@@ -105,7 +106,7 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	s, err := pod.New(w.t.Context(), pod.Options{
 		Engine: &EngineOf{w.Engine, script}, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
 		CheckSandbox: func(*runtimeapi.PodSandboxConfig) error { return nil }, CheckContainer: refuse,
-		CheckResources: func(string, *runtimeapi.LinuxContainerResources) error { return nil },
+		CheckResources: checkLimits,
 		StateDir:       w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits,
 		Log: slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -115,6 +116,14 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	w.scripts[s] = script
 	w.t.Cleanup(func() { w.Bury(s) })
 	return s, nil
+}
+
+// checkLimits stands for the rules of limits, with one of them.
+func checkLimits(field string, limits *runtimeapi.LinuxContainerResources) error {
+	if score := limits.GetOomScoreAdj(); score < -1000 || score > 1000 {
+		return fmt.Errorf("%s.oom_score_adj: %d is out of range: %w", field, score, errs.Invalid)
+	}
+	return nil
 }
 
 // Bury closes a Service. One whose daemon is dead may hang in calls that will

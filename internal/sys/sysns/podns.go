@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -159,8 +160,8 @@ func (e *SysctlError) Error() string { return e.Err.Error() }
 func (e *SysctlError) Unwrap() error { return e.Err }
 
 // WriteSysctls writes each value to its file below /proc/sys, in the namespaces of
-// the calling thread. Kind Invalid when the kernel has no such sysctl or does not
-// take the value.
+// the calling thread. Kind Invalid when the kernel has no such sysctl, lets nobody write
+// it or does not take the value.
 func WriteSysctls(sysctls map[string]string) error {
 	for file, value := range sysctls {
 		// No O_CREATE: a sysctl that the kernel does not have is an error.
@@ -169,7 +170,7 @@ func WriteSysctls(sysctls map[string]string) error {
 			_, err = f.WriteString(value)
 			err = errors.Join(err, f.Close())
 		}
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+		if slices.ContainsFunc(refusals(), func(errno error) bool { return errors.Is(err, errno) }) {
 			err = fmt.Errorf("%w: %w", errs.Invalid, err)
 		}
 		if err != nil {
@@ -177,6 +178,12 @@ func WriteSysctls(sysctls map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// refusals are the kernel's answers to a sysctl that it does not have, that is a
+// directory or cannot be written, and to a value that it does not take.
+func refusals() []error {
+	return []error{unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ENAMETOOLONG, unix.EACCES, unix.EPERM, unix.EINVAL, unix.ERANGE, unix.E2BIG}
 }
 
 // MountTmpfs mounts a tmpfs on the directory path, for any user to write into.

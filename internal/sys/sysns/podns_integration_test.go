@@ -56,8 +56,12 @@ func TestPodNamespacesArePinnedAndGo(t *testing.T) {
 		}
 		f.Close()
 	}
-	if err := sysns.WriteSysctls(map[string]string{"kernel/no-such": "1"}); !errors.Is(err, errs.Invalid) {
-		t.Errorf("a sysctl that the kernel does not have: %v", err)
+	for what, sysctl := range map[string]string{
+		"that the kernel does not have": "kernel/no-such", "that is a directory": "kernel/random", "that nobody writes": "kernel/version",
+	} {
+		if err := sysns.WriteSysctls(map[string]string{sysctl: "1"}); !errors.Is(err, errs.Invalid) {
+			t.Errorf("a sysctl %s: %v", what, err)
+		}
 	}
 }
 

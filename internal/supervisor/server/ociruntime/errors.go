@@ -50,10 +50,18 @@ func kindOf(err error) error {
 		"is not in a separate kernel namespace", // a sysctl of the host's
 		"not a directory",                       // a mount or a working directory on a file
 		"file name too long",
+		"cannot be mounted because", // it is at /proc, or in it
+		"reopening /dev/null",       // a mount or a device hides it
+		"error creating seccomp syscall",
+		"seccomp agent",
 	} {
 		if strings.Contains(text, faultOfTheSpec) {
 			return fmt.Errorf("%w: %w", err, errs.Invalid)
 		}
+	}
+	// A limit.
+	if strings.Contains(text, "failed to write \"") && (strings.Contains(text, ": invalid argument") || strings.Contains(text, ": argument list too long")) {
+		return fmt.Errorf("%w: %w", err, errs.Invalid)
 	}
 	if strings.Contains(text, "resource temporarily unavailable") || strings.Contains(text, "too many open files") ||
 		strings.Contains(text, "no space left on device") {
