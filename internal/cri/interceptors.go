@@ -150,12 +150,12 @@ func reads(method string) bool {
 		strings.HasSuffix(method, "Status") || strings.HasSuffix(method, "Stats")
 }
 
-// identify finds what a request or response is about.
+// identify finds what a request or response is about, in words that are fit for a log.
 func (i interceptors) identify(msg any) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(key, value string) {
 		if value != "" {
-			attrs = append(attrs, slog.String(key, value))
+			attrs = append(attrs, slog.String(key, i.text(value)))
 		}
 	}
 	if m, ok := msg.(interface{ GetPodSandboxId() string }); ok {
@@ -174,7 +174,7 @@ func (i interceptors) identify(msg any) []slog.Attr {
 		add("pod", meta.GetNamespace()+"/"+meta.GetName())
 	}
 	if m, ok := msg.(interface{ GetImage() *runtimeapi.ImageSpec }); ok {
-		add("image", i.scrub.Text(m.GetImage().GetImage()))
+		add("image", m.GetImage().GetImage())
 	}
 	if m, ok := msg.(interface{ GetImageRef() string }); ok {
 		add("id", m.GetImageRef())

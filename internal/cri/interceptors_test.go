@@ -76,6 +76,21 @@ func TestLongTextsLoseTheirMiddle(t *testing.T) {
 	}
 }
 
+// The log has no more of a value than an answer would have.
+func TestLongValuesAreLoggedInPart(t *testing.T) {
+	i := interceptors{scrub: scrub.New()}
+	huge := strings.Repeat("x", 1<<20)
+	for _, msg := range []any{
+		&runtimeapi.StopContainerRequest{ContainerId: huge},
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: huge}},
+	} {
+		attrs := i.identify(msg)
+		if len(attrs) != 1 || len(attrs[0].Value.String()) > maxMessage {
+			t.Errorf("%T: %d attributes, %d bytes", msg, len(attrs), len(attrs[0].Value.String()))
+		}
+	}
+}
+
 func TestPanicBecomesInternalAndIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	conn := client(t, &fakePods{stop: func(context.Context, string) error { panic("oh no") }}, noImages(), slog.New(slog.NewTextHandler(&log, nil)))
