@@ -102,6 +102,9 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 	if err != nil {
 		return "", err
 	}
+	if err = s.checkTarget(ctx, rec.Config.Get()); err != nil {
+		return "", err
+	}
 	j.Stage("publish", "the state directory")
 	if ctx.Err() != nil {
 		return "", fmt.Errorf("cannot publish container: %w", context.Cause(ctx))
@@ -232,14 +235,37 @@ func (s *Service) containerSpec(rec *ContainerRecord, sb *SandboxRecord, img *im
 	target, err := s.container(ns.GetTargetId())
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("config.linux.security_context.namespace_options.target_id: %w", err)
+		return nil, fmt.Errorf("%s: %w", targetField, err)
 	case target.SandboxID != rec.SandboxID:
-		return nil, fmt.Errorf("config.linux.security_context.namespace_options.target_id: container %q is in another sandbox: %w", target.ID, errs.Invalid)
+		return nil, fmt.Errorf("%s: container %q is in another sandbox: %w", targetField, target.ID, errs.Invalid)
 	case target.State != ContainerRunning:
-		return nil, fmt.Errorf("config.linux.security_context.namespace_options.target_id: container %q does not run: %w", target.ID, errs.State)
+		return nil, fmt.Errorf("%s: container %q does not run: %w", targetField, target.ID, errs.State)
 	}
 	spec.TargetPID = target.Pid
 	return spec, nil
+}
+
+const targetField = "config.linux.security_context.namespace_options.target_id"
+
+// checkTarget refuses a container whose target has ended while it was made: the number of
+// the target's process may have been another's by the time that it was joined.
+func (s *Service) checkTarget(ctx context.Context, config *runtimeapi.ContainerConfig) error {
+	ns := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if ns.GetPid() != runtimeapi.NamespaceMode_TARGET {
+		return nil
+	}
+	target, err := s.container(ns.GetTargetId())
+	if err != nil {
+		return fmt.Errorf("%s: %w", targetField, err)
+	}
+	ended, err := s.gone(ctx, target.ID)
+	if err != nil {
+		return fmt.Errorf("%s: cannot tell whether container %q still runs: %w", targetField, target.ID, err)
+	}
+	if ended {
+		return fmt.Errorf("%s: container %q has ended meanwhile: %w", targetField, target.ID, errs.State)
+	}
+	return nil
 }
 
 // containerLogPath joins the sandbox's log directory and the container's path in

@@ -497,3 +497,37 @@ func TestHangsLeaveOthersAlone(t *testing.T) {
 	podtest.Eventually(t, "the container is made", func() bool { list, _ := b.s.ListContainers(t.Context(), nil); return len(list) == 1 })
 	b.clear()
 }
+
+// A container that is to see another's processes must not see those of whoever has the
+// number of that one's process next.
+func TestTargetThatEndsMeanwhile(t *testing.T) {
+	var b *bed
+	target := ""
+	b = newBed(t, func(_ int, name string) error {
+		if name == "before engine.Create" && target != "" {
+			b.fake().Lose(target)
+		}
+		return nil
+	})
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	lost := b.mustStart(sandbox, "main", b.Programs.Sleep)
+	config := b.ContainerConfig("debugger", b.Programs.Sleep)
+	config.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+		NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: lost},
+	}}
+	id, err := b.s.CreateContainer(t.Context(), sandbox, config)
+	if err != nil {
+		t.Fatalf("with a target that runs: %v", err)
+	}
+	if err := b.s.RemoveContainer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	target = lost
+	_, err = b.s.CreateContainer(t.Context(), sandbox, config)
+	assertKind(t, err, errs.State, "target_id", "meanwhile")
+	list, err := b.s.ListContainers(t.Context(), nil)
+	if err != nil || len(list) != 1 {
+		t.Errorf("what is left: %v, %v", list, err)
+	}
+	b.clear()
+}
