@@ -34,9 +34,7 @@ type ticket struct {
 func (t *tickets) issue(verb string, session http.HandlerFunc, now time.Time) (token string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.waiting) >= maxTickets {
-		t.expire(now)
-	}
+	t.expire(now) // each holds a request, which may be large
 	if len(t.waiting) >= maxTickets {
 		return "", fmt.Errorf("cannot promise another %s session: %d wait for their clients: %w", verb, maxTickets, errs.Exhausted)
 	}

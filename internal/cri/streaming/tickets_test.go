@@ -44,6 +44,19 @@ func TestTicketsExpire(t *testing.T) {
 	}
 }
 
+func TestExpiredTicketsAreNotKept(t *testing.T) {
+	var waiting tickets
+	now := time.Now()
+	for i := range 3 {
+		if _, err := waiting.issue("exec", nil, now.Add(time.Duration(i)*2*ticketLife)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(waiting.waiting); n != 1 {
+		t.Errorf("%d tickets are kept, want the last one", n)
+	}
+}
+
 func TestTicketsAreBounded(t *testing.T) {
 	var waiting tickets
 	now := time.Now()
