@@ -17,7 +17,10 @@ func programRows() []row {
 			note:   "There is one runtime handler, \"\"; any other is refused by name. image_ref is the client's own note.",
 		},
 		{name: "command / args", test: containers, covers: []string{"command", "args"}},
-		{name: "working_dir, envs", test: containers, covers: []string{"working_dir", "envs.{key,value}"}},
+		{
+			name: "working_dir, envs", test: containers, covers: []string{"working_dir", "envs.{key,value}"},
+			note: "An OCI spec is text: a byte of a value that is no UTF-8 reaches the program as U+FFFD, under every runtime, and the log warns.",
+		},
 		{name: "devices{host,container,permissions}", test: devices, covers: []string{"devices.{host_path,container_path,permissions}"}},
 		{name: "CDI_devices", test: devices, covers: []string{"CDI_devices.name"}},
 		{name: "labels, annotations", test: containers, covers: []string{"labels", "annotations"}},

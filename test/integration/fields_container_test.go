@@ -27,6 +27,11 @@ func TestFieldsOfContainers(t *testing.T) {
 			c.Envs = []*runtimeapi.KeyValue{{Key: "ONE", Value: []byte("1 ")}, {Key: "TWO", Value: []byte("2")}}
 		})
 		want(t, "directory, variables, the image's own", got, "/made/for/it 1 2 /bin")
+		// Bytes of a Secret keep no pod from starting.
+		got = f.says(t, "printf %s $BINARY | od -An -tx1 | tr -d ' '", func(c containerConfig) {
+			c.Envs = []*runtimeapi.KeyValue{{Key: "BINARY", Value: []byte("a\xff")}}
+		})
+		want(t, "a byte that is no text", got, "61efbfbd")
 	})
 	f.try(t, "metadata, image{image, annotations, user_specified_image, runtime_handler, image_ref}", func(t *testing.T) {
 		image, err := f.Images.ImageStatus(f.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: harness.Busybox}})

@@ -72,6 +72,7 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	}
 	e.warnIgnored("container", spec.ID, spec.Config.GetAnnotations())
 	e.warnPrivileged(spec.ID, spec.Config)
+	e.warnBinary(spec.ID, spec.Config)
 	if err := e.madeSources(spec.ID).Make(ctx, missing); err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -70,6 +71,20 @@ func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
 func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
 	if profile := ocispec.IgnoredSeccomp(config); profile != "" {
 		e.log.Warn("a privileged container has no seccomp filter but the configuration's (runtime.privileged_seccomp_profile); linux.security_context.seccomp is ignored", "container", id, "profile", profile)
+	}
+}
+
+// warnBinary tells of variables that do not reach the program as they are: a kubelet
+// passes any bytes of a Secret on, and an OCI spec is made of text.
+func (e *Engine) warnBinary(id string, config *runtimeapi.ContainerConfig) {
+	var names []string
+	for _, env := range config.GetEnvs() {
+		if !utf8.Valid(env.GetValue()) {
+			names = append(names, env.GetKey())
+		}
+	}
+	if len(names) > 0 {
+		e.log.Warn("values of environment variables are no UTF-8; each byte that is none reaches the program as U+FFFD", "container", id, "variables", names)
 	}
 }
 
