@@ -1,21 +1,22 @@
 #!/bin/bash
 # containerd.sh OUT: makes the assets of a node with a current containerd, as its
 # projects release them, from the Go module proxy: containerd-VERSION-linux-ARCH.tar.gz,
-# runc.ARCH and cni-plugins-linux-ARCH-VERSION.tgz, with a file SHA256SUMS. Minutes cold.
+# runc.ARCH and cni-plugins-linux-ARCH-VERSION.tgz, with a file SHA256SUMS. All is static, for
+# distributions that are older than this machine. Minutes cold.
 set -euo pipefail
 containerd=v2.4.2 runc=v1.5.2 plugins=v1.9.1
 out=$(realpath -m "${1:?usage: containerd.sh OUT}")
 arch=$(go env GOARCH)
-want="$containerd $runc $plugins"
+want="static $containerd $runc $plugins"
 [ "$(cat "$out/versions" 2>/dev/null)" != "$want" ] || exit 0
 echo "systemd: building containerd $containerd, runc $runc, CNI plugins $plugins"
 rm -rf "$out"
 mkdir -p "$out/bin" "$out/cni"
 export GOFLAGS=-buildvcs=false
 for command in containerd containerd-shim-runc-v2 ctr; do
-  GOBIN=$out/bin go install "github.com/containerd/containerd/v2/cmd/$command@$containerd"
+  GOBIN=$out/bin CGO_ENABLED=0 go install "github.com/containerd/containerd/v2/cmd/$command@$containerd"
 done
-GOBIN=$out go install -tags seccomp "github.com/opencontainers/runc@$runc"
+GOBIN=$out go install -tags "seccomp netgo osusergo" -ldflags "-linkmode external -extldflags -static" "github.com/opencontainers/runc@$runc"
 for plugin in main/ptp main/bridge main/loopback ipam/host-local meta/portmap; do
   GOBIN=$out/cni CGO_ENABLED=0 go install "github.com/containernetworking/plugins/plugins/$plugin@$plugins"
 done
