@@ -181,6 +181,9 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 	return files, nil
 }
 
+// labels has pods run that demand SELinux labels, which Kubernetes expects of any node.
+const labels = "[runtime]\nselinux = 'lenient'\n"
+
 // daemonConfig is the configuration of berth in a node. The node's own subnet is told by the
 // kubelet, who has it of the cluster. hostDirs are directories of hosts.toml files beside
 // the usual ones.
@@ -190,7 +193,7 @@ func daemonConfig(net config.Networking, hostDirs []string) (string, error) {
 		return "", err
 	}
 	if net.DisableDefaultCNI {
-		return "# Of `berth cluster`: whoever installs a network brings it.\n[network]\nmode = 'cni'\n" + image, nil
+		return "# Of `berth cluster`: whoever installs a network brings it.\n" + labels + "[network]\nmode = 'cni'\n" + image, nil
 	}
 	subnets, err := net.PodSubnets()
 	if err != nil {
@@ -201,5 +204,5 @@ func daemonConfig(net config.Networking, hostDirs []string) (string, error) {
 		quoted = append(quoted, "'"+s.Masked().String()+"'")
 	}
 	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
-		"[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
+		labels + "[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
 }

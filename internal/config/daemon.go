@@ -61,7 +61,7 @@ type Runtime struct {
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH."`
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 splits as late as can be, which is the latter." reload:"yes"`
 
-	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both." oneof:"auto off"`
+	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both; lenient is auto, but leaves such a label out where the kernel has no SELinux, as containerd and CRI-O do, and as Kubernetes' conformance tests expect." oneof:"auto off lenient"`
 	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared" reload:"yes"`
 	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know."`
 	AppArmor      string `toml:"apparmor" help:"auto runs containers that ask for no profile under berth's own where the kernel has AppArmor; off runs them without. A profile that a pod demands and cannot have fails the pod in both." oneof:"auto off" reload:"yes"`

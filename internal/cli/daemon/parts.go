@@ -264,7 +264,7 @@ func openEngine(cfg *config.Daemon, p *parts, binary string, log *slog.Logger) (
 		CgroupPrefix: cfg.Runtime.ScopePrefix,
 		PodInit:      binary,
 
-		SELinuxOff:        cfg.Runtime.SELinux == "off",
+		SELinux:           selinux.Mode(cfg.Runtime.SELinux),
 		SELinuxCategories: cfg.Runtime.SELinuxRange,
 		StatsPeriod:       time.Duration(cfg.Stats.Period),
 

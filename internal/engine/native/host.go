@@ -54,7 +54,7 @@ func (e *Engine) hostWarnings() []string {
 	if !e.host.RecursiveReadOnly {
 		warnings = append(warnings, "mounts cannot be made read-only with all below them: the kernel is older than 5.12")
 	}
-	if e.cfg.SELinuxOff && selinux.Host.Enabled(selinux.Host{}) {
+	if e.cfg.SELinux == selinux.Off && selinux.Host.Enabled(selinux.Host{}) {
 		warnings = append(warnings, "SELinux is enabled, but the configuration says that containers and their files are not labelled")
 	}
 	return warnings

@@ -51,7 +51,7 @@ func labelled(dir string, rules Rules) (*Engine, *fakePolicy) {
 	p := &fakePolicy{}
 	return ruled(&Engine{
 		cfg:     Config{StateDir: dir, NetNSDir: dir},
-		selinux: selinux.New(p, false), relabel: selinux.NewRelabeller(testLabel),
+		selinux: selinux.New(p, selinux.Auto), relabel: selinux.NewRelabeller(testLabel),
 	}, rules), p
 }
 

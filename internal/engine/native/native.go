@@ -51,9 +51,9 @@ type Config struct {
 	// PodInit is the static program (berth-supervisor) that, called with the
 	// argument "pod-init", is the init of shared PID namespaces.
 	PodInit string
-	// SELinuxOff labels nothing, and refuses pods that demand a label. SELinuxCategories is
+	// SELinux is what becomes of labels. SELinuxCategories is
 	// how many categories there are to keep sandboxes apart, 0 for all 1024.
-	SELinuxOff        bool
+	SELinux           selinux.Mode
 	SELinuxCategories int
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for
 	// the default.
@@ -164,7 +164,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 		cfg: cfg, log: cfg.Log, tree: tree,
 		probes:     probe.New(probeTimeout, probeLimit),
 		apparmor:   apparmor.Find("berth-" + cfg.Instance),
-		selinux:    selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinuxOff),
+		selinux:    selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
 		relabel:    selinux.NewRelabeller(selinux.Attribute),
 		slices:     newSlices(),
 		moves:      tree.NewMoves(),

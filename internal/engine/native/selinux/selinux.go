@@ -98,23 +98,35 @@ func (Host) Release(label string) { selinux.ReleaseLabel(label) }
 // Check implements Policy.
 func (Host) Check(label string) error { return selinux.SecurityCheckContext(label) }
 
+// Mode is what becomes of labels.
+type Mode string
+
+// Modes. Where nothing is labelled, a label that would confine is refused, but with Lenient,
+// which leaves it out as other runtimes do: Kubernetes' conformance tests demand labels of any
+// host.
+const (
+	Auto    Mode = "auto"
+	Off     Mode = "off"
+	Lenient Mode = "lenient"
+)
+
 // Labeller gives out labels. All methods are safe for concurrent use.
 type Labeller struct {
 	policy Policy
-	off    bool
+	mode   Mode
 
 	mu sync.Mutex
 	// held are the process labels of sandboxes, by id.
 	held map[string]string
 }
 
-// New returns a Labeller. With off nothing is labelled, as on a host without SELinux.
-func New(policy Policy, off bool) *Labeller {
-	return &Labeller{policy: policy, off: off, held: map[string]string{}}
+// New returns a Labeller. With Off nothing is labelled, as on a host without SELinux.
+func New(policy Policy, mode Mode) *Labeller {
+	return &Labeller{policy: policy, mode: mode, held: map[string]string{}}
 }
 
 // Enabled tells whether processes and files are labelled.
-func (l *Labeller) Enabled() bool { return !l.off && l.policy.Enabled() }
+func (l *Labeller) Enabled() bool { return l.mode != Off && l.policy.Enabled() }
 
 // Sandbox chooses the labels of a sandbox and reserves their categories until
 // Release. Kind Unsupported when confinement is asked for where there is none, Invalid for a label that the policy does not know.
@@ -204,11 +216,11 @@ func (l *Labeller) Container(sandbox Labels, asked *runtimeapi.SELinuxOption, pr
 // refuse judges a demand that cannot be met. A process that is not to be confined
 // gets what it asks for.
 func (l *Labeller) refuse(asked *runtimeapi.SELinuxOption) error {
-	if isEmpty(asked) || asked.GetType() == superPrivileged {
+	if isEmpty(asked) || asked.GetType() == superPrivileged || l.mode == Lenient {
 		return nil
 	}
 	why := "SELinux is not enabled on this host"
-	if l.off {
+	if l.mode == Off {
 		why = "SELinux labels are turned off in the configuration (runtime.selinux)"
 	}
 	return fmt.Errorf("%s: %s: %w", field, why, errs.Unsupported)

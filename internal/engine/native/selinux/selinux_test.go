@@ -59,7 +59,7 @@ func (p *fakePolicy) Check(label string) error {
 // TestPolicyWithoutContainers: Debian's names types for containers that it does not have.
 func TestPolicyWithoutContainers(t *testing.T) {
 	policy := &fakePolicy{bare: true}
-	_, err := New(policy, false).Sandbox("one", nil)
+	_, err := New(policy, Auto).Sandbox("one", nil)
 	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "container-selinux") || !strings.Contains(err.Error(), "runtime.selinux") {
 		t.Errorf("%v: want what to install, or to set", err)
 	}
@@ -71,7 +71,7 @@ func TestPolicyWithoutContainers(t *testing.T) {
 // A sandbox more than there are categories for is refused; the next one is not, once one
 // of them has gone.
 func TestNoCategoriesAreLeft(t *testing.T) {
-	l := New(&fakePolicy{pairs: 3}, false)
+	l := New(&fakePolicy{pairs: 3}, Auto)
 	for _, id := range []string{"one", "two", "three"} {
 		mustSandbox(t, l, id, nil)
 	}
@@ -98,7 +98,7 @@ func mustSandbox(t *testing.T, l *Labeller, id string, asked *runtimeapi.SELinux
 
 func TestSandboxesAreKeptApart(t *testing.T) {
 	p := &fakePolicy{}
-	l := New(p, false)
+	l := New(p, Auto)
 	one, two := mustSandbox(t, l, "one", nil), mustSandbox(t, l, "two", nil)
 	if one.Process == two.Process || one.Mount == two.Mount || levelOf(one.Process) != levelOf(one.Mount) {
 		t.Errorf("%+v and %+v", one, two)
@@ -127,9 +127,9 @@ func TestSandboxesAreKeptApart(t *testing.T) {
 // After a restart the levels of sandboxes that live are not given out again.
 func TestAdopt(t *testing.T) {
 	p := &fakePolicy{}
-	old := mustSandbox(t, New(p, false), "old", nil)
+	old := mustSandbox(t, New(p, Auto), "old", nil)
 	p = &fakePolicy{}
-	l := New(p, false)
+	l := New(p, Auto)
 	if err := l.Adopt("old", old); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestAdopt(t *testing.T) {
 }
 
 func TestContainers(t *testing.T) {
-	l := New(&fakePolicy{}, false)
+	l := New(&fakePolicy{}, Auto)
 	sandbox := mustSandbox(t, l, "pod", nil)
 	level := levelOf(sandbox.Process)
 	for name, c := range map[string]struct {
@@ -178,7 +178,7 @@ func TestContainers(t *testing.T) {
 }
 
 func TestHostsWithoutSELinux(t *testing.T) {
-	l := New(&fakePolicy{disabled: true}, false)
+	l := New(&fakePolicy{disabled: true}, Auto)
 	for name, c := range map[string]struct {
 		asked *runtimeapi.SELinuxOption
 		kind  error
@@ -202,8 +202,23 @@ func TestHostsWithoutSELinux(t *testing.T) {
 }
 
 // TestOff: what cannot be had is refused, as it is of AppArmor.
+// TestLenient: a label that nobody can have is left out, and not where SELinux is.
+func TestLenient(t *testing.T) {
+	asked := &runtimeapi.SELinuxOption{Level: "s0:c1,c2"}
+	l := New(&fakePolicy{disabled: true}, Lenient)
+	if got, err := l.Sandbox("x", asked); err != nil || got != (Labels{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := l.Container(Labels{}, asked, false); err != nil || got != (Labels{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if !New(&fakePolicy{}, Lenient).Enabled() {
+		t.Error("nothing is labelled where SELinux is")
+	}
+}
+
 func TestOff(t *testing.T) {
-	l := New(&fakePolicy{}, true)
+	l := New(&fakePolicy{}, Off)
 	for name, c := range map[string]struct {
 		asked   *runtimeapi.SELinuxOption
 		refused bool
