@@ -2,10 +2,12 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/pod/job"
 )
 
@@ -73,9 +75,14 @@ func (s *Service) jobLimits(kind job.Kind) job.Limits {
 	}
 }
 
-// unheard logs what no waiter is there to hear.
+// unheard logs what no waiter is there to hear. That a job gave way, to another one or to
+// the daemon's end, is no fault.
 func (s *Service) unheard(info job.Info, err error) {
-	s.log.Error("a job failed that nobody waits for", "job", info.Kind, "key", info.Key, "id", info.ID, "age", info.Age, "err", err)
+	level := slog.LevelError
+	if info.Cancelled && !errors.Is(err, errs.Deadline) {
+		level = slog.LevelInfo
+	}
+	s.log.Log(context.Background(), level, "a job failed that nobody waits for", "job", info.Kind, "key", info.Key, "id", info.ID, "age", info.Age, "err", err)
 }
 
 // reached logs where a job is: after a crash the log tells where it was.

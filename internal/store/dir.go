@@ -248,7 +248,15 @@ func (d *Dir[T]) IDs() []string {
 }
 
 func (d *Dir[T]) notFound(id string) error {
-	return fmt.Errorf("%s %q: %w", strings.TrimSuffix(filepath.Base(d.opts.Path), "s"), id, errs.NotFound)
+	return fmt.Errorf("%s %q: %w", singular(filepath.Base(d.opts.Path)), id, errs.NotFound)
+}
+
+// singular is what one of the things is called that a directory is named for.
+func singular(things string) string {
+	if one, ok := strings.CutSuffix(things, "xes"); ok {
+		return one + "x"
+	}
+	return strings.TrimSuffix(things, "s")
 }
 
 func (d *Dir[T]) file(id string) string { return filepath.Join(d.opts.Path, id+suffix) }

@@ -280,3 +280,11 @@ func TestChangesAreToldInOrder(t *testing.T) {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 }
+
+func TestSingular(t *testing.T) {
+	for things, want := range map[string]string{"sandboxes": "sandbox", "containers": "container", "x": "x"} {
+		if got := singular(things); got != want {
+			t.Errorf("one of %s is a %s, want %s", things, got, want)
+		}
+	}
+}

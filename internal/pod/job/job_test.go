@@ -118,6 +118,25 @@ func TestJobsOfOneKeyRunOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// Work that says no more than that it was cancelled was cancelled by somebody else than
+// the client who hears it.
+func TestCancelledWorkTellsWhy(t *testing.T) {
+	table := newTable(func(*Job, *Request) Meeting { return Replace }, Limits{})
+	first := enter(t, table, &Request{Key: "k", Kind: "first", Run: func(ctx context.Context, _ *Job) (string, error) {
+		<-ctx.Done()
+		return "", fmt.Errorf("cannot work: %w", ctx.Err())
+	}})
+	proceed := make(chan struct{})
+	close(proceed)
+	enter(t, table, waiting("second", proceed))
+	if _, err := first.Wait(t.Context()); !errors.Is(errs.Kind(err), errs.Unavailable) || !strings.Contains(err.Error(), "gave way") {
+		t.Errorf("the first: %v", err)
+	}
+	if err := table.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Who comes after a cancelled job never gets its failure.
 func TestNobodyJoinsCancelledJob(t *testing.T) {
 	table := newTable(func(*Job, *Request) Meeting { return Join }, Limits{})

@@ -3,6 +3,7 @@ package job
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -115,6 +116,10 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 		j.err = fmt.Errorf("cannot %s %s: %w", j.Kind, j.Key, context.Cause(ctx))
 	default:
 		j.result, j.err = req.Run(ctx, j)
+		if j.err != nil && ctx.Err() != nil && !errors.Is(j.err, context.Cause(ctx)) {
+			// Why it was cancelled, to those who did not do it.
+			j.err = fmt.Errorf("%w: %w", context.Cause(ctx), j.err)
+		}
 	}
 	disarm()
 	j.end()
