@@ -25,9 +25,10 @@ type Options struct {
 }
 
 // Client speaks to one supervisor. It connects again by itself after the
-// supervisor's death. A Create, Signal or Attach that was on its way then gets
+// supervisor's death. A Create or Attach that was on its way then gets
 // errs.Unavailable, and its effect is not known; an Exec does when its end cannot
-// be learned; the other verbs, which do the same when done twice, begin anew.
+// be learned; the other verbs begin anew, and do the same when done twice, but for a
+// Signal, of which two may arrive.
 // Calls that come while there is no connection wait for one until their context
 // ends, a minute at most. All methods are safe for concurrent use. Errors carry a kind of package
 // errs.
@@ -100,9 +101,11 @@ func (c *Client) Start(ctx context.Context, id string) (pid int, err error) {
 }
 
 // Signal sends sig to the container's init, or to all its processes. NotFound
-// when nothing of it runs.
+// when nothing of it runs. When the supervisor dies before it has answered, the signal
+// is sent once more: without it a stop would be a kill, since a kubelet whose
+// StopContainer has failed goes on to stop the sandbox.
 func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
-	return c.link.call(ctx, MethodSignal, SignalRequest{id, sig, all}, nil)
+	return c.link.repeat(ctx, MethodSignal, SignalRequest{id, sig, all}, nil)
 }
 
 // Update changes the cgroup limits of a created or running container. Nil fields

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ type fake struct {
 	conns    []*wire.Conn
 	hellos   []Hello
 	offered  map[string]int
-	lists    int
+	calls    int
 	// die ends the connection in place of the first n answers to list.
 	die int
 }
@@ -61,11 +62,14 @@ func (f *fake) HandleCall(ctx context.Context, req *wire.Request) (*wire.Reply, 
 			req.Files[i].Close()
 		}
 		return nil, nil
-	case MethodList:
-		f.lists++
+	case MethodList, MethodSignal:
+		f.calls++
 		if f.die > 0 {
 			f.die--
 			f.conns[len(f.conns)-1].Close()
+			return nil, nil
+		}
+		if req.Method == MethodSignal {
 			return nil, nil
 		}
 		return &wire.Reply{Body: []Container{{ID: "x", State: Running}}}, nil
@@ -123,8 +127,20 @@ func TestClientComesBackAndRepeats(t *testing.T) {
 	list, err := c.List(t.Context())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err != nil || len(list) != 1 || f.lists != 4 || len(f.hellos) != 4 {
-		t.Errorf("%v %v after %d calls over %d connections", list, err, f.lists, len(f.hellos))
+	if err != nil || len(list) != 1 || f.calls != 4 || len(f.hellos) != 4 {
+		t.Errorf("%v %v after %d calls over %d connections", list, err, f.calls, len(f.hellos))
+	}
+}
+
+// The supervisor dies while a stop signal is on its way: the container gets it all the same.
+func TestSignalThatIsCutOffIsSentAgain(t *testing.T) {
+	f := &fake{die: 1}
+	c := connect(t, f.serve(t))
+	err := c.Signal(t.Context(), "x", syscall.SIGTERM, false)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil || f.calls != 2 {
+		t.Errorf("%v after %d calls", err, f.calls)
 	}
 }
 
