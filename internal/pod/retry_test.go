@@ -1,6 +1,7 @@
 package pod_test
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
@@ -162,5 +163,22 @@ func TestOtherConfigAfterSuccess(t *testing.T) {
 	}
 	_, err = b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
 	assertKind(t, err, errs.Exists, "stopped")
+	b.clear()
+}
+
+// A beginning that several ids have is refused by the field that has it.
+func TestAmbiguousIDNamesItsField(t *testing.T) {
+	b := newBed(t, nil)
+	begun := map[string]bool{}
+	for i := 0; ; i++ {
+		first := b.mustRun(b.SandboxConfig(fmt.Sprint("web", i)))[:1]
+		if begun[first] {
+			_, err := b.s.SandboxStatus(t.Context(), first, false)
+			assertKind(t, err, errs.Invalid, "pod_sandbox_id", "ambiguous")
+			assertKind(t, b.s.StopSandbox(t.Context(), first), errs.Invalid, "pod_sandbox_id")
+			break
+		}
+		begun[first] = true
+	}
 	b.clear()
 }

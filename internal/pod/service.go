@@ -251,7 +251,7 @@ func (s *Service) ImageInUse(imageID string) []string {
 
 // sandbox finds a sandbox that callers may see.
 func (s *Service) sandbox(id string) (*SandboxRecord, error) {
-	full, err := s.sandboxes.Resolve(id, (*SandboxRecord).visible)
+	full, err := s.sandboxID(id)
 	if err != nil {
 		return nil, err
 	}
@@ -262,9 +262,18 @@ func (s *Service) sandbox(id string) (*SandboxRecord, error) {
 	return rec, err
 }
 
+// sandboxID completes the id of a sandbox that callers may see.
+func (s *Service) sandboxID(id string) (string, error) {
+	full, err := s.sandboxes.Resolve(id, (*SandboxRecord).visible)
+	if errors.Is(err, errs.Invalid) {
+		err = fmt.Errorf("pod_sandbox_id: %w", err)
+	}
+	return full, err
+}
+
 // container finds a container that callers may see.
 func (s *Service) container(id string) (*ContainerRecord, error) {
-	full, err := s.containers.Resolve(id, (*ContainerRecord).visible)
+	full, err := s.containerID(id)
 	if err != nil {
 		return nil, err
 	}
@@ -273,6 +282,15 @@ func (s *Service) container(id string) (*ContainerRecord, error) {
 		return nil, fmt.Errorf("container %q: %w: it is being made, see the jobs", id, errs.NotFound)
 	}
 	return rec, err
+}
+
+// containerID is sandboxID for containers.
+func (s *Service) containerID(id string) (string, error) {
+	full, err := s.containers.Resolve(id, (*ContainerRecord).visible)
+	if errors.Is(err, errs.Invalid) {
+		err = fmt.Errorf("container_id: %w", err)
+	}
+	return full, err
 }
 
 // newID returns 64 lower-case hex digits.

@@ -21,7 +21,7 @@ import (
 // second request with less time shortens the wait of the first. Nil when the
 // container does not run or does not exist.
 func (s *Service) StopContainer(ctx context.Context, id string, timeout int64) error {
-	full, err := s.containers.Resolve(id, (*ContainerRecord).visible)
+	full, err := s.containerID(id)
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}

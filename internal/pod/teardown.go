@@ -31,7 +31,7 @@ func (s *Service) RemoveSandbox(ctx context.Context, id string) error {
 }
 
 func (s *Service) endSandbox(ctx context.Context, id string, request func(*SandboxRecord) *job.Request) error {
-	full, err := s.sandboxes.Resolve(id, (*SandboxRecord).visible)
+	full, err := s.sandboxID(id)
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
@@ -190,7 +190,7 @@ func (s *Service) endContainers(ctx context.Context, sandboxID string, to Sandbo
 // RemoveContainer kills if need be and removes the container. Nil when there is
 // none.
 func (s *Service) RemoveContainer(ctx context.Context, id string) error {
-	full, err := s.containers.Resolve(id, (*ContainerRecord).visible)
+	full, err := s.containerID(id)
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
