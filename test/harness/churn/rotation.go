@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/crilog"
 	corev1 "k8s.io/api/core/v1"
@@ -46,19 +47,24 @@ func checkRotated(dir string) error {
 	if err != nil {
 		return err
 	}
-	slices.Sort(files) // by the time of the rotation
 	if len(files) < 2 {
 		return fmt.Errorf("it was rotated %d times", len(files))
 	}
-	next := 1
+	var parts []part
 	for _, file := range append(files, filepath.Join(dir, "0.log")) {
-		lines, err := readLog(file)
+		p, err := readLog(file)
 		if err != nil {
 			return err
 		}
-		for _, line := range lines {
+		parts = append(parts, p)
+	}
+	// Names tell the second of the rotation only, and there may be two in one.
+	slices.SortFunc(parts, func(a, b part) int { return a.begun.Compare(b.begun) })
+	next := 1
+	for _, p := range parts {
+		for _, line := range p.lines {
 			if want := fmt.Sprintf("line %d of a log that is rotated while it is written", next); line != want {
-				return fmt.Errorf("%s has %q, want %q; files: %q", file, line, want, files)
+				return fmt.Errorf("%s has %q, want %q; files: %q", p.file, line, want, files)
 			}
 			next++
 		}
@@ -69,28 +75,37 @@ func checkRotated(dir string) error {
 	return nil
 }
 
-// readLog reads the texts of a CRI log, which may be compressed.
-func readLog(path string) ([]string, error) {
+// part is one file of a log: its texts, and the time of the first.
+type part struct {
+	file  string
+	begun time.Time
+	lines []string
+}
+
+// readLog reads a CRI log, which may be compressed.
+func readLog(path string) (p part, err error) {
+	p.file = path
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return p, err
 	}
 	defer file.Close()
 	var content io.Reader = file
 	if strings.HasSuffix(path, ".gz") {
 		if content, err = gzip.NewReader(file); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return p, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	var lines []string
 	for reader := crilog.NewReader(content); ; {
 		entry, err := reader.Next()
 		if errors.Is(err, io.EOF) {
-			return lines, nil
+			return p, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return p, fmt.Errorf("%s: %w", path, err)
 		}
-		lines = append(lines, string(entry.Text))
+		if p.lines = append(p.lines, string(entry.Text)); len(p.lines) == 1 {
+			p.begun = entry.Time
+		}
 	}
 }
