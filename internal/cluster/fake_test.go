@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net/netip"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -116,6 +118,8 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet:
 		f.change(w, r)
+	case strings.HasSuffix(r.URL.Path, "/configmaps/cluster-info"):
+		fmt.Fprint(w, f.signatures())
 	case strings.Contains(r.URL.Path, "/configmaps/"):
 		if f.config == "" {
 			http.NotFound(w, r)
@@ -127,6 +131,21 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		f.serveNodes(w)
 	}
+}
+
+// signatures are of the cluster for the tokens that nodes were told to join with.
+func (f *fake) signatures() string {
+	all := map[string]string{}
+	for _, text := range f.files {
+		for _, found := range regexp.MustCompile(`token: "?([a-z0-9]{6})\.`).FindAllStringSubmatch(text, -1) {
+			all["jws-kubeconfig-"+found[1]] = "signed"
+		}
+	}
+	text, err := json.Marshal(map[string]any{"data": all})
+	if err != nil {
+		f.t.Error(err)
+	}
+	return string(text)
 }
 
 // change does what the API is asked to change.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,6 +31,7 @@ func joining(nodes []config.Node) string {
 // join runs `kubeadm join` on nodes: on workers at once, and meanwhile on control planes one after
 // the other, since etcd takes in one at a time. from is a control plane of the cluster.
 func (m *making) join(ctx context.Context, from string, nodes []config.Node) error {
+	m.awaitSigned(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	var planes []string
 	for _, n := range nodes {
@@ -44,6 +46,17 @@ func (m *making) join(ctx context.Context, from string, nodes []config.Node) err
 		group.Go(func() error { return m.joinControlPlanes(ctx, from, planes) })
 	}
 	return group.Wait()
+}
+
+// signedTime bounds the wait for a signature, without which kubeadm says what is missing.
+const signedTime = 30 * time.Second
+
+// awaitSigned spares nodes kubeadm's pauses: a cluster that has just begun signs for its token
+// some seconds later.
+func (m *making) awaitSigned(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, signedTime)
+	defer cancel()
+	_ = m.api.AwaitSigned(ctx, m.token)
 }
 
 func (m *making) joinControlPlanes(ctx context.Context, from string, names []string) error {

@@ -73,7 +73,12 @@ func (b *builder) withGates(list ...arg) []arg {
 func (b *builder) cluster() patch.Doc {
 	net := b.Cluster.Networking
 	api := append([]arg{{"runtime-config", pairs(b.Cluster.RuntimeConfig)}}, b.withGates()...)
-	manager := b.withGates(arg{"enable-hostpath-provisioner", "true"})
+	manager := b.withGates(
+		arg{"enable-hostpath-provisioner", "true"},
+		// Not so in kind: with the defaults, 20 a second, the controllers that give nodes their
+		// certificates and ranges of pods begin five seconds after they could.
+		arg{"kube-api-qps", "200"}, arg{"kube-api-burst", "400"},
+	)
 	scheduler := b.withGates()
 	if b.v6() {
 		manager = append(manager, arg{"bind-address", "::"})

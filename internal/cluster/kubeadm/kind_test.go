@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,6 +106,17 @@ func meant(doc patch.Doc, single bool) {
 		server := doc["apiServer"].(map[string]any)
 		if names := server["certSANs"].([]any); len(names) > 3 && names[1] == "0.0.0.0" {
 			server["certSANs"] = names[:2]
+		}
+		manager := doc["controllerManager"].(map[string]any)
+		switch args := manager["extraArgs"].(type) {
+		case map[string]any:
+			delete(args, "kube-api-qps")
+			delete(args, "kube-api-burst")
+		case []any:
+			manager["extraArgs"] = slices.DeleteFunc(args, func(a any) bool {
+				name, _ := a.(map[string]any)["name"].(string)
+				return strings.HasPrefix(name, "kube-api-")
+			})
 		}
 	case "InitConfiguration":
 		registration := doc["nodeRegistration"].(map[string]any)

@@ -92,6 +92,21 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// TestAwaitSigned: until the cluster has signed with this token, whatever it says before.
+func TestAwaitSigned(t *testing.T) {
+	r, c := record(t, map[string][]answer{"GET " + infoPath: {
+		{503, "not yet"}, {200, `{"data":{"kubeconfig":"x","jws-kubeconfig-older0":"y"}}`}, {200, `{"data":{"jws-kubeconfig-abcdef":"z"}}`},
+	}})
+	if err := c.AwaitSigned(t.Context(), "abcdef.0123456789abcdef"); err != nil || len(r.asked()) != 3 {
+		t.Errorf("%v after %q", err, r.asked())
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.AwaitSigned(ended, "other0.0123456789abcdef"); err == nil || strings.Contains(err.Error(), "0123456789abcdef") {
+		t.Errorf("a token that nobody signs for: %v", err)
+	}
+}
+
 func TestChangesOfNodes(t *testing.T) {
 	r, c := record(t, map[string][]answer{"DELETE /api/v1/nodes/gone": {{404, ""}}, "DELETE /api/v1/nodes/bad": {{422, "no"}}})
 	value := "b"

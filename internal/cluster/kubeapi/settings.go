@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -35,6 +37,28 @@ func (c *Client) Keep(ctx context.Context, name string, data map[string]string) 
 		return fmt.Errorf("cannot write the ConfigMap %s: %w", name, err)
 	}
 	return nil
+}
+
+// infoPath is where a cluster tells those who are to join it what it is.
+const infoPath = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+
+// AwaitSigned returns as soon as the controller manager has signed, with a token, what the
+// cluster tells of itself. Until then kubeadm does not believe it, and asks again each five
+// seconds only.
+func (c *Client) AwaitSigned(ctx context.Context, token string) error {
+	id, _, _ := strings.Cut(token, ".")
+	for {
+		var m configMap
+		err := c.call(ctx, request{method: http.MethodGet, path: infoPath}, &m)
+		if err == nil && m.Data["jws-kubeconfig-"+id] != "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the ConfigMap kube-public/cluster-info is not signed with the token %s: %w", id, errors.Join(context.Cause(ctx), err))
+		case <-time.After(c.pause):
+		}
+	}
 }
 
 // Kept are the texts of Keep. It is errs.NotFound that there are none.
