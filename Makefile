@@ -75,7 +75,8 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	./test/systemd/containerd.sh out/systemd-assets
 	./test/systemd/debs.sh out/systemd-debs conmon podman
 	./test/systemd/debs.sh out/systemd-rpm dnf zypper rpm createrepo-c
-	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 3h -p 1 -v ./test/e2e/...
+	./test/kube/conformance.sh out/conformance
+	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 4h -p 1 -v ./test/e2e/...
 
 bench: build deps-test ## side by side with containerd; prints ratios
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
