@@ -78,11 +78,13 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	./test/kube/conformance.sh out/conformance
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 4h -p 1 -v ./test/e2e/...
 
-bench: build deps-test ## side by side with containerd; prints ratios
+bench: build deps-test deps-e2e ## side by side with containerd and kind; prints ratios
 	BERTH_BIN=$(CURDIR)/bin ./test/bench/run.sh
 	./test/systemd/image.sh
 	./test/systemd/containerd.sh out/systemd-assets
 	BERTH_BIN=$(CURDIR)/bin go test -tags "bench $(TEST_TAGS)" -count=1 -run '^TestNode$$' -v ./test/bench
+	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
+	BERTH_BIN=$(CURDIR)/bin go test -tags "e2e bench integration $(TEST_TAGS)" -count=1 -timeout 2h -run '^TestClusterBesideKind$$' -v ./test/e2e
 
 generate: ## docs and files that are made from the code
 	go run ./cmd/berth config reference > docs/config.md
