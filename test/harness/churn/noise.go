@@ -39,6 +39,7 @@ func expected() []noise {
 		{"kubelet", `object \\?"churn\\?"/\\?"[a-z.-]+\\?" not registered`, starts, "it has not seen the object yet that a volume is made of, and tries again"},
 		{"kubelet", `detected running containers after a successful KillPod, CRI violation`, kubeletAway(), "a kubelet that follows events takes a pod for absent until it has listed it: it has killed nothing, and finds the pod then"},
 		{"kubelet", `is ready and has containers \(`, kubeletAway(), "it has not listed yet the pod that it asks for"},
+		{"kubelet", `65536 ids from ` + lastIDs + ` on are more than there are`, nil, "it has given a pod a range of ids that the kernel does not have"},
 		{"kubelet", `"Missing actuated pod level resource record"`, nil, "it has not written down yet what it gave the pod"},
 		{"kubelet", `"Failed to stop sandbox" podSandboxID`, berthAway(), "berth is away; the line before says so"},
 		{"supervisor", `"the supervisor ended; starting it anew"`, []string{supervisorKilled, bothKilled}, "the keeper tells that it was killed"},

@@ -33,17 +33,20 @@ containers:
 	if err != nil {
 		return err
 	}
-	if _, err := p.awaitEnd(ctx, corev1.PodFailed, map[string]int32{"main": 5}); err != nil {
+	seen, err := p.awaitEnd(ctx, corev1.PodFailed, map[string]int32{"main": 5})
+	if err != nil {
 		return err
 	}
+	// One that could not be started, since berth was away, has no log.
+	name := fmt.Sprintf("%d.log", statusOf(seen, "main").RestartCount)
 	dir := filepath.Join(p.k.Logs(), fmt.Sprintf("%s_%s_%s", namespace, p.name, p.uid), "main")
 	return p.poll(ctx, "the log to be whole", func(context.Context) error { // the last file may be compressed just now
-		return checkRotated(dir)
+		return checkRotated(filepath.Join(dir, name))
 	})
 }
 
-func checkRotated(dir string) error {
-	files, err := filepath.Glob(filepath.Join(dir, "0.log.*"))
+func checkRotated(log string) error {
+	files, err := filepath.Glob(log + ".*")
 	if err != nil {
 		return err
 	}
@@ -51,7 +54,7 @@ func checkRotated(dir string) error {
 		return fmt.Errorf("it was rotated %d times", len(files))
 	}
 	var parts []part
-	for _, file := range append(files, filepath.Join(dir, "0.log")) {
+	for _, file := range append(files, log) {
 		p, err := readLog(file)
 		if err != nil {
 			return err

@@ -58,7 +58,7 @@ func Start(t testing.TB, b *harness.Berth, opts Options) *Kubelet {
 	k := &Kubelet{t: t, berth: b, args: opts.Args, cgroups: "kubepods", dir: filepath.Join(b.Dir, "kubelet")}
 	k.manifests = filepath.Join(k.dir, "manifests")
 	k.logFile = filepath.Join(b.Dir, "kubelet.log")
-	for _, dir := range []string{k.manifests, filepath.Join(k.dir, "root"), k.Logs()} {
+	for _, dir := range []string{k.manifests, k.Root(), k.Logs()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func (k *Kubelet) Launch() {
 		binary,
 		"--config=" + filepath.Join(k.dir, "config.yaml"),
 		"--container-runtime-endpoint=unix://" + k.berth.Socket,
-		"--root-dir=" + filepath.Join(k.dir, "root"),
+		"--root-dir=" + k.Root(),
 		"--cert-dir=" + filepath.Join(k.dir, "certs"),
 		"--hostname-override=node0", "--node-ip=" + nodeIP, "--v=2",
 	}, k.args...)
@@ -131,6 +131,9 @@ func (k *Kubelet) Launch() {
 
 // Logs is the directory of its pods' logs.
 func (k *Kubelet) Logs() string { return filepath.Join(k.dir, "logs") }
+
+// Root is the directory where the kubelet keeps what it knows of pods.
+func (k *Kubelet) Root() string { return filepath.Join(k.dir, "root") }
 
 // Kill ends the kubelet's process at once; its pods go on.
 func (k *Kubelet) Kill() { k.end(syscall.SIGKILL) }
