@@ -111,7 +111,7 @@ func TestFullStateDirectory(t *testing.T) {
 	exits, stopped := x.RunPod("exits", `trap 'exit 7' TERM; while :; do sleep 0.1; done`), x.RunPod("stopped", "sleep 100000")
 	resize(t, x.State, "4m")
 	free := fill(t, x.State)
-	before := x.Ground()
+	before := x.StillGround()
 	for _, a := range []attempt{
 		x.badSandbox("sandbox", codes.ResourceExhausted, func(sandboxConfig) {}, "no space left"),
 		x.badContainer("container", codes.ResourceExhausted, func(containerConfig) {}, "no space left"),
