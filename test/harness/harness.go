@@ -85,15 +85,15 @@ func Start(t testing.TB, opts Options) *Berth {
 // New is Start without starting the daemon.
 func New(t testing.TB, opts Options) *Berth {
 	t.Helper()
+	bin := opts.BinDir
+	if bin == "" {
+		bin = BinDir(t)
+	}
 	dir, err := os.MkdirTemp("", "berth-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	must(t, os.Chmod(dir, 0o711)) // user namespaces pass through
-	bin := opts.BinDir
-	if bin == "" {
-		bin = BinDir(t)
-	}
 	b := &Berth{
 		T: t, Bin: bin, Dir: dir,
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, stateName), Logs: filepath.Join(dir, "logs"),

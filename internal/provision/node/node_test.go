@@ -19,7 +19,6 @@ import (
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
-	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/google/go-cmp/cmp"
 )
@@ -379,56 +378,6 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-func TestKubeletProbe(t *testing.T) {
-	probe := kubeletProbe{runtime: "berth", driver: "systemd", endpoint: "unix:///run/berth/berth.sock"}
-	cases := map[string]struct {
-		files map[string]string
-		want  string
-	}{
-		"no kubelet":      {nil, ""},
-		"same":            {map[string]string{kubeletConfig: "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///var/run/berth/berth.sock\n"}, ""},
-		"other driver":    {map[string]string{kubeletConfig: "cgroupDriver: cgroupfs\n"}, `misconfiguration: kubelet cgroup driver: "cgroupfs" is different from berth cgroup driver: "systemd"`},
-		"other socket":    {map[string]string{kubeletConfig: "containerRuntimeEndpoint: unix:///run/x.sock\n"}, "the kubelet talks to unix:///run/x.sock and berth listens on unix:///run/berth/berth.sock; change " + kubeletConfig},
-		"kubeadm's flags": {map[string]string{kubeletConfig: "{}", "/var/lib/kubelet/kubeadm-flags.env": "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/y.sock --x\"\n"}, "the kubelet talks to unix:///run/y.sock"},
-		"broken":          {map[string]string{kubeletConfig: "{"}, kubeletConfig},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			err := probe.Run(t.Context(), fakeHost{files: c.files})
-			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-		})
-	}
-}
-
-func TestPluginProbe(t *testing.T) {
-	probe := pluginProbe{dirs: []string{"/a", "/b"}, plugins: []string{"ptp", "portmap"}}
-	if err := probe.Run(t.Context(), fakeHost{files: map[string]string{"/a/ptp": "", "/b/portmap": ""}}); err != nil {
-		t.Error(err)
-	}
-	if err := probe.Run(t.Context(), fakeHost{files: map[string]string{"/a/ptp": ""}}); err == nil || !strings.Contains(err.Error(), "portmap is in none of /a, /b") {
-		t.Error(err)
-	}
-}
-
-func TestWatchProbe(t *testing.T) {
-	h := provisiontest.New()
-	probe := watchProbe{}
-	if err := probe.Run(t.Context(), h); err != nil {
-		t.Error(err)
-	}
-	few := leastWatchers - 1
-	h.Watchers = &few
-	if err := probe.Run(t.Context(), h); !errors.Is(err, errs.Exhausted) || !strings.Contains(err.Error(), "3 more can be made") {
-		t.Errorf("with %d watchers left: %v", few, err)
-	}
-	h.NotLive = true
-	if err := probe.Run(t.Context(), h); err != nil {
-		t.Errorf("on a root directory: %v", err)
-	}
-}
-
 func TestInit(t *testing.T) {
 	debian := "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\nVERSION_ID=12\n"
 	cases := map[string]struct {
@@ -556,137 +505,6 @@ func TestNvidiaWithoutCDI(t *testing.T) {
 		b.rt = runtimeOf(b.n, f)
 		if got := b.nvidiaMode() == "handler"; got != want {
 			t.Errorf("%s: handler %v, want %v", text, got, want)
-		}
-	}
-}
-
-// TestDisruption: what a restart does to what runs is told, and nothing where nothing runs.
-func TestDisruption(t *testing.T) {
-	for info, want := range map[string]string{
-		"3 false systemd /var/lib/docker": "3 containers stop: dockerd runs without live-restore until then",
-		"0 false systemd /var/lib/docker": "",
-		"3 true systemd /var/lib/docker":  "",
-		"3 true cgroupfs /var/lib/docker": "3 containers are lost to the runtime: runtime.cgroupDriver was cgroupfs",
-		"":                                "",
-	} {
-		host := fakeHost{run: func([]string) (string, error) { return info + "\n", nil }}
-		if got := detectDisruption(t.Context(), host, load(t, "runtime: {name: docker}\n")); got != want {
-			t.Errorf("%q: %q, want %q", info, got, want)
-		}
-	}
-	containerd := "version = 3\nroot = '/data'\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup = false\n"
-	files := fakeFiles{files: map[string]string{"/etc/containerd/config.toml": containerd}}
-	for text, want := range map[string][]string{
-		"":                                      {"runtime.root was /data", "runtime.cgroupDriver was cgroupfs"},
-		", root: /data, cgroupDriver: cgroupfs": nil,
-		", root: /data, state: /run/x, cgroupDriver: cgroupfs": {"runtime.state was /run/containerd"},
-	} {
-		if diff := cmp.Diff(want, pathChanges(files, &load(t, "runtime: {name: containerd"+text+"}\n").Runtime)); diff != "" {
-			t.Errorf("%q: %s", text, diff)
-		}
-	}
-	if got := pathChanges(fakeFiles{}, &load(t, "runtime: {name: crio}\n").Runtime); got != nil {
-		t.Errorf("a runtime that is not configured yet: %q", got)
-	}
-	f := factsOf(t, "debian 12")
-	f.Disrupts = "all stop"
-	target, err := Build(load(t, "runtime: {name: docker}\n"), f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "unit docker.service" })
-	if got := target.Tasks[i].(tasks.Unit).Disruption(); got != "all stop" {
-		t.Errorf("the unit says %q of its restart", got)
-	}
-}
-
-// TestKubeletElsewhere: a kubelet that runs with another configuration than kubeadm's is
-// compared with the runtime, and pointed at it where the runtime changes.
-func TestKubeletElsewhere(t *testing.T) {
-	host := fakeHost{run: func([]string) (string, error) { return "", nil }, files: map[string]string{
-		"/proc/812/cmdline": "/opt/kubelet\x00--config=/opt/kubelet.yaml\x00",
-		"/opt/kubelet.yaml": "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n",
-	}}
-	for probe, want := range map[kubeletProbe]string{
-		{runtime: "berth", driver: "systemd", endpoint: "unix:///run/containerd/containerd.sock"}:  "",
-		{runtime: "berth", driver: "cgroupfs", endpoint: "unix:///run/containerd/containerd.sock"}: `kubelet cgroup driver: "systemd" is different from berth cgroup driver: "cgroupfs" (/opt/kubelet.yaml)`,
-		{runtime: "berth", driver: "systemd", endpoint: "unix:///run/berth/berth.sock"}:            "change /opt/kubelet.yaml",
-	} {
-		err := probe.Run(t.Context(), host)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: error %v, want %q", probe, err, want)
-		}
-	}
-	f := factsOf(t, "debian 12")
-	k, err := kubelet.Find(host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.Kubelet, f.KubeletFiles, f.Replaced = true, k.Files, []Replaced{runtimes()["containerd"]}
-	target, err := Build(load(t, "runtime: {name: berth}\n"), f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.ContainsFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "file /opt/kubelet.yaml" }) {
-		t.Error("nobody points the kubelet's own configuration at the new runtime")
-	}
-}
-
-// TestNetworkProbe: a runtime that runs is not restarted where its network would lack a
-// plugin; one that starts for the first time is, with a warning.
-func TestNetworkProbe(t *testing.T) {
-	probe := networkProbe{unit: "rt.service", conf: "/etc/cni/net.d", dirs: []string{"/opt/cni/bin"}}
-	for name, c := range map[string]struct {
-		plugin, runs   bool
-		fails, warning bool
-	}{
-		"all is there": {true, true, false, false},
-		"runs":         {false, true, true, false},
-		"does not run": {false, false, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := provisiontest.New()
-			files := map[string]string{"/etc/cni/net.d/10-x.conflist": `{"plugins":[{"type":"bridge"}]}`, "/etc/systemd/system/rt.service": "[Service]\n"}
-			if c.plugin {
-				files["/opt/cni/bin/bridge"] = ""
-			}
-			for _, dir := range []string{"/etc/cni", "/etc/cni/net.d", "/opt", "/opt/cni", "/opt/cni/bin"} {
-				if err := h.Files().Mkdir(dir, provision.Attr{Mode: 0o755}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for file, content := range files {
-				if err := h.Files().Write(file, strings.NewReader(content), provision.Attr{Mode: 0o644}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if c.runs {
-				h.StartNow("rt.service")
-			}
-			warned := false
-			err := probe.Run(provision.WithWarnings(t.Context(), func(string) { warned = true }), h)
-			if (err != nil) != c.fails || warned != c.warning || err != nil && !strings.Contains(err.Error(), "wants the CNI plugins bridge") {
-				t.Errorf("error %v, warned %t", err, warned)
-			}
-		})
-	}
-}
-
-// TestConfigProbe: a binary that refuses its configuration stops the restart; one that is
-// too old to judge it is told.
-func TestConfigProbe(t *testing.T) {
-	probe := configProbe{file: "/etc/x", args: []string{"/usr/bin/dockerd", "--validate"}}
-	for said, want := range map[string][2]bool{"": {}, "unknown flag: --validate": {false, true}, "unable to configure: bad key": {true, false}} {
-		host := fakeHost{run: func([]string) (string, error) {
-			if said != "" {
-				return "", errors.New(said)
-			}
-			return "", nil
-		}}
-		warned := false
-		err := probe.Run(provision.WithWarnings(t.Context(), func(string) { warned = true }), host)
-		if (err != nil) != want[0] || warned != want[1] {
-			t.Errorf("%q: error %v, warned %t", said, err, warned)
 		}
 	}
 }
