@@ -69,7 +69,7 @@ integration-v2: build deps-vm ## the lifecycle suite in a VM with systemd and cg
 	BERTH_BIN=$(CURDIR)/bin ./test/vm/run.sh
 	BERTH_BIN=$(CURDIR)/bin BERTH_VM_LSM=selinux ./test/vm/run.sh
 
-e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand; CRIO=ARCHIVE adds CRI-O's release
+e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by hand; CRIO=ARCHIVE adds CRI-O's release, NERDCTL=PROGRAM a cluster of nerdctl
 	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
 	for release in debian-11 debian-12 debian-13 ubuntu-22.04 ubuntu-24.04 ubuntu-25.10; do ./test/systemd/image.sh $$release; done
 	./test/systemd/containerd.sh out/systemd-assets

@@ -104,6 +104,23 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+// TestNoAddressOfTheHost: the field is named, which an engine does not know.
+func TestNoAddressOfTheHost(t *testing.T) {
+	for _, text := range []string{
+		"nodes: [{extraPortMappings: [{containerPort: 80, hostPort: 8080, listenAddress: 203.0.113.7}]}]",
+		"nodes: [{extraPortMappings: [{containerPort: 80, listenAddress: 203.0.113.7, protocol: UDP}]}]",
+	} {
+		_, err := Make(load(t, text), Host{}).PickPorts(t.Context())
+		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "nodes[0].extraPortMappings[0].listenAddress: 203.0.113.7 is no address of this host") {
+			t.Errorf("%v", err)
+		}
+	}
+	_, err := Make(load(t, "networking: {apiServerAddress: 203.0.113.7}"), Host{}).PickPorts(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "networking.apiServerAddress: 203.0.113.7 is no address of this host, where port 6443/TCP of ") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestPickPorts(t *testing.T) {
 	var lc net.ListenConfig
 	busy, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")

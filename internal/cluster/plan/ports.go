@@ -37,13 +37,25 @@ func (p *Plan) PickPorts(ctx context.Context) (release func(), err error) {
 			case err == nil:
 				port.Host = number
 				taken = append(taken, held)
-			case port.Host == config.FreePort:
+			case port.Host == config.FreePort && !errors.Is(err, syscall.EADDRNOTAVAIL):
 				release()
 				return nil, fmt.Errorf("failed to get random host port for port mapping: %s, %s: %w", c.Name, port.Field, err)
 			case errors.Is(err, syscall.EADDRINUSE):
 				release()
 				return nil, fmt.Errorf("port %s/%s of %s is in use on this host; choose another in %s: %w",
 					net.JoinHostPort(port.Listen, strconv.Itoa(port.Host)), port.Protocol, c.Name, port.Field, errs.Exists)
+			case errors.Is(err, syscall.EADDRNOTAVAIL):
+				release()
+				field := port.Field + ".listenAddress"
+				if port.Field == apiField {
+					field = "networking.apiServerAddress"
+				}
+				err := fmt.Errorf("%s: %s is no address of this host, where port %d/%s of %s is to be reached; choose another: %w",
+					field, port.Listen, port.Container, port.Protocol, c.Name, errs.Invalid)
+				if port.Host == config.FreePort {
+					err = fmt.Errorf("failed to get random host port for port mapping: %w", err)
+				}
+				return nil, err
 			}
 			// Any other error is for the engine to meet: it may have the privilege that a
 			// port below 1024 needs, and we may not.

@@ -53,6 +53,9 @@ func (e *Engine) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt s
 		return nil, err
 	}
 	for _, p := range spec.Ports {
+		if err := e.leads(p); err != nil {
+			return nil, err
+		}
 		args = append(args, "--publish="+e.publish(p))
 	}
 	image := e.imageName(spec.Image)
@@ -118,6 +121,15 @@ func bind(m plan.Mount) (string, error) {
 		volume += ":" + strings.Join(options, ",")
 	}
 	return volume, nil
+}
+
+// leads tells of a port that the engine would take, and which nobody could reach. A port that
+// no field is for is there for other tools, and nodes do without.
+func (e *Engine) leads(p plan.Port) error {
+	if p.Listen != "::1" || p.Field == "" || e.loopback6 || e.facts.Rootless {
+		return nil
+	}
+	return fmt.Errorf("%s leads no port of ::1 into containers: %s needs another address, such as 127.0.0.1 (networking.apiServerAddress is that of the API): %w", e.name, p.Field, errs.Unsupported)
 }
 
 // publish is a port, as in 127.0.0.1:8080:80/tcp.

@@ -90,7 +90,7 @@ func (e *Engine) createOne(ctx context.Context, spec Spec, r Request, addresses 
 		}
 	}
 	if err := e.launch(ctx, args); err != nil {
-		return e.explain(err, spec)
+		return e.explain(err, spec, r.Network.Name)
 	}
 	if spec.Command != nil {
 		return nil
@@ -136,9 +136,9 @@ func (e *Engine) createVolume(ctx context.Context, spec Spec, volume plan.Volume
 // unused makes sure that names are free. A volume of ours without its container is
 // what a create or delete that was killed left.
 func (e *Engine) unused(ctx context.Context, specs []Spec) error {
-	names, err := command.Words(ctx, e.run, "ps", "-a", "--format", "{{.Names}}")
+	names, err := e.names(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot list containers of %s: %w", e.name, err)
+		return err
 	}
 	var taken []string
 	for _, spec := range specs {
@@ -173,8 +173,18 @@ func (e *Engine) unused(ctx context.Context, specs []Spec) error {
 	return nil
 }
 
-// explain says which field is to be changed where the engine tells of a port only.
-func (e *Engine) explain(err error, spec Spec) error {
+// explain says which field is to be changed where the engine tells of a port or a path only, and
+// where an address is held that no container has.
+func (e *Engine) explain(err error, spec Spec, network string) error {
+	for _, m := range spec.Mounts {
+		if command.Says(err, m.Source) && command.Says(err, "no such file or directory", "does not exist") {
+			return fmt.Errorf("%s, which extraMounts of %s has as hostPath, does not exist on this host; make it, or name another: %w", m.Source, spec.Name, err)
+		}
+	}
+	if command.Says(err, "is not available in range set") {
+		return fmt.Errorf("an address is held for a container that is gone, as CNI does where it could not undo what it had begun; "+
+			"see the files of that name in /var/lib/cni/networks/%s, which have the IDs of containers: %w", network, err)
+	}
 	if !command.Says(err, "address already in use", "port is already allocated", "address already", "bind for") {
 		return err
 	}

@@ -49,12 +49,16 @@ func TestRunArguments(t *testing.T) {
 				Name: "kind", StableV4: true, StableV6: e.stable6,
 				Subnets: []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16"), netip.MustParsePrefix("fc00:f853:ccd:e793::/64")},
 			}
-			specs := planned(t, e.PlanHost(network), busy)
+			text := busy
+			if !e.loopback6 {
+				text = strings.ReplaceAll(text, "::1", "::")
+			}
+			specs := planned(t, e.PlanHost(network), text)
 			addresses, err := e.addresses(t.Context(), network, specs)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var text strings.Builder
+			var calls strings.Builder
 			for i, spec := range specs {
 				args, err := e.runArgs(Request{Network: network}, spec, addresses[i], "ATTEMPT")
 				if err != nil {
@@ -66,11 +70,11 @@ func TestRunArguments(t *testing.T) {
 						flag = ""
 					}
 					if !strings.HasPrefix(arg, plan.LabelDigest) {
-						text.WriteString(flag + arg + "\n")
+						calls.WriteString(flag + arg + "\n")
 					}
 				}
 			}
-			golden.Check(t, "testdata/run-"+name+".txt", text.String())
+			golden.Check(t, "testdata/run-"+name+".txt", calls.String())
 		})
 	}
 }
@@ -225,6 +229,52 @@ func TestPortInUse(t *testing.T) {
 	f.answers["run --name dev-external-load-balancer"] = answer{err: "Error: cannot listen on the TCP port: listen tcp4 127.0.0.1:36443: bind: address already in use", failed: true}
 	if err := e.Create(t.Context(), r); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "choose another in networking.apiServerPort") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestNoSuchHostPath: podman tells of a path, and not who wants it.
+func TestNoSuchHostPath(t *testing.T) {
+	f := newFake()
+	e := engine(t, "podman", f)
+	r := request(t, e)
+	r.Specs[1].Mounts = append(r.Specs[1].Mounts, plan.Mount{Source: "/nosuch/a", Target: "/a", Propagation: config.PropagateNone})
+	f.answers["run --name "+r.Specs[1].Name+" "] = answer{err: "Error: statfs /nosuch/a: no such file or directory", failed: true}
+	if err := e.Create(t.Context(), r); err == nil || !strings.Contains(err.Error(), "/nosuch/a, which extraMounts of "+r.Specs[1].Name+" has as hostPath, does not exist") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestNoPullOfLocalImages: nobody is asked for what no registry has.
+func TestNoPullOfLocalImages(t *testing.T) {
+	f := newFake()
+	f.answers["image inspect"] = answer{err: "Error: localhost/berth/absent:1: image not known", failed: true}
+	f.answers["pull"] = answer{err: "Error: pinging container registry localhost", failed: true}
+	e := engine(t, "podman", f)
+	if _, err := e.Ensure(t.Context(), "localhost/berth/absent:1", nil); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), `image "localhost/berth/absent:1" is not present in podman`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestBuiltHere: what podman has built is not what a node would look for by a short name.
+func TestBuiltHere(t *testing.T) {
+	f := newFake()
+	absent := answer{err: "Error: image not known", failed: true}
+	f.answers["image inspect docker.io/"] = absent
+	f.answers["image inspect localhost/none"] = absent
+	f.answers["image inspect localhost/app:1"] = answer{out: `[{"Id":"1"}]`}
+	e := engine(t, "podman", f)
+	for image, want := range map[string]string{
+		"app:1":                   "podman has no image docker.io/library/app:1, but localhost/app:1; say that, or the former in full",
+		"docker.io/library/app:1": "",
+		"none:1":                  "",
+	} {
+		found, err := e.Present(t.Context(), image)
+		if found.ID != "" || (err == nil) != (want == "") || err != nil && (!errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %+v, %v", image, found, err)
+		}
+	}
+	if found, err := e.Present(t.Context(), "localhost/app:1"); err != nil || found.ID != "1" {
+		t.Errorf("%+v, %v", found, err)
 	}
 }
 

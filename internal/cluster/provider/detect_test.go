@@ -127,6 +127,18 @@ func TestOpen(t *testing.T) {
 			tool: "docker", version: "Docker version 28.2.2, build e6534b4", info: answer{out: dockerInfoNone}, env: map[string]string{"DOCKER_HOST": "ssh://me@host"},
 			want: Facts{Version: "28.2.2", Rootless: true, CgroupV2: true, Remote: true},
 		},
+		"nerdctl": {
+			tool: "nerdctl", version: "nerdctl version 2.3.5", info: answer{out: string(recorded(t, "nerdctl-2.3-info.json"))},
+			want: Facts{Version: "2.3.5", Memory: true, Pids: true, CPU: true, Driver: "overlayfs"},
+		},
+		"nerdctl and an old containerd": {
+			tool: "nerdctl", version: "nerdctl version 2.3.5", info: answer{out: `{"Driver":"overlayfs","CgroupDriver":"cgroupfs","CgroupVersion":"1","ServerVersion":"1.6.20~ds1"}`},
+			kind: errs.Unsupported, says: `containerd version "1.6.20" is too old, please upgrade to "1.7.0" or later`,
+		},
+		"nerdctl without containerd": {
+			tool: "nerdctl", version: "nerdctl version 2.3.5", kind: errs.Unavailable, says: "systemctl start containerd",
+			info: answer{err: `time="2026-11-22T17:18:28Z" level=fatal msg="cannot access containerd socket \"/run/containerd/containerd.sock\": no such file or directory"`, failed: true},
+		},
 		"docker is down": {
 			tool: "docker", version: "Docker version 20.10.24, build 297e128", info: answer{out: dockerInfoDown, err: "errors pretty printing info", failed: true},
 			kind: errs.Unavailable, says: "systemctl start docker",

@@ -20,6 +20,9 @@ type dialect struct {
 	oldest, upgrade string
 	// start is the command that starts the engine's daemon; "" is that it has none.
 	start string
+	// oldestDaemon is the first version of the daemon that works, "" is any; daemonName is
+	// what it is called.
+	oldestDaemon, daemonName string
 	// info makes the tool tell Facts, readInfo reads them.
 	info     []string
 	readInfo func(text []byte, f *Facts) error
@@ -35,6 +38,8 @@ type dialect struct {
 	// kill are flags of rm that let it wait for nobody to end, from version killFrom on.
 	kill     []string
 	killFrom string
+	// forgives: rm -f ends with status 0 whatever happened.
+	forgives bool
 	// volumeOptions: a volume is mounted nodev and nosuid unless told otherwise.
 	volumeOptions bool
 	// qualify: an image's name needs its registry, and may have no tag beside a digest.
@@ -56,8 +61,12 @@ type dialect struct {
 	mtu bool
 	// subnet4: a network has stable addresses only if its IPv4 subnet is given.
 	subnet4 bool
-	// stable6: --ip6 works.
-	stable6 bool
+	// stable6: --ip6 works; declares6: only on a network whose configuration declares it.
+	stable6, declares6 bool
+	// loopback6: ports of ::1 lead into containers.
+	loopback6 bool
+	// forgetful: network rm thinks of running containers only.
+	forgetful bool
 	// namesakes: two networks may have one name.
 	namesakes bool
 	// dockerConfig: proxies stand in docker's configuration, too.
@@ -79,17 +88,23 @@ func dialects() []dialect {
 		restart: "unless-stopped",
 		anyPort: "0", remap: true, mapper: true,
 		networkFlags: []string{"-o", "com.docker.network.bridge.enable_ip_masquerade=true"},
-		mtu:          true, subnet4: true, stable6: true, namesakes: true, dockerConfig: true,
+		mtu:          true, subnet4: true, stable6: true, loopback6: true, namesakes: true, dockerConfig: true,
 	}
 	nerdctl := docker
 	nerdctl.name, nerdctl.tools, nerdctl.banner = "nerdctl", []string{"nerdctl", "finch", "nerdctl.lima"}, "nerdctl version"
 	nerdctl.oldest, nerdctl.upgrade, nerdctl.start = "1.3.0", "install a current nerdctl (https://github.com/containerd/nerdctl/releases)", "systemctl start containerd"
-	nerdctl.flags = []string{"--init=false"}
+	// Older ones have one restart policy, always, which brings back what was stopped, too.
+	nerdctl.oldestDaemon, nerdctl.daemonName = "1.7.0", "containerd"
+	nerdctl.anyPort = "" // 0 is refused
 	nerdctl.remap, nerdctl.mapper, nerdctl.namesakes, nerdctl.dockerConfig = false, false, false, false
-	nerdctl.networkFlags = nil
-	// Its CNI configuration gives out any IPv4 address that is asked for, but only newer
-	// versions declare that for IPv6.
-	nerdctl.subnet4, nerdctl.stable6 = false, false
+	nerdctl.networkFlags, nerdctl.mtu = nil, false
+	// Its CNI configuration gives out any IPv4 address that is asked for, IPv6 only where
+	// it says so, which older versions did not write.
+	nerdctl.subnet4, nerdctl.declares6 = false, true
+	// CNI's port mapping is done by the kernel's address translation, which never takes a
+	// packet from ::1 to another host.
+	nerdctl.loopback6 = false
+	nerdctl.forgives, nerdctl.forgetful = true, true
 	nerdctl.serial = true // it loses races for names and addresses
 	podman := dialect{
 		name: "podman", tools: []string{"podman"}, banner: "podman version",
@@ -103,7 +118,7 @@ func dialects() []dialect {
 		restart: "always", rebooted: "podman-restart.service",
 		// Or else it waits ten seconds for each node, whose disk is removed next.
 		kill: []string{"-t", "0"}, killFrom: "4.0.0",
-		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true,
+		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true, loopback6: true,
 		save: []string{"--format", "docker-archive"}, saveAll: []string{"--multi-image-archive"},
 	}
 	return []dialect{docker, nerdctl, podman}

@@ -27,6 +27,9 @@ func (e *Engine) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := e.recentDaemon(out); err != nil {
+		return err
+	}
 	if e.name == "podman" && e.version.LessThan(version.MustParseGeneric("4.0.0")) {
 		// It does not tell yet which controllers there are.
 		e.facts.Memory, e.facts.Pids, e.facts.CPU = true, true, true
@@ -36,6 +39,23 @@ func (e *Engine) ask(ctx context.Context) error {
 		e.facts.Remote = e.daemon != "" && !strings.HasPrefix(e.daemon, "unix:") && !strings.HasPrefix(e.daemon, "npipe:")
 	}
 	return nil
+}
+
+// recentDaemon refuses a daemon that is too old. One whose version cannot be read was built by
+// somebody who knows what he does.
+func (e *Engine) recentDaemon(info []byte) error {
+	if e.oldestDaemon == "" {
+		return nil
+	}
+	var said struct{ ServerVersion string }
+	if json.Unmarshal(info, &said) != nil {
+		return nil
+	}
+	is, err := version.ParseGeneric(said.ServerVersion)
+	if err != nil || !is.LessThan(version.MustParseGeneric(e.oldestDaemon)) {
+		return nil
+	}
+	return fmt.Errorf("%s version %q is too old, please upgrade to %q or later: %w", e.daemonName, is, e.oldestDaemon, errs.Unsupported)
 }
 
 // podmanInfo reads `podman info --format json`.

@@ -27,6 +27,9 @@ type fake struct {
 	answers map[string]answer
 	// on is told each call before it is done, without the lock; an error fails it.
 	on func(args []string) error
+	// stays is asked of each container that is removed; words are why it is not, and rm ends
+	// with status 0 all the same. nil is that all are.
+	stays func(name string) (words string)
 
 	calls      []string
 	containers map[string]map[string]string // name: labels
@@ -73,6 +76,9 @@ func (f *fake) Run(ctx context.Context, c command.Call) error {
 	if c.Stdout != nil {
 		fmt.Fprint(c.Stdout, a.out)
 	}
+	if c.Stderr != nil {
+		fmt.Fprint(c.Stderr, a.err)
+	}
 	if a.failed {
 		return command.Failed("fake", c, strings.Split(a.err, "\n"), errStatus)
 	}
@@ -105,9 +111,17 @@ func (f *fake) answer(args []string, line string) answer {
 	case args[0] == "logs":
 		return answer{out: f.log}
 	case args[0] == "rm":
+		var said []string
 		for _, name := range args[3:] {
+			if f.stays != nil {
+				if words := f.stays(name); words != "" {
+					said = append(said, words)
+					continue
+				}
+			}
 			delete(f.containers, name)
 		}
+		return answer{err: strings.Join(said, "\n")}
 	case args[0] == "ps" && args[1] == "-a":
 		return answer{out: strings.Join(slices.Sorted(maps.Keys(f.containers)), "\n") + "\n"}
 	case args[0] == "ps":

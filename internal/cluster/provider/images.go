@@ -23,6 +23,10 @@ func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool,
 		return false, err
 	}
 	name := e.imageName(image)
+	if strings.HasPrefix(name, "localhost/") {
+		// podman calls so what it has built; no registry has that name.
+		return false, fmt.Errorf("image %q is not present in %s, and is in no registry to be pulled from: %w", image, e.name, errs.NotFound)
+	}
 	if out != nil {
 		out = &shared{to: out}
 	}
@@ -31,7 +35,7 @@ func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool,
 		switch {
 		case err == nil:
 			return true, nil
-		case try == pulls, errors.Is(err, errs.NotFound), ctx.Err() != nil, strings.HasPrefix(name, "localhost/"):
+		case try == pulls, errors.Is(err, errs.NotFound), ctx.Err() != nil:
 			return true, fmt.Errorf("image %q is not present, and cannot be pulled: %w", image, err)
 		}
 		select {
@@ -46,7 +50,7 @@ func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool,
 func (e *Engine) Present(ctx context.Context, image string) (Image, error) {
 	out, err := command.Output(ctx, e.run, "image", "inspect", e.imageName(image))
 	if errors.Is(err, errs.NotFound) {
-		return Image{}, nil
+		return Image{}, e.builtHere(ctx, image)
 	}
 	if err != nil {
 		return Image{}, fmt.Errorf("cannot look for the image %s: %w", image, err)
@@ -62,6 +66,19 @@ func (e *Engine) Present(ctx context.Context, image string) (Image, error) {
 		return Image{}, nil
 	}
 	return Image{ID: strings.TrimPrefix(found[0].ID, "sha256:"), Labels: found[0].Config.Labels}, nil
+}
+
+// builtHere refuses a short name that podman has given to what it has built, as
+// localhost/NAME: a node would take it for one of docker.io.
+func (e *Engine) builtHere(ctx context.Context, image string) error {
+	name := e.imageName(image)
+	if !e.qualify || !strings.HasPrefix(name, "docker.io/") || strings.HasPrefix(image, "docker.io/") {
+		return nil
+	}
+	if _, err := command.Output(ctx, e.run, "image", "inspect", "localhost/"+image); err != nil {
+		return nil // it is nowhere
+	}
+	return fmt.Errorf("%s has no image %s, but localhost/%s; say that, or the former in full: %w", e.name, name, image, errs.NotFound)
 }
 
 // Save writes an archive of images.

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -53,7 +54,37 @@ func (e *Engine) network(ctx context.Context, name string) (Network, error) {
 	case len(all[0].subnets) == 0:
 		return Network{}, fmt.Errorf("failed to get subnets: the network %s has none; is it one of another driver than bridge?: %w", name, errs.State)
 	}
-	return e.describe(name, all[0]), nil
+	n := e.describe(name, all[0])
+	if n.StableV6 && e.declares6 {
+		n.StableV6 = e.declared6(ctx, name)
+	}
+	return n, nil
+}
+
+// declared6 tells whether a network's CNI configuration lets containers choose their IPv6
+// addresses. Where it does not, --ip6 is taken and has no effect.
+func (e *Engine) declared6(ctx context.Context, name string) bool {
+	out, err := command.Output(ctx, e.run, "network", "inspect", "--mode=native", name)
+	if err != nil {
+		return false
+	}
+	var networks []struct {
+		CNI struct {
+			Plugins []struct {
+				Type         string          `json:"type"`
+				Capabilities map[string]bool `json:"capabilities"`
+			} `json:"plugins"`
+		}
+	}
+	if json.Unmarshal(out, &networks) != nil || len(networks) != 1 {
+		return false
+	}
+	for _, plugin := range networks[0].CNI.Plugins {
+		if plugin.Type == "bridge" {
+			return plugin.Capabilities["ips"]
+		}
+	}
+	return false
 }
 
 // describe says which addresses may be chosen. An engine that demands an IPv4 subnet of
@@ -172,8 +203,8 @@ func (e *Engine) removeNamesakes(ctx context.Context, name string) error {
 	return nil
 }
 
-// RemoveNetwork removes what EnsureNetwork made. The engine itself knows best whether
-// a container is still on it.
+// RemoveNetwork removes what EnsureNetwork made. Most engines know best whether a container
+// is still on it.
 func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 	out, err := command.Output(ctx, e.run, "network", "inspect", name)
 	if err != nil {
@@ -182,6 +213,11 @@ func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
 	all, err := readNetworks(out)
 	if err != nil || len(all) == 0 || all[0].labels[LabelNetwork] != "true" {
 		return err
+	}
+	if e.forgetful {
+		if on, err := e.ids(ctx, "network="+name); err != nil || len(on) > 0 {
+			return err
+		}
 	}
 	_, err = command.Output(ctx, e.run, "network", "rm", name)
 	if command.Says(err, "has active endpoints", "network is being used", "is in use by", "has associated containers") {

@@ -32,8 +32,18 @@ func TestMakeNetwork(t *testing.T) {
 		want    []string
 		kind    error
 	}{
-		"podman": {tool: "podman", want: []string{"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64 kind"}},
-		"docker": {tool: "docker", want: []string{"network create -d=bridge --label run.berth.network=true -o com.docker.network.bridge.enable_ip_masquerade=true -o com.docker.network.driver.mtu=1450 --subnet 172.19.0.0/16 --ipv6 --subnet fc00:f853:ccd:e793::/64 kind"}},
+		"podman":  {tool: "podman", want: []string{"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64 kind"}},
+		"docker":  {tool: "docker", want: []string{"network create -d=bridge --label run.berth.network=true -o com.docker.network.bridge.enable_ip_masquerade=true -o com.docker.network.driver.mtu=1450 --subnet 172.19.0.0/16 --ipv6 --subnet fc00:f853:ccd:e793::/64 kind"}},
+		"nerdctl": {tool: "nerdctl", want: []string{"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64 kind"}},
+		"taken, says nerdctl": {
+			tool:    "nerdctl",
+			answers: map[string]answer{"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64": {err: nerdctlOverlap, failed: true}},
+			want: []string{
+				"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64 kind",
+				"network create -d=bridge --label run.berth.network=true --ipv6 --subnet " + subnet6("kind", 1).String() + " kind",
+			},
+		},
+		"another made, says nerdctl": {tool: "nerdctl", answers: map[string]answer{"network create": {err: `time="2026-11-22T17:01:29Z" level=fatal msg="network with name kind already exists"`, failed: true}}},
 		"taken": {
 			tool:    "podman",
 			answers: map[string]answer{"network create -d=bridge --label run.berth.network=true --ipv6 --subnet fc00:f853:ccd:e793::/64": {err: overlap, failed: true}},

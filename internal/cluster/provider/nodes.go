@@ -58,7 +58,19 @@ func (e *Engine) inspect(ctx context.Context, names ...string) ([]Node, error) {
 	if errs.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("cannot read containers of %s: %w", e.name, err)
 	}
-	return readContainers(out)
+	all, unread := readContainers(out)
+	if err == nil || unread != nil || len(all) > 0 || len(names) < 2 {
+		return all, unread
+	}
+	// nerdctl tells of none where one is gone.
+	for _, name := range names {
+		one, err := e.inspect(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one...)
+	}
+	return all, nil
 }
 
 // Start starts containers, and waits for systemd of those that are nodes.
@@ -105,14 +117,13 @@ func (e *Engine) Stop(ctx context.Context, names ...string) error {
 // Delete removes containers and their volumes. All are tried.
 func (e *Engine) Delete(ctx context.Context, names ...string) error {
 	var all []error
-	existing, err := command.Words(ctx, e.run, "ps", "-a", "--format", "{{.Names}}")
+	existing, err := e.names(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot list containers of %s: %w", e.name, err)
+		return err
 	}
 	for _, name := range names {
 		if slices.Contains(existing, name) {
-			_, err := command.Output(ctx, e.run, e.removal(name)...)
-			all = append(all, errs.IgnoreNotFound(err))
+			all = append(all, e.remove(ctx, e.names, name))
 		}
 		all = append(all, e.removeVolumes(ctx, LabelNode+"="+name))
 	}
@@ -120,6 +131,44 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 		return fmt.Errorf("cannot delete %s: %w", strings.Join(names, ", "), err)
 	}
 	return nil
+}
+
+// names are those of all containers.
+func (e *Engine) names(ctx context.Context) ([]string, error) {
+	names, err := command.Words(ctx, e.run, "ps", "-a", "--format", "{{.Names}}")
+	if err != nil {
+		return nil, fmt.Errorf("cannot list containers of %s: %w", e.name, err)
+	}
+	return names, nil
+}
+
+// removals is how often a container is removed that is there again.
+const removals = 3
+
+// remove removes containers that list has. What counts is that they are gone: somebody else
+// may have been faster, nerdctl tells of no failure, and containerd's restart monitor may
+// start a container that is being removed.
+func (e *Engine) remove(ctx context.Context, list func(context.Context) ([]string, error), containers ...string) error {
+	for try := 1; ; try++ {
+		var said command.Tail
+		err := e.run.Run(ctx, command.Call{Args: e.removal(containers...), Stderr: &said})
+		if err == nil && !e.forgives {
+			return nil
+		}
+		all, listed := list(ctx)
+		if listed != nil {
+			return errors.Join(err, listed)
+		}
+		containers = slices.DeleteFunc(slices.Clone(containers), func(c string) bool { return !slices.Contains(all, c) })
+		switch {
+		case len(containers) == 0:
+			return nil
+		case err != nil:
+			return err
+		case try == removals:
+			return fmt.Errorf("%s rm left %s: %s: %w", e.name, strings.Join(containers, ", "), strings.Join(said.Lines(), "; "), errs.State)
+		}
+	}
 }
 
 // removal is the call that removes containers, running or not.
@@ -144,14 +193,10 @@ func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
 
 // purge removes all containers and volumes that have a label.
 func (e *Engine) purge(ctx context.Context, label string) error {
-	ids, err := e.ids(ctx, "label="+label)
+	list := func(ctx context.Context) ([]string, error) { return e.ids(ctx, "label="+label) }
+	ids, err := list(ctx)
 	if err == nil && len(ids) > 0 {
-		if _, err = command.Output(ctx, e.run, e.removal(ids...)...); err != nil {
-			// Somebody else may have been faster with some of them.
-			if left, listed := e.ids(ctx, "label="+label); listed == nil && len(left) == 0 {
-				err = nil
-			}
-		}
+		err = e.remove(ctx, list, ids...)
 	}
 	return errors.Join(err, e.removeVolumes(ctx, label))
 }
@@ -226,6 +271,10 @@ func readContainers(text []byte) ([]Node, error) {
 			if len(n.Ports) == 0 {
 				n.Ports = readPorts(ports)
 			}
+		}
+		if at, err := netip.ParseAddrPort(n.Labels[LabelAPI]); err == nil && at.Port() > 0 && len(n.Ports) == 0 && !n.Running {
+			// nerdctl tells of no ports of a stopped container.
+			n.Ports = []plan.Port{{Listen: at.Addr().String(), Host: int(at.Port()), Container: plan.APIPort, Protocol: config.TCP}}
 		}
 		all = append(all, n)
 	}

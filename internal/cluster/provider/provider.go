@@ -181,18 +181,21 @@ const DefaultWait = time.Minute
 
 // Node is a container that exists.
 type Node struct {
-	Name, ID, Image string
-	Labels          map[string]string
+	Name   string            `json:"name"`
+	ID     string            `json:"id"`
+	Image  string            `json:"image"`
+	Labels map[string]string `json:"labels"`
 	// State is the engine's word: created, running, exited and others.
-	State   string
-	Running bool
+	State   string `json:"state"`
+	Running bool   `json:"running"`
 	// ExitCode is that of the last run.
-	ExitCode int
+	ExitCode int `json:"exitCode"`
 	// IPv4 and IPv6 are the addresses it has, or will have when it runs again where they
 	// are stable. The zero value is none.
-	IPv4, IPv6 netip.Addr
+	IPv4 netip.Addr `json:"ipv4"`
+	IPv6 netip.Addr `json:"ipv6"`
 	// Ports are those of the host that lead to it.
-	Ports []plan.Port
+	Ports []plan.Port `json:"ports"`
 
 	// started is when the last run began, in the engine's format.
 	started string

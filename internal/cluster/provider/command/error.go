@@ -95,9 +95,9 @@ func kind(e *Error) error {
 		texts []string
 	}{
 		{errs.Unavailable, []string{"cannot connect to the docker daemon", "is the docker daemon running", "cannot access containerd socket", "unable to connect to podman", "rootless containerd not running"}},
-		{errs.Exists, []string{"already in use", "already used", "already exists", "already allocated", "address already", "has been allocated"}},
+		{errs.Exists, []string{"already in use", "already used", "already exists", "already allocated", "address already", "has been allocated", "is not available in range set"}},
 		{errs.Exhausted, []string{"no space left", "too many open files", "disk quota exceeded"}},
-		{errs.NotFound, []string{"no such container", "no such object", "no such volume", "no such network", "no such image", "not known", "network not found", "no network found", "daemon: network * not found", "no container with name", "manifest unknown"}},
+		{errs.NotFound, []string{"no such container", "no such object", "no such volume", "no such network", "no such image", "not known", "network not found", "no network found", "daemon: network * not found", `volume *": not found`, "no container with name", "manifest unknown"}},
 	} {
 		for _, text := range row.texts {
 			if holds(all, text) {
