@@ -32,7 +32,7 @@ func TestSeveralControlPlanes(t *testing.T) {
 	}
 	var order []string
 	for _, line := range f.ran {
-		for word, short := range map[string]string{"rebalance": "balance", "kubeadm init": "init", "kubeadm join": "join", "tar --extract": "authorities"} {
+		for word, short := range map[string]string{"rebalance": "balance", "kubeadm init --": "init", "kubeadm join": "join", "tar --extract": "authorities"} {
 			if node, _, _ := strings.Cut(line, ":"); strings.Contains(line, word) && !strings.Contains(node, "worker") {
 				order = append(order, short+" "+strings.TrimPrefix(node, "dev-"))
 			}

@@ -21,8 +21,9 @@ const routeProtocol = 177
 // podBridge is the link of the pods in a node.
 const podBridge = "berth0"
 
-// connectTime bounds the wait for the nodes' pod ranges, which controllers give out at once.
-const connectTime = 2 * time.Minute
+// connectTime bounds the wait for the nodes' pod ranges. Controllers give them out at once,
+// but those of a busy machine may have lost their lease and start again.
+const connectTime = 5 * time.Minute
 
 // connect gives each node of a new cluster routes to the pods of all others. A network of
 // the image's own does that itself.

@@ -31,7 +31,9 @@ type creation struct {
 	made, madeRegistry bool
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
-	admin      *api.Config
+	// marked is the marking of the first control plane.
+	marked errgroup.Group
+	admin  *api.Config
 }
 
 // Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
@@ -53,7 +55,9 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	})
 }
 
-// make is the order of steps. When it returns, nothing of it goes on.
+// make is the order of steps. Two things go on beside them: images come into nodes from setUp to
+// the end of startControlPlane, and the control plane is marked from there to writeKubeconfig.
+// When make returns, nothing of it goes on.
 func (m *creation) make(ctx context.Context) (file string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
@@ -61,6 +65,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		if m.background != nil {
 			_ = m.background.Wait() // startControlPlane has returned its error, or failed first
 		}
+		_ = m.marked.Wait() // writeKubeconfig has returned its error, or another step failed first
 	}()
 	for _, s := range []struct {
 		text string
@@ -76,7 +81,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		{joining(m.others()), m.joinOthers, len(m.Cluster.Nodes) > 1},
 		{"Connecting the nodes' pods", m.connect, !m.Cluster.Networking.DisableDefaultCNI},
 		{"Writing kubeconfig", func(ctx context.Context) error {
-			file, err = m.Kubeconfig.Merge(ctx, m.admin)
+			file, err = m.writeKubeconfig(ctx)
 			return err
 		}, true},
 	} {
@@ -88,6 +93,14 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		}
 	}
 	return file, nil
+}
+
+// writeKubeconfig tells the user's programs of the cluster, when it is whole.
+func (m *creation) writeKubeconfig(ctx context.Context) (string, error) {
+	if err := m.marked.Wait(); err != nil {
+		return "", err
+	}
+	return m.Kubeconfig.Merge(ctx, m.admin)
 }
 
 // check refuses what cannot succeed before anything is made.
@@ -102,6 +115,9 @@ func (m *creation) check(ctx context.Context) error {
 	}
 	if err := m.able(); err != nil {
 		return err
+	}
+	if err := m.Kubeconfig.Check(ctx); err != nil {
+		return fmt.Errorf("the cluster %s would have no place in the kubeconfig: %w", name, err)
 	}
 	return m.fit()
 }

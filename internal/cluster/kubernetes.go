@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -24,7 +25,7 @@ func (m *creation) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.kubeadm(ctx, first.Name, "init", "--skip-token-print"); err != nil {
+	if err := m.initialize(ctx, first.Name); err != nil {
 		return err
 	}
 	if m.admin, err = m.kubeconfig(ctx, first, m.nodes, m.plan.Context, false); err != nil {
@@ -39,13 +40,42 @@ func (m *creation) startControlPlane(ctx context.Context) error {
 	return m.background.Wait()
 }
 
+// marking is the phase of `kubeadm init` that gives the node the labels and taints of a control
+// plane. It waits until the kubelet has registered the node, and the kubelet, which has found no
+// API yet when it started, tries that in ever longer pauses of up to seven seconds.
+const marking = "mark-control-plane"
+
+// initialize runs `kubeadm init`, the marking last and beside what comes next: a phase that
+// follows it by kubeadm's order restarts the kubelet, which registers the node at once then.
+func (m *creation) initialize(ctx context.Context, node string) error {
+	config, err := m.kubeadmConfig(m.first())
+	if err != nil {
+		return err
+	}
+	skipped, err := kubeadm.SkippedPhases(config)
+	if err != nil {
+		return err
+	}
+	// The flag counts instead of what the configuration says.
+	skip := "--skip-phases=" + strings.Join(append(slices.Clone(skipped), marking), ",")
+	if err := m.kubeadm(ctx, node, "init", "--skip-token-print", skip); err != nil {
+		return err
+	}
+	if !slices.Contains(skipped, marking) {
+		m.marked.Go(func() error { return m.kubeadm(ctx, node, "init phase "+marking) })
+	}
+	return nil
+}
+
 // joinOthers has all nodes join the first control plane.
 func (m *creation) joinOthers(ctx context.Context) error {
 	return m.join(ctx, m.Cluster.ContainerName(m.first()), m.others())
 }
 
+// kubeadm runs a verb of it, of one word or more, on a node.
 func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
-	args := append([]string{"kubeadm", verb, "--config=" + m.runtimes[node].kubeadmFile}, flags...)
+	args := append([]string{"kubeadm"}, strings.Fields(verb)...)
+	args = append(append(args, "--config="+m.runtimes[node].kubeadmFile), flags...)
 	if err := m.Engine.Exec(ctx, node, provider.Command{Args: args}); err != nil {
 		return m.explain(ctx, node, err)
 	}

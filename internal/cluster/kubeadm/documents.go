@@ -11,6 +11,12 @@ import (
 	"github.com/berthrun/berth/internal/cluster/patch"
 )
 
+// The versions of kubeadm's documents that are written.
+const (
+	v1beta3 = "kubeadm.k8s.io/v1beta3"
+	v1beta4 = "kubeadm.k8s.io/v1beta4"
+)
+
 // builder makes the documents of one node.
 type builder struct {
 	Node
@@ -30,11 +36,11 @@ func newBuilder(n Node) (*builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{Node: n, at: at, ips: ips, gates: n.gates(), api: "kubeadm.k8s.io/v1beta4"}
+	b := &builder{Node: n, at: at, ips: ips, gates: n.gates(), api: v1beta4}
 	if b.before("1.36.0") {
 		// kubeadm has known v1beta4 since 1.31, but patches that people have are for
 		// what kind writes.
-		b.api = "kubeadm.k8s.io/v1beta3"
+		b.api = v1beta3
 	}
 	return b, nil
 }
@@ -48,7 +54,7 @@ type arg struct{ name, value string }
 
 // args renders options in the form of the document's version.
 func (b *builder) args(list ...arg) any {
-	if strings.HasSuffix(b.api, "v1beta4") {
+	if b.api == v1beta4 {
 		entries := []any{}
 		for _, a := range list {
 			entries = append(entries, map[string]any{"name": a.name, "value": a.value})
@@ -73,22 +79,22 @@ func (b *builder) withGates(list ...arg) []arg {
 func (b *builder) cluster() patch.Doc {
 	net := b.Cluster.Networking
 	api := append([]arg{{"runtime-config", pairs(b.Cluster.RuntimeConfig)}}, b.withGates()...)
+	// Not so in kind: both ask for their leases when the API begins to listen, a moment before it
+	// knows their rights, and with the default of 2s ask again up to 4.4s later. All nodes wait
+	// for the controller manager then.
+	retry := arg{"leader-elect-retry-period", "1s"}
 	manager := b.withGates(
 		arg{"enable-hostpath-provisioner", "true"},
 		// Not so in kind: with the defaults, 20 a second, the controllers that give nodes their
 		// certificates and ranges of pods begin five seconds after they could.
-		arg{"kube-api-qps", "200"}, arg{"kube-api-burst", "400"},
+		arg{"kube-api-qps", "200"}, arg{"kube-api-burst", "400"}, retry,
 	)
-	scheduler := b.withGates()
+	scheduler := b.withGates(retry)
 	if b.v6() {
 		manager = append(manager, arg{"bind-address", "::"})
 		scheduler = append(scheduler, arg{"bind-address", "::1"})
 	}
-	schedulerDoc := map[string]any{}
-	if len(scheduler) > 0 {
-		schedulerDoc["extraArgs"] = b.args(scheduler...)
-	}
-	return patch.Doc{
+	doc := patch.Doc{
 		"apiVersion":           b.api,
 		"kind":                 "ClusterConfiguration",
 		"kubernetesVersion":    b.Version,
@@ -96,9 +102,15 @@ func (b *builder) cluster() patch.Doc {
 		"controlPlaneEndpoint": b.Endpoint,
 		"apiServer":            map[string]any{"certSANs": b.names(), "extraArgs": b.args(api...)},
 		"controllerManager":    map[string]any{"extraArgs": b.args(manager...)},
-		"scheduler":            schedulerDoc,
+		"scheduler":            map[string]any{"extraArgs": b.args(scheduler...)},
 		"networking":           map[string]any{"podSubnet": net.PodSubnet, "serviceSubnet": net.ServiceSubnet},
 	}
+	if b.api == v1beta4 {
+		// Not so in kind: the ten RSA keys of a control plane take most of a second to make, and
+		// every connection to the API a millisecond more. v1beta3 has no such field.
+		doc["encryptionAlgorithm"] = "ECDSA-P256"
+	}
+	return doc
 }
 
 // names are the names that the API's certificate is for, beside kubeadm's own: what

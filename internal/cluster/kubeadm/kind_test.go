@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -88,14 +89,21 @@ func compare(t *testing.T, what, kinds string, n Node, single bool) {
 	for _, doc := range got {
 		meant(doc, single)
 	}
-	for _, doc := range want {
-		// A mapping with nothing in it is no different from none.
-		if scheduler, ok := doc["scheduler"].(map[string]any); ok && scheduler["extraArgs"] == nil {
-			delete(scheduler, "extraArgs")
-		}
+	for _, doc := range append(got, want...) {
+		dropEmpty(doc)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s: kind's (-) and ours (+):\n%s", what, diff)
+	}
+}
+
+// dropEmpty takes options away that are none: no different from those that are not there.
+func dropEmpty(doc patch.Doc) {
+	for _, component := range []string{"controllerManager", "scheduler"} {
+		fields, ok := doc[component].(map[string]any)
+		if ok && (fields["extraArgs"] == nil || reflect.ValueOf(fields["extraArgs"]).Len() == 0) {
+			delete(fields, "extraArgs")
+		}
 	}
 }
 
@@ -103,20 +111,16 @@ func compare(t *testing.T, what, kinds string, n Node, single bool) {
 func meant(doc patch.Doc, single bool) {
 	switch doc["kind"] {
 	case "ClusterConfiguration":
+		if doc["encryptionAlgorithm"] == "ECDSA-P256" {
+			delete(doc, "encryptionAlgorithm")
+		}
 		server := doc["apiServer"].(map[string]any)
 		if names := server["certSANs"].([]any); len(names) > 3 && names[1] == "0.0.0.0" {
 			server["certSANs"] = names[:2]
 		}
-		manager := doc["controllerManager"].(map[string]any)
-		switch args := manager["extraArgs"].(type) {
-		case map[string]any:
-			delete(args, "kube-api-qps")
-			delete(args, "kube-api-burst")
-		case []any:
-			manager["extraArgs"] = slices.DeleteFunc(args, func(a any) bool {
-				name, _ := a.(map[string]any)["name"].(string)
-				return strings.HasPrefix(name, "kube-api-")
-			})
+		for _, component := range []string{"controllerManager", "scheduler"} {
+			fields := doc[component].(map[string]any)
+			fields["extraArgs"] = meantArgs(fields["extraArgs"])
 		}
 	case "InitConfiguration":
 		registration := doc["nodeRegistration"].(map[string]any)
@@ -128,6 +132,23 @@ func meant(doc patch.Doc, single bool) {
 			delete(doc, "failCgroupV1")
 		}
 	}
+}
+
+// meantArgs is options without those that kind does not set, in either form.
+func meantArgs(args any) any {
+	ours := []string{"kube-api-qps", "kube-api-burst", "leader-elect-retry-period"}
+	switch args := args.(type) {
+	case map[string]any:
+		for _, name := range ours {
+			delete(args, name)
+		}
+	case []any:
+		return slices.DeleteFunc(args, func(a any) bool {
+			name, _ := a.(map[string]any)["name"].(string)
+			return slices.Contains(ours, name)
+		})
+	}
+	return args
 }
 
 func parse(t *testing.T, text string) []patch.Doc {

@@ -86,6 +86,28 @@ func render(n Node) (string, error) {
 	return patch.Render(docs)
 }
 
+// SkippedPhases are those that a configuration, as Config returns it, has `kubeadm init` leave
+// out.
+func SkippedPhases(text string) ([]string, error) {
+	docs, err := patch.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the kubeadm configuration: %w", err)
+	}
+	var phases []string
+	for _, doc := range docs {
+		if doc["kind"] != "InitConfiguration" {
+			continue
+		}
+		list, _ := doc["skipPhases"].([]any)
+		for _, p := range list {
+			if name, ok := p.(string); ok {
+				phases = append(phases, name)
+			}
+		}
+	}
+	return phases, nil
+}
+
 // documents are those of a node, before patches.
 func (b *builder) documents() []patch.Doc {
 	docs := []patch.Doc{b.cluster(), b.init(), b.join(), b.kubelet()}
