@@ -19,8 +19,12 @@ func (m *creation) startRegistry(ctx context.Context) error {
 }
 
 // installAddons gives the cluster what it begins with beside Kubernetes: the network of its
-// nodes' image, the default StorageClass, and the word of the registry.
+// nodes' image, the default StorageClass, and the word of the registry; and it has the cluster's
+// DNS fit the nodes' name servers.
 func (m *creation) installAddons(ctx context.Context) error {
+	if err := m.preferUDP(ctx); err != nil {
+		return err
+	}
 	first := m.Cluster.ContainerName(m.first())
 	network, err := m.defaultNetwork(ctx, first)
 	if err != nil {

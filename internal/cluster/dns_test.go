@@ -1,0 +1,35 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestDNSPrefersUDP: kubeadm's Corefile gets the option, once; where there is none, or another one,
+// nothing is changed.
+func TestDNSPrefersUDP(t *testing.T) {
+	const (
+		begin = ".:53 {\n    errors\n    forward . /etc/resolv.conf {\n"
+		end   = "       max_concurrent 1000\n    }\n    cache 30\n}\n"
+	)
+	for before, after := range map[string]string{
+		begin + end:                            begin + "       prefer_udp\n" + end,
+		begin + "       prefer_udp\n" + end:    begin + "       prefer_udp\n" + end,
+		".:53 {\n    forward . 192.0.2.1\n}\n": ".:53 {\n    forward . 192.0.2.1\n}\n",
+		"":                                     "",
+	} {
+		if got := withPreferUDP(before); got != after {
+			t.Errorf("of %q came %q, want %q", before, got, after)
+		}
+	}
+
+	f := newFake(t)
+	f.coredns = `{"data":{"Corefile":".:53 {\n    forward . /etc/resolv.conf {\n    }\n}\n"}}`
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(f.coredns, `forward . /etc/resolv.conf {\n       prefer_udp\n`) {
+		t.Errorf("the ConfigMap is %s", f.coredns)
+	}
+}
