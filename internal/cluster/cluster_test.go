@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -123,6 +124,39 @@ func TestMeant(t *testing.T) {
 }
 
 // TestDeleteRemovesItsNetwork: of another environment than the cluster was made in, too.
+// TestDeleteOfWhatIsGone: somebody has removed the containers. What the kubeconfig has of the
+// cluster goes all the same, and what kind has there under the same name stays.
+func TestDeleteOfWhatIsGone(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	described, err := config.Load("f", []byte("kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: dev\n"), config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: described}); err != nil {
+		t.Fatal(err)
+	}
+	f.nodes = nil
+	if found, err := c.Delete(t.Context(), "dev"); err != nil || found {
+		t.Errorf("%v, %v", found, err)
+	}
+	text, err := os.ReadFile(c.Kubeconfig[0])
+	if err != nil || strings.Contains(string(text), "kind-dev") {
+		t.Errorf("left: %s, %v", text, err)
+	}
+	const foreign = "apiVersion: v1\nkind: Config\nclusters: [{name: kind-dev, cluster: {server: 'https://a'}}]\nusers: [{name: kind-dev, user: {}}]\n" +
+		"contexts: [{name: kind-dev, context: {cluster: kind-dev, user: kind-dev}}]\ncurrent-context: kind-dev\n"
+	if err := os.WriteFile(c.Kubeconfig[0], []byte(foreign), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Delete(t.Context(), "dev"); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(c.Kubeconfig[0]); err != nil || string(text) != foreign {
+		t.Errorf("kind's is changed: %s, %v", text, err)
+	}
+}
+
 func TestDeleteRemovesItsNetwork(t *testing.T) {
 	f := newFake(t)
 	c, _ := f.clusters()
@@ -172,6 +206,62 @@ func createFails(t *testing.T, text string) {
 	}
 }
 
+// TestNoPlaceInTheKubeconfig: that is told before anything is made.
+func TestNoPlaceInTheKubeconfig(t *testing.T) {
+	f := newFake(t)
+	c, steps := f.clusters()
+	if err := os.WriteFile(c.Kubeconfig[0], []byte("a: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
+	if err == nil || !strings.Contains(err.Error(), "the cluster dev would have no place in the kubeconfig: cannot read kubeconfig "+c.Kubeconfig[0]) || len(*steps) > 0 {
+		t.Errorf("%v, %q", err, *steps)
+	}
+}
+
+// TestControlPlaneIsMarkedLast: `kubeadm init` does not wait for the node, and what a description
+// leaves out stays out.
+func TestControlPlaneIsMarkedLast(t *testing.T) {
+	for patch, want := range map[string][]string{
+		"": {
+			"kubeadm init --config=/etc/berth/cluster/kubeadm.yaml --skip-token-print --skip-phases=preflight,mark-control-plane",
+			"kubeadm init phase mark-control-plane --config=/etc/berth/cluster/kubeadm.yaml",
+		},
+		"kubeadmConfigPatches: ['{kind: InitConfiguration, skipPhases: [addon/kube-proxy, mark-control-plane]}']\n": {
+			"kubeadm init --config=/etc/berth/cluster/kubeadm.yaml --skip-token-print --skip-phases=addon/kube-proxy,mark-control-plane,mark-control-plane",
+		},
+	} {
+		f := newFake(t)
+		c, _ := f.clusters()
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, patch)}); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, line := range f.ran {
+			if _, command, _ := strings.Cut(line, ": "); strings.HasPrefix(command, "kubeadm init") {
+				got = append(got, command)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: ran %q, want %q", patch, got, want)
+		}
+	}
+}
+
+// TestMarkingThatFails fails the creation before the kubeconfig tells of the cluster.
+func TestMarkingThatFails(t *testing.T) {
+	f := newFake(t)
+	f.failOn = "kubeadm init phase"
+	c, _ := f.clusters()
+	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
+	if err == nil || !strings.Contains(err.Error(), "last words of kubelet and berth in dev-control-plane") || len(f.nodes) > 0 {
+		t.Errorf("%v, nodes %v", err, f.nodes)
+	}
+	if _, err := os.Stat(c.Kubeconfig[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a kubeconfig is left: %v", err)
+	}
+}
+
 // TestFailureSaysWhy: kubeadm tells that it has waited, the kubelet for what.
 func TestFailureSaysWhy(t *testing.T) {
 	f := newFake(t)
@@ -183,6 +273,32 @@ func TestFailureSaysWhy(t *testing.T) {
 	}
 	if len(f.nodes) != 1 {
 		t.Errorf("--retain leaves %v", f.nodes)
+	}
+}
+
+// TestNodeEndsInTheMiddle: that is told, and not that its journal cannot be read.
+func TestNodeEndsInTheMiddle(t *testing.T) {
+	for want, end := range map[string]func(*fake){
+		"the container dev-control-plane runs no more: it is exited, status 137": func(f *fake) {
+			f.nodes[0].Running, f.nodes[0].State, f.nodes[0].ExitCode = false, "exited", 137
+		},
+		"the container dev-control-plane is gone; somebody has removed it": func(f *fake) { f.nodes = nil },
+	} {
+		f := newFake(t)
+		c, _ := f.clusters()
+		c.Step = func(text string) func(error) {
+			if text == "Starting the control plane" {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.failOnce, f.failOn = "kubeadm init", "journalctl"
+				end(f)
+			}
+			return func(error) {}
+		}
+		_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "journalctl") || len(f.nodes) > 0 {
+			t.Errorf("%v; want %s", err, want)
+		}
 	}
 }
 
@@ -312,6 +428,9 @@ func TestStopAndStart(t *testing.T) {
 	}
 	if err := c.Stop(t.Context(), "dev"); err != nil || f.nodes[0].Running {
 		t.Errorf("%v, %v", err, f.nodes)
+	}
+	if _, err := c.Config(t.Context(), "dev", false); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "no control plane of dev runs; berth cluster start --name dev") {
+		t.Errorf("a kubeconfig of what does not run: %v", err)
 	}
 	if err := os.Remove(c.Kubeconfig[0]); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
@@ -18,7 +20,16 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 		return false, err
 	}
 	var failed []error
-	for _, context := range contexts(name, all) {
+	known := contexts(name, all)
+	if len(all) == 0 {
+		// None of its containers is left to say that it was made from a file of kind's. Files
+		// that cannot be read are told by Remove.
+		asKind := plan.ContextName(&config.Cluster{Name: name, FromKind: true})
+		if ours, err := c.Kubeconfig.Ours(asKind); err == nil && ours {
+			known = append(known, asKind)
+		}
+	}
+	for _, context := range known {
 		failed = append(failed, c.Kubeconfig.Remove(ctx, context))
 	}
 	err = c.step("Deleting nodes of "+name, func() error {

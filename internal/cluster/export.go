@@ -2,8 +2,11 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Config is the kubeconfig of a cluster: for this host, or, internal, for containers on the
@@ -16,6 +19,9 @@ func (c *Clusters) Config(ctx context.Context, name string, internal bool) (*api
 	plane, err := controlPlane(all)
 	if err != nil {
 		return nil, err
+	}
+	if !plane.Running {
+		return nil, fmt.Errorf("no control plane of %s runs; berth cluster start --name %s: %w", name, name, errs.State)
 	}
 	return c.kubeconfig(ctx, plane, all, contexts(name, all)[0], internal)
 }

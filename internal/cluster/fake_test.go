@@ -76,7 +76,9 @@ type fake struct {
 	members  []string
 	balanced string
 	config   string
-	changed  []string
+	// coredns is the ConfigMap of the cluster's DNS; "" is that there is none.
+	coredns string
+	changed []string
 	// next is the last byte of the next address.
 	next byte
 }
@@ -120,6 +122,12 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 		f.change(w, r)
 	case strings.HasSuffix(r.URL.Path, "/configmaps/cluster-info"):
 		fmt.Fprint(w, f.signatures())
+	case strings.HasSuffix(r.URL.Path, "/configmaps/coredns"):
+		if f.coredns == "" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, f.coredns)
 	case strings.Contains(r.URL.Path, "/configmaps/"):
 		if f.config == "" {
 			http.NotFound(w, r)
@@ -153,6 +161,10 @@ func (f *fake) change(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		f.t.Error(err)
+	}
+	if strings.HasSuffix(r.URL.Path, "/configmaps/coredns") {
+		f.coredns = string(body)
+		return
 	}
 	if strings.Contains(r.URL.Path, "/configmaps") {
 		if r.Method == http.MethodPut && f.config == "" {
@@ -369,6 +381,7 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 		if slices.Contains(f.ran[:len(f.ran)-1], name+": "+line) {
 			return fmt.Errorf("a token of that id exists already: %w", errs.Exists)
 		}
+	case strings.HasPrefix(line, "kubeadm init phase"):
 	case strings.HasPrefix(line, "kubeadm"):
 		f.joined = append(f.joined, name)
 		if strings.Contains(name, "control-plane") {

@@ -13,11 +13,12 @@ import (
 
 // Summary is a cluster that exists.
 type Summary struct {
-	Name string
+	Name string `json:"name"`
 	// Nodes are its containers, Running those of them that run.
-	Nodes, Running int
+	Nodes   int `json:"nodes"`
+	Running int `json:"running"`
 	// Context is its name in kubeconfig files.
-	Context string
+	Context string `json:"context"`
 }
 
 // List tells the clusters there are, sorted by name.

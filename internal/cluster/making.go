@@ -46,7 +46,7 @@ func (m *making) ensure(ctx context.Context, nodes []config.Node) error {
 		done[n.Image] = true
 		if _, err := m.Engine.Ensure(ctx, n.Image, nil); err != nil {
 			if n.Image == config.DefaultImage {
-				return fmt.Errorf("%w\n  to make it: berth cluster build-image --kubernetes v1.36.3", err)
+				return fmt.Errorf("%w\n  to make it: berth cluster build-image --kubernetes v1.36.3; one of kind's will do, too: --image kindest/node:VERSION", err)
 			}
 			return err
 		}

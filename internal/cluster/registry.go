@@ -136,9 +136,19 @@ func (c *Clusters) ensureRegistry(ctx context.Context, o RegistryOptions) (s Reg
 
 // makeRegistry makes the container.
 func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (err error) {
+	if o.Port < 0 || o.Port > 65535 {
+		return fmt.Errorf("port %d: want 1 to 65535, or 0 for a free one: %w", o.Port, errs.Invalid)
+	}
 	image := cmp.Or(o.Image, config.DefaultImage)
 	if _, err := c.Engine.Ensure(ctx, image, nil); err != nil {
 		return fmt.Errorf("%w\n  its program is in the image of nodes: berth cluster build-image --kubernetes v1.36.3", err)
+	}
+	found, err := c.Engine.Present(ctx, image)
+	if err != nil {
+		return err
+	}
+	if _, ours := found.Labels[nodeimage.LabelBerth]; !ours {
+		return fmt.Errorf("the image %s is not of berth cluster build-image, so that the registry's program is not in it: %w", image, errs.Invalid)
 	}
 	p := plan.Plan{Containers: []plan.Container{plan.Registry(image, o.Port)}}
 	if !c.Engine.Facts().Remote {

@@ -22,6 +22,21 @@ func withRegistry(t *testing.T, f *fake) int {
 	return f.registryPort
 }
 
+// TestNoRegistry: what cannot be one is refused, and nothing is made.
+func TestNoRegistry(t *testing.T) {
+	for want, o := range map[string]RegistryOptions{
+		"port 70000: want 1 to 65535":                   {Port: 70000},
+		"port -1: want 1 to 65535":                      {Port: -1},
+		"the image kindest/node:v1.36.1 is not of bert": {Image: "kindest/node:v1.36.1"},
+	} {
+		f := newFake(t)
+		c, _ := f.clusters()
+		if _, err := c.StartRegistry(t.Context(), o); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || f.network || len(f.nodes) > 0 {
+			t.Errorf("%v; want %s; network %v, %v", err, want, f.network, f.nodes)
+		}
+	}
+}
+
 const mirrorFile = ":/etc/berth/certs.d/berth-registry:5000/hosts.toml"
 
 // TestRegistryOfACluster: nodes have its mirror from the start, the cluster tells of it, and

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
 const (
@@ -27,6 +29,9 @@ func (m *making) explain(ctx context.Context, node string, failed error) error {
 	}
 	text, err := m.output(ctx, node, args...)
 	if err != nil {
+		if ended := m.ended(ctx, node); ended != "" {
+			return fmt.Errorf("%w\n%s", failed, ended)
+		}
 		return errors.Join(failed, err)
 	}
 	words := lastWords(text)
@@ -34,6 +39,23 @@ func (m *making) explain(ctx context.Context, node string, failed error) error {
 		return failed
 	}
 	return fmt.Errorf("%w\nlast words of kubelet and %s in %s:\n  %s", failed, m.runtimes[node].name, node, strings.Join(words, "\n  "))
+}
+
+// ended says that a node runs no more, which somebody may have seen to in the middle; "" is that it
+// runs, or that the engine does not tell.
+func (m *making) ended(ctx context.Context, node string) string {
+	all, err := m.Engine.List(ctx, m.Cluster.Name)
+	if err != nil {
+		return ""
+	}
+	i := slices.IndexFunc(all, func(n provider.Node) bool { return n.Name == node })
+	switch {
+	case i < 0:
+		return fmt.Sprintf("the container %s is gone; somebody has removed it", node)
+	case !all[i].Running:
+		return fmt.Sprintf("the container %s runs no more: it is %s, status %d", node, all[i].State, all[i].ExitCode)
+	}
+	return ""
 }
 
 // complaint is what a line has that tells of a fault. The journal's own priorities say
@@ -52,12 +74,23 @@ func lastWords(text string) []string {
 		kind := numbers.ReplaceAllString(line, "#")
 		if complaints.MatchString(line) && !seen[kind] && len(found) < quoted {
 			seen[kind] = true
-			found = append(found, line)
+			found = append(found, short(line))
 		}
 	}
 	slices.Reverse(found)
 	if len(found) == 0 {
-		return lines[max(0, len(lines)-quoted):]
+		for _, line := range lines[max(0, len(lines)-quoted):] {
+			found = append(found, short(line))
+		}
 	}
 	return found
+}
+
+// short is a line that people read: a kubelet quotes whole objects.
+func short(line string) string {
+	const most = 400
+	if runes := []rune(line); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return line
 }

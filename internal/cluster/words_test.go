@@ -22,6 +22,9 @@ func TestLastWords(t *testing.T) {
 	if got := lastWords("a\nb\n"); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("without a complaint: %q", got)
 	}
+	if got := lastWords(strings.Repeat("ü", 1000)); len([]rune(got[0])) != 401 || !strings.HasSuffix(got[0], "ü…") {
+		t.Errorf("a long line: %q", got)
+	}
 	if got := lastWords(""); len(got) != 0 {
 		t.Errorf("of nothing: %q", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -195,7 +196,8 @@ func (c checker) gates() {
 		if name == "" || strings.ContainsAny(name, "=, \t") {
 			c.Fault(at, "%q: want a group and version such as batch/v1, or api/all", name)
 		}
-		if value := c.c.RuntimeConfig[name]; strings.ContainsAny(value, "=, \t") {
+		value := c.c.RuntimeConfig[name]
+		if _, err := strconv.ParseBool(value); err != nil && value != "" { // which the API server takes for true
 			c.Fault(at, "%q: want true or false", value)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -27,7 +28,11 @@ func (c checker) networking() {
 	}
 	pods := c.subnets("networking.podSubnet", n.PodSubnet)
 	services := c.subnets("networking.serviceSubnet", n.ServiceSubnet)
+	for _, p := range pods {
+		c.usable("networking.podSubnet", p)
+	}
 	for _, s := range services {
+		c.usable("networking.serviceSubnet", s)
 		if i := slices.IndexFunc(pods, s.Overlaps); i >= 0 {
 			c.Fault("networking.serviceSubnet", "%s overlaps %s, the pods'", s, pods[i])
 		}
@@ -76,6 +81,23 @@ func (c checker) subnets(at, text string) []netip.Prefix {
 		return nil
 	}
 	return list
+}
+
+// usable refuses addresses that nothing is sent to but what they are reserved for.
+func (c checker) usable(at string, p netip.Prefix) {
+	for _, special := range []struct{ prefix, what string }{
+		{"0.0.0.0/8", "this host"},
+		{"127.0.0.0/8", "loopback"},
+		{"224.0.0.0/4", "multicast"},
+		{"::/127", "loopback"},
+		{"fe80::/10", "single links"},
+		{"ff00::/8", "multicast"},
+	} {
+		if p.Overlaps(netip.MustParsePrefix(special.prefix)) {
+			c.Fault(at, "%s has addresses of %s, which are for %s; want a private range, such as 10.200.0.0/16 or fd00:10:200::/56", p, special.prefix, special.what)
+			return
+		}
+	}
 }
 
 // serviceSize checks the limits that kubeadm has for the addresses of services: at
@@ -191,6 +213,11 @@ func (c checker) registries(at string, registries []Registry) {
 		at := fmt.Sprintf("%s[%d]", at, i)
 		if reg.Host != "" && !host.MatchString(reg.Host) {
 			c.Fault(at+".host", "%q: want a host with an optional port, such as docker.io, or *", reg.Host)
+		}
+		if _, port, found := strings.Cut(reg.Host[strings.LastIndex(reg.Host, "]")+1:], ":"); found && host.MatchString(reg.Host) {
+			if number, err := strconv.Atoi(port); err != nil || number < 1 || number > 65535 {
+				c.Fault(at+".host", "%q: port %s: want 1 to 65535", reg.Host, port)
+			}
 		}
 		if seen[reg.Host] && reg.Host != "" {
 			c.Fault(at+".host", "%q: is there twice", reg.Host)

@@ -61,6 +61,10 @@ func TestFaults(t *testing.T) {
 		"podSubnet, small":       {"networking: {podSubnet: 10.0.0.0/25}", "10.0.0.0/25 has no /24 for each of 1 nodes"},
 		"podSubnet, few":         {"networking: {podSubnet: 10.0.0.0/23}\nnodes: [{}, {role: worker}, {role: worker}]", "10.0.0.0/23 has no /24 for each of 3 nodes"},
 		"podSubnet, huge":        {"networking: {ipFamily: ipv6, podSubnet: \"fd00::/40\"}", "fd00::/40 is too large to be cut in /64"},
+		"podSubnet, loopback":    {"networking: {podSubnet: 127.0.0.0/16}", "networking.podSubnet: 127.0.0.0/16 has addresses of 127.0.0.0/8, which are for loopback"},
+		"podSubnet, multicast":   {"networking: {ipFamily: ipv6, podSubnet: \"ff00::/56\"}", "networking.podSubnet: ff00::/56 has addresses of ff00::/8"},
+		"podSubnet, all":         {"networking: {podSubnet: 0.0.0.0/8}", "networking.podSubnet: 0.0.0.0/8 has addresses of 0.0.0.0/8"},
+		"serviceSubnet, special": {"networking: {serviceSubnet: 224.0.0.0/16}", "networking.serviceSubnet: 224.0.0.0/16 has addresses of 224.0.0.0/4"},
 		"serviceSubnet":          {"networking: {serviceSubnet: 10.96.0.0/33}", `networking.serviceSubnet: "10.96.0.0/33": want a CIDR`},
 		"serviceSubnet, huge":    {"networking: {serviceSubnet: 10.0.0.0/8, podSubnet: 172.16.0.0/16}", "10.0.0.0/8: want a prefix of /12 to /28"},
 		"serviceSubnet, tiny":    {"networking: {serviceSubnet: 10.96.0.0/29}", "10.96.0.0/29: want a prefix of /12 to /28"},
@@ -73,6 +77,8 @@ func TestFaults(t *testing.T) {
 		"featureGates' value": {"featureGates: {A: 1}", `featureGates.A: "1": want true or false`},
 		"runtimeConfig":       {"runtimeConfig: {\"a,b\": \"true\"}", `runtimeConfig.a,b: "a,b": want a group and version`},
 		"runtimeConfig value": {"runtimeConfig: {a: \"true,b=c\"}", `runtimeConfig.a: "true,b=c": want true or false`},
+
+		"runtimeConfig, a word": {"runtimeConfig: {api/all: maybe}", `runtimeConfig.api/all: "maybe": want true or false`},
 
 		"kubeadm patch":         {"kubeadmConfigPatches: ['a: [']", "f:3:24: kubeadmConfigPatches[0]: yaml: "},
 		"kubeadm patch, a list": {"kubeadmConfigPatches: {a: b}", "kubeadmConfigPatches: a mapping: want a list"},
@@ -114,6 +120,8 @@ func TestFaultsOfOurs(t *testing.T) {
 		"registry: {port: 65536}":                                                            "registry.port: 65536: want 1 to 65535",
 		"registry: {enabled: true}\nnetworking: {apiServerPort: 5001}":                       "f:3:1: registry.port: port mapping with same",
 		"registries: [{host: https://docker.io}]":                                            `registries[0].host: "https://docker.io": want a host`,
+		"registries: [{host: 'a:65536'}]":                                                    `registries[0].host: "a:65536": port 65536: want 1 to 65535`,
+		"registries: [{host: '[::1]:0'}]":                                                    `registries[0].host: "[::1]:0": port 0: want 1 to 65535`,
 		"registries: [{host: a}, {host: a}]":                                                 `registries[1].host: "a": is there twice`,
 		"registries: [{host: '*', server: 'https://a'}]":                                     "has no place under *",
 		"registries: [{host: a, mirrors: [{url: mirror.example}]}]":                          `registries[0].mirrors[0].url: "mirror.example": has no scheme`,

@@ -21,6 +21,8 @@ type Options struct {
 	Name string
 	// Image wins over every node's: --image.
 	Image string
+	// OfKind: where there is no description, the cluster is the one that kind makes then.
+	OfKind bool
 	// Dir is where relative host paths begin; empty is the working directory.
 	Dir string
 }
@@ -82,7 +84,11 @@ func Load(file string, data []byte, o Options) (*Cluster, error) {
 // Default returns the cluster that is made where there is no description: one
 // control plane.
 func Default(o Options) (*Cluster, error) {
-	return Load("", []byte("apiVersion: "+APIVersion+"\nkind: "+Kind+"\n"), o)
+	version := APIVersion
+	if o.OfKind {
+		version = KindAPIVersion
+	}
+	return Load("", []byte("apiVersion: "+version+"\nkind: "+Kind+"\n"), o)
 }
 
 func defaultNetworking() Networking {

@@ -43,14 +43,19 @@ type Options struct {
 	// Name is the cluster; Wanted: somebody has asked for it, so that it has to be there.
 	Name   string
 	Wanted bool
+	// Which is that there are several and nobody has said which: only the host is examined, and
+	// a finding tells it. nil otherwise.
+	Which error
 }
 
 // Examine runs all checks. One that cannot be made is a warning of its own, and stops no
 // other.
 func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Finding {
 	d := &diagnosis{Clusters: c, name: o.Name}
-	all, err := c.Nodes(ctx, o.Name)
-	d.nodes = all
+	var err error
+	if o.Which == nil {
+		d.nodes, err = c.Nodes(ctx, o.Name)
+	}
 	d.run(ctx, "engine", func(context.Context) error {
 		f := c.Engine.Facts()
 		d.add(finding.OK, strings.TrimSpace(c.Engine.Name()+" "+f.Version), "")
@@ -59,6 +64,10 @@ func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Find
 	d.run(ctx, "host", d.host)
 	d.run(ctx, "disk", d.engineDisk)
 	d.run(ctx, "registry", d.registry)
+	if o.Which != nil {
+		d.run(ctx, "cluster", func(context.Context) error { return d.skip(oneLine(o.Which)) })
+		return d.findings
+	}
 	if err != nil {
 		d.run(ctx, "cluster", func(context.Context) error {
 			if !errors.Is(err, errs.NotFound) {

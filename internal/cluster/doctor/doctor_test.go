@@ -281,6 +281,15 @@ func TestNoCluster(t *testing.T) {
 	}
 }
 
+// TestSeveralClusters: with none named, the host is looked at all the same.
+func TestSeveralClusters(t *testing.T) {
+	all := Examine(t.Context(), newPatient(t).clusters(), Options{Which: errors.New("podman has several clusters: a, b; say which")})
+	last := all[len(all)-1]
+	if finding.Sick(all) || len(all) != 5 || last.Check != "cluster" || !strings.Contains(last.Evidence, "several clusters: a, b") {
+		t.Errorf("%+v", all)
+	}
+}
+
 func TestFull(t *testing.T) {
 	for want, c := range map[finding.Level][2]uint64{finding.OK: {100 << 30, 1000 << 30}, finding.Warning: {40 << 30, 1000 << 30}, finding.Problem: {1 << 29, 1 << 30}} {
 		if got := full(c[0], c[1], leastFree); got != want {

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"syscall"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
@@ -35,7 +38,12 @@ func Locate(explicit string, env func(string) string) (Files, error) {
 	}
 	home := env("HOME")
 	if home == "" {
-		return nil, fmt.Errorf("cannot tell where the kubeconfig is: neither KUBECONFIG nor HOME is set; give --kubeconfig: %w", errs.Invalid)
+		// As in a unit of systemd.
+		me, err := user.Current()
+		if err != nil || me.HomeDir == "" {
+			return nil, fmt.Errorf("cannot tell where the kubeconfig is: neither KUBECONFIG nor HOME is set; give --kubeconfig: %w", errs.Invalid)
+		}
+		home = me.HomeDir
 	}
 	return Files{filepath.Join(home, ".kube", "config")}, nil
 }
@@ -78,6 +86,41 @@ func (f Files) Merge(ctx context.Context, config *api.Config) (string, error) {
 	return target, nil
 }
 
+// Check tells, before somebody has made what goes there, that Merge would fail: files that
+// cannot be read or written, or a lock that somebody does not let go. It makes nothing.
+func (f Files) Check(ctx context.Context) error {
+	for _, file := range f {
+		if _, err := read(file); err != nil {
+			return err
+		}
+	}
+	usual := f.usual()
+	dir := filepath.Dir(usual)
+	if _, err := os.Stat(dir); err == nil {
+		unlock, err := lockAll(ctx, []string{usual})
+		if err != nil {
+			return err
+		}
+		return unlock()
+	}
+	for {
+		info, err := os.Stat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir):
+			dir = filepath.Dir(dir)
+			continue
+		case err == nil && !info.IsDir():
+			err = syscall.ENOTDIR
+		case err == nil:
+			err = unix.Access(dir, unix.W_OK|unix.X_OK)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot make the directory of kubeconfig %s in %s: %w", usual, dir, err)
+		}
+		return nil
+	}
+}
+
 // Remove takes the name out of all files. A current context of that name is unset;
 // any other stays. Files that have nothing of it are not touched; nil if none has.
 func (f Files) Remove(ctx context.Context, name string) error {
@@ -105,6 +148,21 @@ func (f Files) Find(name string) (*api.Cluster, error) {
 		}
 	}
 	return nil, nil
+}
+
+// Ours tells whether the files have a context of that name that Merge has put there, and not
+// somebody else.
+func (f Files) Ours(name string) (bool, error) {
+	for _, file := range f {
+		config, err := read(file)
+		if err != nil {
+			return false, err
+		}
+		if context := config.Contexts[name]; context != nil && context.Extensions[mark] != nil {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // change edits those of the files that have something of a name, and always, which

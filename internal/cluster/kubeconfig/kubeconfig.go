@@ -10,11 +10,15 @@ import (
 	"net/netip"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/errs"
 )
+
+// mark is the extension of contexts that are berth's: others may have the same name.
+const mark = "run.berth"
 
 // FromAdmin makes the kubeconfig of one cluster from kubeadm's admin.conf. All
 // entries get the name. server is the API's URL; empty keeps the one that nodes use.
@@ -40,6 +44,7 @@ func FromAdmin(admin []byte, name, server string) (*api.Config, error) {
 	}
 	for _, context := range from.Contexts {
 		context.Cluster, context.AuthInfo = name, name
+		context.Extensions = map[string]runtime.Object{mark: &runtime.Unknown{Raw: []byte(`{}`), ContentType: runtime.ContentTypeJSON}}
 		config.Contexts[name] = context
 	}
 	return config, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -149,7 +150,13 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%+v: %v %v", c, files, err)
 		}
 	}
-	if _, err := Locate("", func(string) string { return "" }); !errors.Is(err, errs.Invalid) {
+	// Without HOME it is that of the user, where there is one.
+	files, err := Locate("", func(string) string { return "" })
+	if me, unknown := user.Current(); unknown == nil && me.HomeDir != "" {
+		if err != nil || files[0] != filepath.Join(me.HomeDir, ".kube", "config") {
+			t.Errorf("%v, %v", files, err)
+		}
+	} else if !errors.Is(err, errs.Invalid) {
 		t.Errorf("%v", err)
 	}
 }
@@ -366,6 +373,17 @@ func TestLinksAndBrokenFiles(t *testing.T) {
 	if got := names(t, real); !strings.Contains(got, "n:{}") {
 		t.Errorf("%s", got)
 	}
+	// One to a file that is not there yet makes that.
+	ahead := filepath.Join(dir, "ahead")
+	if err := os.Symlink("absent", ahead); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Files{ahead}).Merge(t.Context(), entry(t, "n", "")); err != nil {
+		t.Fatal(err)
+	}
+	if to, err := os.Readlink(ahead); err != nil || to != "absent" || !strings.Contains(names(t, filepath.Join(dir, "absent")), "n:{}") {
+		t.Errorf("%q, %v", to, err)
+	}
 	broken := put(t, filepath.Join(dir, "broken"), "a: [")
 	for _, files := range []Files{{broken}, {real, broken}, {dir}} {
 		_, err := files.Merge(t.Context(), entry(t, "m", ""))
@@ -375,9 +393,37 @@ func TestLinksAndBrokenFiles(t *testing.T) {
 		if err := files.Remove(t.Context(), "n"); err == nil {
 			t.Errorf("%v: removed", files)
 		}
+		if err := files.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot read kubeconfig "+files[len(files)-1]) {
+			t.Errorf("%v: %v", files, err)
+		}
 	}
 	if text, _ := os.ReadFile(broken); string(text) != "a: [" {
 		t.Errorf("a file that cannot be read was changed: %s", text)
 	}
 	noLocks(t, dir)
+}
+
+// TestCheck: that Merge would fail is told before, and nothing is made.
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	if err := (Files{filepath.Join(dir, "a", "b", "config")}).Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
+		t.Errorf("made: %v, %v", made, err)
+	}
+	file := put(t, filepath.Join(dir, "config"), foreign)
+	if err := (Files{file}).Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	noLocks(t, dir)
+	if err := (Files{filepath.Join(file, "below", "a", "file")}).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("%v", err)
+	}
+	put(t, file+".lock", "")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("interrupted"))
+	if err := (Files{file}).Check(ctx); err == nil || !strings.Contains(err.Error(), "cannot lock kubeconfig "+file) {
+		t.Errorf("%v", err)
+	}
 }

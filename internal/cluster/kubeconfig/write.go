@@ -25,9 +25,8 @@ func write(file string, config *api.Config) error {
 }
 
 func replace(file string, text []byte) error {
-	if target, err := filepath.EvalSymlinks(file); err == nil {
-		file = target
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	file, err := target(file)
+	if err != nil {
 		return err
 	}
 	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".")
@@ -45,6 +44,21 @@ func replace(file string, text []byte) error {
 		return os.WriteFile(file, text, 0o600)
 	}
 	return err
+}
+
+// target is the file that a link leads to, also one that is not there yet.
+func target(file string) (string, error) {
+	for range 40 { // as the kernel has it
+		to, err := os.Readlink(file)
+		if err != nil {
+			return file, nil // no link; what else is wrong is told by who writes
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(file), to)
+		}
+		file = to
+	}
+	return "", &fs.PathError{Op: "open", Path: file, Err: syscall.ELOOP}
 }
 
 // fill writes the text and makes temp's owner and permissions those of the file.

@@ -25,7 +25,7 @@ type settings struct {
 // writeArchive writes an image of one layer as `docker save` does, which every engine
 // loads. layer is a tar file that is not compressed. Nothing in the archive is of the
 // time of its making: the same content is the same image.
-func writeArchive(to io.Writer, name string, s settings, layer string) error {
+func writeArchive(to io.Writer, names []string, s settings, layer string) error {
 	file, err := os.Open(layer)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func writeArchive(to io.Writer, name string, s settings, layer string) error {
 	}
 	id := sha256.Sum256(config)
 	configName, layerName := hex.EncodeToString(id[:])+".json", diff+"/layer.tar"
-	manifest, err := json.Marshal([]map[string]any{{"Config": configName, "RepoTags": []string{name}, "Layers": []string{layerName}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": configName, "RepoTags": names, "Layers": []string{layerName}}})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
+
 	"github.com/berthrun/berth/internal/cluster/nodeimage/release"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -19,6 +21,13 @@ const Released = "release"
 
 // check refuses places that nothing can be got from.
 func (b *builder) check() error {
+	for _, name := range append([]string{b.Image}, b.Also...) {
+		full, err := fullName(name)
+		if err != nil {
+			return err
+		}
+		b.names = append(b.names, full)
+	}
 	if info, err := os.Stat(b.Kubernetes); err == nil && info.IsDir() {
 		return nil
 	}
@@ -32,6 +41,21 @@ func (b *builder) check() error {
 		}
 	}
 	return nil
+}
+
+// fullName is the name of an image with its registry and tag: engines differ in what they add
+// to a short one when they load it.
+func fullName(name string) (string, error) {
+	named, err := reference.ParseNormalizedNamed(name)
+	if err != nil || isDigested(named) {
+		return "", fmt.Errorf("--image: %q: want a name such as registry.example/node:1: %w", name, errs.Invalid)
+	}
+	return reference.TagNameOnly(named).String(), nil
+}
+
+func isDigested(named reference.Named) bool {
+	_, digested := named.(reference.Digested)
+	return digested
 }
 
 func isFile(place string) bool {

@@ -115,7 +115,7 @@ func TestGather(t *testing.T) {
 		{Options{Kubernetes: "kubernetes"}, errs.Invalid, "no such directory or archive"},
 		{Options{Kubernetes: whole, Etcd: filepath.Join(dir, "kubeadm")}, errs.Invalid, "etcd is no program"},
 	} {
-		c.Sites, c.Work = sites, t.TempDir()
+		c.Image, c.Sites, c.Work = "a:1", sites, t.TempDir()
 		b := &builder{Options: c.Options}
 		err := b.check()
 		steps := []func(context.Context) error{b.programs}
@@ -142,5 +142,23 @@ func TestGather(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != len(server()) {
 		t.Errorf("what was given has become %v, %v", left, err)
+	}
+}
+
+// TestFullName: every engine knows the image by the name that it was given.
+func TestFullName(t *testing.T) {
+	for name, want := range map[string]string{
+		"localhost/berth/node:latest":         "localhost/berth/node:latest",
+		"kindest/node:latest":                 "docker.io/kindest/node:latest",
+		"mine":                                "docker.io/library/mine:latest",
+		"registry.example:5000/a/b:1":         "registry.example:5000/a/b:1",
+		"a/Upper":                             "",
+		"":                                    "",
+		"a@sha256:" + strings.Repeat("0", 64): "",
+	} {
+		got, err := fullName(name)
+		if got != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, errs.Invalid) {
+			t.Errorf("%q: %q, %v", name, got, err)
+		}
 	}
 }

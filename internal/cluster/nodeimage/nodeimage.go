@@ -44,8 +44,9 @@ const (
 
 // Options are what an image is made of.
 type Options struct {
-	// Image is its name.
+	// Image is its name, Also are others of it.
 	Image string
+	Also  []string
 	// Kubernetes is a directory with the programs of Kubernetes, an archive of them, its URL,
 	// or a release: v1.36.3, v1.36, stable.
 	Kubernetes string
@@ -74,6 +75,7 @@ type builder struct {
 	Options
 	root    string
 	version string
+	names   []string // of the image, in full
 	images  map[string]string
 	// fetched: Kubernetes is no directory.
 	fetched bool
@@ -154,7 +156,7 @@ func (b *builder) archive(image string, s settings, files []entry, to string) er
 	if err := create(layer, func(w io.Writer) error { return writeLayer(w, files) }); err != nil {
 		return err
 	}
-	return create(to, func(w io.Writer) error { return writeArchive(w, image, s, layer) })
+	return create(to, func(w io.Writer) error { return writeArchive(w, []string{image}, s, layer) })
 }
 
 // pack makes the image of the root.
@@ -166,7 +168,9 @@ func (b *builder) pack(ctx context.Context, to string) error {
 		"--xattrs", "--xattrs-include=*", "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./run/*", "."); err != nil {
 		return err
 	}
-	return create(to, func(w io.Writer) error { return writeArchive(w, b.Image, b.settings(), layer) })
+	return create(to, func(w io.Writer) error {
+		return writeArchive(w, b.names, b.settings(), layer)
+	})
 }
 
 // settings are those of the node image. systemd halts on that signal.

@@ -116,7 +116,7 @@ func TestArchive(t *testing.T) {
 	}
 	var made [2]bytes.Buffer
 	for i := range made {
-		if err := writeArchive(&made[i], "registry.example/a:1", settings{Entrypoint: []string{"/a"}, Labels: map[string]string{"b": "c", "a": "d"}}, layer); err != nil {
+		if err := writeArchive(&made[i], []string{"registry.example/a:1", "kindest/node:latest"}, settings{Entrypoint: []string{"/a"}, Labels: map[string]string{"b": "c", "a": "d"}}, layer); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestArchive(t *testing.T) {
 	if err := json.Unmarshal([]byte(content["manifest.json"]), &manifest); err != nil || len(manifest) != 1 {
 		t.Fatalf("%v: %s", err, content["manifest.json"])
 	}
-	if m := manifest[0]; content[m.Config] == "" || m.RepoTags[0] != "registry.example/a:1" || content[m.Layers[0]] == "" {
+	if m := manifest[0]; content[m.Config] == "" || !slices.Equal(m.RepoTags, []string{"registry.example/a:1", "kindest/node:latest"}) || content[m.Layers[0]] == "" {
 		t.Errorf("%+v of %v", m, content)
 	}
 	if !strings.Contains(content[manifest[0].Config], `"Entrypoint":["/a"]`) {
