@@ -51,5 +51,7 @@ func Root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), newImage(), newJobs(), newInfo(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
+	root.SetFlagErrorFunc(misflagged)
+	explain(root)
 	return root
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -47,8 +48,15 @@ func newApply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.Agree = func(c cluster.Changes) error { return agree(cmd, c, described.Name, yes, file == "-") }
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.Apply(ctx, described, o) })
+			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				release, err := alone(ctx, c.Engine, described.Name)
+				if err != nil {
+					return err
+				}
+				defer release()
+				o.Agree = func(c cluster.Changes) error { return agree(ctx, cmd, c, described.Name, yes, file == "-") }
+				return c.Apply(ctx, described, o)
+			})
 		},
 	}
 	s.add(cmd)
@@ -62,12 +70,13 @@ func newApply() *cobra.Command {
 
 // addChangeFlags gives a command the flags of all that change nodes of a cluster.
 func addChangeFlags(cmd *cobra.Command, o *cluster.ApplyOptions) {
-	cmd.Flags().DurationVar(&o.Drain, "drain", drainTime, "how long pods may take to end on a node that goes; 0 does not ask them to")
-	cmd.Flags().DurationVar(&o.Wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+	o.Drain = drainTime
+	cmd.Flags().Var(patience{&o.Drain}, "drain", "how long pods may take to end on a node that goes; 0 does not ask them to")
+	addWait(cmd, &o.Wait)
 }
 
 // agree shows what will be done, and asks.
-func agree(cmd *cobra.Command, c cluster.Changes, name string, yes, piped bool) error {
+func agree(ctx context.Context, cmd *cobra.Command, c cluster.Changes, name string, yes, piped bool) error {
 	out := cmd.OutOrStdout()
 	if c.None() {
 		fmt.Fprintf(out, "the cluster %s is as it is described\n", name)
@@ -83,10 +92,24 @@ func agree(cmd *cobra.Command, c cluster.Changes, name string, yes, piped bool) 
 	if piped || !terminal || !term.IsTerminal(int(in.Fd())) {
 		return fmt.Errorf("there is nobody to ask; say --yes to have it done: %w", errs.Invalid)
 	}
+	return confirm(ctx, in, out)
+}
+
+// confirm asks. Whoever is asked may interrupt in place of an answer.
+func confirm(ctx context.Context, in io.Reader, out io.Writer) error {
 	fmt.Fprint(out, "Do it? [y/N] ")
-	answer, _ := bufio.NewReader(in).ReadString('\n') // an end of file is no
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return fmt.Errorf("nothing was done: %w", errs.State)
+	answered := make(chan string, 1)
+	go func() {
+		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of file is no
+		answered <- strings.ToLower(strings.TrimSpace(answer))
+	}()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("nothing was done: %w", context.Cause(ctx))
+	case answer := <-answered:
+		if answer != "y" && answer != "yes" {
+			return fmt.Errorf("nothing was done: %w", errs.State)
+		}
 	}
 	return nil
 }

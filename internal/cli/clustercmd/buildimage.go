@@ -1,17 +1,17 @@
 package clustercmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/progress"
+	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/nodeimage/release"
@@ -22,7 +22,13 @@ import (
 
 // newBuildImage makes the image of nodes.
 func newBuildImage() *cobra.Command {
-	o := nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}
+	cmd, _ := buildImage()
+	return cmd
+}
+
+// buildImage is the command, and what it makes.
+func buildImage() (*cobra.Command, *nodeimage.Options) {
+	o := &nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}
 	var engine engineFlags
 	var output, supervisor, work string
 	cmd := &cobra.Command{
@@ -45,29 +51,31 @@ func newBuildImage() *cobra.Command {
 			if o.Berth, o.Supervisor, err = ownPrograms(supervisor); err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
 			if o.Work, err = os.MkdirTemp(work, "berth-node-image-"); err != nil {
 				return fmt.Errorf("cannot make a directory to work in: %w", err)
 			}
 			defer func() { err = errors.Join(err, os.RemoveAll(o.Work)) }()
 			steps := progress.NewSteps(cmd.ErrOrStderr())
 			o.Step = steps.Begin
-			if output != "" {
-				return nodeimage.Build(ctx, o, output)
+			var images cluster.Engine
+			if output == "" {
+				if images, err = engine.open(cmd); err != nil {
+					return err
+				}
 			}
-			images, err := engine.open(cmd)
-			if err != nil {
+			return interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error {
+				if output != "" {
+					return nodeimage.Build(ctx, *o, output)
+				}
+				archive := filepath.Join(o.Work, "image.tar")
+				if err := nodeimage.Build(ctx, *o, archive); err != nil {
+					return err
+				}
+				end := steps.Begin("Loading the image into " + images.Name())
+				err := readInto(archive, func(r io.Reader) error { return images.Load(ctx, r) })
+				end(err)
 				return err
-			}
-			archive := filepath.Join(o.Work, "image.tar")
-			if err := nodeimage.Build(ctx, o, archive); err != nil {
-				return err
-			}
-			end := steps.Begin("Loading the image into " + images.Name())
-			err = readInto(archive, func(r io.Reader) error { return images.Load(ctx, r) })
-			end(err)
-			return err
+			})
 		},
 	}
 	flags := cmd.Flags()
@@ -83,7 +91,7 @@ func newBuildImage() *cobra.Command {
 	flags.StringVarP(&output, "output", "o", "", "write the image to this file, as docker save does, and load it nowhere")
 	flags.StringVar(&supervisor, "supervisor", "", "berth-supervisor; empty: the one beside this program")
 	flags.StringVar(&work, "work", "", "directory on a disk with 4 GB free to work in; empty: the usual one for temporary files")
-	return cmd
+	return cmd, o
 }
 
 // ownPrograms are this program and its supervisor.

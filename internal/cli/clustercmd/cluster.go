@@ -2,6 +2,8 @@
 package clustercmd
 
 import (
+	"slices"
+
 	"github.com/spf13/cobra"
 )
 
@@ -11,12 +13,28 @@ func New() *cobra.Command {
 		Use:   "cluster",
 		Short: "Clusters of several nodes on one machine",
 		Long: "A cluster is described in one file, in berth's own format or in kind's\n" +
-			"(kind.x-k8s.io/v1alpha4).",
+			"(kind.x-k8s.io/v1alpha4).\n\n" +
+			"Commands of kind's are understood, too: create cluster, delete cluster|clusters, get clusters|nodes|kubeconfig,\n" +
+			"export kubeconfig|logs, load docker-image|image-archive, build node-image.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	// As kind has them, before the command that they are for; each has its own.
+	cmd.PersistentFlags().BoolP("quiet", "q", false, "")
+	cmd.PersistentFlags().IntP("verbosity", "v", 0, "")
+	for _, flag := range []string{"quiet", "verbosity"} {
+		cmd.PersistentFlags().Lookup(flag).Hidden = true
 	}
 	cmd.AddCommand(newCreate(), newApply(), newDelete(), newList(), newNodes(), newNode(), newKubeconfig(), newLoad(), newLogs())
 	cmd.AddCommand(newPower()...)
 	cmd.AddCommand(newBuildImage(), newRegistry(), newDoctor(), newInNode(), newValidate(), newSample(), newSchema(), newReference())
+	cmd.AddCommand(newGet(), newExport(), newBuild(), newVersion())
+	for _, c := range cmd.Commands() {
+		for _, of := range c.Commands() {
+			if slices.Contains([]string{"create", "delete", "load"}, c.Name()) {
+				of.Hidden = true // they are kind's
+			}
+		}
+	}
 	return cmd
 }

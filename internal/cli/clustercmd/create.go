@@ -3,7 +3,6 @@ package clustercmd
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,12 +17,21 @@ const longName = 50
 
 // newCreate makes a cluster.
 func newCreate() *cobra.Command {
-	var s session
+	cmd := create(false)
+	of := create(true)
+	of.Use, of.Args = "cluster", cobra.NoArgs
+	cmd.AddCommand(of)
+	return cmd
+}
+
+func create(ofKind bool) *cobra.Command {
+	s := session{ofKind: ofKind}
 	var o cluster.CreateOptions
 	var file, image string
 	cmd := &cobra.Command{
-		Use:   "create [NAME]",
-		Short: "Make a cluster, and put it into the kubeconfig",
+		Use:        "create [NAME]",
+		SuggestFor: []string{"new", "up"},
+		Short:      "Make a cluster, and put it into the kubeconfig",
 		Long: "create makes the cluster of a file, berth's or kind's, or one of a single node. When something fails, or on\n" +
 			"Ctrl-C, nothing of it stays, unless --retain is given.",
 		Example: "  berth cluster create --config cluster.yaml --wait 2m\n" +
@@ -34,7 +42,7 @@ func newCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.Cluster, err = description(cmd, file, config.Options{Name: name, Image: image}); err != nil {
+			if o.Cluster, err = description(cmd, file, config.Options{Name: name, Image: image, OfKind: ofKind}); err != nil {
 				return err
 			}
 			if len(o.Cluster.Name) > longName {
@@ -44,6 +52,11 @@ func newCreate() *cobra.Command {
 				if c.Network != "" {
 					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, networkVariable(c.Engine.Name())))
 				}
+				release, err := alone(ctx, c.Engine, o.Cluster.Name)
+				if err != nil {
+					return err
+				}
+				defer release()
 				into, err := c.Create(ctx, o)
 				if into != "" {
 					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", plan.ContextName(o.Cluster), into)
@@ -57,7 +70,7 @@ func newCreate() *cobra.Command {
 	flags.StringVar(&file, "config", "", "cluster file; - is standard input; empty: one control plane")
 	flags.StringVar(&image, "image", "", "image of all nodes, in place of those of the file")
 	flags.BoolVar(&o.Retain, "retain", false, "leave nodes as they are when something fails")
-	flags.DurationVar(&o.Wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+	addWait(cmd, &o.Wait)
 	return cmd
 }
 
@@ -71,46 +84,6 @@ func description(cmd *cobra.Command, path string, o config.Options) (*config.Clu
 		return nil, err
 	}
 	return config.Load(file, data, o)
-}
-
-// newDelete removes a cluster.
-func newDelete() *cobra.Command {
-	var s session
-	var all bool
-	cmd := &cobra.Command{
-		Use:   "delete [NAME]",
-		Short: "Remove a cluster, with its volumes and its entries in the kubeconfig",
-		Args:  cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if !all {
-				return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error { return remove(ctx, cmd, c, name) })
-			}
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				found, err := c.List(ctx)
-				if err != nil {
-					return err
-				}
-				for _, summary := range found {
-					if err := remove(ctx, cmd, c, summary.Name); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
-	}
-	s.add(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
-	return cmd
-}
-
-// remove removes one cluster, and says so where there was none.
-func remove(ctx context.Context, cmd *cobra.Command, c *cluster.Clusters, name string) error {
-	found, err := c.Delete(ctx, name)
-	if err == nil && !found {
-		fmt.Fprintf(cmd.OutOrStdout(), "there was no cluster %s in %s\n", name, c.Engine.Name())
-	}
-	return err
 }
 
 // newPower are start, stop and restart.
@@ -146,32 +119,9 @@ func newPower() []*cobra.Command {
 		}
 		s.add(cmd)
 		if verb.start {
-			cmd.Flags().DurationVar(&wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+			addWait(cmd, &wait)
 		}
 		all = append(all, cmd)
 	}
 	return all
-}
-
-// newLogs exports logs.
-func newLogs() *cobra.Command {
-	var s session
-	cmd := &cobra.Command{
-		Use:   "logs DIR",
-		Short: "Write logs and state of a cluster, also of one that is half made, into a directory",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := filepath.Abs(args[0])
-			if err != nil {
-				return err
-			}
-			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				err := c.Logs(ctx, name, dir)
-				fmt.Fprintf(cmd.OutOrStdout(), "logs of %s are in %s\n", name, dir)
-				return err
-			})
-		},
-	}
-	s.add(cmd)
-	return cmd
 }

@@ -2,6 +2,7 @@ package clustercmd
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/doctor"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
 )
 
@@ -28,14 +30,17 @@ func newDoctor() *cobra.Command {
 				return err
 			}
 			var findings []finding.Finding
-			if _, err := s.engine.open(cmd); err != nil {
+			if engine, err := s.engine.open(cmd); err != nil {
 				findings = doctor.NoEngine(err)
-			} else if err := s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			} else if err := s.with(cmd, engine, func(ctx context.Context, c *cluster.Clusters) error {
 				name, err := c.Meant(ctx, given)
-				if err != nil {
+				o := doctor.Options{Name: name, Wanted: given != ""}
+				if errors.Is(err, errs.Invalid) {
+					o.Which = err
+				} else if err != nil {
 					return err
 				}
-				findings = doctor.Examine(ctx, c, doctor.Options{Name: name, Wanted: given != ""})
+				findings = doctor.Examine(ctx, c, o)
 				return ctx.Err()
 			}); err != nil {
 				return err

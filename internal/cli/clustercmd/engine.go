@@ -24,6 +24,8 @@ type engineFlags struct {
 
 func (f *engineFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl, finch or berth; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that can be used, a berth that runs last")
+	//nolint:errcheck // it fails only for a flag that is not there
+	cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"docker", "podman", "nerdctl", "finch", berth.Name}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().IntVarP(&f.verbose, "verbosity", "v", 0, "1 or more: show the calls of the container engine")
 }
 
@@ -38,7 +40,7 @@ func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
 		}
 	}
 	own := berth.Options{Env: o.Env, Trace: o.Trace}
-	if cmp.Or(o.Name, o.Env["KIND_EXPERIMENTAL_PROVIDER"]) == berth.Name {
+	if cmp.Or(o.Name, o.Env[providerVariable]) == berth.Name {
 		return openOwn(ctx, own)
 	}
 	engine, skipped, err := provider.Find(ctx, o)
@@ -49,6 +51,9 @@ func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
 		}
 		return nil, fmt.Errorf("%w; nor is there a berth to make nodes: %w", err, ownErr)
 	}
+	if err != nil && f.name == "" && o.Env[providerVariable] != "" {
+		return nil, fmt.Errorf("%s: %w", providerVariable, err)
+	}
 	if err != nil {
 		return nil, err // not a nil of its type in the interface
 	}
@@ -58,6 +63,9 @@ func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
 	}
 	return engine, nil
 }
+
+// providerVariable is kind's for another engine than the first.
+const providerVariable = "KIND_EXPERIMENTAL_PROVIDER"
 
 func openOwn(ctx context.Context, o berth.Options) (cluster.Engine, error) {
 	engine, err := berth.Open(ctx, o)

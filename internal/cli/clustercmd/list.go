@@ -10,8 +10,10 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // newList tells the clusters there are.
@@ -55,21 +57,32 @@ func newNodes() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			tell := func(found []provider.Node) error {
-				return format.Print(cmd.OutOrStdout(), found, func(w io.Writer) error {
+				type node struct {
+					provider.Node
+					Role config.Role `json:"role"`
+				}
+				all := []node{} // none is an empty list to programs, too
+				for _, n := range found {
+					all = append(all, node{n, cluster.Role(n)})
+				}
+				return format.Print(cmd.OutOrStdout(), all, func(w io.Writer) error {
 					var rows [][]string
-					for _, n := range found {
+					for _, n := range all {
 						address := ""
 						for _, a := range []string{n.IPv4.String(), n.IPv6.String()} {
 							if address == "" && a != "invalid IP" {
 								address = a
 							}
 						}
-						rows = append(rows, []string{n.Name, string(cluster.Role(n)), n.State, address, n.Image})
+						rows = append(rows, []string{n.Name, string(n.Role), n.State, address, n.Image})
 					}
 					return show.Table(w, []string{"NODE", "ROLE", "STATE", "ADDRESS", "IMAGE"}, rows)
 				})
 			}
 			if all {
+				if len(args) > 0 || s.name != "" {
+					return fmt.Errorf("--all is every cluster: say it, or a name: %w", errs.Invalid)
+				}
 				return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 					found, err := c.AllNodes(ctx)
 					if err != nil {
@@ -95,7 +108,15 @@ func newNodes() *cobra.Command {
 
 // newKubeconfig prints a cluster's kubeconfig, or puts it into files.
 func newKubeconfig() *cobra.Command {
-	var s session
+	cmd := printKubeconfig(false)
+	cmd.AddCommand(exportKubeconfig(false))
+	return cmd
+}
+
+const internalHelp = "for containers on the network of the nodes"
+
+func printKubeconfig(ofKind bool) *cobra.Command {
+	s := session{ofKind: ofKind}
 	var internal bool
 	cmd := &cobra.Command{
 		Use:   "kubeconfig [NAME]",
@@ -103,11 +124,11 @@ func newKubeconfig() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				config, err := c.Config(ctx, name, internal)
+				admin, err := c.Config(ctx, name, internal)
 				if err != nil {
 					return err
 				}
-				text, err := kubeconfig.Render(config)
+				text, err := kubeconfig.Render(admin)
 				if err == nil {
 					_, err = cmd.OutOrStdout().Write(text)
 				}
@@ -115,13 +136,20 @@ func newKubeconfig() *cobra.Command {
 			})
 		},
 	}
-	var e session
-	export := &cobra.Command{
+	s.add(cmd)
+	cmd.Flags().BoolVar(&internal, "internal", false, internalHelp)
+	return cmd
+}
+
+func exportKubeconfig(ofKind bool) *cobra.Command {
+	s := session{ofKind: ofKind}
+	var internal bool
+	cmd := &cobra.Command{
 		Use:   "export [NAME]",
 		Short: "Put a cluster into the kubeconfig file, and make it the current context",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return e.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				file, context, err := c.Export(ctx, name, internal)
 				if err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", context, file)
@@ -131,10 +159,6 @@ func newKubeconfig() *cobra.Command {
 		},
 	}
 	s.add(cmd)
-	e.add(export)
-	for _, c := range []*cobra.Command{cmd, export} {
-		c.Flags().BoolVar(&internal, "internal", false, "for containers on the network of the nodes")
-	}
-	cmd.AddCommand(export)
+	cmd.Flags().BoolVar(&internal, "internal", false, internalHelp)
 	return cmd
 }

@@ -29,6 +29,41 @@ func newLoad() *cobra.Command {
 	}
 	s.add(cmd)
 	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "file as docker save or OCI tools write it, plain or compressed")
-	cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, "nodes that get the images; empty: all")
+	cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
+	//nolint:errcheck // it fails only for a flag that is not there
+	cmd.RegisterFlagCompletionFunc("nodes", s.nodes())
+	cmd.AddCommand(newLoadOfKind()...)
 	return cmd
+}
+
+const nodesHelp = "nodes that get the images; empty: all"
+
+// newLoadOfKind are `load docker-image` and `load image-archive`.
+func newLoadOfKind() []*cobra.Command {
+	var all []*cobra.Command
+	for _, what := range []struct {
+		use, short string
+		into       func(*cluster.LoadOptions, []string)
+	}{
+		{"docker-image IMAGE...", "Put images of the container engine into the nodes of a cluster", func(o *cluster.LoadOptions, args []string) { o.Images = args }},
+		{"image-archive FILE...", "Put images of archives into the nodes of a cluster", func(o *cluster.LoadOptions, args []string) { o.Archives = args }},
+	} {
+		s := session{ofKind: true}
+		var o cluster.LoadOptions
+		cmd := &cobra.Command{
+			Use:   what.use,
+			Short: what.short,
+			Args:  cobra.MinimumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				what.into(&o, args)
+				return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error { return c.Load(ctx, name, o) })
+			},
+		}
+		s.add(cmd)
+		cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
+		//nolint:errcheck // it fails only for a flag that is not there
+		cmd.RegisterFlagCompletionFunc("nodes", s.nodes())
+		all = append(all, cmd)
+	}
+	return all
 }

@@ -36,7 +36,12 @@ func newNodeAdd() *cobra.Command {
 				return nil
 			}
 			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				err := c.AddNodes(ctx, name, a, o)
+				release, err := alone(ctx, c.Engine, name)
+				if err != nil {
+					return err
+				}
+				defer release()
+				err = c.AddNodes(ctx, name, a, o)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), strings.Join(added, "\n"))
 				}
@@ -52,6 +57,6 @@ func newNodeAdd() *cobra.Command {
 	flags.StringVar(&a.Name, "as", "", "what stands after the cluster's name in the nodes' names; empty: their role")
 	flags.StringVar(&a.Image, "image", "", "node image; empty: that of the first node of the role")
 	flags.StringToStringVar(&a.Labels, "labels", nil, "labels of the nodes in Kubernetes, as in a=b,c=d")
-	flags.DurationVar(&o.Wait, "wait", 0, "how long all nodes may take to be Ready; 0 waits for none")
+	addWait(cmd, &o.Wait)
 	return cmd
 }

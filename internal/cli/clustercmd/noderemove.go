@@ -22,11 +22,17 @@ func newNodeRemove() *cobra.Command {
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				release, err := alone(ctx, c.Engine, name)
+				if err != nil {
+					return err
+				}
+				defer release()
 				return c.RemoveNodes(ctx, name, args, o)
 			})
 		},
 	}
 	s.add(cmd)
+	cmd.ValidArgsFunction = s.nodes()
 	addChangeFlags(cmd, &o)
 	return cmd
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -23,15 +21,24 @@ type session struct {
 	name       string
 	kubeconfig string
 	quiet      bool
+	// ofKind: the command is one of kind's, whose cluster is called kind where nobody says a name.
+	ofKind bool
 }
 
 // add gives a command the flags of a session.
 func (s *session) add(cmd *cobra.Command) {
 	s.addEngine(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&s.name, "name", "n", "", "name of the cluster; empty: KIND_CLUSTER_NAME, or the only one there is; create: the file's, or "+config.DefaultName)
-	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: the one that kubectl would use")
+	otherwise := "or the only one there is; create: the file's, or " + config.DefaultName
+	if s.ofKind {
+		otherwise = "or " + config.DefaultKindName
+	}
+	flags.StringVarP(&s.name, "name", "n", "", "name of the cluster; empty: KIND_CLUSTER_NAME, "+otherwise)
+	flags.StringVar(&s.kubeconfig, "kubeconfig", "", kubeconfigHelp)
+	s.complete(cmd)
 }
+
+const kubeconfigHelp = "kubeconfig file; empty: the one that kubectl would use"
 
 // addEngine gives a command those flags that are not of one cluster.
 func (s *session) addEngine(cmd *cobra.Command) {
@@ -52,12 +59,15 @@ func (s *session) given(args []string) (string, error) {
 
 // use opens the engine for what a command does. Ctrl-C ends its context.
 func (s *session) use(cmd *cobra.Command, do func(context.Context, *cluster.Clusters) error) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	engine, err := s.engine.open(cmd)
 	if err != nil {
 		return err
 	}
+	return s.with(cmd, engine, do)
+}
+
+// with is use, for an engine that is open.
+func (s *session) with(cmd *cobra.Command, engine cluster.Engine, do func(context.Context, *cluster.Clusters) error) error {
 	files, err := kubeconfig.Locate(s.kubeconfig, os.Getenv)
 	if err != nil {
 		return err
@@ -70,7 +80,7 @@ func (s *session) use(cmd *cobra.Command, do func(context.Context, *cluster.Clus
 	if s.quiet {
 		c.Step = func(string) func(error) { return func(error) {} }
 	}
-	return do(ctx, c)
+	return interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error { return do(ctx, c) })
 }
 
 // useOne is use, for the cluster that is meant.
@@ -80,10 +90,18 @@ func (s *session) useOne(cmd *cobra.Command, args []string, do func(ctx context.
 		return err
 	}
 	return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-		name, err := c.Meant(ctx, given)
+		name, err := s.meant(ctx, c, given)
 		if err != nil {
 			return err
 		}
 		return do(ctx, c, name)
 	})
+}
+
+// meant is the cluster that is meant by a name, or by none.
+func (s *session) meant(ctx context.Context, c *cluster.Clusters, given string) (string, error) {
+	if given == "" && s.ofKind {
+		return config.DefaultKindName, nil
+	}
+	return c.Meant(ctx, given)
 }

@@ -23,6 +23,7 @@ type Steps struct {
 	mu       sync.Mutex
 	out      io.Writer
 	terminal bool
+	width    func() int // of the terminal, in letters; 0 is unknown
 	now      func() time.Time
 	text     string // of the step that is being done
 	begun    time.Time
@@ -32,7 +33,14 @@ type Steps struct {
 // NewSteps shows steps on out.
 func NewSteps(out io.Writer) *Steps {
 	file, ok := out.(*os.File)
-	return &Steps{out: out, terminal: ok && term.IsTerminal(int(file.Fd())), now: time.Now}
+	width := func() int {
+		columns, _, err := term.GetSize(int(file.Fd()))
+		if err != nil {
+			return 0
+		}
+		return columns
+	}
+	return &Steps{out: out, terminal: ok && term.IsTerminal(int(file.Fd())), width: width, now: time.Now}
 }
 
 // Begin shows a step until the function that it returns is called with the step's end.
@@ -74,7 +82,13 @@ func (s *Steps) spin(stop chan struct{}) {
 func (s *Steps) draw() {
 	signs := []rune(frames)
 	s.frame++
-	fmt.Fprintf(s.out, "\r\x1b[K %c %s  %s", signs[s.frame%len(signs)], s.text, s.now().Sub(s.begun).Truncate(time.Second))
+	took := "  " + s.now().Sub(s.begun).Truncate(time.Second).String()
+	text := []rune(s.text)
+	// A line that the terminal breaks in two would be there anew with every turn.
+	if room := s.width() - len(took) - len("   ") - 1; room > 0 && len(text) > room {
+		text = append(text[:room-1:room-1], '…')
+	}
+	fmt.Fprintf(s.out, "\r\x1b[K %c %s%s", signs[s.frame%len(signs)], string(text), took)
 }
 
 func (s *Steps) end(err error) {

@@ -29,9 +29,25 @@ func TestStepsWithoutATerminal(t *testing.T) {
 func TestStepsOnATerminal(t *testing.T) {
 	var out bytes.Buffer
 	s := NewSteps(&out)
-	s.terminal = true
+	s.terminal, s.width = true, func() int { return 0 }
 	s.Begin("Making nodes")(nil)
 	if got := out.String(); !strings.HasPrefix(got, "\r\x1b[K ") || !strings.HasSuffix(got, "\r\x1b[K ✓ Making nodes  0.0s\n") {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestStepsOnANarrowTerminal: no line is longer than the terminal is wide while it turns; the
+// whole text is there at the end.
+func TestStepsOnANarrowTerminal(t *testing.T) {
+	var out bytes.Buffer
+	s := NewSteps(&out)
+	s.terminal, s.width = true, func() int { return 20 }
+	s.Begin("Saving a:1, b:2, c:3, d:4")(nil)
+	lines := strings.Split(out.String(), "\r\x1b[K")
+	if got := lines[1]; len([]rune(got)) > 19 || !strings.Contains(got, "Saving a:1,…  0s") {
+		t.Errorf("%q", got)
+	}
+	if got := lines[len(lines)-1]; got != " ✓ Saving a:1, b:2, c:3, d:4  0.0s\n" {
 		t.Errorf("%q", got)
 	}
 }

@@ -1,0 +1,64 @@
+package clustercmd
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster"
+)
+
+// completeTime is how long a shell waits for names, at most.
+const completeTime = 5 * time.Second
+
+// complete offers names to shells: clusters for the flag --name and for an argument NAME.
+func (s *session) complete(cmd *cobra.Command) {
+	clusters := s.completion(func(ctx context.Context, c *cluster.Clusters) ([]string, error) {
+		found, err := c.List(ctx)
+		var names []string
+		for _, summary := range found {
+			names = append(names, summary.Name)
+		}
+		return names, err
+	})
+	//nolint:errcheck // it fails only for a flag that is not there
+	cmd.RegisterFlagCompletionFunc("name", clusters)
+	if strings.Contains(cmd.Use, "[NAME") {
+		cmd.ValidArgsFunction = clusters
+	}
+}
+
+// nodes offers nodes: of the cluster that --name says, or of all.
+func (s *session) nodes() cobra.CompletionFunc {
+	return s.completion(func(ctx context.Context, c *cluster.Clusters) ([]string, error) {
+		found, err := c.Engine.List(ctx, s.name)
+		var names []string
+		for _, n := range found {
+			names = append(names, n.Name)
+		}
+		return names, err
+	})
+}
+
+// completion offers what the engine has, without those that are said already; nothing where
+// it does not tell.
+func (s *session) completion(find func(context.Context, *cluster.Clusters) ([]string, error)) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+		defer cancel()
+		cmd.SetContext(ctx)
+		engine, err := s.engine.open(cmd)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names, err := find(ctx, &cluster.Clusters{Engine: engine})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, begun) || slices.Contains(args, name) })
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,108 @@
+package clustercmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// newDelete removes clusters.
+func newDelete() *cobra.Command {
+	var s session
+	var all bool
+	cmd := &cobra.Command{
+		Use:        "delete [NAME...]",
+		SuggestFor: []string{"rm", "remove", "destroy", "down"},
+		Short:      "Remove clusters, with their volumes and their entries in the kubeconfig",
+		Example: "  berth cluster delete dev\n" +
+			"  berth cluster delete --all",
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all && (len(args) > 0 || s.name != "") {
+				return fmt.Errorf("--all is every cluster: say it, or names: %w", errs.Invalid)
+			}
+			if all || len(args) > 1 {
+				return removeAll(cmd, &s, args)
+			}
+			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error { return remove(ctx, cmd, c, name) })
+		},
+	}
+	s.add(cmd)
+	cmd.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
+	cmd.AddCommand(newDeleteOfKind()...)
+	return cmd
+}
+
+// newDeleteOfKind are `delete cluster` and `delete clusters`.
+func newDeleteOfKind() []*cobra.Command {
+	one, several := session{ofKind: true}, session{}
+	all := false
+	of := &cobra.Command{
+		Use:   "cluster",
+		Short: "Remove a cluster, with its volumes and its entries in the kubeconfig",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return one.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error { return remove(ctx, cmd, c, name) })
+		},
+	}
+	one.add(of)
+	clusters := &cobra.Command{
+		Use:   "clusters [NAME...]",
+		Short: "Remove clusters",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !all && len(args) == 0 {
+				return fmt.Errorf("no cluster names provided; --all is every cluster: %w", errs.Invalid)
+			}
+			if all {
+				args = nil // so kind has it
+			}
+			return removeAll(cmd, &several, args)
+		},
+	}
+	several.addEngine(clusters)
+	clusters.Flags().StringVar(&several.kubeconfig, "kubeconfig", "", kubeconfigHelp)
+	clusters.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
+	return []*cobra.Command{of, clusters}
+}
+
+// removeAll removes the clusters of some names, or of all; each is tried.
+func removeAll(cmd *cobra.Command, s *session, names []string) error {
+	if s.name != "" {
+		return fmt.Errorf("name the clusters once, with --name or without: %w", errs.Invalid)
+	}
+	return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+		if len(names) == 0 {
+			found, err := c.List(ctx)
+			if err != nil {
+				return err
+			}
+			for _, summary := range found {
+				names = append(names, summary.Name)
+			}
+		}
+		var failed []error
+		for _, name := range names {
+			if ctx.Err() != nil {
+				failed = append(failed, context.Cause(ctx))
+				break
+			}
+			failed = append(failed, remove(ctx, cmd, c, name))
+		}
+		return errors.Join(failed...)
+	})
+}
+
+// remove removes one cluster, and says so where there was none.
+func remove(ctx context.Context, cmd *cobra.Command, c *cluster.Clusters, name string) error {
+	found, err := c.Delete(ctx, name)
+	if err == nil && !found {
+		fmt.Fprintf(cmd.OutOrStdout(), "there was no cluster %s in %s\n", name, c.Engine.Name())
+	}
+	return err
+}

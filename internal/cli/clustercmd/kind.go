@@ -1,0 +1,157 @@
+package clustercmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/version"
+)
+
+// What is here are commands of kind's that have no place among ours. They write to standard
+// output what kind writes there, for scripts; kind's flags are theirs. The others of kind's
+// (`create cluster`) are beside ours.
+
+// group is a word that says nothing without another one.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Hidden: true,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+func newGet() *cobra.Command {
+	var list session
+	clusters := &cobra.Command{
+		Use:   "clusters",
+		Short: "Print the names of clusters",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return list.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				found, err := c.List(ctx)
+				if err == nil && len(found) == 0 {
+					fmt.Fprintln(cmd.ErrOrStderr(), "No kind clusters found.")
+				}
+				for _, summary := range found {
+					fmt.Fprintln(cmd.OutOrStdout(), summary.Name)
+				}
+				return err
+			})
+		},
+	}
+	list.addEngine(clusters)
+	kubeconfig := printKubeconfig(true)
+	kubeconfig.Use, kubeconfig.Args = "kubeconfig", cobra.NoArgs
+	return group("get", "Print clusters, nodes or a kubeconfig", clusters, newGetNodes(), kubeconfig)
+}
+
+func newGetNodes() *cobra.Command {
+	s := session{ofKind: true}
+	all := false
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "Print the names of the nodes of a cluster",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			tell := func(found []provider.Node, none string) error {
+				if len(found) == 0 {
+					fmt.Fprintln(cmd.ErrOrStderr(), none)
+				}
+				for _, n := range found {
+					fmt.Fprintln(cmd.OutOrStdout(), n.Name)
+				}
+				return nil
+			}
+			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				if all {
+					found, err := c.AllNodes(ctx)
+					return errors.Join(err, tell(found, "No kind nodes for any cluster."))
+				}
+				found, err := c.Nodes(ctx, name)
+				if errs.IgnoreNotFound(err) != nil {
+					return err
+				}
+				return tell(found, fmt.Sprintf("No kind nodes found for cluster %q.", name))
+			})
+		},
+	}
+	s.add(cmd)
+	cmd.Flags().BoolVarP(&all, "all-clusters", "A", false, "nodes of all clusters")
+	return cmd
+}
+
+func newExport() *cobra.Command {
+	kubeconfig := exportKubeconfig(true)
+	kubeconfig.Use, kubeconfig.Args = "kubeconfig", cobra.NoArgs
+	s := session{ofKind: true}
+	logs := &cobra.Command{
+		Use:   "logs [DIR]",
+		Short: "Write logs and state of a cluster into a directory, and print its name",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return exportLogs(cmd, &s, args, func(name, dir string, done bool) {
+				if !done {
+					fmt.Fprintf(cmd.ErrOrStderr(), "Exporting logs for cluster %q to:\n", name)
+					fmt.Fprintln(cmd.OutOrStdout(), dir)
+				}
+			})
+		},
+	}
+	s.add(logs)
+	return group("export", "Write the kubeconfig or logs of a cluster", kubeconfig, logs)
+}
+
+// newBuild is `build node-image`. Its image has our name, too, so that clusters are made of it.
+func newBuild() *cobra.Command {
+	cmd, o := buildImage()
+	var kind, base, arch string
+	run := cmd.RunE
+	cmd.Use, cmd.Args = "node-image [KUBERNETES]", cobra.MaximumNArgs(1)
+	cmd.Short = "Make the image of nodes of a release, an archive, its URL or a directory"
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			o.Kubernetes = args[0]
+		}
+		switch {
+		case kind == "source" || kind == "ci" || strings.HasPrefix(o.Kubernetes, "ci/"):
+			return fmt.Errorf("Kubernetes is not built here, and what its CI has built is not fetched; name a release, such as v1.36.3, an archive, its URL, or a directory with programs: %w", errs.Unsupported)
+		case !slices.Contains([]string{"", "url", "file", "release"}, kind):
+			return fmt.Errorf("--type: %q: want url, file or release: %w", kind, errs.Invalid)
+		case base != "":
+			return fmt.Errorf("--base-image: the image is made of Debian's packages; --suite, --mirror and --rootfs say which: %w", errs.Unsupported)
+		case arch != "" && arch != runtime.GOARCH:
+			return fmt.Errorf("--arch: %q: the image has this berth in it, which is for %s: %w", arch, runtime.GOARCH, errs.Unsupported)
+		}
+		if !cmd.Flags().Changed("image") {
+			o.Also = []string{"kindest/node:latest"}
+		}
+		return run(cmd, nil)
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&kind, "type", "", "url, file or release; it is seen")
+	flags.StringVar(&base, "base-image", "", "not supported: the image is made of Debian's packages")
+	flags.StringVar(&arch, "arch", "", "architecture, which must be this host's")
+	return group("build", "Make the image of nodes", cmd)
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print version and commit", Hidden: true,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "berth %s\n", version.String())
+			return err
+		},
+	}
+}

@@ -1,0 +1,62 @@
+package clustercmd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster"
+)
+
+// newLogs exports logs.
+func newLogs() *cobra.Command {
+	var s session
+	cmd := &cobra.Command{
+		Use:   "logs [DIR]",
+		Short: "Write logs and state of a cluster, also of one that is half made, into a directory",
+		Long:  "logs writes below DIR, or below a new directory for temporary files, which it tells.",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return exportLogs(cmd, &s, args, func(name, dir string, done bool) {
+				if done {
+					fmt.Fprintf(cmd.OutOrStdout(), "logs of %s are in %s\n", name, dir)
+				}
+			})
+		},
+	}
+	s.add(cmd)
+	cmd.ValidArgsFunction = directories
+	return cmd
+}
+
+// directories has shells offer directories.
+func directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+// exportLogs writes the logs of a cluster that there is. tell is called before and after.
+func exportLogs(cmd *cobra.Command, s *session, args []string, tell func(name, dir string, done bool)) error {
+	return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) (err error) {
+		if _, err := c.Nodes(ctx, name); err != nil {
+			return err
+		}
+		dir := ""
+		if len(args) > 0 {
+			if dir, err = filepath.Abs(args[0]); err == nil {
+				err = os.MkdirAll(dir, 0o755)
+			}
+		} else {
+			dir, err = os.MkdirTemp("", "berth-logs-")
+		}
+		if err != nil {
+			return fmt.Errorf("cannot make a directory for logs: %w", err)
+		}
+		tell(name, dir, false)
+		err = c.Logs(ctx, name, dir)
+		tell(name, dir, true)
+		return err
+	})
+}
