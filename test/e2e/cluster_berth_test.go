@@ -3,12 +3,14 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 )
 
@@ -18,35 +20,50 @@ func TestClusterOfBerth(t *testing.T) {
 	b := harness.Start(t, harness.Options{NoImages: true, BinDir: harness.Bootable(t)})
 	h := hostOf(t, b)
 	t.Log(h.own("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
+	h.life(b, 2, []change{
+		{"restart", func() { t.Log(h.own("restart", "e2e", "--wait", h.patience())) }},
+		{"reboot", func() { b.Reboot(); b.StartDaemon(); t.Log(h.own("start", "e2e", "--wait", h.patience())) }},
+	})
+}
+
+// change is what happens to a cluster in its life; it is the same one afterwards.
+type change struct {
+	name string
+	do   func()
+}
+
+// life makes a cluster of one control plane and some workers out of containers of b, whose
+// image is there, and sees that it works, over changes, to nothing left.
+func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
+	t, last := h.t, "e2e-worker"
+	if workers == 0 {
+		last = "e2e-control-plane"
+	}
 	begun := time.Now()
-	t.Log(h.own("create", "--config", clusterFile(t), "--wait", "10m"))
+	t.Log(h.own("create", "--config", clusterFile(t, workers), "--wait", h.patience()))
 	t.Logf("all nodes were Ready after %s", time.Since(begun).Round(100*time.Millisecond))
-	addresses := h.addresses()
+	addresses := h.addresses(1 + workers)
 	archive := filepath.Join(os.Getenv("BERTH_BIN"), "hello-image.tar")
 	h.run(h.berth, "image", "import", archive)
-	t.Log(h.own("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
+	t.Log(h.own("load", "--name", "e2e", "--nodes", last, "berth.run/hello:demo"))
 	t.Log(h.own("load", "--name", "e2e", "--archive", archive))
-	h.deploy(2)
+	h.deploy(max(1, workers)) // a node that is alone takes pods
 	t.Run("answers", func(t *testing.T) { h.answers(t, addresses...) })
-	for _, c := range []struct {
-		name  string
-		again func()
-	}{
-		{"restart", func() { t.Log(h.own("restart", "e2e", "--wait", "10m")) }},
-		{"reboot", func() { b.Reboot(); b.StartDaemon(); t.Log(h.own("start", "e2e", "--wait", "10m")) }},
-	} {
+	t.Run("cgroups", func(t *testing.T) { h.inGroups(t, b) })
+	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
-			c.again()
-			if now := h.addresses(); strings.Join(now, " ") != strings.Join(addresses, " ") {
+			c.do()
+			if now := h.addresses(1 + workers); strings.Join(now, " ") != strings.Join(addresses, " ") {
 				t.Errorf("addresses are %q, and were %q", now, addresses)
 			}
-			h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
+			h.kubectl("rollout", "status", "deployment/web", "--timeout="+h.patience())
 			h.answers(t, addresses...)
 		})
+		t.Run("cgroups after the "+c.name, func(t *testing.T) { h.inGroups(t, b) })
 	}
 	logs := t.TempDir()
 	h.own("logs", "--name", "e2e", logs)
-	if text, err := os.ReadFile(filepath.Join(logs, "e2e-worker", "kubelet.log")); err != nil || len(text) == 0 {
+	if text, err := os.ReadFile(filepath.Join(logs, last, "kubelet.log")); err != nil || len(text) == 0 {
 		t.Errorf("the kubelet's log: %d bytes, %v", len(text), err)
 	}
 	for range 2 {
@@ -77,10 +94,30 @@ func hostOf(t *testing.T, b *harness.Berth) *clusterHost {
 	}
 }
 
-func clusterFile(t *testing.T) string {
+// slowly is for a machine on which etcd answers after seconds, and leases are lost before
+// they are renewed. The argument is how long kubeadm waits.
+const slowly = `kubeadmConfigPatches:
+- |
+  kind: InitConfiguration
+  timeouts: {controlPlaneComponentHealthCheck: %[1]s, kubeletHealthCheck: %[1]s, tlsBootstrap: %[1]s, kubernetesAPICall: %[1]s, etcdAPICall: %[1]s}
+- |
+  kind: JoinConfiguration
+  timeouts: {discovery: %[1]s, kubeletHealthCheck: %[1]s, tlsBootstrap: %[1]s, kubernetesAPICall: %[1]s}
+- |
+  kind: ClusterConfiguration
+  apiServer: {extraArgs: {etcd-healthcheck-timeout: 30s, etcd-readycheck-timeout: 30s}}
+  controllerManager: {extraArgs: {leader-elect: "false"}}
+  scheduler: {extraArgs: {leader-elect: "false"}}
+`
+
+// clusterFile describes a cluster of one control plane and some workers.
+func clusterFile(t *testing.T, workers int) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
-	description := "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: e2e\nnodes: [{role: control-plane}, {role: worker}, {role: worker}]\n"
+	description := "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: e2e\nnodes: [{role: control-plane}" + strings.Repeat(", {role: worker}", workers) + "]\n"
+	if wait := require.Patience(4 * time.Minute); wait > 4*time.Minute {
+		description += fmt.Sprintf(slowly, wait)
+	}
 	if err := os.WriteFile(file, []byte(description), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +131,7 @@ func (h *clusterHost) own(verb string, args ...string) string {
 }
 
 // addresses are those of the nodes.
-func (h *clusterHost) addresses() []string {
+func (h *clusterHost) addresses(nodes int) []string {
 	h.t.Helper()
 	var all []string
 	for line := range strings.Lines(h.own("nodes", "e2e")) {
@@ -105,8 +142,8 @@ func (h *clusterHost) addresses() []string {
 			all = append(all, fields[3])
 		}
 	}
-	if len(all) != 3 {
-		h.t.Errorf("%d nodes", len(all))
+	if len(all) != nodes {
+		h.t.Errorf("%d nodes, want %d", len(all), nodes)
 	}
 	return all
 }

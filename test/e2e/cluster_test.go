@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berthrun/berth/internal/require"
 )
 
 // workload is spread over both workers, and asked by the name of its service.
@@ -54,7 +56,7 @@ func engines() []engine {
 }
 
 // clusterHost is an engine of the test's own and the commands that are run beside it, in its
-// network namespace.
+// network namespace, or "" in the machine's.
 type clusterHost struct {
 	t          *testing.T
 	engine     string
@@ -91,13 +93,19 @@ func (h *clusterHost) run(args ...string) string {
 
 func (h *clusterHost) try(stdin []byte, args ...string) (string, error) {
 	// Machines that are busy with other tests take their time.
-	return h.tryFor(20*time.Minute, stdin, args...)
+	return h.tryFor(require.Patience(20*time.Minute), stdin, args...)
 }
+
+// patience is how long nodes and pods may take, as the commands want it.
+func (h *clusterHost) patience() string { return require.Patience(10 * time.Minute).String() }
 
 func (h *clusterHost) tryFor(time time.Duration, stdin []byte, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.t.Context()), time)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + h.namespace}, args...)...)
+	if h.namespace != "" {
+		args = append([]string{"nsenter", "--net=/run/netns/" + h.namespace}, args...)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.kubeconfig)
 	out, err := cmd.CombinedOutput()
@@ -117,7 +125,7 @@ func (h *clusterHost) kubectl(args ...string) string {
 // TestCluster: one control plane and two workers, from the making of their image to nothing
 // left, with every engine.
 func TestCluster(t *testing.T) {
-	for _, e := range engines() {
+	for _, e := range append(engines(), engine{"nerdctl", nerdctlOnly}) {
 		t.Run(e.name, func(t *testing.T) { testCluster(t, e) })
 	}
 }
@@ -144,11 +152,11 @@ func testCluster(t *testing.T, e engine) {
 	t.Log(h.cluster("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
 	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
 	h.deploy(2)
-	all := []string{"e2e-control-plane", "e2e-worker", "e2e-worker2"}
+	all := h.known("e2e-control-plane", "e2e-worker", "e2e-worker2")
 	t.Run("answers", func(t *testing.T) { h.answers(t, all...) })
 	t.Run("restart", func(t *testing.T) {
 		t.Log(h.cluster("restart", "e2e", "--wait", "10m"))
-		h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
+		h.kubectl("rollout", "status", "deployment/web", "--timeout="+h.patience())
 		h.answers(t, all...)
 	})
 	logs := t.TempDir()
@@ -181,8 +189,8 @@ func (h *clusterHost) deploy(workers int) {
 	if out, err := h.try([]byte(workload), filepath.Join(h.bin, "kubectl"), "apply", "-f", "-"); err != nil {
 		h.t.Fatalf("%v\n%s", err, out)
 	}
-	h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
-	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
+	h.kubectl("rollout", "status", "deployment/web", "--timeout="+h.patience())
+	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout="+h.patience())
 	nodes := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"))
 	slices.Sort(nodes)
 	if len(slices.Compact(nodes)) != workers {
@@ -190,17 +198,34 @@ func (h *clusterHost) deploy(workers int) {
 	}
 }
 
+// known is what pods know nodes by: names, or addresses where the engine has no resolver, as
+// nerdctl, which writes names into the nodes' /etc/hosts.
+func (h *clusterHost) known(nodes ...string) []string {
+	h.t.Helper()
+	if h.engine != "nerdctl" {
+		return nodes
+	}
+	var all []string
+	for _, node := range nodes {
+		all = append(all, h.kubectl("get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`))
+	}
+	return all
+}
+
 // answers asks the service from a pod, by its name, until both pods have answered, and by a
 // port of each node, given by name or address.
 func (h *clusterHost) answers(t *testing.T, nodes ...string) {
 	t.Helper()
-	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
+	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout="+h.patience())
 	pods := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))
 	if len(pods) != 2 {
 		t.Fatalf("pods: %q", pods)
 	}
 	heard, last := map[string]bool{}, ""
-	for try := 0; try < 100 && len(heard) < 2; try++ {
+	// Controllers and proxies may lag behind that long; and they have to get on meanwhile.
+	const while = time.Minute
+	pause := func() { time.Sleep(require.Patience(100 * time.Millisecond)) }
+	for deadline := time.Now().Add(require.Patience(while)); len(heard) < 2 && time.Now().Before(deadline); pause() {
 		// A node refuses what is for a service whose new pods its kube-proxy does not know yet.
 		answer, _ := h.try(nil, filepath.Join(h.bin, "kubectl"), "exec", pods[0], "--", "get", "http://web.default.svc.cluster.local/")
 		last = answer
@@ -215,7 +240,7 @@ func (h *clusterHost) answers(t *testing.T, nodes ...string) {
 	}
 	for _, node := range nodes {
 		answer := ""
-		for try := 0; try < 100 && !strings.Contains(answer, "hello"); try++ {
+		for deadline := time.Now().Add(require.Patience(while)); !strings.Contains(answer, "hello") && time.Now().Before(deadline); pause() {
 			answer, _ = h.try(nil, filepath.Join(h.bin, "kubectl"), "exec", pods[1], "--", "get", "http://"+node+":30080/")
 		}
 		if !strings.Contains(answer, "hello") {

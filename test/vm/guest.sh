@@ -3,7 +3,7 @@
 # Each step's output goes to out/STEP.log, a line per test to the console.
 set -uo pipefail
 here=$PWD
-export BERTH_BIN=/usr/local/bin KUBELET=$here/kubelet HOME=/root
+export BERTH_BIN=/usr/local/bin KUBELET=$here/kubelet BERTH_NODE_IMAGE=$here/node.tar HOME=/root
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # The kernel's security module.
 lsm=apparmor
@@ -26,8 +26,9 @@ declare -A steps=(
   [crash]="integration -test.run TestCrash"
   [kubelet]="vm -test.run TestKubelet"
   [selinux]="integration -test.run SELinux"
+  [cluster]="e2e -test.run TestClusterOfInstalledBerth -test.timeout 110m"
 )
-# Which of them run by themselves, for each security module.
+# Which of them run by themselves, for each security module. cluster runs when it is named.
 declare -A order=(
   [apparmor]="units lifecycle fields engine supervisor network kubelet crash"
   [selinux]="selinux"

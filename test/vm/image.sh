@@ -61,7 +61,7 @@ unshare --mount bash -euc '
   chroot root semodule -n -s default -i /root/container.cil
   chroot root setfiles -F -m -e /proc /etc/selinux/default/contexts/files/file_contexts /
 ' > selinux.log 2>&1 || { tail -20 selinux.log >&2; exit 1; }
-truncate -s 4G root.img
+truncate -s 16G root.img
 mke2fs -q -t ext4 -O ^has_journal -L root -d root root.img
 
 init=$(mktemp -d)

@@ -1,0 +1,54 @@
+//go:build e2e && vm
+
+package e2e
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+)
+
+// TestClusterOfInstalledBerth: one node that is a system container of the berth that the
+// machine's systemd runs, over a restart of its own and one of berth, to nothing left. The
+// image of nodes was made on another machine.
+func TestClusterOfInstalledBerth(t *testing.T) {
+	b := harness.Installed(t)
+	require.CgroupV2(t)
+	bin := harness.BinDir(t)
+	t.Setenv("BERTH_ENDPOINT", "unix://"+b.Socket)
+	h := &clusterHost{t: t, berth: filepath.Join(bin, "berth"), bin: bin, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	t.Log(h.run(h.berth, "image", "import", require.Given(t, "BERTH_NODE_IMAGE", "archive of an image of nodes")))
+	before := hold(t)
+	h.life(b, 0, []change{
+		{"restart", func() { t.Log(h.own("restart", "e2e", "--wait", h.patience())) }},
+		{"restart of berth", func() {
+			harness.Systemctl(t, "daemon-reload")
+			harness.Systemctl(t, "restart", harness.SupervisorUnit, harness.DaemonUnit)
+			b.AwaitAnswer()
+		}},
+	})
+	// The kernel removes cgroups and namespaces behind our back.
+	now := hold(t)
+	for deadline := time.Now().Add(require.Patience(20 * time.Second)); !slices.Equal(now, before) && time.Now().Before(deadline); now = hold(t) {
+		time.Sleep(time.Second)
+	}
+	if !slices.Equal(now, before) {
+		t.Errorf("there are %q, and were %q", now, before)
+	}
+}
+
+// hold is what nodes have of the host while they are there: cgroups, mounts, network
+// namespaces. The group in which the daemon unpacks images is its own.
+func hold(t *testing.T) []string {
+	t.Helper()
+	all := append(groups(t), strings.Fields(host(t, "findmnt", "-rn", "-o", "TARGET")+" "+host(t, "ls", "/run/netns"))...)
+	slices.Sort(all)
+	return slices.DeleteFunc(all, func(name string) bool {
+		return !strings.Contains(name, "berth") && !strings.Contains(name, "kube") || strings.HasSuffix(name, "-unpack")
+	})
+}
