@@ -43,12 +43,12 @@ func TestBuildImageInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) { interruptBuild(t, bin, signal) })
 	}
 }
 
-func interruptBuild(t *testing.T, bin string, signal os.Signal) {
+func interruptBuild(t *testing.T, bin string, signal syscall.Signal) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for _, fifo := range []string{"ready", "never"} {
@@ -98,7 +98,7 @@ func interruptBuild(t *testing.T, bin string, signal os.Signal) {
 	if err := cmd.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err == nil || cmd.ProcessState.ExitCode() != 1 {
+	if err := <-ended; cmd.ProcessState.ExitCode() != 128+int(signal) {
 		t.Errorf("it ended with %v\n%s", err, said.String())
 	}
 	for _, name := range []string{"work", "node.tar"} {
