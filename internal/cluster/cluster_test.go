@@ -40,7 +40,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatalf("%q, %v", file, err)
 	}
 	want := []string{
-		"Ensuring the node image", "Making nodes", "Setting up the nodes", "Starting the control plane", "Installing add-ons", "Joining workers",
+		"Ensuring the node image", "Making nodes", "Setting up the nodes", "Starting the control plane", "Joining workers", "Installing add-ons",
 		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
 	}
 	if !slices.Equal(*steps, want) {

@@ -56,10 +56,7 @@ func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, containe
 		}
 		group.Go(func() error {
 			file := provider.File{Path: innode.RoutesFile, Content: []byte(routes(n.Name, nodes))}
-			if err := c.Engine.CopyTo(ctx, n.Name, file); err != nil {
-				return err
-			}
-			return c.Engine.Exec(ctx, n.Name, provider.Command{Args: []string{"systemctl", "restart", innode.RoutesUnit}})
+			return c.Engine.Exec(ctx, n.Name, provider.Command{Files: []provider.File{file}, Args: []string{"systemctl", "restart", innode.RoutesUnit}})
 		})
 	}
 	return group.Wait()

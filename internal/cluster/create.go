@@ -31,8 +31,9 @@ type creation struct {
 	made, madeRegistry bool
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
-	// marked is the marking of the first control plane.
-	marked errgroup.Group
+	// beside is what goes on while the other nodes join: the first control plane is marked, and
+	// add-ons are installed.
+	beside errgroup.Group
 	admin  *api.Config
 }
 
@@ -56,7 +57,7 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 }
 
 // make is the order of steps. Two things go on beside them: images come into nodes from setUp to
-// the end of startControlPlane, and the control plane is marked from there to writeKubeconfig.
+// the end of startControlPlane, and what begins there goes on until finishControlPlane.
 // When make returns, nothing of it goes on.
 func (m *creation) make(ctx context.Context) (file string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -65,7 +66,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		if m.background != nil {
 			_ = m.background.Wait() // startControlPlane has returned its error, or failed first
 		}
-		_ = m.marked.Wait() // writeKubeconfig has returned its error, or another step failed first
+		_ = m.beside.Wait() // finishControlPlane has returned its error, or another step failed first
 	}()
 	for _, s := range []struct {
 		text string
@@ -77,11 +78,11 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		{"Making nodes", m.makeNodes, true},
 		{"Setting up the nodes", m.setUp, true},
 		{"Starting the control plane", m.startControlPlane, true},
-		{"Installing add-ons", m.installAddons, true},
 		{joining(m.others()), m.joinOthers, len(m.Cluster.Nodes) > 1},
+		{"Installing add-ons", m.finishControlPlane, true},
 		{"Connecting the nodes' pods", m.connect, !m.Cluster.Networking.DisableDefaultCNI},
 		{"Writing kubeconfig", func(ctx context.Context) error {
-			file, err = m.writeKubeconfig(ctx)
+			file, err = m.Kubeconfig.Merge(ctx, m.admin)
 			return err
 		}, true},
 	} {
@@ -93,14 +94,6 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		}
 	}
 	return file, nil
-}
-
-// writeKubeconfig tells the user's programs of the cluster, when it is whole.
-func (m *creation) writeKubeconfig(ctx context.Context) (string, error) {
-	if err := m.marked.Wait(); err != nil {
-		return "", err
-	}
-	return m.Kubeconfig.Merge(ctx, m.admin)
 }
 
 // check refuses what cannot succeed before anything is made.

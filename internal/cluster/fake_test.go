@@ -326,7 +326,12 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	line := strings.Join(c.Args, " ")
-	f.ran = append(f.ran, name+": "+line)
+	for _, file := range c.Files {
+		f.files[name+":"+file.Path] = string(file.Content)
+	}
+	if len(c.Args) > 0 {
+		f.ran = append(f.ran, name+": "+line)
+	}
 	if f.failOnce != "" && strings.HasPrefix(line, f.failOnce) {
 		f.failOnce = ""
 		return errFake
@@ -423,15 +428,6 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 		fmt.Fprint(c.Stdout, out)
 	}
 	return nil
-}
-
-func (f *fake) CopyTo(_ context.Context, name string, files ...provider.File) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, file := range files {
-		f.files[name+":"+file.Path] = string(file.Content)
-	}
-	return f.call()
 }
 
 func (f *fake) Logs(_ context.Context, name string, to io.Writer) error {

@@ -19,7 +19,8 @@ import (
 // adminFile is kubeadm's kubeconfig of an administrator, on control planes.
 const adminFile = "/etc/kubernetes/admin.conf"
 
-// startControlPlane runs `kubeadm init` on the first control plane.
+// startControlPlane runs `kubeadm init` on the first control plane. What it lacks then goes on
+// beside the next steps, to finishControlPlane.
 func (m *creation) startControlPlane(ctx context.Context) error {
 	first, err := m.find(m.Cluster.ContainerName(m.first()))
 	if err != nil {
@@ -37,8 +38,12 @@ func (m *creation) startControlPlane(ctx context.Context) error {
 	if err := m.keep(ctx); err != nil {
 		return err
 	}
+	m.beside.Go(func() error { return m.installAddons(ctx) })
 	return m.background.Wait()
 }
+
+// finishControlPlane waits until the first control plane is marked and has the add-ons.
+func (m *creation) finishControlPlane(context.Context) error { return m.beside.Wait() }
 
 // marking is the phase of `kubeadm init` that gives the node the labels and taints of a control
 // plane. It waits until the kubelet has registered the node, and the kubelet, which has found no
@@ -62,7 +67,7 @@ func (m *creation) initialize(ctx context.Context, node string) error {
 		return err
 	}
 	if !slices.Contains(skipped, marking) {
-		m.marked.Go(func() error { return m.kubeadm(ctx, node, "init phase "+marking) })
+		m.beside.Go(func() error { return m.kubeadm(ctx, node, "init phase "+marking) })
 	}
 	return nil
 }

@@ -51,7 +51,13 @@ func (m *creation) setUp(ctx context.Context) error {
 	}
 	if name := m.Cluster.ContainerName(first); m.runtimes[name].ours() {
 		// These run when all else does.
-		m.background.Go(func() error { return m.importImages(background, name, nodeimage.ImagesDir) })
+		m.background.Go(func() error {
+			command := importing([]string{nodeimage.ImagesDir})
+			if err := m.Engine.Exec(background, name, provider.Command{Args: []string{"sh", "-c", command}}); err != nil {
+				return m.explain(background, name, err)
+			}
+			return nil
+		})
 	}
 	return nil
 }
@@ -95,28 +101,24 @@ func (m *making) setUpNode(ctx context.Context, described config.Node, images ..
 		return nil
 	}
 	files, err := m.nodeFiles(described)
-	if err == nil {
-		err = m.Engine.CopyTo(ctx, name, files...)
-	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"systemctl", "start", innode.RoutesUnit, "berth.service"}}); err != nil {
+	// One command: each is a run of the engine, which takes as long as all of this but the import.
+	script := "systemctl start " + innode.RoutesUnit + " berth.service && " + importing(images)
+	if err := m.Engine.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", script}}); err != nil {
 		return m.explain(ctx, name, err)
 	}
-	return m.importImages(ctx, name, images...)
+	return nil
 }
 
-// importImages gives a node the archives of directories of its own.
-func (m *making) importImages(ctx context.Context, name string, dirs ...string) error {
+// importing is the command that gives a node the archives of directories of its own.
+func importing(dirs []string) string {
 	command := "berth image import --pin"
 	for _, dir := range dirs {
 		command += " " + dir + "/*.tar"
 	}
-	if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"sh", "-c", command}}); err != nil {
-		return m.explain(ctx, name, err)
-	}
-	return nil
+	return command
 }
 
 // kubeadmConfig is that of a node.

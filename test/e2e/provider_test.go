@@ -253,7 +253,7 @@ func inside(t *testing.T, e *provider.Engine, all []provider.Node) {
 		t.Errorf("the worker finds the control plane at %q", got)
 	}
 	files := []provider.File{{Path: "/var/kept", Content: []byte("kept")}, {Path: "/run/a/b/run", Mode: 0o755, Content: []byte("#!/bin/sh\ncat; echo $A; echo err >&2; exit 3\n")}}
-	if err := e.CopyTo(ctx, "e2e-worker", files...); err != nil {
+	if err := e.Exec(ctx, "e2e-worker", provider.Command{Files: files}); err != nil {
 		t.Fatal(err)
 	}
 	var out, words bytes.Buffer

@@ -13,6 +13,11 @@ import (
 
 // Exec runs a command in a container. Its error quotes the command's last lines.
 func (e *Engine) Exec(ctx context.Context, name string, c Command) error {
+	what := c.String()
+	c, err := c.Packed()
+	if err != nil {
+		return fmt.Errorf("cannot %s in %s: %w", what, name, err)
+	}
 	args := []string{"exec", "--privileged"}
 	if c.Stdin != nil {
 		args = append(args, "-i")
@@ -20,28 +25,46 @@ func (e *Engine) Exec(ctx context.Context, name string, c Command) error {
 	args = pairs(args, "-e", c.Env)
 	args = append(append(args, name), c.Args...)
 	if err := e.run.Run(ctx, command.Call{Args: args, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Guest: true}); err != nil {
-		return fmt.Errorf("cannot run %s in %s: %w", strings.Join(c.Args[:min(2, len(c.Args))], " "), name, err)
+		return fmt.Errorf("cannot %s in %s: %w", what, name, err)
 	}
 	return nil
 }
 
-// CopyTo sends files as one archive to tar in the container: the engines' own `cp` does
-// not see what is mounted on /run and /tmp.
-func (e *Engine) CopyTo(ctx context.Context, name string, files ...File) error {
-	archive, err := Pack(files...)
-	if err != nil {
-		return fmt.Errorf("cannot pack files for %s: %w", name, err)
+// String says what the command does, for errors.
+func (c Command) String() string {
+	if len(c.Args) > 0 {
+		return "run " + strings.Join(c.Args[:min(2, len(c.Args))], " ")
 	}
-	return e.Exec(ctx, name, Command{Args: Unpack(), Stdin: archive})
+	var paths []string
+	for _, f := range c.Files {
+		paths = append(paths, f.Path)
+	}
+	return "write " + strings.Join(paths, ", ")
 }
 
-// Unpack is the command in a container that unpacks what Pack packs, from standard input.
-func Unpack() []string {
-	return []string{"tar", "--extract", "--file=-", "--directory=/", "--no-same-owner", "--same-permissions"}
+// Packed is the command that an engine runs: it gets its files as an archive on standard input,
+// and hands them to tar in the container first. The engines' own `cp` does not see what is
+// mounted on /run and /tmp, and takes a run of the engine more.
+func (c Command) Packed() (Command, error) {
+	if len(c.Files) == 0 {
+		return c, nil
+	}
+	archive, err := pack(c.Files)
+	if err != nil {
+		return Command{}, err
+	}
+	unpack := []string{"tar", "--extract", "--file=-", "--directory=/", "--no-same-owner", "--same-permissions"}
+	if len(c.Args) == 0 {
+		c.Args = unpack
+	} else {
+		c.Args = append([]string{"sh", "-c", strings.Join(unpack, " ") + ` && exec "$@"`, "sh"}, c.Args...)
+	}
+	c.Files, c.Stdin = nil, archive
+	return c, nil
 }
 
-// Pack makes an archive of files.
-func Pack(files ...File) (*bytes.Buffer, error) {
+// pack makes an archive of files.
+func pack(files []File) (*bytes.Buffer, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, f := range files {

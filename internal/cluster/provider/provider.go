@@ -11,7 +11,7 @@
 //	EnsureNetwork       the network, IPv6 where there is any (network.go)
 //	PlanHost            what the plan needs to know of all that (proxies.go)
 //	Create              free names, addresses, volumes, containers, systemd (create.go)
-//	Exec, CopyTo        Kubernetes is set up (exec.go)
+//	Exec                Kubernetes is set up (exec.go)
 //	List                what there is, at any later time (nodes.go)
 //	Stop, Start         all of it stays (nodes.go)
 //	Delete              containers and their volumes (nodes.go)
@@ -88,8 +88,6 @@ type Provider interface {
 
 	// Exec runs a command in a running container, with all privileges of it.
 	Exec(ctx context.Context, name string, c Command) error
-	// CopyTo writes files into a running container; directories above are made.
-	CopyTo(ctx context.Context, name string, files ...File) error
 	// Logs copies what the container's first process has written so far.
 	Logs(ctx context.Context, name string, to io.Writer) error
 	// Describe writes what the engine says of itself, or of a container, for people.
@@ -203,7 +201,10 @@ type Node struct {
 
 // Command is a command in a container.
 type Command struct {
-	Args []string
+	// Files are written before the command begins, whose standard input is empty then;
+	// directories above are made. Without Args that is all.
+	Files []File
+	Args  []string
 	// Env is added to the container's.
 	Env            map[string]string
 	Stdin          io.Reader

@@ -273,7 +273,7 @@ func TestExec(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cannot run complain loudly in dev-worker") || !strings.Contains(err.Error(), "last words") || !strings.Contains(err.Error(), "status 3") {
 		t.Errorf("a command that fails: %v", err)
 	}
-	if err := m.own.CopyTo(t.Context(), "dev-worker", provider.File{Path: "/etc/a/b", Mode: 0o600, Content: []byte("text")}); err != nil {
+	if err := m.own.Exec(t.Context(), "dev-worker", provider.Command{Files: []provider.File{{Path: "/etc/a/b", Mode: 0o600, Content: []byte("text")}}}); err != nil {
 		t.Fatal(err)
 	}
 	r := tar.NewReader(bytes.NewReader(m.engine.stdin["tar"]))

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -21,9 +20,13 @@ import (
 
 // Exec runs a command in a node. Its error quotes the command's last lines.
 func (e *Engine) Exec(ctx context.Context, name string, c provider.Command) error {
-	err := e.exec(ctx, name, c)
+	what := c.String()
+	c, err := c.Packed()
+	if err == nil {
+		err = e.exec(ctx, name, c)
+	}
 	if err != nil {
-		return fmt.Errorf("cannot run %s in %s: %w", strings.Join(c.Args[:min(2, len(c.Args))], " "), name, err)
+		return fmt.Errorf("cannot %s in %s: %w", what, name, err)
 	}
 	return nil
 }
@@ -68,15 +71,6 @@ func (e *Engine) exec(ctx context.Context, name string, c provider.Command) erro
 	failed := command.Failed(Name, call, lines, fmt.Errorf("exit status %d", code))
 	failed.Code = code
 	return failed
-}
-
-// CopyTo sends files to tar in a node.
-func (e *Engine) CopyTo(ctx context.Context, name string, files ...provider.File) error {
-	archive, err := provider.Pack(files...)
-	if err != nil {
-		return fmt.Errorf("cannot pack files for %s: %w", name, err)
-	}
-	return e.Exec(ctx, name, provider.Command{Args: provider.Unpack(), Stdin: archive})
 }
 
 // Logs copies what the last runs of a node have written, the oldest first.
