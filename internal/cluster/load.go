@@ -20,8 +20,9 @@ import (
 // LoadOptions say what is loaded where.
 type LoadOptions struct {
 	// Images are those of the engine, by name; Archives are files as docker or OCI tools
-	// write them.
+	// write them, of which "-" is Stdin.
 	Images, Archives []string
+	Stdin            io.Reader
 	// Nodes are those that get them; none is all.
 	Nodes []string
 }
@@ -38,7 +39,11 @@ func (c *Clusters) Load(ctx context.Context, name string, o LoadOptions) error {
 		return err
 	}
 	for _, archive := range o.Archives {
-		if err := c.loadFile(ctx, targets, archive); err != nil {
+		load := func() error { return c.loadFile(ctx, targets, archive) }
+		if archive == "-" {
+			archive, load = "standard input", func() error { return c.loadStdin(ctx, targets, o.Stdin) }
+		}
+		if err := load(); err != nil {
 			return fmt.Errorf("cannot load %s into %s: %w", archive, name, err)
 		}
 	}
@@ -103,6 +108,33 @@ func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images
 	}
 	defer file.Close()
 	err = c.step("Saving "+strings.Join(save, ", "), func() error { return file.why(c.Engine.Save(ctx, file, save...)) })
+	if err != nil {
+		return err
+	}
+	return c.loadFile(ctx, nodes, file.path())
+}
+
+// loadStdin keeps what comes in a file first, which each node reads.
+func (c *Clusters) loadStdin(ctx context.Context, nodes []provider.Node, from io.Reader) error {
+	file, err := newSpool()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(file, from)
+		read <- file.why(err)
+	}()
+	err = c.step("Reading standard input", func() error {
+		select {
+		case err := <-read:
+			// Whoever writes may have been interrupted, too, and what came is half of it.
+			return errors.Join(err, context.Cause(ctx))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -96,6 +97,35 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 	delete(f.files, "dev-worker:image")
 	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}, Nodes: []string{"dev-worker"}}); err != nil || f.received("dev-worker") != "own" {
 		t.Errorf("an archive: %v, layers %q", err, f.received("dev-worker"))
+	}
+	delete(f.files, "dev-worker:image")
+	o := LoadOptions{Archives: []string{"-"}, Nodes: []string{"dev-worker"}, Stdin: bytes.NewReader(f.saved)}
+	if err := c.Load(t.Context(), "dev", o); err != nil || f.received("dev-worker") != "own" {
+		t.Errorf("standard input: %v, layers %q", err, f.received("dev-worker"))
+	}
+}
+
+// TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let go.
+func TestLoadInterrupted(t *testing.T) {
+	f := newFake(t)
+	c, _ := f.clusters()
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("somebody pressed Ctrl-C")
+	for name, last := range map[string]func(*io.PipeWriter){"it ends": func(w *io.PipeWriter) { w.Close() }, "it waits": func(*io.PipeWriter) {}} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		from, to := io.Pipe()
+		go func() {
+			_, _ = to.Write(savedImage(t))
+			cancel(why)
+			last(to)
+		}()
+		err := c.Load(ctx, "dev", LoadOptions{Archives: []string{"-"}, Stdin: from})
+		if !errors.Is(err, why) || !strings.Contains(err.Error(), "cannot load standard input into dev") || f.received("dev-control-plane") != "" {
+			t.Errorf("%s: %v, layers %q", name, err, f.received("dev-control-plane"))
+		}
+		to.Close()
 	}
 }
 

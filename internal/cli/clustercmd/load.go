@@ -18,9 +18,10 @@ func newLoad() *cobra.Command {
 		Use:   "load [IMAGE...]",
 		Short: "Put images of the container engine, or of archives, into the nodes of a cluster",
 		Example: "  berth cluster load app:1 web:2\n" +
-			"  berth cluster load --archive app.tar --nodes dev-worker",
+			"  berth cluster load --archive app.tar --nodes dev-worker\n" +
+			"  ssh builder podman save app:1 | berth cluster load --archive -",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Images = args
+			o.Images, o.Stdin = args, cmd.InOrStdin()
 			if len(o.Images)+len(o.Archives) == 0 {
 				return fmt.Errorf("nothing to load: name images, or files with --archive: %w", errs.Invalid)
 			}
@@ -28,7 +29,7 @@ func newLoad() *cobra.Command {
 		},
 	}
 	s.add(cmd)
-	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "file as docker save or OCI tools write it, plain or compressed")
+	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "file as docker save or OCI tools write it, plain or compressed; - is standard input")
 	cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
 	//nolint:errcheck // it fails only for a flag that is not there
 	cmd.RegisterFlagCompletionFunc("nodes", s.nodes())
@@ -55,6 +56,7 @@ func newLoadOfKind() []*cobra.Command {
 			Short: what.short,
 			Args:  cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
+				o.Stdin = cmd.InOrStdin()
 				what.into(&o, args)
 				return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error { return c.Load(ctx, name, o) })
 			},
