@@ -1,142 +1,189 @@
 // Package hungfs is a file system that can hang, as one behind a dead server does:
 // what is asked of it then waits, and no signal ends the wait.
+//
+// A process of its own serves it, and no wait for that process is without bound. A
+// file system lives on after its unmount for as long as anybody has it mounted in
+// another mount namespace: a container that a test which failed has left, or whoever
+// on the host copied its mounts meanwhile. A server that waits for the end of its
+// file system, as that of go-fuse does when it unmounts, then waits for ever, and
+// within the test's process the test with it. The server's process just ends: with
+// its last descriptor of /dev/fuse goes the connection, and all who wait get an
+// error, wherever it is mounted. None but that process has one: it starts no other.
 package hungfs
 
 import (
-	"sync"
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/internal/require"
-	"github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
+
+// patience is how long the process may take for anything that it is told.
+const patience = 10 * time.Second
 
 // FS is one such file system.
 type FS struct {
-	fuse.RawFileSystem
+	t        testing.TB
+	at       string
+	patience time.Duration
 
-	mu   sync.Mutex
-	hung chan struct{} // closed when it hangs no more; nil while it does not
+	cmd     *exec.Cmd
+	words   io.WriteCloser // its standard input: when this is closed it ends
+	answers *os.File       // its standard output
+	lines   *bufio.Reader  // of answers
+	noise   bytes.Buffer   // its standard error, once it has ended
+	ended   chan struct{}
+	result  error // of cmd, once it has ended
 }
 
 // Mount shows the directory at dir at another place until the test ends.
 func Mount(t testing.TB, dir, at string) *FS {
 	t.Helper()
+	require.Root(t)
 	require.FUSE(t)
-	root, err := fs.NewLoopbackRoot(dir)
-	if err != nil {
-		t.Fatal(err)
+	f := &FS{t: t, at: at, patience: require.Patience(patience), ended: make(chan struct{})}
+	if err := f.start(dir); err != nil {
+		t.Fatalf("start the process of a file system: %v", err)
 	}
-	f := &FS{RawFileSystem: fs.NewNodeFS(root, &fs.Options{})}
-	server, err := fuse.NewServer(f, at, &fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "hungfs"})
-	if err != nil {
+	t.Cleanup(f.end)
+	if err := f.hear(); err != nil {
 		t.Fatalf("mount a FUSE file system at %s: %v", at, err)
 	}
-	go server.Serve()
-	if err := server.WaitMount(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		f.Answer()
-		if err := server.Unmount(); err != nil {
-			t.Errorf("unmount %s: %v", at, err)
-		}
-	})
 	return f
+}
+
+func (f *FS) start(dir string) error {
+	f.cmd = &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{serverName, dir, f.at}, Stderr: &f.noise,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // what a terminal sends is for the test
+	}
+	var err error
+	if f.words, err = f.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	// Not StdoutPipe: its end is closed when the process ends, what it said last unread.
+	answers, stdout, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer stdout.Close()
+	f.cmd.Stdout, f.answers, f.lines = stdout, answers, bufio.NewReader(answers)
+	if err := f.cmd.Start(); err != nil {
+		return errors.Join(err, answers.Close())
+	}
+	go func() {
+		f.result = f.cmd.Wait()
+		close(f.ended)
+	}()
+	return nil
 }
 
 // Hang makes everything wait from now on, until Answer.
 func (f *FS) Hang() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.hung == nil {
-		f.hung = make(chan struct{})
+	f.t.Helper()
+	if err := f.say(wordHang); err != nil {
+		f.t.Fatalf("let the file system at %s hang: %v", f.at, err)
 	}
 }
 
 // Answer lets go on what waits.
 func (f *FS) Answer() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.hung != nil {
-		close(f.hung)
-		f.hung = nil
+	f.t.Helper()
+	if err := f.say(wordAnswer); err != nil {
+		f.t.Fatalf("let the file system at %s answer: %v", f.at, err)
 	}
 }
 
-func (f *FS) pass() {
-	f.mu.Lock()
-	hung := f.hung
-	f.mu.Unlock()
-	if hung != nil {
-		<-hung
+func (f *FS) say(word string) error {
+	if _, err := fmt.Fprintln(f.words, word); err != nil {
+		return err
+	}
+	return f.hear()
+}
+
+// hear waits for the process's next answer.
+func (f *FS) hear() error {
+	if err := f.answers.SetReadDeadline(time.Now().Add(f.patience)); err != nil {
+		return err
+	}
+	line, err := f.lines.ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("its process says nothing: %w", err)
+	}
+	if line = strings.TrimSpace(line); line != done {
+		return errors.New(line)
+	}
+	return nil
+}
+
+// end unmounts. A process that does not end tells where it waits, and is killed.
+func (f *FS) end() {
+	f.t.Helper()
+	defer f.answers.Close()
+	if err := f.say(wordEnd); err != nil {
+		f.t.Errorf("unmount %s: %v", f.at, err)
+	}
+	f.words.Close()
+	for _, signal := range []os.Signal{syscall.SIGQUIT, syscall.SIGKILL} {
+		if !f.hasEnded() {
+			_ = f.cmd.Process.Signal(signal)
+		}
+	}
+	if !f.hasEnded() {
+		f.t.Errorf("process %d, which serves %s, is still there after SIGKILL", f.cmd.Process.Pid, f.at)
+		return
+	}
+	if f.result != nil {
+		f.t.Errorf("the process that serves %s: %v\n%s", f.at, f.result, f.noise.Bytes())
+		_ = unix.Unmount(f.at, unix.MNT_DETACH)
+	}
+	if all := holders(f.at); len(all) > 0 {
+		f.t.Logf("the file system of %s is dead but still mounted, in the mount namespaces of %s", f.at, strings.Join(all, ", "))
 	}
 }
 
-// The requests that wait: all that a writer of logs sends.
-
-// Lookup waits while the file system hangs, as all the others do.
-func (f *FS) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.Lookup(cancel, header, name, out)
+// hasEnded waits for the process's end.
+func (f *FS) hasEnded() bool {
+	select {
+	case <-f.ended:
+		return true
+	case <-time.After(f.patience):
+		return false
+	}
 }
 
-// GetAttr is stat.
-func (f *FS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.GetAttr(cancel, in, out)
-}
+// sourceOf is the name of the file system in tables of mounts, everywhere.
+func sourceOf(at string) string { return "hungfs:" + at }
 
-// SetAttr is chmod, chown, truncate.
-func (f *FS) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.SetAttr(cancel, in, out)
-}
-
-// Mkdir makes a directory.
-func (f *FS) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.Mkdir(cancel, in, name, out)
-}
-
-// Create makes and opens a file.
-func (f *FS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.Create(cancel, in, name, out)
-}
-
-// Open opens a file.
-func (f *FS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.Open(cancel, in, out)
-}
-
-// OpenDir opens a directory.
-func (f *FS) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.OpenDir(cancel, in, out)
-}
-
-// Write writes.
-func (f *FS) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	f.pass()
-	return f.RawFileSystem.Write(cancel, in, data)
-}
-
-// Unlink removes a file.
-func (f *FS) Unlink(cancel <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.Unlink(cancel, header, name)
-}
-
-// Flush is close.
-func (f *FS) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.Flush(cancel, in)
-}
-
-// Fsync syncs a file.
-func (f *FS) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	f.pass()
-	return f.RawFileSystem.Fsync(cancel, in)
+// holders are processes in whose mount namespace the file system is, one of each.
+func holders(at string) []string {
+	var all []string
+	known := map[string]bool{}
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, process := range processes {
+		// What cannot be read here is of a process that has ended.
+		namespace, err := os.Readlink(filepath.Join(process, "ns/mnt"))
+		if err != nil || known[namespace] {
+			continue
+		}
+		mounts, err := os.ReadFile(filepath.Join(process, "mountinfo"))
+		known[namespace] = err == nil
+		if bytes.Contains(mounts, []byte(" "+sourceOf(at)+" ")) {
+			// Not its command line: the kernel may wait for a process that hangs to read that.
+			name, _ := os.ReadFile(filepath.Join(process, "comm"))
+			all = append(all, fmt.Sprintf("%s (%s)", filepath.Base(process), bytes.TrimSpace(name)))
+		}
+	}
+	return all
 }
