@@ -171,8 +171,13 @@ func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (err err
 	return c.Engine.Create(ctx, provider.Request{Network: network, Specs: []provider.Spec{{Container: p.Containers[0], Command: command}}})
 }
 
-// registryTime bounds the wait for a registry that was started, which takes a blink.
-const registryTime = 30 * time.Second
+// registryTime bounds the wait for a registry that was started, which takes a blink. Where
+// the engine gives it another link address, this host sends to the old one for most of a
+// minute. registryAnswer bounds one request, which may have been sent there.
+const (
+	registryTime   = time.Minute
+	registryAnswer = 3 * time.Second
+)
 
 // awaitRegistry waits until the registry answers on this host.
 func (c *Clusters) awaitRegistry(ctx context.Context, s RegistryStatus) error {
@@ -181,13 +186,14 @@ func (c *Clusters) awaitRegistry(ctx context.Context, s RegistryStatus) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
+	client := http.Client{Timeout: registryAnswer}
 	var last error
 	for {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Address+"/v2/", nil)
 		if err != nil {
 			return err
 		}
-		answer, err := http.DefaultClient.Do(request)
+		answer, err := client.Do(request)
 		if err == nil {
 			answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {

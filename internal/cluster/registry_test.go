@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -38,6 +39,23 @@ func TestNoRegistry(t *testing.T) {
 }
 
 const mirrorFile = ":/etc/berth/certs.d/berth-registry:5000/hosts.toml"
+
+// TestLostRequest: one that nobody answers does not use up the wait for a registry.
+func TestLostRequest(t *testing.T) {
+	f := newFake(t)
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	f.registryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
+	c, _ := f.clusters()
+	if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil || asked.Load() < 2 {
+		t.Errorf("%v after %d requests", err, asked.Load())
+	}
+}
 
 // TestRegistryOfACluster: nodes have its mirror from the start, the cluster tells of it, and
 // it stays when the cluster goes.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +156,14 @@ func TestNodesOfPodman(t *testing.T) {
 	t.Run("inside", func(t *testing.T) { inside(t, e, before) })
 	t.Run("failures", func(t *testing.T) { failures(t, e, network) })
 
+	links := func() (all []string) {
+		for _, name := range []string{"e2e-control-plane", "e2e-worker"} {
+			all = append(all, run(t, e, name, "cat", "/sys/class/net/eth0/address"))
+		}
+		return all
+	}
+	linksBefore := links()
+
 	// As after a reboot of the host, in another order.
 	if err := e.Stop(ctx, "e2e-control-plane", "e2e-worker"); err != nil {
 		t.Fatal(err)
@@ -173,6 +182,10 @@ func TestNodesOfPodman(t *testing.T) {
 		if !n.Running || n.IPv4 != before[i].IPv4 || n.IPv6 != before[i].IPv6 || fmt.Sprint(n.Ports) != fmt.Sprint(before[i].Ports) {
 			t.Errorf("after a restart: %+v\nbefore: %+v", n, before[i])
 		}
+	}
+	// Neighbours know them for longer than a restart takes.
+	if got := links(); !slices.Equal(got, linksBefore) {
+		t.Errorf("link addresses after a restart: %q; before: %q", got, linksBefore)
 	}
 	if got := run(t, e, "e2e-worker", "cat", "/var/kept"); got != "kept" {
 		t.Errorf("/var has lost what was there: %q", got)

@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -64,6 +65,13 @@ func middle(subnet netip.Prefix) netip.Addr {
 		address, _ = netip.AddrFromSlice(bytes)
 	}
 	return address
+}
+
+// linkAddress is that of the holder of an address. Neighbours keep it for most of a minute
+// after a container has stopped: one that came back with another could not be reached.
+func linkAddress(a netip.Addr) net.HardwareAddr {
+	b := a.As16()
+	return append(net.HardwareAddr{0x0a, 0x58}, b[12:]...)
 }
 
 // taken are the addresses of all containers on a network, and those that stopped

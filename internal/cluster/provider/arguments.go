@@ -44,6 +44,9 @@ func (e *Engine) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt s
 			args = append(args, flag, a.String())
 		}
 		labels[LabelAddresses] = strings.Join(texts, ",")
+		if e.facts.ChosenLinks {
+			args = append(args, "--mac-address", linkAddress(addresses[0]).String())
+		}
 	}
 	args = pairs(args, "--label", labels)
 	args = pairs(args, "-e", spec.Env)

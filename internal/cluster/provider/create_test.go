@@ -34,7 +34,7 @@ networking: {ipFamily: dual, apiServerPort: 6550}
 // TestRunArguments: the whole call of each engine, of hosts with each oddity.
 func TestRunArguments(t *testing.T) {
 	for name, facts := range map[string]Facts{
-		"podman":          {CgroupV2: true},
+		"podman":          {CgroupV2: true, ChosenLinks: true},
 		"docker":          {},
 		"nerdctl":         {CgroupV2: true},
 		"podman-rootless": {CgroupV2: true, Rootless: true, Driver: "btrfs"},

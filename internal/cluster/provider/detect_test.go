@@ -113,7 +113,7 @@ func TestOpen(t *testing.T) {
 	}{
 		"podman": {
 			tool: "podman", version: "podman version 4.3.1", info: answer{out: podmanInfo43},
-			want: Facts{Version: "4.3.1", Memory: true, Pids: true, CPU: true, Driver: "overlay", Filesystem: "extfs", Root: "/var/lib/containers/storage"},
+			want: Facts{Version: "4.3.1", ChosenLinks: true, Memory: true, Pids: true, CPU: true, Driver: "overlay", Filesystem: "extfs", Root: "/var/lib/containers/storage"},
 		},
 		"docker": {
 			tool: "docker", version: "Docker version 20.10.24+dfsg1, build 297e128", info: answer{out: dockerInfo20},

@@ -65,7 +65,8 @@ func podmanInfo(text []byte, f *Facts) error {
 			CgroupVersion     string   `json:"cgroupVersion"`
 			CgroupControllers []string `json:"cgroupControllers"`
 			ServiceIsRemote   bool     `json:"serviceIsRemote"`
-			Rootless          bool     `json:"rootless"` // before 3.0
+			NetworkBackend    string   `json:"networkBackend"` // from 4.0 on
+			Rootless          bool     `json:"rootless"`       // before 3.0
 			Security          struct {
 				Rootless bool `json:"rootless"`
 			} `json:"security"`
@@ -83,6 +84,8 @@ func podmanInfo(text []byte, f *Facts) error {
 	f.Rootless = info.Host.Rootless || info.Host.Security.Rootless
 	f.Remote = info.Host.ServiceIsRemote
 	f.CgroupV2 = info.Host.CgroupVersion == "v2"
+	// Networks that older podmans made for CNI refuse a chosen one.
+	f.ChosenLinks = info.Host.NetworkBackend == "netavark"
 	f.Memory, f.Pids, f.CPU = has("memory"), has("pids"), has("cpu")
 	f.Driver, f.Root = info.Store.GraphDriverName, info.Store.GraphRoot
 	f.Filesystem, _ = info.Store.GraphStatus["Backing Filesystem"].(string)
