@@ -41,6 +41,9 @@ containers:
 		return ended(seen, "looks") && ended(seen, "alone")
 	})
 	if err != nil {
+		if seen != nil && (p.forgotten(seen, "looks") || p.forgotten(seen, "alone")) {
+			return nil
+		}
 		return err
 	}
 	if err := p.checkCodes(seen, map[string]int32{"looks": 7, "alone": 8}); err != nil {
@@ -50,6 +53,13 @@ containers:
 		return err
 	}
 	return p.logBegins(ctx, "alone", "/bin/sh -c")
+}
+
+// forgotten: a kubelet that ends between making and starting an ephemeral container never
+// starts it, since it looks only whether there is one.
+func (p *pod) forgotten(seen *corev1.Pod, name string) bool {
+	status := statusOf(seen, name)
+	return status != nil && status.ContainerID != "" && status.State.Waiting != nil && p.upsetSince(p.made, kubeletAway())
 }
 
 func ended(seen *corev1.Pod, name string) bool {

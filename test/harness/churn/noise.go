@@ -35,6 +35,7 @@ func expected() []noise {
 		// What the test does.
 		{"kubelet", `code = Unavailable|berth.sock: (connect|read): |error reading from server: EOF`, berthAway(), "berth is away"},
 		{"kubelet", `connection ended \(`, supervisorAway, "a container was being made or started when the supervisor ended; the kubelet asks again"},
+		{"kubelet", `"ExecSync cmd from runtime service failed" .*it did not begin before the supervisor's death`, supervisorAway, "a container was being probed when the supervisor ended; the kubelet asks again"},
 		{"kubelet", `context canceled"`, kubeletAway(), "it has been told to stop"},
 		{"kubelet", `object \\?"churn\\?"/\\?"[a-z.-]+\\?" not registered`, starts, "it has not seen the object yet that a volume is made of, and tries again"},
 		{"kubelet", `detected running containers after a successful KillPod, CRI violation`, kubeletAway(), "a kubelet that follows events takes a pod for absent until it has listed it: it has killed nothing, and finds the pod then"},
@@ -54,7 +55,7 @@ func expected() []noise {
 		{"kubelet", `"Failed to update status for pod" .* not found" pod=`, nil, "the pod is deleted"},
 		{"kubelet", `"failed to read memory cgroup (config|limits) for the pod" .* no such file or directory`, nil, "it reads its own cgroup of a pod that has just ended"},
 		{"kubelet", `"ExecSync cmd from runtime service failed" err="rpc error: code = Canceled desc = context canceled"`, nil, "it gives up a probe of a container that it stops"},
-		{"kubelet", `"ExecSync cmd from runtime service failed" .*( is exited, not running|: it is ending: wrong state|code = NotFound)`, nil, "it probes a container that has just ended"},
+		{"kubelet", `"ExecSync cmd from runtime service failed" .*( is exited, not running|: it is (ending|exited): wrong state|code = NotFound)`, nil, "it probes a container that has just ended"},
 		{"kubelet", `"Failed to remove container" .* code = NotFound`, nil, "somebody else in it has removed the container meanwhile"},
 		{"kubelet", `Failed to watch directory "/sys/fs/cgroup/`, nil, "its cAdvisor wants to watch a cgroup that has gone already"},
 		{"kubelet", `cannot reopen container log: container .* is exited, not running`, nil, "the container has just ended whose log it rotates; it takes the rotation back"},
