@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -28,21 +29,36 @@ const (
 // the digest is computed in another, so that both cores work while files are
 // written.
 type stream struct {
-	ready chan chunk
+	ready chan *chunk
+	// free are the chunks that nobody uses. There are chunkCount in all, so that no
+	// channel of them is ever full.
+	free chan *chunk
 	// stop ends the goroutines of a stream that is not read to its end.
 	stop chan struct{}
 	wg   sync.WaitGroup
-	rest []byte
-	err  error
+	// current is the chunk that is being read, rest what is unread of it.
+	current *chunk
+	rest    []byte
+	err     error
 
 	digester digest.Digester
 	hashed   chan struct{}
 }
 
-// chunk is a piece of the stream, with the error that came after it.
+// chunk is a piece of the stream, with the error that came after it. Reader and hash
+// each use it once.
 type chunk struct {
-	data []byte
-	err  error
+	buffer []byte
+	data   []byte
+	err    error
+	users  atomic.Int32
+}
+
+// done ends one use of a chunk.
+func (s *stream) done(c *chunk) {
+	if c.users.Add(-1) == 0 {
+		s.free <- c
+	}
 }
 
 func newStream(r io.Reader) (*stream, error) {
@@ -51,58 +67,68 @@ func newStream(r io.Reader) (*stream, error) {
 		return nil, err
 	}
 	s := &stream{
-		ready:    make(chan chunk, chunkCount),
+		ready:    make(chan *chunk, chunkCount),
+		free:     make(chan *chunk, chunkCount),
 		stop:     make(chan struct{}),
 		digester: digest.Canonical.Digester(),
 		hashed:   make(chan struct{}),
 	}
-	toHash := make(chan []byte, chunkCount)
+	for range chunkCount {
+		s.free <- &chunk{}
+	}
+	toHash := make(chan *chunk, chunkCount)
 	s.wg.Add(2)
 	go s.produce(plain, toHash)
 	go s.hash(toHash)
 	return s, nil
 }
 
-func (s *stream) produce(plain io.ReadCloser, toHash chan<- []byte) {
+func (s *stream) produce(plain io.ReadCloser, toHash chan<- *chunk) {
 	defer s.wg.Done()
 	defer close(toHash)
 	defer close(s.ready)
 	defer plain.Close()
 	for {
-		data := make([]byte, chunkSize)
-		n, err := io.ReadFull(plain, data)
+		var c *chunk
+		select {
+		case c = <-s.free:
+		case <-s.stop:
+			return
+		}
+		if c.buffer == nil { // a small layer needs few
+			c.buffer = make([]byte, chunkSize)
+		}
+		n, err := io.ReadFull(plain, c.buffer)
 		if errors.Is(err, io.ErrUnexpectedEOF) && n > 0 {
 			// Either the end of the layer, or a cut one: the next read tells.
 			err = nil
 		}
-		c := chunk{data: data[:n], err: err}
-		select {
-		case toHash <- c.data:
-		case <-s.stop:
-			return
-		}
-		select {
-		case s.ready <- c:
-		case <-s.stop:
-			return
-		}
+		c.data, c.err = c.buffer[:n], err
+		c.users.Store(2)
+		toHash <- c
+		s.ready <- c
 		if err != nil {
 			return
 		}
 	}
 }
 
-func (s *stream) hash(chunks <-chan []byte) {
+func (s *stream) hash(chunks <-chan *chunk) {
 	defer s.wg.Done()
 	defer close(s.hashed)
-	for data := range chunks {
-		s.digester.Hash().Write(data)
+	for c := range chunks {
+		s.digester.Hash().Write(c.data)
+		s.done(c)
 	}
 }
 
 // Read gives the decompressed bytes.
 func (s *stream) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 {
+		if s.current != nil {
+			s.done(s.current)
+			s.current = nil
+		}
 		if s.err != nil {
 			return 0, s.err
 		}
@@ -110,7 +136,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		if !ok {
 			return 0, io.EOF
 		}
-		s.rest, s.err = c.data, c.err
+		s.current, s.rest, s.err = c, c.data, c.err
 	}
 	n := copy(p, s.rest)
 	s.rest = s.rest[n:]
