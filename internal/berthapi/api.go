@@ -7,6 +7,7 @@
 //	  rpc ListJobs(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
 //	  rpc PullImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
 //	  rpc ImportImage(stream google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
+//	  rpc ImportFile(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
 //	  rpc ExportImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
 //	  rpc ListLayers(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
 //	  rpc TagImage(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
@@ -14,7 +15,14 @@
 //
 // Each message is the JSON of a type of this file, except that ImportImage's
 // requests after the first and ExportImage's answers are an archive's bytes. So a client needs nothing
-// generated, and fields may be added. The daemon opens no path that a client names.
+// generated, and fields may be added.
+//
+// The daemon opens no path that a client names. ImportFile names a descriptor of the
+// client's: the daemon takes it from the process that the kernel says made the connection,
+// as if it had been passed, and reads it when it is a regular file, open for reading, and
+// the one that the client means. It refuses with State before it reads (it may not see the
+// client, which is in another pid namespace, or behind a proxy), and then the client sends
+// the archive by ImportImage, as it does to a daemon that does not know ImportFile.
 package berthapi
 
 import (
@@ -33,6 +41,7 @@ const (
 	methodListJobs    = "ListJobs"
 	methodPullImage   = "PullImage"
 	methodImportImage = "ImportImage"
+	methodImportFile  = "ImportFile"
 	methodExportImage = "ExportImage"
 	methodListLayers  = "ListLayers"
 	methodTagImage    = "TagImage"
@@ -88,6 +97,16 @@ type ImportRequest struct {
 	Pin bool `json:"pin,omitempty"`
 }
 
+// FileImportRequest asks for ImportFile: all of a file that the client has open.
+type FileImportRequest struct {
+	ImportRequest
+	// Descriptor is its number in the client.
+	Descriptor int `json:"descriptor"`
+	// Device and Inode are those of the file: the number may mean another by now.
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+}
+
 // ExportRequest asks for ExportImage.
 type ExportRequest struct {
 	// Refs are names or ids of images.
@@ -108,7 +127,7 @@ type Image struct {
 	Size int64    `json:"size,omitempty"`
 }
 
-// Update is what PullImage and ImportImage answer: progress, and at last the images.
+// Update is what PullImage, ImportImage and ImportFile answer: progress, and at last the images.
 type Update struct {
 	Progress *Progress `json:"progress,omitempty"`
 	Images   []Image   `json:"images,omitempty"`

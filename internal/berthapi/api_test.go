@@ -49,12 +49,21 @@ func (f *fakeImages) Import(ctx context.Context, archive io.Reader, name string,
 // connect serves register's services for the test's time and dials them.
 func connect(t *testing.T, register func(grpc.ServiceRegistrar)) *client.Conn {
 	t.Helper()
+	return connectBy(t, nil, register)
+}
+
+// connectBy is connect with another listener made of the socket's; wrap may be nil.
+func connectBy(t *testing.T, wrap func(net.Listener) net.Listener, register func(grpc.ServiceRegistrar)) *client.Conn {
+	t.Helper()
 	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler))
 	register(server)
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if wrap != nil {
+		l = wrap(l)
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()

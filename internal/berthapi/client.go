@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -35,6 +36,22 @@ func (c *Client) invoke(ctx context.Context, method string, req, answer any) err
 	return read(&resp, answer)
 }
 
+// ask calls a method with one request and many answers, which end with the context.
+func (c *Client) ask(ctx context.Context, method string, req any) (grpc.ClientStream, error) {
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, fullMethod(method))
+	if err != nil {
+		return nil, err
+	}
+	msg, err := message(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(stream.SendMsg(msg), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return stream, nil
+}
+
 // ListJobs returns the running jobs, the oldest first.
 func (c *Client) ListJobs(ctx context.Context) ([]Job, error) {
 	var list JobList
@@ -58,15 +75,8 @@ func (c *Client) TagImage(ctx context.Context, req TagRequest) error {
 func (c *Client) PullImage(ctx context.Context, req PullRequest, progress func(Progress)) (*Image, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, fullMethod(methodPullImage))
+	stream, err := c.ask(ctx, methodPullImage, &req)
 	if err != nil {
-		return nil, err
-	}
-	msg, err := message(&req)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(stream.SendMsg(msg), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	images, err := follow(stream, progress)
@@ -79,8 +89,20 @@ func (c *Client) PullImage(ctx context.Context, req PullRequest, progress func(P
 	return &images[0], nil
 }
 
-// ImportImage sends an archive and returns the images in it. progress may be nil.
+// ImportImage imports an archive and returns the images in it. A regular file is read by
+// the daemon where it can, all else is sent. progress may be nil.
 func (c *Client) ImportImage(ctx context.Context, req ImportRequest, archive io.Reader, progress func(Progress)) ([]Image, error) {
+	if file, ok := archive.(*os.File); ok {
+		images, err := c.importFile(ctx, req, file, progress)
+		if !errors.Is(err, errSend) {
+			return images, err
+		}
+	}
+	return c.sendImage(ctx, req, archive, progress)
+}
+
+// sendImage imports an archive that is sent.
+func (c *Client) sendImage(ctx context.Context, req ImportRequest, archive io.Reader, progress func(Progress)) ([]Image, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, fullMethod(methodImportImage))
@@ -114,15 +136,8 @@ func (c *Client) ImportImage(ctx context.Context, req ImportRequest, archive io.
 func (c *Client) ExportImage(ctx context.Context, req ExportRequest, to io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, fullMethod(methodExportImage))
+	stream, err := c.ask(ctx, methodExportImage, &req)
 	if err != nil {
-		return err
-	}
-	msg, err := message(&req)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(stream.SendMsg(msg), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	for {

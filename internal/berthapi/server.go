@@ -39,6 +39,7 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 		Streams: []grpc.StreamDesc{
 			{StreamName: methodPullImage, ServerStreams: true, Handler: s.handlePullImage},
 			{StreamName: methodImportImage, ServerStreams: true, ClientStreams: true, Handler: s.handleImportImage},
+			{StreamName: methodImportFile, ServerStreams: true, Handler: s.handleImportFile},
 			{StreamName: methodExportImage, ServerStreams: true, Handler: s.handleExportImage},
 		},
 	}, s)
@@ -101,16 +102,21 @@ func (s *Server) handleImportImage(_ any, stream grpc.ServerStream) error {
 		return err
 	}
 	return answer(stream, func(ctx context.Context, progress func(image.Progress)) ([]Image, error) {
-		imported, err := s.Images.Import(ctx, &chunks{stream: stream}, req.Name, req.Pin, progress)
-		if err != nil {
-			return nil, err
-		}
-		images := make([]Image, 0, len(imported))
-		for i := range imported {
-			images = append(images, Image{ID: imported[i].ID, Tags: imported[i].Tags, Size: imported[i].Size})
-		}
-		return images, nil
+		return s.load(ctx, &chunks{stream: stream}, req, progress)
 	})
+}
+
+// load imports an archive.
+func (s *Server) load(ctx context.Context, archive io.Reader, req ImportRequest, progress func(image.Progress)) ([]Image, error) {
+	imported, err := s.Images.Import(ctx, archive, req.Name, req.Pin, progress)
+	if err != nil {
+		return nil, err
+	}
+	images := make([]Image, 0, len(imported))
+	for i := range imported {
+		images = append(images, Image{ID: imported[i].ID, Tags: imported[i].Tags, Size: imported[i].Size})
+	}
+	return images, nil
 }
 
 func (s *Server) handleExportImage(_ any, stream grpc.ServerStream) error {

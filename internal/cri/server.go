@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cri/cadvisor"
 	"github.com/berthrun/berth/internal/cri/scrub"
+	"github.com/berthrun/berth/internal/cri/socket"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/image"
@@ -125,10 +126,11 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 
 // NewGRPCServer makes a gRPC server with the interceptors of this package: every
 // request is logged once, a panic becomes an Internal error, and errors of berth's
-// kinds become codes and lose their credentials.
+// kinds become codes and lose their credentials. Handlers may ask for socket.PeerPid.
 func NewGRPCServer(log *slog.Logger) *grpc.Server {
 	i := interceptors{log: log, scrub: scrub.New()}
 	return grpc.NewServer(
+		grpc.Creds(socket.Credentials()),
 		grpc.MaxRecvMsgSize(maxRecvBytes),
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ChainUnaryInterceptor(i.unary),

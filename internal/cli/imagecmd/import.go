@@ -23,8 +23,10 @@ func (c *commands) newImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import [FILE...]",
 		Short: "Import docker or OCI archives (- or nothing: stdin)",
-		Long: "Sends docker or OCI archives, plain or compressed with gzip or zstd, to the daemon, which opens no path\n" +
-			"of ours. Only berth can do this; another runtime says so.",
+		Long: "Imports docker or OCI archives, plain or compressed with gzip or zstd. The daemon opens no path of ours:\n" +
+			"it reads the file that this command has open, or is sent what it cannot read so (standard input, or any\n" +
+			"file when the daemon is in a pid namespace that does not show this command). Only berth can do this;\n" +
+			"another runtime says so.",
 		Example: "  berth image import hello.tar\n  docker save app:1 | berth image import",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -39,6 +39,21 @@ func NewPidfd(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
+// TakeFD returns descriptor fd of the process pid as one of ours: the same open file, with
+// its flags and its offset. Nothing is opened, so nothing is asked of the file.
+func TakeFD(pid, fd int) (*os.File, error) {
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a pidfd of process %d: %w", pid, err)
+	}
+	defer unix.Close(pidfd)
+	taken, err := unix.PidfdGetfd(pidfd, fd, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot take descriptor %d of process %d: %w", fd, pid, err)
+	}
+	return os.NewFile(uintptr(taken), fmt.Sprintf("descriptor %d of process %d", fd, pid)), nil
+}
+
 // SignalPidfd sends sig to the process of pidfd. Kind NotFound when it was reaped;
 // a zombie takes the signal silently.
 func SignalPidfd(pidfd *os.File, sig syscall.Signal) error {

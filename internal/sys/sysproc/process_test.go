@@ -194,3 +194,41 @@ func TestDescriptorsTravel(t *testing.T) {
 	}
 	peer.Close()
 }
+
+func TestTakeFD(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	child := exec.Command("sleep", "1000")
+	child.ExtraFiles = []*os.File{file}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := child.Process.Pid
+	taken, err := TakeFD(pid, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if err := errors.Join(child.Process.Kill(), os.Remove(path)); err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Wait(); err == nil {
+		t.Error("the child was not killed")
+	}
+	if text, err := io.ReadAll(taken); err != nil || string(text) != "text" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if _, err := TakeFD(pid, 3); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("of a process that is gone: %v", err)
+	}
+	if _, err := TakeFD(os.Getpid(), 1<<20); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("a descriptor that is not open: %v", err)
+	}
+}
