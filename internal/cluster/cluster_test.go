@@ -123,7 +123,6 @@ func TestMeant(t *testing.T) {
 	meant("", config.DefaultKindName)
 }
 
-// TestDeleteRemovesItsNetwork: of another environment than the cluster was made in, too.
 // TestDeleteOfWhatIsGone: somebody has removed the containers. What the kubeconfig has of the
 // cluster goes all the same, and what kind has there under the same name stays.
 func TestDeleteOfWhatIsGone(t *testing.T) {
@@ -157,6 +156,7 @@ func TestDeleteOfWhatIsGone(t *testing.T) {
 	}
 }
 
+// TestDeleteRemovesItsNetwork: of another environment than the cluster was made in, too.
 func TestDeleteRemovesItsNetwork(t *testing.T) {
 	f := newFake(t)
 	c, _ := f.clusters()

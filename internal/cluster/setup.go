@@ -51,13 +51,7 @@ func (m *creation) setUp(ctx context.Context) error {
 	}
 	if name := m.Cluster.ContainerName(first); m.runtimes[name].ours() {
 		// These run when all else does.
-		m.background.Go(func() error {
-			command := importing([]string{nodeimage.ImagesDir})
-			if err := m.Engine.Exec(background, name, provider.Command{Args: []string{"sh", "-c", command}}); err != nil {
-				return m.explain(background, name, err)
-			}
-			return nil
-		})
+		m.background.Go(func() error { return m.script(background, name, importing([]string{nodeimage.ImagesDir})) })
 	}
 	return nil
 }
@@ -104,9 +98,14 @@ func (m *making) setUpNode(ctx context.Context, described config.Node, images ..
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	// One command: each is a run of the engine, which takes as long as all of this but the import.
-	script := "systemctl start " + innode.RoutesUnit + " berth.service && " + importing(images)
-	if err := m.Engine.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", script}}); err != nil {
+	// One command, since each is a run of the engine's tool.
+	return m.script(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service && "+importing(images), files...)
+}
+
+// script has a shell in a node run text, once files are written. Its error has the last words of
+// the node's units.
+func (m *making) script(ctx context.Context, name, text string, files ...provider.File) error {
+	if err := m.Engine.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", text}}); err != nil {
 		return m.explain(ctx, name, err)
 	}
 	return nil
