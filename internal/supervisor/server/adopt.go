@@ -298,6 +298,7 @@ func (e *execution) adopt(r *execRecord) {
 	case e.pidfd != nil || e.init != nil:
 		e.container.server.strangers.follow(e.init)
 		go e.watch()
+		e.orphaned() // its caller may have given up while nobody was there to hear it
 		return
 	case len(held) == 0:
 		// The keeper died as well. It must not run a second time.

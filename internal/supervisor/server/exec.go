@@ -324,8 +324,7 @@ func (e *execution) alone() bool {
 	return e.callers == 0 && !e.forgetting && c.execs[e.id] == e
 }
 
-// orphaned kills, after a while, an exec that nobody waits for, and forgets it
-// when it has ended.
+// orphaned kills, after a while, an exec that nobody waits for, and forgets it.
 func (e *execution) orphaned() {
 	if !e.alone() {
 		return // who leaves last comes here again
@@ -338,7 +337,11 @@ func (e *execution) orphaned() {
 		if !isClosed(e.done) {
 			c.server.log.Info("an exec that nobody waits for is killed", "container", c.id, "exec", e.id)
 			e.killRest()
-			return
+			select {
+			case <-e.done:
+			case <-c.server.stopping.Done():
+				return // a successor goes on
+			}
 		}
 		e.forget()
 	})

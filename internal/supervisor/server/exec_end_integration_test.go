@@ -6,7 +6,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,6 +116,44 @@ func TestExecCutShortIsReaped(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.wantExit("box", 137)
+}
+
+// A caller who gives up while there is no supervisor is heard by none: the next one
+// ends what nobody comes back for, and forgets it.
+func TestExecGivenUpWithoutSupervisorIsEnded(t *testing.T) {
+	h := newHost(t).keep()
+	h.run("box", `sleep 1000`)
+	ctx, giveUp := context.WithCancel(h.ctx())
+	defer giveUp()
+	said, say := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := h.client.Exec(ctx, execRequest("box", "sleep 1000 & echo begun; sleep 1000"), supervisor.Streams{Stdout: say})
+		ended <- err
+	}()
+	if _, err := io.ReadFull(said, make([]byte, len("begun\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(h.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	giveUp()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the exec that was given up: %v", err)
+	}
+	left := func() (paths []string) {
+		records, _ := filepath.Glob(filepath.Join(h.state, "supervisor/box/exec-*"))
+		groups, _ := exec.Command("find", "/sys/fs/cgroup", "-type", "d", "-path", "*"+h.name+"*/berth-exec-*").Output()
+		return append(records, strings.Fields(string(groups))...)
+	}
+	if len(left()) < 2 {
+		t.Errorf("no record and no cgroup of a running exec: %v", left())
+	}
+	for deadline := time.Now().Add(patience + 15*time.Second); len(left()) > 0; time.Sleep(50 * time.Millisecond) { // an orphan has 30 s
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody waits for it, and it is there: %v", left())
+		}
+	}
 }
 
 // children lists those of a process, ended ones too.
