@@ -57,6 +57,7 @@ func expected() []noise {
 		{"kubelet", `"ExecSync cmd from runtime service failed" err="rpc error: code = Canceled desc = context canceled"`, nil, "it gives up a probe of a container that it stops"},
 		{"kubelet", `"ExecSync cmd from runtime service failed" .*( is exited, not running|: it is (ending|exited): wrong state|code = NotFound)`, nil, "it probes a container that has just ended"},
 		{"kubelet", `"Failed to remove container" .* code = NotFound`, nil, "somebody else in it has removed the container meanwhile"},
+		{"kubelet", `"Failed to remove container log dead symlink" .* no such file or directory`, nil, "somebody else in it has removed the link with its container meanwhile"},
 		{"kubelet", `Failed to watch directory "/sys/fs/cgroup/`, nil, "its cAdvisor wants to watch a cgroup that has gone already"},
 		{"kubelet", `cannot reopen container log: container .* is exited, not running`, nil, "the container has just ended whose log it rotates; it takes the rotation back"},
 		{"kubelet", `"(ReopenContainerLog from runtime service failed|Failed to rotate log for container)" .*it is not running: wrong state`, nil, "the container has just ended whose log it rotates; it takes the rotation back"},
