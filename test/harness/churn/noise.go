@@ -31,6 +31,7 @@ func expected() []noise {
 		{"kubelet", `no imagefs label for configured runtime`, starts, "its cAdvisor knows labels of images' file systems of CRI-O only; CRI tells it"},
 		{"kubelet", `oomparser.go:\d+\] exiting analyzeLines`, starts, "the kernel's log cannot be read from its first line on"},
 		{"kubelet", `"Error updating node status, will retry" .*not found`, starts, "the node registers only now"},
+		{"kubelet", `"Unable to record event \(will not retry!\)" err="broadcaster already stopped"`, kubeletAway(), "it is being stopped"},
 
 		// What the test does.
 		{"kubelet", `code = Unavailable|berth.sock: (connect|read): |error reading from server: EOF`, berthAway(), "berth is away"},
