@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,6 +77,8 @@ type fake struct {
 	config   string
 	// coredns is the ConfigMap of the cluster's DNS; "" is that there is none.
 	coredns string
+	// signed are the signatures of what the cluster tells of itself.
+	signed  string
 	changed []string
 	// next is the last byte of the next address.
 	next byte
@@ -121,7 +122,7 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodGet:
 		f.change(w, r)
 	case strings.HasSuffix(r.URL.Path, "/configmaps/cluster-info"):
-		fmt.Fprint(w, f.signatures())
+		fmt.Fprint(w, `{"data":{"kubeconfig":"x"}}`)
 	case strings.HasSuffix(r.URL.Path, "/configmaps/coredns"):
 		if f.coredns == "" {
 			http.NotFound(w, r)
@@ -141,19 +142,14 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// signatures are of the cluster for the tokens that nodes were told to join with.
-func (f *fake) signatures() string {
-	all := map[string]string{}
-	for _, text := range f.files {
-		for _, found := range regexp.MustCompile(`token: "?([a-z0-9]{6})\.`).FindAllStringSubmatch(text, -1) {
-			all["jws-kubeconfig-"+found[1]] = "signed"
+// knows fails a node that joins with a token for which the cluster has not signed.
+func (f *fake) knows(node, line string) {
+	for path, text := range f.files {
+		if found := regexp.MustCompile(`token: "?([a-z0-9]{6})\.`).FindStringSubmatch(text); found != nil && strings.HasPrefix(path, node+":") && strings.Contains(line, " join") &&
+			!strings.Contains(f.signed, `"jws-kubeconfig-`+found[1]+`":"`) {
+			f.t.Errorf("%s: %s with the token %s, signed is %s", node, line, found[1], f.signed)
 		}
 	}
-	text, err := json.Marshal(map[string]any{"data": all})
-	if err != nil {
-		f.t.Error(err)
-	}
-	return string(text)
 }
 
 // change does what the API is asked to change.
@@ -164,6 +160,10 @@ func (f *fake) change(w http.ResponseWriter, r *http.Request) {
 	}
 	if strings.HasSuffix(r.URL.Path, "/configmaps/coredns") {
 		f.coredns = string(body)
+		return
+	}
+	if strings.HasSuffix(r.URL.Path, "/configmaps/cluster-info") {
+		f.signed += string(body)
 		return
 	}
 	if strings.Contains(r.URL.Path, "/configmaps") {
@@ -388,6 +388,7 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 		}
 	case strings.HasPrefix(line, "kubeadm init phase"):
 	case strings.HasPrefix(line, "kubeadm"):
+		f.knows(name, line)
 		f.joined = append(f.joined, name)
 		if strings.Contains(name, "control-plane") {
 			f.members = append(f.members, name)

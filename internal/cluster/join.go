@@ -3,13 +3,14 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // joining says what joins, as a step.
@@ -31,7 +32,9 @@ func joining(nodes []config.Node) string {
 // join runs `kubeadm join` on nodes: on workers at once, and meanwhile on control planes one after
 // the other, since etcd takes in one at a time. from is a control plane of the cluster.
 func (m *making) join(ctx context.Context, from string, nodes []config.Node) error {
-	m.awaitSigned(ctx)
+	if err := m.api.SignInfo(ctx, m.token); err != nil && !errors.Is(err, errs.NotFound) { // patches may have nodes learn it elsewhere
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	var planes []string
 	for _, n := range nodes {
@@ -46,17 +49,6 @@ func (m *making) join(ctx context.Context, from string, nodes []config.Node) err
 		group.Go(func() error { return m.joinControlPlanes(ctx, from, planes) })
 	}
 	return group.Wait()
-}
-
-// signedTime bounds the wait for a signature, without which kubeadm says what is missing.
-const signedTime = 30 * time.Second
-
-// awaitSigned spares nodes kubeadm's pauses: a cluster that has just begun signs for its token
-// some seconds later.
-func (m *making) awaitSigned(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, signedTime)
-	defer cancel()
-	_ = m.api.AwaitSigned(ctx, m.token)
 }
 
 func (m *making) joinControlPlanes(ctx context.Context, from string, names []string) error {

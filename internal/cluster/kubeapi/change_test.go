@@ -92,18 +92,22 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestAwaitSigned: until the cluster has signed with this token, whatever it says before.
-func TestAwaitSigned(t *testing.T) {
-	r, c := record(t, map[string][]answer{"GET " + infoPath: {
-		{503, "not yet"}, {200, `{"data":{"kubeconfig":"x","jws-kubeconfig-older0":"y"}}`}, {200, `{"data":{"jws-kubeconfig-abcdef":"z"}}`},
-	}})
-	if err := c.AwaitSigned(t.Context(), "abcdef.0123456789abcdef"); err != nil || len(r.asked()) != 3 {
-		t.Errorf("%v after %q", err, r.asked())
+// TestSignInfo: the signature is the one that k8s.io/cluster-bootstrap v0.37.2 computes.
+func TestSignInfo(t *testing.T) {
+	r, c := record(t, map[string][]answer{"GET " + infoPath: {{503, "not yet"}, {200, `{"data":{"kubeconfig":"x","jws-kubeconfig-older0":"y"}}`}}})
+	if err := c.SignInfo(t.Context(), "abcdef.0123456789abcdef"); err != nil {
+		t.Error(err)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := c.AwaitSigned(ended, "other0.0123456789abcdef"); err == nil || strings.Contains(err.Error(), "0123456789abcdef") {
-		t.Errorf("a token that nobody signs for: %v", err)
+	want := []string{
+		"GET " + infoPath, "GET " + infoPath,
+		"PATCH " + infoPath + ` merge-patch+json {"data":{"jws-kubeconfig-abcdef":"eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..0TaMGHmkUmrmJzX2IZH40z8KPjHdxhjPikTkoySmxlA"}}`,
+	}
+	if !slices.Equal(r.asked(), want) {
+		t.Errorf("%q, want %q", r.asked(), want)
+	}
+	_, c = record(t, map[string][]answer{"GET " + infoPath: {{404, ""}}})
+	if err := c.SignInfo(t.Context(), "other0.0123456789abcdef"); !errors.Is(err, errs.NotFound) || strings.Contains(err.Error(), "0123456789abcdef") {
+		t.Errorf("a cluster that tells nothing of itself: %v", err)
 	}
 }
 

@@ -2,11 +2,13 @@ package kubeapi
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -42,23 +44,30 @@ func (c *Client) Keep(ctx context.Context, name string, data map[string]string) 
 // infoPath is where a cluster tells those who are to join it what it is.
 const infoPath = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
 
-// AwaitSigned returns as soon as the controller manager has signed, with a token, what the
-// cluster tells of itself. Until then kubeadm does not believe it, and asks again each five
-// seconds only.
-func (c *Client) AwaitSigned(ctx context.Context, token string) error {
-	id, _, _ := strings.Cut(token, ".")
-	for {
-		var m configMap
-		err := c.call(ctx, request{method: http.MethodGet, path: infoPath}, &m)
-		if err == nil && m.Data["jws-kubeconfig-"+id] != "" {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the ConfigMap kube-public/cluster-info is not signed with the token %s: %w", id, errors.Join(context.Cause(ctx), err))
-		case <-time.After(c.pause):
-		}
+// SignInfo signs, with a token, what the cluster tells of itself, as the controller manager does
+// some seconds after a cluster's begin: until then kubeadm does not believe it, and asks again
+// each five seconds only. Both write the same: a detached JWS (RFC 7515, appendix F) of HS256.
+func (c *Client) SignInfo(ctx context.Context, token string) error {
+	id, secret, _ := strings.Cut(token, ".")
+	var m configMap
+	err := c.call(ctx, request{method: http.MethodGet, path: infoPath}, &m)
+	if err == nil {
+		data := map[string]string{"jws-kubeconfig-" + id: detachedSignature(m.Data["kubeconfig"], id, secret)}
+		err = c.call(ctx, request{method: http.MethodPatch, path: infoPath, kind: mergePatch, body: map[string]any{"data": data}}, nil)
 	}
+	if err != nil {
+		return fmt.Errorf("cannot sign the ConfigMap kube-public/cluster-info with the token %s: %w", id, err)
+	}
+	return nil
+}
+
+// detachedSignature is compared letter by letter, so the header is as Kubernetes writes it.
+func detachedSignature(content, id, secret string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	header := encode([]byte(`{"alg":"HS256","kid":"` + id + `"}`))
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(header + "." + encode([]byte(content)))) // it never fails
+	return header + ".." + encode(mac.Sum(nil))
 }
 
 // Kept are the texts of Keep. It is errs.NotFound that there are none.
