@@ -75,7 +75,7 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 	}
 	group, setting := errgroup.WithContext(ctx)
 	for _, n := range nodes {
-		group.Go(func() error { return m.setUpNode(setting, n, imagesOf(n.Role)...) })
+		group.Go(func() error { return m.setUpNode(setting, n) })
 	}
 	group.Go(func() error {
 		return m.Engine.Exec(setting, from, provider.Command{Args: []string{"kubeadm", "token", "create", m.token, "--ttl=" + tokenLife, "--kubeconfig=" + adminFile}})

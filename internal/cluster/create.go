@@ -56,7 +56,7 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	})
 }
 
-// make is the order of steps. Two things go on beside them: images come into nodes from setUp to
+// make is the order of steps. Two things go on beside them: other nodes are set up from setUp to
 // the end of startControlPlane, and what begins there goes on until finishControlPlane.
 // When make returns, nothing of it goes on.
 func (m *creation) make(ctx context.Context) (file string, err error) {

@@ -10,16 +10,14 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
-	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
 // daemonFile is the configuration of berth in a node.
 const daemonFile = "/etc/berth/berth.toml"
 
-// setUp starts the nodes' runtimes, with the images of what they run, and tells the load
-// balancer what there is. What the first control plane does not begin with, and all that concerns
-// other nodes, goes on while it starts.
+// setUp starts the nodes' runtimes and tells the load balancer what there is. What concerns other
+// nodes than the first control plane goes on while that starts.
 func (m *creation) setUp(ctx context.Context) error {
 	if err := m.look(ctx); err != nil {
 		return err
@@ -40,20 +38,12 @@ func (m *creation) setUp(ctx context.Context) error {
 	var background context.Context
 	m.background, background = errgroup.WithContext(ctx)
 	for _, n := range m.others() {
-		m.background.Go(func() error { return m.setUpNode(background, n, imagesOf(n.Role)...) })
+		m.background.Go(func() error { return m.setUpNode(background, n) })
 	}
 	foreground, begin := errgroup.WithContext(ctx)
 	foreground.Go(func() error { return m.balance(begin, m.nodes, m.Cluster.Networking) })
-	first := m.first()
-	foreground.Go(func() error { return m.setUpNode(begin, first, nodeimage.ControlPlaneDir) })
-	if err := foreground.Wait(); err != nil {
-		return err
-	}
-	if name := m.Cluster.ContainerName(first); m.runtimes[name].ours() {
-		// These run when all else does.
-		m.background.Go(func() error { return m.script(background, name, importing([]string{nodeimage.ImagesDir})) })
-	}
-	return nil
+	foreground.Go(func() error { return m.setUpNode(begin, m.first()) })
+	return foreground.Wait()
 }
 
 // warnOfPatches tells of those that the versions of Kubernetes in the nodes have no use for.
@@ -77,16 +67,8 @@ func (m *creation) others() []config.Node {
 	return all
 }
 
-// imagesOf are the directories with the images that a node may run.
-func imagesOf(role config.Role) []string {
-	if role == config.ControlPlane {
-		return []string{nodeimage.ControlPlaneDir, nodeimage.ImagesDir}
-	}
-	return []string{nodeimage.ImagesDir}
-}
-
-// setUpNode sets one node up, with the images of directories.
-func (m *making) setUpNode(ctx context.Context, described config.Node, images ...string) error {
+// setUpNode sets one node up.
+func (m *making) setUpNode(ctx context.Context, described config.Node) error {
 	name := m.Cluster.ContainerName(described)
 	if !m.runtimes[name].ours() {
 		if err := m.setUpContainerd(ctx, described); err != nil {
@@ -99,7 +81,7 @@ func (m *making) setUpNode(ctx context.Context, described config.Node, images ..
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	// One command, since each is a run of the engine's tool.
-	return m.script(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service && "+importing(images), files...)
+	return m.script(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service", files...)
 }
 
 // script has a shell in a node run text, once files are written. Its error has the last words of
@@ -109,15 +91,6 @@ func (m *making) script(ctx context.Context, name, text string, files ...provide
 		return m.explain(ctx, name, err)
 	}
 	return nil
-}
-
-// importing is the command that gives a node the archives of directories of its own.
-func importing(dirs []string) string {
-	command := "berth image import --pin"
-	for _, dir := range dirs {
-		command += " " + dir + "/*.tar"
-	}
-	return command
 }
 
 // kubeadmConfig is that of a node.

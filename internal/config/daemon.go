@@ -116,6 +116,7 @@ func (d *Default) check(report func(key, format string, args ...any)) {
 // Image is where images come from.
 type Image struct {
 	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes"`
+	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. One that is not there has none."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails." reload:"yes"`
 }
@@ -180,6 +181,7 @@ func DefaultDaemon() *Daemon {
 		},
 		Image: Image{
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
+			PreloadedDirs:          []string{"/usr/share/berth/preloaded"},
 			MaxConcurrentDownloads: 3,
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},
@@ -226,6 +228,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	}
 	checkDirs("network.bin_dirs", d.Network.BinDirs, report)
 	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
+	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
 	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
 		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
 	}

@@ -195,6 +195,9 @@ func (s *Images) Usage(ctx context.Context) (Usage, error) {
 	ctx = s.ns(ctx)
 	usage := Usage{Mountpoint: s.cfg.Root, At: time.Now()}
 	err := s.content.Walk(ctx, func(info content.Info) error {
+		if info.Labels[preloadedLabel] != "" {
+			return nil // a link; so are its layers, and no file
+		}
 		usage.Bytes += info.Size
 		usage.Inodes++
 		return nil

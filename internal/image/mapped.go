@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -21,10 +23,12 @@ import (
 //
 //	<key>/rootfs   the mount
 //	<key>/layers   while it is made: the layers of all images, with mapped ids
+//	<key>/linked   the same for those that lie elsewhere, see preload.go
 
 const (
 	mappedRootfs = "rootfs"
 	mappedLayers = "layers"
+	mappedLinked = "linked"
 )
 
 func (s *Images) mappedDir() string { return filepath.Join(s.cfg.State, "mapped") }
@@ -69,14 +73,61 @@ func (s *Images) mountMapped(spec RootfsSpec, overlay sysfile.Overlay) error {
 		return err
 	}
 	overlay.LowerRoot = layers
-	err := sysfile.MountOverlay(overlay, s.mappedPath(spec.Key))
+	err := s.mapLinked(dir, spec.Map.UserNS, overlay.Lower, func(lower []string) error {
+		overlay.Lower = lower
+		return sysfile.MountOverlay(overlay, s.mappedPath(spec.Key))
+	})
 	// The overlay has its own hold of the layers.
 	return errors.Join(err, sysfile.Detach(layers), os.Remove(layers))
+}
+
+// mapLinked mounts, with mapped ids, the layers that are links out of the layers' directory,
+// while mount runs, which gets all layers as they are called from there on.
+func (s *Images) mapLinked(dir, userns string, lower []string, mount func(lower []string) error) (err error) {
+	lower = slices.Clone(lower)
+	linked := filepath.Join(dir, mappedLinked)
+	defer func() { err = errors.Join(err, unmountLinked(linked)) }()
+	for i, layer := range lower {
+		target, readErr := os.Readlink(filepath.Join(s.layersDir(), layer))
+		if readErr != nil {
+			continue // a directory
+		}
+		at := filepath.Join(linked, strconv.Itoa(i))
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			return err
+		}
+		if err := sysfile.BindMapped(target, at, userns); err != nil {
+			return fmt.Errorf("a layer lies ready in %s: %w; remove the image and pull or import it, to have its layers in %s", filepath.Dir(target), err, s.layersDir())
+		}
+		lower[i] = filepath.Join("..", mappedLinked, strconv.Itoa(i))
+	}
+	return mount(lower)
+}
+
+// unmountLinked removes the mounts in a directory, and it. Nil when there is none.
+func unmountLinked(linked string) error {
+	entries, err := os.ReadDir(linked)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		at := filepath.Join(linked, entry.Name())
+		if err := errors.Join(sysfile.Detach(at), os.Remove(at)); err != nil {
+			return err
+		}
+	}
+	return os.Remove(linked)
 }
 
 // unmountMapped undoes mountMapped. Nil when there is nothing.
 func (s *Images) unmountMapped(key string) error {
 	dir := filepath.Join(s.mappedDir(), key)
+	if err := unmountLinked(filepath.Join(dir, mappedLinked)); err != nil {
+		return err
+	}
 	for _, name := range []string{mappedLayers, mappedRootfs} {
 		path := filepath.Join(dir, name)
 		if err := sysfile.Detach(path); err != nil {

@@ -63,6 +63,9 @@ type Config struct {
 	State string
 	// PullRules hold until SetPullRules.
 	PullRules
+	// PreloadedDirs have images that are used where they lie; see preload.go. One that is
+	// not there has none.
+	PreloadedDirs []string
 	// UnpackHelper is the command that ends up in UnpackMain.
 	UnpackHelper []string
 	// CgroupParent is where the helper's cgroups are made, a path from the root
@@ -170,6 +173,7 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 		return nil, fmt.Errorf("cannot recover the image store in %s: %w", cfg.Root, err)
 	}
 	s.pool.start(s)
+	s.preload(s.ns(ctx))
 	return s, nil
 }
 
@@ -325,6 +329,9 @@ func (s *Images) begin(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
+// OwnHelper is Config.UnpackHelper of a program that is its own; see UnpackMain.
+func OwnHelper() []string { return []string{"/proc/self/exe", "unpack-layer"} }
+
 // UnpackMain is the main function of the unpack helper, in which layers are
 // applied. A program that opens a store calls it as early as it can, when it finds
 // itself started by Config.UnpackHelper:
@@ -333,6 +340,6 @@ func (s *Images) begin(ctx context.Context) (context.Context, func(), error) {
 //		os.Exit(image.UnpackMain(os.Args[2:]))
 //	}
 //
-// with UnpackHelper {"/proc/self/exe", "unpack-layer"}. The program must be built
-// without cgo, since Go can take capabilities from all threads only then.
+// with OwnHelper. The program must be built without cgo, since Go can take
+// capabilities from all threads only then.
 func UnpackMain(args []string) int { return unpack.Main(args) }

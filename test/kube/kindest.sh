@@ -41,7 +41,7 @@ root=$work/root
 mkdir "$root" "$work/images"
 tar -xOf "$node" manifest.json | jq -r '.[0].Layers[0]' > "$work/layer"
 tar -xOf "$node" "$(cat "$work/layer")" | tar --extract --directory="$root" --xattrs --xattrs-include='*' --same-owner
-find "$root/usr/share/berth/images" -name '*.tar' -exec mv {} "$work/images" \;
+tar --create --file="$work/images/components.tar" --directory="$root/usr/share/berth/preloaded" oci-layout index.json blobs
 version=$(cat "$root/usr/share/berth/kubernetes-version")
 # None of berth's is left but Debian and Kubernetes.
 rm -rf "$root"/usr/share/berth "$root"/usr/local/bin/berth* "$root"/etc/berth "$root"/etc/systemd/system/{berth,kubelet}* \

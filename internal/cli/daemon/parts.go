@@ -137,10 +137,12 @@ func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ima
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
 		PullRules:    pullRules(cfg),
-		UnpackHelper: []string{"/proc/self/exe", "unpack-layer"},
+		UnpackHelper: image.OwnHelper(),
 		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
 		UserAgent:    "berth/" + version.Version,
 		Log:          log,
+
+		PreloadedDirs: cfg.Image.PreloadedDirs,
 	})
 }
 

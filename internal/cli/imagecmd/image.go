@@ -1,5 +1,5 @@
-// Package imagecmd holds `berth image` and its subcommands. All but import, save, tag and
-// layers work against any CRI runtime; pull shows its progress where the runtime is berth.
+// Package imagecmd holds `berth image` and its subcommands. All but import, preload, save,
+// tag and layers work against any CRI runtime; pull shows its progress where the runtime is berth.
 package imagecmd
 
 import (
@@ -27,7 +27,7 @@ func New() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.endpoint.Register(cmd)
-	cmd.AddCommand(c.newImport(), c.newSave(), c.newPull(), c.newList(), c.newRemove(), c.newInspect(), c.newTag(), c.newLayers())
+	cmd.AddCommand(c.newImport(), newPreload(), c.newSave(), c.newPull(), c.newList(), c.newRemove(), c.newInspect(), c.newTag(), c.newLayers())
 	return cmd
 }
 

@@ -20,8 +20,6 @@ type component struct {
 	entrypoint bool
 	// firewall: it runs the tools of the kernel's packet filter.
 	firewall bool
-	// everywhere: it may run on any node, others on control planes only.
-	everywhere bool
 }
 
 // components are those that kubeadm runs.
@@ -31,8 +29,8 @@ func components() []component {
 		{name: "kube-apiserver", program: "/usr/local/bin/kube-apiserver"},
 		{name: "kube-controller-manager", program: "/usr/local/bin/kube-controller-manager"},
 		{name: "kube-scheduler", program: "/usr/local/bin/kube-scheduler"},
-		{name: "kube-proxy", program: "/usr/local/bin/kube-proxy", firewall: true, everywhere: true},
-		{name: "coredns", program: "/coredns", entrypoint: true, everywhere: true},
+		{name: "kube-proxy", program: "/usr/local/bin/kube-proxy", firewall: true},
+		{name: "coredns", program: "/coredns", entrypoint: true},
 	}
 }
 

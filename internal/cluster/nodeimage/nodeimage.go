@@ -1,6 +1,6 @@
 // Package nodeimage makes the image of nodes: Debian with systemd, the programs of
-// Kubernetes, the images of its components as archives, and berth as `berth node`
-// installs it. It knows no container engine: what it makes is an archive that all of them
+// Kubernetes, the images of its components for berth to use where they lie, and berth as
+// `berth node` installs it. It knows no container engine: what it makes is an archive that all of them
 // load.
 //
 // The order of steps, as Build goes through them:
@@ -9,7 +9,7 @@
 //	programs    which there are, of which version; the images that kubeadm wants (kubernetes.go)
 //	root        Debian by debootstrap, or a directory that is given (debian.go)
 //	files       programs, berth and its units, what is otherwise in a container (install.go)
-//	components  an archive for each component of Kubernetes (components.go, closure.go)
+//	components  an image of each component of Kubernetes, unpacked (components.go, closure.go)
 //	archive     all of that as one layer (archive.go)
 package nodeimage
 
@@ -28,10 +28,9 @@ import (
 const (
 	// VersionFile has the version of Kubernetes, such as v1.36.3.
 	VersionFile = "/usr/share/berth/kubernetes-version"
-	// ImagesDir has the archives of the components that run on any node, and
-	// ControlPlaneDir those of control planes alone.
-	ImagesDir       = "/usr/share/berth/images"
-	ControlPlaneDir = ImagesDir + "/control-plane"
+	// PreloadedDir has the images of all components, as `berth image preload` makes it and
+	// a daemon looks for it by itself.
+	PreloadedDir = "/usr/share/berth/preloaded"
 	// EntryProgram is berth.
 	EntryProgram = "/usr/local/bin/berth"
 )
@@ -116,40 +115,36 @@ func Build(ctx context.Context, o Options, to string) error {
 	return nil
 }
 
-// components writes an archive of each component into the root.
+// components puts the images of all components into the root.
 func (b *builder) components(ctx context.Context) error {
+	dir := filepath.Join(b.Work, "components")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var archives []string
 	for _, c := range components() {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		dir := ControlPlaneDir
-		if c.everywhere {
-			dir = ImagesDir
+		files, err := c.files(b.Kubernetes, b.root)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", b.images[c.name], err)
 		}
-		if err := b.component(c, filepath.Join(b.root, dir)); err != nil {
+		archives = append(archives, filepath.Join(dir, c.name+".tar"))
+		if err := b.archive(b.images[c.name], c.settings(), files, archives[len(archives)-1]); err != nil {
 			return fmt.Errorf("image %s: %w", b.images[c.name], err)
 		}
 	}
 	for i, image := range b.Empty {
-		if err := b.archive(image, settings{}, nil, filepath.Join(b.root, ImagesDir, fmt.Sprintf("empty-%d.tar", i))); err != nil {
+		archives = append(archives, filepath.Join(dir, fmt.Sprintf("empty-%d.tar", i)))
+		if err := b.archive(image, settings{}, nil, archives[len(archives)-1]); err != nil {
 			return fmt.Errorf("image %s: %w", image, err)
 		}
 	}
-	return nil
+	return run(ctx, nil, b.Berth, append([]string{"image", "preload", filepath.Join(b.root, PreloadedDir)}, archives...)...)
 }
 
-func (b *builder) component(c component, dir string) error {
-	files, err := c.files(b.Kubernetes, b.root)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return b.archive(b.images[c.name], c.settings(), files, filepath.Join(dir, c.name+".tar"))
-}
-
-// archive writes an image of some files.
 func (b *builder) archive(image string, s settings, files []entry, to string) error {
 	layer := filepath.Join(b.Work, filepath.Base(to)+".layer")
 	defer os.Remove(layer)

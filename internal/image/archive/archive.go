@@ -108,7 +108,7 @@ func Read(ctx context.Context, store content.Store, stream io.Reader, limits Lim
 		return nil, err
 	}
 	if _, ok := r.documents[imagespec.ImageLayoutFile]; ok && r.documents[imagespec.ImageIndexFile] != nil {
-		return r.layout()
+		return Layout(r.documents[imagespec.ImageLayoutFile], r.documents[imagespec.ImageIndexFile])
 	}
 	if r.documents[dockerManifest] != nil {
 		return r.docker(ctx)

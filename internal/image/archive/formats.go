@@ -20,15 +20,16 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// layout interprets the archive as an OCI image layout.
-func (r *reader) layout() ([]Image, error) {
+// Layout reads the oci-layout file and the index.json of an OCI image layout, and returns
+// the images that it lists, with the names that it gives them. The error is Invalid.
+func Layout(layoutFile, indexFile []byte) ([]Image, error) {
 	var layout imagespec.ImageLayout
-	if err := json.Unmarshal(r.documents[imagespec.ImageLayoutFile], &layout); err != nil || layout.Version != imagespec.ImageLayoutVersion {
-		return nil, fmt.Errorf("archive entry %q: version %q, want %s: %w", imagespec.ImageLayoutFile, layout.Version, imagespec.ImageLayoutVersion, errs.Invalid)
+	if err := json.Unmarshal(layoutFile, &layout); err != nil || layout.Version != imagespec.ImageLayoutVersion {
+		return nil, fmt.Errorf("%q: version %q, want %s: %w", imagespec.ImageLayoutFile, layout.Version, imagespec.ImageLayoutVersion, errs.Invalid)
 	}
 	var index imagespec.Index
-	if err := json.Unmarshal(r.documents[imagespec.ImageIndexFile], &index); err != nil {
-		return nil, fmt.Errorf("archive entry %q: %w: %w", imagespec.ImageIndexFile, err, errs.Invalid)
+	if err := json.Unmarshal(indexFile, &index); err != nil {
+		return nil, fmt.Errorf("%q: %w: %w", imagespec.ImageIndexFile, err, errs.Invalid)
 	}
 	var found []Image
 	byDigest := map[digest.Digest]int{}
@@ -46,7 +47,7 @@ func (r *reader) layout() ([]Image, error) {
 		found = append(found, Image{Names: names, Target: desc})
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("archive entry %q lists no image: %w", imagespec.ImageIndexFile, errs.Invalid)
+		return nil, fmt.Errorf("%q lists no image: %w", imagespec.ImageIndexFile, errs.Invalid)
 	}
 	return found, nil
 }
@@ -64,7 +65,7 @@ func layoutNames(annotations map[string]string) ([]reference.Named, error) {
 	}
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
-		return nil, fmt.Errorf("image name %q in the archive: %w: %w", name, err, errs.Invalid)
+		return nil, fmt.Errorf("image name %q: %w: %w", name, err, errs.Invalid)
 	}
 	if _, ok := named.(reference.Digested); ok {
 		return nil, nil
