@@ -354,23 +354,30 @@ func TestPatchOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestInterrupted: Ctrl-C ends the context; nothing is left all the same.
+// TestInterrupted: Ctrl-C ends the context, between steps or while nodes are waited for; nothing
+// is left all the same.
 func TestInterrupted(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	ctx, cancel := context.WithCancelCause(t.Context())
-	c.Step = func(text string) func(error) {
-		if strings.HasPrefix(text, "Connecting") {
-			f.mu.Lock()
-			f.joined = nil // so that it waits
-			f.mu.Unlock()
-			cancel(errors.New("interrupt"))
-		}
-		return func(error) {}
-	}
-	_, err := c.Create(ctx, CreateOptions{Cluster: describe(t, "")})
-	if err == nil || !strings.Contains(err.Error(), "interrupt") || len(f.nodes) > 0 || f.network {
-		t.Errorf("%v; left: %v, %v", err, f.nodes, f.network)
+	for name, when := range map[string]func(f *fake, c *Clusters, interrupt func()){
+		"at a step": func(_ *fake, c *Clusters, interrupt func()) {
+			c.Step = func(text string) func(error) {
+				if strings.HasPrefix(text, "Writing kubeconfig") {
+					interrupt()
+				}
+				return func(error) {}
+			}
+		},
+		"waiting": func(f *fake, _ *Clusters, interrupt func()) { f.hidden = interrupt },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			c, _ := f.clusters()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			when(f, c, func() { cancel(errors.New("interrupt")) })
+			_, err := c.Create(ctx, CreateOptions{Cluster: describe(t, "")})
+			if err == nil || !strings.Contains(err.Error(), "interrupt") || len(f.nodes) > 0 || f.network {
+				t.Errorf("%v; left: %v, %v", err, f.nodes, f.network)
+			}
+		})
 	}
 }
 

@@ -34,7 +34,10 @@ type creation struct {
 	// beside is what goes on while the other nodes join: the first control plane is marked, and
 	// add-ons are installed.
 	beside errgroup.Group
-	admin  *api.Config
+	// connecting waits for the ranges of all nodes' pods, and writes routes while kubeadm still
+	// looks whether its node has joined.
+	connecting errgroup.Group
+	admin      *api.Config
 }
 
 // Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
@@ -56,8 +59,9 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	})
 }
 
-// make is the order of steps. Two things go on beside them: other nodes are set up from setUp to
-// the end of startControlPlane, and what begins there goes on until finishControlPlane.
+// make is the order of steps. Some things go on beside them: other nodes are set up from setUp to
+// the end of startControlPlane, and what begins there goes on until finishControlPlane and
+// finishConnecting.
 // When make returns, nothing of it goes on.
 func (m *creation) make(ctx context.Context) (file string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -67,6 +71,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 			_ = m.background.Wait() // startControlPlane has returned its error, or failed first
 		}
 		_ = m.beside.Wait() // finishControlPlane has returned its error, or another step failed first
+		_ = m.connecting.Wait()
 	}()
 	for _, s := range []struct {
 		text string
@@ -80,7 +85,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		{"Starting the control plane", m.startControlPlane, true},
 		{joining(m.others()), m.joinOthers, len(m.Cluster.Nodes) > 1},
 		{"Installing add-ons", m.finishControlPlane, true},
-		{"Connecting the nodes' pods", m.connect, !m.Cluster.Networking.DisableDefaultCNI},
+		{"Connecting the nodes' pods", m.finishConnecting, !m.Cluster.Networking.DisableDefaultCNI},
 		{"Writing kubeconfig", func(ctx context.Context) error {
 			file, err = m.Kubeconfig.Merge(ctx, m.admin)
 			return err
@@ -89,7 +94,13 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 		if !s.when {
 			continue
 		}
-		if err := m.step(s.text, func() error { return s.do(ctx) }); err != nil {
+		do := func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return s.do(ctx)
+		}
+		if err := m.step(s.text, do); err != nil {
 			return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
 		}
 	}

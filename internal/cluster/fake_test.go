@@ -77,6 +77,8 @@ type fake struct {
 	config   string
 	// coredns is the ConfigMap of the cluster's DNS; "" is that there is none.
 	coredns string
+	// hidden: the API tells no nodes, and this is called when it is asked for them.
+	hidden func()
 	// signed are the signatures of what the cluster tells of itself.
 	signed  string
 	changed []string
@@ -182,6 +184,11 @@ func (f *fake) change(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fake) serveNodes(w http.ResponseWriter) {
+	if f.hidden != nil {
+		f.hidden()
+		fmt.Fprint(w, `{"metadata":{"resourceVersion":"1"},"items":[]}`)
+		return
+	}
 	var items []string
 	for i, name := range f.joined {
 		status := "True"

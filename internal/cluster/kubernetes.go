@@ -39,8 +39,14 @@ func (m *creation) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	m.beside.Go(func() error { return m.installAddons(ctx) })
+	if !m.Cluster.Networking.DisableDefaultCNI {
+		m.connecting.Go(func() error { return m.connect(ctx) })
+	}
 	return m.background.Wait()
 }
+
+// finishConnecting waits until all nodes have their routes.
+func (m *creation) finishConnecting(context.Context) error { return m.connecting.Wait() }
 
 // finishControlPlane waits until the first control plane is marked and has the add-ons.
 func (m *creation) finishControlPlane(context.Context) error { return m.beside.Wait() }
