@@ -161,10 +161,10 @@ func streamURLIsGoodOnce(t *testing.T, b *harness.Berth) {
 // that it was dropped, and neither the container nor the others wait for it.
 func streamAttachFansOut(t *testing.T, b *harness.Berth) {
 	// More than a client may fall behind (8) and the kernel buffers of its connection
-	// hold (10); not faster than slow machines are.
-	const megabytes = 30
+	// hold (10); in steps, each when all but that client have heard the one before.
+	const megabytes, step = 30, 3
 	pod := b.RunPod("stream-fan", fmt.Sprintf(
-		"until test -e /tmp/go; do sleep 0.05; done; i=0; while [ $i -lt %d ]; do head -c 1000000 /dev/zero | tr '\\0' x; echo; sleep 0.2; i=$((i+1)); done; echo last; exec sleep 100000", megabytes))
+		"i=0; while [ $i -lt %d ]; do until [ $(cat /tmp/go 2>/dev/null || echo 0) -gt $i ]; do sleep 0.05; done; head -c 1000000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; echo last; exec sleep 100000", megabytes))
 	var listeners []*counter
 	group, ctx := errgroup.WithContext(b.Ctx())
 	ctx, leave := context.WithCancel(ctx)
@@ -198,12 +198,14 @@ func streamAttachFansOut(t *testing.T, b *harness.Berth) {
 		}
 	})
 	began := time.Now()
-	b.Exec(pod.Container, "touch /tmp/go")
-	for i, l := range listeners {
-		b.Await("the end of the output", func() bool { return l.heard() })
-		if n := l.count(); n < megabytes*1_000_001 {
-			t.Errorf("client %d heard %d bytes", i, n)
+	for upTo := step; upTo <= megabytes; upTo += step {
+		b.Exec(pod.Container, fmt.Sprintf("echo %d > /tmp/next && mv /tmp/next /tmp/go", upTo))
+		for i, l := range listeners {
+			b.Await(fmt.Sprintf("%d MB at client %d", upTo, i), func() bool { return l.count() >= upTo*1_000_001 })
 		}
+	}
+	for _, l := range listeners {
+		b.Await("the end of the output", func() bool { return l.heard() })
 	}
 	t.Logf("%d MB reached %d clients in %v", megabytes, len(listeners), time.Since(began))
 	close(stuck.free)
