@@ -134,6 +134,10 @@ func keeperless(stateDir string) bool {
 	return err == nil && holder == 0
 }
 
+// answers tells whether a supervisor lives behind the socket. To connect proves too
+// little: what a supervisor was forking when it was killed has its descriptors, the
+// socket among them, until its own execve, and the kernel connects us to that. The lock
+// is the process's alone.
 func answers(ctx context.Context, stateDir string) bool {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", Socket(stateDir))
@@ -141,7 +145,8 @@ func answers(ctx context.Context, stateDir string) bool {
 		return false
 	}
 	conn.Close()
-	return true
+	holder, err := sysfd.LockHolder(filepath.Join(stateDir, keep.SupervisorLockName))
+	return err == nil && holder != 0
 }
 
 func askSystemd(ctx context.Context, unit string) error {

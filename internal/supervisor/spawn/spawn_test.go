@@ -189,6 +189,25 @@ func sessionOf(t *testing.T, pid int) int {
 	return session
 }
 
+// A socket that outlives its supervisor, in a child that was between fork and execve,
+// is nobody who answers.
+func TestEnsureIsNotTakenInByASocketOfTheDead(t *testing.T) {
+	o := newState(t)
+	outlived, err := net.Listen("unix", Socket(o.StateDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outlived.(*net.UnixListener).SetUnlinkOnClose(false)
+	defer outlived.Close()
+	if err := Ensure(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	keeperOf(t, o.StateDir)
+	if holder, err := sysfd.LockHolder(filepath.Join(o.StateDir, keep.SupervisorLockName)); err != nil || holder <= 0 {
+		t.Errorf("no supervisor after Ensure: %d %v", holder, err)
+	}
+}
+
 func TestManyCallersStartOneKeeper(t *testing.T) {
 	for range 5 {
 		o := newState(t)
