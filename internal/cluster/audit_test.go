@@ -152,7 +152,7 @@ containerdConfigPatches:
 	if !slices.Equal(dirs, []string{"/more"}) {
 		t.Errorf("directories %q", dirs)
 	}
-	daemon, err := daemonConfig(c.Networking, dirs)
+	daemon, err := daemonConfig(c.Networking, "systemd", dirs)
 	if err != nil || !strings.Contains(daemon, "[image]\nregistry_config_dirs = ['/etc/berth/certs.d', '/etc/containerd/certs.d', '/etc/docker/certs.d', '/more']") {
 		t.Errorf("%v\n%s", err, daemon)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
@@ -212,49 +212,6 @@ func TestNoPlaceInTheKubeconfig(t *testing.T) {
 	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
 	if err == nil || !strings.Contains(err.Error(), "the cluster dev would have no place in the kubeconfig: cannot read kubeconfig "+c.Kubeconfig[0]) || len(*steps) > 0 {
 		t.Errorf("%v, %q", err, *steps)
-	}
-}
-
-// TestControlPlaneIsMarkedLast: `kubeadm init` does not wait for the node, and what a description
-// leaves out stays out.
-func TestControlPlaneIsMarkedLast(t *testing.T) {
-	for patch, want := range map[string][]string{
-		"": {
-			"kubeadm init --config=/etc/berth/cluster/kubeadm.yaml --skip-token-print --skip-phases=preflight,mark-control-plane",
-			"kubeadm init phase mark-control-plane --config=/etc/berth/cluster/kubeadm.yaml",
-		},
-		"kubeadmConfigPatches: ['{kind: InitConfiguration, skipPhases: [addon/kube-proxy, mark-control-plane]}']\n": {
-			"kubeadm init --config=/etc/berth/cluster/kubeadm.yaml --skip-token-print --skip-phases=addon/kube-proxy,mark-control-plane,mark-control-plane",
-		},
-	} {
-		f := newFake(t)
-		c, _ := f.clusters()
-		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, patch)}); err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, line := range f.ran {
-			if _, command, _ := strings.Cut(line, ": "); strings.HasPrefix(command, "kubeadm init") {
-				got = append(got, command)
-			}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%q: ran %q, want %q", patch, got, want)
-		}
-	}
-}
-
-// TestMarkingThatFails fails the creation before the kubeconfig tells of the cluster.
-func TestMarkingThatFails(t *testing.T) {
-	f := newFake(t)
-	f.failOn = "kubeadm init phase"
-	c, _ := f.clusters()
-	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
-	if err == nil || !strings.Contains(err.Error(), "last words of kubelet and berth in dev-control-plane") || len(f.nodes) > 0 {
-		t.Errorf("%v, nodes %v", err, f.nodes)
-	}
-	if _, err := os.Stat(c.Kubeconfig[0]); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a kubeconfig is left: %v", err)
 	}
 }
 
@@ -549,6 +506,22 @@ skip_verify = true
 	}
 }
 
+// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes.
+func TestCgroupDriver(t *testing.T) {
+	for v2, want := range map[bool]string{true: "systemd", false: "cgroupfs"} {
+		f := newFake(t)
+		f.facts.CgroupV2 = v2
+		c, _ := f.clusters()
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+			t.Fatal(err)
+		}
+		daemon, kubelet := f.files["dev-control-plane:"+daemonFile], f.files["dev-control-plane:"+innode.KubeadmFile]
+		if !strings.Contains(daemon, "\ncgroup_driver = '"+want+"'\n") || !strings.Contains(kubelet, "\ncgroupDriver: "+want+"\n") {
+			t.Errorf("cgroup v2 is %v: %s\n%s", v2, daemon, kubelet)
+		}
+	}
+}
+
 func TestFilesOfANode(t *testing.T) {
 	net := describe(t, "networking: {ipFamily: dual}\n").Networking
 	script, err := services(net)
@@ -560,12 +533,12 @@ ip -6 rule add iif berth0 to fd00:10:96::/112 type unreachable protocol 177
 	if err != nil || script != want {
 		t.Errorf("%v\n%s", err, script)
 	}
-	daemon, err := daemonConfig(net, nil)
+	daemon, err := daemonConfig(net, "cgroupfs", nil)
 	if err != nil || !strings.Contains(daemon, "mode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\n") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 	net.DisableDefaultCNI = true
-	if daemon, err := daemonConfig(net, nil); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
+	if daemon, err := daemonConfig(net, "cgroupfs", nil); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 }

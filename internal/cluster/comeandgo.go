@@ -95,7 +95,11 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 // fitting refuses nodes whose network is another one than the cluster's, or whose Kubernetes is
 // newer, which kubelets and kubeadm do not support.
 func (m *change) fitting(ctx context.Context, from string, nodes []config.Node) error {
-	runtime, running, err := m.identify(ctx, from)
+	there, err := m.find(from)
+	if err != nil {
+		return err
+	}
+	runtime, running, err := m.identify(ctx, there)
 	if err != nil {
 		return err
 	}

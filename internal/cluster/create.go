@@ -31,8 +31,10 @@ type creation struct {
 	made, madeRegistry bool
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
-	// beside is what goes on while the other nodes join: the first control plane is marked, and
-	// add-ons are installed.
+	// init is `kubeadm init`, of whose end the other nodes need nothing.
+	init *initialization
+	// beside is what goes on while the other nodes join: the end of init, the marking of the first
+	// control plane, and add-ons.
 	beside errgroup.Group
 	// connecting waits for the ranges of all nodes' pods, and writes routes while kubeadm still
 	// looks whether its node has joined.

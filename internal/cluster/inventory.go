@@ -11,6 +11,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/cluster/imagefile"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -26,8 +27,8 @@ type receiver struct {
 }
 
 // ask fills in what a node has.
-func (c *Clusters) ask(ctx context.Context, node string) (*receiver, error) {
-	r := &receiver{name: node, images: map[string][]string{}, refs: map[string]string{}}
+func (c *Clusters) ask(ctx context.Context, node provider.Node) (*receiver, error) {
+	r := &receiver{name: node.Name, images: map[string][]string{}, refs: map[string]string{}}
 	r.has = imagefile.Has{Blobs: map[digest.Digest]bool{}, Layers: map[digest.Digest]imagespec.Descriptor{}}
 	var err error
 	if r.runtime, _, err = c.identify(ctx, node); err != nil {
@@ -38,7 +39,7 @@ func (c *Clusters) ask(ctx context.Context, node string) (*receiver, error) {
 		ask = c.askContainerd
 	}
 	if err := ask(ctx, r); err != nil {
-		return nil, fmt.Errorf("cannot tell which images %s has: %w", node, err)
+		return nil, fmt.Errorf("cannot tell which images %s has: %w", node.Name, err)
 	}
 	return r, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
@@ -19,30 +20,62 @@ import (
 // adminFile is kubeadm's kubeconfig of an administrator, on control planes.
 const adminFile = "/etc/kubernetes/admin.conf"
 
-// startControlPlane runs `kubeadm init` on the first control plane. What it lacks then goes on
-// beside the next steps, to finishControlPlane.
+// startControlPlane begins `kubeadm init` on the first control plane, and returns when other nodes
+// may join: the end of init, where the first control plane is all there is, or where others follow
+// it. What is lacking then goes on beside the next steps, to finishControlPlane.
 func (m *creation) startControlPlane(ctx context.Context) error {
 	first, err := m.find(m.Cluster.ContainerName(m.first()))
 	if err != nil {
 		return err
 	}
-	if err := m.initialize(ctx, first.Name); err != nil {
+	if m.init, err = m.initialize(ctx, first.Name); err != nil {
 		return err
 	}
+	if err := m.enter(ctx, first); err != nil {
+		if failed := m.init.wait(ctx); failed != nil {
+			return failed // which is why nobody could enter
+		}
+		return err
+	}
+	if len(m.others()) == 0 || m.Cluster.ControlPlanes() > 1 {
+		if err := m.init.wait(ctx); err != nil {
+			return err
+		}
+	}
+	return m.background.Wait()
+}
+
+// enter waits until the API tells nodes what they need to know to join, and begins what needs the
+// API. The end of init ends the waiting: patches may have nodes learn it elsewhere.
+func (m *creation) enter(ctx context.Context, first provider.Node) error {
+	waiting, stop := m.init.during(ctx)
+	defer stop()
+	server, err := serverOf(first, m.nodes)
+	if err != nil {
+		return err
+	}
+	kubeapi.AwaitServer(waiting, server)
+	// By now kubeadm has written it, and roles are still to be made.
 	if m.admin, err = m.kubeconfig(ctx, first, m.nodes, m.plan.Context, false); err != nil {
 		return err
 	}
 	if m.api, err = kubeapi.New(m.admin); err != nil {
 		return err
 	}
-	if err := m.keep(ctx); err != nil {
-		return err
-	}
-	m.beside.Go(func() error { return m.installAddons(ctx) })
+	m.api.AwaitInfo(waiting)
+	m.beside.Go(func() error {
+		if err := m.init.wait(ctx); err != nil {
+			return err
+		}
+		if err := m.keep(ctx); err != nil {
+			return err
+		}
+		return m.installAddons(ctx)
+	})
 	if !m.Cluster.Networking.DisableDefaultCNI {
 		m.connecting.Go(func() error { return m.connect(ctx) })
 	}
-	return m.background.Wait()
+	return context.Cause(ctx)
 }
 
 // finishConnecting waits until all nodes have their routes.
@@ -56,31 +89,63 @@ func (m *creation) finishControlPlane(context.Context) error { return m.beside.W
 // API yet when it started, tries that in ever longer pauses of up to seven seconds.
 const marking = "mark-control-plane"
 
-// initialize runs `kubeadm init`, the marking last and beside what comes next: a phase that
+// initialization is a run of `kubeadm init` beside other things.
+type initialization struct {
+	ended chan struct{}
+	err   error // once it has ended
+}
+
+// wait returns how it has ended.
+func (i *initialization) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-i.ended:
+		return i.err
+	}
+}
+
+// during is a context that ends with it.
+func (i *initialization) during(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_ = i.wait(ctx)
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// initialize begins `kubeadm init`, the marking last and beside what comes next: a phase that
 // follows it by kubeadm's order restarts the kubelet, which registers the node at once then.
-func (m *creation) initialize(ctx context.Context, node string) error {
+func (m *creation) initialize(ctx context.Context, node string) (*initialization, error) {
 	config, err := m.kubeadmConfig(m.first())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	skipped, err := kubeadm.SkippedPhases(config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// The flag counts instead of what the configuration says.
 	skip := "--skip-phases=" + strings.Join(append(slices.Clone(skipped), marking), ",")
-	if err := m.kubeadm(ctx, node, "init", "--skip-token-print", skip); err != nil {
-		return err
-	}
-	if !slices.Contains(skipped, marking) {
-		m.beside.Go(func() error { return m.kubeadm(ctx, node, "init phase "+marking) })
-	}
-	return nil
+	run := &initialization{ended: make(chan struct{})}
+	m.beside.Go(func() error {
+		run.err = m.kubeadm(ctx, node, "init", "--skip-token-print", skip)
+		close(run.ended)
+		if run.err != nil || slices.Contains(skipped, marking) {
+			return run.err
+		}
+		return m.kubeadm(ctx, node, "init phase "+marking)
+	})
+	return run, nil
 }
 
-// joinOthers has all nodes join the first control plane.
+// joinOthers has all nodes join the first control plane, and ends when that fails.
 func (m *creation) joinOthers(ctx context.Context) error {
-	return m.join(ctx, m.Cluster.ContainerName(m.first()), m.others())
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.init.wait(ctx) })
+	group.Go(func() error { return m.join(ctx, m.Cluster.ContainerName(m.first()), m.others()) })
+	return group.Wait()
 }
 
 // kubeadm runs a verb of it, of one word or more, on a node.
@@ -102,17 +167,25 @@ func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []pr
 	}
 	server := ""
 	if !internal {
-		entrance, found := balancer(all)
-		if !found {
-			entrance = plane
-		}
-		at, err := entrance.Endpoint(plan.APIPort)
-		if err != nil {
+		if server, err = serverOf(plane, all); err != nil {
 			return nil, err
 		}
-		server = kubeconfig.Server(at.Addr().String(), int(at.Port()))
 	}
 	return kubeconfig.FromAdmin([]byte(text), name, server)
+}
+
+// serverOf is the URL of the API for this host: a control plane's, or that of the load balancer
+// where there is one.
+func serverOf(plane provider.Node, all []provider.Node) (string, error) {
+	entrance, found := balancer(all)
+	if !found {
+		entrance = plane
+	}
+	at, err := entrance.Endpoint(plan.APIPort)
+	if err != nil {
+		return "", err
+	}
+	return kubeconfig.Server(at.Addr().String(), int(at.Port())), nil
 }
 
 // waitReady waits until these nodes have said since a time that they are Ready: what they said

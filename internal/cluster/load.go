@@ -164,7 +164,7 @@ func (c *Clusters) askAll(ctx context.Context, nodes []provider.Node) ([]*receiv
 	group, ctx := errgroup.WithContext(ctx)
 	for i, n := range nodes {
 		group.Go(func() (err error) {
-			asked[i], err = c.ask(ctx, n.Name)
+			asked[i], err = c.ask(ctx, n)
 			return err
 		})
 	}

@@ -111,7 +111,7 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	if Role(n) == config.BalancerRole {
 		return errors.Join(append(failed, c.told(ctx, n.Name, dir, balancerLogs())...)...)
 	}
-	runtime, _, err := c.identify(ctx, n.Name)
+	runtime, _, err := c.identify(ctx, n)
 	if err != nil {
 		said, _, _ := strings.Cut(err.Error(), "\n")
 		c.Warn(fmt.Sprintf("which container runtime %s has cannot be told, and nothing is asked of it: %s", n.Name, said))

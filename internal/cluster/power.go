@@ -67,7 +67,7 @@ func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *k
 	if err != nil {
 		return err
 	}
-	runtime, _, err := c.identify(ctx, node.Name)
+	runtime, _, err := c.identify(ctx, node)
 	if err != nil || !runtime.ours() {
 		return err
 	}

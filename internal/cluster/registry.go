@@ -255,7 +255,7 @@ func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistrySt
 	for _, n := range all {
 		if n.Running && Role(n) != config.BalancerRole {
 			group.Go(func() error {
-				runtime, _, err := c.identify(within, n.Name)
+				runtime, _, err := c.identify(within, n)
 				if err != nil {
 					return err
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -48,18 +49,22 @@ func (r nodeRuntime) ours() bool { return r.name == "berth" }
 // kindVersionFile has the version of Kubernetes in images of kindest/node.
 const kindVersionFile = "/kind/version"
 
-// identify tells which runtime a node has, and which version of Kubernetes.
-func (c *Clusters) identify(ctx context.Context, node string) (nodeRuntime, string, error) {
-	version, err := c.output(ctx, node, "cat", nodeimage.VersionFile)
+// identify tells which runtime a node has, and which version of Kubernetes: by the labels that
+// engines give containers of their image's, or by what is in the node, where an engine does not.
+func (c *Clusters) identify(ctx context.Context, node provider.Node) (nodeRuntime, string, error) {
+	if version := node.Labels[nodeimage.LabelKubernetes]; version != "" {
+		return berthRuntime(), version, nil
+	}
+	version, err := c.output(ctx, node.Name, "cat", nodeimage.VersionFile)
 	if err == nil {
 		return berthRuntime(), version, nil
 	}
 	if ctx.Err() != nil {
 		return nodeRuntime{}, "", err
 	}
-	version, err = c.output(ctx, node, "sh", "-c", "command -v containerd >/dev/null && cat "+kindVersionFile)
+	version, err = c.output(ctx, node.Name, "sh", "-c", "command -v containerd >/dev/null && cat "+kindVersionFile)
 	if err != nil {
-		return nodeRuntime{}, "", fmt.Errorf("the image of %s is neither of berth cluster build-image nor of kindest/node: %w: %w", node, errs.Unsupported, err)
+		return nodeRuntime{}, "", fmt.Errorf("the image of %s is neither of berth cluster build-image nor of kindest/node: %w: %w", node.Name, errs.Unsupported, err)
 	}
 	return containerdRuntime(), version, nil
 }
@@ -69,10 +74,13 @@ func (m *making) identifyAll(ctx context.Context, nodes []config.Node) error {
 	runtimes, versions := make([]nodeRuntime, len(nodes)), make([]string, len(nodes))
 	group, within := errgroup.WithContext(ctx)
 	for i, n := range nodes {
-		group.Go(func() (err error) {
-			name := m.Cluster.ContainerName(n)
-			if runtimes[i], versions[i], err = m.identify(within, name); err == nil && runtimes[i].ours() {
-				err = m.checkTools(within, name, n.Image)
+		group.Go(func() error {
+			container, err := m.find(m.Cluster.ContainerName(n))
+			if err != nil {
+				return err
+			}
+			if runtimes[i], versions[i], err = m.identify(within, container); err == nil && runtimes[i].ours() {
+				err = m.checkTools(within, container.Name, n.Image)
 			}
 			return err
 		})

@@ -35,15 +35,18 @@ func (m *creation) setUp(ctx context.Context) error {
 	if m.registry, err = m.lookForRegistry(ctx); err != nil {
 		return err
 	}
+	foreground, begin := errgroup.WithContext(ctx)
+	foreground.Go(func() error { return m.balance(begin, m.nodes, m.Cluster.Networking) })
+	foreground.Go(func() error { return m.setUpNode(begin, m.first()) })
+	if err := foreground.Wait(); err != nil {
+		return err
+	}
 	var background context.Context
 	m.background, background = errgroup.WithContext(ctx)
 	for _, n := range m.others() {
 		m.background.Go(func() error { return m.setUpNode(background, n) })
 	}
-	foreground, begin := errgroup.WithContext(ctx)
-	foreground.Go(func() error { return m.balance(begin, m.nodes, m.Cluster.Networking) })
-	foreground.Go(func() error { return m.setUpNode(begin, m.first()) })
-	return foreground.Wait()
+	return nil
 }
 
 // warnOfPatches tells of those that the versions of Kubernetes in the nodes have no use for.
@@ -103,7 +106,19 @@ func (m *making) kubeadmConfig(described config.Node) (string, error) {
 	return kubeadm.Config(kubeadm.Node{
 		Cluster: m.Cluster, Node: described, Version: m.versions[name], Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
 		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: m.runtimes[name].socket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
+		CgroupDriver: m.cgroupDriver(m.runtimes[name]),
 	})
+}
+
+// cgroupDriver is that of a runtime and its kubelet. With cgroup v1 systemd removes what kubelet and
+// runtime make for their pods in hierarchies that it has no use for, at times before they have used
+// it, and the kubelet tries again ten seconds later: only containerd, as kind's images set it up,
+// leaves cgroups to systemd there.
+func (m *making) cgroupDriver(runtime nodeRuntime) string {
+	if runtime.ours() && !m.Engine.Facts().CgroupV2 {
+		return "cgroupfs"
+	}
+	return "systemd"
 }
 
 // nodeRegistries are those that a node is told of, its own before those of patches, and these
@@ -128,7 +143,7 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	daemon, err := daemonConfig(m.Cluster.Networking, hostDirs)
+	daemon, err := daemonConfig(m.Cluster.Networking, m.cgroupDriver(berthRuntime()), hostDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -155,19 +170,17 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 	return files, nil
 }
 
-// labels has pods run that demand SELinux labels, which Kubernetes expects of any node.
-const labels = "[runtime]\nselinux = 'lenient'\n"
-
-// daemonConfig is the configuration of berth in a node. The node's own subnet is told by the
-// kubelet, who has it of the cluster. hostDirs are directories of hosts.toml files beside
-// the usual ones.
-func daemonConfig(net config.Networking, hostDirs []string) (string, error) {
+// daemonConfig is the configuration of berth in a node, where pods run that demand SELinux labels,
+// which Kubernetes expects of any node. The node's own subnet is told by the kubelet, who has it of
+// the cluster. hostDirs are directories of hosts.toml files beside the usual ones.
+func daemonConfig(net config.Networking, cgroupDriver string, hostDirs []string) (string, error) {
 	image, err := imageConfig(hostDirs)
 	if err != nil {
 		return "", err
 	}
+	runtime := "[runtime]\nselinux = 'lenient'\ncgroup_driver = '" + cgroupDriver + "'\n"
 	if net.DisableDefaultCNI {
-		return "# Of `berth cluster`: whoever installs a network brings it.\n" + labels + "[network]\nmode = 'cni'\n" + image, nil
+		return "# Of `berth cluster`: whoever installs a network brings it.\n" + runtime + "[network]\nmode = 'cni'\n" + image, nil
 	}
 	subnets, err := net.PodSubnets()
 	if err != nil {
@@ -178,5 +191,5 @@ func daemonConfig(net config.Networking, hostDirs []string) (string, error) {
 		quoted = append(quoted, "'"+s.Masked().String()+"'")
 	}
 	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
-		labels + "[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
+		runtime + "[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
 }

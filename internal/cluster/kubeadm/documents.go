@@ -189,7 +189,7 @@ func (b *builder) kubelet() patch.Doc {
 	doc := patch.Doc{
 		"apiVersion":   "kubelet.config.k8s.io/v1beta1",
 		"kind":         "KubeletConfiguration",
-		"cgroupDriver": "systemd",
+		"cgroupDriver": b.CgroupDriver,
 		// A group of its own in the node's, so that the kubelet does not take the
 		// node's other processes for pods.
 		"cgroupRoot": "/kubelet",

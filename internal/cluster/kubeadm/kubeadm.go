@@ -46,6 +46,8 @@ type Node struct {
 	Token string
 	// Rootless: the engine runs in a user namespace.
 	Rootless bool
+	// CgroupDriver is the runtime's, which kubelets of before 1.28 do not ask for.
+	CgroupDriver string
 }
 
 // NewToken makes a token to join with. kind has the same one for all clusters; a

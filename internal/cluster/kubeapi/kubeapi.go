@@ -38,6 +38,8 @@ type Node struct {
 type Client struct {
 	server string
 	http   *http.Client
+	// anybody has no credentials.
+	anybody *http.Client
 	// pause lies between an answer that was none and the next question.
 	pause time.Duration
 }
@@ -55,7 +57,11 @@ func New(config *api.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the cluster's kubeconfig: %w: %w", errs.Invalid, err)
 	}
-	return &Client{server: strings.TrimSuffix(from.Host, "/"), http: client, pause: pause}, nil
+	anybody, err := rest.HTTPClientFor(rest.AnonymousClientConfig(from))
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the cluster's kubeconfig: %w: %w", errs.Invalid, err)
+	}
+	return &Client{server: strings.TrimSuffix(from.Host, "/"), http: client, anybody: anybody, pause: pause}, nil
 }
 
 // Wait returns the nodes, sorted by name, as soon as they are as wanted. An API server that does

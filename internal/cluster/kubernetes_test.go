@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/provider"
+)
+
+// TestControlPlaneIsMarkedLast: `kubeadm init` does not wait for the node, and what a description
+// leaves out stays out.
+func TestControlPlaneIsMarkedLast(t *testing.T) {
+	for patch, want := range map[string][]string{
+		"": {
+			"kubeadm init --config=/etc/berth/cluster/kubeadm.yaml --skip-token-print --skip-phases=preflight,mark-control-plane",
+			"kubeadm init phase mark-control-plane --config=/etc/berth/cluster/kubeadm.yaml",
+		},
+		"kubeadmConfigPatches: ['{kind: InitConfiguration, skipPhases: [addon/kube-proxy, mark-control-plane]}']\n": {
+			"kubeadm init --config=/etc/berth/cluster/kubeadm.yaml --skip-token-print --skip-phases=addon/kube-proxy,mark-control-plane,mark-control-plane",
+		},
+	} {
+		f := newFake(t)
+		c, _ := f.clusters()
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, patch)}); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, line := range f.ran {
+			if _, command, _ := strings.Cut(line, ": "); strings.HasPrefix(command, "kubeadm init") {
+				got = append(got, command)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: ran %q, want %q", patch, got, want)
+		}
+	}
+}
+
+// slowInit is an engine in which `kubeadm init` goes on until a node joins, and then ends so.
+type slowInit struct {
+	*fake
+	joined chan struct{}
+	once   sync.Once
+	ends   error
+}
+
+func (s *slowInit) Exec(ctx context.Context, name string, c provider.Command) error {
+	switch line := strings.Join(c.Args, " "); {
+	case strings.HasPrefix(line, "kubeadm init --"):
+		select {
+		case <-s.joined:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if s.ends != nil {
+			return s.ends
+		}
+	case strings.HasPrefix(line, "kubeadm join"):
+		s.once.Do(func() { close(s.joined) })
+		if s.ends != nil {
+			<-ctx.Done() // for an API that comes no more
+			return ctx.Err()
+		}
+	}
+	return s.fake.Exec(ctx, name, c)
+}
+
+// TestWorkersJoinWhileInitGoesOn: they need what the API tells anybody, and no add-ons. When init
+// fails then, that is the error.
+func TestWorkersJoinWhileInitGoesOn(t *testing.T) {
+	for _, ends := range []error{nil, errFake} {
+		f := newFake(t)
+		c, steps := f.clusters()
+		c.Engine = &slowInit{fake: f, joined: make(chan struct{}), ends: ends}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		_, err := c.Create(ctx, CreateOptions{Cluster: describe(t, "pools: [{name: worker}]\n")})
+		cancel()
+		if !errors.Is(err, ends) || ends != nil && (len(f.nodes) > 0 || !strings.Contains(err.Error(), "dev-control-plane")) {
+			t.Errorf("init ends with %v: %v, nodes %v, %q", ends, err, f.nodes, *steps)
+		}
+	}
+}
+
+// TestMarkingThatFails fails the creation before the kubeconfig tells of the cluster.
+func TestMarkingThatFails(t *testing.T) {
+	f := newFake(t)
+	f.failOn = "kubeadm init phase"
+	c, _ := f.clusters()
+	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
+	if err == nil || !strings.Contains(err.Error(), "last words of kubelet and berth in dev-control-plane") || len(f.nodes) > 0 {
+		t.Errorf("%v, nodes %v", err, f.nodes)
+	}
+	if _, err := os.Stat(c.Kubeconfig[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a kubeconfig is left: %v", err)
+	}
+}
