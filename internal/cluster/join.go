@@ -33,7 +33,7 @@ func joining(nodes []config.Node) string {
 // the other, since etcd takes in one at a time. from is a control plane of the cluster.
 func (m *making) join(ctx context.Context, from string, nodes []config.Node) error {
 	if err := m.api.SignInfo(ctx, m.token); err != nil && !errors.Is(err, errs.NotFound) { // patches may have nodes learn it elsewhere
-		return err
+		return m.explain(ctx, from, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	var planes []string
