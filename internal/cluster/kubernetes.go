@@ -37,7 +37,7 @@ func (m *creation) startControlPlane(ctx context.Context) error {
 		}
 		return err
 	}
-	if len(m.others()) == 0 || m.Cluster.ControlPlanes() > 1 {
+	if m.init.over() || len(m.others()) == 0 || m.Cluster.ControlPlanes() > 1 {
 		if err := m.init.wait(ctx); err != nil {
 			return err
 		}
@@ -93,6 +93,16 @@ const marking = "mark-control-plane"
 type initialization struct {
 	ended chan struct{}
 	err   error // once it has ended
+}
+
+// over: it has ended.
+func (i *initialization) over() bool {
+	select {
+	case <-i.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // wait returns how it has ended.

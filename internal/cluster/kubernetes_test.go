@@ -88,6 +88,18 @@ func TestWorkersJoinWhileInitGoesOn(t *testing.T) {
 	}
 }
 
+// TestInitFailsBeforeItsAPI: the step that fails is its own, not that of the nodes which join.
+func TestInitFailsBeforeItsAPI(t *testing.T) {
+	f := newFake(t)
+	f.api.Close()
+	f.failOn = "kubeadm init"
+	c, steps := f.clusters()
+	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)})
+	if !errors.Is(err, errFake) || len(f.nodes) > 0 || slices.Contains(*steps, "Joining workers") || !slices.Contains(*steps, "Starting the control plane") {
+		t.Errorf("%v, nodes %v, %q", err, f.nodes, *steps)
+	}
+}
+
 // TestMarkingThatFails fails the creation before the kubeconfig tells of the cluster.
 func TestMarkingThatFails(t *testing.T) {
 	f := newFake(t)

@@ -111,9 +111,9 @@ func (m *making) kubeadmConfig(described config.Node) (string, error) {
 }
 
 // cgroupDriver is that of a runtime and its kubelet. With cgroup v1 systemd removes what kubelet and
-// runtime make for their pods in hierarchies that it has no use for, at times before they have used
-// it, and the kubelet tries again ten seconds later: only containerd, as kind's images set it up,
-// leaves cgroups to systemd there.
+// runtime make for their pods in hierarchies that it has no use for itself (systemd's issue 37044),
+// at times before they have used it, and the kubelet tries again seconds later. Containerd in kind's
+// images is set to systemd's.
 func (m *making) cgroupDriver(runtime nodeRuntime) string {
 	if runtime.ours() && !m.Engine.Facts().CgroupV2 {
 		return "cgroupfs"
