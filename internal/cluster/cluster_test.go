@@ -506,18 +506,23 @@ skip_verify = true
 	}
 }
 
-// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes.
+// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes. One of
+// kind's image among them keeps all with systemd's driver.
 func TestCgroupDriver(t *testing.T) {
-	for v2, want := range map[bool]string{true: "systemd", false: "cgroupfs"} {
+	for _, host := range []struct {
+		v2, kindest bool
+		want        string
+	}{{true, false, "systemd"}, {false, false, "cgroupfs"}, {false, true, "systemd"}} {
 		f := newFake(t)
-		f.facts.CgroupV2 = v2
+		f.facts.CgroupV2 = host.v2
+		f.kind = map[string]bool{"dev-worker": host.kindest}
 		c, _ := f.clusters()
-		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "networking: {disableDefaultCNI: true}\npools: [{name: worker}]\n")}); err != nil {
 			t.Fatal(err)
 		}
 		daemon, kubelet := f.files["dev-control-plane:"+daemonFile], f.files["dev-control-plane:"+innode.KubeadmFile]
-		if !strings.Contains(daemon, "\ncgroup_driver = '"+want+"'\n") || !strings.Contains(kubelet, "\ncgroupDriver: "+want+"\n") {
-			t.Errorf("cgroup v2 is %v: %s\n%s", v2, daemon, kubelet)
+		if !strings.Contains(daemon, "\ncgroup_driver = '"+host.want+"'\n") || !strings.Contains(kubelet, "\ncgroupDriver: "+host.want+"\n") {
+			t.Errorf("%+v: %s\n%s", host, daemon, kubelet)
 		}
 	}
 }

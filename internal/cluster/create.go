@@ -31,7 +31,7 @@ type creation struct {
 	made, madeRegistry bool
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
-	// init is `kubeadm init`, of whose end the other nodes need nothing.
+	// init is `kubeadm init`, for whose end workers do not wait.
 	init *initialization
 	// beside is what goes on while the other nodes join: the end of init, the marking of the first
 	// control plane, and add-ons.

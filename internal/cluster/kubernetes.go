@@ -150,7 +150,7 @@ func (m *creation) initialize(ctx context.Context, node string) (*initialization
 	return run, nil
 }
 
-// joinOthers has all nodes join the first control plane, and ends when that fails.
+// joinOthers has all nodes join the first control plane. It ends when init fails meanwhile.
 func (m *creation) joinOthers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.init.wait(ctx) })

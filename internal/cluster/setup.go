@@ -106,16 +106,16 @@ func (m *making) kubeadmConfig(described config.Node) (string, error) {
 	return kubeadm.Config(kubeadm.Node{
 		Cluster: m.Cluster, Node: described, Version: m.versions[name], Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
 		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: m.runtimes[name].socket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
-		CgroupDriver: m.cgroupDriver(m.runtimes[name]),
+		CgroupDriver: m.cgroupDriver(),
 	})
 }
 
-// cgroupDriver is that of a runtime and its kubelet. With cgroup v1 systemd removes what kubelet and
+// cgroupDriver is that of runtimes and kubelets. With cgroup v1 systemd removes what kubelet and
 // runtime make for their pods in hierarchies that it has no use for itself (systemd's issue 37044),
 // at times before they have used it, and the kubelet tries again seconds later. Containerd in kind's
-// images is set to systemd's.
-func (m *making) cgroupDriver(runtime nodeRuntime) string {
-	if runtime.ours() && !m.Engine.Facts().CgroupV2 {
+// images is set to systemd, and kubelets have one configuration for all nodes.
+func (m *making) cgroupDriver() string {
+	if m.ours() && !m.Engine.Facts().CgroupV2 {
 		return "cgroupfs"
 	}
 	return "systemd"
@@ -143,7 +143,7 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	daemon, err := daemonConfig(m.Cluster.Networking, m.cgroupDriver(berthRuntime()), hostDirs)
+	daemon, err := daemonConfig(m.Cluster.Networking, m.cgroupDriver(), hostDirs)
 	if err != nil {
 		return nil, err
 	}

@@ -72,11 +72,10 @@ func node(c *config.Cluster, i int, version string) Node {
 		}
 	}
 	return Node{
-		CgroupDriver: "systemd",
-		Cluster:      c, Node: c.Nodes[i], Version: version, Engine: "podman", Endpoint: entrance + ":6443",
+		Cluster: c, Node: c.Nodes[i], Version: version, Engine: "podman", Endpoint: entrance + ":6443",
 		IPv4:      netip.MustParseAddr(fmt.Sprintf("10.89.0.%d", i+2)),
 		IPv6:      netip.MustParseAddr(fmt.Sprintf("fc00:f853:ccd:e793::%d", i+2)),
-		CRISocket: ContainerdSocket, Token: "abcdef.0123456789abcdef",
+		CRISocket: ContainerdSocket, Token: "abcdef.0123456789abcdef", CgroupDriver: "systemd",
 	}
 }
 

@@ -46,7 +46,7 @@ type Node struct {
 	Token string
 	// Rootless: the engine runs in a user namespace.
 	Rootless bool
-	// CgroupDriver is the runtime's, which kubelets of before 1.28 do not ask for.
+	// CgroupDriver is the runtime's, for kubelets that do not ask it (KEP-4033).
 	CgroupDriver string
 }
 
