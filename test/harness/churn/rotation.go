@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/crilog"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -33,36 +35,119 @@ containers:
 	if err != nil {
 		return err
 	}
+	dir := filepath.Join(p.k.Logs(), fmt.Sprintf("%s_%s_%s", namespace, p.name, p.uid), "main")
+	held := filepath.Join(p.dir, "held")
+	if err := os.Mkdir(held, 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(held)
+	release := hold(dir, held)
 	seen, err := p.awaitEnd(ctx, corev1.PodFailed, map[string]int32{"main": 5})
-	if err != nil {
+	if err := errors.Join(err, release()); err != nil {
 		return err
 	}
 	// One that could not be started, since berth was away, has no log.
 	name := fmt.Sprintf("%d.log", statusOf(seen, "main").RestartCount)
-	dir := filepath.Join(p.k.Logs(), fmt.Sprintf("%s_%s_%s", namespace, p.name, p.uid), "main")
-	return p.poll(ctx, "the log to be whole", func(context.Context) error { // the last file may be compressed just now
-		return checkRotated(filepath.Join(dir, name))
-	})
-}
-
-func checkRotated(log string) error {
-	files, err := filepath.Glob(log + ".*")
+	written, err := readLogs(filepath.Join(held, name+"*"))
 	if err != nil {
 		return err
 	}
-	if len(files) < 2 {
-		return fmt.Errorf("it was rotated %d times", len(files))
+	if err := checkRotated(written); err != nil {
+		return fmt.Errorf("as it was written: %w", err)
 	}
-	var parts []part
-	for _, file := range append(files, log) {
-		p, err := readLog(file)
+	if p.upsetSince(p.made, kubeletAway()) && rotatedAtOnce(written) {
+		return nil
+	}
+	return p.poll(ctx, "the log to be whole", func(context.Context) error { // the last file may be compressed just now
+		left, err := readLogs(filepath.Join(dir, name+"*"))
 		if err != nil {
 			return err
 		}
-		parts = append(parts, p)
+		return checkRotated(left)
+	})
+}
+
+// rotatedAtOnce tells whether a log was rotated twice in one second, by two kubelets.
+// Names of rotated files tell the second, and a kubelet removes a file of the same name
+// as a compressed one, as what an interrupted rotation has left.
+func rotatedAtOnce(written []part) bool {
+	for i := 2; i < len(written); i++ {
+		// Each begins with a line that may come half a second after the rotation.
+		if written[i].begun.Sub(written[i-1].begun) < 1500*time.Millisecond {
+			return true
+		}
 	}
-	// Names tell the second of the rotation only, and there may be two in one.
-	slices.SortFunc(parts, func(a, b part) int { return a.begun.Compare(b.begun) })
+	return false
+}
+
+// hold links every file of a directory of logs into another one, as NAME.INODE, until it
+// is released: so they stay what they were when they were written, whatever a kubelet
+// does to them.
+func hold(dir, into string) (release func() error) {
+	stop, failed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			err := link(dir, into)
+			select {
+			case <-stop:
+				failed <- errors.Join(err, link(dir, into))
+				return
+			default:
+			}
+			if err != nil {
+				failed <- err
+				return
+			}
+			time.Sleep(50 * time.Millisecond) // the kubelet rotates seconds apart
+		}
+	}()
+	return func() error {
+		close(stop)
+		return <-failed
+	}
+}
+
+// link links the files that are in a directory of logs now.
+func link(dir, into string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.log*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, ".gz") || strings.HasSuffix(file, ".tmp") {
+			continue // the kubelet's own
+		}
+		fresh := filepath.Join(into, "new")
+		if err := os.Link(file, fresh); errors.Is(err, fs.ErrNotExist) {
+			continue // it has just been renamed
+		} else if err != nil {
+			return err
+		}
+		var seen unix.Stat_t
+		if err := unix.Stat(fresh, &seen); err != nil {
+			return err
+		}
+		name, _, _ := strings.Cut(filepath.Base(file), ".log")
+		if err := os.Rename(fresh, filepath.Join(into, fmt.Sprintf("%s.log.%d", name, seen.Ino))); err != nil {
+			return err
+		}
+		// What is linked there already has two links now: rename leaves both.
+		if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRotated fails unless the parts of a log have each of its lines once, in order.
+func checkRotated(parts []part) error {
+	if len(parts) < 3 {
+		return fmt.Errorf("it was rotated %d times", len(parts)-1)
+	}
+	var files []string
+	for _, p := range parts {
+		files = append(files, filepath.Base(p.file))
+	}
 	next := 1
 	for _, p := range parts {
 		for _, line := range p.lines {
@@ -76,6 +161,25 @@ func checkRotated(log string) error {
 		return fmt.Errorf("it ends before line %d", next)
 	}
 	return nil
+}
+
+// readLogs reads the files of one log, in the order in which they were written. Their
+// names tell the second of the rotation only, and there may be two in one.
+func readLogs(pattern string) ([]part, error) {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, err
+	}
+	var parts []part
+	for _, file := range files {
+		p, err := readLog(file)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	slices.SortFunc(parts, func(a, b part) int { return a.begun.Compare(b.begun) })
+	return parts, nil
 }
 
 // part is one file of a log: its texts, and the time of the first.
