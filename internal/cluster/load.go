@@ -39,7 +39,7 @@ func (c *Clusters) Load(ctx context.Context, name string, o LoadOptions) error {
 		return err
 	}
 	for _, archive := range o.Archives {
-		load := func() error { return c.loadFile(ctx, targets, archive) }
+		load := func() error { return c.loadFile(ctx, targets, archive, nil) }
 		if archive == "-" {
 			archive, load = "standard input", func() error { return c.loadStdin(ctx, targets, o.Stdin) }
 		}
@@ -111,7 +111,7 @@ func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images
 	if err != nil {
 		return err
 	}
-	return c.loadFile(ctx, nodes, file.path())
+	return c.loadFile(ctx, nodes, file.path(), asked)
 }
 
 // loadStdin keeps what comes in a file first, which each node reads.
@@ -138,7 +138,7 @@ func (c *Clusters) loadStdin(ctx context.Context, nodes []provider.Node, from io
 	if err != nil {
 		return err
 	}
-	return c.loadFile(ctx, nodes, file.path())
+	return c.loadFile(ctx, nodes, file.path(), nil)
 }
 
 // present are the IDs of images that the engine has, all of which it must have.
@@ -185,27 +185,38 @@ func (c *Clusters) retag(ctx context.Context, nodes []*receiver, id, image strin
 			everywhere = false
 			continue
 		}
-		if len(lacks) == 0 {
-			continue
-		}
-		if err := c.Engine.Exec(ctx, r.name, provider.Command{Args: r.tag(id, lacks)}); err != nil {
+		if err := c.tag(ctx, r, id, lacks); err != nil {
 			return false, err
 		}
 	}
 	return everywhere, nil
 }
 
-// loadFile sends an archive to nodes, to each what it lacks.
-func (c *Clusters) loadFile(ctx context.Context, nodes []provider.Node, archive string) error {
+// tag gives an image of a node the names that it lacks.
+func (c *Clusters) tag(ctx context.Context, r *receiver, id string, lacks []string) error {
+	if len(lacks) == 0 {
+		return nil
+	}
+	if err := c.Engine.Exec(ctx, r.name, provider.Command{Args: r.tag(id, lacks)}); err != nil {
+		return err
+	}
+	r.images[id] = append(r.images[id], lacks...)
+	return nil
+}
+
+// loadFile sends an archive to nodes, to each what it lacks. Where asked is nil, it asks them
+// what they have.
+func (c *Clusters) loadFile(ctx context.Context, nodes []provider.Node, archive string, asked []*receiver) error {
 	file, err := imagefile.Open(archive, spoolDir())
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	return c.step(fmt.Sprintf("Loading into %d nodes", len(nodes)), func() error {
-		asked, err := c.askAll(ctx, nodes)
-		if err != nil {
-			return err
+		if asked == nil {
+			if asked, err = c.askAll(ctx, nodes); err != nil {
+				return err
+			}
 		}
 		group, ctx := errgroup.WithContext(ctx)
 		for _, r := range asked {
@@ -224,10 +235,8 @@ func (c *Clusters) send(ctx context.Context, r *receiver, file *imagefile.File) 
 			whole = false
 			break
 		}
-		if len(lacks) > 0 {
-			if err := c.Engine.Exec(ctx, r.name, provider.Command{Args: r.tag(img.ID, lacks)}); err != nil {
-				return err
-			}
+		if err := c.tag(ctx, r, img.ID, lacks); err != nil {
+			return err
 		}
 	}
 	if whole {

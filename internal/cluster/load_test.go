@@ -82,6 +82,7 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 		"dev-control-plane": layersTold(appID(), "docker.io/library/app:1"),
 		"dev-worker":        layersTold("sha256:other", "docker.io/library/other:1"),
 	}
+	f.ran = nil
 	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +90,9 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 		if got := f.received(node); got != want {
 			t.Errorf("%s got layers %q, want %q", node, got, want)
 		}
+	}
+	if asked := strings.Count(strings.Join(f.ran, "\n"), "berth image layers"); asked != 3 {
+		t.Errorf("three nodes were asked %d times what they have", asked)
 	}
 	archive := filepath.Join(t.TempDir(), "a.tar")
 	if err := os.WriteFile(archive, f.saved, 0o600); err != nil {

@@ -52,7 +52,7 @@ type engine struct {
 }
 
 func engines() []engine {
-	return []engine{{"podman", podmanOnly}, {"docker", dockerOnly}}
+	return []engine{{"podman", podmanOnly}, {"docker", dockerOnly}, {"nerdctl", nerdctlOnly}}
 }
 
 // clusterHost is an engine of the test's own and the commands that are run beside it, in its
@@ -125,7 +125,7 @@ func (h *clusterHost) kubectl(args ...string) string {
 // TestCluster: one control plane and two workers, from the making of their image to nothing
 // left, with every engine.
 func TestCluster(t *testing.T) {
-	for _, e := range append(engines(), engine{"nerdctl", nerdctlOnly}) {
+	for _, e := range engines() {
 		t.Run(e.name, func(t *testing.T) { testCluster(t, e) })
 	}
 }
