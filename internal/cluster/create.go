@@ -138,10 +138,23 @@ func (m *making) able() error {
 			return err
 		}
 	}
+	m.avoidLoopback6()
 	for _, w := range m.Cluster.Warnings {
 		m.Warn(w.String())
 	}
 	return nil
+}
+
+// avoidLoopback6 has the API listen on the other loopback address where nobody would reach it on
+// that of IPv6, which is the default of clusters of IPv6 only.
+func (m *making) avoidLoopback6() {
+	if m.Engine.Facts().Loopback6 || m.Cluster.Networking.APIServerAddress != "::1" {
+		return
+	}
+	changed := *m.Cluster
+	changed.Networking.APIServerAddress = "127.0.0.1"
+	m.Cluster = &changed
+	m.Warn(fmt.Sprintf("%s leads no port of ::1 into containers; the API listens on 127.0.0.1 of this host instead", m.Engine.Name()))
 }
 
 // fit refuses to make nodes where the host or its engine lacks what they need.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
@@ -111,5 +112,25 @@ func TestMarkingThatFails(t *testing.T) {
 	}
 	if _, err := os.Stat(c.Kubeconfig[0]); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a kubeconfig is left: %v", err)
+	}
+}
+
+// TestLoopback6: the API of a cluster of IPv6 only is where clients reach it.
+func TestLoopback6(t *testing.T) {
+	for leads, want := range map[bool]string{true: "::1", false: "127.0.0.1"} {
+		f := newFake(t)
+		f.facts.Loopback6 = leads
+		c, said := f.clusters()
+		described := describe(t, "networking: {ipFamily: ipv6}\n")
+		m := c.making(described)
+		if err := m.able(); err != nil {
+			t.Fatal(err)
+		}
+		if got := plan.Make(m.Cluster, plan.Host{}).Containers[0].Ports[0].Listen; got != want {
+			t.Errorf("the API listens on %s, want %s", got, want)
+		}
+		if warned := len(*said) == 1 && strings.Contains((*said)[0], "127.0.0.1"); warned == leads || described.Networking.APIServerAddress != "::1" {
+			t.Errorf("said: %q; the description has %s", *said, described.Networking.APIServerAddress)
+		}
 	}
 }

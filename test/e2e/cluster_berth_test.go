@@ -19,10 +19,10 @@ import (
 func TestClusterOfBerth(t *testing.T) {
 	b := harness.Start(t, harness.Options{NoImages: true, BinDir: harness.Bootable(t)})
 	h := hostOf(t, b)
-	t.Log(h.own("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
+	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
 	h.life(b, 2, []change{
-		{"restart", func() { t.Log(h.own("restart", "e2e", "--wait", h.patience())) }},
-		{"reboot", func() { b.Reboot(); b.StartDaemon(); t.Log(h.own("start", "e2e", "--wait", h.patience())) }},
+		{"restart", func() { t.Log(h.cluster("restart", "e2e", "--wait", h.patience())) }},
+		{"reboot", func() { b.Reboot(); b.StartDaemon(); t.Log(h.cluster("start", "e2e", "--wait", h.patience())) }},
 	})
 }
 
@@ -40,13 +40,13 @@ func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 		last = "e2e-control-plane"
 	}
 	begun := time.Now()
-	t.Log(h.own("create", "--config", clusterFile(t, workers), "--wait", h.patience()))
+	t.Log(h.cluster("create", "--config", clusterFile(t, workers), "--wait", h.patience()))
 	t.Logf("all nodes were Ready after %s", time.Since(begun).Round(100*time.Millisecond))
 	addresses := h.addresses(1 + workers)
 	archive := filepath.Join(os.Getenv("BERTH_BIN"), "hello-image.tar")
 	h.run(h.berth, "image", "import", archive)
-	t.Log(h.own("load", "--name", "e2e", "--nodes", last, "berth.run/hello:demo"))
-	t.Log(h.own("load", "--name", "e2e", "--archive", archive))
+	t.Log(h.cluster("load", "--name", "e2e", "--nodes", last, "berth.run/hello:demo"))
+	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
 	h.deploy(max(1, workers)) // a node that is alone takes pods
 	t.Run("answers", func(t *testing.T) { h.answers(t, addresses...) })
 	t.Run("cgroups", func(t *testing.T) { h.inGroups(t, b) })
@@ -62,19 +62,14 @@ func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 		t.Run("cgroups after the "+c.name, func(t *testing.T) { h.inGroups(t, b) })
 	}
 	logs := t.TempDir()
-	h.own("logs", "--name", "e2e", logs)
+	h.cluster("logs", "--name", "e2e", logs)
 	if text, err := os.ReadFile(filepath.Join(logs, last, "kubelet.log")); err != nil || len(text) == 0 {
 		t.Errorf("the kubelet's log: %d bytes, %v", len(text), err)
 	}
 	for range 2 {
-		t.Log(h.own("delete", "e2e"))
+		t.Log(h.cluster("delete", "e2e"))
 	}
-	if left, err := os.ReadDir(b.Root + "-cluster"); err != nil || len(left) > 0 {
-		t.Errorf("left of nodes: %v, %v", left, err)
-	}
-	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), "e2e") {
-		t.Errorf("the kubeconfig has %s, %v", text, err)
-	}
+	h.nothingLeft("e2e")
 }
 
 // hostOf are the commands beside a berth.
@@ -89,7 +84,7 @@ func hostOf(t *testing.T, b *harness.Berth) *clusterHost {
 	}
 	t.Setenv("BERTH_ENDPOINT", "unix://"+b.Socket)
 	return &clusterHost{
-		t: t, namespace: b.NetNS, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,
+		t: t, engine: "berth", nodes: b.Root + "-cluster", namespace: b.NetNS, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,
 		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
 	}
 }
@@ -124,17 +119,11 @@ func clusterFile(t *testing.T, workers int) string {
 	return file
 }
 
-// own is cluster with the provider berth.
-func (h *clusterHost) own(verb string, args ...string) string {
-	h.t.Helper()
-	return h.run(append([]string{h.berth, "cluster", verb, "--provider", "berth"}, args...)...)
-}
-
 // addresses are those of the nodes.
 func (h *clusterHost) addresses(nodes int) []string {
 	h.t.Helper()
 	var all []string
-	for line := range strings.Lines(h.own("nodes", "e2e")) {
+	for line := range strings.Lines(h.cluster("nodes", "e2e")) {
 		if fields := strings.Fields(line); fields[0] != "NODE" {
 			if fields[2] != "running" {
 				h.t.Errorf("node: %s", line)

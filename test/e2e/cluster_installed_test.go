@@ -21,11 +21,14 @@ func TestClusterOfInstalledBerth(t *testing.T) {
 	require.CgroupV2(t)
 	bin := harness.BinDir(t)
 	t.Setenv("BERTH_ENDPOINT", "unix://"+b.Socket)
-	h := &clusterHost{t: t, berth: filepath.Join(bin, "berth"), bin: bin, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	h := &clusterHost{
+		t: t, engine: "berth", nodes: b.Root + "-cluster", berth: filepath.Join(bin, "berth"), bin: bin,
+		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
+	}
 	t.Log(h.run(h.berth, "image", "import", require.Given(t, "BERTH_NODE_IMAGE", "archive of an image of nodes")))
 	before := hold(t)
 	h.life(b, 0, []change{
-		{"restart", func() { t.Log(h.own("restart", "e2e", "--wait", h.patience())) }},
+		{"restart", func() { t.Log(h.cluster("restart", "e2e", "--wait", h.patience())) }},
 		{"restart of berth", func() {
 			harness.Systemctl(t, "daemon-reload")
 			harness.Systemctl(t, "restart", harness.SupervisorUnit, harness.DaemonUnit)

@@ -58,9 +58,11 @@ func engines() []engine {
 // clusterHost is an engine of the test's own and the commands that are run beside it, in its
 // network namespace, or "" in the machine's.
 type clusterHost struct {
-	t          *testing.T
-	engine     string
-	namespace  string
+	t         *testing.T
+	engine    string
+	namespace string
+	// nodes is where nodes are kept, of berth only.
+	nodes      string
 	berth, bin string
 	kubeconfig string
 }
@@ -173,13 +175,25 @@ func testCluster(t *testing.T, e engine) {
 // nothingLeft: of the cluster, with the engine and in the kubeconfig.
 func (h *clusterHost) nothingLeft(name string) {
 	h.t.Helper()
+	if h.nodes != "" {
+		if left, err := os.ReadDir(h.nodes); err != nil || len(left) > 0 {
+			h.t.Errorf("left of nodes: %v, %v", left, err)
+		}
+	} else {
+		h.nothingWithEngine()
+	}
+	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), name) {
+		h.t.Errorf("the kubeconfig has %s, %v", text, err)
+	}
+}
+
+// nothingWithEngine: it has no containers, no volumes and no network of clusters.
+func (h *clusterHost) nothingWithEngine() {
+	h.t.Helper()
 	for _, args := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q", "--filter", "name=kind"}} {
 		if left := h.run(append([]string{h.engine}, args...)...); left != "" {
 			h.t.Errorf("%s %s: %s", h.engine, args[0], left)
 		}
-	}
-	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), name) {
-		h.t.Errorf("the kubeconfig has %s, %v", text, err)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 type Networking struct {
 	IPFamily          IPFamily  `json:"ipFamily" help:"Addresses of nodes, pods and services." oneof:"ipv4 ipv6 dual"`
 	APIServerPort     int       `json:"apiServerPort" help:"Port of the API on the host. 0: a free one, which stays the same over restarts. -1: the container engine picks one at every start." example:"6443"`
-	APIServerAddress  string    `json:"apiServerAddress" help:"Address of the host that the API listens on. Empty: 127.0.0.1, or ::1 in a cluster of IPv6 only." example:"127.0.0.1"`
+	APIServerAddress  string    `json:"apiServerAddress" help:"Address of the host that the API listens on. Empty: 127.0.0.1, or ::1 in a cluster of IPv6 only, where the container engine leads that to nodes." example:"127.0.0.1"`
 	PodSubnet         string    `json:"podSubnet" help:"Addresses of pods: one CIDR, or one of each family with a comma between them. Empty: 10.244.0.0/16, fd00:10:244::/56." example:"10.244.0.0/16"`
 	ServiceSubnet     string    `json:"serviceSubnet" help:"Addresses of services, written as podSubnet. The family that comes first is the primary one. Empty: 10.96.0.0/16, fd00:10:96::/112." example:"10.96.0.0/16"`
 	DisableDefaultCNI bool      `json:"disableDefaultCNI" help:"Leave the pod network to whoever installs one; until then no node is ready."`

@@ -129,7 +129,7 @@ func bind(m plan.Mount) (string, error) {
 // leads tells of a port that the engine would take, and which nobody could reach. A port that
 // no field is for is there for other tools, and nodes do without.
 func (e *Engine) leads(p plan.Port) error {
-	if p.Listen != "::1" || p.Field == "" || e.loopback6 || e.facts.Rootless {
+	if p.Listen != "::1" || p.Field == "" || e.facts.Loopback6 {
 		return nil
 	}
 	return fmt.Errorf("%s leads no port of ::1 into containers: %s needs another address, such as 127.0.0.1 (networking.apiServerAddress is that of the API): %w", e.name, p.Field, errs.Unsupported)

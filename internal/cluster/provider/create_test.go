@@ -45,12 +45,13 @@ func TestRunArguments(t *testing.T) {
 			tool, _, _ := strings.Cut(name, "-")
 			e := engine(t, tool, newFake())
 			e.facts = facts
+			e.facts.Loopback6 = e.loopback6 || facts.Rootless
 			network := Network{
 				Name: "kind", StableV4: true, StableV6: e.stable6,
 				Subnets: []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16"), netip.MustParsePrefix("fc00:f853:ccd:e793::/64")},
 			}
 			text := busy
-			if !e.loopback6 {
+			if !e.facts.Loopback6 {
 				text = strings.ReplaceAll(text, "::1", "::")
 			}
 			specs := planned(t, e.PlanHost(network), text)

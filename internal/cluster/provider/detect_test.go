@@ -117,15 +117,15 @@ func TestOpen(t *testing.T) {
 		},
 		"docker": {
 			tool: "docker", version: "Docker version 20.10.24+dfsg1, build 297e128", info: answer{out: dockerInfo20},
-			want: Facts{Version: "20.10.24", UserRemap: true, CgroupV2: true, Memory: true, Pids: true, CPU: true, Driver: "overlay2", Filesystem: "xfs"},
+			want: Facts{Version: "20.10.24", Loopback6: true, UserRemap: true, CgroupV2: true, Memory: true, Pids: true, CPU: true, Driver: "overlay2", Filesystem: "xfs"},
 		},
 		"docker, recorded": {
 			tool: "docker", version: "Docker version 20.10.24+dfsg1, build 297e128", info: answer{out: string(recorded(t, "docker-20.10-info.json"))},
-			want: Facts{Version: "20.10.24", Memory: true, Pids: true, CPU: true, Driver: "overlay2", Filesystem: "extfs", Root: "/var/lib/docker"},
+			want: Facts{Version: "20.10.24", Loopback6: true, Memory: true, Pids: true, CPU: true, Driver: "overlay2", Filesystem: "extfs", Root: "/var/lib/docker"},
 		},
 		"rootless docker without cgroups, elsewhere": {
 			tool: "docker", version: "Docker version 28.2.2, build e6534b4", info: answer{out: dockerInfoNone}, env: map[string]string{"DOCKER_HOST": "ssh://me@host"},
-			want: Facts{Version: "28.2.2", Rootless: true, CgroupV2: true, Remote: true},
+			want: Facts{Version: "28.2.2", Loopback6: true, Rootless: true, CgroupV2: true, Remote: true},
 		},
 		"nerdctl": {
 			tool: "nerdctl", version: "nerdctl version 2.3.5", info: answer{out: string(recorded(t, "nerdctl-2.3-info.json"))},

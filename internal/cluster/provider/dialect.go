@@ -63,7 +63,7 @@ type dialect struct {
 	subnet4 bool
 	// stable6: --ip6 works; declares6: only on a network whose configuration declares it.
 	stable6, declares6 bool
-	// loopback6: ports of ::1 lead into containers.
+	// loopback6: ports of ::1 lead into containers, also of an engine that runs as root.
 	loopback6 bool
 	// forgetful: network rm thinks of running containers only.
 	forgetful bool
@@ -101,8 +101,8 @@ func dialects() []dialect {
 	// Its CNI configuration gives out any IPv4 address that is asked for, IPv6 only where
 	// it says so, which older versions did not write.
 	nerdctl.subnet4, nerdctl.declares6 = false, true
-	// CNI's port mapping is done by the kernel's address translation, which never takes a
-	// packet from ::1 to another host.
+	// CNI and netavark have the kernel translate addresses, which never takes a packet from ::1
+	// to another host. Without root there is a program that copies, as docker has always.
 	nerdctl.loopback6 = false
 	nerdctl.forgives, nerdctl.forgetful = true, true
 	nerdctl.serial = true // it loses races for names and addresses
@@ -118,7 +118,7 @@ func dialects() []dialect {
 		restart: "always", rebooted: "podman-restart.service",
 		// Or else it waits ten seconds for each node, whose disk is removed next.
 		kill: []string{"-t", "0"}, killFrom: "4.0.0",
-		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true, loopback6: true,
+		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true,
 		save: []string{"--format", "docker-archive"}, saveAll: []string{"--multi-image-archive"},
 	}
 	return []dialect{docker, nerdctl, podman}

@@ -30,6 +30,7 @@ func (e *Engine) ask(ctx context.Context) error {
 	if err := e.recentDaemon(out); err != nil {
 		return err
 	}
+	e.facts.Loopback6 = e.loopback6 || e.facts.Rootless
 	if e.name == "podman" && e.version.LessThan(version.MustParseGeneric("4.0.0")) {
 		// It does not tell yet which controllers there are.
 		e.facts.Memory, e.facts.Pids, e.facts.CPU = true, true, true

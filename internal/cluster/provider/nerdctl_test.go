@@ -169,8 +169,8 @@ func TestNerdctlNetwork(t *testing.T) {
 	}
 }
 
-// TestLoopback6: a port of ::1 that nerdctl takes and nobody reaches is refused by its field; an
-// engine that can has it.
+// TestLoopback6: a port of ::1 that nerdctl and podman take and nobody reaches is refused by its
+// field; an engine that can has it, as podman without root.
 func TestLoopback6(t *testing.T) {
 	const six = "networking: {ipFamily: ipv6}\nnodes: [{}]\n"
 	for text, field := range map[string]string{
@@ -178,10 +178,12 @@ func TestLoopback6(t *testing.T) {
 		"nodes: [{extraPortMappings: [{containerPort: 80, hostPort: 80, listenAddress: \"::1\"}]}]\n": "nodes[0].extraPortMappings[0]",
 		"networking: {ipFamily: ipv6, apiServerAddress: 127.0.0.1}\nnodes: [{}]\n":                    "",
 	} {
-		for _, tool := range []string{"nerdctl", "docker"} {
-			e := engine(t, tool, newFake())
+		for _, tool := range []string{"nerdctl", "docker", "podman", "podman-rootless"} {
+			program, rootless := strings.CutSuffix(tool, "-rootless")
+			e := engine(t, program, newFake())
+			e.facts.Loopback6 = e.loopback6 || rootless
 			_, err := e.runArgs(Request{}, planned(t, e.PlanHost(Network{Name: "kind"}), text)[0], nil, "ATTEMPT")
-			if refused := tool == "nerdctl" && field != ""; errors.Is(err, errs.Unsupported) != refused || refused && !strings.Contains(err.Error(), field+" needs another address") {
+			if refused := (tool == "nerdctl" || tool == "podman") && field != ""; errors.Is(err, errs.Unsupported) != refused || refused && !strings.Contains(err.Error(), field+" needs another address") {
 				t.Errorf("%s, %q: %v", tool, text, err)
 			}
 		}

@@ -123,6 +123,8 @@ type Facts struct {
 	// UserRemap: containers are in a user namespace unless told otherwise.
 	UserRemap bool
 	CgroupV2  bool
+	// Loopback6: ports of ::1 lead into containers.
+	Loopback6 bool
 	// ChosenLinks: a container has another link address at each start unless one is chosen.
 	ChosenLinks bool
 	// Memory, Pids and CPU: limits of that kind work.
