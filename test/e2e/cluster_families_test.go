@@ -26,14 +26,16 @@ func TestClusterFamilies(t *testing.T) {
 
 func testFamilies(t *testing.T, h *clusterHost) {
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
-	t.Run("ipv6", func(t *testing.T) { h.families(t, "ipv6", "6") })
-	t.Run("dual", func(t *testing.T) { h.families(t, "dual", "46") })
+	const one, two = "{role: control-plane}, ", "{role: control-plane}, {role: control-plane}, "
+	t.Run("ipv6", func(t *testing.T) { h.families(t, two, "ipFamily: ipv6, kubeProxyMode: iptables", "6") })
+	t.Run("dual", func(t *testing.T) { h.families(t, one, "ipFamily: dual, kubeProxyMode: nftables", "46") })
 }
 
-// families makes a cluster of a family, and wants addresses of these versions of IP.
-func (h *clusterHost) families(t *testing.T, family, want string) {
+// families makes a cluster of control planes, a worker and a network, and wants addresses of these
+// versions of IP.
+func (h *clusterHost) families(t *testing.T, controlPlanes, networking, want string) {
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
-	description := fmt.Sprintf("kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: e2e\nnetworking: {ipFamily: %s}\nnodes: [{role: control-plane}, {role: worker}]\n", family)
+	description := fmt.Sprintf("kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: e2e\nnetworking: {%s}\nnodes: [%s{role: worker}]\n", networking, controlPlanes)
 	if err := os.WriteFile(file, []byte(description), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +50,7 @@ func (h *clusterHost) families(t *testing.T, family, want string) {
 			return ofFamilies(t, want, strings.Fields(said))
 		}
 		var nodes []string
-		for _, node := range []string{"e2e-control-plane", "e2e-worker"} {
+		for _, node := range strings.Fields(h.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")) {
 			nodes = append(nodes, addresses(`{.status.addresses[?(@.type=="InternalIP")].address}`, "node", node)...)
 		}
 		h.answers(t, nodes...)

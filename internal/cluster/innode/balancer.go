@@ -35,7 +35,8 @@ const apiPort = 6443
 
 // Balancer is what a load balancer does: it spreads the API over control planes.
 type Balancer struct {
-	// IPv4 and IPv6 are the families that it listens on.
+	// IPv4 and IPv6 are the families of the cluster. It listens on IPv4 always: the host's port
+	// of a cluster of IPv6 only may be one of 127.0.0.1.
 	IPv4 bool `json:"ipv4"`
 	IPv6 bool `json:"ipv6"`
 	// Servers are the control planes.
