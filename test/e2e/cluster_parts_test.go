@@ -48,23 +48,29 @@ spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Mi}}}
 
 // TestClusterStorage, with TestClusterRegistry and what else is beside Kubernetes: a cluster
 // of one control plane and one worker, and its registry.
-func TestClusterStorage(t *testing.T) { clusterWith(t, "storage", (*clusterHost).storage) }
+func TestClusterStorage(t *testing.T) { clusterWith(t, "", "10m", (*clusterHost).storage) }
 
-func TestClusterRegistry(t *testing.T) { clusterWith(t, "registry", (*clusterHost).registry) }
+func TestClusterRegistry(t *testing.T) {
+	clusterWith(t, "registry: {enabled: true, port: 5001}\n", "10m", (*clusterHost).registry)
+}
 
-func TestClusterDoctor(t *testing.T) { clusterWith(t, "doctor", (*clusterHost).doctor) }
+func TestClusterDoctor(t *testing.T) { clusterWith(t, "", "10m", (*clusterHost).doctor) }
 
-// clusterWith makes a cluster for a test, and removes it.
-func clusterWith(t *testing.T, name string, test func(*clusterHost, *testing.T)) {
+// TestClusterOtherNetwork: no node is ready before somebody brings a network of pods.
+func TestClusterOtherNetwork(t *testing.T) {
+	clusterWith(t, "networking: {disableDefaultCNI: true}\n", "0s", (*clusterHost).otherNetwork)
+}
+
+// clusterWith makes a cluster for a test, with some lines more in its description, and removes it.
+func clusterWith(t *testing.T, more, wait string, test func(*clusterHost, *testing.T)) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
-	description := "kind: Cluster\napiVersion: berth.run/v1alpha1\nname: parts\nnodes: [{role: control-plane}, {role: worker}]\nregistry: {enabled: " +
-		map[bool]string{true: "true", false: "false"}[name == "registry"] + ", port: 5001}\n"
+	description := "kind: Cluster\napiVersion: berth.run/v1alpha1\nname: parts\nnodes: [{role: control-plane}, {role: worker}]\n" + more
 	if err := os.WriteFile(file, []byte(description), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(h.cluster("create", "--config", file, "--wait", "10m"))
+	t.Log(h.cluster("create", "--config", file, "--wait", wait))
 	h.run("podman", "load", "-i", filepath.Join(filepath.Dir(h.berth), "hello-image.tar"))
 	test(h, t)
 	t.Log(h.cluster("delete", "parts"))
