@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/finding"
+	"github.com/berthrun/berth/internal/require"
 )
 
 // database is a StatefulSet whose pod runs as a user of its own, with a claim of the default
@@ -77,11 +78,18 @@ func clusterWith(t *testing.T, more, wait string, test func(*clusterHost, *testi
 	h.nothingLeft("parts")
 }
 
-// apply has kubectl apply documents.
+// apply has kubectl apply documents. An API server that has just started on a slow machine may not
+// answer within the minute that it gives itself.
 func (h *clusterHost) apply(documents string) {
 	h.t.Helper()
-	if out, err := h.try([]byte(documents), filepath.Join(h.bin, "kubectl"), "apply", "-f", "-"); err != nil {
-		h.t.Fatalf("%v\n%s", err, out)
+	for deadline := time.Now().Add(require.Patience(time.Minute)); ; {
+		out, err := h.try([]byte(documents), filepath.Join(h.bin, "kubectl"), "apply", "-f", "-")
+		if err == nil {
+			return
+		}
+		if !strings.Contains(out, "(Timeout)") || time.Now().After(deadline) {
+			h.t.Fatalf("%v\n%s", err, out)
+		}
 	}
 }
 

@@ -200,9 +200,7 @@ func (h *clusterHost) nothingWithEngine() {
 // deploy runs two pods, spread over as many workers.
 func (h *clusterHost) deploy(workers int) {
 	h.t.Helper()
-	if out, err := h.try([]byte(workload), filepath.Join(h.bin, "kubectl"), "apply", "-f", "-"); err != nil {
-		h.t.Fatalf("%v\n%s", err, out)
-	}
+	h.apply(workload)
 	h.kubectl("rollout", "status", "deployment/web", "--timeout="+h.patience())
 	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout="+h.patience())
 	nodes := strings.Fields(h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"))
