@@ -11,9 +11,9 @@ import (
 
 // mergeKubeadm merges as RFC 7386 says, but for kubeadm's lists that hold a set:
 // certSANs are added to those that are there, and arguments of the components are
-// set one by one (a null value removes one). An argument may be written as either
-// form of kubeadm's API, the mapping of v1beta3 or the list of v1beta4, in a patch
-// that names no version.
+// set one by one (a null value removes one), and so are labels of nodes. An argument
+// may be written as either form of kubeadm's API, the mapping of v1beta3 or the list
+// of v1beta4, in a patch that names no version.
 func mergeKubeadm(doc, patch Doc) (Doc, error) {
 	version, _ := doc["apiVersion"].(string)
 	asList := strings.HasSuffix(version, "/v1beta4")
@@ -94,6 +94,8 @@ func mergeArgs(old, added any, asList, strict bool) (any, error) {
 		switch {
 		case i >= 0 && arg.value == nil:
 			args = slices.Delete(args, i, i+1)
+		case i >= 0 && arg.name == "node-labels":
+			args[i].value = withLabels(args[i].value, arg.value)
 		case i >= 0:
 			args[i].value = arg.value
 		case arg.value != nil:
@@ -112,6 +114,26 @@ func mergeArgs(old, added any, asList, strict bool) (any, error) {
 		entries[arg.name] = arg.value
 	}
 	return entries, nil
+}
+
+// withLabels adds labels to those that the description gives a node, which a patch for one label
+// more would take away with kind.
+func withLabels(old, added any) any {
+	had, isText := old.(string)
+	more, alsoText := added.(string)
+	if !isText || !alsoText || more == "" {
+		return added // kubeadm says what is wrong with it, or all are to go
+	}
+	labels := strings.Split(more, ",")
+	var kept []string
+	for _, label := range strings.Split(had, ",") {
+		key, _, _ := strings.Cut(label, "=")
+		isSame := func(l string) bool { name, _, _ := strings.Cut(l, "="); return name == key }
+		if label != "" && !slices.ContainsFunc(labels, isSame) {
+			kept = append(kept, label)
+		}
+	}
+	return strings.Join(append(kept, labels...), ",")
 }
 
 // arguments reads either form; those of a mapping come sorted.

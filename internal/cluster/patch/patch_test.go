@@ -29,6 +29,33 @@ apiServer:
   extraArgs: [{name: runtime-config, value: ""}, {name: v, value: "1"}]
 `
 
+// TestLabelsOfNodes: a patch for one label more leaves those of the description.
+func TestLabelsOfNodes(t *testing.T) {
+	for _, test := range []struct{ old, added, want string }{
+		{"", "ingress-ready=true", "ingress-ready=true"},
+		{"tier=front,zone=a", "ingress-ready=true", "tier=front,zone=a,ingress-ready=true"},
+		{"tier=front,zone=a", "zone=b,ingress-ready=true", "tier=front,zone=b,ingress-ready=true"},
+		{"tier=front", "", ""},
+	} {
+		docs, err := Parse("kind: InitConfiguration\nnodeRegistration: {kubeletExtraArgs: {node-labels: \"" + test.old + "\"}}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		merges, err := ParseMerge("kind: InitConfiguration\nnodeRegistration: {kubeletExtraArgs: {node-labels: \"" + test.added + "\"}}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs[0]["apiVersion"] = "kubeadm.k8s.io/v1beta3"
+		if docs, err = Apply(docs, merges, nil); err != nil {
+			t.Fatal(err)
+		}
+		text, err := Render(docs)
+		if err != nil || !strings.Contains(text, "node-labels: "+test.want+"\n") && !strings.Contains(text, "node-labels: \""+test.want+"\"\n") {
+			t.Errorf("%q and %q, want %q: %v\n%s", test.old, test.added, test.want, err, text)
+		}
+	}
+}
+
 func TestApply(t *testing.T) {
 	cases := map[string]struct {
 		docs, merge string
