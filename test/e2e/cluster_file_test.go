@@ -101,6 +101,7 @@ func TestClusterOfWholeFile(t *testing.T) {
 	t.Run("made", func(t *testing.T) { h.asAsked(t) })
 	h.apply(fileWorkload)
 	h.kubectl("wait", "--for=condition=Ready", "pod/ingress", "pod/files", "--timeout="+h.patience())
+	h.until(t, "a word", "exec", "files", "--", "cat", "/files/from-pod")
 	if text, err := os.ReadFile(filepath.Join(dir, "shared/from-pod")); err != nil || string(text) != "a word" {
 		t.Errorf("what the pod wrote: %q, %v", text, err)
 	}
@@ -193,14 +194,9 @@ func TestClusterInterrupted(t *testing.T) {
 			if err := <-ended; err == nil || cmd.ProcessState.ExitCode() != 130 {
 				t.Errorf("it ended with %v\n%s", err, said.text.String())
 			}
-			for _, args := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}} {
-				if left := h.run(append([]string{"podman"}, args...)...); left != "" {
-					t.Errorf("podman %s: %s\n%s", args[0], left, said.text.String())
-				}
-			}
+			h.nothingWithEngine()
 		})
 	}
-	h.run("podman", "network", "rm", "kind")
 }
 
 // watched keeps what is written, and closes seen once something is among it.

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -131,22 +132,50 @@ func (n node) kernelLog() error {
 	return nil
 }
 
-// search sets the search domains that the cluster's description asks for.
+// search sets the search domains that the cluster's description asks for, and has names without a
+// dot looked up as they are first: nodes know each other by such names.
 func (n node) search(lookup func(string) (string, bool)) error {
 	domains, set := lookup("KIND_DNS_SEARCH")
-	if !set {
-		return nil
-	}
 	file := n.path("etc/resolv.conf")
 	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && !set {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("cannot set the search domains: %w", err)
 	}
+	wanted := string(text)
+	if set {
+		wanted = withSearch(wanted, domains)
+	}
+	if wanted = namesFirst(wanted); wanted == string(text) {
+		return nil
+	}
 	// The file is a mount of the engine's: it cannot be replaced, only filled anew.
-	if err := os.WriteFile(file, []byte(withSearch(string(text), domains)), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(wanted), 0o644); err != nil {
 		return fmt.Errorf("cannot set the search domains: %w", err)
 	}
 	return nil
+}
+
+// namesFirst is a resolv.conf with the option ndots:0, unless it says something of ndots; docker
+// writes it so. Without it a node's name is asked for in each search domain before, of a server
+// that may be far, or out of reach.
+func namesFirst(text string) string {
+	searches := false
+	for line := range strings.Lines(text) {
+		switch fields := strings.Fields(line); {
+		case len(fields) == 0:
+		case fields[0] == "options" && slices.ContainsFunc(fields, func(o string) bool { return strings.HasPrefix(o, "ndots:") }):
+			return text
+		case fields[0] == "search" || fields[0] == "domain":
+			searches = true
+		}
+	}
+	if !searches {
+		return text
+	}
+	return strings.TrimRight(text, "\n") + "\noptions ndots:0\n"
 }
 
 // withSearch is a resolv.conf with other search domains.

@@ -228,6 +228,38 @@ func TestSearchDomains(t *testing.T) {
 	}
 }
 
+// TestSearch: resolv.conf as programs of a node find it, after what an engine wrote.
+func TestSearch(t *testing.T) {
+	for _, test := range []struct {
+		wrote, want string
+		domains     any // nil is that the description says nothing
+	}{
+		{"search dns.podman\nnameserver 10.89.0.1\n", "search dns.podman\nnameserver 10.89.0.1\noptions ndots:0\n", nil},
+		{"search dns.podman\nnameserver 10.89.0.1\n", "nameserver 10.89.0.1\nsearch a.example\noptions ndots:0\n", "a.example"},
+		{"search dns.podman\nnameserver 10.89.0.1\n", "nameserver 10.89.0.1\n", ""},
+		{"nameserver 10.89.0.1\noptions timeout:1", "nameserver 10.89.0.1\noptions timeout:1", nil},
+		{"domain a.example\noptions timeout:1", "domain a.example\noptions timeout:1\noptions ndots:0\n", nil},
+		{"search a.example\noptions timeout:1 ndots:2\n", "search a.example\noptions timeout:1 ndots:2\n", nil},
+	} {
+		n := node{t.TempDir()}
+		if err := n.write("etc/resolv.conf", test.wrote); err != nil {
+			t.Fatal(err)
+		}
+		domains, set := test.domains.(string)
+		for range 2 { // a node starts more than once
+			if err := n.search(func(string) (string, bool) { return domains, set }); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(n.path("etc/resolv.conf")); err != nil || !slices.Equal(slices.Sorted(strings.Lines(string(got))), slices.Sorted(strings.Lines(test.want))) {
+				t.Errorf("%q with %v: %q, %v; want %q", test.wrote, test.domains, got, err, test.want)
+			}
+		}
+	}
+	if err := (node{t.TempDir()}).search(func(string) (string, bool) { return "", false }); err != nil {
+		t.Errorf("without a resolv.conf: %v", err)
+	}
+}
+
 func TestProxies(t *testing.T) {
 	n := node{t.TempDir()}
 	env := map[string]string{"HTTP_PROXY": "http://u:p%41@proxy:3128", "no_proxy": "10.0.0.0/8,.svc"}
