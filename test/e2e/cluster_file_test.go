@@ -96,6 +96,9 @@ func TestClusterOfWholeFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Chmod(filepath.Join(dir, "shared"), 0o777); err != nil { // the pod is not root
+		t.Fatal(err)
+	}
 	t.Log(h.cluster("create", "--config", filepath.Join(dir, "cluster.yaml"), "--wait", h.patience()))
 	h.cluster("load", "--name", "e2e", "--archive", filepath.Join(filepath.Dir(h.berth), "hello-image.tar"))
 	t.Run("made", func(t *testing.T) { h.asAsked(t) })
