@@ -5,6 +5,7 @@ package innode
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/require"
 )
@@ -35,7 +38,15 @@ func plane(t *testing.T, name, address string) (ready *atomic.Bool) {
 		}
 		fmt.Fprint(w, name)
 	}))
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address+":6443")
+	// haproxy listens on this port of every address, which a control plane has a host of its own for.
+	shared := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		var set error
+		err := conn.Control(func(fd uintptr) {
+			set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		})
+		return errors.Join(err, set)
+	}}
+	listener, err := shared.Listen(t.Context(), "tcp", address+":6443")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +102,6 @@ func TestBalancing(t *testing.T) {
 	ready := plane(t, "a", "127.0.0.2")
 	plane(t, "b", "127.0.0.3")
 	n := node{t.TempDir()}
-	// Of IPv4 the control planes have the port, on addresses of this one host.
 	for name, text := range map[string]string{"run/about": "", BalancerFile: `{"ipv6":true}`} {
 		if err := n.write(name, text); err != nil {
 			t.Fatal(err)
@@ -172,8 +182,8 @@ func TestBalancing(t *testing.T) {
 	} else if got, err := c.ask(); err != nil || got != "b" {
 		t.Errorf("a server that is gone: %q, %v", got, err)
 	}
-	if err := n.rebalance(t.Context(), strings.NewReader(`{"servers":[{"name":"a","host":"127.0.0.2"}]}`)); err == nil || !strings.Contains(err.Error(), "does not take its configuration") {
-		t.Errorf("nothing to listen on: %v", err)
+	if err := n.rebalance(t.Context(), strings.NewReader(`{"servers":[{"name":"a","host":"127.0.0.2"},{"name":"a","host":"127.0.0.3"}]}`)); err == nil || !strings.Contains(err.Error(), "does not take its configuration") {
+		t.Errorf("two servers of one name: %v", err)
 	}
 
 	tell(both)
