@@ -75,18 +75,8 @@ func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 // hostOf are the commands beside a berth.
 func hostOf(t *testing.T, b *harness.Berth) *clusterHost {
 	t.Helper()
-	kube, err := filepath.Abs("../../out/kube")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(kube, "coredns")); err != nil {
-		t.Fatalf("Kubernetes is not built: run test/kube/build.sh: %v", err)
-	}
 	t.Setenv("BERTH_ENDPOINT", "unix://"+b.Socket)
-	return &clusterHost{
-		t: t, engine: "berth", nodes: b.Root + "-cluster", namespace: b.NetNS, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,
-		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
-	}
+	return (&clusterHost{t: t, engine: "berth", nodes: b.Root + "-cluster", namespace: b.NetNS}).equipped()
 }
 
 // slowly is for a machine on which etcd answers after seconds, and leases are lost before

@@ -65,22 +65,29 @@ type clusterHost struct {
 	nodes      string
 	berth, bin string
 	kubeconfig string
+	// before are the ways of the namespace's network without a cluster.
+	before []string
 }
 
 func newClusterHost(t *testing.T, e engine) *clusterHost {
 	t.Helper()
-	namespace := e.start(t)
-	kube, err := filepath.Abs("../../out/kube")
-	if err != nil {
-		t.Fatal(err)
+	return (&clusterHost{t: t, engine: e.name, namespace: e.start(t)}).equipped()
+}
+
+// equipped has the programs of berth and Kubernetes, and nothing of a cluster yet.
+func (h *clusterHost) equipped() *clusterHost {
+	h.t.Helper()
+	var err error
+	if h.bin, err = filepath.Abs("../../out/kube"); err != nil {
+		h.t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(kube, "coredns")); err != nil {
-		t.Fatalf("Kubernetes is not built: run test/kube/build.sh: %v", err)
+	if _, err := os.Stat(filepath.Join(h.bin, "coredns")); err != nil {
+		h.t.Fatalf("Kubernetes is not built: run test/kube/build.sh: %v", err)
 	}
-	return &clusterHost{
-		t: t, engine: e.name, namespace: namespace, berth: filepath.Join(os.Getenv("BERTH_BIN"), "berth"), bin: kube,
-		kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
-	}
+	h.berth = filepath.Join(os.Getenv("BERTH_BIN"), "berth")
+	h.kubeconfig = filepath.Join(h.t.TempDir(), "kubeconfig")
+	h.before = h.ways()
+	return h
 }
 
 // run runs a program where the engine is, and fails the test when it fails.
@@ -170,31 +177,6 @@ func testCluster(t *testing.T, e engine) {
 		t.Log(h.cluster("delete", "e2e"))
 	}
 	h.nothingLeft("e2e")
-}
-
-// nothingLeft: of the cluster, with the engine and in the kubeconfig.
-func (h *clusterHost) nothingLeft(name string) {
-	h.t.Helper()
-	if h.nodes != "" {
-		if left, err := os.ReadDir(h.nodes); err != nil || len(left) > 0 {
-			h.t.Errorf("left of nodes: %v, %v", left, err)
-		}
-	} else {
-		h.nothingWithEngine()
-	}
-	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), name) {
-		h.t.Errorf("the kubeconfig has %s, %v", text, err)
-	}
-}
-
-// nothingWithEngine: it has no containers, no volumes and no network of clusters.
-func (h *clusterHost) nothingWithEngine() {
-	h.t.Helper()
-	for _, args := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q", "--filter", "name=kind"}} {
-		if left := h.run(append([]string{h.engine}, args...)...); left != "" {
-			h.t.Errorf("%s %s: %s", h.engine, args[0], left)
-		}
-	}
 }
 
 // deploy runs two pods, spread over as many workers.
