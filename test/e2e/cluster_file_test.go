@@ -3,14 +3,11 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -168,53 +165,4 @@ func (h *clusterHost) ingress(t *testing.T) {
 		}
 		answer, _ = h.tryFor(5*time.Second, nil, "busybox", "wget", "-qO-", "http://127.0.0.1:48080/")
 	}
-}
-
-// TestClusterInterrupted: of a cluster whose making is interrupted, at any step, nothing stays.
-func TestClusterInterrupted(t *testing.T) {
-	h := newClusterHost(t, engine{"podman", podmanOnly})
-	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
-	file := clusterFile(t, 1)
-	for _, step := range []string{"Making nodes", "Setting up the nodes", "Starting the control plane", "Joining workers"} {
-		t.Run(step, func(t *testing.T) {
-			cmd := exec.Command("nsenter", "--net=/run/netns/"+h.namespace, h.berth, "cluster", "create", "--provider", "podman", "--config", file)
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+h.kubeconfig)
-			said := &watched{awaited: "• " + step, seen: make(chan struct{})}
-			cmd.Stdout, cmd.Stderr = said, said
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
-			select {
-			case <-said.seen:
-				if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-					t.Fatal(err)
-				}
-			case err := <-ended:
-				t.Fatalf("it never came to %q: %v\n%s", step, err, said.text.String())
-			}
-			if err := <-ended; err == nil || cmd.ProcessState.ExitCode() != 130 {
-				t.Errorf("it ended with %v\n%s", err, said.text.String())
-			}
-			h.nothingWithEngine()
-		})
-	}
-}
-
-// watched keeps what is written, and closes seen once something is among it.
-type watched struct {
-	awaited string
-	seen    chan struct{}
-	text    bytes.Buffer
-	found   bool
-}
-
-func (w *watched) Write(p []byte) (int, error) {
-	w.text.Write(p)
-	if !w.found && strings.Contains(w.text.String(), w.awaited) {
-		w.found = true
-		close(w.seen)
-	}
-	return len(p), nil
 }

@@ -17,9 +17,20 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// dockerOnly starts a docker of the test's own, and puts a client of it into PATH: its
-// storage, networks, mounts and network namespace, whose name it returns, are nobody else's.
-func dockerOnly(t *testing.T) (namespace string) {
+// docker is one of the test's own: its storage, networks, mounts and network namespace are
+// nobody else's.
+type docker struct {
+	namespace, log string
+	args           []string
+	// kill leaves it no time for anything.
+	kill func()
+}
+
+// dockerOnly starts a docker of the test's own, puts a client of it into PATH, and returns its network
+// namespace.
+func dockerOnly(t *testing.T) (namespace string) { return newDocker(t).namespace }
+
+func newDocker(t *testing.T) *docker {
 	t.Helper()
 	require.Root(t)
 	daemon, client := require.Binary(t, "dockerd"), require.Binary(t, "docker")
@@ -30,16 +41,20 @@ func dockerOnly(t *testing.T) (namespace string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	namespace = fmt.Sprintf("berth-docker-%d", os.Getpid())
+	namespace := fmt.Sprintf("berth-docker-%d", os.Getpid())
 	host(t, "ip", "netns", "add", namespace)
 	t.Cleanup(func() { host(t, "ip", "netns", "del", namespace) })
 	host(t, "ip", "-n", namespace, "link", "set", "lo", "up")
 	socket := "unix://" + filepath.Join(dir, "docker.sock")
+	d := &docker{namespace: namespace, log: filepath.Join(dir, "dockerd.log")}
 	// Mounts of its own end with it, whatever it leaves.
-	startDocker(t, filepath.Join(dir, "dockerd.log"), "nsenter", "--net=/run/netns/"+namespace, "unshare", "--mount", daemon,
+	d.args = []string{
+		"nsenter", "--net=/run/netns/" + namespace, "unshare", "--mount", daemon,
 		"--host", socket, "--data-root", filepath.Join(dir, "root"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "docker.pid"),
-		"--storage-driver", "overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+namespace,
-		"--add-runtime", "fit="+runtime, "--default-runtime", "fit")
+		"--storage-driver", "overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/" + namespace,
+		"--add-runtime", "fit=" + runtime, "--default-runtime", "fit",
+	}
+	d.start(t)
 	wrapper := "#!/bin/sh\nexec nsenter --net=/run/netns/" + namespace + " " + client + " \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(wrapper), 0o755); err != nil {
 		t.Fatal(err)
@@ -52,17 +67,17 @@ func dockerOnly(t *testing.T) (namespace string) {
 			host(t, append([]string{"docker", "rm", "-fv"}, strings.Fields(all)...)...)
 		}
 	})
-	return namespace
+	return d
 }
 
-// startDocker runs a docker daemon until the test ends, and waits until it listens.
-func startDocker(t *testing.T, log string, args ...string) {
+// start runs it until the test ends, and waits until it listens.
+func (d *docker) start(t *testing.T) {
 	t.Helper()
-	file, err := os.Create(log)
+	file, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(args[0], args[1:]...)
+	cmd := exec.Command(d.args[0], d.args[1:]...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -73,6 +88,7 @@ func startDocker(t *testing.T, log string, args ...string) {
 	listens, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer func() { _ = cmd.Wait() }() // its status after a signal means nothing
 		lines := bufio.NewScanner(io.TeeReader(stderr, file))
 		lines.Buffer(nil, 1<<20)
 		for up := false; lines.Scan(); {
@@ -82,36 +98,30 @@ func startDocker(t *testing.T, log string, args ...string) {
 			}
 		}
 	}()
+	d.kill = func() {
+		_ = cmd.Process.Kill()
+		<-ended
+	}
+	end := func() string {
+		text, _ := os.ReadFile(d.log)
+		return string(text[max(0, len(text)-8<<10):])
+	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
-		_ = cmd.Wait() // its status after a signal means nothing
 		file.Close()
-		removeGroups(filepath.Base(lastAfter(args, "--cgroup-parent")))
+		removeGroups(d.namespace)
 		if t.Failed() {
-			text, _ := os.ReadFile(log)
-			t.Logf("the end of dockerd's log:\n%s", text[max(0, len(text)-8<<10):])
+			t.Logf("the end of dockerd's log:\n%s", end())
 		}
 	})
 	select {
 	case <-listens:
 	case <-ended:
-		text, _ := os.ReadFile(log)
-		t.Fatalf("dockerd ended:\n%s", text)
+		t.Fatalf("dockerd ended:\n%s", end())
 	case <-time.After(require.Patience(2 * time.Minute)):
-		text, _ := os.ReadFile(log)
-		t.Fatalf("dockerd does not listen:\n%s", text)
+		t.Fatalf("dockerd does not listen:\n%s", end())
 	}
-}
-
-// lastAfter is the value of an option.
-func lastAfter(args []string, option string) string {
-	for i := range args[:len(args)-1] {
-		if args[i] == option {
-			return args[i+1]
-		}
-	}
-	return ""
 }
 
 // removeGroups removes an engine's own cgroups, which it leaves.

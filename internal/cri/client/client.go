@@ -32,8 +32,11 @@ const maxMessage = 64 << 20
 // dialTimeout bounds the first look at the socket.
 const dialTimeout = 5 * time.Second
 
-// Conn is a connection to a runtime. Calls wait for a runtime that is restarting,
-// as long as their context lasts.
+// restartTime is how long calls wait for a runtime that is restarting.
+const restartTime = time.Minute
+
+// Conn is a connection to a runtime. Calls wait for a runtime that is restarting, for a minute; then
+// their error is of kind Unavailable.
 type Conn struct {
 	Runtime  runtimeapi.RuntimeServiceClient
 	Images   runtimeapi.ImageServiceClient
@@ -45,6 +48,10 @@ type Conn struct {
 // Dial connects to an endpoint, unix:///PATH or an absolute PATH. When nobody is
 // there, the error (kind Unavailable) says which socket was tried and what to do.
 func Dial(ctx context.Context, endpoint string) (*Conn, error) {
+	return dial(ctx, endpoint, restartTime)
+}
+
+func dial(ctx context.Context, endpoint string, restart time.Duration) (*Conn, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, err
@@ -55,8 +62,8 @@ func Dial(ctx context.Context, endpoint string) (*Conn, error) {
 	conn, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(true)),
-		grpc.WithChainUnaryInterceptor(unary),
-		grpc.WithChainStreamInterceptor(stream),
+		grpc.WithChainUnaryInterceptor(patience{path, restart}.unary),
+		grpc.WithChainStreamInterceptor(patience{path, restart}.stream),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
@@ -151,18 +158,6 @@ func (e *remoteError) Error() string { return e.message }
 
 // Unwrap returns the kind.
 func (e *remoteError) Unwrap() error { return e.kind }
-
-func unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return plain(invoke(ctx, method, req, reply, cc, opts...))
-}
-
-func stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := open(ctx, desc, cc, method, opts...)
-	if err != nil {
-		return nil, plain(err)
-	}
-	return plainStream{s}, nil
-}
 
 type plainStream struct{ grpc.ClientStream }
 

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/client-go/util/exec"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Streams are what a session is joined to. Nil ones are not connected.
@@ -31,13 +33,19 @@ type Streams struct {
 }
 
 // Run joins the streams to an exec or attach URL until the session ends, and
-// returns the command's exit code (0 for an attachment).
+// returns the command's exit code (0 for an attachment). A session whose connection breaks is an
+// error (kind Unavailable).
 func Run(ctx context.Context, rawURL string, s Streams) (code int, err error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		return 0, fmt.Errorf("cannot use the runtime's streaming URL: %w", err)
 	}
-	session, err := remotecommand.NewSPDYExecutor(&rest.Config{}, http.MethodPost, u)
+	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
+	if err != nil {
+		return 0, fmt.Errorf("cannot connect to the runtime's streaming server: %w", err)
+	}
+	outcome := &verdict{Upgrader: upgrader}
+	session, err := remotecommand.NewSPDYExecutorForTransports(transport, outcome, http.MethodPost, u)
 	if err != nil {
 		return 0, fmt.Errorf("cannot connect to the runtime's streaming server: %w", err)
 	}
@@ -59,6 +67,9 @@ func Run(ctx context.Context, rawURL string, s Streams) (code int, err error) {
 	}
 	if err != nil {
 		return 0, fmt.Errorf("the session failed: %w", err)
+	}
+	if !outcome.heard.Load() {
+		return 0, fmt.Errorf("the connection to the runtime broke, and how the session ended is not known: %w", errs.Unavailable)
 	}
 	return 0, nil
 }

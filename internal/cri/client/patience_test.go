@@ -1,0 +1,117 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// versions is a runtime that tells its version when it is let.
+type versions struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	let chan struct{}
+}
+
+func (v *versions) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	<-v.let
+	return &runtimeapi.VersionResponse{RuntimeName: "berth"}, nil
+}
+
+// serveAt runs a runtime on a socket until stop.
+func serveAt(t *testing.T, path string, v *versions) (stop func()) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(server, v)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(l) // it ends by stop
+	}()
+	return func() {
+		server.Stop()
+		<-ended
+	}
+}
+
+func dialFor(t *testing.T, path string, restart time.Duration) *Conn {
+	t.Helper()
+	conn, err := dial(t.Context(), "unix://"+path, restart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// TestRuntimeThatDoesNotComeBack: calls, and streams that begin, say so after the patience.
+func TestRuntimeThatDoesNotComeBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	let := make(chan struct{})
+	close(let)
+	stop := serveAt(t, path, &versions{let: let})
+	conn := dialFor(t, path, 50*time.Millisecond)
+	if _, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	conn.conn.WaitForStateChange(t.Context(), connectivity.Ready)
+	_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
+	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "unix://"+path) {
+		t.Errorf("a call ended with %v", err)
+	}
+	if _, err := conn.Runtime.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}); !errors.Is(err, errs.Unavailable) {
+		t.Errorf("a stream began with %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled call ended with %v", err)
+	}
+}
+
+// TestRuntimeThatRestarts: calls wait for it, and for what takes longer than a restart.
+func TestRuntimeThatRestarts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	stop := serveAt(t, path, &versions{})
+	conn := dialFor(t, path, time.Minute)
+	stop()
+	conn.conn.WaitForStateChange(t.Context(), connectivity.Ready)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
+		answered <- err
+	}()
+	let := make(chan struct{})
+	defer serveAt(t, path, &versions{let: let})()
+	close(let)
+	if err := <-answered; err != nil {
+		t.Errorf("the call that waited ended with %v", err)
+	}
+}
+
+// TestSlowCall: a call that takes longer than a restart may, of a runtime that is there.
+func TestSlowCall(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	let := make(chan struct{})
+	defer serveAt(t, path, &versions{let: let})()
+	const restart = 50 * time.Millisecond
+	conn := dialFor(t, path, restart)
+	time.AfterFunc(4*restart, func() { close(let) })
+	if _, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
+		t.Errorf("a slow call ended with %v", err)
+	}
+}
