@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -59,11 +60,13 @@ func dial(ctx context.Context, endpoint string, restart time.Duration) (*Conn, e
 	if err := look(ctx, path); err != nil {
 		return nil, err
 	}
+	waits := &patience{path: path, limit: restart}
 	conn, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(true)),
-		grpc.WithChainUnaryInterceptor(patience{path, restart}.unary),
-		grpc.WithChainStreamInterceptor(patience{path, restart}.stream),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, MaxDelay: lastPause}, MinConnectTimeout: dialTimeout}),
+		grpc.WithChainUnaryInterceptor(waits.unary),
+		grpc.WithChainStreamInterceptor(waits.stream),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -11,14 +12,22 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
+// Pauses between tries to connect to a socket of this host, which cost nothing.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
 // patience bounds how long calls wait for somebody to answer on a socket. What is asked of a runtime
 // that answers may take any time.
 type patience struct {
 	path  string
 	limit time.Duration
+	// lost is that a call has waited in vain: the next ones need not.
+	lost atomic.Bool
 }
 
-func (p patience) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (p *patience) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	patient, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	go p.watch(patient, cc, giveUp)
@@ -26,7 +35,7 @@ func (p patience) unary(ctx context.Context, method string, req, reply any, cc *
 	return explained(ctx, patient, err)
 }
 
-func (p patience) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (p *patience) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	// The stream goes on with this context; only its beginning is watched.
 	patient, giveUp := context.WithCancelCause(ctx)
 	beginning, begun := context.WithCancel(patient)
@@ -41,7 +50,7 @@ func (p patience) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cl
 }
 
 // watch gives a call up when nobody has answered for the limit, until ctx ends.
-func (p patience) watch(ctx context.Context, cc *grpc.ClientConn, giveUp context.CancelCauseFunc) {
+func (p *patience) watch(ctx context.Context, cc *grpc.ClientConn, giveUp context.CancelCauseFunc) {
 	for ctx.Err() == nil {
 		if cc.WaitForStateChange(ctx, connectivity.Ready) && !p.answers(ctx, cc) && ctx.Err() == nil {
 			giveUp(fmt.Errorf("nobody has answered on unix://%s for %s: the daemon has ended, and does not come back: look at its log "+
@@ -52,15 +61,23 @@ func (p patience) watch(ctx context.Context, cc *grpc.ClientConn, giveUp context
 }
 
 // answers waits until the runtime answers, for the limit.
-func (p patience) answers(ctx context.Context, cc *grpc.ClientConn) bool {
-	ctx, cancel := context.WithTimeout(ctx, p.limit)
+func (p *patience) answers(ctx context.Context, cc *grpc.ClientConn) bool {
+	limit := p.limit
+	if p.lost.Load() {
+		limit = min(limit, 2*lastPause)
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		state := cc.GetState()
 		if state == connectivity.Ready {
+			p.lost.Store(false)
 			return true
 		}
-		if !cc.WaitForStateChange(ctx, state) {
+		if !cc.WaitForStateChange(limited, state) {
+			if ctx.Err() == nil {
+				p.lost.Store(true)
+			}
 			return false
 		}
 	}

@@ -76,6 +76,16 @@ func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 	if _, err := conn.Runtime.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}); !errors.Is(err, errs.Unavailable) {
 		t.Errorf("a stream began with %v", err)
 	}
+	defer serveAt(t, path, &versions{let: let})()
+	for { // once it is tried again
+		_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errs.Unavailable) {
+			t.Fatalf("back after all: %v", err)
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{}); !errors.Is(err, context.Canceled) {
