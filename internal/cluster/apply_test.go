@@ -283,7 +283,7 @@ func TestPossible(t *testing.T) {
 			all = append(all, role(fmt.Sprintf("dev-p%d", i), "control-plane"))
 		}
 		if balanced {
-			all = append(all, role("dev-external-load-balancer", string(config.BalancerRole)))
+			all = append(all, role("dev-external-load-balancer", config.BalancerRole))
 		}
 		return append(all, role("dev-worker", "worker"))
 	}

@@ -7,7 +7,7 @@ import (
 
 // BalancerRole is the role of the container that spreads the API over several
 // control planes. No description may give it.
-const BalancerRole Role = "external-load-balancer"
+const BalancerRole = "external-load-balancer"
 
 // part is an entry of nodes or pools.
 type part struct {
@@ -83,7 +83,7 @@ func (c *Cluster) expand() {
 func (c *Cluster) ContainerName(n Node) string { return c.Name + "-" + n.Name }
 
 // BalancerName is the name of the load balancer's container.
-func (c *Cluster) BalancerName() string { return c.Name + "-" + string(BalancerRole) }
+func (c *Cluster) BalancerName() string { return c.Name + "-" + BalancerRole }
 
 // ControlPlanes counts the control planes.
 func (c *Cluster) ControlPlanes() int {

@@ -168,7 +168,7 @@ func ran(t *testing.T, args []string, host Host) Container {
 		}
 	}
 	c.Image = next()
-	c.Role = config.Role(c.Labels[LabelKindRole])
+	c.Role = c.Labels[LabelKindRole]
 	for _, flag := range []string{"--detach", "--tty", "--net=kind", "--cgroupns=private", "--hostname=" + c.Name} {
 		if !seen[flag] {
 			t.Errorf("kind did not say %s; Container tells that it holds for each", flag)

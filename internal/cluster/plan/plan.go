@@ -69,9 +69,10 @@ type Plan struct {
 // Container is one container. Each is detached, has a terminal, a cgroup namespace of
 // its own, and its name as host name.
 type Container struct {
-	Name string      `json:"name"`
-	Role config.Role `json:"role"`
-	Pool string      `json:"pool,omitempty"`
+	Name string `json:"name"`
+	// Role is one that a description may give, config.BalancerRole, or RegistryRole.
+	Role string `json:"role"`
+	Pool string `json:"pool,omitempty"`
 	// Image is as the description has it. The load balancer has that of the first
 	// control plane, and runs another command in it.
 	Image      string            `json:"image"`
@@ -146,7 +147,7 @@ func Make(c *config.Cluster, h Host) *Plan {
 // entrance is the container through which the API is reached.
 func (p *Plan) entrance() Container {
 	for _, c := range p.Containers {
-		if c.Role == config.BalancerRole || c.Role == config.ControlPlane {
+		if c.Role == config.BalancerRole || c.Role == string(config.ControlPlane) {
 			return c // the balancer comes first
 		}
 	}
@@ -195,7 +196,7 @@ func balancer(c *config.Cluster, image string, shared map[string]string) Contain
 // node plans the container of a node; i is its place in the description.
 func node(c *config.Cluster, n config.Node, i int, h Host, shared map[string]string) Container {
 	made := Container{
-		Name: c.ContainerName(n), Role: n.Role, Pool: n.Pool, Image: n.Image,
+		Name: c.ContainerName(n), Role: string(n.Role), Pool: n.Pool, Image: n.Image,
 		// A container runtime in a container needs what only privilege gives: mounts,
 		// devices, all of /proc and /sys.
 		Privileged: true,
@@ -282,8 +283,8 @@ func sysctls(c *config.Cluster) map[string]string {
 // label gives a container its labels.
 func (c *Container) label(of *config.Cluster) {
 	c.Labels = map[string]string{
-		LabelCluster: of.Name, LabelRole: string(c.Role), LabelContext: ContextName(of),
-		LabelKindCluster: of.Name, LabelKindRole: string(c.Role),
+		LabelCluster: of.Name, LabelRole: c.Role, LabelContext: ContextName(of),
+		LabelKindCluster: of.Name, LabelKindRole: c.Role,
 	}
 	if c.Pool != "" {
 		c.Labels[LabelPool] = c.Pool

@@ -10,7 +10,7 @@ const (
 	// cluster can be called so.
 	RegistryGroup = "_registry"
 	// RegistryRole is its role.
-	RegistryRole config.Role = "registry"
+	RegistryRole = "registry"
 	// RegistryPort is its port on the network of nodes.
 	RegistryPort = 5000
 	// RegistryDir has its images, on a volume.
@@ -22,7 +22,7 @@ const (
 func Registry(image string, port int) Container {
 	return Container{
 		Name: RegistryName, Role: RegistryRole, Image: image,
-		Labels:  map[string]string{LabelCluster: RegistryGroup, LabelRole: string(RegistryRole)},
+		Labels:  map[string]string{LabelCluster: RegistryGroup, LabelRole: RegistryRole},
 		Volumes: []Volume{{Name: RegistryName, Target: RegistryDir}},
 		// Whoever may push decides what runs in the clusters: nobody but this host.
 		Ports: []Port{{Listen: "127.0.0.1", Host: port, Container: RegistryPort, Protocol: config.TCP, Field: "registry.port"}},

@@ -87,7 +87,7 @@ func (e *Engine) Start(ctx context.Context, names ...string) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, node := range started {
-		if role := config.Role(node.Labels[plan.LabelRole]); role == config.BalancerRole || role == plan.RegistryRole {
+		if role := node.Labels[plan.LabelRole]; role == config.BalancerRole || role == plan.RegistryRole {
 			continue // no systemd runs in them
 		}
 		group.Go(func() error {

@@ -396,3 +396,21 @@ func TestDamagedRecord(t *testing.T) {
 		t.Errorf("over what a create that was killed left: %v", err)
 	}
 }
+
+// TestHelpers: what is made beside nodes is found again as they are.
+func TestHelpers(t *testing.T) {
+	m := newMachine(t)
+	for _, role := range []string{config.BalancerRole, plan.RegistryRole} {
+		helper := spec("dev-" + role)
+		helper.Role, helper.Labels[plan.LabelRole] = role, role
+		helper.Privileged, helper.Command, helper.Ports = false, []string{"serve"}, nil
+		if err := m.create(helper); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.wantNodes("dev", "dev-external-load-balancer running 10.99.0.2", "dev-registry running 10.99.0.3")
+	if err := m.own.DeleteCluster(t.Context(), "dev"); err != nil {
+		t.Error(err)
+	}
+	m.wantNodes("dev")
+}

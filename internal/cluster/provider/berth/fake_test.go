@@ -239,7 +239,7 @@ func (m *machine) network() provider.Network {
 func spec(name string) provider.Spec {
 	cluster, _, _ := strings.Cut(name, "-")
 	return provider.Spec{Container: plan.Container{
-		Name: name, Role: config.Worker, Image: podtest.ImageName, Privileged: true,
+		Name: name, Role: string(config.Worker), Image: podtest.ImageName, Privileged: true,
 		Labels: map[string]string{plan.LabelCluster: cluster, plan.LabelRole: "worker"},
 		Env:    map[string]string{"container": "oci", "HTTP_PROXY": "http://me:secret@proxy"},
 		Tmpfs:  []string{"/tmp", "/run"}, Volumes: []plan.Volume{{Name: name + "-var", Target: "/var"}},
