@@ -22,8 +22,8 @@ import (
 type docker struct {
 	namespace, log string
 	args           []string
-	// kill leaves it no time for anything.
-	kill func()
+	// end and kill are of the process that runs; kill leaves it no time for anything.
+	end, kill func()
 }
 
 // dockerOnly starts a docker of the test's own, puts a client of it into PATH, and returns its network
@@ -46,7 +46,7 @@ func newDocker(t *testing.T) *docker {
 	t.Cleanup(func() { host(t, "ip", "netns", "del", namespace) })
 	host(t, "ip", "-n", namespace, "link", "set", "lo", "up")
 	socket := "unix://" + filepath.Join(dir, "docker.sock")
-	d := &docker{namespace: namespace, log: filepath.Join(dir, "dockerd.log")}
+	d := &docker{namespace: namespace, log: filepath.Join(dir, "dockerd.log"), end: func() {}}
 	// Mounts of its own end with it, whatever it leaves.
 	d.args = []string{
 		"nsenter", "--net=/run/netns/" + namespace, "unshare", "--mount", daemon,
@@ -54,6 +54,13 @@ func newDocker(t *testing.T) *docker {
 		"--storage-driver", "overlay2", "--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/" + namespace,
 		"--add-runtime", "fit=" + runtime, "--default-runtime", "fit",
 	}
+	t.Cleanup(func() {
+		d.end()
+		removeGroups(d.namespace)
+		if t.Failed() {
+			t.Logf("the end of dockerd's log:\n%s", d.lastWords())
+		}
+	})
 	d.start(t)
 	wrapper := "#!/bin/sh\nexec nsenter --net=/run/netns/" + namespace + " " + client + " \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(wrapper), 0o755); err != nil {
@@ -70,7 +77,7 @@ func newDocker(t *testing.T) *docker {
 	return d
 }
 
-// start runs it until the test ends, and waits until it listens.
+// start runs it, and waits until it listens.
 func (d *docker) start(t *testing.T) {
 	t.Helper()
 	file, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -88,7 +95,6 @@ func (d *docker) start(t *testing.T) {
 	listens, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer func() { _ = cmd.Wait() }() // its status after a signal means nothing
 		lines := bufio.NewScanner(io.TeeReader(stderr, file))
 		lines.Buffer(nil, 1<<20)
 		for up := false; lines.Scan(); {
@@ -97,33 +103,32 @@ func (d *docker) start(t *testing.T) {
 				close(listens)
 			}
 		}
+		_ = cmd.Wait() // its status after a signal means nothing
+		file.Close()
 	}()
+	d.end = func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+	}
 	d.kill = func() {
 		_ = cmd.Process.Kill()
 		<-ended
 		// Its containerd has died with it, but counts as running while nobody has waited for it.
 		_ = os.Remove(filepath.Join(filepath.Dir(d.log), "exec/containerd/containerd.pid"))
 	}
-	end := func() string {
-		text, _ := os.ReadFile(d.log)
-		return string(text[max(0, len(text)-8<<10):])
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		<-ended
-		file.Close()
-		removeGroups(d.namespace)
-		if t.Failed() {
-			t.Logf("the end of dockerd's log:\n%s", end())
-		}
-	})
 	select {
 	case <-listens:
 	case <-ended:
-		t.Fatalf("dockerd ended:\n%s", end())
+		t.Fatalf("dockerd ended:\n%s", d.lastWords())
 	case <-time.After(require.Patience(2 * time.Minute)):
-		t.Fatalf("dockerd does not listen:\n%s", end())
+		t.Fatalf("dockerd does not listen:\n%s", d.lastWords())
 	}
+}
+
+// lastWords are the end of its log.
+func (d *docker) lastWords() string {
+	text, _ := os.ReadFile(d.log)
+	return string(text[max(0, len(text)-8<<10):])
 }
 
 // removeGroups removes an engine's own cgroups, which it leaves.
