@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -89,6 +90,10 @@ func TestLife(t *testing.T) {
 	}
 	m.wantNodes("dev", "dev-control-plane running 10.99.0.254", "dev-worker running 10.99.0.253")
 	m.wantNodes("other")
+	// A load balancer has no server to ask for names.
+	if all, err := m.own.List(t.Context(), "dev"); err != nil || fmt.Sprint(all[1].Stable()) != "[10.99.0.253 fd00:99::fffe]" {
+		t.Errorf("addresses that stay: %v, %v", all, err)
+	}
 	for _, name := range []string{"dev-control-plane", "dev-worker"} {
 		if got := m.hosts(name); !strings.Contains(got, "10.99.0.254\tdev-control-plane\n") || !strings.Contains(got, "fd00:99::fffe\tdev-worker\n") {
 			t.Errorf("hosts of %s:\n%s", name, got)
@@ -409,6 +414,9 @@ func TestHelpers(t *testing.T) {
 		}
 	}
 	m.wantNodes("dev", "dev-external-load-balancer running 10.99.0.2", "dev-registry running 10.99.0.3")
+	if all, err := m.own.List(t.Context(), "dev"); err != nil || len(all[0].Stable()) > 0 {
+		t.Errorf("addresses of a balancer that stay: %v, %v", all, err)
+	}
 	if err := m.own.DeleteCluster(t.Context(), "dev"); err != nil {
 		t.Error(err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -104,15 +106,20 @@ func (e *Engine) List(ctx context.Context, cluster string) ([]provider.Node, err
 // node is a node as a provider tells of it.
 func (e *Engine) node(ctx context.Context, r *record, f found) (provider.Node, error) {
 	n := provider.Node{
-		Name: r.name(), ID: f.container.GetId(), Image: r.Spec.Image, Labels: r.Spec.Labels,
+		Name: r.name(), ID: f.container.GetId(), Image: r.Spec.Image, Labels: maps.Clone(r.Spec.Labels),
 		State: f.state(), Running: f.running(), Ports: r.Ports,
 	}
+	var own []string
 	for _, a := range r.Addresses {
+		own = append(own, a.String())
 		if a.Is4() {
 			n.IPv4 = a
 		} else {
 			n.IPv6 = a
 		}
+	}
+	if r.isNode() { // others are pods as any, and get what is free
+		n.Labels[provider.LabelAddresses] = strings.Join(own, ",")
 	}
 	if n.State != "exited" {
 		return n, nil
