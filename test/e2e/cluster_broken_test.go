@@ -44,7 +44,7 @@ func TestClusterEngineDies(t *testing.T) {
 		h.survives(t, d.kill, func() { d.start(t) })
 	})
 	t.Run("berth", func(t *testing.T) {
-		b := harness.Start(t, harness.Options{NoImages: true, BinDir: harness.Bootable(t)})
+		b := harness.Start(t, harness.Options{NoImages: true})
 		hostOf(t, b).survives(t, b.KillDaemon, b.StartDaemon)
 	})
 }
