@@ -72,6 +72,34 @@ func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 	h.nothingLeft("e2e")
 }
 
+// TestClusterRegistryOfBerth: the registry is a container of berth's beside the nodes, which find it by its name.
+func TestClusterRegistryOfBerth(t *testing.T) {
+	require.Binary(t, "busybox")
+	h := hostOf(t, harness.Start(t, harness.Options{NoImages: true}))
+	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
+	t.Log(h.cluster("create", "--config", h.write("name: parts\nnodes: [{}]\nregistry: {enabled: true, port: 5001}\n"), "--wait", h.patience()))
+	for range 2 {
+		if got := h.cluster("registry", "status"); !strings.Contains(got, "localhost:5001") || !strings.Contains(got, "running") {
+			t.Errorf("status:\n%s", got)
+		}
+		if got := h.run("busybox", "wget", "-qO-", "http://127.0.0.1:5001/v2/"); got != "{}" {
+			t.Errorf("the registry answers this host with %q", got)
+		}
+		said, err := h.try(nil, h.berth, "pod", "exec", "berth-cluster/parts-control-plane", "--", "berth", "image", "pull", "localhost:5001/none:1")
+		if err == nil || !strings.Contains(said+err.Error(), "not found") {
+			t.Errorf("an image that the registry has not, in a node: %s, %v", said, err)
+		}
+		h.cluster("registry", "stop")
+		h.cluster("registry", "start")
+	}
+	h.cluster("registry", "delete")
+	if _, err := h.try(nil, h.berth, "cluster", "registry", "status", "--provider", "berth"); err == nil {
+		t.Error("it is there after its deletion")
+	}
+	t.Log(h.cluster("delete", "parts"))
+	h.nothingLeft("parts")
+}
+
 // hostOf are the commands beside a berth.
 func hostOf(t *testing.T, b *harness.Berth) *clusterHost {
 	t.Helper()

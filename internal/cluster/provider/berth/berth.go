@@ -16,7 +16,7 @@
 //
 //	register    record, with an address that nobody has (record.go, addresses.go)
 //	run         pod and container, whose requests follow from the record (run.go, request.go)
-//	hosts       the names of all nodes of the cluster, in all of them (hosts.go)
+//	hosts       the names of all nodes of the cluster and of the registry, in all of them (hosts.go)
 //	ready       systemd is up, as its log says (ready.go)
 //	Stop        the container gets systemd's signal, then the pod stops (nodes.go)
 //	Delete      pod and container, then the directory (nodes.go)

@@ -417,6 +417,17 @@ func TestHelpers(t *testing.T) {
 	if all, err := m.own.List(t.Context(), "dev"); err != nil || len(all[0].Stable()) > 0 {
 		t.Errorf("addresses of a balancer that stay: %v, %v", all, err)
 	}
+	registry := spec(plan.RegistryName)
+	registry.Labels[plan.LabelCluster] = plan.RegistryGroup
+	if err := m.create(registry); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.hosts("dev-registry"); !strings.Contains(got, "\tberth-registry\n") {
+		t.Errorf("the registry that all clusters share is not in the hosts of one:\n%s", got)
+	}
+	if got := m.hosts(plan.RegistryName); strings.Contains(got, "dev-") {
+		t.Errorf("nodes of a cluster in the hosts of the registry:\n%s", got)
+	}
 	if err := m.own.DeleteCluster(t.Context(), "dev"); err != nil {
 		t.Error(err)
 	}

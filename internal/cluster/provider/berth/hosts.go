@@ -12,30 +12,35 @@ import (
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cluster/plan"
 )
 
 // tellHosts writes the names and addresses of a cluster's nodes into the hosts file of each,
-// which they have as /etc/hosts. It is called when nodes come, go or have other addresses.
-func (e *Engine) tellHosts(ctx context.Context, cluster string) error {
+// which they have as /etc/hosts, and those of the registry that all clusters share. It is
+// called when nodes come, go or have other addresses.
+func (e *Engine) tellHosts(ctx context.Context) error {
 	return e.alone(ctx, func() error {
-		all, err := e.records(cluster)
+		all, err := e.records("")
 		if err != nil {
 			return err
 		}
-		text := hosts(all)
 		var failed []error
 		for _, r := range all {
-			failed = append(failed, fill(filepath.Join(e.nodeDir(r.name()), hostsName), text))
+			failed = append(failed, fill(filepath.Join(e.nodeDir(r.name()), hostsName), hosts(all, r.cluster())))
 		}
 		return errors.Join(failed...)
 	})
 }
 
-// hosts is a hosts file.
-func hosts(all []*record) []byte {
+// hosts is the hosts file of nodes of a cluster.
+func hosts(all []*record, cluster string) []byte {
 	var text bytes.Buffer
-	text.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n# The nodes of the cluster. `berth cluster` keeps this file.\n")
+	text.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n# The nodes of the cluster, and what clusters share. `berth cluster` keeps this file.\n")
 	for _, r := range all {
+		if of := r.cluster(); of != cluster && of != plan.RegistryGroup {
+			continue
+		}
 		for _, a := range r.Addresses {
 			fmt.Fprintf(&text, "%s\t%s\n", a, r.name())
 		}

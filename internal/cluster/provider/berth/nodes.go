@@ -189,9 +189,7 @@ func (e *Engine) Stop(ctx context.Context, names ...string) error {
 // Delete kills and removes nodes, and all that was kept of them. All are tried.
 func (e *Engine) Delete(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
-		cluster := ""
-		err := e.withNode(ctx, name, func(r *record) error {
-			cluster = r.cluster()
+		err := e.withNode(ctx, name, func(*record) error {
 			if err := e.removePods(ctx, name); err != nil {
 				return err
 			}
@@ -201,7 +199,7 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 			return e.alone(ctx, func() error { return e.dropDir(name) })
 		})
 		if err == nil {
-			err = e.tellHosts(ctx, cluster)
+			err = e.tellHosts(ctx)
 		}
 		if errs.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("cannot delete %s: %w", name, err)

@@ -99,7 +99,7 @@ func (e *Engine) prepare(ctx context.Context, r *record, n provider.Network) err
 	if err != nil {
 		return err
 	}
-	return e.tellHosts(ctx, r.cluster())
+	return e.tellHosts(ctx)
 }
 
 // fits tells whether a node may have its addresses again.
@@ -124,7 +124,7 @@ func (e *Engine) settle(ctx context.Context, r *record, sandbox string) error {
 	if err := e.write(r); err != nil {
 		return err
 	}
-	return e.tellHosts(ctx, r.cluster())
+	return e.tellHosts(ctx)
 }
 
 // gateway is the host's own address on the pods' network.
