@@ -67,6 +67,8 @@ type dialect struct {
 	loopback6 bool
 	// forgetful: network rm thinks of running containers only.
 	forgetful bool
+	// revives: what was killed and not stopped is started again, also while it is removed.
+	revives bool
 	// namesakes: two networks may have one name.
 	namesakes bool
 	// dockerConfig: proxies stand in docker's configuration, too.
@@ -104,7 +106,7 @@ func dialects() []dialect {
 	// CNI and netavark have the kernel translate addresses, which never takes a packet from ::1
 	// to another host. Without root there is a program that copies, as docker has always.
 	nerdctl.loopback6 = false
-	nerdctl.forgives, nerdctl.forgetful = true, true
+	nerdctl.forgives, nerdctl.forgetful, nerdctl.revives = true, true, true
 	nerdctl.serial = true // it loses races for names and addresses
 	podman := dialect{
 		name: "podman", tools: []string{"podman"}, banner: "podman version",

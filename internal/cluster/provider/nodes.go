@@ -147,10 +147,14 @@ const removals = 3
 
 // remove removes containers that list has. What counts is that they are gone: somebody else
 // may have been faster, nerdctl tells of no failure, and containerd's restart monitor may
-// start a container that is being removed.
+// start a container that is being removed. It would run on without a record, and is stopped
+// for that.
 func (e *Engine) remove(ctx context.Context, list func(context.Context) ([]string, error), containers ...string) error {
 	for try := 1; ; try++ {
 		var said command.Tail
+		if e.revives {
+			_ = e.run.Run(ctx, command.Call{Args: append([]string{"stop", "-t", "0"}, containers...)}) // the removal tells
+		}
 		err := e.run.Run(ctx, command.Call{Args: e.removal(containers...), Stderr: &said})
 		if err == nil && !e.forgives {
 			return nil

@@ -25,6 +25,21 @@ func TestRemovalDoesNotWait(t *testing.T) {
 	}
 }
 
+// TestRemovalOfStopped: containerd starts again what was only killed, while nerdctl removes it.
+func TestRemovalOfStopped(t *testing.T) {
+	for tool, want := range map[string][]string{"nerdctl": {"stop -t 0 a", "rm -f -v a"}, "docker": {"rm -f -v a"}} {
+		f := newFake()
+		f.containers["a"] = map[string]string{}
+		if err := engine(t, tool, f).Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		got := slices.DeleteFunc(f.called(""), func(call string) bool { return !strings.HasPrefix(call, "stop") && !strings.HasPrefix(call, "rm") })
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", tool, got, want)
+		}
+	}
+}
+
 // TestStopTime: systemd in a node gets the time that it needs, more than engines give by
 // themselves; containers that are no nodes end at what their programs know.
 func TestStopTime(t *testing.T) {
