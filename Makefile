@@ -38,8 +38,7 @@ install: build ## binaries, units and, if absent, /etc/berth/berth.toml and /etc
 	install -D -m 0755 bin/berth $(DESTDIR)$(PREFIX)/bin/berth
 	install -D -m 0755 bin/berth-supervisor $(DESTDIR)$(PREFIX)/bin/berth-supervisor
 	install -d $(DESTDIR)$(UNITDIR)
-	sed 's#@BINDIR@#$(PREFIX)/bin#' build/berth.service > $(DESTDIR)$(UNITDIR)/berth.service
-	sed 's#@BINDIR@#$(PREFIX)/bin#' build/berth-supervisor.service > $(DESTDIR)$(UNITDIR)/berth-supervisor.service
+	for unit in berth berth-supervisor berth-cluster; do sed 's#@BINDIR@#$(PREFIX)/bin#' build/$$unit.service > $(DESTDIR)$(UNITDIR)/$$unit.service || exit; done
 	test -e $(DESTDIR)/etc/berth/berth.toml || { install -d $(DESTDIR)/etc/berth && bin/berth config default > $(DESTDIR)/etc/berth/berth.toml; }
 	test -e $(DESTDIR)/etc/crictl.yaml || install -D -m 0644 build/crictl.yaml $(DESTDIR)/etc/crictl.yaml
 

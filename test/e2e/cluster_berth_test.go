@@ -22,7 +22,13 @@ func TestClusterOfBerth(t *testing.T) {
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
 	h.life(b, 2, []change{
 		{"restart", func() { t.Log(h.cluster("restart", "e2e", "--wait", h.patience())) }},
-		{"reboot", func() { b.Reboot(); b.StartDaemon(); t.Log(h.cluster("start", "e2e", "--wait", h.patience())) }},
+		{"reboot", func() {
+			b.Reboot()
+			b.StartDaemon()
+			h.run(h.berth, "cluster", "in-host", "up") // as berth-cluster.service does
+			h.eventually("the API after a reboot", "get", "nodes")
+			t.Log(h.cluster("start", "e2e", "--wait", h.patience()))
+		}},
 	})
 }
 

@@ -9,13 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/provider/berth"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 )
 
 // TestClusterOfInstalledBerth: one node that is a system container of the berth that the
-// machine's systemd runs, over a restart of its own and one of berth, to nothing left. The
-// image of nodes was made on another machine.
+// machine's systemd runs, over a restart of its own, what a unit does when the host goes down
+// and boots, and a restart of berth, to nothing left. The image of nodes was made on another
+// machine.
 func TestClusterOfInstalledBerth(t *testing.T) {
 	b := harness.Installed(t)
 	require.CgroupV2(t)
@@ -29,6 +31,17 @@ func TestClusterOfInstalledBerth(t *testing.T) {
 	before := hold(t)
 	h.life(b, 0, []change{
 		{"restart", func() { t.Log(h.cluster("restart", "e2e", "--wait", h.patience())) }},
+		{"shutdown and boot", func() {
+			t.Cleanup(func() { harness.Systemctl(t, "stop", berth.BootUnit) })
+			harness.Systemctl(t, "start", berth.BootUnit) // all run already
+			harness.Systemctl(t, "stop", berth.BootUnit)
+			if said, err := h.try(nil, h.berth, "pod", "exec", "berth-cluster/e2e-control-plane", "--", "true"); err == nil {
+				t.Errorf("the node runs still: %s", said)
+			}
+			harness.Systemctl(t, "start", berth.BootUnit)
+			h.eventually("the API after a boot", "get", "nodes")
+			t.Log(h.cluster("start", "e2e", "--wait", h.patience()))
+		}},
 		{"restart of berth", func() {
 			harness.Systemctl(t, "daemon-reload")
 			harness.Systemctl(t, "restart", harness.SupervisorUnit, harness.DaemonUnit)

@@ -27,7 +27,7 @@ func New() *cobra.Command {
 	}
 	cmd.AddCommand(newCreate(), newApply(), newDelete(), newList(), newNodes(), newNode(), newKubeconfig(), newLoad(), newLogs())
 	cmd.AddCommand(newPower()...)
-	cmd.AddCommand(newBuildImage(), newRegistry(), newDoctor(), newInNode(), newValidate(), newSample(), newSchema(), newReference())
+	cmd.AddCommand(newBuildImage(), newRegistry(), newDoctor(), newInNode(), newInHost(), newValidate(), newSample(), newSchema(), newReference())
 	cmd.AddCommand(newGet(), newExport(), newBuild(), newVersion())
 	for _, c := range cmd.Commands() {
 		for _, of := range c.Commands() {

@@ -148,7 +148,7 @@ func (e *Engine) Check(nodes int) []hostcheck.Finding {
 		host := hostcheck.Host{Root: e.host, Rootless: e.facts.Rootless, Home: e.env["HOME"]}
 		found = append(found, hostcheck.Check(host, nodes)...)
 		if e.rebooted != "" {
-			found = append(found, host.Reboot(e.rebooted)...)
+			found = append(found, host.Reboot(e.rebooted, "enable")...)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b hostcheck.Finding) int {

@@ -20,6 +20,7 @@
 //	ready       systemd is up, as its log says (ready.go)
 //	Stop        the container gets systemd's signal, then the pod stops (nodes.go)
 //	Delete      pod and container, then the directory (nodes.go)
+//	Down, Up    the host goes down, and boots (boot.go)
 package berth
 
 import (
@@ -132,7 +133,8 @@ func (e *Engine) Facts() provider.Facts { return e.facts }
 
 // Check tells what the host lacks. The network is looked at by EnsureNetwork.
 func (e *Engine) Check(nodes int) []hostcheck.Finding {
-	found := hostcheck.Check(hostcheck.Host{Root: e.host}, nodes)
+	host := hostcheck.Host{Root: e.host}
+	found := append(hostcheck.Check(host, nodes), host.Reboot(BootUnit, "enable --now")...)
 	if !e.facts.CgroupV2 {
 		found = append(found, hostcheck.ClassicCgroups())
 	}

@@ -157,6 +157,43 @@ func TestLife(t *testing.T) {
 	m.wantNothing()
 }
 
+// TestBoot: what ran when the host went down is started when it boots, and what somebody has
+// stopped is not, until somebody starts it.
+func TestBoot(t *testing.T) {
+	m := newMachine(t)
+	other := spec("other-worker")
+	other.Ports = nil
+	if err := m.create(spec("dev-worker"), other); err != nil {
+		t.Fatal(err)
+	}
+	cycle := func(want string) {
+		t.Helper()
+		for range 2 {
+			if err := m.own.Down(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.wantNodes("dev", "dev-worker exited 10.99.0.254")
+		m.wantNodes("other", "other-worker exited 10.99.0.253")
+		for range 2 {
+			if err := m.own.Up(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.wantNodes("dev", "dev-worker running 10.99.0.254")
+		m.wantNodes("other", "other-worker "+want+" 10.99.0.253")
+	}
+	cycle("running")
+	if err := m.own.Stop(t.Context(), "other-worker"); err != nil {
+		t.Fatal(err)
+	}
+	cycle("exited")
+	if err := m.own.Start(t.Context(), "other-worker"); err != nil {
+		t.Fatal(err)
+	}
+	cycle("running")
+}
+
 // TestReboot: nothing but the records is left of nodes, and they start with what they had,
 // but for an address that somebody else has got meanwhile.
 func TestReboot(t *testing.T) {

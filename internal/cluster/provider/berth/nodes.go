@@ -157,33 +157,42 @@ func (e *Engine) Start(ctx context.Context, names ...string) error {
 // stopSeconds is how long systemd may take to end everything in a node.
 const stopSeconds = 30
 
-// Stop stops nodes. Their ports of the host are free then; their addresses are, too, but the
-// last that pods get.
+// Stop stops nodes, which Up does not start. Their ports of the host are free then; their
+// addresses are, too, but the last that pods get.
 func (e *Engine) Stop(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(r *record) error {
-			f, err := e.look(ctx, r)
-			if err != nil {
+			if err := e.halt(ctx, r); err != nil {
 				return err
 			}
-			e.tell("stop", name)
-			if f.container != nil {
-				_, err := e.conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: f.container.GetId(), Timeout: stopSeconds})
-				if errs.IgnoreNotFound(err) != nil {
-					return err
-				}
-			}
-			if f.sandbox != nil {
-				_, err := e.conn.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: f.sandbox.GetId()})
-				return errs.IgnoreNotFound(err)
-			}
-			return nil
+			r.Stopped = true
+			return e.write(r)
 		})
 		if err != nil {
 			return fmt.Errorf("cannot stop %s: %w", name, err)
 		}
 		return nil
 	})
+}
+
+// halt stops what runs of a node. The caller has the node.
+func (e *Engine) halt(ctx context.Context, r *record) error {
+	f, err := e.look(ctx, r)
+	if err != nil {
+		return err
+	}
+	e.tell("stop", r.name())
+	if f.container != nil {
+		_, err := e.conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: f.container.GetId(), Timeout: stopSeconds})
+		if errs.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	if f.sandbox == nil {
+		return nil
+	}
+	_, err = e.conn.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: f.sandbox.GetId()})
+	return errs.IgnoreNotFound(err)
 }
 
 // Delete kills and removes nodes, and all that was kept of them. All are tried.

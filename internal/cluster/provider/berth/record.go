@@ -42,6 +42,8 @@ type record struct {
 	// Ports are those of the host that lead to it, those that were picked for the last run
 	// among them.
 	Ports []plan.Port `json:"ports,omitempty"`
+	// Stopped: somebody stopped it, and so it stays when the host boots.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 func (r *record) name() string    { return r.Spec.Name }

@@ -73,6 +73,7 @@ func (e *Engine) run(ctx context.Context, r *record) (err error) {
 // somebody has got those of before, or the network has become another one.
 func (e *Engine) prepare(ctx context.Context, r *record, n provider.Network) error {
 	r.Run++
+	r.Stopped = false
 	var err error
 	if r.Ports, err = pickPorts(ctx, r.Spec.Ports); err != nil {
 		return fmt.Errorf("node %s: %w", r.name(), err)

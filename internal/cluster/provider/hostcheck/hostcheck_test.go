@@ -48,7 +48,7 @@ func TestReboot(t *testing.T) {
 		"of a user":          {host: files("run/systemd/system/x", "home/me/.config/systemd/user/default.target.wants/"+unit), user: true},
 		"of root, of a user": {host: files("run/systemd/system/x", "etc/systemd/system/default.target.wants/"+unit), user: true, fix: "systemctl --user enable " + unit + "\nloginctl enable-linger"},
 	} {
-		found := Host{Root: test.host, Rootless: test.user, Home: "/home/me"}.Reboot(unit)
+		found := Host{Root: test.host, Rootless: test.user, Home: "/home/me"}.Reboot(unit, "enable")
 		switch {
 		case test.fix == "" && len(found) > 0:
 			t.Errorf("%s: %v", name, found)

@@ -8,14 +8,15 @@ import (
 )
 
 // Reboot tells that a unit of systemd is not enabled that starts an engine's containers when
-// the host boots. A host without systemd is not asked for one.
-func (h Host) Reboot(unit string) []Finding {
+// the host boots. A host without systemd is not asked for one. enable is what systemctl is to do
+// with the unit.
+func (h Host) Reboot(unit, enable string) []Finding {
 	if _, err := fs.Stat(h.Root, "run/systemd/system"); err != nil {
 		return nil
 	}
-	dirs, fix := []string{"etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"}, "systemctl enable "+unit
+	dirs, fix := []string{"etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"}, "systemctl "+enable+" "+unit
 	if h.Rootless {
-		dirs, fix = []string{"etc/systemd/user", "usr/lib/systemd/user"}, "systemctl --user enable "+unit+"\nloginctl enable-linger"
+		dirs, fix = []string{"etc/systemd/user", "usr/lib/systemd/user"}, "systemctl --user "+enable+" "+unit+"\nloginctl enable-linger"
 		if h.Home != "" {
 			dirs = append(dirs, path.Join(strings.TrimPrefix(h.Home, "/"), ".config/systemd/user"))
 		}
