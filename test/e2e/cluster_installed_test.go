@@ -40,7 +40,6 @@ func TestClusterOfInstalledBerth(t *testing.T) {
 			}
 			harness.Systemctl(t, "start", berth.BootUnit)
 			h.eventually("the API after a boot", "get", "nodes")
-			t.Log(h.cluster("start", "e2e", "--wait", h.patience()))
 		}},
 		{"restart of berth", func() {
 			harness.Systemctl(t, "daemon-reload")

@@ -2,14 +2,17 @@ package clustercmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster/provider/berth"
 	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // newInHost has what berth-cluster.service calls. Other engines start nodes by themselves.
@@ -35,13 +38,33 @@ func newInHost() *cobra.Command {
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 				defer stop()
-				engine, err := berth.Open(ctx, berth.Options{Env: command.Host()})
+				engine, err := awaitOwn(ctx)
 				if err != nil {
-					return fmt.Errorf("cannot use berth as provider: %w", err)
+					return err
 				}
 				return verb.do(engine, ctx)
 			},
 		})
 	}
 	return cmd
+}
+
+// bootTime is how long a berth may take that starts with the host, and not at once.
+const bootTime = time.Minute
+
+// awaitOwn opens the berth of this host as soon as it runs.
+func awaitOwn(ctx context.Context) (*berth.Engine, error) {
+	for deadline := time.Now().Add(bootTime); ; {
+		engine, err := berth.Open(ctx, berth.Options{Env: command.Host()})
+		if err == nil {
+			return engine, nil
+		}
+		if !errors.Is(err, errs.Unavailable) || ctx.Err() != nil || time.Now().After(deadline) {
+			return nil, fmt.Errorf("cannot use berth as provider: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
 }

@@ -134,9 +134,22 @@ func (e *Engine) Facts() provider.Facts { return e.facts }
 // Check tells what the host lacks. The network is looked at by EnsureNetwork.
 func (e *Engine) Check(nodes int) []hostcheck.Finding {
 	host := hostcheck.Host{Root: e.host}
-	found := append(hostcheck.Check(host, nodes), host.Reboot(BootUnit, "enable --now")...)
+	found := append(hostcheck.Check(host, nodes), e.reboot(host)...)
 	if !e.facts.CgroupV2 {
 		found = append(found, hostcheck.ClassicCgroups())
+	}
+	return found
+}
+
+// reboot tells that nobody starts nodes when the host boots. The unit asks the usual socket
+// unless it is told another.
+func (e *Engine) reboot(host hostcheck.Host) []hostcheck.Finding {
+	found := host.Reboot(BootUnit, "enable --now")
+	if endpoint := Endpoint(e.env); endpoint != client.DefaultEndpoint {
+		dir := "/etc/systemd/system/" + BootUnit + ".d"
+		for i := range found {
+			found[i].Fix = fmt.Sprintf("mkdir -p %s\nprintf '[Service]\\nEnvironment=BERTH_ENDPOINT=%s\\n' > %s/endpoint.conf\n%s", dir, endpoint, dir, found[i].Fix)
+		}
 	}
 	return found
 }

@@ -3,6 +3,7 @@ package berth
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -192,6 +194,35 @@ func TestBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	cycle("running")
+
+	// What cannot be known of one node is said, and the others boot.
+	damaged := m.own.nodeDir("damaged")
+	if err := os.Mkdir(damaged, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(damaged, recordName), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, do := range []func(context.Context) error{m.own.Down, m.own.Up} {
+		if err := do(t.Context()); err == nil || !strings.Contains(err.Error(), damaged) {
+			t.Errorf("with a damaged record: %v", err)
+		}
+	}
+	if err := os.RemoveAll(damaged); err != nil {
+		t.Fatal(err)
+	}
+	m.wantNodes("dev", "dev-worker running 10.99.0.254")
+}
+
+// TestBootReminder: the unit that starts nodes has to know the socket.
+func TestBootReminder(t *testing.T) {
+	host := hostcheck.Host{Root: fstest.MapFS{"run/systemd/system/x": {}}}
+	for endpoint, known := range map[string]bool{"": true, "unix:///run/b2/berth.sock": false} {
+		found := (&Engine{env: map[string]string{"BERTH_ENDPOINT": endpoint}}).reboot(host)
+		if len(found) != 1 || !strings.HasSuffix(found[0].Fix, "systemctl enable --now berth-cluster.service") || strings.Contains(found[0].Fix, "BERTH_ENDPOINT=unix:///run/b2/berth.sock\\n") == known {
+			t.Errorf("%q: %v", endpoint, found)
+		}
+	}
 }
 
 // TestReboot: nothing but the records is left of nodes, and they start with what they had,
@@ -456,6 +487,7 @@ func TestHelpers(t *testing.T) {
 	}
 	registry := spec(plan.RegistryName)
 	registry.Labels[plan.LabelCluster] = plan.RegistryGroup
+	registry.Privileged, registry.Command, registry.Ports = false, []string{"serve"}, nil
 	if err := m.create(registry); err != nil {
 		t.Fatal(err)
 	}
@@ -464,6 +496,12 @@ func TestHelpers(t *testing.T) {
 	}
 	if got := m.hosts(plan.RegistryName); strings.Contains(got, "dev-") {
 		t.Errorf("nodes of a cluster in the hosts of the registry:\n%s", got)
+	}
+	if err := m.own.Stop(t.Context(), plan.RegistryName); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.hosts("dev-registry"); strings.Contains(got, "berth-registry") {
+		t.Errorf("hosts lead to an address that nobody has or somebody else:\n%s", got)
 	}
 	if err := m.own.DeleteCluster(t.Context(), "dev"); err != nil {
 		t.Error(err)

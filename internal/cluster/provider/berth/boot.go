@@ -2,7 +2,10 @@ package berth
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // BootUnit is the unit of systemd that calls Up and Down.
@@ -11,33 +14,29 @@ const BootUnit = "berth-cluster.service"
 // Up starts what ran when the host went down, of all clusters: what nobody has stopped. All
 // are tried.
 func (e *Engine) Up(ctx context.Context) error {
-	all, err := e.records("")
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, r := range all {
-		if !r.Stopped {
-			names = append(names, r.name())
+	return e.eachRecord(ctx, func(ctx context.Context, r *record) error {
+		if r.Stopped || r.Run == 0 {
+			return nil
 		}
-	}
-	return e.Start(ctx, names...)
+		return e.Start(ctx, r.name())
+	})
 }
 
 // Down stops all nodes of all clusters, since the host goes down. Up starts them again.
 func (e *Engine) Down(ctx context.Context) error {
-	all, err := e.records("")
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, r := range all {
-		names = append(names, r.name())
-	}
-	return each(ctx, names, func(ctx context.Context, name string) error {
-		if err := e.withNode(ctx, name, func(r *record) error { return e.halt(ctx, r) }); err != nil {
-			return fmt.Errorf("cannot stop %s: %w", name, err)
+	return e.eachRecord(ctx, func(ctx context.Context, r *record) error {
+		if err := e.withNode(ctx, r.name(), func(r *record) error { return e.halt(ctx, r) }); err != nil {
+			return fmt.Errorf("cannot stop %s: %w", r.name(), err)
 		}
 		return nil
 	})
+}
+
+// eachRecord does something to all nodes at once, also when it fails for some. One that is
+// deleted meanwhile is no error.
+func (e *Engine) eachRecord(ctx context.Context, do func(context.Context, *record) error) error {
+	all, err := e.records("")
+	return errors.Join(err, each(ctx, all, func(ctx context.Context, r *record) error {
+		return errs.IgnoreNotFound(do(ctx, r))
+	}))
 }

@@ -22,9 +22,10 @@ import (
 func (e *Engine) tellHosts(ctx context.Context) error {
 	return e.alone(ctx, func() error {
 		all, err := e.records("")
-		if err != nil {
+		if len(all) == 0 {
 			return err
 		}
+		// A record that cannot be read keeps no other node from its start; List tells of it.
 		var failed []error
 		for _, r := range all {
 			failed = append(failed, fill(filepath.Join(e.nodeDir(r.name()), hostsName), hosts(all, r.cluster())))
@@ -33,12 +34,13 @@ func (e *Engine) tellHosts(ctx context.Context) error {
 	})
 }
 
-// hosts is the hosts file of nodes of a cluster.
+// hosts is the hosts file of nodes of a cluster. What is no node and stopped is not in it: its
+// addresses are those of whoever gets them next.
 func hosts(all []*record, cluster string) []byte {
 	var text bytes.Buffer
 	text.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n# The nodes of the cluster, and what clusters share. `berth cluster` keeps this file.\n")
 	for _, r := range all {
-		if of := r.cluster(); of != cluster && of != plan.RegistryGroup {
+		if of := r.cluster(); of != cluster && of != plan.RegistryGroup || r.Stopped && !r.isNode() {
 			continue
 		}
 		for _, a := range r.Addresses {

@@ -139,10 +139,16 @@ func (e *Engine) Start(ctx context.Context, names ...string) error {
 		err := e.withNode(ctx, name, func(r *record) error {
 			run = r
 			f, err := e.look(ctx, r)
-			if err != nil || f.running() {
+			switch {
+			case err != nil:
 				return err
+			case !f.running():
+				return e.run(ctx, r)
+			case r.Stopped: // but not yet
+				r.Stopped = false
+				return e.write(r)
 			}
-			return e.run(ctx, r)
+			return nil
 		})
 		if err == nil {
 			err = e.ready(ctx, run, provider.DefaultWait)
@@ -162,12 +168,15 @@ const stopSeconds = 30
 func (e *Engine) Stop(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(r *record) error {
-			if err := e.halt(ctx, r); err != nil {
+			r.Stopped = true
+			if err := e.write(r); err != nil {
 				return err
 			}
-			r.Stopped = true
-			return e.write(r)
+			return e.halt(ctx, r)
 		})
+		if err == nil {
+			err = e.tellHosts(ctx)
+		}
 		if err != nil {
 			return fmt.Errorf("cannot stop %s: %w", name, err)
 		}
@@ -244,13 +253,13 @@ func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// each does something to all nodes at once, also when it fails for some.
-func each(ctx context.Context, names []string, do func(ctx context.Context, name string) error) error {
+// each does something to all at once, also when it fails for some.
+func each[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
 	var group errgroup.Group
-	failed := make([]error, len(names))
-	for i, name := range names {
+	failed := make([]error, len(all))
+	for i, one := range all {
 		group.Go(func() error {
-			failed[i] = do(ctx, name)
+			failed[i] = do(ctx, one)
 			return nil
 		})
 	}

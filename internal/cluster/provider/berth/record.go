@@ -113,8 +113,9 @@ func writeSynced(name string, text []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// records are those of a cluster, of all clusters for "", sorted by name. A directory
-// without a record is what a register or a Delete that was killed left: it has no cluster.
+// records are those of a cluster, of all clusters for "", sorted by name; those that can be
+// read, if not all can. A directory without a record is what a register or a Delete that was
+// killed left: it has no cluster.
 func (e *Engine) records(cluster string) ([]*record, error) {
 	entries, err := os.ReadDir(e.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -124,23 +125,21 @@ func (e *Engine) records(cluster string) ([]*record, error) {
 		return nil, fmt.Errorf("cannot list nodes: %w", err)
 	}
 	var all []*record
+	var failed []error
 	for _, entry := range entries {
 		if !entry.IsDir() || entry.Name()[0] == '.' {
 			continue
 		}
 		r, err := e.read(entry.Name())
-		if errors.Is(err, errs.NotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if cluster == "" || r.cluster() == cluster {
+		switch {
+		case err != nil:
+			failed = append(failed, errs.IgnoreNotFound(err))
+		case cluster == "" || r.cluster() == cluster:
 			all = append(all, r)
 		}
 	}
 	slices.SortFunc(all, func(a, b *record) int { return strings.Compare(a.name(), b.name()) })
-	return all, nil
+	return all, errors.Join(failed...)
 }
 
 // register makes records of new nodes, all or none, with addresses that nobody has.
