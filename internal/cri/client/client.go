@@ -49,10 +49,10 @@ type Conn struct {
 // Dial connects to an endpoint, unix:///PATH or an absolute PATH. When nobody is
 // there, the error (kind Unavailable) says which socket was tried and what to do.
 func Dial(ctx context.Context, endpoint string) (*Conn, error) {
-	return dial(ctx, endpoint, restartTime)
+	return dial(ctx, endpoint, restartTime, 2*lastPause)
 }
 
-func dial(ctx context.Context, endpoint string, restart time.Duration) (*Conn, error) {
+func dial(ctx context.Context, endpoint string, restart, later time.Duration) (*Conn, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func dial(ctx context.Context, endpoint string, restart time.Duration) (*Conn, e
 	if err := look(ctx, path); err != nil {
 		return nil, err
 	}
-	waits := &patience{path: path, limit: restart}
+	waits := &patience{path: path, first: restart, later: later}
 	conn, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(true)),

@@ -21,10 +21,11 @@ const (
 // patience bounds how long calls wait for somebody to answer on a socket. What is asked of a runtime
 // that answers may take any time.
 type patience struct {
-	path  string
-	limit time.Duration
-	// lost is that a call has waited in vain: the next ones need not.
-	lost atomic.Bool
+	path string
+	// first is how long, and later what it is once a call has waited in vain (lost), until
+	// the runtime answers again.
+	first, later time.Duration
+	lost         atomic.Bool
 }
 
 func (p *patience) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -51,33 +52,37 @@ func (p *patience) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.C
 
 // watch gives a call up when nobody has answered for the limit, until ctx ends.
 func (p *patience) watch(ctx context.Context, cc *grpc.ClientConn, giveUp context.CancelCauseFunc) {
-	for ctx.Err() == nil {
-		if cc.WaitForStateChange(ctx, connectivity.Ready) && !p.answers(ctx, cc) && ctx.Err() == nil {
+	if cc.GetState() == connectivity.Ready {
+		p.lost.Store(false) // it came back between two calls
+	}
+	for cc.WaitForStateChange(ctx, connectivity.Ready) {
+		limit := p.first
+		if p.lost.Load() {
+			limit = p.later
+		}
+		answers := p.answers(ctx, cc, limit)
+		if ctx.Err() != nil {
+			return
+		}
+		p.lost.Store(!answers)
+		if !answers {
 			giveUp(fmt.Errorf("nobody has answered on unix://%s for %s: the daemon has ended, and does not come back: look at its log "+
-				"(under systemd: `journalctl -u berth`): %w", p.path, p.limit, errs.Unavailable))
+				"(under systemd: `journalctl -u berth`): %w", p.path, limit, errs.Unavailable))
 			return
 		}
 	}
 }
 
 // answers waits until the runtime answers, for the limit.
-func (p *patience) answers(ctx context.Context, cc *grpc.ClientConn) bool {
-	limit := p.limit
-	if p.lost.Load() {
-		limit = min(limit, 2*lastPause)
-	}
+func (p *patience) answers(ctx context.Context, cc *grpc.ClientConn, limit time.Duration) bool {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		state := cc.GetState()
 		if state == connectivity.Ready {
-			p.lost.Store(false)
 			return true
 		}
 		if !cc.WaitForStateChange(limited, state) {
-			if ctx.Err() == nil {
-				p.lost.Store(true)
-			}
 			return false
 		}
 	}

@@ -49,7 +49,7 @@ func serveAt(t *testing.T, path string, v *versions) (stop func()) {
 
 func dialFor(t *testing.T, path string, restart time.Duration) *Conn {
 	t.Helper()
-	conn, err := dial(t.Context(), "unix://"+path, restart)
+	conn, err := dial(t.Context(), "unix://"+path, restart, restart/5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,35 +57,56 @@ func dialFor(t *testing.T, path string, restart time.Duration) *Conn {
 	return conn
 }
 
-// TestRuntimeThatDoesNotComeBack: calls, and streams that begin, say so after the patience.
+// version asks for the version.
+func version(t *testing.T, conn *Conn) error {
+	t.Helper()
+	_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
+	return err
+}
+
+// lose ends a runtime, until the connection knows.
+func lose(t *testing.T, conn *Conn, stop func()) {
+	t.Helper()
+	if err := version(t, conn); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	conn.conn.WaitForStateChange(t.Context(), connectivity.Ready)
+}
+
+// become waits for a state of the connection.
+func become(t *testing.T, conn *Conn, wanted connectivity.State) {
+	t.Helper()
+	for state := conn.conn.GetState(); state != wanted; state = conn.conn.GetState() {
+		if !conn.conn.WaitForStateChange(t.Context(), state) {
+			t.Fatalf("the connection is %s, not %s", state, wanted)
+		}
+	}
+}
+
+// TestRuntimeThatDoesNotComeBack: a call says so after the patience, those that follow, and streams
+// that begin, sooner. When it is back, the patience is, too.
 func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	let := make(chan struct{})
 	close(let)
 	stop := serveAt(t, path, &versions{let: let})
 	conn := dialFor(t, path, 50*time.Millisecond)
-	if _, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	conn.conn.WaitForStateChange(t.Context(), connectivity.Ready)
-	_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
-	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "unix://"+path) {
-		t.Errorf("a call ended with %v", err)
-	}
-	if _, err := conn.Runtime.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}); !errors.Is(err, errs.Unavailable) {
-		t.Errorf("a stream began with %v", err)
-	}
-	defer serveAt(t, path, &versions{let: let})()
-	for { // once it is tried again
-		_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
-		if err == nil {
-			break
+	for range 2 {
+		lose(t, conn, stop)
+		if err := version(t, conn); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "unix://"+path+" for 50ms:") {
+			t.Errorf("a call ended with %v", err)
 		}
-		if !errors.Is(err, errs.Unavailable) {
-			t.Fatalf("back after all: %v", err)
+		if err := version(t, conn); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), " for 10ms:") {
+			t.Errorf("the next call ended with %v", err)
 		}
+		if _, err := conn.Runtime.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), " for 10ms:") {
+			t.Errorf("a stream began with %v", err)
+		}
+		stop = serveAt(t, path, &versions{let: let})
+		become(t, conn, connectivity.Ready) // by itself, and no call sees it
 	}
+	defer stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{}); !errors.Is(err, context.Canceled) {
@@ -96,18 +117,15 @@ func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 // TestRuntimeThatRestarts: calls wait for it, and for what takes longer than a restart.
 func TestRuntimeThatRestarts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	stop := serveAt(t, path, &versions{})
-	conn := dialFor(t, path, time.Minute)
-	stop()
-	conn.conn.WaitForStateChange(t.Context(), connectivity.Ready)
-	answered := make(chan error, 1)
-	go func() {
-		_, err := conn.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
-		answered <- err
-	}()
 	let := make(chan struct{})
-	defer serveAt(t, path, &versions{let: let})()
 	close(let)
+	stop := serveAt(t, path, &versions{let: let})
+	conn := dialFor(t, path, time.Minute)
+	lose(t, conn, stop)
+	answered := make(chan error, 1)
+	go func() { answered <- version(t, conn) }()
+	become(t, conn, connectivity.TransientFailure)
+	defer serveAt(t, path, &versions{let: let})()
 	if err := <-answered; err != nil {
 		t.Errorf("the call that waited ended with %v", err)
 	}
