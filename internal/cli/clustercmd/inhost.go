@@ -26,10 +26,11 @@ func newInHost() *cobra.Command {
 	}
 	for _, verb := range []struct {
 		name, short string
+		wait        time.Duration
 		do          func(*berth.Engine, context.Context) error
 	}{
-		{"up", "Start the nodes of all clusters that nobody has stopped", (*berth.Engine).Up},
-		{"down", "Stop the nodes of all clusters; up starts them again", (*berth.Engine).Down},
+		{"up", "Start the nodes of all clusters that nobody has stopped", bootTime, (*berth.Engine).Up},
+		{"down", "Stop the nodes of all clusters; up starts them again", 0, (*berth.Engine).Down},
 	} {
 		cmd.AddCommand(&cobra.Command{
 			Use:   verb.name,
@@ -38,7 +39,7 @@ func newInHost() *cobra.Command {
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 				defer stop()
-				engine, err := awaitOwn(ctx)
+				engine, err := awaitOwn(ctx, verb.wait)
 				if err != nil {
 					return err
 				}
@@ -52,9 +53,9 @@ func newInHost() *cobra.Command {
 // bootTime is how long a berth may take that starts with the host, and not at once.
 const bootTime = time.Minute
 
-// awaitOwn opens the berth of this host as soon as it runs.
-func awaitOwn(ctx context.Context) (*berth.Engine, error) {
-	for deadline := time.Now().Add(bootTime); ; {
+// awaitOwn opens the berth of this host, as soon as it runs.
+func awaitOwn(ctx context.Context, wait time.Duration) (*berth.Engine, error) {
+	for deadline := time.Now().Add(wait); ; {
 		engine, err := berth.Open(ctx, berth.Options{Env: command.Host()})
 		if err == nil {
 			return engine, nil
