@@ -147,8 +147,7 @@ const removals = 3
 
 // remove removes containers that list has. What counts is that they are gone: somebody else
 // may have been faster, nerdctl tells of no failure, and containerd's restart monitor may
-// start a container that is being removed. It would run on without a record, and is stopped
-// for that.
+// start a container that is being removed, unless it was stopped.
 func (e *Engine) remove(ctx context.Context, list func(context.Context) ([]string, error), containers ...string) error {
 	for try := 1; ; try++ {
 		var said command.Tail

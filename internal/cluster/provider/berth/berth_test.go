@@ -195,23 +195,40 @@ func TestBoot(t *testing.T) {
 	}
 	cycle("running")
 
-	// What cannot be known of one node is said, and the others boot.
+	// A stop that was killed before it stopped anything.
+	r, err := m.own.read("other-worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Stopped = true
+	if err := m.own.write(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.own.Start(t.Context(), "other-worker"); err != nil {
+		t.Fatal(err)
+	}
+	cycle("running")
+
+	// What cannot be known of one node is said, and the others go down and boot.
 	damaged := m.own.nodeDir("damaged")
-	if err := os.Mkdir(damaged, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(damaged, recordName), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, do := range []func(context.Context) error{m.own.Down, m.own.Up} {
-		if err := do(t.Context()); err == nil || !strings.Contains(err.Error(), damaged) {
+	for _, step := range []struct {
+		do   func(context.Context) error
+		want string
+	}{{m.own.Down, "exited"}, {m.own.Up, "running"}} {
+		if err := os.Mkdir(damaged, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(damaged, recordName), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := step.do(t.Context()); err == nil || !strings.Contains(err.Error(), damaged) {
 			t.Errorf("with a damaged record: %v", err)
 		}
+		if err := os.RemoveAll(damaged); err != nil {
+			t.Fatal(err)
+		}
+		m.wantNodes("dev", "dev-worker "+step.want+" 10.99.0.254")
 	}
-	if err := os.RemoveAll(damaged); err != nil {
-		t.Fatal(err)
-	}
-	m.wantNodes("dev", "dev-worker running 10.99.0.254")
 }
 
 // TestBootReminder: the unit that starts nodes has to know the socket.
