@@ -75,6 +75,11 @@ func alike(t *testing.T, ours, kinds *Container) {
 	t.Helper()
 	// Labels of our own come on top.
 	maps.DeleteFunc(ours.Labels, func(key, _ string) bool { return strings.HasPrefix(key, "run.berth.") })
+	// kind leaves forwarding to the host and to the network of pods.
+	delete(ours.Sysctls, ipForward)
+	if len(ours.Sysctls) == 0 {
+		ours.Sysctls = nil
+	}
 	if ours.Role == config.BalancerRole {
 		// kind's balancer is an image of its own.
 		ours.Image, kinds.Image = "", ""

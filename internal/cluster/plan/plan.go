@@ -272,12 +272,22 @@ func ports(c *config.Cluster, n config.Node, i int) []Port {
 	return append(all, api)
 }
 
-// sysctls turns IPv6 on, which engines turn off in containers.
+// ipForward makes a node forward IPv4. Its network namespace has begun with what the host's
+// has, and of CNI's plugins only the first pod of a node may turn it on: a node that has none
+// would drop what comes to it for a service's port.
+const ipForward = "net.ipv4.ip_forward"
+
+// sysctls are those of a node's network namespace. Engines turn IPv6 off in containers.
 func sysctls(c *config.Cluster) map[string]string {
-	if !c.Networking.HasIPv6() {
-		return nil
+	set := map[string]string{}
+	if c.Networking.IPFamily != config.IPv6 {
+		set[ipForward] = "1"
 	}
-	return map[string]string{"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.all.forwarding": "1"}
+	if c.Networking.HasIPv6() {
+		set["net.ipv6.conf.all.disable_ipv6"] = "0"
+		set["net.ipv6.conf.all.forwarding"] = "1"
+	}
+	return set
 }
 
 // label gives a container its labels.
@@ -299,6 +309,9 @@ func (c Container) digest() string {
 	c.Env = maps.Clone(c.Env)
 	delete(c.Env, "NO_PROXY")
 	delete(c.Env, "no_proxy")
+	// Follows the family, which stays; nodes that were made without it need not go for it.
+	c.Sysctls = maps.Clone(c.Sysctls)
+	delete(c.Sysctls, ipForward)
 	text, err := json.Marshal(c)
 	if err != nil {
 		// A Container is made of strings and numbers.
