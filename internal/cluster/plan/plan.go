@@ -272,9 +272,9 @@ func ports(c *config.Cluster, n config.Node, i int) []Port {
 	return append(all, api)
 }
 
-// ipForward makes a node forward IPv4. Its network namespace has begun with what the host's
-// has, and of CNI's plugins only the first pod of a node may turn it on: a node that has none
-// would drop what comes to it for a service's port.
+// ipForward makes a node forward IPv4. A new network namespace begins with the host's setting,
+// and plugins of CNI turn it on with a node's first pod: where the host's is off, a node without
+// pods would drop what comes to it for a service's port.
 const ipForward = "net.ipv4.ip_forward"
 
 // sysctls are those of a node's network namespace. Engines turn IPv6 off in containers.
