@@ -25,7 +25,7 @@ INTEGRATION     = $(shell grep -rl --include='*_test.go' '^//go:build integratio
 
 export GOFLAGS := -mod=readonly -buildvcs=false
 
-.PHONY: build install fmt lint unit fuzz integration integration-v2 e2e bench generate verify demo test clean
+.PHONY: build install install-kind install-crictl fmt lint unit fuzz integration integration-v2 e2e bench generate vulncheck verify demo test clean
 
 build: deps-build ## bin/berth, bin/berth-supervisor and the demo image
 	@mkdir -p bin
@@ -41,6 +41,14 @@ install: build ## binaries, units and, if absent, /etc/berth/berth.toml and /etc
 	for unit in berth berth-supervisor berth-cluster; do sed 's#@BINDIR@#$(PREFIX)/bin#' build/$$unit.service > $(DESTDIR)$(UNITDIR)/$$unit.service || exit; done
 	test -e $(DESTDIR)/etc/berth/berth.toml || { install -d $(DESTDIR)/etc/berth && bin/berth config default > $(DESTDIR)/etc/berth/berth.toml; }
 	test -e $(DESTDIR)/etc/crictl.yaml || install -D -m 0644 build/crictl.yaml $(DESTDIR)/etc/crictl.yaml
+
+# A link beside an installed berth: the name that it is called by decides what it is.
+install-kind: LINK = kind
+install-crictl: LINK = crictl
+install-kind install-crictl: ## a link to an installed berth, which then is kind, or crictl
+	@test -e $(DESTDIR)$(PREFIX)/bin/berth || { echo "there is no $(DESTDIR)$(PREFIX)/bin/berth: run make install first" >&2; exit 1; }
+	@test ! -e $(DESTDIR)$(PREFIX)/bin/$(LINK) || test "$$(readlink $(DESTDIR)$(PREFIX)/bin/$(LINK))" = berth || { echo "$(DESTDIR)$(PREFIX)/bin/$(LINK) is another program: remove it first" >&2; exit 1; }
+	ln -sfn berth $(DESTDIR)$(PREFIX)/bin/$(LINK)
 
 fmt: ## write the code as gofumpt has it
 	go tool -modfile=tools/go.mod golangci-lint fmt
@@ -75,6 +83,7 @@ e2e: build deps-test deps-e2e ## long crash and leak runs, a real kubelet; by ha
 	./test/systemd/debs.sh out/systemd-debs conmon podman
 	./test/systemd/debs.sh out/systemd-rpm dnf zypper rpm createrepo-c
 	./test/kube/conformance.sh out/conformance
+	KUBEADM=$(CURDIR)/out/kube/kubeadm BERTH_REQUIRE=env:KUBEADM go test -tags "$(TEST_TAGS)" -count=1 ./internal/provision/kubeadmconf
 	BERTH_BIN=$(CURDIR)/bin KUBELET=$(CURDIR)/out/kube/kubelet go test -tags "e2e integration $(TEST_TAGS)" -count=1 -timeout 4h -p 1 -v ./test/e2e/...
 
 bench: build deps-test deps-e2e ## side by side with containerd and kind; prints ratios
@@ -93,7 +102,10 @@ generate: ## docs and files that are made from the code
 	go run ./cmd/berth cluster schema > docs/cluster.schema.json
 	go run ./test/coverage > docs/cri-coverage.md
 
-verify: generate ## generated files are as committed, modules are tidy, code is formatted
+vulncheck: ## known vulnerabilities that the code reaches; skipped where their database does not answer
+	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
+
+verify: generate vulncheck ## generated files are as committed, modules are tidy, code is formatted, no known vulnerability
 	git diff --exit-code -- docs/config.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff

@@ -1,7 +1,8 @@
 // Command berth-supervisor is the parent of containers, and what their inits
 // start from. Its roles: "keep" (the keeper), "serve" (the supervisor, started by
-// the keeper), "selftest", "version", "init", which libcontainer executes, and
-// "pod-init", pid 1 of a PID namespace that a pod's containers share.
+// the keeper), "selftest", "version", "init", which libcontainer executes,
+// "hold", which namespaces belong to while they are made, and "pod-init", pid 1 of a
+// PID namespace that a pod's containers share, which begins before main.
 package main
 
 import (
@@ -34,8 +35,8 @@ func init() { //nolint:gochecknoinits // see above
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "pod-init" {
-		podinit.Run()
+	if len(os.Args) > 1 && os.Args[1] == "hold" {
+		podinit.Hold()
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil))) // keeper and supervisor log to one file
 	if err := run(os.Args[1:]); err != nil {

@@ -133,7 +133,7 @@ func load(t *testing.T) map[string][]string {
 	return imports
 }
 
-// below tells whether a package is dir or lies in it; "internal/" covers all.
+// below reports whether a package is dir or lies in it; "internal/" covers all.
 func below(pkg, dir string) bool {
 	return pkg == dir || strings.HasPrefix(pkg, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -53,6 +53,7 @@ func newConfig() *cobra.Command {
 
 func newConfigDump() *cobra.Command {
 	var load daemonFlags
+	var secrets bool
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print the configuration that `berth serve` with the same flags would have",
@@ -62,11 +63,15 @@ func newConfigDump() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if !secrets {
+				cfg = config.WithoutSecrets(cfg)
+			}
 			fmt.Fprint(cmd.OutOrStdout(), config.Sample(cfg))
 			return nil
 		},
 	}
 	load.register(cmd)
+	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "print the values of defaults.env, too")
 	return cmd
 }
 

@@ -15,25 +15,30 @@ import (
 	"github.com/berthrun/berth/internal/cli/clustercmd"
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/nodecmd"
+	"github.com/berthrun/berth/internal/errs"
 )
 
-// Main runs the command line and returns the exit code.
+// Main runs the command line and returns the exit code. The name that the process was started
+// with decides which program it is.
 func Main(ctx context.Context) int {
 	// The streaming libraries log through klog what they also return or what
 	// concerns nobody, such as a connection that was closed.
 	klog.SetLogger(logr.Discard())
-	err := Root().ExecuteContext(ctx)
+	p := called(os.Args[0])
+	root := p.root()
+	prepare(root)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	var exit *ExitError
 	if errors.As(err, &exit) {
 		if exit.Err != nil {
-			fmt.Fprintf(os.Stderr, "berth: %v\n", exit.Err)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s%s\n", p.failure, errs.Message(exit.Err))
 		}
 		return exit.Code
 	}
-	fmt.Fprintf(os.Stderr, "berth: %v\n", err)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s%s\n", p.failure, errs.Message(err))
 	return 1
 }
 
@@ -47,11 +52,14 @@ func Root() *cobra.Command {
 		Short: "The container-runtime layer of a Kubernetes node",
 		Long: "berth runs pods: `berth serve` is a CRI runtime for the kubelet, and the other commands are\n" +
 			"clients of it, or of any CRI socket, for people.",
-		SilenceErrors: true,
-		SilenceUsage:  true,
 	}
 	root.AddCommand(newServe(), newConfig(), newVersion(), newPod(), newImage(), newJobs(), newInfo(), newUnpackLayer(), nodecmd.New(), clustercmd.New())
+	return root
+}
+
+// prepare has a tree report errors as all programs do: once, with what would be right.
+func prepare(root *cobra.Command) {
+	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(misflagged)
 	explain(root)
-	return root
 }

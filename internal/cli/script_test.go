@@ -21,9 +21,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"berth": func() { os.Exit(Main(context.Background())) },
-	})
+	run := func() { os.Exit(Main(context.Background())) }
+	names := map[string]func(){"berth": run, "kind-linux-amd64": run}
+	for _, p := range programs() {
+		names[p.name] = run
+	}
+	testscript.Main(m, names)
 }
 
 // TestScripts runs the client commands against the real rules and CRI server, on an

@@ -11,9 +11,16 @@ import (
 
 // startRegistry has the registry running before there are nodes that are told of it.
 func (m *creation) startRegistry(ctx context.Context) error {
+	if m.LockRegistry != nil {
+		release, err := m.LockRegistry(ctx)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
 	image, err := m.helper(ctx)
 	if err == nil {
-		_, m.madeRegistry, err = m.ensureRegistry(ctx, RegistryOptions{Port: m.Cluster.Registry.Port, Image: image})
+		_, m.registryMade, err = m.ensureRegistry(ctx, RegistryOptions{Port: m.Cluster.Registry.Port, Image: image})
 	}
 	return err
 }

@@ -33,8 +33,9 @@ type change struct {
 	// before is the description that the cluster keeps, context its name in kubeconfig files.
 	before  *config.Cluster
 	context string
-	// joining are nodes that exist and have not joined.
-	joining map[string]bool
+	// joining are nodes that exist and have not joined, keeping those whose volumes stay while
+	// their containers are made anew.
+	joining, keeping map[string]bool
 }
 
 // Apply makes a cluster one of an edited description. What has been done when something fails
@@ -78,6 +79,9 @@ func (c *Clusters) change(ctx context.Context, name string, o ApplyOptions, edit
 	if m.None() {
 		return nil
 	}
+	if err := m.prepare(ctx); err != nil {
+		return fmt.Errorf("cannot change the cluster %s, and nothing was changed: %w", name, err)
+	}
 	if err := m.carryOut(ctx); err != nil {
 		return fmt.Errorf("cannot change the cluster %s; what was done stays, and the same once more does the rest: %w", name, err)
 	}
@@ -95,7 +99,7 @@ func (c *Clusters) lookAt(ctx context.Context, name string) (*change, error) {
 	}
 	there := *c
 	there.Network = c.networks(all)[0]
-	m := &change{making: there.making(nil), joining: map[string]bool{}}
+	m := &change{making: there.making(nil), joining: map[string]bool{}, keeping: map[string]bool{}}
 	m.nodes = all
 	m.context = contexts(name, m.nodes)[0]
 	if plane, err := controlPlane(m.nodes); err != nil || !plane.Running {
@@ -136,37 +140,56 @@ func (m *change) decide(ctx context.Context, whole bool) error {
 	if err := m.planIt(ctx); err != nil {
 		return err
 	}
+	before := plan.Make(m.before, m.host)
 	var err error
-	if m.Changes, err = compare(m.before, m.Cluster, m.plan, m.nodes, whole); err != nil || len(m.Add)+len(m.Replace) == 0 {
+	if m.Changes, err = compare(comparison{m.before, m.Cluster, before, m.plan, m.nodes}, whole); err != nil || len(m.coming()) == 0 {
 		return err
 	}
+	for _, name := range append(m.Recreate, m.Add...) {
+		m.keeping[name] = keeps(m.before, m.Cluster, m.plan.Differences(before, name), name)
+	}
 	return m.fit()
+}
+
+// prepare brings and checks what the change needs, before anything is changed.
+func (m *change) prepare(ctx context.Context) error {
+	if coming := m.described(m.coming()); len(coming) > 0 {
+		if err := m.step("Ensuring the node image", func() error { return m.ensure(ctx, coming) }); err != nil {
+			return err
+		}
+	}
+	if len(m.coming())+len(m.Remove) == 0 {
+		return nil
+	}
+	return m.step("Checking what is to be made", func() error { return m.check(ctx) })
 }
 
 // carryOut is the order of steps. New nodes come first, so that there is room for pods of
 // those that go.
 func (m *change) carryOut(ctx context.Context) error {
-	coming := m.described(m.Add)
+	added := m.described(m.Add)
 	type step struct {
 		text string
 		do   func(context.Context) error
 		when bool
 	}
 	steps := []step{
-		{"Ensuring the node image", func(ctx context.Context) error { return m.ensure(ctx, append(m.described(m.Replace), coming...)) }, len(m.Add)+len(m.Replace) > 0},
 		{"Telling nodes of mirrors", m.remirror, len(m.Mirror) > 0},
 		{"Labelling nodes", m.relabel, len(m.Relabel) > 0},
-		{"Adding " + strings.Join(m.Add, ", "), func(ctx context.Context) error { return m.addAll(ctx, coming) }, len(m.Add) > 0},
+		{"Adding " + strings.Join(m.Add, ", "), func(ctx context.Context) error { return m.addAll(ctx, added) }, len(m.Add) > 0},
 	}
 	for _, name := range m.Remove {
 		steps = append(steps, step{"Removing " + name, func(ctx context.Context) error { return m.remove(ctx, name) }, true})
+	}
+	for _, name := range m.Recreate {
+		steps = append(steps, step{"Making the container of " + name + " anew", func(ctx context.Context) error { return m.replace(ctx, name) }, true})
 	}
 	for _, name := range m.Replace {
 		steps = append(steps, step{"Making " + name + " anew", func(ctx context.Context) error { return m.replace(ctx, name) }, true})
 	}
 	steps = append(steps,
 		step{"Keeping the description", m.keep, true},
-		step{"Connecting the nodes' pods", func(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }, len(m.Add)+len(m.Remove)+len(m.Replace) > 0 && !m.Cluster.Networking.DisableDefaultCNI},
+		step{"Connecting the nodes' pods", func(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }, len(m.coming())+len(m.Remove) > 0 && !m.Cluster.Networking.DisableDefaultCNI},
 		step{"Writing kubeconfig", func(ctx context.Context) error {
 			_, _, err := m.Export(ctx, m.Cluster.Name, false)
 			return err

@@ -84,13 +84,22 @@ func TestNodesComeAndGo(t *testing.T) {
 		t.Errorf("the description kept:\n%s", text)
 	}
 	tokens := map[string]bool{}
-	for _, line := range f.ran {
-		if _, rest, found := strings.Cut(line, "kubeadm token create "); found {
-			tokens[strings.Fields(rest)[0]] = true
+	for _, text := range f.tokens {
+		var secret struct{ StringData map[string]string }
+		if err := json.Unmarshal([]byte(text), &secret); err != nil {
+			t.Fatal(err)
 		}
+		tokens[secret.StringData["token-id"]+"."+secret.StringData["token-secret"]] = true
 	}
 	if len(tokens) != 3 {
 		t.Errorf("%d tokens", len(tokens))
+	}
+	for token := range tokens {
+		for _, line := range f.ran {
+			if strings.Contains(line, token) {
+				t.Errorf("a token is in a command line, which every user of the host sees: %s", line)
+			}
+		}
 	}
 
 	// The first control plane goes, too, and one that does not run.
@@ -203,8 +212,8 @@ networking: {apiServerPort: 16443}
 	}
 	want := []string{
 		"dev-worker: gets other mirrors of registries", "dev-worker: gets other labels", "dev-web: is added",
-		"dev-external-load-balancer: is made anew, and loses what is on its disk, since a container cannot be changed",
-		"dev-worker2: is made anew, and loses what is on its disk, since a container cannot be changed",
+		"dev-worker2: its container is made anew, and what is on its disk stays: extraPortMappings is 0.0.0.0:a free port to 80/TCP, and was none",
+		"dev-external-load-balancer: is made anew, and loses what is on its disk: networking.apiServerPort is 127.0.0.1:16443 to 6443/TCP, and was 127.0.0.1:a free port to 6443/TCP",
 	}
 	if diff := cmp.Diff(want, said); diff != "" {
 		t.Error(diff)

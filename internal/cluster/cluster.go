@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
@@ -38,6 +39,14 @@ type Clusters struct {
 	Step func(text string) (end func(error))
 	// Warn tells what is odd.
 	Warn func(text string)
+	// FirstTime reports whether something is told to this user for the first time on this host; nil is
+	// that it always is.
+	FirstTime func(what string) bool
+	// LockRegistry waits until nobody else makes or removes the registry; nil is that nobody does.
+	LockRegistry func(context.Context) (release func(), err error)
+
+	// watchPause is how often a node is asked what has crashed; 0 is as usual.
+	watchPause time.Duration
 }
 
 // network is the name of the engine's network.

@@ -40,7 +40,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatalf("%q, %v", file, err)
 	}
 	want := []string{
-		"Ensuring the node image", "Making nodes", "Setting up the nodes", "Starting the control plane", "Joining workers", "Installing add-ons",
+		"Ensuring the node image", "Making nodes", "Setting up the nodes", "warning: " + noPolicies, "Starting the control plane", "Joining workers", "Installing add-ons",
 		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
 	}
 	if !slices.Equal(*steps, want) {
@@ -81,8 +81,9 @@ func TestCreateAndDelete(t *testing.T) {
 			t.Errorf("delete %d: %v, %v", i, found, err)
 		}
 	}
-	if kube, err = os.ReadFile(file); err != nil || strings.Contains(string(kube), "berth-dev") || f.network || len(f.nodes) > 0 {
-		t.Errorf("left: %v, network %v, %v\n%s", f.nodes, f.network, err, kube)
+	// As with kind, no context is the current one then.
+	if kube, err = os.ReadFile(file); err != nil || strings.Contains(string(kube), "berth-dev") || !strings.Contains(string(kube), `current-context: ""`) || len(f.nodes) > 0 {
+		t.Errorf("left: %v, %v\n%s", f.nodes, err, kube)
 	}
 }
 
@@ -152,22 +153,24 @@ func TestDeleteOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestDeleteRemovesItsNetwork: of another environment than the cluster was made in, too.
-func TestDeleteRemovesItsNetwork(t *testing.T) {
+// TestNetworkStays: as kind has it, scripts connect containers to it between two clusters.
+func TestNetworkStays(t *testing.T) {
 	f := newFake(t)
+	withRegistry(t, f)
 	c, _ := f.clusters()
-	c.Network = "mine"
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers+"registry: {enabled: true, port: 0}\n")}); err != nil {
 		t.Fatal(err)
 	}
-	c.Network = ""
 	for range 2 {
 		if _, err := c.Delete(t.Context(), "dev"); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := c.DeleteRegistry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if want := []string{"mine", "kind"}; !slices.Equal(f.removed, want) || f.network {
-		t.Errorf("removed %q, want %q; left: %v", f.removed, want, f.network)
+	if len(f.removed) > 0 || !f.network || len(f.nodes) > 0 {
+		t.Errorf("removed %q, the network is there: %v, left: %v", f.removed, f.network, names(f.nodes))
 	}
 }
 

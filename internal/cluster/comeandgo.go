@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,7 +19,7 @@ import (
 )
 
 // tokenLife is how long nodes that are added may take until they have joined.
-const tokenLife = "30m"
+const tokenLife = 30 * time.Minute
 
 // addAll adds nodes. Of one that the cluster has known, and whose container somebody has removed,
 // something may be left that another of its name cannot join with.
@@ -56,7 +57,7 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 		i := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == m.Cluster.ContainerName(n) })
 		wanted = append(wanted, m.plan.Containers[i])
 	}
-	if err := m.makeContainers(ctx, wanted, false); err != nil {
+	if err := m.makeContainers(ctx, wanted, false, m.keeping); err != nil {
 		return err
 	}
 	defer func() {
@@ -78,7 +79,7 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 		group.Go(func() error { return m.setUpNode(setting, n) })
 	}
 	group.Go(func() error {
-		return m.Engine.Exec(setting, from, provider.Command{Args: []string{"kubeadm", "token", "create", m.token, "--ttl=" + tokenLife, "--kubeconfig=" + adminFile}})
+		return m.api.AddToken(setting, m.token, tokenLife)
 	})
 	if err := group.Wait(); err != nil {
 		return err
@@ -93,29 +94,42 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 }
 
 // fitting refuses nodes whose network is another one than the cluster's, or whose Kubernetes is
-// newer, which kubelets and kubeadm do not support.
+// newer.
 func (m *change) fitting(ctx context.Context, from string, nodes []config.Node) error {
-	there, err := m.find(from)
+	running, err := m.runs(ctx, from)
 	if err != nil {
 		return err
 	}
-	runtime, running, err := m.identify(ctx, there)
-	if err != nil {
-		return err
-	}
-	m.runtimes[from], m.versions[from] = runtime, running
 	if err := m.identifyAll(ctx, nodes); err != nil {
 		return err
 	}
 	for _, n := range nodes {
-		version := m.versions[m.Cluster.ContainerName(n)]
-		newer, err := kubeadm.Newer(version, running)
-		if err != nil {
+		if err := notNewer(n.Image, m.versions[m.Cluster.ContainerName(n)], running); err != nil {
 			return err
 		}
-		if newer {
-			return fmt.Errorf("the image %s has Kubernetes %s, and the cluster %s; want an image of that version, or an older one: %w", n.Image, version, running, errs.Invalid)
-		}
+	}
+	return nil
+}
+
+// runs is the version of Kubernetes of a node of the cluster, whose runtime is noted.
+func (m *change) runs(ctx context.Context, name string) (string, error) {
+	node, err := m.find(name)
+	if err != nil {
+		return "", err
+	}
+	m.runtimes[name], m.versions[name], err = m.identify(ctx, node)
+	return m.versions[name], err
+}
+
+// notNewer refuses a Kubernetes that is newer than the cluster's, which kubelets and kubeadm do not
+// support.
+func notNewer(image, version, running string) error {
+	newer, err := kubeadm.Newer(version, running)
+	if err != nil {
+		return err
+	}
+	if newer {
+		return fmt.Errorf("the image %s has Kubernetes %s, and the cluster %s; want an image of that version, or an older one: %w", image, version, running, errs.Invalid)
 	}
 	return nil
 }
@@ -145,14 +159,14 @@ func (m *change) remove(ctx context.Context, name string) error {
 			return context.Cause(ctx)
 		}
 		if errs.IgnoreNotFound(err) != nil {
-			m.Warn(err.Error())
+			m.Warn(errs.Message(err))
 		}
 	}
 	return m.takeOut(ctx, name)
 }
 
 // takeOut removes a node, whatever of it there is: from the load balancer, from etcd, its
-// container, and from the API at last, where it would make itself known again as long as it runs.
+// container with its volume, unless that is kept, and from the API at last, where it would make itself known again as long as it runs.
 func (m *change) takeOut(ctx context.Context, name string) error {
 	if err := m.look(ctx); err != nil {
 		return err
@@ -172,7 +186,11 @@ func (m *change) takeOut(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if err := m.Engine.Delete(ctx, name); err != nil {
+	drop := m.Engine.Delete
+	if m.keeping[name] {
+		drop = m.Engine.Release
+	}
+	if err := drop(ctx, name); err != nil {
 		return err
 	}
 	if role == config.BalancerRole {
@@ -215,7 +233,7 @@ func (m *change) replace(ctx context.Context, name string) error {
 		return m.add(ctx, m.described([]string{name}))
 	}
 	i := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == name })
-	if err := m.makeContainers(ctx, m.plan.Containers[i:i+1], false); err != nil {
+	if err := m.makeContainers(ctx, m.plan.Containers[i:i+1], false, nil); err != nil {
 		return err
 	}
 	if err := m.look(ctx); err != nil {

@@ -17,11 +17,16 @@ import (
 
 // Changes are what makes a cluster one of another description: names of containers.
 type Changes struct {
-	// Add comes, Remove goes, Replace is made anew.
-	Add, Remove, Replace []string
+	// Add comes, Remove goes, Replace is made anew, Recreate keeps its disk meanwhile.
+	Add, Remove, Replace, Recreate []string
 	// Relabel gets other labels in Kubernetes, Mirror asks registries elsewhere.
 	Relabel, Mirror []string
+	// Reasons say, by name, why a container is made anew.
+	Reasons map[string]string
 }
+
+// coming are the containers that are made, whether others of their names go or not.
+func (c Changes) coming() []string { return slices.Concat(c.Add, c.Recreate, c.Replace) }
 
 // None tells that there is nothing to do.
 func (c Changes) None() bool { return reflect.DeepEqual(c, Changes{}) }
@@ -37,23 +42,37 @@ func (c Changes) Lines() []string {
 		{c.Relabel, "%s: gets other labels"},
 		{c.Add, "%s: is added"},
 		{c.Remove, "%s: is drained and removed, with what is on its disk"},
-		{c.Replace, "%s: is made anew, and loses what is on its disk, since a container cannot be changed"},
+		{c.Recreate, "%s: its container is made anew, and what is on its disk stays"},
+		{c.Replace, "%s: is made anew, and loses what is on its disk"},
 	} {
 		for _, name := range part.names {
-			lines = append(lines, fmt.Sprintf(part.text, name))
+			line := fmt.Sprintf(part.text, name)
+			if reason := c.Reasons[name]; reason != "" {
+				line += ": " + reason
+			}
+			lines = append(lines, line)
 		}
 	}
 	return lines
 }
 
+// comparison is what a cluster was described as and what it is to be, with the plans of both, and the
+// containers that it has.
+type comparison struct {
+	before, after         *config.Cluster
+	beforePlan, afterPlan *plan.Plan
+	existing              []provider.Node
+}
+
 // compare says what makes containers, made after a description, those of another one and its
 // plan. Unless whole, nodes only come and go: what is otherwise about the others is left.
-func compare(before, after *config.Cluster, p *plan.Plan, existing []provider.Node, whole bool) (Changes, error) {
+func compare(of comparison, whole bool) (Changes, error) {
+	before, after, p, existing := of.before, of.after, of.afterPlan, of.existing
 	digests := map[string]string{}
 	for _, n := range existing {
 		digests[n.Name] = n.Labels[plan.LabelDigest]
 	}
-	found := p.Against(digests)
+	found := p.Against(digests, of.beforePlan)
 	c := Changes{Remove: found.Remove}
 	for _, i := range found.Add {
 		c.Add = append(c.Add, p.Containers[i].Name)
@@ -72,17 +91,16 @@ func compare(before, after *config.Cluster, p *plan.Plan, existing []provider.No
 		return Changes{}, err
 	}
 	for _, i := range found.Replace {
-		c.Replace = append(c.Replace, p.Containers[i].Name)
+		of.remake(&c, p.Containers[i].Name)
 	}
 	for _, n := range after.Nodes {
 		name := after.ContainerName(n)
-		i := slices.IndexFunc(before.Nodes, func(o config.Node) bool { return o.Name == n.Name })
-		if i < 0 || slices.Contains(c.Add, name) || slices.Contains(c.Replace, name) {
+		old, found := former(before, n)
+		if !found || slices.Contains(c.coming(), name) {
 			continue
 		}
-		old := before.Nodes[i]
-		if !same(old.KubeadmConfigPatches, n.KubeadmConfigPatches) || !same(old.KubeadmConfigPatchesJSON6902, n.KubeadmConfigPatchesJSON6902) {
-			c.Replace = append(c.Replace, name)
+		if field := patched(old, n); field != "" {
+			c.because(&c.Replace, name, field+" differ")
 			continue
 		}
 		if !maps.Equal(old.Labels, n.Labels) {
@@ -93,6 +111,73 @@ func compare(before, after *config.Cluster, p *plan.Plan, existing []provider.No
 		}
 	}
 	return c, possible(c, existing, after)
+}
+
+// remake decides how a container is made anew that differs from the plan, and says why.
+func (of comparison) remake(c *Changes, name string) {
+	differences := of.afterPlan.Differences(of.beforePlan, name)
+	var reasons []string
+	for _, d := range differences {
+		reasons = append(reasons, d.String())
+	}
+	for _, n := range of.after.Nodes {
+		if old, found := former(of.before, n); found && of.after.ContainerName(n) == name && patched(old, n) != "" {
+			reasons = append(reasons, patched(old, n)+" differ")
+		}
+	}
+	if len(reasons) == 0 {
+		reasons = append(reasons, "its container is not the one that the cluster's description has; an earlier change may have ended half-way")
+	}
+	to := &c.Replace
+	if len(differences) > 0 && keeps(of.before, of.after, differences, name) {
+		to = &c.Recreate
+	}
+	c.because(to, name, strings.Join(reasons, "; "))
+}
+
+// because adds a container to some, with the reason.
+func (c *Changes) because(to *[]string, name, reason string) {
+	*to = append(*to, name)
+	if c.Reasons == nil {
+		c.Reasons = map[string]string{}
+	}
+	c.Reasons[name] = reason
+}
+
+// keeps reports whether a node keeps its volume when its container is made anew: a worker that was
+// one before, and differs in ports of the host at most.
+func keeps(before, after *config.Cluster, differences []plan.Difference, name string) bool {
+	for _, d := range differences {
+		if d.Field != plan.PortsField {
+			return false
+		}
+	}
+	for _, n := range after.Nodes {
+		if old, found := former(before, n); found && after.ContainerName(n) == name {
+			return n.Role == config.Worker && patched(old, n) == ""
+		}
+	}
+	return false
+}
+
+// former is a node as another description has it.
+func former(before *config.Cluster, n config.Node) (config.Node, bool) {
+	i := slices.IndexFunc(before.Nodes, func(o config.Node) bool { return o.Name == n.Name })
+	if i < 0 {
+		return config.Node{}, false
+	}
+	return before.Nodes[i], true
+}
+
+// patched is the field of a node's own kubeadm patches that differs, "" where none does.
+func patched(old, n config.Node) string {
+	switch {
+	case !same(old.KubeadmConfigPatches, n.KubeadmConfigPatches):
+		return "kubeadmConfigPatches"
+	case !same(old.KubeadmConfigPatchesJSON6902, n.KubeadmConfigPatchesJSON6902):
+		return "kubeadmConfigPatchesJSON6902"
+	}
+	return ""
 }
 
 // same compares values of a description, in which an empty list is as good as none.

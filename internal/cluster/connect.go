@@ -86,7 +86,7 @@ func among(nodes []kubeapi.Node, members []string) (found []kubeapi.Node, strang
 	return found, strangers
 }
 
-// every tells whether all containers are nodes of the API that are as wanted. Others need not be.
+// every reports whether all containers are nodes of the API that are as wanted. Others need not be.
 func every(members []string, wanted func(kubeapi.Node) bool) func([]kubeapi.Node) bool {
 	return func(nodes []kubeapi.Node) bool {
 		found, _ := among(nodes, members)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -27,8 +28,9 @@ type CreateOptions struct {
 type creation struct {
 	making
 	retain bool
-	// made: containers exist that are of this run; madeRegistry: the registry is one.
-	made, madeRegistry bool
+	// made: nodes exist that are of this run; registryMade is what of the registry is.
+	made         bool
+	registryMade madeRegistry
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
 	// init is `kubeadm init`, for whose end workers do not wait.
@@ -162,11 +164,12 @@ func (m *making) fit() error {
 	var fatal []error
 	for _, finding := range append(m.Engine.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
 		text := finding.Problem + "\n  to fix it: " + finding.Fix
-		if finding.Fatal {
+		switch {
+		case finding.Fatal:
 			fatal = append(fatal, fmt.Errorf("%s: %w", text, errs.Unsupported))
-			continue
+		case finding.Once == "" || m.FirstTime == nil || m.FirstTime(finding.Once):
+			m.Warn(text)
 		}
-		m.Warn(text)
 	}
 	return errors.Join(fatal...)
 }
@@ -194,7 +197,7 @@ func (m *creation) makeNodes(ctx context.Context) (err error) {
 	if err := m.checkSubnets(m.Engine.PlanHost(m.network)); err != nil {
 		return err
 	}
-	if err := m.makeContainers(ctx, m.plan.Containers, m.retain); err != nil {
+	if err := m.makeContainers(ctx, m.plan.Containers, m.retain, nil); err != nil {
 		return err
 	}
 	m.made = true
@@ -204,7 +207,7 @@ func (m *creation) makeNodes(ctx context.Context) (err error) {
 // undoTime bounds the undoing of a cluster.
 const undoTime = 2 * time.Minute
 
-// rollBack removes what was made, also when ctx has ended.
+// rollBack removes each thing that this run made, and nothing else, also when ctx has ended.
 func (m *creation) rollBack(ctx context.Context, failed error) error {
 	name := m.Cluster.Name
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
@@ -212,7 +215,11 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 	if m.retain && m.left(ctx) {
 		return fmt.Errorf("%w\n  nodes stay as they are: berth cluster logs --name %s, berth cluster delete --name %s", failed, name, name)
 	}
-	if !m.made && !m.network.Made {
+	network := m.registryMade.network
+	if m.network.Made {
+		network = m.network.Name
+	}
+	if !m.made && !m.registryMade.container && network == "" {
 		return failed
 	}
 	undone := m.step("Removing what was made", func() error {
@@ -220,12 +227,11 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 		if m.made {
 			all = append(all, m.Engine.DeleteCluster(ctx, name))
 		}
-		if m.network.Made {
-			all = append(all, m.Engine.RemoveNetwork(ctx, m.network.Name))
+		if m.registryMade.container {
+			all = append(all, m.Engine.DeleteCluster(ctx, plan.RegistryGroup))
 		}
-		if m.madeRegistry {
-			_, err := m.DeleteRegistry(ctx)
-			all = append(all, err)
+		if network != "" {
+			all = append(all, m.Engine.RemoveNetwork(ctx, network))
 		}
 		return errors.Join(all...)
 	})
@@ -235,7 +241,7 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 	return errors.Join(failed, undone)
 }
 
-// left tells whether there are containers of the cluster: an engine that has failed to make
+// left reports whether there are containers of the cluster: an engine that has failed to make
 // all of them may have made some. Where it does not tell, there may be.
 func (m *creation) left(ctx context.Context) bool {
 	all, err := m.Engine.List(ctx, m.Cluster.Name)

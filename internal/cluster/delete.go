@@ -11,9 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// Delete removes a cluster: its containers with their volumes, the network if nobody
-// else is on it, and its entries in kubeconfig files. All is tried. An absent cluster is no
-// error; found tells whether there was one.
+// Delete removes a cluster: its containers with their volumes, and its entries in kubeconfig
+// files. The network stays, as kind has it: scripts connect containers to it between two
+// clusters. All is tried. An absent cluster is no error; found tells whether there was one.
 func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err error) {
 	all, err := c.Engine.List(ctx, name)
 	if err != nil {
@@ -33,11 +33,7 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 		failed = append(failed, c.Kubeconfig.Remove(ctx, context))
 	}
 	err = c.step("Deleting nodes of "+name, func() error {
-		failed := []error{c.Engine.DeleteCluster(ctx, name)}
-		for _, network := range c.networks(all) {
-			failed = append(failed, c.Engine.RemoveNetwork(ctx, network))
-		}
-		return errors.Join(failed...)
+		return c.Engine.DeleteCluster(ctx, name)
 	})
 	if err = errors.Join(append(failed, err)...); err != nil {
 		return len(all) > 0, fmt.Errorf("cannot delete the cluster %s: %w", name, err)

@@ -80,10 +80,26 @@ type fake struct {
 	// hidden: the API tells no nodes, and this is called when it is asked for them.
 	hidden func()
 	// signed are the signatures of what the cluster tells of itself.
-	signed  string
+	signed string
+	// tokens are the Secrets that were made.
+	tokens  []string
 	changed []string
 	// next is the last byte of the next address.
 	next byte
+	// versions are those of Kubernetes by image, v1.36.3 of others; "none" is an image that is
+	// neither of berth nor of kind.
+	versions map[string]string
+	// volumes are those of nodes, each with a number of its own; env is the caller's environment.
+	volumes map[string]int
+	made    int
+	// waits is what kubeadm init does; nil is nothing. parts are the answers to what has crashed, the
+	// last one again and again, asks counts them; crashLog is the log that has crashText.
+	waits               func(context.Context) error
+	parts               []string
+	asks                int
+	crashLog, crashText string
+
+	env map[string]string
 }
 
 var _ Engine = (*fake)(nil)
@@ -91,7 +107,7 @@ var _ Engine = (*fake)(nil)
 var errFake = errors.New("the engine has a bad day")
 
 func newFake(t *testing.T) *fake {
-	f := &fake{t: t, files: map[string]string{}, next: 2}
+	f := &fake{t: t, files: map[string]string{}, next: 2, volumes: map[string]int{}}
 	f.api = httptest.NewTLSServer(http.HandlerFunc(f.serve))
 	t.Cleanup(f.api.Close)
 	return f
@@ -164,6 +180,10 @@ func (f *fake) change(w http.ResponseWriter, r *http.Request) {
 		f.coredns = string(body)
 		return
 	}
+	if strings.HasSuffix(r.URL.Path, "/secrets") {
+		f.tokens = append(f.tokens, string(body))
+		return
+	}
 	if strings.HasSuffix(r.URL.Path, "/configmaps/cluster-info") {
 		f.signed += string(body)
 		return
@@ -214,7 +234,7 @@ func (f *fake) Name() string                  { return "podman" }
 func (f *fake) Facts() provider.Facts         { return f.facts }
 func (f *fake) Check(int) []hostcheck.Finding { return f.findings }
 func (f *fake) PlanHost(n provider.Network) plan.Host {
-	return plan.Host{Engine: "podman", Network: n.Name, Routes: f.routes}
+	return plan.Host{Engine: "podman", Network: n.Name, Routes: f.routes, Env: f.env}
 }
 
 func (f *fake) EnsureNetwork(_ context.Context, name string) (provider.Network, error) {
@@ -252,7 +272,11 @@ func (f *fake) Create(_ context.Context, r provider.Request) error {
 		if !f.unstable {
 			n.Labels[provider.LabelAddresses] = n.IPv4.String()
 		}
-		if (spec.Command != nil) != (Role(n) == config.BalancerRole || Role(n) == plan.RegistryRole) {
+		if len(spec.Volumes) > 0 && (!spec.Reuse || f.volumes[spec.Name] == 0) {
+			f.made++
+			f.volumes[spec.Name] = f.made
+		}
+		if (spec.Command != nil) != (Role(n) == config.BalancerRole || Role(n) == plan.RegistryRole || Role(n) == trialRole) {
 			f.t.Errorf("%s runs %q", spec.Name, spec.Command)
 		}
 		for _, p := range spec.Ports {
@@ -310,7 +334,36 @@ func (f *fake) Delete(ctx context.Context, names ...string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.nodes = slices.DeleteFunc(f.nodes, func(n provider.Node) bool { return slices.Contains(names, n.Name) })
+	for _, name := range names {
+		delete(f.volumes, name)
+	}
 	return nil
+}
+
+func (f *fake) Release(ctx context.Context, names ...string) error {
+	f.mu.Lock()
+	kept := map[string]int{}
+	for _, name := range names {
+		kept[name] = f.volumes[name]
+	}
+	f.mu.Unlock()
+	err := f.Delete(ctx, names...)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, volume := range kept {
+		f.volumes[name] = volume
+	}
+	return err
+}
+
+// image is that of a node.
+func (f *fake) image(name string) string {
+	for _, n := range f.nodes {
+		if n.Name == name {
+			return n.Image
+		}
+	}
+	return ""
 }
 
 func (f *fake) DeleteCluster(ctx context.Context, cluster string) error {
@@ -329,10 +382,22 @@ func (f *fake) DeleteCluster(ctx context.Context, cluster string) error {
 	return nil
 }
 
-func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
+// asked is how often a node was asked what has crashed.
+func (f *fake) asked() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.asks
+}
+
+func (f *fake) Exec(ctx context.Context, name string, c provider.Command) error {
 	line := strings.Join(c.Args, " ")
+	if f.waits != nil && strings.HasPrefix(line, "kubeadm init --config") {
+		if err := f.waits(ctx); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, file := range c.Files {
 		f.files[name+":"+file.Path] = string(file.Content)
 	}
@@ -371,10 +436,10 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 	out := ""
 	switch {
 	case strings.HasSuffix(line, "cat /usr/share/berth/kubernetes-version"):
-		if f.kind[name] {
+		if f.kind[name] || f.versions[f.image(name)] == "none" {
 			return errors.New("no such file")
 		}
-		out = "v1.36.3\n"
+		out = cmp.Or(f.versions[f.image(name)], "v1.36.3") + "\n"
 	case strings.HasSuffix(line, "cat /kind/version"):
 		if !f.kind[name] {
 			return errors.New("no such file")
@@ -389,10 +454,6 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 		out = f.files[name+":"+c.Args[len(c.Args)-1]]
 	case line == "berth image layers -o json":
 		out = cmp.Or(f.has[name], "[]")
-	case strings.HasPrefix(line, "kubeadm token"):
-		if slices.Contains(f.ran[:len(f.ran)-1], name+": "+line) {
-			return fmt.Errorf("a token of that id exists already: %w", errs.Exists)
-		}
 	case strings.HasPrefix(line, "kubeadm init phase"):
 	case strings.HasPrefix(line, "kubeadm"):
 		f.knows(name, line)
@@ -416,6 +477,12 @@ func (f *fake) Exec(_ context.Context, name string, c provider.Command) error {
 			return err
 		}
 		f.files[name+":pki"] = string(text)
+	case strings.HasSuffix(line, crashScript):
+		if f.asks++; len(f.parts) > 0 {
+			out = f.parts[min(f.asks, len(f.parts))-1]
+		}
+	case f.crashLog != "" && strings.HasSuffix(line, f.crashLog):
+		out = f.crashText
 	case strings.HasPrefix(line, "journalctl"):
 		out = "kubelet: cannot find its feet\n"
 	case strings.HasPrefix(line, "sed"):
@@ -444,7 +511,7 @@ func (f *fake) Logs(_ context.Context, name string, to io.Writer) error {
 }
 
 func (f *fake) Describe(_ context.Context, name string, to io.Writer) error {
-	_, err := fmt.Fprintln(to, "this is", name)
+	_, err := fmt.Fprintln(to, "this is", name, `"HTTPS_PROXY=http://me:geheim@proxy:3128"`)
 	return err
 }
 

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,8 +82,18 @@ func (m *creation) enter(ctx context.Context, first provider.Node) error {
 // finishConnecting waits until all nodes have their routes.
 func (m *creation) finishConnecting(context.Context) error { return m.connecting.Wait() }
 
-// finishControlPlane waits until the first control plane is marked and has the add-ons.
-func (m *creation) finishControlPlane(context.Context) error { return m.beside.Wait() }
+// noBalancers is the label that kubeadm gives control planes, so that load balancers of services send
+// them nothing.
+const noBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+// finishControlPlane waits until the first control plane is marked and has the add-ons. The only node of
+// a cluster is one that load balancers send to: there is no other.
+func (m *creation) finishControlPlane(ctx context.Context) error {
+	if err := m.beside.Wait(); err != nil || len(m.Cluster.Nodes) > 1 {
+		return err
+	}
+	return m.api.Relabel(ctx, m.Cluster.ContainerName(m.first()), map[string]*string{noBalancers: nil})
+}
 
 // marking is the phase of `kubeadm init` that gives the node the labels and taints of a control
 // plane. It waits until the kubelet has registered the node, and the kubelet, which has found no
@@ -162,7 +173,17 @@ func (m *creation) joinOthers(ctx context.Context) error {
 func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
 	args := append([]string{"kubeadm"}, strings.Fields(verb)...)
 	args = append(append(args, "--config="+m.runtimes[node].kubeadmFile), flags...)
-	if err := m.Engine.Exec(ctx, node, provider.Command{Args: args}); err != nil {
+	run := func(ctx context.Context) error { return m.Engine.Exec(ctx, node, provider.Command{Args: args}) }
+	if verb == "init" || verb == "join" {
+		if err := m.watched(ctx, node, run); err != nil {
+			if seen := (*crash)(nil); errors.As(err, &seen) {
+				return err // which says why itself
+			}
+			return m.explain(ctx, node, err)
+		}
+		return nil
+	}
+	if err := run(ctx); err != nil {
 		return m.explain(ctx, node, err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/redact"
 	"github.com/berthrun/berth/internal/version"
 )
 
@@ -101,6 +103,9 @@ func clusterCommands() map[string]string {
 // nodeLogs are files of one node. One that does not run has its log and what the engine says
 // of it.
 func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) error {
+	if err := private(dir); err != nil {
+		return err
+	}
 	failed := []error{
 		c.save(filepath.Join(dir, "serial.log"), func(w io.Writer) error { return c.Engine.Logs(ctx, n.Name, w) }),
 		c.save(filepath.Join(dir, "inspect.json"), func(w io.Writer) error { return c.Engine.Describe(ctx, n.Name, w) }),
@@ -131,15 +136,36 @@ func (c *Clusters) told(ctx context.Context, name, dir string, commands map[stri
 		failed = append(failed, c.save(filepath.Join(dir, file), func(w io.Writer) error {
 			// Its own words are in the file.
 			args := []string{"timeout", "60", "sh", "-c", commands[file]}
-			return c.Engine.Exec(ctx, name, provider.Command{Args: args, Stdout: w, Stderr: w})
+			both := &together{to: w}
+			return c.Engine.Exec(ctx, name, provider.Command{Args: args, Stdout: both, Stderr: both})
 		}))
 	}
 	return failed
 }
 
+// private is a directory for whoever exports, also one that was there.
+func private(dir string) error {
+	if err := os.MkdirAll(dir, logsDirMode); err != nil {
+		return err
+	}
+	return os.Chmod(dir, logsDirMode)
+}
+
+// together lets two write to one.
+type together struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (t *together) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.to.Write(p)
+}
+
 // varLog copies /var/log of a node, of pods above all. The journal is there as text.
 func (c *Clusters) varLog(ctx context.Context, node, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, logsDirMode); err != nil {
 		return err
 	}
 	// A log that grows while it is read is status 1.
@@ -161,18 +187,30 @@ func (c *Clusters) varLog(ctx context.Context, node, dir string) error {
 	return err
 }
 
-// save writes a file, also what a source that fails has written; its failure is warned of.
+// Logs are for whoever exports them: engines, nodes and pods tell more than others may know.
+const (
+	logsDirMode  = 0o700
+	logsFileMode = 0o600
+)
+
+// save writes a file without the secrets that are known by their form, also what a source that
+// fails has written; its failure is warned of.
 func (c *Clusters) save(file string, from func(io.Writer) error) (err error) {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), logsDirMode); err != nil {
 		return err
 	}
-	f, err := os.Create(file)
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, logsFileMode)
 	if err != nil {
 		return err
 	}
-	if failed := from(f); failed != nil {
-		said, _, _ := strings.Cut(failed.Error(), "\n")
-		c.Warn(fmt.Sprintf("%s is not whole: %s", file, said))
+	// One that was there may have been for others, too.
+	if err := f.Chmod(logsFileMode); err != nil {
+		return errors.Join(err, f.Close())
 	}
-	return f.Close()
+	clean := redact.To(f)
+	if failed := from(clean); failed != nil {
+		said, _, _ := strings.Cut(failed.Error(), "\n")
+		c.Warn(fmt.Sprintf("%s is not whole: %s", file, redact.Text(said)))
+	}
+	return errors.Join(clean.Close(), f.Close())
 }

@@ -35,6 +35,46 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+// TestLogsAreNotForOthers: no proxy's password is in them, and nobody else reads them, also where the
+// directory was there before.
+func TestLogsAreNotForOthers(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, "")
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "dev-control-plane"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old := filepath.Join(dir, "dev-control-plane", "inspect.json")
+	if err := os.WriteFile(old, []byte("of before"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Logs(t.Context(), "dev", dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(old)
+	if err != nil || strings.Contains(string(text), "geheim") || !strings.Contains(string(text), "@proxy:3128") {
+		t.Errorf("%s, %v", text, err)
+	}
+	files := 0
+	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if mode := info.Mode().Perm(); path != dir && mode&0o077 != 0 {
+			t.Errorf("%s has mode %o", path, mode)
+		}
+		files++
+		return nil
+	})
+	if err != nil || files < 10 {
+		t.Errorf("%d files, %v", files, err)
+	}
+}
+
 // TestLogsOfHalfACluster: nodes that are stopped or tell nothing are no reason to have
 // nothing of the others.
 func TestLogsOfHalfACluster(t *testing.T) {

@@ -20,6 +20,8 @@ type making struct {
 	Cluster *config.Cluster
 	plan    *plan.Plan
 	network provider.Network
+	// host is what plans are made for.
+	host plan.Host
 	// token is what nodes join with.
 	token string
 	// registry is the one that nodes have a mirror of; nil is that there is none.
@@ -92,7 +94,7 @@ func (m *making) planIt(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	m.plan = plan.Make(m.Cluster, host)
+	m.host, m.plan = host, plan.Make(m.Cluster, host)
 	stable := m.network.StableV4
 	if m.Cluster.Networking.IPFamily == config.IPv6 {
 		stable = m.network.StableV6
@@ -104,8 +106,9 @@ func (m *making) planIt(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeContainers makes some of the plan's containers.
-func (m *making) makeContainers(ctx context.Context, wanted []plan.Container, retain bool) error {
+// makeContainers makes some of the plan's containers. Those that are named in reuse get the volumes
+// that are left of the former ones.
+func (m *making) makeContainers(ctx context.Context, wanted []plan.Container, retain bool, reuse map[string]bool) error {
 	// A copy: ports that are picked are no part of the plan.
 	some := plan.Plan{}
 	for _, c := range wanted {
@@ -121,7 +124,9 @@ func (m *making) makeContainers(ctx context.Context, wanted []plan.Container, re
 	}
 	request := provider.Request{Network: m.network, Retain: retain}
 	for _, c := range some.Containers {
-		request.Specs = append(request.Specs, spec(c))
+		made := spec(c)
+		made.Reuse = reuse[c.Name]
+		request.Specs = append(request.Specs, made)
 	}
 	return m.Engine.Create(ctx, request)
 }

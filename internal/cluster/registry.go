@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/undo"
 )
@@ -94,7 +95,7 @@ func (c *Clusters) StopRegistry(ctx context.Context) error {
 	return c.step("Stopping the registry", func() error { return c.Engine.Stop(ctx, plan.RegistryName) })
 }
 
-// DeleteRegistry removes the registry with its images. An absent one is no error; found
+// DeleteRegistry removes the registry with its images; the network stays, as with a cluster. An absent one is no error; found
 // tells whether there was one. The mirrors of nodes stay, and lead nowhere.
 func (c *Clusters) DeleteRegistry(ctx context.Context) (found bool, err error) {
 	all, err := c.Engine.List(ctx, plan.RegistryGroup)
@@ -102,7 +103,7 @@ func (c *Clusters) DeleteRegistry(ctx context.Context) (found bool, err error) {
 		return false, err
 	}
 	err = c.step("Deleting the registry", func() error {
-		return errors.Join(c.Engine.DeleteCluster(ctx, plan.RegistryGroup), c.Engine.RemoveNetwork(ctx, c.network()))
+		return c.Engine.DeleteCluster(ctx, plan.RegistryGroup)
 	})
 	if err != nil {
 		return len(all) > 0, fmt.Errorf("cannot delete the registry: %w", err)
@@ -110,22 +111,28 @@ func (c *Clusters) DeleteRegistry(ctx context.Context) (found bool, err error) {
 	return len(all) > 0, nil
 }
 
+// madeRegistry is what an ensureRegistry has made, also one that fails.
+type madeRegistry struct {
+	container bool
+	// network is the name of the one that the registry is on, "" where that was there.
+	network string
+}
+
 // ensureRegistry makes the registry where there is none, and starts it where it is stopped.
-func (c *Clusters) ensureRegistry(ctx context.Context, o RegistryOptions) (s RegistryStatus, made bool, err error) {
+func (c *Clusters) ensureRegistry(ctx context.Context, o RegistryOptions) (s RegistryStatus, made madeRegistry, err error) {
 	s, err = c.Registry(ctx)
 	switch {
 	case errors.Is(err, errs.NotFound):
-		if err := c.makeRegistry(ctx, o); err != nil {
-			return s, false, fmt.Errorf("cannot make the registry: %w", err)
+		if made, err = c.makeRegistry(ctx, o); err != nil {
+			return s, made, fmt.Errorf("cannot make the registry: %w", err)
 		}
-		made = true
 	case err != nil:
-		return s, false, err
+		return s, made, err
 	case o.Port != 0 && o.Port != s.port:
-		return s, false, fmt.Errorf("the registry is at %s already, not at port %d; ask for its port, or make it anew after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
+		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; ask for its port, or make it anew after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
 	case !s.Running:
 		if err := c.Engine.Start(ctx, plan.RegistryName); err != nil {
-			return s, false, err
+			return s, made, err
 		}
 	}
 	if s, err = c.Registry(ctx); err == nil {
@@ -134,33 +141,33 @@ func (c *Clusters) ensureRegistry(ctx context.Context, o RegistryOptions) (s Reg
 	return s, made, err
 }
 
-// makeRegistry makes the container.
-func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (err error) {
+// makeRegistry makes the container. Where it fails, nothing is left.
+func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (made madeRegistry, err error) {
 	if o.Port < 0 || o.Port > 65535 {
-		return fmt.Errorf("port %d: want 1 to 65535, or 0 for a free one: %w", o.Port, errs.Invalid)
+		return made, fmt.Errorf("port %d: want 1 to 65535, or 0 for a free one: %w", o.Port, errs.Invalid)
 	}
 	image := cmp.Or(o.Image, config.DefaultImage)
 	if _, err := c.Engine.Ensure(ctx, image, nil); err != nil {
-		return fmt.Errorf("%w\n  its program is in the image of nodes: berth cluster build-image --kubernetes v1.36.3", err)
+		return made, fmt.Errorf("%w\n  its program is in the image of nodes: berth cluster build-image --kubernetes v1.36.3", err)
 	}
 	found, err := c.Engine.Present(ctx, image)
 	if err != nil {
-		return err
+		return made, err
 	}
 	if _, ours := found.Labels[nodeimage.LabelBerth]; !ours {
-		return fmt.Errorf("the image %s is not of berth cluster build-image, so that the registry's program is not in it: %w", image, errs.Invalid)
+		return made, fmt.Errorf("the image %s is not of berth cluster build-image, so that the registry's program is not in it: %w", image, errs.Invalid)
 	}
 	p := plan.Plan{Containers: []plan.Container{plan.Registry(image, o.Port)}}
 	if !c.Engine.Facts().Remote {
 		release, err := p.PickPorts(ctx)
 		if err != nil {
-			return err
+			return made, err
 		}
 		release()
 	}
 	network, err := c.Engine.EnsureNetwork(ctx, c.network())
 	if err != nil {
-		return err
+		return made, err
 	}
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
@@ -168,7 +175,14 @@ func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (err err
 		u.Push("make the network "+network.Name, func(ctx context.Context) error { return c.Engine.RemoveNetwork(ctx, network.Name) })
 	}
 	command := []string{nodeimage.EntryProgram, "cluster", "in-node", "registry"}
-	return c.Engine.Create(ctx, provider.Request{Network: network, Specs: []provider.Spec{{Container: p.Containers[0], Command: command}}})
+	if err := c.Engine.Create(ctx, provider.Request{Network: network, Specs: []provider.Spec{{Container: p.Containers[0], Command: command}}}); err != nil {
+		return made, err
+	}
+	made.container = true
+	if network.Made {
+		made.network = network.Name
+	}
+	return made, nil
 }
 
 // registryTime bounds the wait for a registry that was started, which takes a blink. Where
@@ -197,6 +211,7 @@ func (c *Clusters) awaitRegistry(ctx context.Context, s RegistryStatus) error {
 		if err == nil {
 			answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {
+				c.warnOfWriters(answer.Header)
 				return nil
 			}
 			err = fmt.Errorf("it answers %s", answer.Status)
@@ -209,6 +224,14 @@ func (c *Clusters) awaitRegistry(ctx context.Context, s RegistryStatus) error {
 			return fmt.Errorf("the registry does not answer at %s; its log tells more (%s logs %s): %w: %w", s.Address, c.Engine.Name(), s.Name, errs.Unavailable, last)
 		case <-time.After(100 * time.Millisecond):
 		}
+	}
+}
+
+// warnOfWriters tells of a registry whose program is older than the rule that only the host pushes.
+func (c *Clusters) warnOfWriters(header http.Header) {
+	if header.Get(registry.WritersHeader) == "" {
+		c.Warn("the registry's program is that of an older berth, and takes images from every pod of every cluster\n" +
+			"  to fix it: berth cluster build-image, berth cluster registry delete, and start; what was pushed has to be pushed again")
 	}
 }
 

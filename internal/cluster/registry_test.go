@@ -11,13 +11,16 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // withRegistry has the fake's registry answer, at a port of this host.
 func withRegistry(t *testing.T, f *fake) int {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(registry.WritersHeader, "host")
+	}))
 	t.Cleanup(server.Close)
 	f.registryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
 	return f.registryPort
@@ -97,8 +100,8 @@ func TestRegistryOfACluster(t *testing.T) {
 			t.Errorf("delete %d: %v, %v", i, found, err)
 		}
 	}
-	if len(f.nodes) > 0 || f.network {
-		t.Errorf("left: %v, network %v", f.nodes, f.network)
+	if len(f.nodes) > 0 {
+		t.Errorf("left: %v", f.nodes)
 	}
 }
 
@@ -196,5 +199,56 @@ func TestNewNodesHaveTheRegistry(t *testing.T) {
 	}
 	if got := f.files["dev-worker"+mirrorFile]; got != "server = \"http://berth-registry:5000\"\n" {
 		t.Errorf("a node with other mirrors has %q", got)
+	}
+}
+
+// TestEachThingIsUndone: whichever call fails, what this run made goes and what was there stays.
+func TestEachThingIsUndone(t *testing.T) {
+	const text = twoWorkers + "registry: {enabled: true, port: 0}\n"
+	for _, there := range []string{"nothing", "the network", "the registry"} {
+		for at, done := 1, false; !done; at++ {
+			f := newFake(t)
+			withRegistry(t, f)
+			c, _ := f.clusters()
+			f.network = there == "the network"
+			if there == "the registry" {
+				if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.calls, f.removed, f.failAt = 0, nil, at
+			_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)})
+			if done = err == nil; done {
+				break
+			}
+			stays := there == "the registry"
+			if got := len(f.nodes) == 1 && f.nodes[0].Name == plan.RegistryName; got != stays || len(f.nodes) > 1 {
+				t.Errorf("%s was there, call %d (%v): left are %v", there, at, err, names(f.nodes))
+			}
+			if there == "nothing" && f.network || there != "nothing" && len(f.removed) > 0 {
+				t.Errorf("%s was there, call %d (%v): a network %v, removed %q", there, at, err, f.network, f.removed)
+			}
+		}
+	}
+}
+
+// TestOldRegistry: one that takes images from every pod is told of.
+func TestOldRegistry(t *testing.T) {
+	for header, warned := range map[string]bool{"": true, "host": false} {
+		f := newFake(t)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if header != "" {
+				w.Header().Set("Berth-Registry-Writers", header)
+			}
+		}))
+		t.Cleanup(server.Close)
+		f.registryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
+		c, steps := f.clusters()
+		if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(*steps, "\n"), "takes images from every pod"); got != warned {
+			t.Errorf("header %q: %q", header, *steps)
+		}
 	}
 }

@@ -96,9 +96,11 @@ func (m *making) identifyAll(ctx context.Context, nodes []config.Node) error {
 }
 
 // oneNetwork refuses nodes whose images bring pod networks that do not know each other.
-func (m *making) oneNetwork() error {
+func (m *making) oneNetwork() error { return m.alike(m.runtimes) }
+
+func (m *making) alike(runtimes map[string]nodeRuntime) error {
 	var names []string
-	for _, r := range m.runtimes {
+	for _, r := range runtimes {
 		if !slices.Contains(names, r.name) {
 			names = append(names, r.name)
 		}

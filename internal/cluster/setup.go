@@ -31,6 +31,7 @@ func (m *creation) setUp(ctx context.Context) error {
 	if err := m.warnOfPatches(); err != nil {
 		return err
 	}
+	m.warnOfPolicies()
 	var err error
 	if m.registry, err = m.lookForRegistry(ctx); err != nil {
 		return err
@@ -56,6 +57,16 @@ func (m *creation) warnOfPatches() error {
 		m.Warn(text)
 	}
 	return err
+}
+
+// noPolicies is what berth's network of pods lacks.
+const noPolicies = "NetworkPolicy objects have no effect: berth's network of pods does not enforce them; networking.disableDefaultCNI makes room for a network that does"
+
+// warnOfPolicies tells of it before somebody relies on it.
+func (m *creation) warnOfPolicies() {
+	if m.ours() && !m.Cluster.Networking.DisableDefaultCNI {
+		m.Warn(noPolicies)
+	}
 }
 
 // others are all nodes but the first control plane.

@@ -35,7 +35,7 @@ func unpack(dir string, from io.Reader) error {
 		switch {
 		case name == "":
 		case header.Typeflag == tar.TypeDir:
-			err = root.MkdirAll(name, 0o755)
+			err = root.MkdirAll(name, logsDirMode)
 		case header.Typeflag == tar.TypeReg:
 			err = unpackFile(root, name, archive)
 		}
@@ -45,15 +45,18 @@ func unpack(dir string, from io.Reader) error {
 	}
 }
 
-// unpackFile writes one file, which whoever exports may read, whoever wrote it in the node.
+// unpackFile writes one file, which whoever exports may read and nobody else, whoever wrote it in the
+// node.
 func unpackFile(root *os.Root, name string, from io.Reader) error {
-	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+	if err := root.MkdirAll(path.Dir(name), logsDirMode); err != nil {
 		return err
 	}
-	file, err := root.Create(name)
+	file, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, logsFileMode)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, from)
+	if err = file.Chmod(logsFileMode); err == nil {
+		_, err = io.Copy(file, from)
+	}
 	return errors.Join(err, file.Close())
 }

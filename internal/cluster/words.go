@@ -34,6 +34,7 @@ func (m *making) explain(ctx context.Context, node string, failed error) error {
 		}
 		return errors.Join(failed, err)
 	}
+	failed = m.crashed(ctx, node, failed)
 	words := lastWords(text)
 	if len(words) == 0 {
 		return failed

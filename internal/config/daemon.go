@@ -33,6 +33,7 @@ type Daemon struct {
 	Stream  Stream  `toml:"stream" help:"The server behind exec, attach and port-forward."`
 	Jobs    Jobs    `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
 	Stats   Stats   `toml:"stats" help:"Figures of pods and containers."`
+	Debug   Debug   `toml:"debug" help:"What helps to find faults, and is off otherwise."`
 }
 
 // Log is the daemon's log.
@@ -43,15 +44,16 @@ type Log struct {
 
 // Network is the network of pods.
 type Network struct {
-	Mode     string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge." oneof:"cni builtin" flag:"network"`
-	ConfDir  string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
-	BinDirs  []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
-	Bridge   string   `toml:"bridge" help:"Name of the bridge (mode builtin). Empty: from the instance."`
-	Subnets  []string `toml:"subnets" help:"Pod subnets, at most one of each family (mode builtin). Empty: chosen so that they overlap nothing on the host."`
-	Await    bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet has told the node's pod CIDR (mode builtin)."`
-	Cluster  []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (mode builtin)."`
-	MTU      int      `toml:"mtu" help:"MTU of pod links (mode builtin). 0: that of the default route."`
-	NetNSDir string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
+	Mode      string   `toml:"mode" help:"cni follows the operator's CNI configuration; builtin is berth's own bridge." oneof:"cni builtin" flag:"network"`
+	ConfDir   string   `toml:"conf_dir" help:"Directory of CNI configurations (mode cni)."`
+	BinDirs   []string `toml:"bin_dirs" help:"Directories of CNI plugins, in order (mode cni)."`
+	HostPorts string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
+	Bridge    string   `toml:"bridge" help:"Name of the bridge (mode builtin). Empty: from the instance."`
+	Subnets   []string `toml:"subnets" help:"Pod subnets, at most one of each family (mode builtin). Empty: chosen so that they overlap nothing on the host."`
+	Await     bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet has told the node's pod CIDR (mode builtin)."`
+	Cluster   []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (mode builtin)."`
+	MTU       int      `toml:"mtu" help:"MTU of pod links (mode builtin). 0: that of the default route."`
+	NetNSDir  string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
 }
 
 // Runtime is how containers run.
@@ -60,6 +62,7 @@ type Runtime struct {
 	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd."`
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH."`
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 splits as late as can be, which is the latter." reload:"yes"`
+	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log, as they stand there; after a burst of ten seconds' worth its writes block. What writes a log takes CPU time outside of the pod. 0 is no limit." reload:"yes"`
 
 	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both; lenient is auto, but leaves such a label out where the kernel has no SELinux, as containerd and CRI-O do, and as Kubernetes' conformance tests expect." oneof:"auto off lenient"`
 	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared" reload:"yes"`
@@ -77,7 +80,7 @@ type Runtime struct {
 
 	AbsentSources        []string `toml:"absent_mount_sources_to_reject" help:"Paths of the host of which no directory is made where a mount names them and they are missing: its container fails, /etc/hostname for example." reload:"yes"`
 	ImageVolumes         string   `toml:"image_volumes" help:"What a container gets at a path that its image declares as a volume and where its pod mounts nothing: bind is a directory of its own with what the image has there, which it can write to also with a read-only root filesystem, and which goes with it; ignore leaves the path to the root filesystem." oneof:"bind ignore" reload:"yes"`
-	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash." reload:"yes"`
+	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash. What the runtime itself obeys (org.systemd.property.*, org.criu.*, bundle) is never passed." reload:"yes"`
 	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes"`
 	AllowedAnnotations   []string `toml:"allowed_annotations" help:"Annotations of CRI-O's by which pods may ask for more than their fields say: unified-cgroup.crio.io/CONTAINER sets files of the container's cgroup (v2), limits that the kubelet has set included; link-logs.crio.io shows the pod's logs in one of its emptyDir volumes. Others of CRI-O's, and these where they are not named here, are ignored with a warning." oneof:"unified-cgroup.crio.io link-logs.crio.io" reload:"yes"`
 }
@@ -87,7 +90,7 @@ type Default struct {
 	Seccomp      string   `toml:"seccomp" help:"Filter of a container that says nothing of one and is not privileged: unconfined, as CRI says, runtime/default, or the path of a profile on this host." reload:"yes"`
 	Capabilities []string `toml:"capabilities" help:"Capabilities that requests add to and drop from." reload:"yes"`
 	Inheritable  bool     `toml:"inheritable_capabilities" help:"Capabilities of containers are in their inheritable set, too, so that a program that is not root's gets those that its file has as inheritable. Other runtimes did so before CVE-2022-24769." reload:"yes"`
-	Env          []string `toml:"env" help:"Environment of containers, NAME=VALUE. What the image or the pod says hides it." reload:"yes"`
+	Env          []string `toml:"env" help:"Environment of containers, NAME=VALUE. What the image or the pod says hides it." reload:"yes" secret:"values"`
 	GOMAXPROCS   int      `toml:"min_gomaxprocs" help:"Least GOMAXPROCS of containers without a limit of CPU, in a kubelet's burstable and best-effort pods: twice the CPUs that the container requests, but no less than this. What says its own keeps it. 0: none is set." reload:"yes"`
 	Ulimits      []string `toml:"ulimits" help:"Limits of processes, NAME=SOFT:HARD or NAME=BOTH: nofile=1024:524288, core=0, memlock=unlimited. nofile is 1024:524288 unless it is here; others are as the supervisor has them." reload:"yes"`
 	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's, and hidden by what the pod asks for." reload:"yes"`
@@ -110,6 +113,11 @@ func (d *Default) Read() *defaults.Defaults {
 
 func (d *Default) check(report func(key, format string, args ...any)) {
 	defaults.Parse(d.texts(), func(key string, err error) { report("defaults."+key, "%v", err) })
+	for _, entry := range d.Env {
+		if name, value, _ := strings.Cut(entry, "="); value == Hidden {
+			report("defaults.env", "%s: its value was hidden when the configuration was printed (`berth config dump --show-secrets` prints it)", name)
+		}
+	}
 	checkRange("defaults.min_gomaxprocs", d.GOMAXPROCS, 0, 4096, report)
 }
 
@@ -118,6 +126,7 @@ type Image struct {
 	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes"`
 	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. One that is not there has none."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes"`
+	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails." reload:"yes"`
 }
 
@@ -148,6 +157,11 @@ type Stats struct {
 	PodMetrics []string `toml:"pod_metrics" help:"Groups of metrics in ListPodSandboxMetrics." oneof:"cpu memory process pressure disk spec hugetlb network"`
 }
 
+// Debug helps to find faults.
+type Debug struct {
+	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise there is [hidden] in their place. Whoever may use the CRI socket sees them." reload:"yes"`
+}
+
 // The places of the default instance.
 const (
 	DefaultSocket = "/run/berth/berth.sock"
@@ -163,15 +177,16 @@ func DefaultDaemon() *Daemon {
 		State:  DefaultState,
 		Log:    Log{Level: "info", Format: "auto"},
 		Network: Network{
-			Mode:     "cni",
-			ConfDir:  "/etc/cni/net.d",
-			BinDirs:  []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
-			Subnets:  []string{},
-			Cluster:  []string{},
-			NetNSDir: "/run/netns",
+			Mode:      "cni",
+			HostPorts: "refuse",
+			ConfDir:   "/etc/cni/net.d",
+			BinDirs:   []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
+			Subnets:   []string{},
+			Cluster:   []string{},
+			NetNSDir:  "/run/netns",
 		},
 		Runtime: Runtime{
-			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384,
+			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32,
 			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},
 			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},
@@ -183,6 +198,7 @@ func DefaultDaemon() *Daemon {
 			RegistryConfigDirs:     []string{"/etc/berth/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
 			PreloadedDirs:          []string{"/usr/share/berth/preloaded"},
 			MaxConcurrentDownloads: 3,
+			MaxLayerGiB:            128,
 			NoProgressTimeout:      Duration(5 * time.Minute),
 		},
 		Stream: Stream{Address: "127.0.0.1", IdleTimeout: Duration(4 * time.Hour), TLS: "off", TLSMinVersion: "1.2", TLSCipherSuites: []string{}},
@@ -238,6 +254,7 @@ func (d *Daemon) check(report func(key, format string, args ...any)) {
 	d.Default.check(report)
 	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
 	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
+	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
 	for key, duration := range map[string]Duration{
 		"image.no_progress_timeout": d.Image.NoProgressTimeout, "stream.idle_timeout": d.Stream.IdleTimeout,
 		"jobs.stage_timeout": d.Jobs.StageTimeout, "jobs.total_timeout": d.Jobs.TotalTimeout, "stats.period": d.Stats.Period,
@@ -259,6 +276,7 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 	if !validName(r.ScopePrefix) {
 		report("runtime.scope_prefix", "%q: want letters, digits, '.' and '-'", r.ScopePrefix)
 	}
+	checkRange("runtime.log_rate_mib", r.LogRateMiB, 0, 1<<20, report)
 	if r.MaxLogLineSize != 0 {
 		checkRange("runtime.max_log_line_size", r.MaxLogLineSize, 256, 1<<20, report)
 	}

@@ -1,5 +1,5 @@
 // Package config holds one struct per configuration of berth. The struct's tags
-// (toml key, help, oneof, flag, reload) are the only place where a key is
+// (toml key, help, oneof, flag, reload, secret) are the only place where a key is
 // described: loading, flags, the sample file and the reference page are made from
 // them.
 package config
@@ -25,6 +25,8 @@ type Field struct {
 	Flag string
 	// Reload is true when a running daemon takes a new value on SIGHUP.
 	Reload bool
+	// SecretValues is true for a list of NAME=VALUE whose values may be secrets.
+	SecretValues bool
 
 	value reflect.Value
 }
@@ -74,6 +76,8 @@ func newField(prefix string, tag reflect.StructTag, value reflect.Value) Field {
 		Flag:   tag.Get("flag"),
 		Reload: tag.Get("reload") == "yes",
 		value:  value,
+
+		SecretValues: tag.Get("secret") == "values",
 	}
 }
 
@@ -139,4 +143,25 @@ func Reloaded(current, next *Daemon) *Daemon {
 		}
 	}
 	return &merged
+}
+
+// Hidden stands where the value of a secret was. No configuration may have it as one.
+const Hidden = "[hidden]"
+
+// WithoutSecrets is a copy of a configuration that may be shown.
+func WithoutSecrets(cfg *Daemon) *Daemon {
+	shown := *cfg
+	for _, field := range Fields(&shown) {
+		entries, ok := field.value.Interface().([]string)
+		if !field.SecretValues || !ok {
+			continue
+		}
+		hidden := make([]string, len(entries))
+		for i, entry := range entries {
+			name, _, _ := strings.Cut(entry, "=")
+			hidden[i] = name + "=" + Hidden
+		}
+		field.value.Set(reflect.ValueOf(hidden))
+	}
+	return &shown
 }

@@ -200,7 +200,7 @@ func TestImageStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if resp.Image != nil && !strings.Contains(resp.Info["imageSpec"], `"config"`) {
+		if resp.Image != nil && !strings.Contains(resp.Info["info"], `"imageSpec":{"architecture"`) {
 			t.Errorf("verbose info of %s is %v", ref, resp.Info)
 		}
 		return resp.Image

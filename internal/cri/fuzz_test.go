@@ -148,7 +148,7 @@ func checkRefusal(t *testing.T, name string, req proto.Message, err error) {
 // fieldPath is how a text spells a field, or one of a field.
 var fieldPath = regexp.MustCompile(`[A-Za-z_]+(?:\[[^\]]*\])?(?:\.[A-Za-z_]+(?:\[[^\]]*\])?)*`)
 
-// namesField tells whether text names a field of the request: the path of a value, or
+// namesField reports whether text names a field of the request: the path of a value, or
 // of a message that is missing.
 func namesField(req protoreflect.Message, text string) bool {
 	leaves := map[string]bool{}

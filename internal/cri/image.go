@@ -62,7 +62,8 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: imageMessage(img)}
 	if req.GetVerbose() {
-		resp.Info, err = asJSON(map[string]any{
+		// Under the one key under which tools look.
+		resp.Info, err = asJSON(map[string]any{"info": map[string]any{
 			"chainID": img.ChainID,
 			"imageSpec": map[string]any{
 				"created":      img.Created,
@@ -71,7 +72,7 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 				"variant":      img.Variant,
 				"config":       img.Config,
 			},
-		})
+		}})
 	}
 	return resp, err
 }

@@ -112,7 +112,7 @@ func (i interceptors) recovered(ctx context.Context, method string, call func() 
 	defer func() {
 		if p := recover(); p != nil {
 			i.log.ErrorContext(ctx, "request panicked", "method", path.Base(method), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			resp, err = nil, status.Errorf(codes.Internal, "%s failed by a fault in berth, which its log tells", path.Base(method))
+			resp, err = nil, status.Errorf(codes.Internal, "%s failed because of a fault in berth, its log has the stack", path.Base(method))
 		}
 	}()
 	return call()
@@ -140,7 +140,7 @@ func (i interceptors) logRequest(ctx context.Context, method string, took time.D
 	i.log.LogAttrs(ctx, level, "request", attrs...)
 }
 
-// reads tells whether the method changes nothing.
+// reads reports whether the method changes nothing.
 func reads(method string) bool {
 	switch method {
 	case "Get", "Version", "Status", "RuntimeConfig", "ExecSync", "ImageFsInfo", "GetContainerEvents":

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
 )
 
 // RunPodSandbox implements runtimeapi.RuntimeServiceServer.
@@ -92,15 +94,16 @@ func checkPorts(ports []*runtimeapi.PortMapping) error {
 	return nil
 }
 
-// checkName refuses a name that is empty or cannot be part of a path or a line.
+// checkName refuses a name that is empty, would break a line, or looks like a path that
+// climbs. Names are parts of no path: what is made for a pod has its id.
 func checkName(field, name string) error {
 	switch {
 	case name == "":
 		return invalid("%s is empty", field)
 	case len(name) > 253:
 		return invalid("%s is longer than 253 characters", field)
-	case name == "." || name == ".." || strings.ContainsFunc(name, breaksPath):
-		return invalid("%s %q has a slash, a space or a control character", field, name)
+	case ocispec.ClimbingName(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return invalid("%s %q has a control character, or . or .. between slashes", field, name)
 	}
 	return nil
 }

@@ -101,6 +101,7 @@ type Server struct {
 	opts    Options
 	log     *slog.Logger
 	metrics *cadvisor.Set
+	scrub   *scrub.Scrubber
 }
 
 // New makes a Server.
@@ -111,7 +112,7 @@ func New(opts Options) (*Server, error) {
 	if opts.Metrics == nil {
 		opts.Metrics = cadvisor.Groups()
 	}
-	s := &Server{opts: opts, log: opts.Log, metrics: cadvisor.New(opts.Metrics)}
+	s := &Server{opts: opts, log: opts.Log, metrics: cadvisor.New(opts.Metrics), scrub: scrub.New()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

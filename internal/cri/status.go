@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -52,6 +53,9 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		networkReady.Reason = "NetworkPluginNotReady"
 		networkReady.Message = "Network plugin returns error: " + err.Error()
 	}
+	if store, ok := s.opts.Images.(damageable); ok {
+		resp.Status.Conditions = append(resp.Status.Conditions, imageStoreCondition(store.Faults()))
+	}
 	if !req.GetVerbose() {
 		return resp, nil
 	}
@@ -73,15 +77,37 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if resp.Info, err = asJSON(verbose); err != nil {
 		return nil, err
 	}
+	// Others write it, and plugins have credentials there.
+	if text, ok := resp.Info["cniconfig"]; ok {
+		resp.Info["cniconfig"] = s.scrub.Text(text)
+	}
 	if config != nil {
 		// Plain text, as containerd has it.
 		resp.Info["lastCNILoadStatus"] = "OK"
 		if fault != nil {
-			resp.Info["lastCNILoadStatus"] = fault.Error()
+			resp.Info["lastCNILoadStatus"] = s.scrub.Text(fault.Error())
 		}
 		resp.Info["lastCNILoadStatus.default"] = resp.Info["lastCNILoadStatus"]
 	}
 	return resp, nil
+}
+
+// damageable is an image store that says what it has lost.
+type damageable interface {
+	// Faults are in words for people, none for a store that has lost nothing.
+	Faults() []string
+}
+
+// imageStoreIntact is a condition of berth's own. Kubelets look at the other two only: a store
+// that was made again serves.
+const imageStoreIntact = "ImageStoreIntact"
+
+func imageStoreCondition(faults []string) *runtimeapi.RuntimeCondition {
+	c := &runtimeapi.RuntimeCondition{Type: imageStoreIntact, Status: len(faults) == 0}
+	if !c.Status {
+		c.Reason, c.Message = "DatabaseDamaged", strings.Join(faults, "; ")
+	}
+	return c
 }
 
 // asJSON turns each value into JSON, the form in which clients show verbose info.

@@ -1,7 +1,6 @@
 // Package engine says what berth's rules (package pod) need from a runtime
-// backend. engine/native implements it through the supervisor, engine/docker
-// through the Docker Engine API, engine/enginetest holds the fake and the suite
-// that all of them pass.
+// backend. engine/native implements it through the supervisor. engine/enginetest
+// holds a fake and the suite that both pass.
 //
 // An engine makes real things (namespaces, cgroups, processes) and keeps no
 // record of its own: the ids and directories come from the caller, who has
@@ -36,10 +35,15 @@ type Engine interface {
 	// ended. What those left in shared memory goes. The network namespace stays for
 	// the network to be detached.
 	StopSandbox(ctx context.Context, id string) error
+	// ReleaseSandbox removes, once StopSandbox has succeeded and the network is
+	// detached, the namespaces, mounts and cgroup of the sandbox. Its files stay, and
+	// List still reports it.
+	ReleaseSandbox(ctx context.Context, id string) error
 	// UpdateSandbox changes the limits of the sandbox's cgroup, which all its
 	// containers are below. What is 0 or "" in res stays as it is.
 	UpdateSandbox(ctx context.Context, sb *Sandbox, res *runtimeapi.LinuxContainerResources) error
-	// RemoveSandbox removes all that CreateSandbox and StartSandbox made.
+	// RemoveSandbox removes all that CreateSandbox and StartSandbox made, whether or
+	// not ReleaseSandbox was called.
 	RemoveSandbox(ctx context.Context, id string) error
 
 	// Create makes a container up to the point where its init waits to execute
@@ -125,11 +129,18 @@ type Sandbox struct {
 	CgroupParent string `json:"cgroupParent,omitempty"`
 	// Pid is the sandbox's own process, 0 when it has none.
 	Pid int `json:"pid,omitempty"`
+	// PodInit says what the sandbox's own process is: PodInitSealed, or 0 where there is
+	// none, or one that a berth before that has made.
+	PodInit int `json:"podInit,omitempty"`
 	// ProcessLabel and MountLabel are the SELinux labels of the sandbox's containers
 	// and of their files, "" where there are none.
 	ProcessLabel string `json:"processLabel,omitempty"`
 	MountLabel   string `json:"mountLabel,omitempty"`
 }
+
+// PodInitSealed is a sandbox's process from which nobody gets anywhere. Containers of a
+// pod whose process is older may reach the host through it.
+const PodInitSealed = 1
 
 // ContainerSpec is what a container is made from.
 type ContainerSpec struct {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Meter is an optional power of an Engine: it reads all that the host counts, for
@@ -27,9 +29,18 @@ type Marker interface {
 // container.
 type Inspector interface {
 	// Inspect returns values by name, fit to be shown as JSON: "runtimeSpec" is the
-	// OCI spec, "snapshotter" and "snapshotKey" say where its root filesystem is.
-	// Environments have lost their values. NotFound when nothing is left of it.
-	Inspect(ctx context.Context, id string) (map[string]any, error)
+	// OCI spec with the limits that hold now, "snapshotter" and "snapshotKey" say where
+	// its root filesystem is. NotFound when nothing is left of it.
+	Inspect(ctx context.Context, spec *InspectSpec) (map[string]any, error)
+}
+
+// InspectSpec says what is shown of a container.
+type InspectSpec struct {
+	ContainerID string
+	// Resources are the container's limits since they were updated, nil before.
+	Resources *runtimeapi.LinuxContainerResources
+	// Secrets shows the values of environments, which are hidden otherwise.
+	Secrets bool
 }
 
 // SandboxRef is what an engine needs to find a sandbox's figures.

@@ -27,7 +27,7 @@ func Named(message string) string {
 	}
 }
 
-// exists tells whether any request has a field at path.
+// exists reports whether any request has a field at path.
 func exists(path string) bool {
 	services := runtimeapi.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto.Services()
 	for i := range services.Len() {

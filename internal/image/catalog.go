@@ -130,7 +130,7 @@ func (s *Images) tag(ctx context.Context, id string, names []reference.Named) er
 	}
 	var all []string
 	for _, named := range names {
-		all = append(all, named.String(), digestName(named, t.target.Digest))
+		all = append(append(all, named.String()), digestNames(named, t)...)
 	}
 	_, err = s.record(ctx, t, slices.Compact(all), false)
 	return err

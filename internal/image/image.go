@@ -113,11 +113,13 @@ type Rootfs interface {
 	// Release unmounts and removes the root filesystem of key, and its volumes; what is
 	// in a Storage stays there. Nil when there is none, half made ones included.
 	Release(ctx context.Context, key string) error
-	// WritableUsage tells what the container of key has written, its volumes included.
-	WritableUsage(ctx context.Context, key string) (Usage, error)
+	// WritableUsage adds up what the container of key has written, its volumes included.
+	// pace, if not nil, is called now and then, and may wait. An error of it ends the walk and
+	// is returned, with what was counted by then.
+	WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (Usage, error)
 	// Keys lists every key of which anything is left.
 	Keys(ctx context.Context) ([]string, error)
-	// CanMap tells whether Prepare can show root filesystems to user namespaces,
+	// CanMap reports whether Prepare can show root filesystems to user namespaces,
 	// with the one at userns as an example: nil, or why not, of kind Unsupported.
 	CanMap(userns string) error
 }

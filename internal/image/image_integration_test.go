@@ -118,7 +118,7 @@ func TestImportPrepareReleaseRemove(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(m.Path, "w"), make([]byte, 10_000), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if u, err := s.WritableUsage(ctx, "c1"); err != nil || u.Bytes < 10_000 {
+	if u, err := s.WritableUsage(ctx, "c1", nil); err != nil || u.Bytes < 10_000 {
 		t.Errorf("writable usage %+v, %v", u, err)
 	}
 	if err := s.Remove(ctx, "hello:1"); err != nil {

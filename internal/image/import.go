@@ -62,7 +62,7 @@ func (s *Images) importStream(ctx context.Context, stream io.Reader, fallback re
 	m.stage(stageDone, 0)
 	var list []Image
 	for i, image := range found {
-		img, err := s.record(ctx, trees[i], recordNames(image), pin)
+		img, err := s.record(ctx, trees[i], recordNames(image, trees[i]), pin)
 		if err != nil {
 			return nil, err
 		}
@@ -89,10 +89,10 @@ func nameAll(found []archive.Image, fallback reference.Named) error {
 	return nil
 }
 
-func recordNames(image archive.Image) []string {
+func recordNames(image archive.Image, t *tree) []string {
 	var names []string
 	for _, named := range image.Names {
-		names = append(names, named.String(), digestName(named, image.Target.Digest))
+		names = append(append(names, named.String()), digestNames(named, t)...)
 	}
 	return names
 }

@@ -92,7 +92,18 @@ func (s *Images) load(ctx context.Context, t *tree, names []string, pinned bool)
 		}
 	}
 	slices.Sort(e.Tags)
-	slices.Sort(e.Digests)
+	// The digest that a registry gives the name comes before that of its part for this
+	// platform.
+	part := "@" + t.manifest.Digest.String()
+	slices.SortFunc(e.Digests, func(a, b string) int {
+		if last := strings.HasSuffix(a, part); last != strings.HasSuffix(b, part) {
+			if last {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a, b)
+	})
 	return e, nil
 }
 
@@ -241,6 +252,16 @@ func parseName(ref string) (reference.Named, error) {
 	return named, nil
 }
 
+// digestNames are the references of the same repository by what the name points to, and, where
+// that is an index, by the manifest of this platform: both are this image in the repository.
+func digestNames(named reference.Named, t *tree) []string {
+	names := []string{digestName(named, t.target.Digest)}
+	if t.manifest.Digest != t.target.Digest {
+		names = append(names, digestName(named, t.manifest.Digest))
+	}
+	return names
+}
+
 // digestName is the reference of the same repository by digest.
 func digestName(named reference.Named, dgst digest.Digest) string {
 	return reference.TrimNamed(named).Name() + "@" + dgst.String()
@@ -248,7 +269,7 @@ func digestName(named reference.Named, dgst digest.Digest) string {
 
 var idPattern = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,64}$`)
 
-// idPrefix tells whether ref can be (the beginning of) an image id, and returns
+// idPrefix reports whether ref can be (the beginning of) an image id, and returns
 // it with its algorithm.
 func idPrefix(ref string) (string, bool) {
 	if !idPattern.MatchString(ref) {
@@ -260,11 +281,11 @@ func idPrefix(ref string) (string, bool) {
 	return ref, true
 }
 
-// isID tells whether a recorded name is an image's id and no reference: a registry
+// isID reports whether a recorded name is an image's id and no reference: a registry
 // may be called sha256, and have a port.
 func isID(name string) bool {
 	return strings.HasPrefix(name, "sha256:") && !strings.Contains(name, "/")
 }
 
-// isDigestName tells whether a recorded reference names a digest.
+// isDigestName reports whether a recorded reference names a digest.
 func isDigestName(name string) bool { return strings.Contains(name, "@") }

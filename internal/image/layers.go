@@ -44,7 +44,8 @@ func (s *Images) unpackLayers(ctx context.Context, t *tree, ready func(ctx conte
 			if err := ready(ctx, i); err != nil {
 				return err
 			}
-			if err := u.layer(ctx, i); err != nil {
+			err := errs.Guard("unpacking of "+t.layers[i].Digest.String(), func() error { return u.layer(ctx, i) })
+			if err != nil {
 				return fmt.Errorf("cannot unpack layer %d (%s): %w", i, t.layers[i].Digest, diskError(err))
 			}
 			close(u.committed[i])
@@ -106,7 +107,7 @@ func (u *unpacking) layer(ctx context.Context, i int) error {
 		if _, err := u.fill(ctx, i, key, parent, false); err != nil {
 			return err
 		}
-		return u.s.commitSnapshot(ctx, u.chains[i], key)
+		return u.s.commitSnapshot(ctx, u.chains[i], parent, key)
 	})
 }
 
@@ -121,7 +122,7 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 		if err != nil {
 			return err
 		}
-		return u.s.commitSnapshot(ctx, u.chains[i], key, snapshots.WithParent(parent))
+		return u.s.commitSnapshot(ctx, u.chains[i], parent, key, snapshots.WithParent(parent))
 	})
 	return done, err
 }
@@ -167,7 +168,14 @@ func (s *Images) withSnapshot(ctx context.Context, parent string, fn func(key st
 	return errors.Join(err, removeErr)
 }
 
-func (s *Images) commitSnapshot(ctx context.Context, chain, key string, opts ...snapshots.Opt) error {
+func (s *Images) commitSnapshot(ctx context.Context, chain, parent, key string, opts ...snapshots.Opt) error {
+	info, err := s.snapshots.Stat(ctx, key)
+	if err != nil {
+		return fmt.Errorf("cannot look up a snapshot: %w", err)
+	}
+	if err := writeLayerLabel(info.Labels[upperdirLabel], layerLabel{Chain: chain, Parent: parent}); err != nil {
+		return fmt.Errorf("cannot label a snapshot: %w", diskError(err))
+	}
 	if err := s.snapshots.Commit(ctx, chain, key, opts...); err != nil {
 		return fmt.Errorf("cannot commit a snapshot: %w", err)
 	}
@@ -194,6 +202,7 @@ func (s *Images) job(ctx context.Context, key, parent string) (unpack.Job, error
 		LowerRoot: s.layersDir(),
 		Lower:     lower,
 		MaxBytes:  free,
+		MaxLayer:  s.rules.Load().MaxLayer,
 	}, nil
 }
 

@@ -47,19 +47,28 @@ func (s *Images) mark(chains []string) (done func(), err error) {
 		return nil, fmt.Errorf("cannot mark snapshots as not yet on disk: %w", diskError(err))
 	}
 	return func() {
-		s.do(func(context.Context) {
-			if err := s.unmark(path); err != nil {
+		s.linger(func(ctx context.Context) {
+			if err := s.unmark(ctx, path); err != nil {
 				s.log.Warn("cannot sync unpacked layers to disk; they are checked after a reboot", "error", err)
 			}
 		})
 	}, nil
 }
 
-func (s *Images) unmark(path string) error {
-	if err := sysfile.SyncFS(s.cfg.Root); err != nil {
-		return err
+// unmark removes a marker after a sync. A sync of a busy disk takes long and cannot be cut
+// short: when the store closes meanwhile the marker stays, and the next start syncs again.
+func (s *Images) unmark(ctx context.Context, path string) error {
+	synced := make(chan error, 1)
+	go func() { synced <- sysfile.SyncFS(s.cfg.Root) }()
+	select {
+	case err := <-synced:
+		if err != nil {
+			return err
+		}
+		return os.Remove(path)
+	case <-ctx.Done():
+		return nil
 	}
-	return os.Remove(path)
 }
 
 func writeSynced(path string, data []byte) error {
@@ -101,8 +110,8 @@ func (s *Images) checkMarkers(ctx context.Context) error {
 			s.log.Warn("unreadable list of unsynced snapshots removed", "file", path, "error", err)
 		}
 		if m.Boot == boot {
-			s.do(func(context.Context) {
-				if err := s.unmark(path); err != nil {
+			s.linger(func(ctx context.Context) {
+				if err := s.unmark(ctx, path); err != nil {
 					s.log.Warn("cannot sync unpacked layers to disk", "error", err)
 				}
 			})

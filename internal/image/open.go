@@ -20,13 +20,12 @@ import (
 	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/plugins/content/local"
-	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/image/once"
 	"github.com/berthrun/berth/internal/image/unpack"
 )
@@ -39,11 +38,14 @@ type PullRules struct {
 	NoProgressTimeout time.Duration
 	// MaxConcurrentDownloads of one pull; 3 if 0.
 	MaxConcurrentDownloads int
+	// MaxLayer bounds the bytes of one layer's archive, unpacked; 128 GiB if 0.
+	MaxLayer int64
 }
 
 func (r PullRules) withDefaults() PullRules {
 	r.NoProgressTimeout = cmp.Or(r.NoProgressTimeout, defaultNoProgressTimeout)
 	r.MaxConcurrentDownloads = cmp.Or(r.MaxConcurrentDownloads, defaultDownloads)
+	r.MaxLayer = cmp.Or(r.MaxLayer, defaultMaxLayer)
 	return r
 }
 
@@ -79,6 +81,7 @@ type Config struct {
 const (
 	defaultNoProgressTimeout = 5 * time.Minute
 	defaultDownloads         = 3
+	defaultMaxLayer          = 128 << 30
 	defaultCgroupParent      = "/berth-unpack"
 	defaultUserAgent         = "berth"
 
@@ -96,11 +99,12 @@ type Images struct {
 	cfg       Config
 	rules     atomic.Pointer[PullRules]
 	log       *slog.Logger
+	lock      *os.File
 	bolt      *bbolt.DB
 	db        *metadata.DB
 	content   content.Store
 	snapshots snapshots.Snapshotter
-	overlay   snapshots.Snapshotter
+	overlay   *layerStore
 	images    images.Store
 	leases    leases.Manager
 	platform  platforms.MatchComparer
@@ -121,6 +125,13 @@ type Images struct {
 	pool dirPool
 	// keys is held while the root filesystem of one key is changed.
 	keys once.Keys
+	// trashed wakes the worker that empties the trash.
+	trashed chan struct{}
+	// patience is how long Close waits for removals; settled is closed when nothing else
+	// goes on.
+	patience time.Duration
+	removals sync.WaitGroup
+	settled  chan struct{}
 	// background counts what Close waits for.
 	background sync.WaitGroup
 	// closing is closed when Close has been called.
@@ -134,7 +145,8 @@ var (
 )
 
 // Open opens the store, repairs what an unclean end left in it, and takes it for
-// this process. Unavailable when another process has it.
+// this process. Unavailable when another process has it. A database that cannot be read is
+// made again; see damage.go.
 func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -142,13 +154,17 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	s := &Images{
 		cfg: cfg, log: cfg.Log,
 		platform: platforms.Default(),
-		index:    map[string]*entry{},
-		names:    map[string]string{},
-		uses:     newUses(),
+		trashed:  make(chan struct{}, 1),
+		patience: closePatience,
 	}
 	s.SetPullRules(cfg.PullRules)
 	s.closing = make(chan struct{})
-	s.close = sync.OnceFunc(func() { close(s.closing) })
+	s.settled = make(chan struct{})
+	s.close = sync.OnceFunc(func() {
+		close(s.closing)
+		s.background.Wait()
+		s.endTrash()
+	})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -158,7 +174,7 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	if err := s.makeDirs(); err != nil {
 		return nil, fmt.Errorf("cannot make the directories of the image store: %w", err)
 	}
-	if err := s.openStores(ctx); err != nil {
+	if err := s.lockStore(); err != nil {
 		return nil, err
 	}
 	// Stores side by side share the parent cgroup: the prefix is of this root.
@@ -169,9 +185,10 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 		s.cgroups = nil
 	}
 	s.runner = &unpack.Runner{Helper: cfg.UnpackHelper, Cgroups: s.cgroups}
-	if err := s.recover(s.ns(ctx)); err != nil {
-		return nil, fmt.Errorf("cannot recover the image store in %s: %w", cfg.Root, err)
+	if err := s.openWhole(ctx); err != nil {
+		return nil, err
 	}
+	s.startTrash()
 	s.pool.start(s)
 	s.preload(s.ns(ctx))
 	return s, nil
@@ -215,6 +232,8 @@ func (s *Images) makeDirs() error {
 
 func (s *Images) snapshotsDir() string  { return filepath.Join(s.cfg.Root, "snapshots") }
 func (s *Images) layersDir() string     { return filepath.Join(s.snapshotsDir(), "snapshots") }
+func (s *Images) metadataDB() string    { return filepath.Join(s.cfg.Root, "metadata.db") }
+func (s *Images) snapshotsDB() string   { return filepath.Join(s.snapshotsDir(), "metadata.db") }
 func (s *Images) contentDir() string    { return filepath.Join(s.cfg.Root, "content") }
 func (s *Images) containersDir() string { return filepath.Join(s.cfg.Root, "containers") }
 func (s *Images) poolDir() string       { return filepath.Join(s.cfg.Root, "pool") }
@@ -225,7 +244,7 @@ func (s *Images) mountsDir() string     { return filepath.Join(s.cfg.State, "roo
 func (s *Images) openStores(ctx context.Context) (err error) {
 	// Both databases are synced: they are written when images change, never when
 	// a container is made.
-	path := filepath.Join(s.cfg.Root, "metadata.db")
+	path := s.metadataDB()
 	s.bolt, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: openTimeout, FreelistType: bbolt.FreelistMapType})
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return fmt.Errorf("cannot open the image store: another process has %s: %w", path, errs.Unavailable)
@@ -242,16 +261,25 @@ func (s *Images) openStores(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot open the content store: %w", err)
 	}
-	s.overlay, err = overlay.NewSnapshotter(s.snapshotsDir(), overlay.WithUpperdirLabel)
-	if err != nil {
+	if s.overlay, err = s.openLayerStore(); err != nil {
 		return fmt.Errorf("cannot open the snapshots: %w", err)
 	}
-	if err := s.removeUnfinished(ctx); err != nil {
+	if s.hasNames() {
+		if err := s.overlay.check(s.ns(ctx)); err != nil {
+			return fmt.Errorf("cannot use the snapshots: %w", err)
+		}
+	}
+	// Directories whose transaction was cut short would be in the way of the next
+	// snapshot, which gets the same number.
+	if err := s.overlay.Cleanup(s.ns(ctx)); err != nil {
 		return fmt.Errorf("cannot remove unfinished snapshots: %w", err)
 	}
 	s.db = metadata.NewDB(s.bolt, blobs, map[string]snapshots.Snapshotter{snapshotter: s.overlay})
 	if err := s.db.Init(s.ns(ctx)); err != nil {
 		return fmt.Errorf("cannot initialize the image store's metadata: %w", err)
+	}
+	if err := labelLayers(s.ns(ctx), s.overlay); err != nil {
+		return fmt.Errorf("cannot label the layers: %w", err)
 	}
 	s.content = s.db.ContentStore()
 	s.snapshots = s.db.Snapshotter(snapshotter)
@@ -260,25 +288,10 @@ func (s *Images) openStores(ctx context.Context) (err error) {
 	return nil
 }
 
-// removeUnfinished removes directories of snapshots whose transaction was cut
-// short: they would be in the way of the next snapshot, which gets the same number.
-func (s *Images) removeUnfinished(ctx context.Context) error {
-	err := s.overlay.(snapshots.Cleaner).Cleanup(s.ns(ctx))
-	if !errdefs.IsNotFound(err) {
-		return err
-	}
-	// There never was a snapshot: all directories are unfinished.
-	if err := os.RemoveAll(s.layersDir()); err != nil {
-		return err
-	}
-	return os.Mkdir(s.layersDir(), 0o700)
-}
-
-// Close waits for what goes on in the background and closes the store. Mounted
-// root filesystems stay.
+// Close ends what goes on in the background and closes the store. Mounted root
+// filesystems stay. What is being removed gets a little time; the next Open goes on.
 func (s *Images) Close() error {
 	s.close()
-	s.background.Wait()
 	var errList []error
 	if s.cgroups != nil {
 		s.cgroups.Close()
@@ -288,6 +301,11 @@ func (s *Images) Close() error {
 	}
 	if s.bolt != nil {
 		errList = append(errList, s.bolt.Close())
+	}
+	if s.lock != nil {
+		if err := s.lock.Close(); !errors.Is(err, os.ErrClosed) {
+			errList = append(errList, err)
+		}
 	}
 	return errors.Join(errList...)
 }
@@ -310,7 +328,7 @@ func (s *Images) do(fn func(ctx context.Context)) {
 	s.background.Go(func() {
 		ctx, cancel := s.untilClosed(context.Background())
 		defer cancel()
-		fn(s.ns(ctx))
+		errs.Protect("work of the image store in the background", func() { fn(s.ns(ctx)) })
 	})
 }
 
@@ -333,7 +351,7 @@ func (s *Images) begin(ctx context.Context) (context.Context, func(), error) {
 func OwnHelper() []string { return []string{"/proc/self/exe", "unpack-layer"} }
 
 // UnpackMain is the main function of the unpack helper, in which layers are
-// applied. A program that opens a store calls it as early as it can, when it finds
+// applied and databases are checked. A program that opens a store calls it as early as it can, when it finds
 // itself started by Config.UnpackHelper:
 //
 //	if len(os.Args) > 1 && os.Args[1] == "unpack-layer" {
@@ -342,4 +360,9 @@ func OwnHelper() []string { return []string{"/proc/self/exe", "unpack-layer"} }
 //
 // with OwnHelper. The program must be built without cgo, since Go can take
 // capabilities from all threads only then.
-func UnpackMain(args []string) int { return unpack.Main(args) }
+func UnpackMain(args []string) int {
+	if len(args) > 0 && args[0] == dbcheck.Arg {
+		return dbcheck.Main(args[1:])
+	}
+	return unpack.Main(args)
+}

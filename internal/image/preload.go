@@ -114,7 +114,7 @@ func (p *preloading) take(ctx context.Context, image archive.Image) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.s.record(ctx, t, recordNames(image), true)
+	_, err = p.s.record(ctx, t, recordNames(image, t), true)
 	return err
 }
 
@@ -195,11 +195,11 @@ func (p *preloading) linkLayer(ctx context.Context, chain, parent string) error 
 		if err := errors.Join(os.Remove(upper), os.Symlink(files, upper)); err != nil {
 			return err
 		}
-		return p.s.commitSnapshot(ctx, chain, key)
+		return p.s.commitSnapshot(ctx, chain, parent, key)
 	})
 }
 
-// takesLower tells whether an overlay of this store can have a directory below it: nil, or
+// takesLower reports whether an overlay of this store can have a directory below it: nil, or
 // why not. Overlays can be on overlays twice only.
 func (s *Images) takesLower(lower string) (err error) {
 	dir, err := s.pool.take(s)

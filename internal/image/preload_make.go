@@ -40,7 +40,7 @@ func MakePreloaded(ctx context.Context, dir string, archives, helper []string, l
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, sysfile.RemoveTree(work)) }()
+	defer func() { err = errors.Join(err, sysfile.RemoveTree(context.WithoutCancel(ctx), work)) }()
 	made := filepath.Join(work, "made")
 	list, err := makePreloaded(ctx, made, archives, Config{
 		Root: filepath.Join(work, "store"), State: filepath.Join(work, "state"), UnpackHelper: helper, Log: log,

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -66,14 +65,14 @@ func (s *Images) pull(ctx context.Context, named reference.Named, auth Auth, m *
 			return err
 		}
 		m.stage(stageDone, 0)
-		img, err = s.record(ctx, t, pulledNames(named, t.target.Digest), false)
+		img, err = s.record(ctx, t, pulledNames(named, t), false)
 		return err
 	})
 	return img, err
 }
 
-func pulledNames(named reference.Named, dgst digest.Digest) []string {
-	names := []string{digestName(named, dgst)}
+func pulledNames(named reference.Named, t *tree) []string {
+	names := digestNames(named, t)
 	if _, ok := named.(reference.Digested); !ok {
 		names = append(names, named.String())
 	}
@@ -128,16 +127,17 @@ func (s *Images) fetchLayers(ctx context.Context, t *tree, remote *registry.Repo
 	for i := range fetched {
 		fetched[i] = make(chan struct{})
 	}
+	ready := func(ctx context.Context, i int) error {
+		select {
+		case <-fetched[i]:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	group.Go(func() error { return s.fetchAll(ctx, t, total, remote, m, fetched) })
 	group.Go(func() error {
-		return s.unpackLayers(ctx, t, func(ctx context.Context, i int) error {
-			select {
-			case <-fetched[i]:
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}, m.unpack)
+		return errs.Guard("unpacking", func() error { return s.unpackLayers(ctx, t, ready, m.unpack) })
 	})
 	return group.Wait()
 }
@@ -147,7 +147,8 @@ func (s *Images) fetchAll(ctx context.Context, t *tree, total int64, remote *reg
 	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
 	for i, layer := range t.layers {
 		group.Go(func() error {
-			if err := s.fetch(ctx, remote, layer, m, m.add); err != nil {
+			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, m, m.add) })
+			if err != nil {
 				return fmt.Errorf("layer %d: %w", i, err)
 			}
 			close(fetched[i])

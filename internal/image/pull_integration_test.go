@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,7 +119,7 @@ func TestPullChoosesThePlatform(t *testing.T) {
 	foreign := layers(1, "")
 	foreign.Architecture = "s390x"
 	ours, theirs := build(t, layers(1, "")), build(t, foreign)
-	r.PushIndex("multi", "1", map[string]*imagetest.Image{"linux/" + runtime.GOARCH: ours, "linux/s390x": theirs})
+	index := r.PushIndex("multi", "1", map[string]*imagetest.Image{"linux/" + runtime.GOARCH: ours, "linux/s390x": theirs})
 	r.PushIndex("other", "1", map[string]*imagetest.Image{"linux/s390x": theirs})
 	r.Push("single", "1", theirs)
 	s := open(t, testConfig(t))
@@ -132,8 +133,20 @@ func TestPullChoosesThePlatform(t *testing.T) {
 			t.Errorf("%s: error %v, want %s", name, err, want)
 		}
 	}
+	// The digest of the whole list, and of what this node has of it, in this order.
+	digests := []string{host + "/multi@" + index.Digest.String(), host + "/multi@" + ours.Manifest.Digest.String()}
+	wantDigests := func(s *Images) {
+		t.Helper()
+		for _, ref := range append([]string{host + "/multi:1"}, digests...) {
+			if got, err := s.Get(ctx, ref); err != nil || got.ID != ours.ID() || !slices.Equal(got.Digests, digests) {
+				t.Errorf("%s: %+v, %v; want the digests %q", ref, got, err, digests)
+			}
+		}
+	}
+	wantDigests(s)
 	s.Close()
 	reopened := open(t, s.cfg)
+	wantDigests(reopened)
 	if list, err := reopened.List(ctx); err != nil || len(list) != 1 || list[0].ID != ours.ID() {
 		t.Errorf("after reopening: %+v, %v", list, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -47,6 +48,7 @@ func (s *Images) record(ctx context.Context, t *tree, names []string, pin bool) 
 	if err := s.writeRecords(ctx, t, names[:fresh], names[fresh:], pinned); err != nil {
 		return nil, fmt.Errorf("cannot record image %s: %w", t.id(), diskError(err))
 	}
+	s.saveNames(ctx, nil)
 	e, err := s.load(ctx, t, names, pinned)
 	if err != nil {
 		return nil, err
@@ -90,6 +92,9 @@ func (s *Images) writeRecords(ctx context.Context, t *tree, fresh, others []stri
 		ctx := boltutil.WithTransaction(ctx, tx)
 		for _, name := range fresh {
 			img := images.Image{Name: name, Target: t.target, Labels: labels}
+			if strings.HasSuffix(name, "@"+t.manifest.Digest.String()) {
+				img.Target = t.manifest
+			}
 			_, err := s.images.Update(ctx, img)
 			if errdefs.IsNotFound(err) {
 				_, err = s.images.Create(ctx, img)

@@ -30,6 +30,9 @@ func (s *Images) recover(ctx context.Context) error {
 	if err := s.dropLeases(ctx); err != nil {
 		return fmt.Errorf("leases: %w", err)
 	}
+	if err := s.dropDamagedBlobs(ctx); err != nil {
+		return fmt.Errorf("content: %w", err)
+	}
 	if err := s.readIndex(ctx); err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
@@ -39,8 +42,8 @@ func (s *Images) recover(ctx context.Context) error {
 	return nil
 }
 
-// readUses reads which root filesystems there are, and empties the places of those
-// that are not: trash, and the pool.
+// readUses reads which root filesystems there are, and empties the pool of those that are
+// not yet.
 func (s *Images) readUses(ctx context.Context) error {
 	entries, err := os.ReadDir(s.containersDir())
 	if err != nil {
@@ -61,14 +64,18 @@ func (s *Images) readUses(ctx context.Context) error {
 		}
 		s.uses.add(entry.Name(), u)
 	}
-	for _, dir := range []string{s.trashDir(), s.poolDir()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
+	return s.discardPool()
+}
+
+// discardPool empties the pool of a process that has ended.
+func (s *Images) discardPool() error {
+	pool, err := os.ReadDir(s.poolDir())
+	if err != nil {
+		return err
+	}
+	for _, entry := range pool {
+		if err := s.discard(filepath.Join(s.poolDir(), entry.Name())); err != nil {
 			return err
-		}
-		for _, entry := range entries {
-			path := filepath.Join(dir, entry.Name())
-			s.do(func(context.Context) { s.removeTrash(path) })
 		}
 	}
 	return nil
@@ -103,13 +110,12 @@ func (s *Images) readIndex(ctx context.Context) error {
 	trees := map[string]*tree{}
 	names := map[string][]string{}
 	pinned := map[string]bool{}
+	lost := map[string]bool{}
 	for _, record := range records {
 		t, err := s.readTree(ctx, record.Name, record.Target, s.intact)
 		if err != nil {
 			s.log.Warn("an image has lost content and is forgotten; it must be pulled or imported again", "image", record.Name, "error", err)
-			if err := s.images.Delete(ctx, record.Name); err != nil {
-				return err
-			}
+			lost[record.Name] = true
 			continue
 		}
 		id := t.id()
@@ -122,13 +128,54 @@ func (s *Images) readIndex(ctx context.Context) error {
 		if err != nil {
 			s.log.Warn("an image cannot be unpacked again and is forgotten", "image", id, "error", err)
 			for _, name := range names[id] {
-				if err := s.images.Delete(ctx, name); err != nil {
-					return err
-				}
+				lost[name] = true
 			}
 			continue
 		}
 		s.put(e, names[id])
+	}
+	return s.forgetRecords(ctx, lost)
+}
+
+// dropDamagedBlobs removes blobs whose file a loss of power has emptied, cut or taken: as long as
+// the database has them, nothing fetches them again. What is unpacked of them stays in use.
+func (s *Images) dropDamagedBlobs(ctx context.Context) error {
+	damaged := map[digest.Digest]int64{}
+	err := s.content.Walk(ctx, func(info content.Info) error {
+		fi, err := os.Stat(s.blobPath(info.Digest))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			damaged[info.Digest] = 0
+		case err == nil && fi.Size() != info.Size:
+			damaged[info.Digest] = fi.Size()
+		}
+		return nil // what cannot be looked at now may be whole
+	})
+	if err != nil {
+		return err
+	}
+	for dgst, size := range damaged {
+		s.log.Warn("a blob is damaged on disk and is removed; the next pull or import of its image brings it again", "blob", dgst, "bytes_on_disk", size)
+		// The file goes, too: what is fetched is not written over one that is there.
+		if err := s.content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if err := os.Remove(s.blobPath(dgst)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetRecords removes names of images that are not whole.
+func (s *Images) forgetRecords(ctx context.Context, lost map[string]bool) error {
+	if len(lost) > 0 {
+		s.saveNames(ctx, lost)
+	}
+	for name := range lost {
+		if err := s.images.Delete(ctx, name); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -240,7 +240,7 @@ func TestPrepareTwiceAndWrongly(t *testing.T) {
 	if err := s.Release(ctx, "never"); err != nil {
 		t.Errorf("release of nothing: %v", err)
 	}
-	if _, err := s.WritableUsage(ctx, "never"); !errors.Is(err, errs.NotFound) {
+	if _, err := s.WritableUsage(ctx, "never", nil); !errors.Is(err, errs.NotFound) {
 		t.Errorf("usage of nothing: %v", err)
 	}
 }

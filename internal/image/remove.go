@@ -33,6 +33,13 @@ func (s *Images) removeRecords(ctx context.Context, ref string) (removed bool, e
 		return false, err
 	}
 	used := s.uses.count(e.chain) > 0
+	going := map[string]bool{}
+	for name, id := range s.names {
+		if id == e.ID {
+			going[name] = true
+		}
+	}
+	s.saveNames(ctx, going)
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		ctx := boltutil.WithTransaction(ctx, tx)
 		if used {
@@ -40,10 +47,7 @@ func (s *Images) removeRecords(ctx context.Context, ref string) (removed bool, e
 				return err
 			}
 		}
-		for name, id := range s.names {
-			if id != e.ID {
-				continue
-			}
+		for name := range going {
 			if err := s.images.Delete(ctx, name); err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
@@ -51,6 +55,7 @@ func (s *Images) removeRecords(ctx context.Context, ref string) (removed bool, e
 		return nil
 	})
 	if err != nil {
+		s.saveNames(ctx, nil)
 		return false, err
 	}
 	if used {

@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -196,12 +194,7 @@ func (s *Images) release(key string) error {
 	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	trash := filepath.Join(s.trashDir(), strings.ToLower(rand.Text()))
-	err := os.Rename(s.containerDir(key), trash)
-	switch {
-	case err == nil:
-		s.do(func(context.Context) { s.removeTrash(trash) })
-	case !errors.Is(err, os.ErrNotExist):
+	if err := s.discard(s.containerDir(key)); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -213,25 +206,20 @@ func (s *Images) release(key string) error {
 	return nil
 }
 
-func (s *Images) removeTrash(path string) {
-	if err := sysfile.RemoveTree(path); err != nil {
-		s.log.Warn("cannot remove what a container wrote; it is tried again at the next start", "error", err)
-	}
-}
-
 // WritableUsage implements Rootfs.
-func (s *Images) WritableUsage(ctx context.Context, key string) (Usage, error) {
+func (s *Images) WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (Usage, error) {
 	if err := checkKey(key); err != nil {
 		return Usage{}, err
 	}
-	used, err := sysfile.UsageOf(ctx, s.writtenDirs(key)...)
+	used, err := sysfile.UsageOf(ctx, pace, s.writtenDirs(key)...)
 	if errors.Is(err, os.ErrNotExist) {
 		return Usage{}, fmt.Errorf("root filesystem %s: %w", key, errs.NotFound)
 	}
+	usage := Usage{Mountpoint: s.cfg.Root, Bytes: used.Bytes, Inodes: used.Inodes, At: time.Now()}
 	if err != nil {
-		return Usage{}, fmt.Errorf("cannot tell what the container of %s has written: %w", key, err)
+		return usage, fmt.Errorf("cannot tell what the container of %s has written: %w", key, err)
 	}
-	return Usage{Mountpoint: s.cfg.Root, Bytes: used.Bytes, Inodes: used.Inodes, At: time.Now()}, nil
+	return usage, nil
 }
 
 // Keys implements Rootfs.

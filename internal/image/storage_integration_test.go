@@ -56,7 +56,7 @@ func TestStorageIsKept(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if used, err := s.WritableUsage(ctx, key); err != nil || used.Inodes < 4 {
+		if used, err := s.WritableUsage(ctx, key, nil); err != nil || used.Inodes < 4 {
 			t.Errorf("usage %+v, %v", used, err)
 		}
 		if err := s.Release(ctx, key); err != nil {

@@ -243,7 +243,7 @@ func (s *Images) checkImage(name string, t *tree) error {
 	return nil
 }
 
-// isLayer tells whether the helper can unpack the type: tar, plain, gzip or zstd.
+// isLayer reports whether the helper can unpack the type: tar, plain, gzip or zstd.
 func isLayer(mediaType string) bool {
 	return images.IsLayerType(mediaType) && !strings.Contains(mediaType, "encrypted")
 }

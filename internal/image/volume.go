@@ -48,7 +48,7 @@ func keepVolume(ctx context.Context, spec VolumeSpec, dir string) error {
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := os.RemoveAll(dir + partSuffix); err != nil {
+	if err := sysfile.RemoveTree(ctx, dir+partSuffix); err != nil {
 		return err
 	}
 	if err := makeVolume(ctx, spec, dir+partSuffix); err != nil {

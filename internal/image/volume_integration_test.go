@@ -43,7 +43,7 @@ func TestVolumeIsACopyOfTheImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := s.WritableUsage(ctx, "c")
+	before, err := s.WritableUsage(ctx, "c", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestVolumeIsACopyOfTheImage(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(mounted.Path, "data", "new")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what is written to it is in the root filesystem: %v", err)
 	}
-	if after, err := s.WritableUsage(ctx, "c"); err != nil || after.Bytes < before.Bytes+1<<20 {
+	if after, err := s.WritableUsage(ctx, "c", nil); err != nil || after.Bytes < before.Bytes+1<<20 {
 		t.Errorf("usage was %+v and is %+v, %v", before, after, err)
 	}
 	if err := s.Release(ctx, "c"); err != nil {

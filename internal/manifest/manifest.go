@@ -128,7 +128,7 @@ func fieldsOf(t reflect.Type) []field {
 	return fields
 }
 
-// isText tells whether a type is written as a string that it parses itself.
+// isText reports whether a type is written as a string that it parses itself.
 func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }

@@ -114,13 +114,13 @@ func (r *Reader) Place(path string) (line, column int) {
 	}
 }
 
-// Has tells whether the document says anything at a path.
+// Has reports whether the document says anything at a path.
 func (r *Reader) Has(path string) bool {
 	_, ok := r.places[path]
 	return ok
 }
 
-// Broken tells whether there is a fault at a path or below it; checks of a value
+// Broken reports whether there is a fault at a path or below it; checks of a value
 // that could not be read would only confuse.
 func (r *Reader) Broken(path string) bool {
 	return slices.ContainsFunc(r.faults, func(f Fault) bool {

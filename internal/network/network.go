@@ -24,13 +24,16 @@ type Attachment struct {
 	UID       string `json:"uid"`
 	Ports     []Port `json:"ports,omitempty"`
 	// Annotations are the pod's; bandwidth limits are among them
-	// (kubernetes.io/ingress-bandwidth, kubernetes.io/egress-bandwidth).
+	// (AnnotationIngress, AnnotationEgress).
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Addresses are those that the pod asks for, at most one of each family. Of other
 	// families it gets any.
 	Addresses    []netip.Addr `json:"addresses,omitempty"`
 	CgroupParent string       `json:"cgroupParent,omitempty"`
-	DNS          *DNS         `json:"dns,omitempty"`
+	// Privileged pods may send with addresses of others: a node of a cluster routes for
+	// pods of its own, and who may change the host needs no forged packet.
+	Privileged bool `json:"privileged,omitempty"`
+	DNS        *DNS `json:"dns,omitempty"`
 }
 
 // RecordID is the id under which an attachment's record is kept.

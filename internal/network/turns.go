@@ -39,7 +39,7 @@ func (t *Turns) Take(ctx context.Context, sandbox, what string, work func() erro
 	done := make(chan error, 1)
 	go func() {
 		defer t.leave(sandbox)
-		done <- work()
+		done <- errs.Guard(what+" of sandbox "+sandbox, work)
 	}()
 	select {
 	case err := <-done:

@@ -6,6 +6,14 @@ import (
 	"strings"
 )
 
+// commandsRuntime tells of annotations of a spec that the runtime itself obeys: it would set
+// properties of systemd units (commands of the host's systemd among them) and CRIU's
+// options, and take a container's bundle from "bundle" when it tells hooks about it. No
+// request may have them, whatever an operator lets hooks see.
+func commandsRuntime(key string) bool {
+	return strings.HasPrefix(key, "org.systemd.property.") || strings.HasPrefix(key, "org.criu.") || key == "bundle"
+}
+
 // PassedAnnotations are those whose names match one of the patterns of package path.
 func PassedAnnotations(annotations map[string]string, patterns []string) map[string]string {
 	passed := map[string]string{}
@@ -13,7 +21,7 @@ func PassedAnnotations(annotations map[string]string, patterns []string) map[str
 		if slices.ContainsFunc(patterns, func(pattern string) bool {
 			ok, err := path.Match(pattern, key)
 			return ok && err == nil
-		}) {
+		}) && !commandsRuntime(key) {
 			passed[key] = value
 		}
 	}
@@ -22,12 +30,16 @@ func PassedAnnotations(annotations map[string]string, patterns []string) map[str
 
 // IgnoredAnnotations are those that ask a runtime for something and do not get it, sorted:
 // the ones by which Kubernetes once asked for seccomp and AppArmor profiles, whose place the
-// security context has taken, and CRI-O's but for those that are allowed. People should
-// know.
+// security context has taken, CRI-O's but for those that are allowed, and those that would
+// command the runtime itself. People should know.
 func IgnoredAnnotations(annotations map[string]string, allowed []string) []string {
 	var ignored []string
 	for key := range annotations {
 		name, _, _ := strings.Cut(key, "/")
+		if commandsRuntime(key) {
+			ignored = append(ignored, key)
+			continue
+		}
 		if (oldProfile(key) || strings.HasSuffix(name, ".crio.io") || strings.HasPrefix(key, "io.kubernetes.cri-o.") ||
 			strings.HasPrefix(key, "seccomp-profile.kubernetes.cri-o.io") || key == "io.containers.trace-syscall") && !isAllowed(key, allowed) {
 			ignored = append(ignored, key)

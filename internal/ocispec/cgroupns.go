@@ -15,7 +15,7 @@ const (
 	cgroupnsPrivate = "private"
 )
 
-// SharesCgroupns tells whether the container is in the host's cgroup namespace, where (on
+// SharesCgroupns reports whether the container is in the host's cgroup namespace, where (on
 // v2) it sees the cgroups of all: one that is privileged, unless it asks for its own.
 // In a user namespace every container has its own, since nothing else can mount them there.
 func SharesCgroupns(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) bool {

@@ -48,6 +48,13 @@ func checkPodMetadata(metadata *runtimeapi.PodSandboxMetadata) error {
 		if err := checkName("config.metadata."+f.name, f.value, f.required); err != nil {
 			return err
 		}
+		if strings.ContainsAny(f.value, ";=") {
+			return invalid("config.metadata."+f.name, "%q contains ; or =, which would forge arguments of CNI plugins", f.value)
+		}
+	}
+	// Directories of a kubelet's volumes have it as their name.
+	if uid := metadata.GetUid(); strings.ContainsAny(uid, "/ ") {
+		return invalid("config.metadata.uid", "%q contains a slash or a space", uid)
 	}
 	return nil
 }
@@ -55,7 +62,7 @@ func checkPodMetadata(metadata *runtimeapi.PodSandboxMetadata) error {
 // maxName is the longest name, namespace or uid, as Kubernetes has it.
 const maxName = 253
 
-// checkName judges names that become parts of file names and of plugins' arguments.
+// checkName judges names of pods and containers. They are shown, and parts of no path.
 func checkName(field, value string, required bool) error {
 	if required && value == "" {
 		return invalid(field, "is missing")
@@ -63,10 +70,20 @@ func checkName(field, value string, required bool) error {
 	if len(value) > maxName {
 		return invalid(field, "is longer than %d bytes", maxName)
 	}
-	if hasControl(value) || strings.ContainsAny(value, "/;=") || value == "." || value == ".." {
-		return invalid(field, "%q contains a character that a name cannot have", value)
+	if hasControl(value) || ClimbingName(value) {
+		return invalid(field, "%q contains a control character, or . or .. between slashes", value)
 	}
 	return nil
+}
+
+// ClimbingName tells of a name that would lead elsewhere if somebody took it for a path.
+func ClimbingName(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "." || part == ".." {
+			return true
+		}
+	}
+	return false
 }
 
 // maxHostname is the kernel's limit.
@@ -312,7 +329,7 @@ func checkNoWindows(present bool) error {
 	return nil
 }
 
-// onlyOf tells whether s has no other characters than those of chars.
+// onlyOf reports whether s has no other characters than those of chars.
 func onlyOf(s, chars string) bool { return strings.Trim(s, chars) == "" }
 
 func isAll(s, chars string) bool { return s != "" && onlyOf(s, chars) }

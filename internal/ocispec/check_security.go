@@ -92,9 +92,6 @@ func checkSharedNamespaces(container, sandbox *runtimeapi.NamespaceOption) error
 			return invalid(field+ns.name, "NODE, but the sandbox has its own")
 		}
 	}
-	if container.GetPid() == runtimeapi.NamespaceMode_POD && sandbox.GetPid() == runtimeapi.NamespaceMode_CONTAINER {
-		return invalid(field+"pid", "POD, but the sandbox was made with CONTAINER and shares no PID namespace")
-	}
 	return nil
 }
 
@@ -119,7 +116,7 @@ func checkSELinux(options *runtimeapi.SELinuxOption) error {
 	return nil
 }
 
-// onlyMadeOf tells whether every character of s is one of chars.
+// onlyMadeOf reports whether every character of s is one of chars.
 func onlyMadeOf(s, chars string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(chars, r) })
 }

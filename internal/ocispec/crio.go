@@ -31,7 +31,7 @@ func crioNames(name, container string) []string {
 	return []string{CRIOLinkLogs, "io.kubernetes.cri-o.LinkLogs"}
 }
 
-// isAllowed tells whether the key is one of those that the allowed annotations go by.
+// isAllowed reports whether the key is one of those that the allowed annotations go by.
 func isAllowed(key string, allowed []string) bool {
 	return slices.ContainsFunc(allowed, func(name string) bool {
 		return slices.ContainsFunc(crioNames(name, ""), func(prefix string) bool {

@@ -205,7 +205,7 @@ func TestGoldenSpecs(t *testing.T) {
 
 func TestGoldenPodInit(t *testing.T) {
 	compareGolden(t, "pod-init", PodInit{
-		SandboxID: "s1", SandboxConfig: kubeletSandbox(), Rootfs: "/empty", Program: "/bin/berth-supervisor",
+		SandboxID: "s1", SandboxConfig: kubeletSandbox(), Rootfs: "/sealed", IDs: wholeHost(),
 		CgroupsPath: "/pod/s1", Namespaces: Namespaces{Net: "/ns/net", IPC: "/ns/ipc", UTS: "/ns/uts"},
 	}.Spec())
 }

@@ -96,17 +96,19 @@ func isRuntimes(at string) bool {
 		func(above string) bool { return isBelow(at, above) })
 }
 
-// isBelow tells whether at is the path above, or below it.
+// isBelow reports whether at is the path above, or below it.
 func isBelow(at, above string) bool {
 	return at == above || strings.HasPrefix(at, strings.TrimSuffix(above, "/")+"/")
 }
 
 // imageVolumeMounts come before all that the request mounts, which lies below or
-// beside them. They can be written to whatever the root filesystem is.
+// beside them. They can be written to whatever the root filesystem is, and are a part of it
+// otherwise: flags of the host's file system that they lie on, which an overlay does not take
+// over, are not theirs either.
 func (in Input) imageVolumeMounts() []specs.Mount {
 	mounts := make([]specs.Mount, 0, len(in.ImageVolumes))
 	for _, v := range in.ImageVolumes {
-		mounts = append(mounts, bind(v.Source, v.Destination, "rprivate", false))
+		mounts = append(mounts, bind(v.Source, v.Destination, "rprivate", "rw"))
 	}
 	return mounts
 }

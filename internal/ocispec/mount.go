@@ -60,7 +60,7 @@ func (in Input) hostMount(i int, m *runtimeapi.Mount) (specs.Mount, string, erro
 	if err != nil {
 		return specs.Mount{}, "", err
 	}
-	mount := bind(source.Path, path.Clean(m.GetContainerPath()), propagation, m.GetReadonly())
+	mount := bind(source.Path, path.Clean(m.GetContainerPath()), propagation, withSourceFlags(asked(m), source.Flags)...)
 	if m.GetRecursiveReadOnly() {
 		if !in.Host.RecursiveReadOnly {
 			return specs.Mount{}, "", unsupported(index("config.mounts", i, "recursive_read_only"), "RROUnsupported: the kernel cannot make mounts read-only with all below them")
@@ -72,8 +72,30 @@ func (in Input) hostMount(i int, m *runtimeapi.Mount) (specs.Mount, string, erro
 		mount.Options = append(mount.Options, idmap)
 		mount.UIDMappings, mount.GIDMappings = uids, gids
 	}
-	mount.Options = append(mount.Options, m.GetMountOptions()...)
 	return mount, propagation, nil
+}
+
+// asked are the flags that a request wants its mount to have.
+func asked(m *runtimeapi.Mount) []string {
+	if m.GetReadonly() {
+		return append([]string{"ro"}, m.GetMountOptions()...)
+	}
+	return m.GetMountOptions()
+}
+
+// HasFlags reports whether a mount has flags of its own, so that Source.Flags counts.
+func HasFlags(m *runtimeapi.Mount) bool { return len(asked(m)) > 0 }
+
+// withSourceFlags are the flags of a bind mount. Without any of its own it keeps those of
+// the mount that its source is on; with some it has exactly the ones that are listed, so
+// the source's must be among them.
+func withSourceFlags(own, source []string) []string {
+	if len(own) == 0 {
+		return nil
+	}
+	flags := slices.Concat(own, source)
+	slices.Sort(flags)
+	return slices.Compact(flags)
 }
 
 // imageMount is the i-th mount, which is of an image: its mapping, if any, is done.
@@ -82,9 +104,7 @@ func (in Input) imageMount(i int, m *runtimeapi.Mount) (specs.Mount, error) {
 	if !ok {
 		return specs.Mount{}, invalid(index("config.mounts", i, "image"), "%q was not looked up", m.GetImage().GetImage())
 	}
-	mount := bind(source, path.Clean(m.GetContainerPath()), "rprivate", true)
-	mount.Options = append(mount.Options, m.GetMountOptions()...)
-	return mount, nil
+	return bind(source, path.Clean(m.GetContainerPath()), "rprivate", asked(m)...), nil
 }
 
 // deviceMounts are the nodes that the container sees at another place than the
@@ -133,7 +153,7 @@ func (in Input) systemMounts() []specs.Mount {
 	}
 }
 
-// covered tells whether one of binds is mounted at destination or above it.
+// covered reports whether one of binds is mounted at destination or above it.
 func covered(destination string, binds []specs.Mount) bool {
 	return slices.ContainsFunc(binds, func(b specs.Mount) bool {
 		return isBelow(destination, b.Destination)
@@ -142,33 +162,35 @@ func covered(destination string, binds []specs.Mount) bool {
 
 // sandboxFiles are the mounts that the sandbox gives where the request gives none.
 func sandboxFiles(in Input, requested []specs.Mount) []specs.Mount {
-	readonly := securityContext(in.Config).GetReadonlyRootfs()
+	access := "rw"
+	if securityContext(in.Config).GetReadonlyRootfs() {
+		access = "ro"
+	}
 	var mounts []specs.Mount
 	for _, file := range []struct {
 		source, destination string
-		readonly            bool
+		flags               []string
 	}{
-		{in.Files.Hostname, "/etc/hostname", readonly},
-		{in.Files.Hosts, "/etc/hosts", readonly},
-		{in.Files.ResolvConf, "/etc/resolv.conf", readonly},
-		{in.Files.Shm, "/dev/shm", false},
+		{in.Files.Hostname, "/etc/hostname", []string{access}},
+		{in.Files.Hosts, "/etc/hosts", []string{access}},
+		{in.Files.ResolvConf, "/etc/resolv.conf", []string{access}},
+		{in.Files.Shm, "/dev/shm", in.Files.ShmFlags},
 	} {
 		if file.source == "" || covered(file.destination, requested) {
 			continue
 		}
-		mounts = append(mounts, bind(file.source, file.destination, "rprivate", file.readonly))
+		flags := withSourceFlags([]string{"nosuid", "nodev", "noexec"}, file.flags)
+		mounts = append(mounts, bind(file.source, file.destination, "rprivate", flags...))
 	}
 	return mounts
 }
 
-func bind(source, destination, propagation string, readonly bool) specs.Mount {
-	access := "rw"
-	if readonly {
-		access = "ro"
-	}
+// bind mounts source with all below it. Without flags the mount has those of the mount
+// that its source is on.
+func bind(source, destination, propagation string, flags ...string) specs.Mount {
 	return specs.Mount{
 		Destination: destination, Type: "bind", Source: source,
-		Options: []string{"rbind", propagation, access},
+		Options: append([]string{"rbind", propagation}, flags...),
 	}
 }
 

@@ -29,11 +29,15 @@ func namespacesOf(in Input) ([]specs.LinuxNamespace, error) {
 	case runtimeapi.NamespaceMode_NODE:
 		// The host's: not in the list.
 	case runtimeapi.NamespaceMode_POD:
-		sandboxMode := sandboxSecurityContext(in.SandboxConfig).GetNamespaceOptions().GetPid()
-		if in.Namespaces.PID == "" && sandboxMode != runtimeapi.NamespaceMode_NODE {
+		// POD is also what a request has that says nothing: the pod's mode decides.
+		switch sandboxMode := sandboxSecurityContext(in.SandboxConfig).GetNamespaceOptions().GetPid(); {
+		case sandboxMode == runtimeapi.NamespaceMode_CONTAINER:
+			namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.PIDNamespace})
+		case in.Namespaces.PID == "" && sandboxMode != runtimeapi.NamespaceMode_NODE:
 			return nil, invalid(field, "POD, but the sandbox was made with %s and shares no PID namespace", sandboxMode)
+		default:
+			join(specs.PIDNamespace, in.Namespaces.PID)
 		}
-		join(specs.PIDNamespace, in.Namespaces.PID)
 	case runtimeapi.NamespaceMode_TARGET:
 		if in.Namespaces.Target == "" {
 			return nil, invalid(field, "TARGET, but the target container does not run")

@@ -12,10 +12,11 @@ type PodInit struct {
 	SandboxConfig *runtimeapi.PodSandboxConfig
 	// UserNamespace is the sandbox's, nil for the host's.
 	UserNamespace *UserNamespace
-	// Rootfs is an empty directory but for the file Program.
-	Rootfs string
-	// Program on the host is mounted as /pod-init; it is static.
-	Program     string
+	// IDs says how many users and groups there are where the engine runs.
+	IDs UserNamespace
+	// Rootfs is a file system that nobody can write to, with the static program
+	// PodInitProgram and the empty directories "dev" and "procfs".
+	Rootfs      string
 	CgroupsPath string
 	Namespaces  Namespaces
 	// ProcessLabel and MountLabel are as in Input.
@@ -29,12 +30,29 @@ type PodInit struct {
 // PodInitProgram is the program's name below PodInit.Rootfs.
 const PodInitProgram = "pod-init"
 
+// podInitProcfs is the directory below PodInit.Rootfs for libcontainer's procfs.
+const podInitProcfs = "/procfs"
+
+// podInitID is the user and group of pods' inits: one that no image has, that user
+// namespaces are not given, and that systemd's list of ids leaves unused.
+const podInitID = 2_147_000_000
+
+// What the init's cgroup holds. libcontainer's init lives in it before, and needs most
+// of it; afterwards it is one thread without memory of its own.
+const (
+	podInitMemory = 32 << 20
+	podInitPIDs   = 32
+)
+
 // Spec computes the spec: a process that can do nothing but reap. That is less than
 // any request for the sandbox's process allows, so that user, groups and root file
-// system of the request are not looked at.
+// system of the request are not looked at. Each container of the pod sees the process,
+// and one with CAP_SYS_PTRACE reaches whatever the process reaches: so there is no
+// procfs, no device and no file of the host.
 func (in PodInit) Spec() *specs.Spec {
 	pod := in.SandboxConfig.GetMetadata()
 	oomScoreAdj := -998
+	memory, pids := int64(podInitMemory), int64(podInitPIDs)
 	namespaces := []specs.LinuxNamespace{
 		{Type: specs.MountNamespace}, {Type: specs.CgroupNamespace}, {Type: specs.PIDNamespace},
 	}
@@ -48,13 +66,13 @@ func (in PodInit) Spec() *specs.Spec {
 			namespaces = append(namespaces, ns)
 		}
 	}
-	return &specs.Spec{
+	spec := &specs.Spec{
 		Version: specs.Version,
 		Root:    &specs.Root{Path: in.Rootfs, Readonly: true},
 		Process: &specs.Process{
 			Args: []string{"/" + PodInitProgram, "pod-init"},
-			// One thread less to wake, and no memory for a heap that stays empty.
-			Env:             []string{"GOMAXPROCS=1", "HOME=/"},
+			// It makes the program an init before it is anything else.
+			Env:             []string{"BERTH_POD_INIT=1", "HOME=/"},
 			Cwd:             "/",
 			User:            in.user(),
 			Capabilities:    &specs.LinuxCapabilities{},
@@ -63,11 +81,8 @@ func (in PodInit) Spec() *specs.Spec {
 			ApparmorProfile: in.AppArmor,
 			OOMScoreAdj:     &oomScoreAdj,
 		},
-		Mounts: []specs.Mount{
-			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
-			{Destination: "/" + PodInitProgram, Type: "bind", Source: in.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}},
-		},
+		// A bind mount keeps libcontainer from making devices in it.
+		Mounts: []specs.Mount{in.empty("/dev")},
 		Annotations: map[string]string{
 			"io.kubernetes.cri.container-type":        "sandbox",
 			"io.kubernetes.cri.sandbox-id":            in.SandboxID,
@@ -81,16 +96,35 @@ func (in PodInit) Spec() *specs.Spec {
 			Namespaces:  namespaces,
 			MountLabel:  in.MountLabel,
 			Seccomp:     in.Seccomp,
-			Resources:   &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
+			Resources: &specs.LinuxResources{
+				Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
+				Memory:  &specs.LinuxMemory{Limit: &memory},
+				Pids:    &specs.LinuxPids{Limit: &pids},
+			},
 		},
 	}
+	if in.UserNamespace != nil {
+		// libcontainer needs a procfs of its own to confine the process, which the kernel
+		// gives to a user namespace only where one is mounted; it is covered before the
+		// process begins.
+		spec.Mounts = append(spec.Mounts, specs.Mount{
+			Destination: podInitProcfs, Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev", "subset=pid"},
+		}, in.empty(podInitProcfs))
+	}
+	return spec
 }
 
-// user is nobody, or the only one that a small user namespace surely has.
+// empty mounts the empty directory of the root on a path.
+func (in PodInit) empty(path string) specs.Mount {
+	return specs.Mount{Destination: path, Type: "bind", Source: in.Rootfs + "/dev", Options: []string{"bind", "rprivate", "ro", "nosuid", "noexec", "nodev"}}
+}
+
+// user is podInitID, or the last one that there is.
 func (in PodInit) user() specs.User {
-	const nobody = 65534
-	if n := in.UserNamespace; n != nil && (n.UIDs.Length <= nobody || n.GIDs.Length <= nobody) {
-		return specs.User{}
+	ids := in.IDs
+	if in.UserNamespace != nil {
+		ids = *in.UserNamespace
 	}
-	return specs.User{UID: nobody, GID: nobody}
+	last := func(m IDMapping) uint32 { return min(podInitID, max(m.Length, 1)-1) }
+	return specs.User{UID: last(ids.UIDs), GID: last(ids.GIDs)}
 }

@@ -170,6 +170,7 @@ func annotationsOf(in Input) map[string]string {
 	pod := in.SandboxConfig.GetMetadata()
 	annotations := map[string]string{}
 	maps.Copy(annotations, in.Annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return commandsRuntime(key) })
 	maps.Copy(annotations, map[string]string{
 		"io.kubernetes.cri.container-type":        "container",
 		"io.kubernetes.cri.sandbox-id":            in.SandboxID,

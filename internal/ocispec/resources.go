@@ -200,7 +200,7 @@ func checkUnified(field string, res *runtimeapi.LinuxContainerResources) error {
 // maxNumberList is the longest list that a kernel reads: 6 bytes for each of 8192 CPUs.
 const maxNumberList = 6 * 8192
 
-// isNumberList tells whether s is "" or a list as the kernel takes it: "0-2,5".
+// isNumberList reports whether s is "" or a list as the kernel takes it: "0-2,5".
 func isNumberList(s string) bool {
 	if s == "" {
 		return true

@@ -101,8 +101,10 @@ type Namespaces struct {
 // Files are paths on the host.
 type Files struct {
 	Hosts, Hostname, ResolvConf string
-	// Shm is the sandbox's directory for /dev/shm.
-	Shm string
+	// Shm is the sandbox's directory for /dev/shm, and ShmFlags those of the mount that it
+	// is on.
+	Shm      string
+	ShmFlags []string
 }
 
 // Source is what a mount source was found to be.
@@ -111,6 +113,9 @@ type Source struct {
 	Path string
 	// Shared and Slave tell the propagation of the mount that the source is on.
 	Shared, Slave bool
+	// Flags are those of that mount ("ro", "nosuid" ...), as the spec has them. They are
+	// needed for mounts that have flags of their own (HasFlags).
+	Flags []string
 }
 
 // Device is one device node.

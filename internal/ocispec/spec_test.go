@@ -301,8 +301,11 @@ func TestPIDModes(t *testing.T) {
 	if _, err := with(target, own, Namespaces{}); !errors.Is(err, errs.Invalid) {
 		t.Errorf("another container's that is not there: %v", err)
 	}
-	if _, err := with(pod, own, Namespaces{}); !errors.Is(err, errs.Invalid) {
-		t.Errorf("the pod's, which has none: %v", err)
+	if ns, err := with(pod, own, Namespaces{}); err != nil || ns == nil || ns.Path != "" {
+		t.Errorf("the pod's, where each container has its own: %v, %v", ns, err)
+	}
+	if _, err := with(pod, pod, Namespaces{}); !errors.Is(err, errs.Invalid) {
+		t.Errorf("the pod's, which is gone: %v", err)
 	}
 }
 

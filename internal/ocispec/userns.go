@@ -33,7 +33,7 @@ func UserNamespaceOf(config *runtimeapi.PodSandboxConfig) *UserNamespace {
 	}
 }
 
-// hasUserNamespace tells whether the sandbox asks for one, of whatever ids.
+// hasUserNamespace reports whether the sandbox asks for one, of whatever ids.
 func hasUserNamespace(config *runtimeapi.PodSandboxConfig) bool {
 	options := sandboxSecurityContext(config).GetNamespaceOptions().GetUsernsOptions()
 	return options != nil && options.GetMode() == runtimeapi.NamespaceMode_POD

@@ -3,12 +3,15 @@ package ocispec
 import (
 	"errors"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 func mappedSandbox() *runtimeapi.PodSandboxConfig {
@@ -129,19 +132,48 @@ func TestRecursiveReadOnlyNeedsTheKernel(t *testing.T) {
 	}
 }
 
-func TestPodInitIsNobodyWhereThereIsOne(t *testing.T) {
+// wholeHost are the ids of a machine's own user namespace.
+func wholeHost() UserNamespace {
+	all := IDMapping{Length: math.MaxUint32}
+	return UserNamespace{UIDs: all, GIDs: all}
+}
+
+func TestPodInitHasAUserOfItsOwn(t *testing.T) {
 	in := plainInput()
 	inUserNamespace(&in)
-	for length, want := range map[uint32]uint32{65536: 65534, 1000: 0} {
+	for length, want := range map[uint32]uint32{65536: 65535, 1000: 999, 1: 0} {
 		n := *in.UserNamespace
-		n.GIDs.Length = length
-		spec := PodInit{SandboxConfig: in.SandboxConfig, Namespaces: in.Namespaces, UserNamespace: &n}.Spec()
+		n.UIDs.Length, n.GIDs.Length = length, length
+		spec := PodInit{SandboxConfig: in.SandboxConfig, Namespaces: in.Namespaces, UserNamespace: &n, IDs: wholeHost()}.Spec()
 		if spec.Process.User.UID != want || spec.Process.User.GID != want {
 			t.Errorf("%d ids: %+v", length, spec.Process.User)
 		}
 		if spec.Linux.Namespaces[3].Path != "/ns/user" {
 			t.Errorf("namespaces: %+v", spec.Linux.Namespaces)
 		}
+	}
+	few := UserNamespace{UIDs: IDMapping{Length: 65536}, GIDs: IDMapping{Length: 65536}}
+	for ids, want := range map[UserNamespace]uint32{wholeHost(): podInitID, few: 65535} {
+		if spec := (PodInit{SandboxConfig: in.SandboxConfig, IDs: ids}).Spec(); spec.Process.User.UID != want || spec.Process.User.GID != want {
+			t.Errorf("where there are %v: %+v", ids, spec.Process.User)
+		}
+	}
+}
+
+// Containers reach what the pod's init reaches.
+func TestPodInitHasNothing(t *testing.T) {
+	spec := PodInit{SandboxConfig: plainInput().SandboxConfig, Rootfs: "/sealed", IDs: wholeHost()}.Spec()
+	for _, m := range spec.Mounts {
+		if m.Type != "bind" || !strings.HasPrefix(m.Source, "/sealed/") || !slices.Contains(m.Options, "ro") {
+			t.Errorf("it has a mount: %+v", m)
+		}
+	}
+	p := spec.Process
+	if !spec.Root.Readonly || !p.NoNewPrivileges || !reflect.DeepEqual(p.Capabilities, &specs.LinuxCapabilities{}) {
+		t.Errorf("root %+v, process %+v", spec.Root, p)
+	}
+	if r := spec.Linux.Resources; *r.Memory.Limit > 64<<20 || *r.Pids.Limit > 64 {
+		t.Errorf("limits: %+v", r)
 	}
 }
 

@@ -72,7 +72,7 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 		return "", err
 	}
 	rec.Image = snapshot(img)
-	if rec.VolumeImages, err = s.findVolumeImages(ctx, &rec); err != nil {
+	if err = s.findVolumeImages(ctx, &rec); err != nil {
 		return "", err
 	}
 	j.Stage("write record", "the state directory")
@@ -84,15 +84,23 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 			err = s.abandonContainer(ctx, j, rec.ID, err)
 		}
 	}()
+	if err = errs.Guard("creation of container "+rec.ID, func() error { return s.makeContainer(ctx, j, &rec, img) }); err != nil {
+		return "", err
+	}
+	return rec.ID, nil
+}
+
+// makeContainer is what follows the record, which the caller undoes.
+func (s *Service) makeContainer(ctx context.Context, j *job.Job, rec *ContainerRecord, img *image.Image) error {
 	// Looked at again after the record is written: who stops the sandbox now
 	// either was first, and is seen here, or finds the record and this job.
 	sb, err := s.readySandbox(rec.SandboxID)
 	if err != nil {
-		return "", fmt.Errorf("cannot create container: %w", err)
+		return fmt.Errorf("cannot create container: %w", err)
 	}
-	spec, err := s.containerSpec(&rec, sb, img)
+	spec, err := s.containerSpec(rec, sb, img)
 	if err != nil {
-		return "", err
+		return err
 	}
 	spec.Stage = j.Stage
 	j.Stage("create container", "the engine")
@@ -100,23 +108,23 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 		return s.opts.Engine.Create(ctx, spec)
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err = s.checkTarget(ctx, rec.Config.Get()); err != nil {
-		return "", err
+		return err
 	}
 	j.Stage("publish", "the state directory")
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("cannot publish container: %w", context.Cause(ctx))
+		return fmt.Errorf("cannot publish container: %w", context.Cause(ctx))
 	}
 	if _, err = s.containers.Update(rec.ID, func(r *ContainerRecord) error {
 		r.State, r.Engine = ContainerCreated, made
 		return nil
 	}); err != nil {
-		return "", err
+		return err
 	}
 	s.log.Info("container is created", "container", rec.ID, "sandbox", rec.SandboxID, "name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
-	return rec.ID, nil
+	return nil
 }
 
 // containerOfName is sandboxOfName for containers.
@@ -188,10 +196,9 @@ func (s *Service) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (*i
 	return img, err
 }
 
-// findVolumeImages returns the ids of the images that the request mounts, by the
+// findVolumeImages sets the ids and references of the images that the request mounts, by the
 // mount's index.
-func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) (map[int]string, error) {
-	var ids map[int]string
+func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) error {
 	for i, m := range rec.Config.Get().GetMounts() {
 		if m.GetImage() == nil {
 			continue
@@ -200,14 +207,14 @@ func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) (m
 			return s.findImage(ctx, m.GetImage())
 		})
 		if err != nil {
-			return nil, &engine.VolumeError{Err: fmt.Errorf("config.mounts[%d].image.image: %w", i, err)}
+			return &engine.VolumeError{Err: fmt.Errorf("config.mounts[%d].image.image: %w", i, err)}
 		}
-		if ids == nil {
-			ids = map[int]string{}
+		if rec.VolumeImages == nil {
+			rec.VolumeImages, rec.VolumeRefs = map[int]string{}, map[int]string{}
 		}
-		ids[i] = img.ID
+		rec.VolumeImages[i], rec.VolumeRefs[i] = img.ID, snapshot(img).Ref
 	}
-	return ids, nil
+	return nil
 }
 
 func snapshot(img *image.Image) ImageSnapshot {

@@ -20,7 +20,7 @@ func (s *Service) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, 
 	return s.opts.Engine.Exec(ctx, &whole)
 }
 
-// CheckExec tells whether an Exec or Attach of this container would be allowed
+// CheckExec reports whether an Exec or Attach of this container would be allowed
 // now, and returns its full id.
 func (s *Service) CheckExec(_ context.Context, id string) (fullID string, config *runtimeapi.ContainerConfig, err error) {
 	rec, err := s.running(id)

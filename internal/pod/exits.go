@@ -58,12 +58,12 @@ func (s *Service) listen(ctx context.Context, exits <-chan engine.Exit) {
 			return
 		case exit, open := <-exits:
 			if open {
-				s.recordExit(&exit)
+				errs.Protect("record of the exit of "+exit.ContainerID, func() { s.recordExit(&exit) })
 				continue
 			}
 			// The engine lost its own connection; it will tell what was missed.
 			exits = s.listenAgain(ctx)
-			s.background.Go(func() { s.recheck(ctx) })
+			s.background.Go(func() { errs.Protect("look at what the engine lost", func() { s.recheck(ctx) }) })
 		}
 	}
 }

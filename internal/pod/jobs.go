@@ -33,7 +33,8 @@ func (s *Service) Jobs() []job.Info { return s.jobs.List() }
 //	stop                replace      replace       replace  replace  join     join
 //	remove              replace      replace       replace  replace  after    join
 //
-// Who makes a thing never ends its removal: stop and remove run to their end.
+// Who makes a thing never ends its removal: stop and remove run to their end. Of two records
+// that share a name, which only foreign hands make, a request for one waits for the other's.
 func meet(running *job.Job, next *job.Request) job.Meeting {
 	making := running.Kind == kindRun || running.Kind == kindCreate
 	switch next.Kind {
@@ -48,12 +49,14 @@ func meet(running *job.Job, next *job.Request) job.Meeting {
 	case kindUpdate:
 		return job.After
 	case kindStart:
-		if running.Kind == kindStart {
+		if running.ID == next.ID && running.Kind == kindStart {
 			return job.Join
 		}
 		return job.After
 	default:
 		switch {
+		case !making && running.ID != next.ID:
+			return job.After
 		case making || running.Kind == kindStart || running.Kind == kindUpdate:
 			return job.Replace
 		case running.Kind == kindStop && next.Kind == kindRemove:
@@ -131,7 +134,7 @@ func (r *retries) later(id string, again func()) {
 		next.timer.Stop()
 		next.pause = min(2*next.pause, r.longest)
 	}
-	next.timer = time.AfterFunc(next.pause, again)
+	next.timer = time.AfterFunc(next.pause, func() { errs.Protect("retry of "+id, again) })
 }
 
 // done forgets an id whose teardown is complete.

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// CheckPortForward tells whether ports of this sandbox can be forwarded now, and
+// CheckPortForward reports whether ports of this sandbox can be forwarded now, and
 // returns its full id.
 func (s *Service) CheckPortForward(_ context.Context, id string) (fullID string, err error) {
 	rec, err := s.readySandbox(id)
@@ -94,12 +94,17 @@ func splice(ctx context.Context, stream io.ReadWriteCloser, conn *net.TCPConn) e
 	up := make(chan error, 1)
 	down := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(conn, stream)
+		err := errs.Guard("forwarding to a pod", func() error {
+			_, err := io.Copy(conn, stream)
+			return err
+		})
 		up <- errors.Join(err, ignoreClosed(conn.CloseWrite()))
 	}()
 	go func() {
-		_, err := io.Copy(stream, conn)
-		down <- err
+		down <- errs.Guard("forwarding from a pod", func() error {
+			_, err := io.Copy(stream, conn)
+			return err
+		})
 	}()
 	var err error
 	select {

@@ -28,7 +28,8 @@ import (
 // A creating sandbox is hidden; its failed creation is torn down while it still
 // is creating, and only when that fails does it show, as removing. ready lists
 // as READY, all others as NOTREADY. stopping and removing are intents: they are
-// pursued until they are reached, also by the next daemon.
+// pursued until they are reached, also by the next daemon. A stopped one has a record,
+// files and exited containers; addresses, namespaces, mounts and cgroup are gone.
 type SandboxState string
 
 // The states of a sandbox.
@@ -72,7 +73,7 @@ type SandboxResources struct {
 // RecordID is the id under which the record is kept.
 func (r *SandboxRecord) RecordID() string { return r.ID }
 
-// Validate tells whether a record that was read can be worked with.
+// Validate reports whether a record that was read can be worked with.
 func (r *SandboxRecord) Validate() error {
 	if r.ID == "" || r.Config.Get() == nil || r.Config.Get().GetMetadata() == nil {
 		return errors.New("id, config or metadata is missing")
@@ -85,6 +86,22 @@ func (r *SandboxRecord) Validate() error {
 }
 
 func (r *SandboxRecord) visible() bool { return r.State != SandboxCreating }
+
+// holds reports whether namespaces of the sandbox may be there.
+func (r *SandboxRecord) holds() bool {
+	return r.Engine != nil && (r.Engine.NetNS != "" || r.Engine.UserNS != "" || r.Engine.IPCNS != "" || r.Engine.UTSNS != "" || r.Engine.PIDNS != "")
+}
+
+// released forgets the namespaces and the process of a sandbox that has none any more:
+// their paths may not be shown to tools that would enter them.
+func (r *SandboxRecord) released() {
+	if r.Engine == nil {
+		return
+	}
+	r.Engine = &engine.Sandbox{
+		CgroupParent: r.Engine.CgroupParent, ProcessLabel: r.Engine.ProcessLabel, MountLabel: r.Engine.MountLabel,
+	}
+}
 
 func (r *SandboxRecord) name() string { return sandboxName(r.Config.Get().GetMetadata()) }
 
@@ -150,6 +167,9 @@ type ContainerRecord struct {
 	// VolumeImages are the ids of the images that Config mounts, by the mount's
 	// index.
 	VolumeImages map[int]string `json:"volumeImages,omitempty"`
+	// VolumeRefs are the same as ImageSnapshot.Ref has them. Records of an older berth have
+	// none.
+	VolumeRefs map[int]string `json:"volumeRefs,omitempty"`
 	// LogPath is absolute, "" for none.
 	LogPath string `json:"logPath,omitempty"`
 	// The times are in nanoseconds since 1970, as in CRI; 0 for not yet.
@@ -198,7 +218,7 @@ func (s *StopIntent) left() time.Duration {
 // RecordID is the id under which the record is kept.
 func (r *ContainerRecord) RecordID() string { return r.ID }
 
-// Validate tells whether a record that was read can be worked with.
+// Validate reports whether a record that was read can be worked with.
 func (r *ContainerRecord) Validate() error {
 	if r.ID == "" || r.SandboxID == "" || r.Config.Get() == nil || r.Config.Get().GetMetadata() == nil {
 		return errors.New("id, sandbox, config or metadata is missing")
@@ -212,7 +232,7 @@ func (r *ContainerRecord) Validate() error {
 
 func (r *ContainerRecord) visible() bool { return r.State != ContainerCreating }
 
-// alive tells whether processes of the container may run.
+// alive reports whether processes of the container may run.
 func (r *ContainerRecord) alive() bool {
 	return r.State == ContainerStarting || r.State == ContainerRunning
 }

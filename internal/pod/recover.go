@@ -42,18 +42,19 @@ func (s *Service) recover(ctx, background context.Context) error {
 	g.SetLimit(parallel)
 	for _, rec := range s.containers.All() {
 		g.Go(func() error {
-			s.recoverContainer(background, rec, found[rec.ID])
+			errs.Protect("recovery of container "+rec.ID, func() { s.recoverContainer(background, rec, found[rec.ID]) })
 			return nil
 		})
 	}
 	for _, rec := range s.sandboxes.All() {
 		g.Go(func() error {
-			s.recoverSandbox(background, rec, found[rec.ID])
+			errs.Protect("recovery of sandbox "+rec.ID, func() { s.recoverSandbox(background, rec, found[rec.ID]) })
 			return nil
 		})
 	}
 	err = g.Wait()
-	s.background.Go(func() { s.clean(background, actual) })
+	s.endRivals(background) // not before: what was lost keeps no name
+	s.background.Go(func() { errs.Protect("clean-up after the start", func() { s.clean(background, actual) }) })
 	return err
 }
 
@@ -152,6 +153,9 @@ func (s *Service) recoverSandbox(ctx context.Context, rec *SandboxRecord, actual
 		s.log.Error("a sandbox was lost while nobody looked", "sandbox", rec.ID, "pod", rec.name())
 		s.pursue(ctx, s.stopSandboxRequest(next))
 	case SandboxStopped:
+		if rec.holds() { // an older berth stopped it
+			s.pursue(ctx, s.stopSandboxRequest(rec))
+		}
 	}
 }
 
@@ -263,7 +267,7 @@ func (s *Service) settleLater(ctx context.Context, id, why string) {
 			select {
 			case <-news:
 			case <-patience:
-				s.settle(id, why)
+				errs.Protect("settlement of container "+id, func() { s.settle(id, why) })
 				return
 			case <-ctx.Done():
 				return
@@ -287,7 +291,8 @@ func (s *Service) clean(ctx context.Context, actual []engine.Actual) {
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, s.limits.Step)
 			defer cancel()
-			if err := s.detach(ctx, id); err != nil {
+			err := errs.Guard("detachment of sandbox "+id, func() error { return s.detach(ctx, id) })
+			if err != nil {
 				s.log.Error("cannot detach a sandbox of an earlier run", "sandbox", id, "err", err)
 			}
 			return nil

@@ -233,7 +233,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// tombstones tells whether the tombstone of an id is on disk and has a word.
+// tombstones reports whether the tombstone of an id is on disk and has a word.
 func (b *bed) tombstones(id, word string) bool {
 	b.Helper()
 	found := false
@@ -365,5 +365,45 @@ func BenchmarkRecovery500(b *testing.B) {
 		b.StopTimer()
 		w.Bury(s)
 		b.StartTimer()
+	}
+}
+
+// A pod whose init an earlier berth made is named, until it has gone: nothing else makes
+// its containers safe.
+func TestPodsWithAnUnsafeInitAreNamed(t *testing.T) {
+	b := newBed(t, nil)
+	old, safe, plain := b.mustRun(b.SandboxConfig("old")), b.mustRun(b.SandboxConfig("safe")), b.mustRun(b.SandboxConfig("plain"))
+	b.script.Kill()
+	b.Bury(b.s)
+	for id, engine := range map[string]string{old: `"pid":77`, safe: `"pid":78,"podInit":1`} {
+		path := filepath.Join(b.StateDir, "sandboxes", id+".json")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.Replace(string(data), `"engine":{`, `"engine":{`+engine+`,`, 1)
+		if changed == string(data) {
+			t.Fatalf("the record has no engine: %s", data)
+		}
+		if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.restart()
+	warned := func() string {
+		info, err := b.s.EngineInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(info.Warnings, "\n")
+	}
+	if got := warned(); !strings.Contains(got, old) || !strings.Contains(got, "old") || strings.Contains(got, safe) || strings.Contains(got, plain) {
+		t.Errorf("the warnings are %q, want one about %s", got, old)
+	}
+	if err := b.s.RemoveSandbox(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	if got := warned(); strings.Contains(got, old) {
+		t.Errorf("a pod that is gone is warned of: %q", got)
 	}
 }

@@ -531,3 +531,37 @@ func TestTargetThatEndsMeanwhile(t *testing.T) {
 	}
 	b.clear()
 }
+
+// A fault of berth's in the middle of a job is undone as any other failure.
+func TestPanicIsUndone(t *testing.T) {
+	var at atomic.Value
+	at.Store("")
+	b := newBed(t, func(_ int, name string) error {
+		if at.CompareAndSwap(strings.TrimPrefix(name, "before "), "") {
+			panic("oh no")
+		}
+		return nil
+	})
+	steps := map[string]bool{}
+	for _, step := range []string{"engine.CreateSandbox", "network.Attach", "engine.StartSandbox"} {
+		at.Store(step)
+		_, err := b.s.RunSandbox(t.Context(), b.SandboxConfig("web"), "")
+		if err == nil || errs.Kind(err) != nil || !strings.Contains(err.Error(), "oh no") {
+			t.Errorf("%s: %v", step, err)
+		}
+		steps[step] = at.Load() == ""
+		b.assertListed(nil)
+	}
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	at.Store("engine.Create")
+	if _, err := b.s.CreateContainer(t.Context(), sandbox, b.ContainerConfig("c", b.Programs.Sleep)); err == nil || !strings.Contains(err.Error(), "oh no") {
+		t.Errorf("engine.Create: %v", err)
+	}
+	b.mustCreate(sandbox, "c", b.Programs.Sleep)
+	for step, met := range steps {
+		if !met {
+			t.Errorf("the script never came to %s", step)
+		}
+	}
+	b.clear()
+}

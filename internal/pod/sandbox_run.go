@@ -57,38 +57,45 @@ func (s *Service) runSandbox(ctx context.Context, j *job.Job, rec *SandboxRecord
 			err = s.abandonSandbox(ctx, j, rec.ID, err)
 		}
 	}()
+	if err = errs.Guard("run of sandbox "+rec.ID, func() error { return s.makeSandbox(ctx, j, rec) }); err != nil {
+		return "", err
+	}
+	return rec.ID, nil
+}
 
+// makeSandbox is what follows the record, which the caller undoes.
+func (s *Service) makeSandbox(ctx context.Context, j *job.Job, rec *SandboxRecord) error {
 	spec := s.sandboxSpec(rec)
 	j.Stage("create sandbox", "the engine")
 	sb, err := job.Do(ctx, s.calls, rec.ID, "create sandbox", func(ctx context.Context) (*engine.Sandbox, error) {
 		return s.opts.Engine.CreateSandbox(ctx, spec)
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
 	result, err := s.attach(ctx, j, rec, sb)
 	if err != nil {
-		return "", err
+		return err
 	}
 	j.Stage("start sandbox", "the engine")
 	if _, err = job.Do(ctx, s.calls, rec.ID, "start sandbox", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Engine.StartSandbox(ctx, spec, sb)
 	}); err != nil {
-		return "", err
+		return err
 	}
 	j.Stage("publish", "the state directory")
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("cannot publish sandbox: %w", context.Cause(ctx))
+		return fmt.Errorf("cannot publish sandbox: %w", context.Cause(ctx))
 	}
 	if _, err = s.sandboxes.Update(rec.ID, func(r *SandboxRecord) error {
 		r.State, r.Engine, r.Network = SandboxReady, sb, result
 		return nil
 	}); err != nil {
-		return "", err
+		return err
 	}
 	s.tombstones.touch(rec.ID)
 	s.log.Info("sandbox is ready", "sandbox", rec.ID, "pod", rec.name(), "took", j.Info().Age)
-	return rec.ID, nil
+	return nil
 }
 
 // sandboxOfName says what to do about an earlier sandbox of the same name:
@@ -198,7 +205,7 @@ func attachment(rec *SandboxRecord, sb *engine.Sandbox) (*network.Attachment, er
 		return nil, err
 	}
 	att := &network.Attachment{
-		Addresses: asked,
+		Addresses: asked, Privileged: config.GetLinux().GetSecurityContext().GetPrivileged(),
 		SandboxID: rec.ID, NetNS: sb.NetNS,
 		Name: config.GetMetadata().GetName(), Namespace: config.GetMetadata().GetNamespace(), UID: config.GetMetadata().GetUid(),
 		Annotations: config.GetAnnotations(), CgroupParent: sb.CgroupParent, Ports: ports,

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,8 @@ type Options struct {
 	Disk store.Disk
 	// Limits bound jobs; zero fields take their defaults.
 	Limits Limits
+	// ShowSecrets shows the values of environments in verbose statuses.
+	ShowSecrets bool
 }
 
 // Limits are how long things may take. They do not bound a container's own life
@@ -95,7 +98,9 @@ type Service struct {
 	limits Limits
 	// jobTimes are the limits of jobs that make something.
 	jobTimes atomic.Pointer[job.Limits]
-	log      *slog.Logger
+	// showSecrets is Options.ShowSecrets, or what has taken its place since.
+	showSecrets atomic.Bool
+	log         *slog.Logger
 
 	sandboxes   *store.Dir[SandboxRecord]
 	containers  *store.Dir[ContainerRecord]
@@ -130,6 +135,7 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 		calls: job.NewCalls(limits.Grace), ends: newEnds(), graces: newGraces(),
 	}
 	s.SetJobLimits(limits.Stage, limits.Total)
+	s.SetShowSecrets(opts.ShowSecrets)
 	if s.opts.Disk == nil {
 		s.opts.Disk = store.FileSystem{}
 	}
@@ -157,6 +163,9 @@ func (s *Service) SetJobLimits(stage, total time.Duration) {
 	s.jobTimes.Store(&job.Limits{Stage: stage, Total: total})
 }
 
+// SetShowSecrets changes whether verbose statuses show the values of environments.
+func (s *Service) SetShowSecrets(show bool) { s.showSecrets.Store(show) }
+
 // Close ends jobs and background work and leaves every pod as it is; what was
 // under way is finished or torn down by the next New. ctx bounds the wait.
 func (s *Service) Close(ctx context.Context) error {
@@ -183,12 +192,14 @@ func (s *Service) openStores() error {
 	var err error
 	if s.sandboxes, err = openDir(s, store.Options[SandboxRecord]{
 		Path: filepath.Join(s.opts.StateDir, "sandboxes"), Quarantine: quarantine, Name: (*SandboxRecord).name,
+		Prior:   (*SandboxRecord).prior,
 		Changed: s.sandboxChanged,
 	}); err != nil {
 		return err
 	}
 	if s.containers, err = openDir(s, store.Options[ContainerRecord]{
 		Path: filepath.Join(s.opts.StateDir, "containers"), Quarantine: quarantine, Name: (*ContainerRecord).name,
+		Prior:   (*ContainerRecord).prior,
 		Changed: s.containerChanged,
 	}); err != nil {
 		return err
@@ -213,9 +224,30 @@ func openDir[T any](s *Service, opts store.Options[T]) (*store.Dir[T], error) {
 	return dir, err
 }
 
-// EngineInfo tells what the backend is and can do.
+// EngineInfo tells what the backend is and can do. Its warnings name the pods that have to
+// be made again, and names that are taken twice, too.
 func (s *Service) EngineInfo(ctx context.Context) (*engine.Info, error) {
-	return s.opts.Engine.Info(ctx)
+	info, err := s.opts.Engine.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	complete := *info
+	complete.Warnings = slices.Concat(info.Warnings, s.unsafeInits(), s.sharedNames())
+	return &complete, nil
+}
+
+// unsafeInits warns of pods with an init through which their containers can reach the
+// host: it was made by a berth that did not confine it, and lives as long as the pod.
+func (s *Service) unsafeInits() []string {
+	var warnings []string
+	for _, rec := range s.sandboxes.All() {
+		if rec.State == SandboxReady && rec.Engine != nil && rec.Engine.Pid != 0 && rec.Engine.PodInit < engine.PodInitSealed {
+			warnings = append(warnings, fmt.Sprintf("pod %s (sandbox %s) shares its PID namespace and was made by an earlier berth: "+
+				"its containers can reach the host through its init; delete the pod and make it again", rec.name(), rec.ID))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
 }
 
 // NetworkReady is nil when sandboxes can be attached, else why not.

@@ -108,7 +108,7 @@ func TestListsAndFilters(t *testing.T) {
 		{"by no such label", sandboxes(&runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"tier": ""}}), nil},
 		{"containers, the newest first", containers(nil), []string{two, one}},
 		{"by sandbox", containers(&runtimeapi.ContainerFilter{PodSandboxId: web}), []string{one}},
-		{"by state", containers(&runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: created}}), []string{two}},
+		{"by state", containers(&runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: exited}}), []string{two}},
 		{"by label", containers(&runtimeapi.ContainerFilter{LabelSelector: map[string]string{"container": "one"}}), []string{one}},
 	} {
 		if fmt.Sprint(c.got) != fmt.Sprint(c.want) {

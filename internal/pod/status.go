@@ -3,17 +3,10 @@ package pod
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/pod/events"
-	"github.com/berthrun/berth/internal/store"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -165,7 +158,7 @@ func (r *ContainerRecord) mounts() []*runtimeapi.Mount {
 		// A damaged record may have an id for what is no image.
 		if id := r.VolumeImages[i]; id != "" && m.GetImage() != nil {
 			mounts[i] = proto.CloneOf(m)
-			mounts[i].Image.ImageRef = id
+			mounts[i].Image.ImageRef = cmp.Or(r.VolumeRefs[i], id)
 		}
 	}
 	return mounts
@@ -187,103 +180,6 @@ func (r *ContainerRecord) user() *runtimeapi.ContainerUser {
 	return &runtimeapi.ContainerUser{Linux: &runtimeapi.LinuxContainerUser{
 		Uid: sc.GetRunAsUser().GetValue(), Gid: sc.GetRunAsGroup().GetValue(), SupplementalGroups: sc.GetSupplementalGroups(),
 	}}
-}
-
-// jobInfo is what verbose status says of a job that works on the object.
-type jobInfo struct {
-	Kind     string `json:"kind"`
-	Stage    string `json:"stage"`
-	WaitsFor string `json:"waitsFor"`
-	Age      string `json:"age"`
-}
-
-func (s *Service) jobInfo(key string) *jobInfo {
-	j := s.jobs.Find(key)
-	if j == nil {
-		return nil
-	}
-	info := j.Info()
-	return &jobInfo{string(info.Kind), info.Stage, info.WaitsFor, info.Age.Round(time.Millisecond).String()}
-}
-
-func (s *Service) sandboxInfo(rec *SandboxRecord) (map[string]string, error) {
-	return verbose(struct {
-		State     SandboxState    `json:"state"`
-		Message   string          `json:"message,omitempty"`
-		Pid       int             `json:"pid"`
-		Engine    any             `json:"engine,omitempty"`
-		Network   any             `json:"network,omitempty"`
-		CNIResult json.RawMessage `json:"cniResult,omitempty"`
-		Config    any             `json:"config"`
-		Handler   string          `json:"runtimeHandler,omitempty"`
-		Hostname  string          `json:"hostname,omitempty"`
-		LogDir    string          `json:"logDirectory,omitempty"`
-		Job       *jobInfo        `json:"job,omitempty"`
-		Container []string        `json:"containers,omitempty"`
-		Overhead  any             `json:"overhead"`
-		Resources any             `json:"resources"`
-	}{
-		rec.State, rec.Message, s.podPid(rec), rec.Engine, rec.Network, cniResult(rec), rec.Config, rec.Handler,
-		rec.Config.Get().GetHostname(), rec.Config.Get().GetLogDirectory(), s.jobInfo(rec.name()), s.containersOf(rec.ID),
-		rec.resources().Overhead, rec.resources().Resources,
-	})
-}
-
-// cniResult is what the plugins answered, where people know to look for it.
-func cniResult(rec *SandboxRecord) json.RawMessage {
-	if rec.Network == nil {
-		return nil
-	}
-	return rec.Network.CNI
-}
-
-func sandboxPid(rec *SandboxRecord) int {
-	if rec.Engine == nil {
-		return 0
-	}
-	return rec.Engine.Pid
-}
-
-// containerInfo holds the names of its environment and not the values, which may be
-// secrets.
-func (s *Service) containerInfo(ctx context.Context, rec *ContainerRecord) (map[string]string, error) {
-	inspected := map[string]any{}
-	if inspector, ok := s.opts.Engine.(engine.Inspector); ok {
-		var err error
-		if inspected, err = inspector.Inspect(ctx, rec.ID); errs.IgnoreNotFound(err) != nil {
-			return nil, err
-		}
-	}
-	info := map[string]any{
-		"sandboxID": rec.SandboxID, "state": rec.State, "pid": rec.Pid, "image": rec.Image, "removing": rec.Removing,
-		"config": store.MessageOf(withoutValues(rec.Config.Get())),
-	}
-	maps.Copy(info, inspected)
-	if rec.Stop != nil {
-		info["stop"] = rec.Stop
-	}
-	if j := s.jobInfo(rec.name()); j != nil {
-		info["job"] = j
-	}
-	return verbose(info)
-}
-
-// withoutValues is a config whose environment has lost its values.
-func withoutValues(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
-	hidden := proto.CloneOf(config)
-	for _, env := range hidden.GetEnvs() {
-		env.Value = nil
-	}
-	return hidden
-}
-
-// verbose puts a value where clients of CRI look for what goes beyond it.
-func verbose(value any) (map[string]string, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode verbose status: %w", err)
-	}
-	return map[string]string{"info": string(data)}, nil
 }
 
 func (s *Service) containersOf(sandboxID string) []string {

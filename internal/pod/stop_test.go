@@ -3,6 +3,7 @@ package pod_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -365,6 +366,41 @@ func TestStartFailsAfterItTookEffect(t *testing.T) {
 		t.Errorf("signals %v", got)
 	}
 	b.assertExit(id, 128, "StartError")
+	b.clear()
+}
+
+// TestStoppedSandboxHoldsNothing: what the engine made is released after the network was
+// detached and not before, the record shows no path to it, and containers that never
+// ran have ended.
+func TestStoppedSandboxHoldsNothing(t *testing.T) {
+	var asked atomic.Bool
+	b := newBed(t, func(_ int, name string) error {
+		if name == "before network.Detach" && !asked.Swap(true) {
+			return podtest.ErrInjected
+		}
+		return nil
+	})
+	sandbox := b.mustRun(b.SandboxConfig("web"))
+	waiting := b.mustCreate(sandbox, "waiting", b.Programs.Sleep)
+	assertKind(t, b.s.StopSandbox(t.Context(), sandbox), podtest.ErrInjected)
+	if b.fake().Released(sandbox) {
+		t.Error("a sandbox whose network is not detached has lost its namespaces")
+	}
+	for range 2 {
+		if err := b.s.StopSandbox(t.Context(), sandbox); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !b.fake().Released(sandbox) {
+		t.Error("a stopped sandbox holds its namespaces")
+	}
+	if status := b.status(waiting); status.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+		t.Errorf("a container that was not started is %v", status)
+	}
+	status, err := b.s.SandboxStatus(t.Context(), sandbox, true)
+	if err != nil || status.Status.GetState() != notReady || status.Status.GetNetwork().GetIp() != "" || strings.Contains(status.Info["info"], "/fake/net/") {
+		t.Errorf("status %v, %v", status, err)
+	}
 	b.clear()
 }
 

@@ -68,7 +68,9 @@ func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error 
 	}
 	switch rec.State {
 	case SandboxStopped:
-		return nil
+		if !rec.holds() {
+			return nil
+		}
 	case SandboxReady:
 		j.Stage("write record", "the state directory")
 		if _, err := s.sandboxes.Update(id, func(r *SandboxRecord) error {
@@ -88,6 +90,7 @@ func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error 
 	}
 	_, err = s.sandboxes.Update(id, func(r *SandboxRecord) error {
 		r.State, r.Network = SandboxStopped, nil // its addresses may be another's now
+		r.released()
 		return nil
 	})
 	if err != nil {
@@ -127,7 +130,7 @@ func (s *Service) markRemoving(id, why string) error {
 }
 
 // teardown undoes a sandbox, however far it came: with SandboxStopped up to
-// where its record and files remain, with SandboxRemoving to the end. It runs
+// where its record, its files and its exited containers remain, with SandboxRemoving to the end. It runs
 // every step, whether or not those before succeeded, and joins their errors; a
 // step is nil when its thing is absent. The record goes only when all is gone.
 //
@@ -152,6 +155,12 @@ func (s *Service) teardown(ctx context.Context, j *job.Job, id string, to Sandbo
 	step("detach network", "the network's plugins", func(ctx context.Context) error {
 		return s.detach(ctx, id)
 	})
+	if to == SandboxStopped && errors.Join(failed...) == nil {
+		// Not before: plugins that are asked again find the namespace.
+		step("release sandbox", "the engine", func(ctx context.Context) error {
+			return s.call(ctx, id, "release sandbox", s.opts.Engine.ReleaseSandbox)
+		})
+	}
 	if to == SandboxRemoving {
 		step("remove sandbox", "the engine", func(ctx context.Context) error {
 			return s.call(ctx, id, "remove sandbox", s.opts.Engine.RemoveSandbox)
@@ -178,13 +187,60 @@ func (s *Service) endContainers(ctx context.Context, sandboxID string, to Sandbo
 			continue
 		}
 		g.Go(func() error {
-			if to == SandboxRemoving || !rec.visible() {
-				return s.removeAndWait(ctx, rec)
-			}
-			return s.stopAndWait(ctx, rec, 0)
+			return errs.Guard("end of container "+rec.ID, func() error {
+				switch {
+				case to == SandboxRemoving || !rec.visible():
+					return s.removeAndWait(ctx, rec)
+				case rec.State == ContainerCreated:
+					return s.endCreated(ctx, rec)
+				}
+				return s.stopAndWait(ctx, rec, 0)
+			})
 		})
 	}
 	return g.Wait()
+}
+
+// createdPause is between two looks at a container whose end nobody reports.
+const createdPause = 100 * time.Millisecond
+
+// endCreated ends the init of a container that was never started: it waits in the
+// namespaces and the cgroup of its sandbox, which is stopping.
+func (s *Service) endCreated(ctx context.Context, rec *ContainerRecord) error {
+	_, err := s.jobs.Do(ctx, &job.Request{
+		Key: rec.name(), ID: rec.ID, Kind: kindStop,
+		Run: func(ctx context.Context, j *job.Job) (string, error) {
+			j.Stage("kill", "the engine")
+			return rec.ID, s.killCreated(ctx, rec.ID)
+		},
+	})
+	return err
+}
+
+func (s *Service) killCreated(ctx context.Context, id string) error {
+	for {
+		news := s.ends.of(id)
+		rec, err := s.containers.Get(id)
+		if err != nil || rec.State == ContainerExited || rec.startError() != "" {
+			s.ends.tell(id)
+			return errs.IgnoreNotFound(err)
+		}
+		if err := s.signal(ctx, id, syscall.SIGKILL, true); err != nil {
+			return fmt.Errorf("cannot kill container %q, which was not started: %w", id, err)
+		}
+		select {
+		case <-news:
+			continue
+		case <-time.After(createdPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if gone, err := s.gone(ctx, id); err != nil {
+			return fmt.Errorf("cannot tell whether container %q has ended: %w", id, err)
+		} else if gone {
+			s.settle(id, "its sandbox was stopped before it was started")
+		}
+	}
 }
 
 // RemoveContainer kills if need be and removes the container. Nil when there is

@@ -99,7 +99,8 @@ func (t *tombstones) flush() {
 	t.mu.Unlock()
 	failed := map[string]error{}
 	for id := range batch {
-		if err := errors.Join(t.bury(id), t.buryContainer(id)); err != nil {
+		err := errs.Guard("tombstone of "+id, func() error { return errors.Join(t.bury(id), t.buryContainer(id)) })
+		if err != nil {
 			failed[id] = err
 		}
 	}

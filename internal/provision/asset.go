@@ -97,7 +97,7 @@ type Member struct {
 	// Single is set for the one file of an asset that is no archive, raw or packed. Its Path
 	// is that of the source, and so another one for another source of the same content.
 	Single Single `json:"single,omitempty"`
-	// Exec tells whether any execute bit is set in the archive.
+	// Exec reports whether any execute bit is set in the archive.
 	Exec bool `json:"exec,omitempty"`
 }
 

@@ -23,7 +23,7 @@ type Change struct {
 	Disrupts string
 }
 
-// Empty tells whether there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (c Change) Empty() bool { return len(c.Diffs) == 0 }
 
 // Diff is the difference of one object.
@@ -45,7 +45,7 @@ type Field struct {
 	To   string `json:"to"`
 }
 
-// Stops tells whether a unit that runs will not run any more.
+// Stops reports whether a unit that runs will not run any more.
 func (d Diff) Stops() bool {
 	return d.Action == Delete || slices.ContainsFunc(d.Fields, func(f Field) bool { return f.Name == "active" && f.To != "active" })
 }

@@ -22,6 +22,9 @@ type Host interface {
 	// Run runs a program of the machine, without a shell, and returns its standard
 	// output. A status other than zero is an error that has the end of standard error.
 	Run(ctx context.Context, cmd Command) ([]byte, error)
+	// Fingerprint is a short hash of a text for reports. Its key is that of the run, so that
+	// a short secret cannot be found by trying.
+	Fingerprint(text string) string
 }
 
 // Command is a program to run.

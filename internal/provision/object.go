@@ -12,8 +12,12 @@ const (
 	KindDir      = "dir"       // a directory, whatever lies in it
 	KindData     = "data"      // a tree that a program makes by itself
 	KindJSONFile = "json-file" // a file whose keys several tasks own
+	KindJSONKey  = "json-key"  // one key of such a file, named PATH#KEY
 	KindPackage  = "package"   // an installed package
 )
+
+// AttrValue is the attribute of a JSONKey's state that has its value.
+const AttrValue = "value"
 
 // Object names one thing on a machine that a task owns. It is the key of the
 // journal, and stays readable by later versions.

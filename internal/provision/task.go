@@ -10,7 +10,10 @@
 // tasks has the kinds of tasks, package node makes them.
 package provision
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Task is one wish. Implementations are plain values: two runs that build equal
 // tasks get equal plans.
@@ -56,6 +59,14 @@ type Preparer interface {
 	// Prepare fills caches, of berth's and of the package manager's, and nothing else. A second
 	// call is cheap.
 	Prepare(ctx context.Context, host Host) error
+}
+
+// Timed is a task of a kind that takes longer, or less long, than most.
+type Timed interface {
+	Task
+	// Deadline is how long the task may take to be prepared, checked or applied. Its context
+	// ends then, and with it the programs that it runs.
+	Deadline() time.Duration
 }
 
 // Restarter is a task that runs a unit. The engine calls Restart instead of the

@@ -31,6 +31,8 @@ const (
 	AbilityExitEvents Ability = "exit-events"
 	// AbilityIPv6 is a loopback with ::1.
 	AbilityIPv6 Ability = "ipv6"
+	// AbilityVulnDB is a database of Go's vulnerabilities that answers.
+	AbilityVulnDB Ability = "vulndb"
 )
 
 // Root demands that the test runs as root with the capability to mount.
@@ -104,15 +106,23 @@ func Given(t testing.TB, variable, what string) string {
 	return given
 }
 
+// Declared reports whether BERTH_REQUIRE declares an ability: what needs it must not be skipped.
+func Declared(ability Ability) bool {
+	for _, declared := range strings.Split(os.Getenv("BERTH_REQUIRE"), ",") {
+		if declared == "all" || Ability(declared) == ability {
+			return true
+		}
+	}
+	return false
+}
+
 func need(t testing.TB, ability Ability, present bool, why string) {
 	t.Helper()
 	if present {
 		return
 	}
-	for _, declared := range strings.Split(os.Getenv("BERTH_REQUIRE"), ",") {
-		if declared == "all" || Ability(declared) == ability {
-			t.Fatalf("ability %q is declared by BERTH_REQUIRE but missing: %s", ability, why)
-		}
+	if Declared(ability) {
+		t.Fatalf("ability %q is declared by BERTH_REQUIRE but missing: %s", ability, why)
 	}
 	t.Skipf("needs ability %q: %s", ability, why)
 }

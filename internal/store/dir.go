@@ -7,6 +7,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,9 @@ type Options[T any] struct {
 	// Name returns the name under which ByName finds a record; nil when records
 	// of this kind have no name but their id.
 	Name func(*T) string
+	// Prior orders records of one name, negative when a comes before b: ByName finds
+	// the first. Those that it finds equal follow their ids.
+	Prior func(a, b *T) int
 	// Changed, if not nil, is told of each change once readers see it: old is nil
 	// for a new record, new for one that is gone. Changes of one record come one
 	// after the other, in order. It must not write to the Dir.
@@ -49,7 +53,9 @@ type Dir[T any] struct {
 
 	mu      sync.RWMutex
 	entries map[string]*entry[T]
-	names   map[string]string
+	// names has the ids of the records of each name: one, unless files were restored
+	// or copied.
+	names map[string][]string
 }
 
 // entry is one record. writing serialises its writers, so that a slow disk holds
@@ -210,15 +216,41 @@ func (d *Dir[T]) Resolve(prefix string, visible func(*T) bool) (string, error) {
 // maxCandidates is how many candidates the error of an ambiguous prefix names.
 const maxCandidates = 5
 
-// ByName returns the id and the record of a name.
+// ByName returns the id and the record of a name. Of records that share it, it is the
+// first that Options.Prior names.
 func (d *Dir[T]) ByName(name string) (id string, value *T, ok bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	id, ok = d.names[name]
-	if !ok {
+	ids := d.names[name]
+	if len(ids) == 0 {
 		return "", nil, false
 	}
+	id = slices.MinFunc(ids, d.compare)
 	return id, d.entries[id].value, true
+}
+
+// Shared returns the ids of records that share a name, those of each name in the order of
+// Options.Prior.
+func (d *Dir[T]) Shared() [][]string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var all [][]string
+	for _, ids := range d.names {
+		if len(ids) > 1 {
+			all = append(all, slices.SortedFunc(slices.Values(ids), d.compare))
+		}
+	}
+	slices.SortFunc(all, slices.Compare)
+	return all
+}
+
+// compare orders two ids of one name. The caller holds the lock.
+func (d *Dir[T]) compare(a, b string) int {
+	order := 0
+	if d.opts.Prior != nil {
+		order = d.opts.Prior(d.entries[a].value, d.entries[b].value)
+	}
+	return cmp.Or(order, cmp.Compare(a, b))
 }
 
 // All returns every record, in no order.
@@ -276,19 +308,27 @@ func (d *Dir[T]) publish(id string, e *entry[T], value *T) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.opts.Name != nil {
-		if e.value != nil {
+		name := d.opts.Name(value)
+		if e.value != nil && d.opts.Name(e.value) != name {
 			d.forgetName(d.opts.Name(e.value), id)
 		}
-		d.names[d.opts.Name(value)] = id
+		if e.value == nil || d.opts.Name(e.value) != name {
+			d.addName(name, id)
+		}
 	}
 	e.value = value
 }
 
-// forgetName frees a name unless another record has taken it since.
+func (d *Dir[T]) addName(name, id string) { d.names[name] = append(d.names[name], id) }
+
+// forgetName takes a name from a record; others that share it keep it.
 func (d *Dir[T]) forgetName(name, id string) {
-	if d.names[name] == id {
+	left := slices.DeleteFunc(d.names[name], func(other string) bool { return other == id })
+	if len(left) == 0 {
 		delete(d.names, name)
+		return
 	}
+	d.names[name] = left
 }
 
 // Sync returns once the record of a full id would survive a loss of power. Nil

@@ -13,6 +13,8 @@ import (
 
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 const suffix = ".json"
@@ -41,7 +43,7 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read the directory of records: %w", err)
 	}
-	d := &Dir[T]{opts: opts, entries: map[string]*entry[T]{}, names: map[string]string{}}
+	d := &Dir[T]{opts: opts, entries: map[string]*entry[T]{}, names: map[string][]string{}}
 
 	var (
 		mu  sync.Mutex
@@ -59,7 +61,12 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 			continue
 		}
 		g.Go(func() error {
-			id, value, err := read[T](path)
+			var id string
+			var value *T
+			err := errs.Guard("reading of "+path, func() (err error) {
+				id, value, err = read[T](path)
+				return err
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -68,7 +75,7 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 			}
 			d.entries[id] = &entry[T]{value: value}
 			if opts.Name != nil {
-				d.names[opts.Name(value)] = id
+				d.addName(opts.Name(value), id)
 			}
 			return nil
 		})

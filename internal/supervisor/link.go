@@ -90,7 +90,7 @@ func (l *link) run() {
 	}
 }
 
-// revive tells whether a supervisor answers again.
+// revive reports whether a supervisor answers again.
 func (l *link) revive() bool {
 	if l.opts.Revive == nil {
 		return false

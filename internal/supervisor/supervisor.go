@@ -41,6 +41,9 @@ type CreateRequest struct {
 	// MaxLogLine is how many bytes of text a log line holds before it is split; 0
 	// is the default of package crilog.
 	MaxLogLine int `json:"maxLogLine,omitempty"`
+	// LogRate is how many bytes a second the container may write to its log; after
+	// a burst of ten seconds' worth its writes block. 0 is no limit.
+	LogRate int64 `json:"logRate,omitempty"`
 	// StartTimeout bounds the runtime's own work, in Create and in Start; 0
 	// means the default of 60 s.
 	StartTimeout time.Duration `json:"startTimeout,omitempty"`

@@ -94,6 +94,9 @@ func TestClusterRegistryOfBerth(t *testing.T) {
 		if err == nil || !strings.Contains(said+err.Error(), "none:1") || !strings.Contains(said+err.Error(), "not found") {
 			t.Errorf("an image that the registry has not, in a node: %s, %v", said, err)
 		}
+		h.hostWrites(func(script string) string {
+			return h.run(h.berth, "pod", "exec", "berth-cluster/parts-control-plane", "--", "bash", "-c", script)
+		})
 		h.cluster("registry", "stop")
 		h.cluster("registry", "start")
 	}
@@ -101,6 +104,27 @@ func TestClusterRegistryOfBerth(t *testing.T) {
 	if _, err := h.try(nil, h.berth, "cluster", "registry", "status", "--provider", "berth"); err == nil {
 		t.Error("it is there after its deletion")
 	}
+	t.Log(h.cluster("delete", "parts"))
+	h.nothingLeft("parts")
+}
+
+// TestClusterPortsOfBerth: a worker whose ports change keeps its volume, and nothing else of what it was.
+func TestClusterPortsOfBerth(t *testing.T) {
+	h := hostOf(t, harness.Start(t, harness.Options{NoImages: true}))
+	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
+	t.Log(h.cluster("create", "--config", h.write("name: parts\nnodes: [{}, {role: worker}]\n"), "--wait", h.patience()))
+	inWorker := func(script string) string {
+		return h.run(h.berth, "pod", "exec", "berth-cluster/parts-worker", "--", "sh", "-c", script)
+	}
+	inWorker("echo kept > /var/lib/mark; echo gone > /root/mark")
+	t.Log(h.cluster("apply", "-f", h.write("name: parts\nnodes: [{}, {role: worker, extraPortMappings: [{containerPort: 30080, hostPort: 38080}]}]\n"), "--yes", "--wait", h.patience()))
+	if got := inWorker("cat /var/lib/mark; cat /root/mark 2>/dev/null || echo none"); got != "kept\nnone" {
+		t.Errorf("on the worker: %q", got)
+	}
+	if got := h.cluster("nodes", "parts", "-o", "json"); !strings.Contains(got, "38080") {
+		t.Errorf("no such port: %s", got)
+	}
+	h.kubectl("wait", "--for=condition=Ready", "node/parts-worker", "--timeout=1m")
 	t.Log(h.cluster("delete", "parts"))
 	h.nothingLeft("parts")
 }

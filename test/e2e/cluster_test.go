@@ -116,7 +116,8 @@ func (h *clusterHost) tryFor(time time.Duration, stdin []byte, args ...string) (
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin = bytes.NewReader(stdin)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.kubeconfig)
+	// What was told once is noted below the cache.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.kubeconfig, "XDG_CACHE_HOME="+filepath.Join(filepath.Dir(h.kubeconfig), "cache"))
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }

@@ -13,8 +13,7 @@ import (
 )
 
 // kubeletOptions are what a kubelet of any origin needs on this host.
-const kubeletOptions = `failCgroupV1: false
-failSwapOn: false
+const kubeletOptions = `failSwapOn: false
 oomScoreAdj: 0
 featureGates: {KubeletInUserNamespace: true}
 fileCheckFrequency: 1s
@@ -52,6 +51,7 @@ kind: KubeletConfiguration
 cgroupDriver: systemd
 staticPodPath: /etc/kubernetes/manifests
 podCIDR: 10.88.7.0/24
+failCgroupV1: false
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 `

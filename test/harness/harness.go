@@ -193,7 +193,7 @@ func (b *Berth) endDaemon(sig syscall.Signal) {
 	}
 }
 
-// Running tells whether the daemon runs.
+// Running reports whether the daemon runs.
 func (b *Berth) Running() bool {
 	select {
 	case <-b.ended:

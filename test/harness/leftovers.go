@@ -75,7 +75,7 @@ func Processes(match func(pid int, cmdline string) bool) []string {
 	return found
 }
 
-// Empty tells whether nothing is left.
+// Empty reports whether nothing is left.
 func (l Leftovers) Empty() bool {
 	return len(l.Mounts)+len(l.NetNS)+len(l.Cgroups)+len(l.Processes) == 0
 }

@@ -135,7 +135,7 @@ func TestAnnotationAddresses(t *testing.T) {
 	}{
 		"a pod without privilege": {func(p *runtimeapi.PodSandboxConfig) { p.Linux.SecurityContext.Privileged = false }, "10.66.0.201", "privileged pods only"},
 		"a pod in the host's network": {func(p *runtimeapi.PodSandboxConfig) {
-			p.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+			p.Hostname, p.Linux.SecurityContext.NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 		}, "10.66.0.201", "host's network"},
 		"no address":           {nil, "web", `"web"`},
 		"of another subnet":    {nil, "10.67.0.1", "10.66.0.0/24"},

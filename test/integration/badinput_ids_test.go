@@ -136,7 +136,7 @@ func TestAmbiguousPrefixesAreRefusedByEveryCall(t *testing.T) {
 	sandboxes, containers := []string{x.pod.Sandbox}, []string{x.pod.Container}
 	for i := range 16 {
 		config := x.Sandbox(fmt.Sprintf("p%d", i))
-		security(config).NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		config.Hostname, security(config).NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 		id := x.RunSandbox(config)
 		container := x.Container("c", "exit 0")
 		containerSecurity(container).NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE

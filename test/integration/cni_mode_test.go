@@ -52,11 +52,16 @@ const fakeResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox"
 func TestVerboseInfoOfNetworks(t *testing.T) {
 	type shown struct {
 		CNIResult *struct {
-			Interfaces []struct{ Name, Sandbox string }
-			IPs        []struct{ Address string }
+			Interfaces map[string]struct {
+				Sandbox   string
+				IPConfigs []struct{ IP, Gateway string }
+			}
 		}
-		Network struct{ IPs []string }
-		Engine  struct{ NetNS string }
+		Network struct {
+			IPs []string
+			CNI struct{ IPs []struct{ Address string } }
+		}
+		Engine struct{ NetNS string }
 	}
 	look := func(t *testing.T, opts harness.Options) (info shown, ip string) {
 		opts.NoImages = true
@@ -75,14 +80,17 @@ func TestVerboseInfoOfNetworks(t *testing.T) {
 	t.Run("cni", func(t *testing.T) {
 		info, ip := look(t, fakeCNI(t, `test "$CNI_COMMAND" = ADD && echo '`+fakeResult+`'; exit 0`))
 		result := info.CNIResult
-		if result == nil || len(result.Interfaces) != 1 || result.Interfaces[0].Name != "eth0" || result.Interfaces[0].Sandbox != info.Engine.NetNS ||
-			len(result.IPs) != 1 || result.IPs[0].Address != "10.77.0.5/24" || ip != "10.77.0.5" {
+		if result == nil || len(result.Interfaces) != 1 || result.Interfaces["eth0"].Sandbox != info.Engine.NetNS ||
+			len(result.Interfaces["eth0"].IPConfigs) != 1 || result.Interfaces["eth0"].IPConfigs[0].IP != "10.77.0.5" || ip != "10.77.0.5" ||
+			len(info.Network.CNI.IPs) != 1 || info.Network.CNI.IPs[0].Address != "10.77.0.5/24" {
 			t.Errorf("CNI result %+v of a pod with the address %s in %s", result, ip, info.Engine.NetNS)
 		}
 	})
 	t.Run("builtin", func(t *testing.T) {
 		info, ip := look(t, harness.Options{})
-		if info.CNIResult != nil || !strings.HasPrefix(strings.Join(info.Network.IPs, " "), ip) || ip == "" {
+		if info.CNIResult == nil || info.CNIResult.Interfaces["eth0"].Sandbox != info.Engine.NetNS ||
+			len(info.CNIResult.Interfaces["eth0"].IPConfigs) != len(info.Network.IPs) || info.CNIResult.Interfaces["eth0"].IPConfigs[0].IP != ip ||
+			!strings.HasPrefix(strings.Join(info.Network.IPs, " "), ip) || ip == "" {
 			t.Errorf("info %+v of a pod with the address %s", info, ip)
 		}
 	})

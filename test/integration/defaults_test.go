@@ -88,7 +88,7 @@ pod_annotations = ["pod.example.org/*"]
 	want(t, "exec in an old container", f.ExecOut(old, "echo $TZ,$LANG,$GOMAXPROCS"), ",,")
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.Annotations = map[string]string{"pod.example.org/for": "all", "example.org/pod": "left out"}
-		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		c.Hostname, c.Linux.SecurityContext.NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 		c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
 	})
 	f.running(func(c containerConfig) { // the host's sysctls are no pod's

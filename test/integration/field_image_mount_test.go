@@ -115,7 +115,12 @@ func imageShared(t *testing.T, b *harness.Berth, id string) {
 	})
 	wantOut(t, b, second, [][2]string{{"cat /volume/file", "low"}})
 	mount := b.Status(pod.Container).Mounts[0]
-	if mount.Image.Image != volumeImage || mount.Image.ImageRef != id || mount.ContainerPath != "/volume" || mount.HostPath != "" {
+	// What the pod's status shows as imageID of a container of this image.
+	status, err := b.Images.ImageStatus(b.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: id}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mount.Image.Image != volumeImage || mount.Image.ImageRef != status.Image.RepoDigests[0] || mount.ContainerPath != "/volume" || mount.HostPath != "" {
 		t.Errorf("status tells %v", mount)
 	}
 	b.RemovePod(pod.Sandbox)

@@ -309,6 +309,7 @@ func hostnames(t *testing.T, b *harness.Berth) {
 		t.Fatal(err)
 	}
 	onHost := func(config *runtimeapi.PodSandboxConfig, _ *runtimeapi.ContainerConfig) {
+		config.Hostname = ""
 		config.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	}
 	unnamed := func(config *runtimeapi.PodSandboxConfig, _ *runtimeapi.ContainerConfig) { config.Hostname = "" }
@@ -319,6 +320,16 @@ func hostnames(t *testing.T, b *harness.Berth) {
 		wantOut(t, b, pod.Container, [][2]string{{"hostname; cat /etc/hostname; echo $HOSTNAME", strings.Join([]string{want, want, want}, " ")}})
 		b.RemovePod(pod.Sandbox)
 	}
+	// The host's name is not changed, and another one is not forgotten in silence.
+	config := b.Sandbox("foreign")
+	onHost(config, nil)
+	config.Hostname = "foreign"
+	_, err = b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "config.hostname") {
+		t.Errorf("another name in the host's network: %v", err)
+	}
+	config.Hostname = host
+	b.RemovePod(b.RunSandbox(config))
 }
 
 func sysctls(t *testing.T, b *harness.Berth) {

@@ -168,7 +168,7 @@ func usersOwnAll(t *testing.T, b *harness.Berth) {
 
 func usersOnHostNetwork(t *testing.T, b *harness.Berth) {
 	pod := runPodWith(b, "users-host", "sleep 1000", inUsers(func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
-		config.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		config.Hostname, config.Linux.SecurityContext.NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 		addCapabilities(container, "SYS_ADMIN", "NET_ADMIN")
 	}))
 	defer b.RemovePod(pod.Sandbox)
@@ -216,7 +216,7 @@ func usersShareProcesses(t *testing.T, b *harness.Berth) {
 	b.StartContainer(debug)
 	wantOut(t, b, debug, [][2]string{
 		{"cat /proc/1/cmdline | tr '\\0' ' '", "/pod-init pod-init"},
-		{"stat -c %u /proc/1", "65534"},
+		{"grep Uid: /proc/1/status", "Uid: 65535 65535 65535 65535"},
 		{"ps -o args | grep -c '^sleep [0-9]*'", "3"},
 	})
 }
@@ -253,7 +253,7 @@ func fewUsers(t *testing.T, b *harness.Berth) {
 		options.UsernsOptions.Uids, options.UsernsOptions.Gids = few, few
 	}))
 	defer b.RemovePod(pod.Sandbox)
-	wantOut(t, b, pod.Container, [][2]string{{"cat /proc/self/uid_map; stat -c %u /proc/1 /", "0 700000 10 0 0"}})
+	wantOut(t, b, pod.Container, [][2]string{{"cat /proc/self/uid_map; grep Uid: /proc/1/status; stat -c %u /", "0 700000 10 Uid: 9 9 9 9 0"}})
 }
 
 // usersStreams: who is not root opens its streams again, in the container as in an

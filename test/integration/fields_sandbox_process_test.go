@@ -57,6 +57,9 @@ func statusLines(t *testing.T, proc string) map[string]string {
 	return lines
 }
 
+// podInitID are the ids of a sandbox's own process, of the kinds that a process has.
+const podInitID = "2147000000 2147000000 2147000000 2147000000"
+
 // testSandboxProcess: the sandbox's own process has less than anybody can ask for, and
 // what would be wrong of a user or a label is refused all the same.
 func (f *fields) testSandboxProcess(t *testing.T) {
@@ -67,7 +70,7 @@ func (f *fields) testSandboxProcess(t *testing.T) {
 	})
 	status := statusLines(t, proc)
 	for name, value := range map[string]string{
-		"Uid": "65534 65534 65534 65534", "Gid": "65534 65534 65534 65534", "Groups": "", "NoNewPrivs": "1",
+		"Uid": podInitID, "Gid": podInitID, "Groups": "", "NoNewPrivs": "1",
 		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000",
 	} {
 		want(t, name, status[name], value)

@@ -152,7 +152,7 @@ func TestFieldsOfSandboxes(t *testing.T) {
 			}
 		}
 		f.pod(func(c *runtimeapi.PodSandboxConfig) {
-			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+			c.Hostname, c.Linux.SecurityContext.NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 		})
 		if got := f.SandboxStatus(f.sandbox).Linux.Namespaces.Options.Network; got != runtimeapi.NamespaceMode_NODE {
 			t.Errorf("status: %s", got)

@@ -124,6 +124,9 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 		}
 	}
 	own := f.running(mode(runtimeapi.NamespaceMode_CONTAINER, ""))
+	// POD is the mode of a request that says nothing, too: the pod's decides.
+	left := f.running(func(c containerConfig) { containerSecurity(c).NamespaceOptions = nil })
+	want(t, "left at the default", f.ExecOut(left, "cat /proc/1/comm; ps -o comm | grep -c '^sleep$'"), "sleep\n1")
 	want(t, "CONTAINER", f.ExecOut(own, "cat /proc/1/comm"), "sleep")
 	want(t, "TARGET", f.says(t, "tr '\\0' ' ' </proc/1/cmdline; echo", mode(runtimeapi.NamespaceMode_TARGET, own)), "sleep 100000 ")
 	refused := func(name string, code codes.Code, target string, words ...string) {

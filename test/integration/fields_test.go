@@ -107,7 +107,7 @@ func want(t *testing.T, what, got, want string) {
 	}
 }
 
-// onV2 tells whether the host has cgroup v2 alone.
+// onV2 reports whether the host has cgroup v2 alone.
 func onV2() bool {
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	return err == nil

@@ -43,6 +43,25 @@ func TestNodeKeepsItself(t *testing.T) {
 	m.WasReset(before)
 }
 
+// TestNodeGivesUp: a boot unit whose node file has a lasting fault tries a few times, and stays
+// failed.
+func TestNodeGivesUp(t *testing.T) {
+	m := systemd.BootNode(t, nil)
+	m.Applied(berthFile + "boot: {enabled: true}\n")
+	m.Write(systemd.NodeFile, "kind: Pod\n")
+	// The time between two tries is long.
+	m.Write("/etc/systemd/system/berth-node.service.d/test.conf", "[Service]\nRestartSec=100ms\n")
+	m.Run("systemctl", "daemon-reload")
+	if out, err := m.Try("systemctl", "start", "berth-node.service"); err == nil {
+		t.Errorf("the unit takes a node file with a fault:\n%s", out)
+	}
+	m.Run("timeout", "120", "sh", "-c", "until systemctl is-failed berth-node.service; do sleep 0.2; done")
+	out := m.Run("systemctl", "show", "-p", "NRestarts,SubState", "berth-node.service")
+	if !strings.Contains(out, "NRestarts=7\n") && !strings.Contains(out, "NRestarts=8\n") || !strings.Contains(out, "SubState=failed") {
+		t.Errorf("after the start and 7 restarts the unit should have given up; it is\n%s\n%s", out, m.Run("journalctl", "--no-pager", "-u", "berth-node.service"))
+	}
+}
+
 // TestNodeOfARoot works on the root directory of a machine that does not run: files, units
 // by links, and packages; reset takes all of it back.
 func TestNodeOfARoot(t *testing.T) {

@@ -91,13 +91,25 @@ func TestNodeDrift(t *testing.T) {
 	m.Run("/opt/berth", "node", "apply", "--yes")
 	m.Run("/opt/berth", "node", "diff")
 	m.Run("nft", "list", "table", "ip", "berth-node")
+	// A firewall that reloads or restarts flushes all rules, and ours are loaded after it.
+	m.Run("cp", "-p", "/etc/nftables.conf", "/run/nftables.conf")
+	m.Write("/etc/nftables.conf", "flush ruleset\ntable inet own {\n}\n")
+	m.Run("sh", "-c", "systemctl start nftables.service && systemctl restart berth-masquerade.service")
+	for _, verb := range []string{"reload", "restart"} {
+		m.Run("systemctl", verb, "nftables.service")
+		m.Run("nft", "list", "table", "inet", "own")
+		m.Run("nft", "list", "table", "ip", "berth-node")
+	}
+	m.Run("systemctl", "stop", "nftables.service")
+	m.Run("mv", "/run/nftables.conf", "/etc/nftables.conf")
+	m.Run("/opt/berth", "node", "apply", "--yes")
 	m.Run("grep", "-q", "Nice=5", "/etc/systemd/system/berth.service.d/99-own.conf")
 	m.Run("grep", "-q", "mine", "/etc/berth/certs.d/own.example/hosts.toml")
 
 	t.Run("immutable", func(t *testing.T) {
 		m.Run("sh", "-c", "echo x >> /etc/crictl.yaml && chattr +i /etc/crictl.yaml")
 		out, err := m.Try("/opt/berth", "node", "apply", "--yes")
-		if err == nil || !strings.Contains(out, "/etc/crictl.yaml: somebody made it immutable") {
+		if err == nil || !strings.Contains(out, "/etc/crictl.yaml is immutable (lsattr -d shows it, chattr -i takes it back)") {
 			t.Errorf("apply says %v, want an error that names the immutable file:\n%s", err, out)
 		}
 		m.Run("chattr", "-i", "/etc/crictl.yaml")

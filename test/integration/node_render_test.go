@@ -147,7 +147,7 @@ func cloudInitRows(t *testing.T, m *systemd.Machine) {
 			release = strings.Replace(release, " ", ":", 1)
 			out := "/opt/rows/" + release + "-" + row
 			script += fmt.Sprintf("/opt/berth node render --target cloud-init --distribution %s -o %s.out --berth https://a.example/berth --berth-digest %s "+
-				"--supervisor https://a.example/berth-supervisor --supervisor-digest %s /opt/rows/%s.yaml 2>%s.said || { echo %s; grep -q 'not supported' %s.said || cat %s.said; }\n",
+				"--supervisor https://a.example/berth-supervisor --supervisor-digest %s /opt/rows/%s.yaml 2>%s.said || { echo %s; grep -Eq 'has no [a-z ]+;|brings its own|is too old|reads Ignition' %s.said || cat %s.said; }\n",
 				release, out, digest, digest, row, out, out, out, out)
 		}
 	}

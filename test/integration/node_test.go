@@ -51,7 +51,7 @@ func TestNodeOfBerth(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Describe(berthFile)
 	m.Write("/etc/hello-pod.yaml", helloPod)
-	before := m.Tree(systemd.Volatile()...)
+	before, running := m.Tree(systemd.Volatile()...), m.Run("sh", "-c", ofTheRuntime)
 	berth := func(args ...string) string { t.Helper(); return m.Run(append([]string{"/opt/berth"}, args...)...) }
 
 	berth("node", "apply", "--yes")
@@ -167,7 +167,21 @@ units:
 	if diff := cmp.Diff(before, m.Tree(systemd.Volatile()...)); diff != "" {
 		t.Errorf("reset leaves the machine different (-before +after):\n%s\n%s", diff, out)
 	}
+	if diff := cmp.Diff(running, m.Run("sh", "-c", ofTheRuntime)); diff != "" {
+		t.Errorf("reset leaves what dies at reboot (-before +after):\n%s\n%s", diff, out)
+	}
 }
+
+// ofTheRuntime lists what a runtime makes that is on no disk: files in /run, mounts, links,
+// rules and processes.
+const ofTheRuntime = `
+ls /run | grep -v -e '^systemd$' -e '^dbus$' -e '^log$'
+find /run -name '*berth*'
+cut -d' ' -f5 /proc/self/mountinfo | grep berth
+ip -o link | cut -d: -f2
+nft list tables
+cat /proc/[0-9]*/comm | grep -e berth -e pause
+true`
 
 // killAt starts an apply and kills it as soon as it has done so many steps. It returns
 // false when the apply had ended by then.

@@ -345,3 +345,146 @@ spec:
 	}
 	wantNothing(t, b)
 }
+
+const kubeletPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: rich, labels: {tier: web}}
+spec:
+  restartPolicy: Never
+  subdomain: lab
+  hostAliases: [{ip: 192.0.2.7, hostnames: [alias.example]}]
+  securityContext: {fsGroup: 1002, supplementalGroups: [4000]}
+  resources: {limits: {memory: 256Mi, cpu: "1"}}
+  tolerations: [{operator: Exists}]
+  volumes:
+    - name: all
+      projected:
+        sources:
+          - downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}
+          - downwardAPI: {items: [{path: sub/mem, resourceFieldRef: {containerName: main, resource: limits.memory, divisor: 1Mi}}]}
+    - {name: claim, persistentVolumeClaim: {claimName: data}}
+    - {name: scratch, emptyDir: {}}
+    - {name: sticky, emptyDir: {mode: 01777}}
+  initContainers:
+    - name: write
+      image: IMAGE
+      command: [sh, -c, "echo \"WORD='from a file'\" > /scratch/env; ln -s /etc /scratch/out"]
+      volumeMounts: [{name: scratch, mountPath: /scratch}]
+    - name: side
+      image: IMAGE
+      restartPolicy: Always
+      command: [sh, -c, "trap 'echo side stops; exit 0' TERM; while true; do sleep 0.1; done"]
+      lifecycle: {postStart: {exec: {command: [touch, /scratch/started]}}}
+      volumeMounts: [{name: scratch, mountPath: /scratch}]
+  containers:
+    - name: main
+      image: IMAGE
+      resources: {limits: {memory: 64Mi}}
+      env:
+        - {name: WORD, valueFrom: {fileKeyRef: {volumeName: scratch, path: env, key: WORD}}}
+        - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        - {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+      command: [sh, -c]
+      args:
+        - |
+          echo "$WORD"; cat /all/labels; echo; cat /all/sub/mem; echo; ls /scratch/started
+          grep -c "^$IP.*rich.lab.default.svc.cluster.local" /etc/hosts; grep -c alias.example /etc/hosts
+          echo kept >> /claim/file; cat /claim/file; stat -c %a /sticky; id -G
+          echo x > /sub/y; echo "last words" > /dev/termination-log; exit 3
+      volumeMounts:
+        - {name: all, mountPath: /all}
+        - {name: claim, mountPath: /claim}
+        - {name: scratch, mountPath: /scratch}
+        - {name: scratch, mountPath: /sub, subPathExpr: "deep/$(POD)"}
+        - {name: sticky, mountPath: /sticky}
+`
+
+// TestPodRunAsAKubelet runs what Kubernetes' documentation shows beyond the usual, twice:
+// what a claim keeps is there again.
+func TestPodRunAsAKubelet(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	file := podFile(t, b, "rich", kubeletPod)
+	claims := filepath.Join(b.Dir, "claims")
+	for round, claim := range []string{"kept", "kept\nmain | kept"} {
+		out, errOut, code := run(t, b, "", "pod", "--claim-dir", claims, "run", "--rm", "-f", file)
+		if code != 3 {
+			t.Errorf("round %d: exit code %d, %s", round, code, errOut)
+		}
+		var main []string
+		for _, line := range strings.Split(out, "\n") {
+			if strings.HasPrefix(line, "main | ") {
+				main = append(main, line)
+			}
+		}
+		wanted := "main | from a file\nmain | tier=\"web\"\nmain | 64\nmain | /scratch/started\nmain | 1\nmain | 1\nmain | " + claim +
+			"\nmain | 3777\nmain | 0 1002 4000"
+		want(t, "the pod's output", strings.Join(main, "\n"), wanted)
+		for _, say := range []string{"main ended (exit code 3: last words)", "spec.tolerations (line "} {
+			if !strings.Contains(errOut, say) {
+				t.Errorf("%q is not said: %s", say, errOut)
+			}
+		}
+		wantNothing(t, b)
+	}
+}
+
+const workloads = `
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 8080}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  serviceName: web
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+        - name: a
+          image: IMAGE
+          command: [sh, -c, "trap 'exit 0' TERM; echo $(hostname) > /tmp/index.html; httpd -p 8080 -h /tmp; while true; do sleep 0.1; done"]
+          readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: ask}
+spec:
+  completions: 2
+  parallelism: 1
+  completionMode: Indexed
+  template:
+    spec:
+      restartPolicy: OnFailure
+      containers:
+        - name: a
+          image: IMAGE
+          command: [sh, -c, "until grep -q web-1.web.default.svc /etc/hosts; do sleep 0.1; done; printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 10 web-$JOB_COMPLETION_INDEX.web 8080 | tail -n 1"]
+`
+
+// TestPodRunWorkloads: a StatefulSet's pods have their names, and a Job's pods find them.
+func TestPodRunWorkloads(t *testing.T) {
+	require.Binary(t, "busybox")
+	b := harness.Start(t, harness.Options{})
+	k := keep(t, b, "pod", "run", "--rm", "-f", podFile(t, b, "workloads", workloads))
+	b.Await("answer of web-0", k.says("ask-0/a | web-0"))
+	b.Await("answer of web-1", k.says("ask-1/a | web-1"))
+	b.Await("readiness of web-1", k.says("pod default/web-1 is ready"))
+	if err := k.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code := k.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	out := k.out.String()
+	if first, second := strings.Index(out, "pod default/web-0 is ready"), strings.Index(out, "pod default/web-1 is ready"); first < 0 || second < first {
+		t.Errorf("the pods are not ready in order:\n%s", out)
+	}
+	wantNothing(t, b)
+}

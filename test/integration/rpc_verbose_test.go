@@ -73,8 +73,19 @@ func TestRPCVerboseInfo(t *testing.T) {
 	})
 	t.Run("ImageStatus", func(t *testing.T) {
 		resp, err := b.Images.ImageStatus(b.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: harness.Busybox}, Verbose: true})
-		if err != nil || !strings.Contains(resp.Info["imageSpec"], `"Cmd":["sh"]`) || !strings.Contains(resp.Info["chainID"], "sha256:") {
-			t.Errorf("info %v, %v", resp.GetInfo(), err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var info struct {
+			ChainID   string
+			ImageSpec struct {
+				OS     string
+				Config struct{ Cmd []string }
+			}
+		}
+		decode(t, resp.Info, &info)
+		if !strings.HasPrefix(info.ChainID, "sha256:") || info.ImageSpec.OS != "linux" || len(info.ImageSpec.Config.Cmd) != 1 || len(resp.Info) != 1 {
+			t.Errorf("info %v", resp.Info)
 		}
 	})
 	t.Run("Status", func(t *testing.T) {

@@ -59,7 +59,7 @@ func Boot(t testing.TB, o Options) *Machine {
 	require.Root(t)
 	runc := require.Binary(t, "runc")
 	dir := t.TempDir()
-	m := &Machine{Root: filepath.Join(dir, "root"), t: t, name: "berth-" + filepath.Base(filepath.Dir(dir)) + "-node", runtime: filepath.Join(dir, "runc")}
+	m := &Machine{Root: filepath.Join(dir, "root"), t: t, name: "berth-" + filepath.Base(filepath.Dir(dir)) + "-" + filepath.Base(dir) + "-node", runtime: filepath.Join(dir, "runc")}
 	if o.Disk > 0 {
 		mountDisk(t, m.Root, o.Disk)
 	}

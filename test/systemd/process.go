@@ -101,6 +101,17 @@ func (m *Machine) Serve(address string, handler http.Handler) *httptest.Server {
 	return server
 }
 
+// Link connects two machines by a cable. Its ends are called eth0, and have addresses such as
+// 10.200.0.1/24.
+func Link(a *Machine, addressA string, b *Machine, addressB string) {
+	a.t.Helper()
+	command(a.t, "ip", "link", "add", "eth0", "netns", strconv.Itoa(a.pid()), "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(b.pid()))
+	for m, address := range map[*Machine]string{a: addressA, b: addressB} {
+		m.Run("ip", "address", "add", address, "dev", "eth0")
+		m.Run("ip", "link", "set", "eth0", "up")
+	}
+}
+
 // pid is the machine's first process as this host numbers it.
 func (m *Machine) pid() int {
 	m.t.Helper()

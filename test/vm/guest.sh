@@ -3,7 +3,7 @@
 # Each step's output goes to out/STEP.log, a line per test to the console.
 set -uo pipefail
 here=$PWD
-export BERTH_BIN=/usr/local/bin KUBELET=$here/kubelet BERTH_NODE_IMAGE=$here/node.tar HOME=/root
+export BERTH_BIN=/usr/local/bin KUBELET=$here/kubelet BERTH_NODE_IMAGE=$here/node.tar BERTH_ATTACK=$here/attack HOME=/root
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # The kernel's security module.
 lsm=apparmor
@@ -25,7 +25,7 @@ declare -A steps=(
   [network]="builtin -test.skip Bench"
   [crash]="integration -test.run TestCrash"
   [kubelet]="vm -test.run TestKubelet"
-  [selinux]="integration -test.run SELinux"
+  [selinux]="integration -test.run SELinux|TestPodInit"
   [cluster]="e2e -test.run TestClusterOfInstalledBerth -test.timeout 110m"
 )
 # Which of them run by themselves, for each security module. cluster runs when it is named.

@@ -24,6 +24,7 @@ rm -rf "$work"
 mkdir -p "$work/tests"
 make --no-print-directory -s install DESTDIR="$work/root"
 cp out/kube/kubelet test/vm/guest.sh "$work/"
+CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$work/attack" ./test/harness/attack/program
 for package in $packages; do
   go test -c -trimpath -tags "$tags" -ldflags "-s -w" -o "$work/tests/$(basename "$package").test" "$package"
 done

@@ -30,9 +30,10 @@ func newApply() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Make a cluster one of an edited cluster file",
 		Long: "apply compares the cluster with the file, says what it will do, and does it when it is told to: nodes are added and\n" +
-			"removed, mirrors of registries and labels are changed in place. A node whose ports, mounts, image or kubeadm patches\n" +
-			"differ is made anew, one after the other, and loses what is on its disk. What belongs to the cluster as a whole (its\n" +
-			"networks, feature gates) cannot be changed.",
+			"removed, mirrors of registries and labels are changed in place. A worker whose ports differ gets another container\n" +
+			"and keeps its disk. A node whose mounts, image or kubeadm patches differ is made anew, one after the other, and loses\n" +
+			"what is on its disk. What belongs to the cluster as a whole (its networks, feature gates) cannot be changed.\n" +
+			"Before anything is changed, apply checks that all of it can be made.",
 		Example: "  berth cluster apply -f cluster.yaml\n" +
 			"  berth cluster apply -f cluster.yaml --yes --wait 2m",
 		Args: cobra.NoArgs,
@@ -49,7 +50,7 @@ func newApply() *cobra.Command {
 				return err
 			}
 			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				release, err := alone(ctx, c.Engine, described.Name)
+				release, err := alone(c.Engine, described.Name)
 				if err != nil {
 					return err
 				}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,6 +32,7 @@ func buildImage() (*cobra.Command, *nodeimage.Options) {
 	o := &nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}
 	var engine engineFlags
 	var output, supervisor, work string
+	var packages bool
 	cmd := &cobra.Command{
 		Use:   "build-image",
 		Short: "Make the image of nodes out of Debian packages and programs of Kubernetes",
@@ -42,6 +44,10 @@ func buildImage() (*cobra.Command, *nodeimage.Options) {
 			"  berth cluster build-image --kubernetes ./bin --output node.tar",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if packages {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(nodeimage.Packages(), ","))
+				return err
+			}
 			if o.Kubernetes == "" {
 				return fmt.Errorf("--kubernetes is missing: name a release, such as v1.36.3 or stable, a URL, an archive, or a directory with kubeadm, kubelet and the others: %w", errs.Invalid)
 			}
@@ -88,8 +94,10 @@ func buildImage() (*cobra.Command, *nodeimage.Options) {
 	flags.StringVar(&o.Suite, "suite", "bookworm", "release of Debian")
 	flags.StringVar(&o.Mirror, "mirror", "", "mirror of Debian; empty: debootstrap's own")
 	flags.StringVar(&o.Rootfs, "rootfs", "", "root file system of Debian that is copied, in place of one that debootstrap makes")
+	flags.BoolVar(&packages, "packages", false, "print the packages that a root file system for --rootfs has to have, as debootstrap's --include takes them, and make nothing")
 	flags.StringVarP(&output, "output", "o", "", "write the image to this file, as docker save does, and load it nowhere")
 	flags.StringVar(&supervisor, "supervisor", "", "berth-supervisor; empty: the one beside this program")
+	flags.StringVar(&o.Crictl, "crictl", "", "program that is crictl in nodes; empty: a link to berth, which has the verbs that are typed on nodes")
 	flags.StringVar(&work, "work", "", "directory on a disk with 4 GB free to work in; empty: the usual one for temporary files")
 	return cmd, o
 }

@@ -19,9 +19,7 @@ func New() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	// As kind has them, before the command that they are for; each has its own.
-	cmd.PersistentFlags().BoolP("quiet", "q", false, "")
-	cmd.PersistentFlags().IntP("verbosity", "v", 0, "")
+	addKindFlags(cmd)
 	for _, flag := range []string{"quiet", "verbosity"} {
 		cmd.PersistentFlags().Lookup(flag).Hidden = true
 	}

@@ -18,14 +18,19 @@ const longName = 50
 // newCreate makes a cluster.
 func newCreate() *cobra.Command {
 	cmd := create(false)
-	of := create(true)
-	of.Use, of.Args = "cluster", cobra.NoArgs
-	cmd.AddCommand(of)
+	cmd.AddCommand(newCreateOfKind())
 	return cmd
 }
 
-func create(ofKind bool) *cobra.Command {
-	s := session{ofKind: ofKind}
+// newCreateOfKind is `create cluster`.
+func newCreateOfKind() *cobra.Command {
+	cmd := create(true)
+	cmd.Use, cmd.Args = "cluster", cobra.NoArgs
+	return ofKind(cmd)
+}
+
+func create(kinds bool) *cobra.Command {
+	s := session{ofKind: kinds}
 	var o cluster.CreateOptions
 	var file, image string
 	cmd := &cobra.Command{
@@ -42,7 +47,7 @@ func create(ofKind bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.Cluster, err = description(cmd, file, config.Options{Name: name, Image: image, OfKind: ofKind}); err != nil {
+			if o.Cluster, err = description(cmd, file, config.Options{Name: name, Image: image, OfKind: kinds}); err != nil {
 				return err
 			}
 			if len(o.Cluster.Name) > longName {
@@ -52,14 +57,14 @@ func create(ofKind bool) *cobra.Command {
 				if c.Network != "" {
 					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, networkVariable(c.Engine.Name())))
 				}
-				release, err := alone(ctx, c.Engine, o.Cluster.Name)
+				release, err := alone(c.Engine, o.Cluster.Name)
 				if err != nil {
 					return err
 				}
 				defer release()
 				into, err := c.Create(ctx, o)
 				if into != "" {
-					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", plan.ContextName(o.Cluster), into)
+					tellContext(cmd, s, plan.ContextName(o.Cluster), into)
 				}
 				return err
 			})
@@ -104,7 +109,7 @@ func newPower() []*cobra.Command {
 			Short: verb.short,
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				return s.useAlone(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 					if verb.stop {
 						if err := c.Stop(ctx, name); err != nil {
 							return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -27,9 +28,11 @@ func newDelete() *cobra.Command {
 				return fmt.Errorf("--all is every cluster: say it, or names: %w", errs.Invalid)
 			}
 			if all || len(args) > 1 {
-				return removeAll(cmd, &s, args)
+				return removeAll(cmd, cmd.OutOrStdout(), &s, args)
 			}
-			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error { return remove(ctx, cmd, c, name) })
+			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				return remove(ctx, cmd.OutOrStdout(), c, name)
+			})
 		},
 	}
 	s.add(cmd)
@@ -47,10 +50,13 @@ func newDeleteOfKind() []*cobra.Command {
 		Short: "Remove a cluster, with its volumes and its entries in the kubeconfig",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return one.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error { return remove(ctx, cmd, c, name) })
+			return one.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				return remove(ctx, cmd.ErrOrStderr(), c, name)
+			})
 		},
 	}
 	one.add(of)
+	ofKind(of)
 	clusters := &cobra.Command{
 		Use:   "clusters [NAME...]",
 		Short: "Remove clusters",
@@ -62,17 +68,18 @@ func newDeleteOfKind() []*cobra.Command {
 			if all {
 				args = nil // so kind has it
 			}
-			return removeAll(cmd, &several, args)
+			return removeAll(cmd, cmd.ErrOrStderr(), &several, args)
 		},
 	}
 	several.addEngine(clusters)
 	clusters.Flags().StringVar(&several.kubeconfig, "kubeconfig", "", kubeconfigHelp)
 	clusters.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
-	return []*cobra.Command{of, clusters}
+	return []*cobra.Command{of, ofKind(clusters)}
 }
 
-// removeAll removes the clusters of some names, or of all; each is tried.
-func removeAll(cmd *cobra.Command, s *session, names []string) error {
+// removeAll removes the clusters of some names, or of all; each is tried. notes are where a
+// cluster that is missing is reported.
+func removeAll(cmd *cobra.Command, notes io.Writer, s *session, names []string) error {
 	if s.name != "" {
 		return fmt.Errorf("name the clusters once, with --name or without: %w", errs.Invalid)
 	}
@@ -92,17 +99,22 @@ func removeAll(cmd *cobra.Command, s *session, names []string) error {
 				failed = append(failed, context.Cause(ctx))
 				break
 			}
-			failed = append(failed, remove(ctx, cmd, c, name))
+			failed = append(failed, remove(ctx, notes, c, name))
 		}
 		return errors.Join(failed...)
 	})
 }
 
-// remove removes one cluster, and says so where there was none.
-func remove(ctx context.Context, cmd *cobra.Command, c *cluster.Clusters, name string) error {
+// remove removes one cluster, and notes where there was none.
+func remove(ctx context.Context, notes io.Writer, c *cluster.Clusters, name string) error {
+	release, err := alone(c.Engine, name)
+	if err != nil {
+		return err
+	}
+	defer release()
 	found, err := c.Delete(ctx, name)
 	if err == nil && !found {
-		fmt.Fprintf(cmd.OutOrStdout(), "there was no cluster %s in %s\n", name, c.Engine.Name())
+		fmt.Fprintf(notes, "there was no cluster %s in %s\n", name, c.Engine.Name())
 	}
 	return err
 }

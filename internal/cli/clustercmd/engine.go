@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/berth"
 	"github.com/berthrun/berth/internal/cluster/provider/command"
+	"github.com/berthrun/berth/internal/cluster/redact"
 )
 
 // engineFlags say which container engine, for every command that needs one.
@@ -75,7 +76,7 @@ func openOwn(ctx context.Context, o berth.Options) (cluster.Engine, error) {
 	return engine, nil
 }
 
-// withoutSecrets hides values of the environment, which may be passwords of proxies.
+// withoutSecrets hides values of the environment, which may be passwords of proxies, and tokens.
 func withoutSecrets(args []string) []string {
 	shown := make([]string, 0, len(args))
 	for i, arg := range args {
@@ -83,7 +84,7 @@ func withoutSecrets(args []string) []string {
 			arg, _, _ = strings.Cut(arg, "=")
 			arg += "=…"
 		}
-		shown = append(shown, arg)
+		shown = append(shown, redact.Text(arg))
 	}
 	return shown
 }

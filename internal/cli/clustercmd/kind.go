@@ -53,7 +53,7 @@ func newGet() *cobra.Command {
 	list.addEngine(clusters)
 	kubeconfig := printKubeconfig(true)
 	kubeconfig.Use, kubeconfig.Args = "kubeconfig", cobra.NoArgs
-	return group("get", "Print clusters, nodes or a kubeconfig", clusters, newGetNodes(), kubeconfig)
+	return group("get", "Print clusters, nodes or a kubeconfig", ofKind(clusters), newGetNodes(), ofKind(kubeconfig))
 }
 
 func newGetNodes() *cobra.Command {
@@ -88,7 +88,7 @@ func newGetNodes() *cobra.Command {
 	}
 	s.add(cmd)
 	cmd.Flags().BoolVarP(&all, "all-clusters", "A", false, "nodes of all clusters")
-	return cmd
+	return ofKind(cmd)
 }
 
 func newExport() *cobra.Command {
@@ -109,7 +109,7 @@ func newExport() *cobra.Command {
 		},
 	}
 	s.add(logs)
-	return group("export", "Write the kubeconfig or logs of a cluster", kubeconfig, logs)
+	return group("export", "Write the kubeconfig or logs of a cluster", ofKind(kubeconfig), ofKind(logs))
 }
 
 // newBuild is `build node-image`. Its image has our name, too, so that clusters are made of it.
@@ -142,7 +142,7 @@ func newBuild() *cobra.Command {
 	flags.StringVar(&kind, "type", "", "url, file or release; it is seen")
 	flags.StringVar(&base, "base-image", "", "not supported: the image is made of Debian's packages")
 	flags.StringVar(&arch, "arch", "", "architecture, which must be this host's")
-	return group("build", "Make the image of nodes", cmd)
+	return group("build", "Make the image of nodes", ofKind(cmd))
 }
 
 func newVersion() *cobra.Command {

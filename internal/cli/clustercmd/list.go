@@ -115,8 +115,8 @@ func newKubeconfig() *cobra.Command {
 
 const internalHelp = "for containers on the network of the nodes"
 
-func printKubeconfig(ofKind bool) *cobra.Command {
-	s := session{ofKind: ofKind}
+func printKubeconfig(kinds bool) *cobra.Command {
+	s := session{ofKind: kinds}
 	var internal bool
 	cmd := &cobra.Command{
 		Use:   "kubeconfig [NAME]",
@@ -141,8 +141,18 @@ func printKubeconfig(ofKind bool) *cobra.Command {
 	return cmd
 }
 
-func exportKubeconfig(ofKind bool) *cobra.Command {
-	s := session{ofKind: ofKind}
+// tellContext reports where the access to a cluster is. kind writes nothing to standard output
+// then.
+func tellContext(cmd *cobra.Command, s session, context, file string) {
+	if s.ofKind {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Set kubectl context to %q\n", context)
+		return
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", context, file)
+}
+
+func exportKubeconfig(kinds bool) *cobra.Command {
+	s := session{ofKind: kinds}
 	var internal bool
 	cmd := &cobra.Command{
 		Use:   "export [NAME]",
@@ -152,7 +162,7 @@ func exportKubeconfig(ofKind bool) *cobra.Command {
 			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				file, context, err := c.Export(ctx, name, internal)
 				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", context, file)
+					tellContext(cmd, s, context, file)
 				}
 				return err
 			})

@@ -25,7 +25,7 @@ func newLoad() *cobra.Command {
 			if len(o.Images)+len(o.Archives) == 0 {
 				return fmt.Errorf("nothing to load: name images, or files with --archive: %w", errs.Invalid)
 			}
-			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error { return c.Load(ctx, name, o) })
+			return load(cmd, &s, o)
 		},
 	}
 	s.add(cmd)
@@ -35,6 +35,18 @@ func newLoad() *cobra.Command {
 	cmd.RegisterFlagCompletionFunc("nodes", s.nodes())
 	cmd.AddCommand(newLoadOfKind()...)
 	return cmd
+}
+
+// load loads images into a cluster that nobody changes meanwhile. Others may load, too.
+func load(cmd *cobra.Command, s *session, o cluster.LoadOptions) error {
+	return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+		release, err := beside(c.Engine, name)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return c.Load(ctx, name, o)
+	})
 }
 
 const nodesHelp = "nodes that get the images; empty: all"
@@ -58,14 +70,14 @@ func newLoadOfKind() []*cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error {
 				o.Stdin = cmd.InOrStdin()
 				what.into(&o, args)
-				return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error { return c.Load(ctx, name, o) })
+				return load(cmd, &s, o)
 			},
 		}
 		s.add(cmd)
 		cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
 		//nolint:errcheck // it fails only for a flag that is not there
 		cmd.RegisterFlagCompletionFunc("nodes", s.nodes())
-		all = append(all, cmd)
+		all = append(all, ofKind(cmd))
 	}
 	return all
 }

@@ -46,7 +46,7 @@ func exportLogs(cmd *cobra.Command, s *session, args []string, tell func(name, d
 		dir := ""
 		if len(args) > 0 {
 			if dir, err = filepath.Abs(args[0]); err == nil {
-				err = os.MkdirAll(dir, 0o755)
+				err = os.MkdirAll(dir, 0o700)
 			}
 		} else {
 			dir, err = os.MkdirTemp("", "berth-logs-")

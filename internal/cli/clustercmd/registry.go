@@ -17,7 +17,8 @@ func newRegistry() *cobra.Command {
 		Use:   "registry",
 		Short: "A registry on this host's loopback that every cluster pulls from",
 		Long: "Images that are pushed to localhost:PORT on this host have the same name in every cluster of berth. The registry\n" +
-			"is a container beside the nodes, with its images on a volume; clusters come and go without it.",
+			"is a container beside the nodes, with its images on a volume; clusters come and go without it. Only this host may\n" +
+			"push to it; nodes and pods may pull.",
 		Example: "  berth cluster registry start\n" +
 			"  docker push localhost:5001/app:1",
 		Args: cobra.NoArgs,
@@ -35,7 +36,7 @@ func newRegistryStart() *cobra.Command {
 		Short: "Make the registry or start it, and tell the clusters that run of it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				if _, err := c.Registry(ctx); err == nil && !cmd.Flags().Changed("port") {
 					o.Port = 0 // the one that it has
 				}
@@ -60,7 +61,7 @@ func newRegistryStop() *cobra.Command {
 		Short: "Stop the registry; its images stay",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.StopRegistry(ctx) })
+			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.StopRegistry(ctx) })
 		},
 	}
 	s.addEngine(cmd)
@@ -98,7 +99,7 @@ func newRegistryDelete() *cobra.Command {
 		Short: "Remove the registry with its images",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				found, err := c.DeleteRegistry(ctx)
 				if err == nil && !found {
 					fmt.Fprintln(cmd.OutOrStdout(), "there was no registry")

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
+	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -75,7 +76,9 @@ func (s *session) with(cmd *cobra.Command, engine cluster.Engine, do func(contex
 	steps := progress.NewSteps(cmd.ErrOrStderr())
 	c := &cluster.Clusters{
 		Engine: engine, Network: networkName(engine.Name()), Kubeconfig: files, Step: steps.Begin,
-		Warn: func(text string) { steps.Say("warning: " + text) },
+		Warn:         func(text string) { steps.Say("warning: " + text) },
+		FirstTime:    func(what string) bool { return firstTime(what, "/etc/machine-id") },
+		LockRegistry: func(ctx context.Context) (func(), error) { return registryAlone(ctx, engine) },
 	}
 	if s.quiet {
 		c.Step = func(string) func(error) { return func(error) {} }
@@ -95,6 +98,30 @@ func (s *session) useOne(cmd *cobra.Command, args []string, do func(ctx context.
 			return err
 		}
 		return do(ctx, c, name)
+	})
+}
+
+// useAlone is useOne, while no other berth changes the cluster.
+func (s *session) useAlone(cmd *cobra.Command, args []string, do func(ctx context.Context, c *cluster.Clusters, name string) error) error {
+	return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+		release, err := alone(c.Engine, name)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return do(ctx, c, name)
+	})
+}
+
+// useRegistry is use, while no other berth changes the registry.
+func (s *session) useRegistry(cmd *cobra.Command, do func(context.Context, *cluster.Clusters) error) error {
+	return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+		release, err := alone(c.Engine, plan.RegistryGroup)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return do(ctx, c)
 	})
 }
 

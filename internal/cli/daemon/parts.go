@@ -80,6 +80,8 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	if p.engine, err = openEngine(cfg, p, binary, log); err != nil {
 		return nil, err
 	}
+	u.Push("close the engine", func(context.Context) error { return p.engine.Close() })
+
 	if p.pods, err = openPods(ctx, cfg, p, log); err != nil {
 		return nil, err
 	}
@@ -93,13 +95,22 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	p.cri, err = cri.New(cri.Options{
 		Pods: p.pods, Images: p.images, Streams: p.streams, Version: version.Version,
 		Metrics: cfg.Stats.PodMetrics,
-		Config:  func() any { return p.config.Load() }, Log: log,
+		Config:  p.shownConfig, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	p.own = &berthapi.Server{Images: p.images, Jobs: p.jobs}
 	return p, nil
+}
+
+// shownConfig is the configuration for verbose Status.
+func (p *parts) shownConfig() any {
+	cfg := p.config.Load()
+	if cfg.Debug.ShowSecrets {
+		return cfg
+	}
+	return config.WithoutSecrets(cfg)
 }
 
 // register adds CRI and berth's own service to the server of the one socket.
@@ -120,7 +131,7 @@ func (p *parts) healthy(ctx context.Context, within time.Duration) error {
 func (p *parts) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.supervisor.Close(), p.network.Close(), p.images.Close())
+	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.engine.Close(), p.supervisor.Close(), p.network.Close(), p.images.Close())
 }
 
 func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*image.Images, error) {
@@ -174,6 +185,8 @@ func openNetwork(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (net
 			BinDirs: cfg.Network.BinDirs,
 			RootDir: filepath.Join(cfg.Root, networkDir, "cni"),
 			Log:     log,
+
+			AnyHostPorts: cfg.Network.HostPorts == "cni",
 		})
 	}
 	subnets, err := prefixes(cfg.Network.Subnets)
@@ -293,6 +306,7 @@ func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logge
 		BootID:         boot,
 		Log:            log,
 		Limits:         pod.Limits{Stage: time.Duration(cfg.Jobs.StageTimeout), Total: time.Duration(cfg.Jobs.TotalTimeout)},
+		ShowSecrets:    cfg.Debug.ShowSecrets,
 	})
 }
 

@@ -47,6 +47,7 @@ func (p *parts) apply(cfg *config.Daemon) {
 	p.images.SetPullRules(pullRules(cfg))
 	p.engine.SetRules(engineRules(cfg))
 	p.pods.SetJobLimits(time.Duration(cfg.Jobs.StageTimeout), time.Duration(cfg.Jobs.TotalTimeout))
+	p.pods.SetShowSecrets(cfg.Debug.ShowSecrets)
 	p.streams.SetIdleTimeout(time.Duration(cfg.Stream.IdleTimeout))
 	p.config.Store(cfg)
 }
@@ -56,6 +57,7 @@ func pullRules(cfg *config.Daemon) image.PullRules {
 		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
 	}
 }
 
@@ -66,6 +68,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 	defaults := cfg.Default.Read()
 	rules := native.Rules{
 		MaxLogLine: cfg.Runtime.MaxLogLineSize,
+		LogRate:    int64(cfg.Runtime.LogRateMiB) << 20,
 		Devices: native.DeviceRules{
 			OwnedByUser:           cfg.Runtime.DeviceOwnership,
 			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,

@@ -46,6 +46,7 @@ func newApply() *cobra.Command {
 	flags.BoolVar(&a.wait, "wait", false, "wait while another apply runs")
 	flags.DurationVar(&a.packageWait, "package-wait", packageWait, "wait so long while another process uses the package manager")
 	flags.DurationVar(&a.retryFor, "retry-for", retryFor, "try again for so long what does not work for now, as a server of assets that is overloaded; 0 is one try")
+	flags.DurationVar(&a.taskFor, "task-timeout", 0, "end a task that takes longer, and undo the apply; 0 is 30m for packages, assets and images, 10m for units and commands, 5m for others")
 	flags.BoolVar(&a.prune, "prune", false, "bring back what was there before of what is no longer wanted")
 	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "consent to what the plan says happens to running pods")
 	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo what a failed apply changed")
@@ -104,7 +105,7 @@ func (a *applying) asked(err error, text []byte) error {
 		return err
 	}
 	line, column := nodefile.Place(text, task.Why)
-	return fmt.Errorf("%w\n%s:%d:%d: here it is asked for", err, a.file, line, column)
+	return fmt.Errorf("%w\n%s:%d:%d: here it is asked for", err, shownFile(a.file), line, column)
 }
 
 // pruneAfter prunes and adds what could not be to the outcome of the apply. The user has

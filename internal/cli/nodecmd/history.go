@@ -12,17 +12,22 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/journal"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
 // newHistory lists what was done.
 func newHistory() *cobra.Command {
 	var at places
 	var output show.Flag
+	var secrets bool
 	cmd := &cobra.Command{
 		Use:   "history [NUMBER]",
 		Short: "List what was done to the machine, or show one entry with its node file",
-		Args:  cobra.MaximumNArgs(1),
+		Long: "history shows in place of contents that not everybody may read their size and a short hash, in the node\n" +
+			"file too. The hash has another key in each run.",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := at.open(cmd)
 			if err != nil {
@@ -30,8 +35,14 @@ func newHistory() *cobra.Command {
 			}
 			defer s.close()
 			history := s.engine.Journal().History()
+			shown := make([]journal.Entry, len(history))
+			for i := range history {
+				if shown[i], err = s.engine.ShownEntry(history[i]); err != nil {
+					return err
+				}
+			}
 			if len(args) == 0 {
-				return output.Print(cmd.OutOrStdout(), history, func(w io.Writer) error { return printHistory(w, history) })
+				return output.Print(cmd.OutOrStdout(), shown, func(w io.Writer) error { return printHistory(w, shown) })
 			}
 			n, err := entryNumber(args, history)
 			if err != nil {
@@ -41,13 +52,17 @@ func newHistory() *cobra.Command {
 			if i < 0 {
 				return fmt.Errorf("entry %d is not in the history: %w", n, errs.NotFound)
 			}
-			return output.Print(cmd.OutOrStdout(), history[i], func(w io.Writer) error {
-				return printEntry(w, s.engine.Journal(), history[i])
+			return output.Print(cmd.OutOrStdout(), shown[i], func(w io.Writer) error {
+				if err := printEntry(w, history[i]); err != nil {
+					return err
+				}
+				return s.printWish(w, history[i].Wish, secrets)
 			})
 		},
 	}
 	at.register(cmd, false)
 	output.Register(cmd)
+	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "print the node file as it was applied, with the secrets in it")
 	return cmd
 }
 
@@ -74,7 +89,7 @@ func result(e journal.Entry) string {
 	return string(e.Result)
 }
 
-func printEntry(w io.Writer, j *journal.Journal, e journal.Entry) error {
+func printEntry(w io.Writer, e journal.Entry) error {
 	fmt.Fprintf(w, "entry %d: %s, %s, by berth %s\n", e.Number, what(e), result(e), e.Version)
 	fmt.Fprintf(w, "started %s", e.Started.Local().Format(time.DateTime))
 	if !e.Ended.IsZero() {
@@ -94,15 +109,33 @@ func printEntry(w io.Writer, j *journal.Journal, e journal.Entry) error {
 	for _, unit := range e.Restarted {
 		fmt.Fprintf(w, "  restarted %s\n", unit)
 	}
-	if e.Wish == "" {
+	return nil
+}
+
+// printWish shows the node file of an entry.
+func (s *session) printWish(w io.Writer, wish string, secrets bool) error {
+	if wish == "" {
 		return nil
 	}
 	fmt.Fprintln(w, "node file:")
-	r, err := j.Content(e.Wish)
+	r, err := s.engine.Journal().Content(wish)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	_, err = io.Copy(w, r)
+	text, err := io.ReadAll(io.LimitReader(r, maxFile))
+	if err != nil {
+		return fmt.Errorf("cannot read the node file: %w", err)
+	}
+	if !secrets {
+		text, err = nodefile.Redact(text, func(value string) string {
+			return "(not shown: " + provision.Sealed(s.host, int64(len(value)), value) + ")"
+		})
+	}
+	if err != nil {
+		fmt.Fprintf(w, "  (not shown: this berth cannot tell what in it is secret; --show-secrets prints it: %v)\n", err)
+		return nil
+	}
+	_, err = w.Write(text)
 	return err
 }

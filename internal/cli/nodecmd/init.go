@@ -14,7 +14,7 @@ import (
 // newInit writes a node file to begin with.
 func newInit() *cobra.Command {
 	var at places
-	var force bool
+	var force, all bool
 	var file string
 	cmd := &cobra.Command{
 		Use:   "init",
@@ -26,7 +26,7 @@ func newInit() *cobra.Command {
 				return err
 			}
 			defer s.close()
-			text, err := node.Init(cmd.Context(), s.host)
+			text, err := node.Init(cmd.Context(), s.host, all)
 			if err != nil {
 				return err
 			}
@@ -43,6 +43,7 @@ func newInit() *cobra.Command {
 	}
 	at.register(cmd, false)
 	cmd.Flags().StringVarP(&file, "file", "f", "-", "file to write; - is standard output")
+	cmd.Flags().BoolVar(&all, "all", false, "write every field, those that are as by default as comments with an example")
 	cmd.Flags().BoolVar(&force, "force", false, "write over a file that is there")
 	return cmd
 }

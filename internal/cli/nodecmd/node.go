@@ -18,7 +18,7 @@ func New() *cobra.Command {
 	}
 	cmd.AddCommand(
 		newInit(), newValidate(), newRender(), newPlan(), newApply(), newDiff(), newPrune(), newReset(),
-		newStatus(), newHistory(), newRollback(), newDoctor(), newSchema(), newReference(),
+		newStatus(), newHistory(), newRollback(), newDoctor(), newKubeadm(), newSchema(), newReference(),
 	)
 	return cmd
 }

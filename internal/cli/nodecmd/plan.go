@@ -53,7 +53,11 @@ func planCommand(use, short string, code func(*engine.Plan) int) *cobra.Command 
 			if err != nil {
 				return err
 			}
-			err = output.Print(cmd.OutOrStdout(), plan, func(w io.Writer) error { return printPlan(w, plan) })
+			shown, err := s.engine.Shown(plan)
+			if err != nil {
+				return err
+			}
+			err = output.Print(cmd.OutOrStdout(), shown, func(w io.Writer) error { return printPlan(w, plan) })
 			if err != nil {
 				return err
 			}

@@ -127,6 +127,9 @@ func printOutcome(w io.Writer, out *engine.Outcome) error {
 	for _, warning := range out.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
+	for _, object := range out.Repaired {
+		fmt.Fprintf(w, "repaired all the same: %s\n", object)
+	}
 	for _, left := range out.Left {
 		fmt.Fprintf(w, "left as it is: %s: %s\n", left.Object, left.Reason)
 	}

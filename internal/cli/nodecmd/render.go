@@ -81,17 +81,17 @@ func (r *rendering) run(cmd *cobra.Command, file string) error {
 	if r.target == "dir" && r.output == "-" {
 		return fmt.Errorf("--target dir writes a directory; name it by --output: %w", errs.Invalid)
 	}
-	n, text, err := load(file, cmd.InOrStdin())
+	n, text, err := load(cmd.Context(), file, "", cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
 	facts, programs, err := r.facts(n)
 	if err != nil {
-		return node.Locate(err, file, text)
+		return node.Locate(err, shownFile(file), text)
 	}
 	target, err := node.Build(n, facts)
 	if err != nil {
-		return node.Locate(err, file, text)
+		return node.Locate(err, shownFile(file), text)
 	}
 	if !facts.Distro.Tested {
 		fmt.Fprintf(cmd.ErrOrStderr(), "note: berth's table has no %s; it is taken for the nearest release\n", facts.Distro.Name)
@@ -101,7 +101,7 @@ func (r *rendering) run(cmd *cobra.Command, file string) error {
 		Programs: programs, Berth: r.berth, Credentials: facts.Credentials,
 	})
 	if err != nil {
-		return fmt.Errorf("cannot render %s as %s: %w", file, r.target, err)
+		return fmt.Errorf("cannot render %s as %s: %w", shownFile(file), r.target, err)
 	}
 	if err := r.guard(out.Secrets); err != nil {
 		return err

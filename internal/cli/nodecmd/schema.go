@@ -1,6 +1,7 @@
 package nodecmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -51,23 +52,34 @@ func newValidate() *cobra.Command {
 			if len(args) == 1 {
 				file = args[0]
 			}
-			if _, _, err := load(file, cmd.InOrStdin()); err != nil {
+			if _, _, err := load(cmd.Context(), file, "", cmd.InOrStdin()); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", file)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: no fault\n", shownFile(file))
 			return nil
 		},
 	}
 }
 
-// load reads and checks a node file; "-" is stdin. It returns the text, too.
-func load(file string, stdin io.Reader) (*nodefile.Node, []byte, error) {
+// load reads and checks a node file; "-" is stdin, https://… a server's. It returns the text,
+// too. sum is the digest that the user gives, as hexadecimal digits, or empty.
+func load(ctx context.Context, file, sum string, stdin io.Reader) (*nodefile.Node, []byte, error) {
+	want, err := wantedSum(file, sum)
+	if err != nil {
+		return nil, nil, err
+	}
 	var data []byte
-	var err error
-	if file == "-" {
+	switch {
+	case file == "-":
 		file = "stdin"
 		data, err = io.ReadAll(io.LimitReader(stdin, maxFile+1))
-	} else {
+	case remote(file):
+		data, err = fetch(ctx, nil, file)
+		if err != nil {
+			return nil, nil, err
+		}
+		file = shownFile(file)
+	default:
 		data, err = os.ReadFile(file)
 	}
 	switch {
@@ -77,6 +89,9 @@ func load(file string, stdin io.Reader) (*nodefile.Node, []byte, error) {
 		return nil, nil, fmt.Errorf("cannot read node file: %w", err)
 	case len(data) > maxFile:
 		return nil, nil, fmt.Errorf("node file %s has more than %d bytes: %w", file, maxFile, errs.Invalid)
+	}
+	if err := checkSum(file, data, want); err != nil {
+		return nil, nil, err
 	}
 	n, err := nodefile.Load(file, data)
 	return n, data, err

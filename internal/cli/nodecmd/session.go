@@ -42,17 +42,22 @@ const (
 // places are the flags that say what is worked on.
 type places struct {
 	file, root string
+	// sha256 is the digest that the node file must have; empty for none.
+	sha256 string
 	// packageWait is how long another user of the package manager is waited for.
 	packageWait time.Duration
 	// retryFor is how long one task is tried again.
 	retryFor time.Duration
+	// taskFor is how long one task may take; 0 for what its kind says.
+	taskFor time.Duration
 }
 
 func (p *places) register(cmd *cobra.Command, withFile bool) {
 	p.packageWait, p.retryFor = packageWait, retryFor
 	cmd.Flags().StringVar(&p.root, "root", "/", "root directory of the machine; another than / does not run: files, packages and links only")
 	if withFile {
-		cmd.Flags().StringVarP(&p.file, "file", "f", DefaultFile, "node file; - is standard input; below --root when not given")
+		cmd.Flags().StringVarP(&p.file, "file", "f", DefaultFile, "node file; - is standard input, https://…#sha256=… a server's; below --root when not given")
+		cmd.Flags().StringVar(&p.sha256, "sha256", "", "digest that the node file must have; a server's file needs one")
 	}
 }
 
@@ -86,13 +91,24 @@ func (p *places) open(cmd *cobra.Command) (*session, error) {
 	}
 	s := &session{host: host, report: newReporter(cmd.ErrOrStderr())}
 	s.engine, err = engine.New(engine.Config{
-		Host: host, Kinds: kinds(), Report: s.report, Version: version.Version, RetryFor: p.retryFor, GateFor: gateFor,
+		Host: host, Kinds: kinds(), Report: s.report, Version: version.Version, RetryFor: p.retryFor, TaskFor: p.deadline, GateFor: gateFor,
 		Wanted: func(ctx context.Context, entry int) (provision.Target, error) { return s.kept(ctx, entry) },
 	})
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
 	return s, nil
+}
+
+// deadline bounds the time of a task. That of packages begins when the package manager is free.
+func (p *places) deadline(t provision.Task, usual time.Duration) time.Duration {
+	if p.taskFor > 0 {
+		usual = p.taskFor
+	}
+	if _, ok := t.(tasks.Packages); ok {
+		usual += p.packageWait
+	}
+	return usual
 }
 
 // kinds are the objects of all tasks that a node has.
@@ -113,7 +129,7 @@ func (p *places) change(ctx context.Context, cmd *cobra.Command, wait bool) (*se
 	told := false
 	for wait && errors.Is(err, errs.Unavailable) && time.Now().Before(deadline) {
 		if !told {
-			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %v\n", err)
+			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", errs.Message(err))
 			told = true
 		}
 		select {
@@ -153,13 +169,13 @@ func (p *places) target(ctx context.Context, cmd *cobra.Command, s *session) (ta
 	if p.root != "/" && !cmd.Flags().Changed("file") {
 		p.file = filepath.Join(p.root, DefaultFile)
 	}
-	n, text, err := load(p.file, cmd.InOrStdin())
+	n, text, err := load(ctx, p.file, p.sha256, cmd.InOrStdin())
 	if err != nil {
 		return provision.Target{}, nil, err
 	}
 	target, err = s.build(ctx, n, p.onMachine())
 	err = node.CheckSources(n).And(err)
-	return target, text, node.Locate(err, p.file, text)
+	return target, text, node.Locate(err, shownFile(p.file), text)
 }
 
 // build makes a target of a description that lies at file on the machine.
@@ -177,7 +193,7 @@ func (s *session) build(ctx context.Context, n *nodefile.Node, file string) (pro
 
 // onMachine is where the node file lies as the machine sees it; empty when it does not.
 func (p *places) onMachine() string {
-	if p.file == "-" {
+	if p.file == "-" || remote(p.file) {
 		return ""
 	}
 	file, err := filepath.Abs(p.file)

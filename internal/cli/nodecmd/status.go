@@ -65,7 +65,11 @@ func (p *places) status(cmd *cobra.Command, s *session) (status, error) {
 	st := status{Owned: len(j.Owned()), Pending: j.Pending(), Drift: -1, Damaged: j.Bad()}
 	if last, ok := j.Last(); ok {
 		last.Touched = nil
-		st.Last = &last
+		shown, err := s.engine.ShownEntry(last)
+		if err != nil {
+			return st, err
+		}
+		st.Last = &shown
 	}
 	var err error
 	if st.Busy, err = machine.Busy(p.root); err != nil {

@@ -76,7 +76,7 @@ func newestFirst(pods []*runtimeapi.PodSandbox) {
 	slices.SortFunc(pods, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
 }
 
-// sameOwner tells whether all are of one namespace, and none runs beside another.
+// sameOwner reports whether all are of one namespace, and none runs beside another.
 func sameOwner(pods []*runtimeapi.PodSandbox) bool {
 	for _, pod := range pods {
 		if podName(pod) != podName(pods[0]) {

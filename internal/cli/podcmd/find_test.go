@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -47,20 +46,6 @@ func TestChoosePod(t *testing.T) {
 		}
 	}
 	if _, err := choosePod(all, "both"); !strings.Contains(err.Error(), "one/both (cc11) or two/both (cc22)") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestParseSince(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for text, want := range map[string]time.Time{
-		"": {}, "5m": now.Add(-5 * time.Minute), "2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-	} {
-		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
-			t.Errorf("%q: got %v, %v", text, got, err)
-		}
-	}
-	if _, err := parseSince("yesterday", now); !errors.Is(err, errs.Invalid) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// endPoll is how often a follower asks whether the container has ended.
-const endPoll = 500 * time.Millisecond
-
 type logFlags struct {
 	container, since             string
 	follow, previous, timestamps bool
@@ -45,7 +42,7 @@ func (c *commands) newLogs() *cobra.Command {
 }
 
 func logs(ctx context.Context, cmd *cobra.Command, conn *client.Conn, name string, flags *logFlags) error {
-	since, err := parseSince(flags.since, time.Now())
+	since, err := podlog.ParseSince(flags.since, time.Now())
 	if err != nil {
 		return err
 	}
@@ -71,23 +68,9 @@ func logs(ctx context.Context, cmd *cobra.Command, conn *client.Conn, name strin
 	}
 	opts := podlog.Options{Tail: flags.tail, Since: since, Timestamps: flags.timestamps}
 	if flags.follow {
-		opts.Ended = watchEnd(ctx, conn, container.Id)
+		opts.Ended = podlog.AwaitEnd(ctx, conn.Runtime, container.Id)
 	}
 	return podlog.Copy(ctx, status.Status.LogPath, opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
-}
-
-func parseSince(text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if ago, err := time.ParseDuration(text); err == nil {
-		return now.Add(-ago), nil
-	}
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("--since %q is neither a duration (5m) nor a time (2006-01-02T15:04:05Z): %w", text, errs.Invalid)
-	}
-	return at, nil
 }
 
 // before finds the attempt before a container.
@@ -102,27 +85,4 @@ func before(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, 
 		}
 	}
 	return nil, fmt.Errorf("container %s of pod %s has no previous attempt: %w", container.Metadata.GetName(), podName(pod), errs.NotFound)
-}
-
-// watchEnd returns a channel that is closed when the container has ended, or cannot
-// be asked about any more.
-func watchEnd(ctx context.Context, conn *client.Conn, id string) <-chan struct{} {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(endPoll)
-		defer tick.Stop()
-		for {
-			resp, err := conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-			if err != nil || resp.Status.State == runtimeapi.ContainerState_CONTAINER_EXITED {
-				return
-			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ended
 }

@@ -10,8 +10,9 @@ import (
 
 // commands share the endpoint and where `berth pod run` keeps volumes and logs.
 type commands struct {
-	endpoint            connect.Flag
-	volumeBase, logBase string
+	endpoint              connect.Flag
+	volumeBase, logBase   string
+	claimBase, seccompDir string
 }
 
 // New makes `berth pod`.
@@ -28,6 +29,8 @@ func New() *cobra.Command {
 	c.endpoint.Register(cmd)
 	cmd.PersistentFlags().StringVar(&c.volumeBase, "volume-dir", podrun.DefaultVolumeBase, "where run keeps the volumes of pods")
 	cmd.PersistentFlags().StringVar(&c.logBase, "log-dir", podrun.DefaultLogBase, "where run keeps the logs of pods")
+	cmd.PersistentFlags().StringVar(&c.claimBase, "claim-dir", podrun.DefaultClaimBase, "where run keeps a directory for each PersistentVolumeClaim")
+	cmd.PersistentFlags().StringVar(&c.seccompDir, "seccomp-dir", podrun.DefaultSeccompDir, "where run finds the seccomp profiles that pods name by a relative path")
 	cmd.AddCommand(c.newRun(), c.newList(), c.newInspect(), c.newLogs(), c.newExec(), c.newAttach(),
 		c.newPortForward(), c.newStats(), c.newStop(), c.newRemove())
 	return cmd

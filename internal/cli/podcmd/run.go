@@ -29,11 +29,12 @@ func (c *commands) newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run -f FILE",
 		Short: "Run a pod from Kubernetes YAML, in the foreground as its keeper",
-		Long: "Runs the Pod of a YAML file, with the ConfigMaps and Secrets of the same file, and stays as its keeper:\n" +
+		Long: "Runs the Pods of a YAML file, and what makes pods: Deployments, StatefulSets, DaemonSets and Jobs. ConfigMaps,\n" +
+			"Secrets, claims and Services of the same file belong to them. The command stays as their keeper:\n" +
 			"it runs init containers in order, probes, restarts with back-off, and prints what the containers write.\n" +
 			"Ctrl-C stops the pod with its grace, a second Ctrl-C kills it. The exit code is that of the first container\n" +
 			"that failed. With -d the pod is started once and left; a pod that needs a keeper is refused then.\n" +
-			"A field that is not honoured is refused by name. Seccomp is the runtime's default profile unless the file\n" +
+			"A field that is not honoured is refused by line and name. Seccomp is the runtime's default profile unless the file\n" +
 			"says otherwise.",
 		Example: "  berth pod run -f hello.yaml\n  berth pod run --rm -it -f shell.yaml\n  generate | berth pod run -d -f -",
 		Args:    cobra.NoArgs,
@@ -62,39 +63,60 @@ func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *client.Con
 	if err != nil {
 		return err
 	}
-	bundle, err := podyaml.Parse(data)
+	manifest, err := podyaml.Parse(data)
 	if err != nil {
 		return fmt.Errorf("cannot run the pod of %s: %w", flags.file, err)
 	}
 	ctx, kill, stop := interrupts(ctx)
 	defer stop()
+	for _, note := range manifest.Notes {
+		fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s\n", note)
+	}
 	opts := podrun.Options{
-		Conn: conn, Bundle: bundle, VolumeBase: c.volumeBase, LogBase: c.logBase,
+		Conn: conn, VolumeBase: c.volumeBase, LogBase: c.logBase, ClaimBase: c.claimBase, SeccompDir: c.seccompDir,
 		Say: cmd.ErrOrStderr(), Remove: flags.remove, Kill: kill,
 	}
 	if flags.detach {
-		if fields := bundle.KeeperFields(); len(fields) > 0 {
-			return fmt.Errorf("cannot run the pod with -d: it needs a keeper that stays, for %s: %w", strings.Join(fields, ", "), errs.Invalid)
-		}
-		id, err := podrun.Start(ctx, opts)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(cmd.OutOrStdout(), id)
-		return nil
+		return start(ctx, cmd, opts, manifest)
 	}
 	opts.Out, opts.Err = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if flags.interactive || flags.term {
-		if err := join(bundle.Pod, flags); err != nil {
+		pods := manifest.Pods()
+		if len(pods) != 1 {
+			return fmt.Errorf("cannot join a terminal to %d pods: -i and -t want a file with one: %w", len(pods), errs.Invalid)
+		}
+		if err := join(pods[0].Pod, flags); err != nil {
 			return err
 		}
 		opts.Attach, opts.In = flags.container, cmd.InOrStdin()
 	}
-	code, err := podrun.Run(ctx, opts)
+	code, err := podrun.RunAll(ctx, opts, manifest)
 	if err != nil {
 		return err
 	}
 	return exitcode.Of(code)
+}
+
+// start starts the pods once, and prints their ids.
+func start(ctx context.Context, cmd *cobra.Command, opts podrun.Options, manifest *podyaml.Manifest) error {
+	for _, w := range manifest.Workloads {
+		if fields := w.KeeperFields(); len(fields) > 0 {
+			return fmt.Errorf("cannot run %s with -d: it needs a keeper that stays, for %s: %w", w, strings.Join(fields, ", "), errs.Invalid)
+		}
+	}
+	for _, b := range manifest.Pods() {
+		if fields := b.KeeperFields(); len(fields) > 0 {
+			return fmt.Errorf("cannot run pod %s with -d: it needs a keeper that stays, for %s: %w", b.Pod.Name, strings.Join(fields, ", "), errs.Invalid)
+		}
+	}
+	ids, err := podrun.StartAll(ctx, opts, manifest)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		fmt.Fprintln(cmd.OutOrStdout(), id)
+	}
+	return nil
 }
 
 func readFile(cmd *cobra.Command, name string) ([]byte, error) {

@@ -144,7 +144,7 @@ func (c *commands) remove(ctx context.Context, conn *client.Conn, pod *runtimeap
 	return podrun.RemoveFiles(c.volumeBase, c.logBase, meta.GetNamespace(), meta.GetName(), meta.GetUid())
 }
 
-// ownNames tells whether the names can be parts of the paths that we made.
+// ownNames reports whether the names can be parts of the paths that we made.
 func ownNames(meta *runtimeapi.PodSandboxMetadata) bool {
 	return isPathPart(meta.GetUid()) && isPathPart(meta.GetNamespace()) && isPathPart(meta.GetName())
 }

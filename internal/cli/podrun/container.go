@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,10 @@ type attempt struct {
 	ended  chan struct{}
 	once   sync.Once
 	status *runtimeapi.ContainerStatus
+	// message is its last words, set with status.
+	message string
+	// began is when it was started.
+	began time.Time
 	// failedProbe says that the keeper ended it for a failed probe.
 	failedProbe atomic.Bool
 }
@@ -38,16 +43,41 @@ var errStopped = errors.New("the pod was stopped by somebody else")
 // errDeadline says that activeDeadlineSeconds are over.
 var errDeadline = errors.New("the pod was active for longer than spec.activeDeadlineSeconds")
 
-// keepAll runs the init containers in order, then keeps the containers until all
-// are done. It leaves running what runs when it returns.
+// errRestartAll says that a rule wants all containers to start again.
+var errRestartAll = errors.New("a restartPolicyRule restarts all containers")
+
+// keepAll keeps the pod until its containers are done, and starts it again from its
+// init containers when a rule says so.
 func (k *keeper) keepAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	if limit := k.pod.Spec.ActiveDeadlineSeconds; limit != nil {
 		// Not a deadline of ctx: calls under way would end by it first, and their
 		// error would hide the cause.
 		over := time.AfterFunc(time.Duration(*limit)*time.Second, func() { cancel(errDeadline) })
 		defer over.Stop()
 	}
+	go k.watchUsage(ctx, cancel)
+	for {
+		err := k.keepOnce(ctx)
+		if !errors.Is(err, errRestartAll) || ctx.Err() != nil {
+			return err
+		}
+		k.say("%v", err)
+		if err := k.stopContainers(ctx); err != nil {
+			return err
+		}
+		if err := sleep(ctx, k.Timings.BackoffMin); err != nil {
+			return err
+		}
+	}
+}
+
+// keepOnce runs the init containers in order, then keeps the containers until all
+// are done. It leaves running what runs when it returns.
+func (k *keeper) keepOnce(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	k.ready.expect(k.counted())
 	var kept sync.WaitGroup
 	// The sidecars' keepers end here, the sidecars in stopAll.
 	defer kept.Wait()
@@ -63,7 +93,7 @@ func (k *keeper) keepAll(ctx context.Context) error {
 		}
 		started := make(chan struct{})
 		kept.Go(func() {
-			if err := k.keep(ctx, c, corev1.RestartPolicyAlways, started); err != nil {
+			if err := k.keep(ctx, c, corev1.RestartPolicyAlways, nil, started); err != nil {
 				cancel(err)
 			}
 		})
@@ -73,15 +103,24 @@ func (k *keeper) keepAll(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	k.ready.expect(len(k.pod.Spec.Containers))
 	var containers sync.WaitGroup
 	for i := range k.pod.Spec.Containers {
 		c := &k.pod.Spec.Containers[i]
+		// One after the other, each with its postStart hook.
+		begun := make(chan struct{})
 		containers.Go(func() {
-			if err := k.keep(ctx, c, k.pod.Spec.RestartPolicy, nil); err != nil {
+			err := k.keep(ctx, c, k.policy(c), begun, nil)
+			if err != nil {
 				cancel(err)
 			}
 		})
+		select {
+		case <-begun:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
 	}
 	containers.Wait()
 	return context.Cause(ctx)
@@ -89,11 +128,11 @@ func (k *keeper) keepAll(ctx context.Context) error {
 
 // runInit runs an init container until it succeeds.
 func (k *keeper) runInit(ctx context.Context, c *corev1.Container) error {
-	policy := k.pod.Spec.RestartPolicy
+	policy := k.policy(c)
 	if policy == corev1.RestartPolicyAlways {
 		policy = corev1.RestartPolicyOnFailure
 	}
-	if err := k.keep(ctx, c, policy, nil); err != nil {
+	if err := k.keep(ctx, c, policy, nil, nil); err != nil {
 		return err
 	}
 	if code := k.latest(c.Name).status.GetExitCode(); code != 0 {
@@ -102,14 +141,40 @@ func (k *keeper) runInit(ctx context.Context, c *corev1.Container) error {
 	return nil
 }
 
+// policy of a container goes before the pod's.
+func (k *keeper) policy(c *corev1.Container) corev1.RestartPolicy {
+	if c.RestartPolicy != nil {
+		return corev1.RestartPolicy(*c.RestartPolicy)
+	}
+	return k.pod.Spec.RestartPolicy
+}
+
+// next is the number of a container's next attempt.
+func (k *keeper) next(name string) uint32 {
+	if a := k.latest(name); a != nil {
+		return a.n + 1
+	}
+	return 0
+}
+
 // keep starts a container, again and again as policy says, until it is done for
-// good. started, if not nil, is closed when it has started up for the first time.
-func (k *keeper) keep(ctx context.Context, c *corev1.Container, policy corev1.RestartPolicy, started chan struct{}) error {
+// good. Of the channels that are not nil begun is closed when it was started and its
+// postStart hook is done, started when it has started up, each for the first time.
+func (k *keeper) keep(ctx context.Context, c *corev1.Container, policy corev1.RestartPolicy, begun, started chan struct{}) error {
 	pause := k.Timings.BackoffMin
-	var startedOnce sync.Once
-	for n := uint32(0); ; n++ {
+	var begunOnce, startedOnce sync.Once
+	first := k.next(c.Name)
+	for n := first; ; n++ {
 		began := time.Now()
 		a, err := k.start(ctx, c, n)
+		if err == nil {
+			if err := k.postStart(ctx, a); err != nil {
+				return err
+			}
+		}
+		if begun != nil {
+			begunOnce.Do(func() { close(begun) })
+		}
 		switch {
 		case err == nil:
 			probes, stopProbes := context.WithCancel(ctx)
@@ -123,13 +188,22 @@ func (k *keeper) keep(ctx context.Context, c *corev1.Container, policy corev1.Re
 			if err != nil {
 				return err
 			}
-		case n == 0 || ctx.Err() != nil:
+		case n == first || ctx.Err() != nil:
 			return err // what cannot start at all is the file's fault: no use in trying
 		default:
 			k.say("%s: %v", c.Name, err)
 		}
-		if err == nil && !restarts(policy, a) {
-			return nil
+		if err == nil {
+			again, err := restarts(policy, a)
+			if err != nil {
+				return err
+			}
+			if !again {
+				if a.message != "" {
+					k.say("%s ended (%s)", c.Name, a.outcome())
+				}
+				return nil
+			}
 		}
 		if err := k.checkSandbox(ctx); err != nil {
 			return err
@@ -138,7 +212,7 @@ func (k *keeper) keep(ctx context.Context, c *corev1.Container, policy corev1.Re
 			pause = k.Timings.BackoffMin
 		}
 		if err == nil {
-			k.say("%s ended (%s), restart in %s", c.Name, outcome(a.status), pause)
+			k.say("%s ended (%s), restart in %s", c.Name, a.outcome(), pause)
 		}
 		if err := sleep(ctx, pause); err != nil {
 			return err
@@ -147,36 +221,64 @@ func (k *keeper) keep(ctx context.Context, c *corev1.Container, policy corev1.Re
 	}
 }
 
-// restarts tells whether an ended container starts again.
-func restarts(policy corev1.RestartPolicy, a *attempt) bool {
+// restarts reports whether an ended container starts again: the first rule that its exit
+// code matches decides, then the policy. The error says that all start again.
+func restarts(policy corev1.RestartPolicy, a *attempt) (bool, error) {
+	code := a.status.GetExitCode()
+	for _, rule := range a.spec.RestartPolicyRules {
+		in := slices.Contains(rule.ExitCodes.Values, code)
+		if in != (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
+			continue
+		}
+		if rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers {
+			return false, fmt.Errorf("%s ended (%s): %w", a.spec.Name, a.outcome(), errRestartAll)
+		}
+		return true, nil
+	}
 	switch policy {
 	case corev1.RestartPolicyAlways:
-		return true
+		return true, nil
 	case corev1.RestartPolicyOnFailure:
-		return a.status.GetExitCode() != 0 || a.failedProbe.Load()
+		return code != 0 || a.failedProbe.Load(), nil
 	}
-	return false
+	return false, nil
 }
 
-func outcome(s *runtimeapi.ContainerStatus) string {
+func (a *attempt) outcome() string {
+	s := a.status
 	text := fmt.Sprintf("exit code %d", s.GetExitCode())
 	switch s.GetReason() {
 	case "", "Completed", "Error":
 	default:
 		text += ", " + s.GetReason()
 	}
-	if s.GetMessage() != "" {
-		text += ": " + s.GetMessage()
+	for _, message := range []string{s.GetMessage(), a.message} {
+		if message != "" {
+			text += ": " + message
+		}
 	}
 	return text
 }
 
+func (a *attempt) hasEnded() bool {
+	select {
+	case <-a.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // start creates and starts an attempt, and shows what it writes.
 func (k *keeper) start(ctx context.Context, c *corev1.Container, n uint32) (*attempt, error) {
-	config, err := k.Bundle.Container(c, n, &k.facts)
+	made, err := k.Bundle.Container(c, n, &k.facts)
 	if err != nil {
 		return nil, err
 	}
+	if err := k.prepare(made); err != nil {
+		return nil, err
+	}
+	config := made.Config
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -205,6 +307,7 @@ func (k *keeper) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 	if err != nil {
 		return nil, fmt.Errorf("cannot start container %s: %w", c.Name, err)
 	}
+	a.began = time.Now()
 	k.show(showing, a, filepath.Join(k.facts.LogDir, config.LogPath))
 	if a.before == nil {
 		return a, nil
@@ -238,10 +341,14 @@ func (k *keeper) forget(ctx context.Context, a *attempt) error {
 	if a == nil {
 		return nil
 	}
-	return k.patiently(ctx, func() error {
+	err := k.patiently(ctx, func() error {
 		_, err := k.Conn.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.id})
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return k.unprepare(a)
 }
 
 // lastWords is how long an attachment may go on after its container has ended.
@@ -310,7 +417,7 @@ func (k *keeper) await(ctx context.Context, a *attempt) error {
 			return err
 		}
 		if status.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
-			a.end(status)
+			a.end(status, k.message(a, status))
 			return nil
 		}
 		if err := sleep(ctx, k.Timings.Poll); err != nil {
@@ -335,14 +442,14 @@ func (k *keeper) look(ctx context.Context, a *attempt) (status *runtimeapi.Conta
 	return status, err
 }
 
-func (a *attempt) end(status *runtimeapi.ContainerStatus) {
+func (a *attempt) end(status *runtimeapi.ContainerStatus, message string) {
 	a.once.Do(func() {
-		a.status = status
+		a.status, a.message = status, message
 		close(a.ended)
 	})
 }
 
-// checkSandbox tells whether there is still a sandbox to start containers in.
+// checkSandbox reports whether there is still a sandbox to start containers in.
 func (k *keeper) checkSandbox(ctx context.Context) error {
 	var state runtimeapi.PodSandboxState
 	err := k.patiently(ctx, func() error {

@@ -33,9 +33,21 @@ type fakeRuntime struct {
 
 	mu         sync.Mutex
 	calls      []string
-	sandbox    *runtimeapi.PodSandboxConfig
-	ready      bool
+	sandboxes  map[string]*fakeSandbox
 	containers map[string]*fakeContainer
+}
+
+type fakeSandbox struct {
+	config *runtimeapi.PodSandboxConfig
+	ready  bool
+}
+
+// idOf a pod's sandbox; that of web, whom most tests run, is "sandbox".
+func idOf(meta *runtimeapi.PodSandboxMetadata) string {
+	if meta.Name == "web" {
+		return "sandbox"
+	}
+	return "sandbox " + meta.Name
 }
 
 type fakeContainer struct {
@@ -71,8 +83,10 @@ func (f *fakeRuntime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandbox
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxResponse{}
-	if f.ready {
-		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: "sandbox", Metadata: f.sandbox.Metadata})
+	for id, s := range f.sandboxes {
+		if s.ready {
+			resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: id, Metadata: s.config.Metadata})
+		}
 	}
 	return resp, nil
 }
@@ -80,16 +94,17 @@ func (f *fakeRuntime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandbox
 func (f *fakeRuntime) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.note("run sandbox")
-	f.sandbox, f.ready = req.Config, true
-	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: "sandbox"}, nil
+	id := idOf(req.Config.Metadata)
+	f.note("run %s", id)
+	f.sandboxes[id] = &fakeSandbox{config: req.Config, ready: true}
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-func (f *fakeRuntime) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (f *fakeRuntime) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	state := runtimeapi.PodSandboxState_SANDBOX_READY
-	if !f.ready {
+	if !f.sandboxes[req.PodSandboxId].ready {
 		state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	}
 	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
@@ -97,18 +112,18 @@ func (f *fakeRuntime) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxSt
 	}}, nil
 }
 
-func (f *fakeRuntime) StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (f *fakeRuntime) StopPodSandbox(_ context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.note("stop sandbox")
-	f.ready = false
+	f.note("stop %s", req.PodSandboxId)
+	f.sandboxes[req.PodSandboxId].ready = false
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-func (f *fakeRuntime) RemovePodSandbox(context.Context, *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (f *fakeRuntime) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.note("remove sandbox")
+	f.note("remove %s", req.PodSandboxId)
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
@@ -117,12 +132,16 @@ func (f *fakeRuntime) CreateContainer(_ context.Context, req *runtimeapi.CreateC
 	defer f.mu.Unlock()
 	meta := req.Config.Metadata
 	id := fmt.Sprintf("%s-%d", meta.Name, meta.Attempt)
+	sandbox := f.sandboxes[req.PodSandboxId]
+	if name := sandbox.config.Metadata.Name; name != "web" {
+		id = name + "/" + id
+	}
 	if f.programs[meta.Name] == nil {
 		return nil, fmt.Errorf("no program for %s: %w", meta.Name, errs.Invalid)
 	}
 	f.note("create %s", id)
 	f.containers[id] = &fakeContainer{
-		config: req.Config, logPath: filepath.Join(f.sandbox.LogDirectory, req.Config.LogPath),
+		config: req.Config, logPath: filepath.Join(sandbox.config.LogDirectory, req.Config.LogPath),
 		stop: make(chan struct{}), done: make(chan struct{}),
 		status: &runtimeapi.ContainerStatus{State: runtimeapi.ContainerState_CONTAINER_CREATED},
 	}
@@ -209,7 +228,7 @@ func (f *fakeRuntime) ImageStatus(context.Context, *runtimeapi.ImageStatusReques
 // serve serves the fake on a socket for the test's time and dials it.
 func serve(t *testing.T, f *fakeRuntime) *client.Conn {
 	t.Helper()
-	f.containers = map[string]*fakeContainer{}
+	f.containers, f.sandboxes = map[string]*fakeContainer{}, map[string]*fakeSandbox{}
 	if f.image == nil {
 		f.image = &runtimeapi.Image{Id: "sha256:1"}
 	}
@@ -235,4 +254,8 @@ func serve(t *testing.T, f *fakeRuntime) *client.Conn {
 	}
 	t.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+func (f *fakeRuntime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,38 +19,62 @@ import (
 // finishTime bounds what comes after the containers' own grace.
 const finishTime = time.Minute
 
-// stopAll stops the containers, all at once, and then the sidecars, the last first,
-// as they may be what the containers talk through.
+// stopAll stops the pod's containers and waits until all that they wrote is shown.
 func (k *keeper) stopAll(ctx context.Context) error {
-	grace := time.Duration(*k.pod.Spec.TerminationGracePeriodSeconds) * time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*grace+finishTime)
-	defer cancel()
-	var stopping sync.WaitGroup
-	results := make([]error, len(k.pod.Spec.Containers))
-	for i := range k.pod.Spec.Containers {
-		stopping.Go(func() { results[i] = k.stop(ctx, k.latest(k.pod.Spec.Containers[i].Name), grace) })
-	}
-	stopping.Wait()
-	err := errors.Join(results...)
-	for i := len(k.pod.Spec.InitContainers) - 1; i >= 0; i-- {
-		err = errors.Join(err, k.stop(ctx, k.latest(k.pod.Spec.InitContainers[i].Name), grace))
-	}
+	err := k.stopContainers(ctx)
 	k.followers.Wait()
 	return err
 }
 
+// stopContainers stops all at once, but the sidecars, the last first, wait for their
+// turn: they may be what the others talk through. preStop hooks wait for nobody, and all
+// of it has one grace, as under a kubelet.
+func (k *keeper) stopContainers(ctx context.Context) error {
+	grace := k.grace()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*grace+finishTime)
+	defer cancel()
+	var stopping sync.WaitGroup
+	results := make([]error, len(k.pod.Spec.InitContainers)+len(k.pod.Spec.Containers))
+	var others []*attempt // whom the next sidecar waits for
+	for i := range k.pod.Spec.Containers {
+		a := k.latest(k.pod.Spec.Containers[i].Name)
+		others = append(others, a)
+		stopping.Go(func() { results[i] = k.stop(ctx, a, grace, nil) })
+	}
+	for i := len(k.pod.Spec.InitContainers) - 1; i >= 0; i-- {
+		c := &k.pod.Spec.InitContainers[i]
+		a, before := k.latest(c.Name), others
+		turn := func(ctx context.Context) { k.awaitAll(ctx, before) }
+		others = append(slices.Clone(others), a)
+		stopping.Go(func() { results[len(k.pod.Spec.Containers)+i] = k.stop(ctx, a, grace, turn) })
+	}
+	stopping.Wait()
+	return errors.Join(results...)
+}
+
+// awaitAll waits until all have ended, or ctx.
+func (k *keeper) awaitAll(ctx context.Context, all []*attempt) {
+	for _, a := range all {
+		if a == nil {
+			continue
+		}
+		select {
+		case <-a.ended:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // stop ends one attempt, with its grace or, when Kill is closed, at once.
-func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration) error {
-	if a == nil {
+func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration, turn func(ctx context.Context)) error {
+	if a == nil || a.hasEnded() {
 		return nil
 	}
-	select {
-	case <-a.ended:
-		return nil
-	default:
-	}
+	patience, hurry := context.WithCancel(ctx)
+	defer hurry()
 	asked := make(chan error, 1)
-	go func() { asked <- k.askToStop(ctx, a, grace) }()
+	go func() { asked <- k.terminate(patience, a, grace, turn) }()
 	var err error
 	select {
 	case err = <-asked:
@@ -57,19 +82,19 @@ func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration) erro
 		err = k.askToStop(ctx, a, 0)
 	}
 	if err != nil {
-		a.end(nil)
+		a.end(nil, "")
 		return err
 	}
 	status, err := k.look(ctx, a)
 	if err == nil && status.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
-		a.end(status) // it never ran
+		a.end(status, "") // it never ran
 		return nil
 	}
 	if err == nil {
 		err = k.await(ctx, a)
 	}
 	if err != nil {
-		a.end(nil)
+		a.end(nil, "")
 	}
 	return err
 }
@@ -77,7 +102,7 @@ func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration) erro
 func (k *keeper) askToStop(ctx context.Context, a *attempt, grace time.Duration) error {
 	err := k.patiently(ctx, func() error {
 		_, err := k.Conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{
-			ContainerId: a.id, Timeout: int64(grace / time.Second),
+			ContainerId: a.id, Timeout: int64((grace + time.Second - 1) / time.Second),
 		})
 		return err
 	})

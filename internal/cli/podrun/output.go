@@ -14,12 +14,13 @@ import (
 // lines do not mix, and each with its container's name when there are several.
 type multiplexer struct {
 	named    bool
+	prefix   string
 	out, err io.Writer
 	mu       sync.Mutex // serialises lines
 }
 
-func newMultiplexer(named bool, out, errOut io.Writer) *multiplexer {
-	return &multiplexer{named: named, out: out, err: errOut}
+func newMultiplexer(named bool, prefix string, out, errOut io.Writer) *multiplexer {
+	return &multiplexer{named: named, prefix: prefix, out: out, err: errOut}
 }
 
 // follow prints an attempt's log until it has ended and all of it is printed.
@@ -37,7 +38,7 @@ func (m *multiplexer) follow(ctx context.Context, a *attempt, path string) {
 func (m *multiplexer) say(to io.Writer, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	fmt.Fprintf(to, "berth: %s\n", text)
+	fmt.Fprintf(to, "berth: %s%s\n", m.prefix, text)
 }
 
 // lineWriter passes whole lines on.
@@ -76,7 +77,7 @@ func (w *lineWriter) line(line []byte) error {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	if w.m.named {
-		line = append([]byte(w.name+" | "), line...)
+		line = append([]byte(w.m.prefix+w.name+" | "), line...)
 	}
 	_, err := w.to.Write(line)
 	return err

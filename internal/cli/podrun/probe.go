@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml"
 )
 
 // errNotProbed says that the runtime could not be asked, which tells nothing of the
@@ -78,10 +80,13 @@ func (k *keeper) watchReadiness(ctx context.Context, a *attempt) {
 		}
 		if k.ready.change(ready) {
 			k.say("pod %s/%s is ready", k.pod.Namespace, k.pod.Name)
+			if k.Ready != nil {
+				k.Ready()
+			}
 		}
 	}
-	if !k.isMain(a.spec) {
-		return // sidecars do not make the pod ready here; their start-up counts
+	if !k.counts(a.spec) {
+		return
 	}
 	if p := a.spec.ReadinessProbe; p != nil {
 		k.watch(ctx, a, p, false, change)
@@ -94,13 +99,25 @@ func (k *keeper) watchReadiness(ctx context.Context, a *attempt) {
 	}
 }
 
-func (k *keeper) isMain(c *corev1.Container) bool {
-	for i := range k.pod.Spec.Containers {
-		if &k.pod.Spec.Containers[i] == c {
-			return true
+// counts tells of containers that make the pod ready: all but those that end first.
+func (k *keeper) counts(c *corev1.Container) bool {
+	for i := range k.pod.Spec.InitContainers {
+		if &k.pod.Spec.InitContainers[i] == c {
+			return podyaml.IsSidecar(c)
 		}
 	}
-	return false
+	return true
+}
+
+// counted is how many containers make the pod ready.
+func (k *keeper) counted() int {
+	n := len(k.pod.Spec.Containers)
+	for i := range k.pod.Spec.InitContainers {
+		if podyaml.IsSidecar(&k.pod.Spec.InitContainers[i]) {
+			n++
+		}
+	}
+	return n
 }
 
 // fail ends a container whose probe has failed; whoever awaits it sees the exit.
@@ -110,11 +127,11 @@ func (k *keeper) fail(ctx context.Context, a *attempt, what string, p *corev1.Pr
 	}
 	k.say("%s fails its %s probe: %v", a.spec.Name, what, why)
 	a.failedProbe.Store(true)
-	grace := *k.pod.Spec.TerminationGracePeriodSeconds
+	grace := k.grace()
 	if p.TerminationGracePeriodSeconds != nil {
-		grace = *p.TerminationGracePeriodSeconds
+		grace = time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
 	}
-	if err := k.askToStop(ctx, a, time.Duration(grace)*time.Second); err != nil && ctx.Err() == nil {
+	if err := k.terminate(ctx, a, grace, nil); err != nil && ctx.Err() == nil {
 		k.say("%v", err)
 	}
 }
@@ -159,7 +176,8 @@ func (k *keeper) watch(ctx context.Context, a *attempt, p *corev1.Probe, state b
 // rounds probes at the probe's pace and tells each outcome, until that is enough or
 // ctx ends. A probe that did not take place has no outcome.
 func (k *keeper) rounds(ctx context.Context, a *attempt, p *corev1.Probe, outcome func(err error) (done bool)) {
-	if sleep(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) != nil {
+	// The delay is the container's, also of probes that wait for its start-up.
+	if sleep(ctx, time.Until(a.began.Add(time.Duration(p.InitialDelaySeconds)*time.Second))) != nil {
 		return
 	}
 	for {

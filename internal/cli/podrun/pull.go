@@ -1,15 +1,18 @@
 package podrun
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cri/client"
 	"github.com/berthrun/berth/internal/errs"
@@ -17,33 +20,78 @@ import (
 
 // pullAll sees that every image is there, before anything is made.
 func (k *keeper) pullAll(ctx context.Context) error {
+	credentials, missing := k.Bundle.Credentials()
+	for _, name := range missing {
+		k.say("the file has no Secret %s of imagePullSecrets: pulling without it", name)
+	}
 	for _, list := range [][]corev1.Container{k.pod.Spec.InitContainers, k.pod.Spec.Containers} {
 		for i := range list {
-			if err := k.pull(ctx, &list[i]); err != nil {
+			c := &list[i]
+			img, err := k.pull(ctx, "run container "+c.Name, c.Image, c.ImagePullPolicy, credentials)
+			if err != nil {
 				return err
 			}
+			if err := k.checkUser(c, img); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range k.pod.Spec.Volumes {
+		v := &k.pod.Spec.Volumes[i]
+		if v.Image == nil {
+			continue
+		}
+		if _, err := k.pull(ctx, "make volume "+v.Name, v.Image.Reference, v.Image.PullPolicy, credentials); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (k *keeper) pull(ctx context.Context, c *corev1.Container) error {
-	img, err := k.image(ctx, c.Image)
+func (k *keeper) pull(ctx context.Context, what, ref string, policy corev1.PullPolicy, credentials []podyaml.Credential) (*runtimeapi.Image, error) {
+	img, err := k.image(ctx, ref)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	switch policy := pullPolicy(c); {
-	case policy == corev1.PullNever && img == nil:
-		return fmt.Errorf("cannot run container %s: image %s is not there, and imagePullPolicy is Never: %w", c.Name, c.Image, errs.NotFound)
-	case policy == corev1.PullAlways, img == nil:
-		if err := Pull(ctx, k.Conn, berthapi.PullRequest{Ref: c.Image}, progress.New(k.Say, c.Image)); err != nil {
-			return fmt.Errorf("cannot run container %s: %w", c.Name, err)
-		}
-		if img, err = k.image(ctx, c.Image); err != nil {
-			return err
+	policy = pullPolicy(ref, policy)
+	if policy == corev1.PullNever && img == nil {
+		return nil, fmt.Errorf("cannot %s: image %s is not there, and the pull policy is Never: %w", what, ref, errs.NotFound)
+	}
+	if img != nil && policy != corev1.PullAlways {
+		return img, nil
+	}
+	if err := k.pullWith(ctx, ref, credentials); err != nil {
+		return nil, fmt.Errorf("cannot %s: %w", what, err)
+	}
+	return k.image(ctx, ref)
+}
+
+// pullWith tries the credentials that are for an image, the best first, or none.
+func (k *keeper) pullWith(ctx context.Context, ref string, credentials []podyaml.Credential) error {
+	type fitting struct {
+		fit  int
+		auth berthapi.Auth
+	}
+	var all []fitting
+	for i := range credentials {
+		c := &credentials[i]
+		if fit, ok := c.For(ref); ok {
+			all = append(all, fitting{fit, berthapi.Auth{Username: c.Username, Password: c.Password, IdentityToken: c.IdentityToken}})
 		}
 	}
-	return k.checkUser(c, img)
+	slices.SortStableFunc(all, func(a, b fitting) int { return cmp.Compare(b.fit, a.fit) })
+	if len(all) == 0 {
+		all = append(all, fitting{})
+	}
+	var failed []error
+	for _, f := range all {
+		err := Pull(ctx, k.Conn, berthapi.PullRequest{Ref: ref, Auth: f.auth}, progress.New(k.Say, ref))
+		if err == nil {
+			return nil
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
 }
 
 func (k *keeper) image(ctx context.Context, ref string) (*runtimeapi.Image, error) {
@@ -53,11 +101,11 @@ func (k *keeper) image(ctx context.Context, ref string) (*runtimeapi.Image, erro
 
 // pullPolicy is the Pod API's default where the file says nothing: what may change
 // under its name is pulled each time.
-func pullPolicy(c *corev1.Container) corev1.PullPolicy {
-	if c.ImagePullPolicy != "" {
-		return c.ImagePullPolicy
+func pullPolicy(ref string, policy corev1.PullPolicy) corev1.PullPolicy {
+	if policy != "" {
+		return policy
 	}
-	name := c.Image[strings.LastIndex(c.Image, "/")+1:]
+	name := ref[strings.LastIndex(ref, "/")+1:]
 	if strings.Contains(name, "@") || (strings.Contains(name, ":") && !strings.HasSuffix(name, ":latest")) {
 		return corev1.PullIfNotPresent
 	}

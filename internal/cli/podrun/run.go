@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,8 +35,17 @@ const (
 type Options struct {
 	Conn   *client.Conn
 	Bundle *podyaml.Bundle
-	// VolumeBase and LogBase hold a directory for each pod.
-	VolumeBase, LogBase string
+	// VolumeBase and LogBase hold a directory for each pod, ClaimBase one for each
+	// claim, SeccompDir the profiles that pods name by relative paths.
+	VolumeBase, LogBase, ClaimBase, SeccompDir string
+	// Prefix names the pod in what is printed, "" for none.
+	Prefix string
+	// Names are the pods of the file's Services that have addresses, nil for none.
+	Names func() []podyaml.Names
+	// HasAddresses is called when the pod has its addresses, Ready when all of its
+	// containers were ready for the first time. They may be nil.
+	HasAddresses func(k *Pod, ips []string)
+	Ready        func()
 	// Out and Err take what the containers write (nil: nobody is shown), Say what
 	// the keeper tells.
 	Out, Err, Say io.Writer
@@ -56,6 +66,9 @@ type Options struct {
 type Timings struct {
 	// Poll is how often a container is looked at: 200 milliseconds.
 	Poll time.Duration
+	// Usage is how often what containers write to disk is compared with their limits:
+	// 10 seconds.
+	Usage time.Duration
 	// BackoffMin and BackoffMax bound the pause before a restart, which doubles
 	// each time: 10 seconds and 5 minutes. It starts anew after a container ran
 	// for twice BackoffMax.
@@ -74,6 +87,9 @@ type keeper struct {
 	// followers are goroutines that print logs.
 	followers sync.WaitGroup
 
+	// evicted says that the pod ends because it wrote more than it may.
+	evicted atomic.Bool
+
 	mu       sync.Mutex // guards attempts
 	attempts map[string]*attempt
 }
@@ -81,24 +97,33 @@ type keeper struct {
 func newKeeper(opts Options) *keeper {
 	opts.VolumeBase = cmp.Or(opts.VolumeBase, DefaultVolumeBase)
 	opts.LogBase = cmp.Or(opts.LogBase, DefaultLogBase)
-	opts.Timings = Timings{
-		Poll:       cmp.Or(opts.Timings.Poll, 200*time.Millisecond),
-		BackoffMin: cmp.Or(opts.Timings.BackoffMin, 10*time.Second),
-		BackoffMax: cmp.Or(opts.Timings.BackoffMax, 5*time.Minute),
-	}
+	opts.ClaimBase = cmp.Or(opts.ClaimBase, DefaultClaimBase)
+	opts.SeccompDir = cmp.Or(opts.SeccompDir, DefaultSeccompDir)
+	opts.Timings = newKeeperTimings(opts.Timings)
 	pod := opts.Bundle.Pod
 	if pod.UID == "" {
 		pod.UID = types.UID(uuid.NewString())
 	}
 	k := &keeper{Options: opts, pod: pod, attempts: map[string]*attempt{}}
 	k.facts = podyaml.Facts{
-		Dir:    VolumeDir(opts.VolumeBase, string(pod.UID)),
-		LogDir: LogDir(opts.LogBase, pod.Namespace, pod.Name, string(pod.UID)),
-		HostIP: hostIP(),
+		Dir:      VolumeDir(opts.VolumeBase, string(pod.UID)),
+		LogDir:   LogDir(opts.LogBase, pod.Namespace, pod.Name, string(pod.UID)),
+		ClaimDir: opts.ClaimBase, SeccompDir: opts.SeccompDir,
 	}
-	k.facts.NodeName, _ = os.Hostname() // a host without a name has pods without it
-	k.out = newMultiplexer(len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1, opts.Out, opts.Err)
+	k.gather()
+	named := opts.Prefix != "" || len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1
+	k.out = newMultiplexer(named, opts.Prefix, opts.Out, opts.Err)
 	return k
+}
+
+// newKeeperTimings fills in the defaults.
+func newKeeperTimings(t Timings) Timings {
+	return Timings{
+		Usage:      cmp.Or(t.Usage, 10*time.Second),
+		Poll:       cmp.Or(t.Poll, 200*time.Millisecond),
+		BackoffMin: cmp.Or(t.BackoffMin, 10*time.Second),
+		BackoffMax: cmp.Or(t.BackoffMax, 5*time.Minute),
+	}
 }
 
 // VolumeDir is where a pod's own volumes are, LogDir where its logs are.
@@ -141,13 +166,21 @@ func Run(ctx context.Context, opts Options) (code int, err error) {
 // Start runs the init containers, starts the containers once and leaves them; the
 // caller has seen that the pod needs no keeper. On error nothing is left.
 func Start(ctx context.Context, opts Options) (sandboxID string, err error) {
+	k, err := start(ctx, opts)
+	if err != nil {
+		return "", err
+	}
+	return k.sandboxID, nil
+}
+
+func start(ctx context.Context, opts Options) (_ *keeper, err error) {
 	opts.Remove = true // what fails
 	k := newKeeper(opts)
 	if err := k.checkName(ctx); err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := k.pullAll(ctx); err != nil {
-		return "", err
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -155,19 +188,23 @@ func Start(ctx context.Context, opts Options) (sandboxID string, err error) {
 		}
 	}()
 	if err := k.up(ctx); err != nil {
-		return "", err
+		return nil, err
 	}
 	for i := range k.pod.Spec.InitContainers {
 		if err := k.runInit(ctx, &k.pod.Spec.InitContainers[i]); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
 	for i := range k.pod.Spec.Containers {
-		if _, err := k.start(ctx, &k.pod.Spec.Containers[i], 0); err != nil {
-			return "", err
+		a, err := k.start(ctx, &k.pod.Spec.Containers[i], 0)
+		if err != nil {
+			return nil, err
+		}
+		if err := k.postStart(ctx, a); err != nil {
+			return nil, err
 		}
 	}
-	return k.sandboxID, nil
+	return k, nil
 }
 
 // checkName refuses a second running pod of the same name: names are how people
@@ -190,7 +227,7 @@ func (k *keeper) checkName(ctx context.Context) error {
 
 // up makes the volumes and the sandbox.
 func (k *keeper) up(ctx context.Context) error {
-	volumes, err := k.Bundle.Volumes(k.facts.Dir)
+	volumes, err := k.Bundle.Volumes(&k.facts)
 	if err != nil {
 		return err
 	}
@@ -208,6 +245,9 @@ func (k *keeper) up(ctx context.Context) error {
 		}
 	}
 	k.facts.CgroupParent = cgroupParent(ctx, k.Conn)
+	if err := errors.Join(k.chooseIDs(ctx), k.learnFeatures(ctx)); err != nil {
+		return err
+	}
 	making, stop := k.unhurried(ctx)
 	defer stop()
 	err = k.patiently(making, func() error {
@@ -224,8 +264,37 @@ func (k *keeper) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.facts.PodIP = cmp.Or(status.Status.GetNetwork().GetIp(), k.facts.HostIP)
-	return nil
+	network := status.Status.GetNetwork()
+	k.facts.PodIPs = k.facts.HostIPs
+	if network.GetIp() != "" {
+		k.facts.PodIPs = []string{network.GetIp()}
+		for _, ip := range network.GetAdditionalIps() {
+			k.facts.PodIPs = append(k.facts.PodIPs, ip.GetIp())
+		}
+	}
+	if k.HasAddresses != nil {
+		k.HasAddresses(&Pod{k}, k.facts.PodIPs)
+	}
+	return k.writeHosts()
+}
+
+// Pod is one that runs, for those who tell it of others.
+type Pod struct{ k *keeper }
+
+// RewriteHosts writes the pod's hosts file anew: others have got addresses.
+func (p *Pod) RewriteHosts() error { return p.k.writeHosts() }
+
+func (k *keeper) writeHosts() error {
+	var names []podyaml.Names
+	if k.Names != nil {
+		names = k.Names()
+	}
+	file := podyaml.HostsFile(k.facts.Dir)
+	// In place: containers have mounted the file itself.
+	if err := os.WriteFile(file, []byte(k.Bundle.Hosts(&k.facts, names)), 0o644); err != nil {
+		return fmt.Errorf("cannot write the pod's hosts file: %w", err)
+	}
+	return os.Chmod(file, 0o644) // whatever the umask says
 }
 
 // unhurried returns a context for making things: it does not end with ctx, as what

@@ -58,12 +58,13 @@ func newScene(t *testing.T, yaml string, f *fakeRuntime) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bundle := b.Pods()[0]
 	s := &scene{
 		t: t, runtime: f, out: &text{}, said: &text{}, kill: make(chan struct{}), done: make(chan struct{}),
 		volumes: t.TempDir(), logs: t.TempDir(),
 	}
 	s.opts = Options{
-		Conn: serve(t, f), Bundle: b, VolumeBase: s.volumes, LogBase: s.logs,
+		Conn: serve(t, f), Bundle: bundle, ClaimBase: t.TempDir(), VolumeBase: s.volumes, LogBase: s.logs,
 		Out: s.out, Err: s.out, Say: s.said, Kill: s.kill,
 		Timings: Timings{Poll: 5 * time.Millisecond, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond},
 	}
@@ -333,7 +334,7 @@ func answerHTTP(l net.Listener) {
 		n, _ := c.Read(buf)
 		answer := "HTTP/1.0 500 Bad\r\n\r\n"
 		if strings.HasPrefix(string(buf[:n]), "GET /ok ") {
-			answer = "HTTP/1.0 302 Elsewhere\r\nLocation: /bad\r\n\r\n"
+			answer = "HTTP/1.0 302 Elsewhere\r\nLocation: http://elsewhere.example/\r\n\r\n"
 		}
 		c.Write([]byte(answer))
 		c.Close()
@@ -376,7 +377,7 @@ func TestStopBySomebodyElseEndsTheKeeper(t *testing.T) {
 	s.run()
 	s.until("start", s.called("start a-0"))
 	s.runtime.mu.Lock()
-	s.runtime.ready = false
+	s.runtime.sandboxes["sandbox"].ready = false
 	close(s.runtime.containers["a-0"].stop)
 	s.runtime.mu.Unlock()
 	s.wait()
@@ -400,7 +401,9 @@ func TestWhatCannotStartEndsThePod(t *testing.T) {
 func TestASecondPodOfTheNameIsRefused(t *testing.T) {
 	f := &fakeRuntime{}
 	s := newScene(t, "  containers: [{name: a, image: \"x:1\"}]\n", f)
-	f.ready, f.sandbox = true, &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default"}}
+	f.sandboxes["sandbox"] = &fakeSandbox{ready: true, config: &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default"},
+	}}
 	_, err := Run(t.Context(), s.opts)
 	if err == nil || !strings.Contains(err.Error(), "a pod of this name runs") {
 		t.Errorf("got %v", err)
@@ -466,7 +469,7 @@ func TestPullPolicy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(pullPolicy(&b.Pod.Spec.Containers[0])); got != want {
+		if got := string(pullPolicy(image, b.Pods()[0].Pod.Spec.Containers[0].ImagePullPolicy)); got != want {
 			t.Errorf("%s: got %s, want %s", image, got, want)
 		}
 	}

@@ -2,12 +2,9 @@ package podrun
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -37,46 +34,15 @@ func (k *keeper) tryExec(ctx context.Context, a *attempt, p *corev1.Probe) error
 	return nil
 }
 
-// tryHTTP counts any answer from 200 to 399 as success; certificates are not
-// checked, as for a kubelet.
+// tryHTTP counts any answer from 200 to 399 as success.
 func (k *keeper) tryHTTP(ctx context.Context, a *attempt, get *corev1.HTTPGetAction) error {
-	port, err := podyaml.Port(a.spec, get.Port)
-	if err != nil {
-		return err
-	}
-	path, err := url.Parse(get.Path)
-	if err != nil {
-		return fmt.Errorf("cannot use path %q: %w", get.Path, err)
-	}
-	u := (&url.URL{Scheme: strings.ToLower(string(get.Scheme)), Host: k.address(get.Host, port)}).ResolveReference(path)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return fmt.Errorf("cannot make the request: %w", err)
-	}
-	req.Header.Set("User-Agent", "berth-probe")
-	for _, h := range get.HTTPHeaders {
-		if strings.EqualFold(h.Name, "Host") {
-			req.Host = h.Value
-			continue
-		}
-		req.Header.Set(h.Name, h.Value)
-	}
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		Proxy:             nil,
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-	}
-	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}).Do(req)
+	resp, err := k.doHTTP(ctx, a, get, "berth-probe")
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
-		return fmt.Errorf("%s answered %s", u, resp.Status)
+		return fmt.Errorf("%s answered %s", resp.Request.URL, resp.Status)
 	}
 	return nil
 }
@@ -121,22 +87,8 @@ func (k *keeper) address(host string, port int32) string {
 	case host != "":
 	case k.pod.Spec.HostNetwork:
 		host = "127.0.0.1"
-	default:
-		host = k.facts.PodIP
+	case len(k.facts.PodIPs) > 0:
+		host = k.facts.PodIPs[0]
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
-}
-
-// hostIP is an address of this host that is not loopback, "" when there is none.
-func hostIP() string {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return ""
-	}
-	for _, addr := range addrs {
-		if ipNet, ok := addr.(*net.IPNet); ok && ipNet.IP.IsGlobalUnicast() {
-			return ipNet.IP.String()
-		}
-	}
-	return ""
 }

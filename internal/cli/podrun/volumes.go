@@ -16,18 +16,18 @@ import (
 // makeVolumes makes the pod's own volumes in dir, which nobody but root can enter,
 // and sees to the host's.
 func makeVolumes(dir string, volumes []podyaml.Volume) error {
-	if len(volumes) == 0 {
-		return nil
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the pod's directory: %w", err)
 	}
 	for i := range volumes {
 		v := &volumes[i]
 		var err error
-		if v.HostPath != nil {
+		switch {
+		case v.HostPath != nil:
 			err = seeToHostPath(v.HostPath)
-		} else {
+		case v.Claim:
+			err = makeClaim(v)
+		default:
 			err = makeVolume(v)
 		}
 		if err != nil {
@@ -41,7 +41,12 @@ func makeVolume(v *podyaml.Volume) error {
 	if err := os.MkdirAll(v.Path, 0o755); err != nil {
 		return err
 	}
-	if v.Memory {
+	switch {
+	case v.HugePages > 0:
+		if err := sysfile.MountHugePages(v.Path, v.HugePages); err != nil {
+			return err
+		}
+	case v.Memory:
 		if err := sysfile.MountMemoryVolume(v.Path, v.SizeLimit); err != nil {
 			return err
 		}
@@ -52,7 +57,10 @@ func makeVolume(v *podyaml.Volume) error {
 		}
 	}
 	mode := os.FileMode(0o777)
-	if v.Files != nil {
+	switch {
+	case v.Mode != nil:
+		mode = fileMode(*v.Mode)
+	case v.Files != nil:
 		mode = 0o755
 	}
 	if v.GID != nil {
@@ -62,6 +70,17 @@ func makeVolume(v *podyaml.Volume) error {
 		}
 	}
 	return os.Chmod(v.Path, mode) // whatever the umask says
+}
+
+// fileMode is Go's of the kernel's bits.
+func fileMode(bits int32) os.FileMode {
+	mode := os.FileMode(bits).Perm()
+	for bit, m := range map[int32]os.FileMode{0o4000: os.ModeSetuid, 0o2000: os.ModeSetgid, 0o1000: os.ModeSticky} {
+		if bits&bit != 0 {
+			mode |= m
+		}
+	}
+	return mode
 }
 
 // writeFile writes a file of a volume; the group that owns the pod's volumes may
@@ -74,11 +93,16 @@ func writeFile(path string, file podyaml.File, gid *int64) error {
 		return err
 	}
 	mode := os.FileMode(file.Mode).Perm()
+	owner, group := -1, -1
+	if file.User != nil {
+		owner = int(*file.User)
+	}
 	if gid != nil {
 		mode |= 0o440
-		if err := os.Chown(path, -1, int(*gid)); err != nil {
-			return err
-		}
+		group = int(*gid)
+	}
+	if err := os.Chown(path, owner, group); err != nil {
+		return err
 	}
 	return os.Chmod(path, mode)
 }
@@ -117,15 +141,9 @@ func seeToHostPath(host *corev1.HostPathVolumeSource) error {
 
 // removeVolumes removes a pod's own volumes. Nil when there are none.
 func removeVolumes(dir string) error {
-	entries, err := os.ReadDir(filepath.Join(dir, "volumes"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cannot remove the pod's volumes: %w", err)
-	}
-	for _, entry := range entries {
-		// A volume that stays mounted must not be emptied through the mount.
-		if err := sysfile.Unmount(filepath.Join(dir, "volumes", entry.Name())); err != nil {
-			return err
-		}
+	// What stays mounted must not be emptied through the mount.
+	if err := sysfile.UnmountBelow(dir); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("cannot remove the pod's volumes: %w", err)

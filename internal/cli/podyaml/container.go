@@ -23,14 +23,27 @@ const (
 
 // Facts are what a pod's configuration needs beside its YAML.
 type Facts struct {
-	// Dir holds the pod's volumes, LogDir its logs.
-	Dir, LogDir string
-	// PodIP and HostIP are for fields of the downward API.
-	PodIP, HostIP string
+	// Dir holds what is the pod's own, LogDir its logs, ClaimDir the directories of
+	// claims, SeccompDir the profiles that a pod names by a relative path.
+	Dir, LogDir, ClaimDir, SeccompDir string
+	// PodIPs and HostIPs are for fields of the downward API and the hosts file.
+	PodIPs, HostIPs []string
 	// NodeName likewise.
 	NodeName string
+	// HostHosts is the host's hosts file, HostDNS what its resolv.conf says.
+	HostHosts string
+	HostDNS   *runtimeapi.DNSConfig
+	// Capacity of the host.
+	Capacity Capacity
 	// CgroupParent is for runtimes that must be told one; mostly empty.
 	CgroupParent string
+	// UserNamespace is the host's id of the pod's root, where hostUsers is false.
+	UserNamespace uint32
+	// RecursiveReadOnly says that the runtime can make mounts read-only with all below.
+	RecursiveReadOnly bool
+	// ReadVolume reads a file that a container has written into a volume, NotFound for
+	// none. It is nil until containers run.
+	ReadVolume func(volume, path string) ([]byte, error)
 }
 
 // IsSidecar tells of an init container that goes on beside the containers.
@@ -59,31 +72,49 @@ func Port(c *corev1.Container, port intstr.IntOrString) (int32, error) {
 	return number, nil
 }
 
+// Made is a container's configuration, with what must be done before it is created.
+type Made struct {
+	Config *runtimeapi.ContainerConfig
+	// SubPaths are bound to their targets.
+	SubPaths []SubPath
+	// Message is an empty file that everybody may write, "" for none.
+	Message string
+}
+
 // Container makes the configuration of a container's given attempt.
-func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*runtimeapi.ContainerConfig, error) {
+func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*Made, error) {
 	env, err := b.environment(c, facts)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the environment of container %s: %w", c.Name, err)
+		return nil, &Fault{Line: b.place.line("spec"), Why: fmt.Sprintf("cannot make the environment of container %s: %v", c.Name, err)}
 	}
 	values := map[string]string{}
+	for _, e := range env {
+		values[e.name] = e.value
+	}
+	mounts, subs, err := b.mounts(c, attempt, values, facts)
+	if err != nil {
+		return nil, &Fault{Line: b.place.line("spec"), Why: fmt.Sprintf("cannot mount the volumes of container %s: %v", c.Name, err)}
+	}
+	number := strconv.FormatUint(uint64(attempt), 10)
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: attempt},
 		Image:       &runtimeapi.ImageSpec{Image: c.Image, UserSpecifiedImage: c.Image},
 		WorkingDir:  c.WorkingDir,
 		Labels:      b.labels(c.Name),
-		Annotations: map[string]string{annotationRestarts: strconv.FormatUint(uint64(attempt), 10)},
-		LogPath:     filepath.Join(c.Name, strconv.FormatUint(uint64(attempt), 10)+".log"),
+		Annotations: map[string]string{annotationRestarts: number},
+		LogPath:     filepath.Join(c.Name, number+".log"),
 		Stdin:       c.Stdin,
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
+		StopSignal:  stopSignal(c),
+		Mounts:      append(mounts, b.ownMounts(c, attempt, facts)...),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       resources(c.Resources),
-			SecurityContext: b.securityContext(c),
+			Resources:       b.resources(c),
+			SecurityContext: b.securityContext(c, facts),
 		},
 	}
 	for _, e := range env {
 		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.name, Value: []byte(e.value)})
-		values[e.name] = e.value
 	}
 	for _, word := range c.Command {
 		config.Command = append(config.Command, expand(word, values))
@@ -91,10 +122,18 @@ func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*
 	for _, word := range c.Args {
 		config.Args = append(config.Args, expand(word, values))
 	}
-	for i := range c.VolumeMounts {
-		config.Mounts = append(config.Mounts, b.mount(&c.VolumeMounts[i], facts.Dir))
+	made := &Made{Config: config, SubPaths: subs}
+	if c.TerminationMessagePath != "" && !mountsAt(c, c.TerminationMessagePath) {
+		made.Message = MessageFile(facts.Dir, c.Name, attempt)
 	}
-	return config, nil
+	return made, nil
+}
+
+func stopSignal(c *corev1.Container) runtimeapi.Signal {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
+	}
+	return runtimeapi.Signal(runtimeapi.Signal_value["SIGNAL_"+string(*c.Lifecycle.StopSignal)])
 }
 
 // labels of a container, or of the sandbox when name is "".
@@ -106,29 +145,4 @@ func (b *Bundle) labels(name string) map[string]string {
 		labels[labelContainerName] = name
 	}
 	return labels
-}
-
-func (b *Bundle) mount(m *corev1.VolumeMount, dir string) *runtimeapi.Mount {
-	v := b.volume(m.Name)
-	source := volumePath(dir, v)
-	if m.SubPath != "" {
-		source = filepath.Join(source, m.SubPath)
-	}
-	mount := &runtimeapi.Mount{
-		ContainerPath: m.MountPath,
-		HostPath:      source,
-		// What we wrote for the pod is not for it to change.
-		Readonly: m.ReadOnly || v.ConfigMap != nil || v.Secret != nil,
-		// As a kubelet has it: what is the host's keeps its labels.
-		SelinuxRelabel: v.HostPath == nil,
-	}
-	if m.MountPropagation != nil {
-		switch *m.MountPropagation {
-		case corev1.MountPropagationHostToContainer:
-			mount.Propagation = runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
-		case corev1.MountPropagationBidirectional:
-			mount.Propagation = runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL
-		}
-	}
-	return mount
 }

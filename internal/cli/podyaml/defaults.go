@@ -45,6 +45,12 @@ func setVolumeDefaults(v *corev1.Volume) {
 	if v.Secret != nil && v.Secret.DefaultMode == nil {
 		v.Secret.DefaultMode = new(int32(defaultVolumeMode))
 	}
+	if v.DownwardAPI != nil && v.DownwardAPI.DefaultMode == nil {
+		v.DownwardAPI.DefaultMode = new(int32(defaultVolumeMode))
+	}
+	if v.Projected != nil && v.Projected.DefaultMode == nil {
+		v.Projected.DefaultMode = new(int32(defaultVolumeMode))
+	}
 	if v.HostPath != nil && v.HostPath.Type == nil {
 		v.HostPath.Type = new(corev1.HostPathUnset)
 	}
@@ -57,6 +63,12 @@ func setVolumeDefaults(v *corev1.Volume) {
 func setContainerDefaults(c *corev1.Container, hostNetwork bool) {
 	if c.SecurityContext == nil {
 		c.SecurityContext = &corev1.SecurityContext{}
+	}
+	if c.TerminationMessagePath == "" {
+		c.TerminationMessagePath = corev1.TerminationMessagePathDefault
+	}
+	if c.TerminationMessagePolicy == "" {
+		c.TerminationMessagePolicy = corev1.TerminationMessageReadFile
 	}
 	for i := range c.Ports {
 		if c.Ports[i].Protocol == "" {
@@ -74,14 +86,27 @@ func setContainerDefaults(c *corev1.Container, hostNetwork bool) {
 		probe.TimeoutSeconds = orDefault(probe.TimeoutSeconds, defaultTimeout)
 		probe.SuccessThreshold = orDefault(probe.SuccessThreshold, 1)
 		probe.FailureThreshold = orDefault(probe.FailureThreshold, defaultFailures)
-		if probe.HTTPGet != nil {
-			if probe.HTTPGet.Scheme == "" {
-				probe.HTTPGet.Scheme = corev1.URISchemeHTTP
-			}
-			if probe.HTTPGet.Path == "" {
-				probe.HTTPGet.Path = "/"
-			}
+		setHTTPDefaults(probe.HTTPGet)
+	}
+	if c.Lifecycle == nil {
+		return
+	}
+	for _, handler := range []*corev1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
+		if handler != nil {
+			setHTTPDefaults(handler.HTTPGet)
 		}
+	}
+}
+
+func setHTTPDefaults(get *corev1.HTTPGetAction) {
+	if get == nil {
+		return
+	}
+	if get.Scheme == "" {
+		get.Scheme = corev1.URISchemeHTTP
+	}
+	if get.Path == "" {
+		get.Path = "/"
 	}
 }
 

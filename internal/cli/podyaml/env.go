@@ -1,12 +1,16 @@
 package podyaml
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // variable is one of a container's environment.
@@ -26,7 +30,7 @@ func (b *Bundle) environment(c *corev1.Container, facts *Facts) ([]variable, err
 	for i := range c.EnvFrom {
 		data, err := b.envSource(&c.EnvFrom[i])
 		if err != nil {
-			return nil, err
+			return nil, &fieldError{fmt.Sprintf("envFrom[%d]", i), err}
 		}
 		for _, name := range slices.Sorted(maps.Keys(data)) {
 			set(c.EnvFrom[i].Prefix+name, data[name])
@@ -35,15 +39,15 @@ func (b *Bundle) environment(c *corev1.Container, facts *Facts) ([]variable, err
 	for i := range c.Env {
 		e := &c.Env[i]
 		if e.Name == "" || strings.Contains(e.Name, "=") {
-			return nil, fmt.Errorf("%q is no name of a variable", e.Name)
+			return nil, &fieldError{fmt.Sprintf("env[%d].name", i), fmt.Errorf("%q is no name of a variable", e.Name)}
 		}
 		if e.ValueFrom == nil {
 			set(e.Name, expand(e.Value, values))
 			continue
 		}
-		value, present, err := b.valueFrom(e.ValueFrom, facts)
+		value, present, err := b.valueFrom(e.ValueFrom, c, facts)
 		if err != nil {
-			return nil, fmt.Errorf("variable %s: %w", e.Name, err)
+			return nil, &fieldError{fmt.Sprintf("env[%d].valueFrom", i), fmt.Errorf("variable %s: %w", e.Name, err)}
 		}
 		if present {
 			set(e.Name, value)
@@ -79,7 +83,7 @@ func (b *Bundle) envSource(from *corev1.EnvFromSource) (map[string]string, error
 }
 
 // valueFrom returns present false for an optional reference to what is not there.
-func (b *Bundle) valueFrom(from *corev1.EnvVarSource, facts *Facts) (value string, present bool, err error) {
+func (b *Bundle) valueFrom(from *corev1.EnvVarSource, c *corev1.Container, facts *Facts) (value string, present bool, err error) {
 	switch {
 	case from.ConfigMapKeyRef != nil:
 		ref := from.ConfigMapKeyRef
@@ -101,7 +105,39 @@ func (b *Bundle) valueFrom(from *corev1.EnvVarSource, facts *Facts) (value strin
 		value, err = b.field(from.FieldRef.FieldPath, facts)
 		return value, err == nil, err
 	}
+	if from.ResourceFieldRef != nil {
+		value, err = b.resource(from.ResourceFieldRef, c, facts)
+		return value, err == nil, err
+	}
+	if from.FileKeyRef != nil {
+		return b.fileKey(from.FileKeyRef, facts)
+	}
 	return "", false, fmt.Errorf("valueFrom names no source")
+}
+
+// fileKey is a variable of a file that an earlier container wrote into an emptyDir.
+func (b *Bundle) fileKey(ref *corev1.FileKeySelector, facts *Facts) (value string, present bool, err error) {
+	v := b.volume(ref.VolumeName)
+	switch {
+	case v == nil || v.EmptyDir == nil:
+		return "", false, fmt.Errorf("there is no emptyDir volume %q", ref.VolumeName)
+	case !filepath.IsLocal(ref.Path):
+		return "", false, fmt.Errorf("path %q leads out of the volume", ref.Path)
+	case facts.ReadVolume == nil:
+		return "", false, nil // nothing has run yet
+	}
+	data, err := facts.ReadVolume(ref.VolumeName, ref.Path)
+	if errors.Is(err, errs.NotFound) && isTrue(ref.Optional) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	value, present, err = readEnvFile(string(data), ref.Key)
+	if err != nil {
+		return "", false, err
+	}
+	return value, present, missingKey("env file", ref.Path, ref.Key, present || isTrue(ref.Optional))
 }
 
 func missingKey(kind, name, key string, ok bool) error {
@@ -128,35 +164,16 @@ func (b *Bundle) secret(name string, optional *bool) (*corev1.Secret, error) {
 	return s, nil
 }
 
-// field is one of the pod's own, by its path.
-func (b *Bundle) field(path string, facts *Facts) (string, error) {
-	switch path {
-	case "metadata.name":
-		return b.Pod.Name, nil
-	case "metadata.namespace":
-		return b.Pod.Namespace, nil
-	case "metadata.uid":
-		return string(b.Pod.UID), nil
-	case "spec.nodeName":
-		return facts.NodeName, nil
-	case "status.podIP", "status.podIPs":
-		return facts.PodIP, nil
-	case "status.hostIP", "status.hostIPs":
-		return facts.HostIP, nil
-	}
-	for prefix, from := range map[string]map[string]string{
-		"metadata.labels['": b.Pod.Labels, "metadata.annotations['": b.Pod.Annotations,
-	} {
-		if rest, ok := strings.CutPrefix(path, prefix); ok && strings.HasSuffix(rest, "']") {
-			return from[strings.TrimSuffix(rest, "']")], nil
-		}
-	}
-	return "", fmt.Errorf("fieldRef %q is not honoured", path)
-}
-
 // expand puts values in the place of $(NAME). $$ is one dollar sign; a name that is
 // not there stays as it is written.
 func expand(text string, values map[string]string) string {
+	return expandFunc(text, func(name string) (string, bool) {
+		value, there := values[name]
+		return value, there
+	})
+}
+
+func expandFunc(text string, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
 	for {
 		before, after, found := strings.Cut(text, "$")
@@ -174,7 +191,7 @@ func expand(text string, values map[string]string) string {
 			if !closed {
 				break
 			}
-			value, there := values[name]
+			value, there := lookup(name)
 			if !there {
 				value = "$(" + name + ")"
 			}

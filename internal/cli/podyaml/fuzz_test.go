@@ -17,10 +17,11 @@ import (
 // requests that can be written down, whose files lie below the pod's directory.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil || len(files) == 0 {
+	more, moreErr := filepath.Glob("testdata/documented/*.yaml")
+	if err := errors.Join(err, moreErr); err != nil || len(files) == 0 || len(more) == 0 {
 		f.Fatalf("no test data: %v", err)
 	}
-	for _, file := range files {
+	for _, file := range append(files, more...) {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)
@@ -29,37 +30,86 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte(podHead + "  containers: [{name: a, image: x, ports: [{containerPort: 1, hostPort: 2}], command: [$(A), $$]}]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		b, err := Parse(data)
+		m, err := Parse(data)
 		if err != nil {
 			blames(t, err)
 			return
 		}
-		facts := &Facts{Dir: "/pods/u", LogDir: "/logs/u", PodIP: "10.88.0.5", HostIP: "192.0.2.1", NodeName: "host"}
-		out := []any{b.Sandbox(facts), b.KeeperFields()}
-		volumes, err := b.Volumes(facts.Dir)
+		if len(m.Workloads) == 0 {
+			t.Error("a file without workloads is taken")
+		}
+		for _, b := range m.Pods() {
+			translatesWhole(t, b)
+		}
+		for _, s := range m.Services {
+			for _, name := range s.Names() {
+				if strings.ContainsAny(name, " \t\n\x00") {
+					t.Errorf("a Service has the name %q", name)
+				}
+			}
+		}
+	})
+}
+
+// translatesWhole: requests that can be written, and paths that stay where they belong.
+func translatesWhole(t *testing.T, b *Bundle) {
+	facts := testFacts()
+	out := []any{b.Sandbox(facts), b.KeeperFields()}
+	if hosts := b.Hosts(facts, nil); strings.ContainsRune(hosts, 0) {
+		t.Errorf("the hosts file is %q", hosts)
+	}
+	b.Credentials()
+	volumes, err := b.Volumes(facts)
+	if err != nil {
+		blames(t, err)
+		return
+	}
+	for _, v := range volumes {
+		if v.Claim && b.claims == nil && !strings.HasPrefix(v.Path, "/claims/") {
+			t.Errorf("a claim lies in %s", v.Path)
+		}
+		for name := range v.Files {
+			if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
+				t.Errorf("a volume has the file %q", name)
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{b.Pod.Spec.InitContainers, b.Pod.Spec.Containers} {
+		for i := range list {
+			made, err := b.Container(&list[i], 2, facts)
+			if err != nil {
+				blames(t, err)
+				return
+			}
+			for _, sub := range made.SubPaths {
+				if !filepath.IsLocal(sub.Path) || !strings.HasPrefix(sub.Target, "/pods/u/subpaths/") {
+					t.Errorf("a sub path is %+v", sub)
+				}
+			}
+			out = append(out, made)
+		}
+	}
+	if _, err := json.Marshal(append(out, volumes)); err != nil {
+		t.Errorf("the requests cannot be written: %v", err)
+	}
+}
+
+// FuzzEnvFile: what containers write into an env file is refused, or has no more in it
+// than was written.
+func FuzzEnvFile(f *testing.F) {
+	for _, seed := range []string{"A='1'\n", " # c\n\nB=\nA='x\ny' # c\n", "A=1", "A= 'x'", "A='", "=x", "A B='1'"} {
+		f.Add(seed, "A")
+	}
+	f.Fuzz(func(t *testing.T, data, name string) {
+		value, there, err := readEnvFile(data, name)
 		if err != nil {
-			blames(t, err)
+			if there || value != "" {
+				t.Errorf("%q, %v with an error", value, there)
+			}
 			return
 		}
-		for _, v := range volumes {
-			for name := range v.Files {
-				if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
-					t.Errorf("a volume has the file %q", name)
-				}
-			}
-		}
-		for _, list := range [][]corev1.Container{b.Pod.Spec.InitContainers, b.Pod.Spec.Containers} {
-			for i := range list {
-				config, err := b.Container(&list[i], 2, facts)
-				if err != nil {
-					blames(t, err)
-					return
-				}
-				out = append(out, config)
-			}
-		}
-		if _, err := json.Marshal(append(out, volumes)); err != nil {
-			t.Errorf("the requests cannot be written: %v", err)
+		if !strings.Contains(data, value) || strings.Contains(value, "'") || (there && !strings.Contains(data, name+"=")) {
+			t.Errorf("%q has %s=%q", data, name, value)
 		}
 	})
 }

@@ -2,26 +2,41 @@ package podyaml
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/berthrun/berth/internal/golden"
-	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // TestGolden holds the whole translation of each file in testdata.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil || len(files) == 0 {
+	more, moreErr := filepath.Glob("testdata/documented/*.yaml")
+	if err := errors.Join(err, moreErr); err != nil || len(files) == 0 || len(more) == 0 {
 		t.Fatalf("no test data: %v", err)
 	}
+	files = append(files, more...)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			got := translate(t, file)
 			golden.Check(t, strings.TrimSuffix(file, ".yaml")+".golden.json", string(got))
 		})
+	}
+}
+
+func testFacts() *Facts {
+	return &Facts{
+		Dir: "/pods/u", LogDir: "/logs/u", ClaimDir: "/claims", SeccompDir: "/seccomp",
+		PodIPs: []string{"10.88.0.5", "fd00::5"}, HostIPs: []string{"192.0.2.1"}, NodeName: "host",
+		HostHosts: "127.0.0.1\tlocalhost\n",
+		HostDNS:   &runtimeapi.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"lan"}, Options: []string{"ndots:1", "rotate"}},
+		Capacity:  Capacity{MilliCPU: 4000, Memory: 8 << 30, Storage: 100 << 30}, UserNamespace: 1 << 30, RecursiveReadOnly: true,
+		ReadVolume: func(string, string) ([]byte, error) { return []byte("# file\nA='1'\n"), nil },
 	}
 }
 
@@ -31,29 +46,51 @@ func translate(t *testing.T, file string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Parse(data)
+	m, err := Parse(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts := &Facts{Dir: "/pods/u", LogDir: "/logs/u", PodIP: "10.88.0.5", HostIP: "192.0.2.1", NodeName: "host"}
-	out := map[string]any{
-		"handler": b.Handler,
-		"sandbox": b.Sandbox(facts),
-		"keeper":  b.KeeperFields(),
+	out := map[string]any{}
+	if len(m.Notes) > 0 {
+		out["notes"] = m.Notes
 	}
-	if out["volumes"], err = b.Volumes(facts.Dir); err != nil {
-		t.Fatal(err)
+	for _, b := range m.Pods() {
+		out["pod "+b.Pod.Name] = translatePod(t, b)
 	}
-	for _, list := range [][]corev1.Container{b.Pod.Spec.InitContainers, b.Pod.Spec.Containers} {
-		for i := range list {
-			if out["container "+list[i].Name], err = b.Container(&list[i], 2, facts); err != nil {
-				t.Fatal(err)
-			}
+	for _, s := range m.Services {
+		var names []Names
+		for i, b := range s.Pods {
+			names = append(names, Names{IP: fmt.Sprintf("10.88.0.%d", i+5), Names: append(s.Names(), s.PodNames(b)...)})
 		}
+		out["service "+s.Name] = names
 	}
 	got, err := json.MarshalIndent(out, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return append(got, '\n')
+}
+
+func translatePod(t *testing.T, b *Bundle) map[string]any {
+	t.Helper()
+	facts := testFacts()
+	out := map[string]any{
+		"handler": b.Handler, "sandbox": b.Sandbox(facts), "keeper": b.KeeperFields(),
+		"hosts": strings.Split(b.Hosts(facts, nil), "\n"),
+	}
+	var err error
+	if out["volumes"], err = b.Volumes(facts); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range b.containers() {
+		made, err := b.Container(c, 2, facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out["container "+c.Name] = made.Config
+		if len(made.SubPaths) > 0 {
+			out["sub paths of "+c.Name] = made.SubPaths
+		}
+	}
+	return out
 }

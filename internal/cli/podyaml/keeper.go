@@ -6,6 +6,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// KeeperFields names every field of the workload's own that somebody must stay for.
+func (w *Workload) KeeperFields() []string {
+	var names []string
+	if w.IsJob() && w.Retries > 0 {
+		names = append(names, fmt.Sprintf("spec.backoffLimit: %d (6 is the default; 0 needs no keeper)", w.Retries))
+	}
+	if w.Parallel > 0 && w.Parallel < len(w.Pods) {
+		names = append(names, fmt.Sprintf("spec.parallelism: %d of %d completions", w.Parallel, len(w.Pods)))
+	}
+	if w.Settled > 0 {
+		names = append(names, "spec.minReadySeconds")
+	}
+	if w.Deadline > 0 {
+		names = append(names, "spec.activeDeadlineSeconds")
+	}
+	return names
+}
+
 // KeeperFields names every field that somebody must stay for: who starts the pod
 // and leaves can honour none of them.
 func (b *Bundle) KeeperFields() []string {
@@ -17,15 +35,38 @@ func (b *Bundle) KeeperFields() []string {
 	if spec.ActiveDeadlineSeconds != nil {
 		names = append(names, "spec.activeDeadlineSeconds")
 	}
+	for i := range spec.Volumes {
+		if v := &spec.Volumes[i]; v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault {
+			names = append(names, fmt.Sprintf("spec.volumes[%d].emptyDir.sizeLimit", i))
+		}
+	}
 	for i := range spec.InitContainers {
 		field := fmt.Sprintf("spec.initContainers[%d]", i)
 		if IsSidecar(&spec.InitContainers[i]) {
 			names = append(names, field+".restartPolicy: Always")
 		}
-		names = append(names, probeFields(field, &spec.InitContainers[i])...)
+		names = append(names, b.keptBy(field, &spec.InitContainers[i])...)
 	}
 	for i := range spec.Containers {
-		names = append(names, probeFields(fmt.Sprintf("spec.containers[%d]", i), &spec.Containers[i])...)
+		field := fmt.Sprintf("spec.containers[%d]", i)
+		if p := spec.Containers[i].RestartPolicy; p != nil && *p != corev1.ContainerRestartPolicyNever {
+			names = append(names, field+".restartPolicy: "+string(*p))
+		}
+		names = append(names, b.keptBy(field, &spec.Containers[i])...)
+	}
+	return names
+}
+
+func (b *Bundle) keptBy(field string, c *corev1.Container) []string {
+	names := probeFields(field, c)
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+		names = append(names, field+".lifecycle.preStop")
+	}
+	if len(c.RestartPolicyRules) > 0 {
+		names = append(names, field+".restartPolicyRules")
+	}
+	if StorageLimit(c) > 0 {
+		names = append(names, field+".resources.limits.ephemeral-storage")
 	}
 	return names
 }

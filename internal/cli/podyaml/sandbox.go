@@ -7,9 +7,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxHostname is where Kubernetes cuts a pod's name that serves as hostname.
-const maxHostname = 63
-
 // Sandbox makes the configuration of the pod's sandbox.
 func (b *Bundle) Sandbox(facts *Facts) *runtimeapi.PodSandboxConfig {
 	pod := b.Pod
@@ -23,45 +20,18 @@ func (b *Bundle) Sandbox(facts *Facts) *runtimeapi.PodSandboxConfig {
 		},
 		Hostname:     b.hostname(),
 		LogDirectory: facts.LogDir,
-		DnsConfig:    b.dns(),
+		DnsConfig:    b.dns(facts),
 		PortMappings: b.portMappings(),
 		Labels:       labels,
 		Annotations:  annotations,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent:    facts.CgroupParent,
-			SecurityContext: b.sandboxSecurityContext(),
+			SecurityContext: b.sandboxSecurityContext(facts),
 			Sysctls:         b.sysctls(),
+			Resources:       b.podResources(),
+			Overhead:        b.overhead(),
 		},
 	}
-}
-
-func (b *Bundle) hostname() string {
-	switch {
-	case b.Pod.Spec.HostNetwork:
-		return "" // the host's
-	case b.Pod.Spec.Hostname != "":
-		return b.Pod.Spec.Hostname
-	case len(b.Pod.Name) > maxHostname:
-		return b.Pod.Name[:maxHostname]
-	}
-	return b.Pod.Name
-}
-
-// dns is nil where the host's DNS is the pod's.
-func (b *Bundle) dns() *runtimeapi.DNSConfig {
-	if b.Pod.Spec.DNSPolicy != corev1.DNSNone {
-		return nil
-	}
-	from := b.Pod.Spec.DNSConfig
-	dns := &runtimeapi.DNSConfig{Servers: from.Nameservers, Searches: from.Searches}
-	for _, option := range from.Options {
-		word := option.Name
-		if option.Value != nil {
-			word += ":" + *option.Value
-		}
-		dns.Options = append(dns.Options, word)
-	}
-	return dns
 }
 
 func (b *Bundle) portMappings() []*runtimeapi.PortMapping {
@@ -69,16 +39,14 @@ func (b *Bundle) portMappings() []*runtimeapi.PortMapping {
 		return nil
 	}
 	var mappings []*runtimeapi.PortMapping
-	for _, list := range [][]corev1.Container{b.Pod.Spec.InitContainers, b.Pod.Spec.Containers} {
-		for i := range list {
-			for _, p := range list[i].Ports {
-				if p.HostPort == 0 {
-					continue
-				}
-				mappings = append(mappings, &runtimeapi.PortMapping{
-					Protocol: protocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
-				})
+	for _, c := range b.containers() {
+		for _, p := range c.Ports {
+			if p.HostPort == 0 {
+				continue
 			}
+			mappings = append(mappings, &runtimeapi.PortMapping{
+				Protocol: protocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
+			})
 		}
 	}
 	return mappings
@@ -92,6 +60,14 @@ func protocol(p corev1.Protocol) runtimeapi.Protocol {
 		return runtimeapi.Protocol_SCTP
 	}
 	return runtimeapi.Protocol_TCP
+}
+
+// overhead is what the pod's sandbox itself is given, nil for nothing.
+func (b *Bundle) overhead() *runtimeapi.LinuxContainerResources {
+	if len(b.Pod.Spec.Overhead) == 0 {
+		return nil
+	}
+	return linuxResources(b.Pod.Spec.Overhead, b.Pod.Spec.Overhead)
 }
 
 func (b *Bundle) sysctls() map[string]string {

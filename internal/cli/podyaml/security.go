@@ -1,6 +1,10 @@
 package podyaml
 
 import (
+	"path"
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -19,13 +23,16 @@ func defaultReadonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-func (b *Bundle) namespaces() *runtimeapi.NamespaceOption {
+func (b *Bundle) namespaces(facts *Facts) *runtimeapi.NamespaceOption {
 	ns := &runtimeapi.NamespaceOption{
 		Network: runtimeapi.NamespaceMode_POD,
 		Pid:     runtimeapi.NamespaceMode_CONTAINER,
 		Ipc:     runtimeapi.NamespaceMode_POD,
 	}
 	spec := &b.Pod.Spec
+	if mappings := b.mappings(facts); mappings != nil {
+		ns.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mappings, Gids: mappings}
+	}
 	if spec.HostNetwork {
 		ns.Network = runtimeapi.NamespaceMode_NODE
 	}
@@ -41,42 +48,54 @@ func (b *Bundle) namespaces() *runtimeapi.NamespaceOption {
 	return ns
 }
 
-func (b *Bundle) sandboxSecurityContext() *runtimeapi.LinuxSandboxSecurityContext {
+func (b *Bundle) sandboxSecurityContext(facts *Facts) *runtimeapi.LinuxSandboxSecurityContext {
 	pod := b.Pod.Spec.SecurityContext
 	return &runtimeapi.LinuxSandboxSecurityContext{
-		NamespaceOptions:   b.namespaces(),
+		NamespaceOptions:   b.namespaces(facts),
 		RunAsUser:          number(pod.RunAsUser),
 		RunAsGroup:         number(pod.RunAsGroup),
 		SupplementalGroups: b.groups(),
 		Privileged:         b.hasPrivileged(),
-		Seccomp:            seccomp(pod.SeccompProfile, false),
+		Seccomp:            seccomp(pod.SeccompProfile, false, facts),
+		Apparmor:           appArmor(pod.AppArmorProfile),
+		SelinuxOptions:     seLinux(pod.SELinuxOptions),
+
+		SupplementalGroupsPolicy: groupsPolicy(pod.SupplementalGroupsPolicy),
 	}
 }
 
 func (b *Bundle) hasPrivileged() bool {
-	for _, list := range [][]corev1.Container{b.Pod.Spec.InitContainers, b.Pod.Spec.Containers} {
-		for i := range list {
-			if isTrue(list[i].SecurityContext.Privileged) {
-				return true
-			}
-		}
+	return slices.ContainsFunc(b.containers(), func(c *corev1.Container) bool { return isTrue(c.SecurityContext.Privileged) })
+}
+
+// idsOfPod is how many ids a pod's user namespace has.
+const idsOfPod = 65536
+
+// mappings are those of the pod's user namespace, nil for the host's.
+func (b *Bundle) mappings(facts *Facts) []*runtimeapi.IDMapping {
+	if b.Pod.Spec.HostUsers == nil || *b.Pod.Spec.HostUsers {
+		return nil
 	}
-	return false
+	return []*runtimeapi.IDMapping{{HostId: facts.UserNamespace, ContainerId: 0, Length: idsOfPod}}
 }
 
 // securityContext is the container's own, and the pod's where that is silent.
-func (b *Bundle) securityContext(c *corev1.Container) *runtimeapi.LinuxContainerSecurityContext {
+func (b *Bundle) securityContext(c *corev1.Container, facts *Facts) *runtimeapi.LinuxContainerSecurityContext {
 	pod, own := b.Pod.Spec.SecurityContext, c.SecurityContext
 	privileged := isTrue(own.Privileged)
 	sc := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions:   b.namespaces(),
+		NamespaceOptions:   b.namespaces(facts),
 		Privileged:         privileged,
 		RunAsUser:          number(orPod(own.RunAsUser, pod.RunAsUser)),
 		RunAsGroup:         number(orPod(own.RunAsGroup, pod.RunAsGroup)),
 		SupplementalGroups: b.groups(),
 		ReadonlyRootfs:     isTrue(own.ReadOnlyRootFilesystem),
 		NoNewPrivs:         own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
-		Seccomp:            seccomp(orPod(own.SeccompProfile, pod.SeccompProfile), privileged),
+		Seccomp:            seccomp(orPod(own.SeccompProfile, pod.SeccompProfile), privileged, facts),
+		Apparmor:           appArmor(b.appArmorOf(c)),
+		SelinuxOptions:     seLinux(orPod(own.SELinuxOptions, pod.SELinuxOptions)),
+
+		SupplementalGroupsPolicy: groupsPolicy(pod.SupplementalGroupsPolicy),
 	}
 	if own.Capabilities != nil {
 		sc.Capabilities = &runtimeapi.Capability{}
@@ -93,7 +112,7 @@ func (b *Bundle) securityContext(c *corev1.Container) *runtimeapi.LinuxContainer
 	return sc
 }
 
-// RunAsNonRoot tells whether the container must not run as root, and the user that
+// RunAsNonRoot reports whether the container must not run as root, and the user that
 // the YAML gives it (nil: the image decides).
 func (b *Bundle) RunAsNonRoot(c *corev1.Container) (must bool, user *int64) {
 	pod, own := b.Pod.Spec.SecurityContext, c.SecurityContext
@@ -112,14 +131,66 @@ func (b *Bundle) groups() []int64 {
 
 // seccomp is the runtime's default profile where nothing is said: what a person
 // starts by hand is confined unless they say otherwise.
-func seccomp(p *corev1.SeccompProfile, privileged bool) *runtimeapi.SecurityProfile {
+func seccomp(p *corev1.SeccompProfile, privileged bool, facts *Facts) *runtimeapi.SecurityProfile {
 	switch {
 	case privileged, p != nil && p.Type == corev1.SeccompProfileTypeUnconfined:
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	case p != nil && p.Type == corev1.SeccompProfileTypeLocalhost:
+		ref := *p.LocalhostProfile
+		if !path.IsAbs(ref) {
+			ref = path.Join(facts.SeccompDir, ref)
+		}
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: ref}
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+}
+
+// annotationAppArmor is how pods asked for a profile before there was a field.
+const annotationAppArmor = "container.apparmor.security.beta.kubernetes.io/"
+
+// appArmorOf is the container's own profile, the old annotation's, or the pod's.
+func (b *Bundle) appArmorOf(c *corev1.Container) *corev1.AppArmorProfile {
+	if c.SecurityContext.AppArmorProfile != nil {
+		return c.SecurityContext.AppArmorProfile
+	}
+	old := b.Pod.Annotations[annotationAppArmor+c.Name]
+	switch name, isLocal := strings.CutPrefix(old, "localhost/"); {
+	case isLocal:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	case old == "runtime/default":
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
+	case old == "unconfined":
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	}
+	return b.Pod.Spec.SecurityContext.AppArmorProfile
+}
+
+// appArmor is nil where the runtime decides.
+func appArmor(p *corev1.AppArmorProfile) *runtimeapi.SecurityProfile {
+	if p == nil {
+		return nil
+	}
+	switch p.Type {
+	case corev1.AppArmorProfileTypeUnconfined:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	case corev1.AppArmorProfileTypeLocalhost:
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: *p.LocalhostProfile}
 	}
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+}
+
+func seLinux(o *corev1.SELinuxOptions) *runtimeapi.SELinuxOption {
+	if o == nil {
+		return nil
+	}
+	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+}
+
+func groupsPolicy(p *corev1.SupplementalGroupsPolicy) runtimeapi.SupplementalGroupsPolicy {
+	if p != nil && *p == corev1.SupplementalGroupsPolicyStrict {
+		return runtimeapi.SupplementalGroupsPolicy_Strict
+	}
+	return runtimeapi.SupplementalGroupsPolicy_Merge
 }
 
 func orPod[T any](own, pod *T) *T {

@@ -1,29 +1,18 @@
 package podyaml
 
 import (
-	"errors"
 	"fmt"
-	"path"
-	"path/filepath"
+	"net/netip"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/berthrun/berth/internal/errs"
 )
-
-// faults collects what is wrong, so that all of it is told at once.
-type faults []error
-
-func (f *faults) add(field, format string, args ...any) {
-	*f = append(*f, fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errs.Invalid))
-}
 
 // validate checks what the honoured fields must hold to each other.
 func (b *Bundle) validate() error {
-	var f faults
+	f := faults{place: b.place}
 	pod := b.Pod
 	for _, why := range validation.IsDNS1123Subdomain(pod.Name) {
 		f.add("metadata.name", "%q: %s", pod.Name, why)
@@ -44,7 +33,28 @@ func (b *Bundle) validate() error {
 	default:
 		f.add("spec.restartPolicy", "%q is none of Always, OnFailure, Never", pod.Spec.RestartPolicy)
 	}
+	if pod.Spec.Subdomain != "" {
+		for _, why := range validation.IsDNS1123Label(pod.Spec.Subdomain) {
+			f.add("spec.subdomain", "%q: %s", pod.Spec.Subdomain, why)
+		}
+	}
+	if pod.Spec.OS != nil && pod.Spec.OS.Name != corev1.Linux {
+		f.add("spec.os.name", "%q: this is Linux", pod.Spec.OS.Name)
+	}
+	if g := *pod.Spec.TerminationGracePeriodSeconds; g < 0 {
+		f.add("spec.terminationGracePeriodSeconds", "%d is negative", g)
+	}
+	if d := pod.Spec.ActiveDeadlineSeconds; d != nil && *d < 1 {
+		f.add("spec.activeDeadlineSeconds", "%d is not positive", *d)
+	}
+	if pod.Spec.Resources != nil {
+		validateResources(&f, "spec.resources", pod.Spec.Resources, true)
+	}
+	b.validateHostname(&f)
 	b.validateDNS(&f)
+	validateHosts(&f, &pod.Spec)
+	b.validatePodSecurity(&f)
+	b.validatePullSecrets(&f)
 	b.validateVolumes(&f)
 	if len(pod.Spec.Containers) == 0 {
 		f.add("spec.containers", "there is no container")
@@ -56,72 +66,8 @@ func (b *Bundle) validate() error {
 	for i := range pod.Spec.Containers {
 		field := fmt.Sprintf("spec.containers[%d]", i)
 		b.validateContainer(&f, field, &pod.Spec.Containers[i], names)
-		if pod.Spec.Containers[i].RestartPolicy != nil {
-			f.add(field+".restartPolicy", "it is for initContainers")
-		}
 	}
-	return errors.Join(f...)
-}
-
-// validateDNS: there is no cluster here, so ClusterFirst is the host's DNS, as for a
-// kubelet without a cluster DNS.
-func (b *Bundle) validateDNS(f *faults) {
-	switch spec := &b.Pod.Spec; spec.DNSPolicy {
-	case corev1.DNSNone:
-		if spec.DNSConfig == nil || len(spec.DNSConfig.Nameservers) == 0 {
-			f.add("spec.dnsConfig.nameservers", "dnsPolicy None wants one at least")
-		}
-	case corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault:
-		if spec.DNSConfig != nil {
-			f.add("spec.dnsConfig", "it is honoured with dnsPolicy None only")
-		}
-	default:
-		f.add("spec.dnsPolicy", "%q is unknown", spec.DNSPolicy)
-	}
-}
-
-func (b *Bundle) validateVolumes(f *faults) {
-	names := map[string]bool{}
-	for i := range b.Pod.Spec.Volumes {
-		v, field := &b.Pod.Spec.Volumes[i], fmt.Sprintf("spec.volumes[%d]", i)
-		for _, why := range validation.IsDNS1123Label(v.Name) {
-			f.add(field+".name", "%q: %s", v.Name, why)
-		}
-		if names[v.Name] {
-			f.add(field+".name", "%q is the name of two volumes", v.Name)
-		}
-		names[v.Name] = true
-		sources := 0
-		for _, set := range []bool{v.EmptyDir != nil, v.HostPath != nil, v.ConfigMap != nil, v.Secret != nil} {
-			if set {
-				sources++
-			}
-		}
-		if sources != 1 {
-			f.add(field, "a volume has one source, this has %d", sources)
-		}
-		b.validateSource(f, field, v)
-	}
-}
-
-func (b *Bundle) validateSource(f *faults, field string, v *corev1.Volume) {
-	switch {
-	case v.EmptyDir != nil:
-		if m := v.EmptyDir.Medium; m != corev1.StorageMediumDefault && m != corev1.StorageMediumMemory {
-			f.add(field+".emptyDir.medium", "%q is not honoured", m)
-		}
-		if v.EmptyDir.SizeLimit != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
-			f.add(field+".emptyDir.sizeLimit", "it is honoured with medium Memory only")
-		}
-	case v.HostPath != nil:
-		if !path.IsAbs(v.HostPath.Path) {
-			f.add(field+".hostPath.path", "%q is not absolute", v.HostPath.Path)
-		}
-	case v.ConfigMap != nil || v.Secret != nil:
-		if _, err := b.volumeFiles(v); err != nil {
-			f.add(field, "%v", err)
-		}
-	}
+	return f.err()
 }
 
 func (b *Bundle) validateContainer(f *faults, field string, c *corev1.Container, names map[string]bool) {
@@ -135,14 +81,8 @@ func (b *Bundle) validateContainer(f *faults, field string, c *corev1.Container,
 	if c.Image == "" {
 		f.add(field+".image", "it is empty")
 	}
-	if c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
-		f.add(field+".restartPolicy", "%q: only Always, which makes a sidecar, is honoured", *c.RestartPolicy)
-	}
-	switch c.ImagePullPolicy {
-	case "", corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
-	default:
-		f.add(field+".imagePullPolicy", "%q is none of Always, IfNotPresent, Never", c.ImagePullPolicy)
-	}
+	validateRestarts(f, field, c)
+	validatePullPolicy(f, field+".imagePullPolicy", c.ImagePullPolicy)
 	for i, p := range c.Ports {
 		if p.ContainerPort < 1 || p.ContainerPort > 65535 || p.HostPort < 0 || p.HostPort > 65535 {
 			f.add(fmt.Sprintf("%s.ports[%d]", field, i), "a port is between 1 and 65535")
@@ -152,10 +92,17 @@ func (b *Bundle) validateContainer(f *faults, field string, c *corev1.Container,
 		}
 	}
 	if _, err := b.environment(c, &Facts{}); err != nil {
-		f.add(field+".env", "%v", err)
+		f.addError(field+".", err)
 	}
+	validateResources(f, field+".resources", &c.Resources, false)
 	b.validateMounts(f, field, c)
 	b.validateSecurity(f, field, c)
+	b.validateLifecycle(f, field, c)
+	switch c.TerminationMessagePolicy {
+	case corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError:
+	default:
+		f.add(field+".terminationMessagePolicy", "%q is neither File nor FallbackToLogsOnError", c.TerminationMessagePolicy)
+	}
 	isSidecar := IsSidecar(c)
 	isInit := strings.HasPrefix(field, "spec.initContainers")
 	for name, probe := range map[string]*corev1.Probe{
@@ -171,91 +118,73 @@ func (b *Bundle) validateContainer(f *faults, field string, c *corev1.Container,
 	}
 }
 
-func (b *Bundle) validateMounts(f *faults, field string, c *corev1.Container) {
-	for i, m := range c.VolumeMounts {
-		at := fmt.Sprintf("%s.volumeMounts[%d]", field, i)
-		v := b.volume(m.Name)
-		if v == nil {
-			f.add(at+".name", "there is no volume %q", m.Name)
-			continue
+// validateRestarts: Always makes a sidecar of an init container; a container's own
+// policy goes before the pod's.
+func validateRestarts(f *faults, field string, c *corev1.Container) {
+	if c.RestartPolicy == nil {
+		if len(c.RestartPolicyRules) > 0 {
+			f.add(field+".restartPolicyRules", "they want a restartPolicy of the container beside them")
 		}
-		if m.MountPath == "" {
-			f.add(at+".mountPath", "it is empty")
-		}
-		if m.SubPath == "" {
-			continue
-		}
-		if !filepath.IsLocal(m.SubPath) {
-			f.add(at+".subPath", "%q leads out of the volume", m.SubPath)
-		}
-		// In a volume that containers write to, a link planted by one of them
-		// could lead the mount anywhere on the host.
-		if v.ConfigMap == nil && v.Secret == nil {
-			f.add(at+".subPath", "it is honoured in configMap and secret volumes only")
-		}
+		return
 	}
-}
-
-func (b *Bundle) validateSecurity(f *faults, field string, c *corev1.Container) {
-	sc := c.SecurityContext
-	if sc.ProcMount != nil && *sc.ProcMount != corev1.DefaultProcMount && *sc.ProcMount != corev1.UnmaskedProcMount {
-		f.add(field+".securityContext.procMount", "%q is unknown", *sc.ProcMount)
+	switch *c.RestartPolicy {
+	case corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyOnFailure, corev1.ContainerRestartPolicyNever:
+	default:
+		f.add(field+".restartPolicy", "%q is none of Always, OnFailure, Never", *c.RestartPolicy)
 	}
-	for at, p := range map[string]*corev1.SeccompProfile{
-		field + ".securityContext.seccompProfile": sc.SeccompProfile,
-		"spec.securityContext.seccompProfile":     b.Pod.Spec.SecurityContext.SeccompProfile,
-	} {
-		if p == nil {
+	for i, rule := range c.RestartPolicyRules {
+		at := fmt.Sprintf("%s.restartPolicyRules[%d]", field, i)
+		if rule.Action != corev1.ContainerRestartRuleActionRestart && rule.Action != corev1.ContainerRestartRuleActionRestartAllContainers {
+			f.add(at+".action", "%q is unknown", rule.Action)
+		}
+		if rule.ExitCodes == nil {
+			f.add(at+".exitCodes", "there are none")
 			continue
 		}
-		switch p.Type {
-		case corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined:
-		case corev1.SeccompProfileTypeLocalhost:
-			if p.LocalhostProfile == nil || !path.IsAbs(*p.LocalhostProfile) {
-				f.add(at+".localhostProfile", "it must be an absolute path")
-			}
+		switch rule.ExitCodes.Operator {
+		case corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn:
 		default:
-			f.add(at+".type", "%q is unknown", p.Type)
+			f.add(at+".exitCodes.operator", "%q is neither In nor NotIn", rule.ExitCodes.Operator)
 		}
 	}
 }
 
-func validateProbe(f *faults, field, name string, p *corev1.Probe, c *corev1.Container) {
-	actions := 0
-	var port *intstr.IntOrString
-	if p.Exec != nil {
-		actions++
-		if len(p.Exec.Command) == 0 {
-			f.add(field+".exec.command", "it is empty")
+// validateHostname: a name that does not fit the kernel's field would be another one.
+func (b *Bundle) validateHostname(f *faults) {
+	spec := &b.Pod.Spec
+	if override := spec.HostnameOverride; override != nil {
+		checkDomain(f, "spec.hostnameOverride", *override)
+		if spec.HostNetwork || isTrue(spec.SetHostnameAsFQDN) {
+			f.add("spec.hostnameOverride", "it goes with neither hostNetwork nor setHostnameAsFQDN")
 		}
 	}
-	if p.HTTPGet != nil {
-		actions++
-		port = &p.HTTPGet.Port
-		if p.HTTPGet.Scheme != corev1.URISchemeHTTP && p.HTTPGet.Scheme != corev1.URISchemeHTTPS {
-			f.add(field+".httpGet.scheme", "%q is neither HTTP nor HTTPS", p.HTTPGet.Scheme)
-		}
-	}
-	if p.TCPSocket != nil {
-		actions++
-		port = &p.TCPSocket.Port
-	}
-	if p.GRPC != nil {
-		actions++
-		port = new(intstr.FromInt32(p.GRPC.Port))
-	}
-	if actions != 1 {
-		f.add(field, "a probe has one of exec, httpGet, tcpSocket, grpc; this has %d", actions)
-	}
-	if port != nil {
-		if _, err := Port(c, *port); err != nil {
-			f.add(field, "%v", err)
-		}
-	}
-	if name != "readinessProbe" && p.SuccessThreshold != 1 {
-		f.add(field+".successThreshold", "it must be 1")
-	}
-	if p.InitialDelaySeconds < 0 || p.PeriodSeconds < 0 || p.TimeoutSeconds < 0 || p.FailureThreshold < 0 || p.SuccessThreshold < 0 {
-		f.add(field, "times and thresholds are not negative")
+	if name := b.hostname(); len(name) > maxHostname+1 {
+		f.add("spec.setHostnameAsFQDN", "%q is longer than the %d characters of a hostname", name, maxHostname+1)
 	}
 }
+
+func (b *Bundle) validatePullSecrets(f *faults) {
+	for i, ref := range b.Pod.Spec.ImagePullSecrets {
+		s := b.Secrets[ref.Name]
+		if s == nil {
+			continue // noted when the pod runs
+		}
+		if _, err := credentials(s); err != nil {
+			f.add(fmt.Sprintf("spec.imagePullSecrets[%d]", i), "%v", err)
+		}
+	}
+}
+
+func checkIP(f *faults, field, text string) {
+	if _, err := netip.ParseAddr(text); err != nil {
+		f.add(field, "%q is no IP address", text)
+	}
+}
+
+func checkDomain(f *faults, field, name string) {
+	for _, why := range validation.IsDNS1123Subdomain(name) {
+		f.add(field, "%q: %s", name, why)
+	}
+}
+
+func itoa(i int) string { return strconv.Itoa(i) }

@@ -137,7 +137,7 @@ func (c checker) labels(at string, labels map[string]string) {
 	}
 }
 
-// reserved tells whether a label's prefix is Kubernetes' own.
+// reserved reports whether a label's prefix is Kubernetes' own.
 func reserved(prefix string) bool {
 	for _, domain := range []string{"kubernetes.io", "k8s.io"} {
 		if prefix == domain || strings.HasSuffix(prefix, "."+domain) {
@@ -147,7 +147,7 @@ func reserved(prefix string) bool {
 	return false
 }
 
-// ofKubelet tells whether a kubelet may set a reserved label of its own node, as
+// ofKubelet reports whether a kubelet may set a reserved label of its own node, as
 // k8s.io/kubelet's list of labels has it.
 func ofKubelet(key, prefix string) bool {
 	for _, own := range []string{"kubelet.kubernetes.io", "node.kubernetes.io"} {

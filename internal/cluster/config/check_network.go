@@ -128,7 +128,7 @@ func (c checker) podSize(p netip.Prefix) {
 	}
 }
 
-// masksAreSet tells whether a patch changes the size of a node's part.
+// masksAreSet reports whether a patch changes the size of a node's part.
 func (c checker) masksAreSet() bool {
 	sets := func(text string) bool { return strings.Contains(text, "node-cidr-mask-size") }
 	return slices.ContainsFunc(c.c.KubeadmConfigPatches, sets) ||
@@ -143,7 +143,7 @@ type binding struct {
 	protocol Protocol
 }
 
-// clashes tells whether two bindings cannot be at once. An address that is not said,
+// clashes reports whether two bindings cannot be at once. An address that is not said,
 // 0.0.0.0 and :: are all addresses, as kind has it.
 func (b binding) clashes(o binding) bool {
 	return b.port == o.port && b.protocol == o.protocol &&
@@ -188,7 +188,7 @@ func (c checker) ports() {
 	}
 }
 
-// port tells whether one mapping is right by itself.
+// port reports whether one mapping is right by itself.
 func (c checker) port(at string, m PortMapping) bool {
 	c.address(at+".listenAddress", m.ListenAddress)
 	if m.ContainerPort != 0 && (m.ContainerPort < 1 || m.ContainerPort > 65535) {

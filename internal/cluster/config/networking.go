@@ -38,7 +38,7 @@ func (n *Networking) settle() {
 	pick(&n.ServiceSubnet, "10.96.0.0/16", "fd00:10:96::/112", true)
 }
 
-// HasIPv6 tells whether nodes need IPv6.
+// HasIPv6 reports whether nodes need IPv6.
 func (n Networking) HasIPv6() bool { return n.IPFamily == IPv6 || n.IPFamily == DualStack }
 
 // PodSubnets are the CIDRs of PodSubnet, in their order.

@@ -96,5 +96,5 @@ func (c *Cluster) ControlPlanes() int {
 	return count
 }
 
-// HasBalancer tells whether a load balancer stands before the control planes.
+// HasBalancer reports whether a load balancer stands before the control planes.
 func (c *Cluster) HasBalancer() bool { return c.Balanced || c.ControlPlanes() > 1 }

@@ -32,7 +32,7 @@ type Clash struct {
 	Subnet, Network netip.Prefix
 }
 
-// Inside tells whether the subnet is a small part of a larger network.
+// Inside reports whether the subnet is a small part of a larger network.
 func (c Clash) Inside() bool { return c.Network.Bits() < c.Subnet.Bits() }
 
 // Refusal is a clash as an error; what says whose the network is, in words.

@@ -59,7 +59,7 @@ func (d *diagnosis) ports(ctx context.Context) error {
 	return nil
 }
 
-// taken tells whether a port of this host is in use.
+// taken reports whether a port of this host is in use.
 func taken(ctx context.Context, p plan.Port) bool {
 	var lc net.ListenConfig
 	var err error
@@ -138,7 +138,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 	})
 }
 
-// essential tells whether no pod runs without a unit.
+// essential reports whether no pod runs without a unit.
 func essential(unit string) bool {
 	switch unit {
 	case "berth-supervisor.service", "berth.service", "containerd.service", "kubelet.service":

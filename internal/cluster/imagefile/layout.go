@@ -93,7 +93,7 @@ func (f *File) walk(desc imagespec.Descriptor, depth int) (ids []string, err err
 	return ids, nil
 }
 
-// ours tells whether a manifest is of an image for this platform.
+// ours reports whether a manifest is of an image for this platform.
 func (f *File) ours(desc, config imagespec.Descriptor) bool {
 	if p := desc.Platform; p != nil {
 		return p.OS == "linux" && p.Architecture == runtime.GOARCH

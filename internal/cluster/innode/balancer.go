@@ -81,7 +81,7 @@ func (b Balancer) config() (string, error) {
 	return text.String(), nil
 }
 
-// Named tells whether the server is found by its name.
+// Named reports whether the server is found by its name.
 func (s Server) Named() bool {
 	_, err := netip.ParseAddr(s.Host)
 	return err != nil

@@ -104,7 +104,7 @@ func (e *etcd) remove(ctx context.Context, name string, addresses []string) erro
 	return nil
 }
 
-// at tells whether a member is at one of the addresses.
+// at reports whether a member is at one of the addresses.
 func (m member) at(addresses []string) bool {
 	return slices.ContainsFunc(m.PeerURLs, func(peer string) bool {
 		u, err := url.Parse(peer)

@@ -86,7 +86,7 @@ func redirection(address netip.Addr, udp, tcp uint16) string {
 		"\tchain node {\n\t\ttype nat hook output priority -105\n" + rules + "\t}\n}\n"
 }
 
-// names tells whether a resolv.conf names a server.
+// names reports whether a resolv.conf names a server.
 func names(resolv, server string) bool { return withServer(resolv, server, "") != resolv }
 
 // withServer is a resolv.conf with another server in the place of one.

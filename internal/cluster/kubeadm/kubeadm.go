@@ -210,7 +210,7 @@ func parseVersion(text string) (*version.Version, error) {
 	return v, nil
 }
 
-// Newer tells whether a version of Kubernetes is newer than another by more than fixes: nodes may
+// Newer reports whether a version of Kubernetes is newer than another by more than fixes: nodes may
 // be older than their cluster, and not newer.
 func Newer(text, than string) (bool, error) {
 	a, err := parseVersion(text)

@@ -32,7 +32,7 @@ type pod struct {
 
 func (p pod) name() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// stays tells whether a pod goes with its node only: one of the node's own files, one of a
+// stays reports whether a pod goes with its node only: one of the node's own files, one of a
 // DaemonSet, and one that has ended.
 func (p pod) stays() bool {
 	_, static := p.Metadata.Annotations["kubernetes.io/config.mirror"]

@@ -150,7 +150,7 @@ func (f Files) Find(name string) (*api.Cluster, error) {
 	return nil, nil
 }
 
-// Ours tells whether the files have a context of that name that Merge has put there, and not
+// Ours reports whether the files have a context of that name that Merge has put there, and not
 // somebody else.
 func (f Files) Ours(name string) (bool, error) {
 	for _, file := range f {

@@ -71,7 +71,7 @@ func Render(config *api.Config) ([]byte, error) {
 	return text, nil
 }
 
-// holds tells whether a file has anything of the name.
+// holds reports whether a file has anything of the name.
 func holds(config *api.Config, name string) bool {
 	return config.Clusters[name] != nil || config.AuthInfos[name] != nil || config.Contexts[name] != nil || config.CurrentContext == name
 }

@@ -17,6 +17,7 @@ func Packages() []string {
 	return []string{
 		"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "ipset", "conntrack", "ethtool",
 		"kmod", "mount", "util-linux", "procps", "ca-certificates", "haproxy",
+		"curl", "jq", // for people and scripts
 	}
 }
 

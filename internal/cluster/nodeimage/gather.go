@@ -2,6 +2,7 @@ package nodeimage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,9 @@ func (b *builder) check() error {
 			return err
 		}
 		b.names = append(b.names, full)
+	}
+	if b.Crictl != "" && !isFile(b.Crictl) {
+		return fmt.Errorf("--crictl %s: there is no such program: %w", b.Crictl, errs.NotFound)
 	}
 	if info, err := os.Stat(b.Kubernetes); err == nil && info.IsDir() {
 		return nil
@@ -92,13 +96,26 @@ func (b *builder) fetch(ctx context.Context) (err error) {
 	place, f := b.Kubernetes, b.fetcher()
 	if !release.IsURL(place) && !isFile(place) {
 		if place, err = f.Server(ctx, place); err != nil {
-			return err
+			return unreached(ctx, err)
 		}
 	}
 	if b.Kubernetes, err = b.own(); err != nil {
 		return err
 	}
-	return f.Programs(ctx, place, b.Kubernetes, b.expected()...)
+	err = f.Programs(ctx, place, b.Kubernetes, b.expected()...)
+	if release.IsURL(place) {
+		return unreached(ctx, err)
+	}
+	return err
+}
+
+// unreached adds to a failed download what needs none.
+func unreached(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || errors.Is(err, errs.Invalid) {
+		return err // a wrong sum is no matter of the way there
+	}
+	return fmt.Errorf("%w\n  without internet: --kubernetes DIR takes programs that are on this host (kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, "+
+		"kube-scheduler, kube-proxy, etcd, coredns), --etcd and --coredns take files, and --releases URL a mirror of dl.k8s.io; docs/cluster.md has the way", err)
 }
 
 // own is a directory of our own for programs.
@@ -136,6 +153,9 @@ func (b *builder) fetchOthers(ctx context.Context) error {
 			}
 		}
 		if err := f.Programs(ctx, place, dir, name); err != nil {
+			if release.IsURL(place) {
+				err = unreached(ctx, err)
+			}
 			return fmt.Errorf("--%s: %w", name, err)
 		}
 	}

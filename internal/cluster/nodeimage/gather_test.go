@@ -162,3 +162,29 @@ func TestFullName(t *testing.T) {
 		}
 	}
 }
+
+// TestNoInternet: a download that fails says what needs none; one that is another file than was meant
+// does not.
+func TestNoInternet(t *testing.T) {
+	site := httptest.NewServer(http.NotFoundHandler())
+	site.Close() // nobody listens there any more
+	for _, place := range []string{"v1.36.3", "stable", site.URL + "/kubernetes-server-linux-amd64.tar.gz"} {
+		b := &builder{Options: Options{Kubernetes: place, Image: "a", Work: t.TempDir(), Sites: release.Sites{Kubernetes: site.URL, Etcd: site.URL, CoreDNS: site.URL}}}
+		if err := b.check(); err != nil {
+			t.Fatal(err)
+		}
+		err := b.fetch(t.Context())
+		if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "--kubernetes DIR") || !strings.Contains(err.Error(), "--releases URL") {
+			t.Errorf("%s: %v", place, err)
+		}
+	}
+	wrong := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "other") }))
+	defer wrong.Close()
+	b := &builder{Options: Options{Kubernetes: wrong.URL + "/k.tar.gz#sha256:" + strings.Repeat("0", 64), Image: "a", Work: t.TempDir()}}
+	if err := b.check(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.fetch(t.Context()); !errors.Is(err, errs.Invalid) || strings.Contains(err.Error(), "--releases") {
+		t.Errorf("a wrong sum: %v", err)
+	}
+}

@@ -31,6 +31,8 @@ const (
 	// PreloadedDir has the images of all components, as `berth image preload` makes it and
 	// a daemon looks for it by itself.
 	PreloadedDir = "/usr/share/berth/preloaded"
+	// KindVersionFile has that version, too, where scripts for nodes of kind look for it.
+	KindVersionFile = "/kind/version"
 	// EntryProgram is berth.
 	EntryProgram = "/usr/local/bin/berth"
 )
@@ -60,6 +62,8 @@ type Options struct {
 	// Berth and Supervisor are the programs that go into the image, Version is what
 	// they say of themselves.
 	Berth, Supervisor, Version string
+	// Crictl is a program that becomes crictl in the image; empty: a link to berth.
+	Crictl string
 	// Empty are names of images with nothing in them, for pods that mount the node's own
 	// berth as their program.
 	Empty []string

@@ -11,13 +11,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// CheckTOML tells whether text can be a merge patch of a containerd configuration.
+// CheckTOML reports whether text can be a merge patch of a containerd configuration.
 func CheckTOML(text string) error {
 	_, err := parseTOML(text)
 	return err
 }
 
-// CheckOps tells whether text is a list of operations of a JSON patch.
+// CheckOps reports whether text is a list of operations of a JSON patch.
 func CheckOps(text string) error {
 	_, err := parseOps(text)
 	return err

@@ -12,9 +12,9 @@ type Changes struct {
 }
 
 // Against compares a plan with the containers that exist: their names and the values of
-// their LabelDigest. It says nothing of Plan.Endpoint, which changes when the first load
+// their LabelDigest. before is the plan of the description that the cluster was made of. It says nothing of Plan.Endpoint, which changes when the first load
 // balancer comes or the last goes, and which is in certificates of the cluster.
-func (p *Plan) Against(existing map[string]string) Changes {
+func (p *Plan) Against(existing map[string]string, before *Plan) Changes {
 	var c Changes
 	planned := map[string]bool{}
 	for i, container := range p.Containers {
@@ -23,7 +23,7 @@ func (p *Plan) Against(existing map[string]string) Changes {
 		switch {
 		case !found:
 			c.Add = append(c.Add, i)
-		case digest != container.Labels[LabelDigest]:
+		case !container.has(digest, before.find(container.Name)):
 			c.Replace = append(c.Replace, i)
 		}
 	}
@@ -34,4 +34,27 @@ func (p *Plan) Against(existing map[string]string) Changes {
 	}
 	slices.Sort(c.Remove)
 	return c
+}
+
+// find is a container by its name, nil where there is none.
+func (p *Plan) find(name string) *Container {
+	if p == nil {
+		return nil
+	}
+	for i := range p.Containers {
+		if p.Containers[i].Name == name {
+			return &p.Containers[i]
+		}
+	}
+	return nil
+}
+
+// Differences are what this plan changes about a container of another one; none where either
+// has no container of the name.
+func (p *Plan) Differences(before *Plan, name string) []Difference {
+	a, b := before.find(name), p.find(name)
+	if a == nil || b == nil {
+		return nil
+	}
+	return Differences(*a, *b)
 }

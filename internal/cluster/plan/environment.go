@@ -19,7 +19,7 @@ func environment(c *config.Cluster, h Host) map[string]string {
 		env["container"] = "docker"
 	}
 	if search := c.Networking.DNSSearch; search != nil {
-		env["KIND_DNS_SEARCH"] = strings.Join(*search, " ")
+		env[searchVariable] = strings.Join(*search, " ")
 	}
 	return env
 }

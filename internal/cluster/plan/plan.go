@@ -4,9 +4,6 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -300,23 +297,4 @@ func (c *Container) label(of *config.Cluster) {
 		c.Labels[LabelPool] = c.Pool
 	}
 	c.Labels[LabelDigest] = c.digest()
-}
-
-// digest is the same for containers that need not be made anew to become each other.
-// What is reached without a proxy does not count: it names every node, and one more
-// node is no reason to replace the others.
-func (c Container) digest() string {
-	c.Env = maps.Clone(c.Env)
-	delete(c.Env, "NO_PROXY")
-	delete(c.Env, "no_proxy")
-	// Follows the family, which stays; nodes that were made without it need not go for it.
-	c.Sysctls = maps.Clone(c.Sysctls)
-	delete(c.Sysctls, ipForward)
-	text, err := json.Marshal(c)
-	if err != nil {
-		// A Container is made of strings and numbers.
-		panic(fmt.Sprintf("container %s has no JSON form: %v", c.Name, err))
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
 }

@@ -191,7 +191,7 @@ func TestAgainst(t *testing.T) {
 		"nodes: [{}, {}, {role: worker}]\npools: [{name: web, count: 3}]":                              {Add: []int{0, 2}}, // the API of one is on a free port of loopback, too
 		"nodes: [{}, {role: worker}]\npools: [{name: web, count: 3, image: \"other:1\"}]\nname: berth": {Replace: []int{2, 3, 4}},
 	} {
-		if diff := cmp.Diff(want, Make(load(t, text), Host{}).Against(existing)); diff != "" {
+		if diff := cmp.Diff(want, Make(load(t, text), Host{}).Against(existing, nil)); diff != "" {
 			t.Errorf("%s: %s", text, diff)
 		}
 	}

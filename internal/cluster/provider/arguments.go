@@ -2,6 +2,7 @@ package provider
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -49,7 +50,10 @@ func (e *Engine) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt s
 		}
 	}
 	args = pairs(args, "--label", labels)
-	args = pairs(args, "-e", spec.Env)
+	args = pairs(args, "-e", withoutSecrets(spec.Env))
+	if secretFile(spec.Env) != nil {
+		args = append(args, "--env-file", "/dev/stdin")
+	}
 	args = pairs(args, "--sysctl", spec.Sysctls)
 	args, err := e.storageArgs(args, spec.Container)
 	if err != nil {
@@ -67,6 +71,33 @@ func (e *Engine) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt s
 	}
 	args = append(args, "--entrypoint", spec.Command[0], image)
 	return append(args, spec.Command[1:]...), nil
+}
+
+// isSecret reports whether a variable is not for a command line, which every user of the host sees: a
+// proxy with the name and the password of somebody. One with a line break is in no file.
+func isSecret(value string) bool {
+	return strings.Contains(value, "@") && !strings.Contains(value, "\n")
+}
+
+func withoutSecrets(env map[string]string) map[string]string {
+	shown := maps.Clone(env)
+	maps.DeleteFunc(shown, func(_, value string) bool { return isSecret(value) })
+	return shown
+}
+
+// secretFile are the variables that withoutSecrets leaves out, as the engines' --env-file has them; nil
+// is that there are none.
+func secretFile(env map[string]string) io.Reader {
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if isSecret(env[name]) {
+			fmt.Fprintf(&text, "%s=%s\n", name, env[name])
+		}
+	}
+	if text.Len() == 0 {
+		return nil
+	}
+	return strings.NewReader(text.String())
 }
 
 // storageArgs are mounts: those of the plan, and what this engine's storage needs.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -84,12 +85,16 @@ func (e *Engine) createOne(ctx context.Context, spec Spec, r Request, addresses 
 	if err != nil {
 		return err
 	}
-	for _, volume := range spec.Volumes {
+	volumes, err := e.lacking(ctx, spec)
+	if err != nil {
+		return err
+	}
+	for _, volume := range volumes {
 		if err := e.createVolume(ctx, spec, volume, attempt); err != nil {
 			return err
 		}
 	}
-	if err := e.launch(ctx, args); err != nil {
+	if err := e.launch(ctx, args, secretFile(spec.Env)); err != nil {
 		return e.explain(err, spec, r.Network.Name)
 	}
 	if spec.Command != nil {
@@ -107,14 +112,35 @@ const runTimeout = 2 * time.Minute
 
 // launch makes and starts a container, and is not interrupted in the middle: a podman
 // that is killed while it sets up the network never frees the container's addresses.
-func (e *Engine) launch(ctx context.Context, args []string) error {
+func (e *Engine) launch(ctx context.Context, args []string, stdin io.Reader) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runTimeout)
 	defer cancel()
-	_, err := command.Output(ctx, e.run, args...)
-	return err
+	return e.run.Run(ctx, command.Call{Args: args, Stdin: stdin})
+}
+
+// lacking are the volumes of a container that are to be made: all but those that a Release left
+// for it.
+func (e *Engine) lacking(ctx context.Context, spec Spec) ([]plan.Volume, error) {
+	if !spec.Reuse {
+		return spec.Volumes, nil
+	}
+	left, err := e.volumesOf(ctx, spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(spec.Volumes), func(v plan.Volume) bool { return slices.Contains(left, v.Name) }), nil
+}
+
+// volumesOf are the names of the volumes that belong to a container.
+func (e *Engine) volumesOf(ctx context.Context, name string) ([]string, error) {
+	found, err := command.Words(ctx, e.run, "volume", "ls", "-q", "--filter", "label="+LabelNode+"="+name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list volumes of %s: %w", name, err)
+	}
+	return found, nil
 }
 
 // createVolume makes a volume that is found by the container, the cluster and the
@@ -134,7 +160,7 @@ func (e *Engine) createVolume(ctx context.Context, spec Spec, volume plan.Volume
 }
 
 // unused makes sure that names are free. A volume of ours without its container is
-// what a create or delete that was killed left.
+// what a create or delete that was killed left, unless the container is to have it again.
 func (e *Engine) unused(ctx context.Context, specs []Spec) error {
 	names, err := e.names(ctx)
 	if err != nil {
@@ -158,12 +184,15 @@ func (e *Engine) unused(ctx context.Context, specs []Spec) error {
 			if !slices.Contains(volumes, v.Name) {
 				continue
 			}
-			ours, err := command.Words(ctx, e.run, "volume", "ls", "-q", "--filter", "label="+LabelNode+"="+spec.Name)
+			ours, err := e.volumesOf(ctx, spec.Name)
 			if err != nil {
-				return fmt.Errorf("cannot list volumes of %s: %w", spec.Name, err)
+				return err
 			}
 			if !slices.Contains(ours, v.Name) {
 				return fmt.Errorf("a volume called %s exists already in %s, and is not of berth; choose another name for the cluster, or %s volume rm %s: %w", v.Name, e.name, e.name, v.Name, errs.Exists)
+			}
+			if spec.Reuse {
+				continue
 			}
 			if _, err := command.Output(ctx, e.run, "volume", "rm", v.Name); errs.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("cannot remove the volume %s that was left of an earlier node: %w", v.Name, err)

@@ -108,7 +108,7 @@ func find(ctx context.Context, o Options, look func(tool string) command.Runner,
 	return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of %s is in PATH; install one of them: %w", strings.Join(tools, ", "), errors.Join(ErrNoTool, errs.Unsupported))
 }
 
-// speaks tells whether a tool is what its name says: podman has a package that calls itself
+// speaks reports whether a tool is what its name says: podman has a package that calls itself
 // docker, and has to be spoken to as podman.
 func (d dialect) speaks(ctx context.Context, tool string, run command.Runner) bool {
 	out, err := command.Output(ctx, run, "--version")

@@ -134,7 +134,7 @@ func dockerInfo(text []byte, f *Facts) error {
 	return nil
 }
 
-// mapped tells whether kubelet looks for the devices of its file systems in /dev/mapper.
+// mapped reports whether kubelet looks for the devices of its file systems in /dev/mapper.
 func (f Facts) mapped() bool {
 	on := []string{"btrfs", "zfs", "xfs"}
 	return slices.Contains([]string{"btrfs", "zfs", "devicemapper"}, strings.ToLower(f.Driver)) || slices.Contains(on, strings.ToLower(f.Filesystem))

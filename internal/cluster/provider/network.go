@@ -61,7 +61,7 @@ func (e *Engine) network(ctx context.Context, name string) (Network, error) {
 	return n, nil
 }
 
-// declared6 tells whether a network's CNI configuration lets containers choose their IPv6
+// declared6 reports whether a network's CNI configuration lets containers choose their IPv6
 // addresses. Where it does not, --ip6 is taken and has no effect.
 func (e *Engine) declared6(ctx context.Context, name string) bool {
 	out, err := command.Output(ctx, e.run, "network", "inspect", "--mode=native", name)

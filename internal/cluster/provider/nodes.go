@@ -133,6 +133,29 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 	return nil
 }
 
+// Release removes containers, whose volumes stay. systemd ends first what writes to them.
+func (e *Engine) Release(ctx context.Context, names ...string) error {
+	existing, err := e.names(ctx)
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, name := range names {
+		if !slices.Contains(existing, name) {
+			continue
+		}
+		if err := e.Stop(ctx, name); err != nil {
+			all = append(all, err)
+			continue
+		}
+		all = append(all, e.remove(ctx, e.names, name))
+	}
+	if err := errors.Join(all...); err != nil {
+		return fmt.Errorf("cannot release %s: %w", strings.Join(names, ", "), err)
+	}
+	return nil
+}
+
 // names are those of all containers.
 func (e *Engine) names(ctx context.Context) ([]string, error) {
 	names, err := command.Words(ctx, e.run, "ps", "-a", "--format", "{{.Names}}")

@@ -82,6 +82,9 @@ type Provider interface {
 	Stop(ctx context.Context, names ...string) error
 	// Delete removes containers and what Create made for them. An absent one is no error.
 	Delete(ctx context.Context, names ...string) error
+	// Release stops containers and removes them as Delete does, but for their volumes: a Create
+	// with Spec.Reuse gives these to containers of the same names. An absent one is no error.
+	Release(ctx context.Context, names ...string) error
 	// DeleteCluster removes all that has the label of the cluster, also what a Create that
 	// was killed left.
 	DeleteCluster(ctx context.Context, cluster string) error
@@ -151,6 +154,9 @@ type Spec struct {
 	// Command stands in place of what the image runs. nil is a node, whose systemd is
 	// waited for.
 	Command []string
+	// Reuse: the container gets the volumes that a Release left, where there are any, and they
+	// stay when it cannot be made. Without it they are removed.
+	Reuse bool `json:"-"`
 }
 
 // Request is what Create makes.

@@ -116,7 +116,7 @@ func (w *BootLog) see(line string) {
 	}
 }
 
-// Up tells whether systemd is.
+// Up reports whether systemd is.
 func (w *BootLog) Up() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

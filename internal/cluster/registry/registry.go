@@ -1,6 +1,6 @@
 // Package registry is the registry that clusters share: what runs in its container. It serves
-// images from a directory to whoever asks, and takes them from whoever pushes; who reaches it
-// is a question of its container's ports.
+// images from a directory to whoever asks, and takes them from its host only: what it has
+// runs in all clusters, and pods of each of them reach it.
 //
 // It speaks the distribution protocol of OCI, on containerd's content store: blobs are kept
 // once, whatever repository they were pushed to. The reference registry would bring redis,
@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,12 +38,14 @@ type Registry struct {
 	content content.Store
 	// repositories has a directory for each.
 	repositories *os.Root
-	log          *slog.Logger
+	// mayWrite reports whether images are taken from an address.
+	mayWrite func(netip.Addr) bool
+	log      *slog.Logger
 }
 
 // Open opens the registry of a directory, and makes it where there is none. Uploads of an
-// earlier process are gone.
-func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
+// earlier process are gone. mayWrite tells from which addresses it takes images.
+func Open(ctx context.Context, dir string, mayWrite func(netip.Addr) bool, log *slog.Logger) (*Registry, error) {
 	repositories := filepath.Join(dir, "repositories")
 	if err := os.MkdirAll(repositories, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the registry's directory: %w", err)
@@ -64,7 +67,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the registry's directory: %w", err)
 	}
-	return &Registry{store, root, log}, nil
+	return &Registry{store, root, mayWrite, log}, nil
 }
 
 // Close ends the use of the directory.
@@ -125,7 +128,11 @@ const longestName = 255
 // ServeHTTP answers one request.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
-	err := r.route(w, request)
+	w.Header().Set(WritersHeader, "host")
+	err := r.allowed(request)
+	if err == nil {
+		err = r.route(w, request)
+	}
 	if err == nil {
 		return
 	}

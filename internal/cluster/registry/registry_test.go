@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -24,7 +25,13 @@ import (
 // serve is the registry of a directory, on a server.
 func serve(t *testing.T, dir string) *httptest.Server {
 	t.Helper()
-	r, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
+	return serveTo(t, dir, func(netip.Addr) bool { return true })
+}
+
+// serveTo is one that takes images from some addresses only.
+func serveTo(t *testing.T, dir string, mayWrite func(netip.Addr) bool) *httptest.Server {
+	t.Helper()
+	r, err := Open(t.Context(), dir, mayWrite, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +266,7 @@ func TestServe(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		r, err := Open(ctx, dir, slog.New(slog.DiscardHandler))
+		r, err := Open(ctx, dir, func(netip.Addr) bool { return true }, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,7 +286,7 @@ func TestServe(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
+	r, err := Open(t.Context(), dir, FromHost, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func look(ctx context.Context, path string) error {
 		err = errors.New("the socket is there, but nobody listens on it")
 	}
 	return fmt.Errorf("cannot connect to unix://%s: %w: %w\nstart the daemon with `berth serve` (under systemd: `systemctl start berth`), "+
-		"or name another CRI socket with --endpoint unix:///PATH or BERTH_ENDPOINT", path, errs.Unavailable, err)
+		"or name another CRI socket with --endpoint unix:///PATH or BERTH_ENDPOINT (crictl: -r unix:///PATH or CONTAINER_RUNTIME_ENDPOINT)", path, errs.Unavailable, err)
 }
 
 // plain is the reverse of the server's table: an error of the code's kind with the
@@ -173,7 +173,7 @@ func (s plainStream) RecvMsg(m any) error {
 	return plain(err)
 }
 
-// Reachable tells whether somebody answers on the socket now.
+// Reachable reports whether somebody answers on the socket now.
 func (c *Conn) Reachable(ctx context.Context) bool {
 	return look(ctx, strings.TrimPrefix(c.Endpoint, "unix://")) == nil
 }

@@ -71,7 +71,11 @@ func (s session) ExecInContainer(ctx context.Context, _, _, containerID string, 
 	spec.Resize, stop = terminalSizes(resize)
 	defer stop()
 	began := time.Now()
-	code, err := s.runtime.Exec(ctx, spec)
+	var code int32
+	err := errs.Guard("exec in container "+containerID, func() (err error) {
+		code, err = s.runtime.Exec(ctx, spec)
+		return err
+	})
 	logSession(ctx, s.log, began, err, "verb", "exec", "container", containerID, "code", code)
 	if err != nil {
 		return err
@@ -92,7 +96,7 @@ func (s session) AttachContainer(ctx context.Context, _, _, containerID string,
 	spec.Resize, stop = terminalSizes(resize)
 	defer stop()
 	began := time.Now()
-	err := s.runtime.Attach(ctx, spec)
+	err := errs.Guard("attachment to container "+containerID, func() error { return s.runtime.Attach(ctx, spec) })
 	logSession(ctx, s.log, began, err, "verb", "attach", "container", containerID)
 	return err
 }

@@ -52,7 +52,10 @@ type forwarder struct {
 // PortForward implements portforward.PortForwarder.
 func (f forwarder) PortForward(_ context.Context, sandboxID, _ string, port int32, stream io.ReadWriteCloser) error {
 	began := time.Now()
-	err := f.runtime.PortForward(f.session, sandboxID, port, stream)
+	// The library calls it in a goroutine of its own.
+	err := errs.Guard("port forwarding to sandbox "+sandboxID, func() error {
+		return f.runtime.PortForward(f.session, sandboxID, port, stream)
+	})
 	logSession(f.session, f.log, began, err, "verb", "portforward", "sandbox", sandboxID, "port", port)
 	return err
 }

@@ -22,9 +22,10 @@ import (
 func testAbsentThings(t *testing.T, b *bench) {
 	id := b.id("absent")
 	for what, err := range map[string]error{
-		"StopSandbox":   b.Engine.StopSandbox(b.t.Context(), id),
-		"RemoveSandbox": b.Engine.RemoveSandbox(b.t.Context(), id),
-		"Remove":        b.Engine.Remove(b.t.Context(), id),
+		"StopSandbox":    b.Engine.StopSandbox(b.t.Context(), id),
+		"ReleaseSandbox": b.Engine.ReleaseSandbox(b.t.Context(), id),
+		"RemoveSandbox":  b.Engine.RemoveSandbox(b.t.Context(), id),
+		"Remove":         b.Engine.Remove(b.t.Context(), id),
 	} {
 		if err != nil {
 			t.Errorf("%s of an absent thing: %v", what, err)

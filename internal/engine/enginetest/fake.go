@@ -34,6 +34,7 @@ type fakeSandbox struct {
 	started, stopped bool
 	pid              int
 	limits           *runtimeapi.LinuxContainerResources
+	released         bool
 }
 
 type fakeContainer struct {
@@ -161,6 +162,28 @@ func (f *Fake) StopSandbox(_ context.Context, id string) error {
 		sb.stopped, sb.pid = true, 0
 	}
 	return nil
+}
+
+// ReleaseSandbox implements engine.Engine.
+func (f *Fake) ReleaseSandbox(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sb := f.sandboxes[id]
+	if sb == nil {
+		return nil
+	}
+	if !sb.stopped {
+		return fmt.Errorf("cannot release sandbox %q: it was not stopped: %w", id, errs.State)
+	}
+	sb.released = true
+	return nil
+}
+
+// Released reports whether ReleaseSandbox was called for a sandbox.
+func (f *Fake) Released(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sandboxes[id] != nil && f.sandboxes[id].released
 }
 
 // UpdateSandbox implements engine.Engine.

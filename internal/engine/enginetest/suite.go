@@ -140,7 +140,7 @@ func (b *bench) sandboxSpec() *engine.SandboxSpec {
 
 func (b *bench) removeSandbox(id string) {
 	ctx := context.WithoutCancel(b.t.Context())
-	if err := errors.Join(b.Engine.StopSandbox(ctx, id), b.Engine.RemoveSandbox(ctx, id)); err != nil {
+	if err := errors.Join(b.Engine.StopSandbox(ctx, id), b.Engine.ReleaseSandbox(ctx, id), b.Engine.RemoveSandbox(ctx, id)); err != nil {
 		b.t.Errorf("cannot remove sandbox: %v", err)
 	}
 }

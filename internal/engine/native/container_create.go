@@ -72,6 +72,7 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	}
 	e.warnIgnored("container", spec.ID, spec.Config.GetAnnotations())
 	e.warnPrivileged(spec.ID, spec.Config)
+	e.warnTracer(spec)
 	e.warnBinary(spec.ID, spec.Config)
 	if err := e.madeSources(spec.ID).Make(ctx, missing); err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
@@ -141,7 +142,7 @@ func (e *Engine) requestOf(ctx context.Context, spec *engine.ContainerSpec) (*su
 	if spec.LogPath == "" {
 		return request, nil
 	}
-	request.MaxLogLine = e.rules().MaxLogLine
+	request.MaxLogLine, request.LogRate = e.rules().MaxLogLine, e.rules().LogRate
 	request.LogDir = spec.SandboxSpec.Config.GetLogDirectory()
 	var err error
 	request.LogPath, err = filepath.Rel(request.LogDir, spec.LogPath)
@@ -197,10 +198,12 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs
 			User: spec.Sandbox.UserNS, Net: spec.Sandbox.NetNS, IPC: spec.Sandbox.IPCNS, UTS: spec.Sandbox.UTSNS, PID: spec.Sandbox.PIDNS,
 		},
 		UserNamespace: ocispec.UserNamespaceOf(spec.SandboxSpec.Config),
-		Files:         filesOf(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""),
 		Defaults:      e.rules().Defaults,
 		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
+	}
+	if in.Files, err = filesOf(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""); err != nil {
+		return in, nil, err
 	}
 	if ocispec.SharesCgroupns(spec.Config, spec.SandboxSpec.Config) {
 		if in.Host.CgroupOptions, err = e.tree.Options(); err != nil {
@@ -286,7 +289,7 @@ func (e *Engine) removeBundle(id string) error {
 	return nil
 }
 
-// isPrivileged tells whether the request is for a privileged container.
+// isPrivileged reports whether the request is for a privileged container.
 func isPrivileged(config *runtimeapi.ContainerConfig) bool {
 	return config.GetLinux().GetSecurityContext().GetPrivileged()
 }
@@ -305,31 +308,4 @@ func (e *Engine) readBundle(id string, spec any) error {
 		return fmt.Errorf("cannot read the bundle of container %s: %w", id, err)
 	}
 	return nil
-}
-
-// Inspect implements engine.Inspector.
-func (e *Engine) Inspect(_ context.Context, id string) (map[string]any, error) {
-	var spec specs.Spec
-	if err := e.readBundle(id, &spec); err != nil {
-		return nil, err
-	}
-	if spec.Process != nil {
-		hideValues(spec.Process.Env)
-	}
-	if h := spec.Hooks; h != nil {
-		for _, hooks := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop} { //nolint:staticcheck // Prestart is old, and may be there
-			for _, hook := range hooks {
-				hideValues(hook.Env)
-			}
-		}
-	}
-	return map[string]any{"runtimeSpec": &spec, "snapshotter": "overlayfs", "snapshotKey": id}, nil
-}
-
-// hideValues leaves the names of an environment.
-func hideValues(env []string) {
-	for i, entry := range env {
-		name, _, _ := strings.Cut(entry, "=")
-		env[i] = name + "=[hidden]"
-	}
 }

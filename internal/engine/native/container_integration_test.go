@@ -123,6 +123,7 @@ func TestContainersShareIPC(t *testing.T) {
 func TestHostNamespaces(t *testing.T) {
 	w := newWorld(t)
 	spec, sb := w.sandbox(func(c *runtimeapi.PodSandboxConfig) {
+		c.Hostname = ""
 		c.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{
 			Network: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE,
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/spawn"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -313,7 +314,7 @@ func (r *busyboxRootfs) Release(_ context.Context, key string) error {
 	return os.RemoveAll(filepath.Join(r.dir, key))
 }
 
-func (r *busyboxRootfs) WritableUsage(context.Context, string) (image.Usage, error) {
+func (r *busyboxRootfs) WritableUsage(context.Context, string, sysfile.Pace) (image.Usage, error) {
 	return image.Usage{Mountpoint: r.dir, Bytes: 1, Inodes: 1, At: time.Now()}, nil
 }
 

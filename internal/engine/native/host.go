@@ -3,12 +3,14 @@ package native
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -72,6 +74,21 @@ func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
 	if profile := ocispec.IgnoredSeccomp(config); profile != "" {
 		e.log.Warn("a privileged container has no seccomp filter but the configuration's (runtime.privileged_seccomp_profile); linux.security_context.seccomp is ignored", "container", id, "profile", profile)
 	}
+}
+
+// warnTracer warns of a container that can take over what runs commands in it: see
+// docs/running.md. A privileged one needs no such way, and in a user namespace it leads
+// nowhere.
+func (e *Engine) warnTracer(spec *engine.ContainerSpec) {
+	sets, err := ocispec.Capabilities(spec.Config, e.host, e.rules().Defaults.Capabilities)
+	if err != nil || !slices.Contains(sets.Permitted, "CAP_SYS_PTRACE") || // an error is the spec's to tell
+		spec.Config.GetLinux().GetSecurityContext().GetPrivileged() || spec.Sandbox.UserNS != "" {
+		return
+	}
+	e.log.Warn("the container has CAP_SYS_PTRACE without a user namespace: unless AppArmor or SELinux confines it, it can trace the runtime's helper "+
+		"of each exec, and in a shared PID namespace that of each container that is created, which has all capabilities; "+
+		"give the pod a user namespace (hostUsers: false)",
+		"container", spec.ID, "name", spec.Config.GetMetadata().GetName(), "pod", spec.SandboxSpec.Config.GetMetadata().GetNamespace()+"/"+spec.SandboxSpec.Config.GetMetadata().GetName())
 }
 
 // warnBinary tells of variables that do not reach the program as they are: a kubelet

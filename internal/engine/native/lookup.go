@@ -77,6 +77,14 @@ func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, user
 			}
 		}
 		source := ocispec.Source{Path: at.Path}
+		if ocispec.HasFlags(m) {
+			source.Flags, err = probe.Ask(ctx, e.probes, "look at the mount of "+at.Exists, func() ([]string, error) {
+				return hostpath.MountFlags(at.Exists)
+			})
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", field, err)
+			}
+		}
 		if m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
 			if source.Shared, source.Slave, err = propagationOf(at.Exists); err != nil {
 				return nil, nil, err
@@ -84,6 +92,7 @@ func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, user
 		}
 		if have, ok := sources[from]; ok {
 			source.Shared, source.Slave = source.Shared || have.Shared, source.Slave || have.Slave
+			source.Flags = slices.Concat(source.Flags, have.Flags)
 		}
 		sources[from] = source
 	}

@@ -48,8 +48,8 @@ type Config struct {
 	// DefaultParent is the cgroup of sandboxes whose request names none, "" for
 	// one named after the instance.
 	DefaultParent string
-	// PodInit is the static program (berth-supervisor) that, called with the
-	// argument "pod-init", is the init of shared PID namespaces.
+	// PodInit is the static program (berth-supervisor) whose copy is the init of shared
+	// PID namespaces, and that holds user namespaces while they are made.
 	PodInit string
 	// SELinux is what becomes of labels. SELinuxCategories is
 	// how many categories there are to keep sandboxes apart, 0 for all 1024.
@@ -70,6 +70,9 @@ type Rules struct {
 	// MaxLogLine is how many bytes of text a line of a container's log holds, 0
 	// for the default.
 	MaxLogLine int
+	// LogRate is how many bytes a second a container may write to its log, 0 for
+	// any number.
+	LogRate int64
 	// Devices say which devices containers get.
 	Devices DeviceRules
 	// SharedVolumes gives volumes that are relabelled a label that all containers
@@ -139,6 +142,10 @@ type Engine struct {
 	cgroups *cgroups
 	moves   *cgroup.Moves
 
+	// sealing guards the making of the root of pods' inits, sealed is true when it is.
+	sealing sync.Mutex
+	sealed  bool
+
 	// marking serialises the making and the removing of marks.
 	marking sync.Mutex
 
@@ -188,7 +195,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := sysns.EnsureNetNSDir(cfg.NetNSDir); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(e.findOwnParents(), e.adoptLabels()); err != nil {
+	if err := errors.Join(e.findOwnParents(), e.adoptLabels(), e.unseal()); err != nil {
 		return nil, err
 	}
 	e.netns = nspool.New(readyNamespaces)
@@ -200,7 +207,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 // containers stay.
 func (e *Engine) Close() error {
 	e.meter.Close()
-	return e.netns.Close()
+	return errors.Join(e.unseal(), e.netns.Close())
 }
 
 func (c *Config) complete() error {

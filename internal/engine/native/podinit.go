@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -22,7 +20,11 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 	if e.cfg.PodInit == "" {
 		return fmt.Errorf("config.linux.security_context.namespace_options.pid: POD needs an init, and none is configured: %w", errs.Unsupported)
 	}
-	rootfs, err := e.podInitRootfs()
+	rootfs, err := e.podInitRoot(ctx)
+	if err != nil {
+		return err
+	}
+	ids, err := ownIDs()
 	if err != nil {
 		return err
 	}
@@ -39,8 +41,8 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 		SandboxID:     spec.ID,
 		SandboxConfig: spec.Config,
 		UserNamespace: ocispec.UserNamespaceOf(spec.Config),
+		IDs:           ids,
 		Rootfs:        rootfs,
-		Program:       e.cfg.PodInit,
 		CgroupsPath:   e.cgroupsPath(sandbox.CgroupParent, spec.ID),
 		Namespaces:    ocispec.Namespaces{User: sandbox.UserNS, Net: sandbox.NetNS, IPC: sandbox.IPCNS, UTS: sandbox.UTSNS},
 		ProcessLabel:  sandbox.ProcessLabel,
@@ -60,6 +62,10 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 	if sandbox.Pid, err = e.cfg.Supervisor.Start(ctx, spec.ID); err != nil {
 		return fmt.Errorf("cannot start the pod's init: %w", err)
 	}
+	if err := e.awaitConfined(ctx, sandbox.Pid); err != nil {
+		return err
+	}
+	sandbox.PodInit = engine.PodInitSealed
 	if err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/pid", sandbox.Pid), paths.pid); err != nil {
 		return err
 	}
@@ -75,22 +81,6 @@ func (e *Engine) podInitFilter() (*specs.LinuxSeccomp, error) {
 		return nil, nil //nolint:nilnil // no filter is no failure
 	}
 	return e.seccomp.defaultProfile(nil)
-}
-
-// podInitRootfs is the root of every pod's init: read-only, empty but for mount
-// points, shared by all.
-func (e *Engine) podInitRootfs() (string, error) {
-	rootfs := filepath.Join(e.cfg.StateDir, "pod-init")
-	for _, dir := range []string{"proc", "dev"} {
-		if err := os.MkdirAll(filepath.Join(rootfs, dir), 0o755); err != nil {
-			return "", fmt.Errorf("cannot make the root of a pod's init: %w", err)
-		}
-	}
-	f, err := os.OpenFile(filepath.Join(rootfs, ocispec.PodInitProgram), os.O_CREATE|os.O_RDONLY, 0o755)
-	if err != nil {
-		return "", fmt.Errorf("cannot make the root of a pod's init: %w", err)
-	}
-	return rootfs, f.Close()
 }
 
 func (e *Engine) removePodInit(ctx context.Context, id string) error {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -73,7 +74,7 @@ func (e *Engine) makeCgroupParent(ctx context.Context, spec *engine.SandboxSpec,
 }
 
 // removeCgroupParent removes what makeCgroupParent made.
-func (e *Engine) removeCgroupParent(ctx context.Context, id string, paths sandboxPaths) error {
+func (e *Engine) removeCgroupParent(ctx context.Context, id string, paths sandboxPaths, last bool) error {
 	if e.cfg.CgroupDriver == driverSystemd {
 		return e.stopSlice(ctx, e.podSlice(id))
 	}
@@ -82,7 +83,7 @@ func (e *Engine) removeCgroupParent(ctx context.Context, id string, paths sandbo
 		return err
 	}
 	if path.Base(parent) == id {
-		if err := e.tree.Remove(parent); err != nil {
+		if err := e.removeBusy(ctx, parent); err != nil {
 			return err
 		}
 	}
@@ -91,8 +92,35 @@ func (e *Engine) removeCgroupParent(ctx context.Context, id string, paths sandbo
 	e.tree.RemoveEmpty(parent, top)
 	if !e.tree.Exists(parent) {
 		delete(e.ownParents, parent)
+	} else if !last {
+		return nil // exited containers have cgroups in it until they are removed
+	}
+	// What somebody makes at this path from now on is not the sandbox's.
+	if err := os.Remove(paths.ownCgroup); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot forget the sandbox's cgroup: %w", err)
 	}
 	return nil
+}
+
+// busyPatience bounds the wait for processes that were killed and leave a cgroup.
+const busyPatience = 2 * time.Second
+
+// removeBusy removes a cgroup. A container whose start failed is recorded as exited
+// when its init has been killed, which may be a moment before the init is gone.
+func (e *Engine) removeBusy(ctx context.Context, parent string) error {
+	ctx, stop := context.WithTimeout(ctx, busyPatience)
+	defer stop()
+	for {
+		err := e.tree.Remove(parent)
+		if err == nil || !errors.Is(err, errs.State) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // readOwnCgroup returns "" when nothing was written down.

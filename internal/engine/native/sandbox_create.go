@@ -82,6 +82,9 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 // checkDemands refuses what this host cannot enforce. A sandbox without a process has
 // nothing to confine, but its pod counts on it.
 func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
+	if err := checkHostname(config); err != nil {
+		return err
+	}
 	profile, err := ocispec.SandboxAppArmorOf(config)
 	if err != nil {
 		return err
@@ -237,6 +240,23 @@ func namespaceOptions(config *runtimeapi.PodSandboxConfig) *runtimeapi.Namespace
 
 func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
 	return namespaceOptions(config).GetNetwork() == runtimeapi.NamespaceMode_NODE
+}
+
+// checkHostname refuses a name of its own for a pod that has the host's. A kubelet sends
+// none then.
+func checkHostname(config *runtimeapi.PodSandboxConfig) error {
+	asked := config.GetHostname()
+	if asked == "" || !hostNetwork(config) {
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("cannot read the host's name: %w", err)
+	}
+	if asked != host {
+		return fmt.Errorf("config.hostname: %q cannot be the name of a pod in the host's network, which has the host's (%s); leave it empty: %w", asked, host, errs.Invalid)
+	}
+	return nil
 }
 
 // hostnameOf is the name that the pod's processes see.

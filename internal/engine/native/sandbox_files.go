@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -102,14 +103,18 @@ func readEtc(name string) (string, error) {
 
 // filesOf are the paths that containers mount. Without an IPC namespace of its own
 // the sandbox shares the host's /dev/shm.
-func filesOf(dir, shm string, hostIPC bool) ocispec.Files {
-	if hostIPC {
-		shm = "/dev/shm"
-	}
-	return ocispec.Files{
+func filesOf(dir, shm string, hostIPC bool) (ocispec.Files, error) {
+	files := ocispec.Files{
 		Hosts:      filepath.Join(dir, "hosts"),
 		Hostname:   filepath.Join(dir, "hostname"),
 		ResolvConf: filepath.Join(dir, "resolv.conf"),
 		Shm:        shm,
 	}
+	if !hostIPC {
+		return files, nil
+	}
+	var err error
+	files.Shm = "/dev/shm"
+	files.ShmFlags, err = hostpath.MountFlags(files.Shm)
+	return files, err
 }

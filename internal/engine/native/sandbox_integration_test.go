@@ -131,6 +131,14 @@ func TestSandboxIsMadeAndRemovedFromItsID(t *testing.T) {
 		t.Errorf("a stopped sandbox has no network namespace to be detached: %v", err)
 	}
 	for range 2 {
+		if err := again.ReleaseSandbox(ctx, sandboxID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if released := snapshot(t); released != before {
+		t.Errorf("mounts and cgroups before:\n%s\nof a released sandbox:\n%s", before, released)
+	}
+	for range 2 {
 		if err := errors.Join(again.StopSandbox(ctx, sandboxID), again.RemoveSandbox(ctx, sandboxID)); err != nil {
 			t.Fatal(err)
 		}

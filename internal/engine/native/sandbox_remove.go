@@ -33,12 +33,20 @@ func (e *Engine) StopSandbox(ctx context.Context, id string) error {
 	return nil
 }
 
-// RemoveSandbox removes every thing that a sandbox may have, each nil when it is
-// absent. The sandbox's directory in the state directory, which tells of the
-// others, goes last and only when they are gone.
-func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
-	paths := e.sandboxPaths(id)
-	err := errors.Join(
+// ReleaseSandbox removes what a pod that has completed does not need: a kubelet keeps
+// its sandbox, and its exited containers, until the pod is deleted.
+func (e *Engine) ReleaseSandbox(ctx context.Context, id string) error {
+	if err := e.release(ctx, id, e.sandboxPaths(id), false); err != nil {
+		return fmt.Errorf("cannot release sandbox %s: %w", id, err)
+	}
+	e.meter.Forget(id)
+	return nil
+}
+
+// release removes the sandbox's init, namespaces, mounts and cgroup, each nil when it
+// is absent. last says that no containers remain.
+func (e *Engine) release(ctx context.Context, id string, paths sandboxPaths, last bool) error {
+	return errors.Join(
 		e.removePodInit(ctx, id),
 		sysns.Unpin(paths.pid),
 		sysns.RemoveNetNS(paths.netns),
@@ -47,10 +55,17 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 		sysns.Unpin(paths.user),
 		e.removeVolumes(ctx, id, paths),
 		detachTree(paths.shm),
-		removeFiles(id, paths.filesDir),
 		e.unmark(paths),
-		e.removeCgroupParent(ctx, id, paths),
+		e.removeCgroupParent(ctx, id, paths, last),
 	)
+}
+
+// RemoveSandbox removes every thing that a sandbox may have, each nil when it is
+// absent. The sandbox's directory in the state directory, which tells of the
+// others, goes last and only when they are gone.
+func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
+	paths := e.sandboxPaths(id)
+	err := errors.Join(e.release(ctx, id, paths, true), removeFiles(id, paths.filesDir))
 	if err != nil {
 		return fmt.Errorf("cannot remove sandbox %s: %w", id, err)
 	}

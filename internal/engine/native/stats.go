@@ -78,7 +78,7 @@ func (e *Engine) containerTargets(ctx context.Context, ids []string) (map[string
 // cgroups knows the containers' cgroups, as the supervisor told them.
 type cgroups struct {
 	list func(context.Context) ([]supervisor.Container, error)
-	// exists tells whether there is such a container. It begins to do so before put
+	// exists reports whether there is such a container. It begins to do so before put
 	// and ends before forget.
 	exists func(id string) bool
 

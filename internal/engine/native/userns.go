@@ -36,7 +36,7 @@ func (e *Engine) holder(pin string, uids, gids ocispec.IDMapping) *sysns.UserNam
 	ids := func(m ocispec.IDMapping) []syscall.SysProcIDMap {
 		return []syscall.SysProcIDMap{{HostID: int(m.Host), Size: int(m.Length)}}
 	}
-	return &sysns.UserNamespace{Pin: pin, UIDs: ids(uids), GIDs: ids(gids), Program: e.cfg.PodInit, Args: []string{"pod-init"}}
+	return &sysns.UserNamespace{Pin: pin, UIDs: ids(uids), GIDs: ids(gids), Program: e.cfg.PodInit, Args: []string{"hold"}}
 }
 
 // probeUserNamespaces makes one, and a root filesystem for it.

@@ -18,7 +18,7 @@ import (
 
 // An image that containers mount is mounted once for all of a sandbox, read-only,
 // under a key that begins with the sandbox's id. It keeps the image's layers until
-// the sandbox is removed, and is found by its key when nothing else of the sandbox
+// the sandbox is stopped, and is found by its key when nothing else of the sandbox
 // is left.
 
 // volumeKey keeps to the length that keys may have.

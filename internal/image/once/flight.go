@@ -5,6 +5,8 @@ package once
 import (
 	"context"
 	"sync"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Flights does what several callers want at the same time once. A run has a result
@@ -80,7 +82,10 @@ func (f *Flights[R, P]) join(ctx context.Context, key string, progress func(P), 
 }
 
 func (f *Flights[R, P]) run(ctx context.Context, key string, fl *flight[R, P], fn func(context.Context, func(P)) (R, error)) {
-	fl.result, fl.err = fn(ctx, fl.report)
+	fl.err = errs.Guard(key, func() (err error) {
+		fl.result, err = fn(ctx, fl.report)
+		return err
+	})
 	f.mu.Lock()
 	if f.all[key] == fl {
 		delete(f.all, key)

@@ -55,7 +55,7 @@ func decodeAuth(encoded string) (user, password string, err error) {
 	return "", "", fmt.Errorf("field auth of the registry credentials: want base64 of username:password: %w", errs.Invalid)
 }
 
-// sameRegistry tells whether an address as docker's config file has it
+// sameRegistry reports whether an address as docker's config file has it
 // ("https://index.docker.io/v1/") means the registry of domain.
 func sameRegistry(address, domain string) bool {
 	host := address

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -21,7 +22,7 @@ func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) 
 		return nil, err
 	}
 	home := homeHost(domain)
-	known := map[string]bool{}
+	known, local := map[string]bool{}, newLocality()
 	options := config.HostOptions{
 		HostDir: func(host string) (string, error) { return hostDir(cfg.Dirs, host) },
 		Credentials: func(host string) (string, string, error) {
@@ -31,7 +32,7 @@ func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) 
 			return credentials.user, credentials.secret, nil
 		},
 		UpdateClient: func(client *http.Client) error {
-			client.Transport = guarded{client.Transport, known}
+			client.Transport = guard(client.Transport, known, local)
 			return nil
 		},
 	}
@@ -89,11 +90,24 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 
 // guarded refuses to send credentials in clear text to a host that configuration
 // does not name: a registry may say by which host tokens are made, not by which
-// protocol passwords travel there.
+// protocol passwords travel there. And it refuses to be sent to the node itself; see
+// local.go.
 type guarded struct {
 	http.RoundTripper
-	// known hosts may be spoken to as they are configured.
+	// known hosts may be spoken to as they are configured, and be where they like.
 	known map[string]bool
+	local *locality
+	// proxy is the transport's, nil for none.
+	proxy func(*http.Request) (*url.URL, error)
+}
+
+func guard(inner http.RoundTripper, known map[string]bool, local *locality) http.RoundTripper {
+	g := guarded{RoundTripper: inner, known: known, local: local}
+	if transport, ok := inner.(*http.Transport); ok {
+		g.proxy = transport.Proxy
+		transport.DialContext = g.dialer(transport.DialContext)
+	}
+	return g
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -102,7 +116,11 @@ func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if secret && req.URL.Scheme == "http" && !g.known[req.URL.Host] && !docker.IsLocalhost(req.URL.Host) {
 		return nil, fmt.Errorf("credentials are not sent to %s over plain http: %w", req.URL.Host, errs.Invalid)
 	}
-	return g.RoundTripper.RoundTrip(req)
+	s, err := g.check(req)
+	if err != nil {
+		return nil, err
+	}
+	return g.RoundTripper.RoundTrip(req.WithContext(context.WithValue(req.Context(), sentKey{}, s)))
 }
 
 // CloseIdleConnections lets go of connections kept for reuse.

@@ -74,7 +74,9 @@ func (a answerOK) RoundTrip(*http.Request) (*http.Response, error) {
 
 func TestCredentialsDoNotTravelInClearTextToStrangers(t *testing.T) {
 	asked := 0
-	transport := guarded{answerOK{&asked}, map[string]bool{"configured.example": true}}
+	local := newLocality()
+	local.saw("configured.example", loopback)
+	transport := guard(answerOK{&asked}, map[string]bool{"configured.example": true}, local)
 	for url, allowed := range map[string]bool{
 		"https://anywhere.example/token":   true,
 		"http://configured.example/token":  true,

@@ -26,6 +26,9 @@ const (
 	maxFile = 1 << 40
 	// maxEntries bounds the answer and the time of one layer.
 	maxEntries = 4 << 20
+	// maxTrailer bounds what follows the end of the archive: padding, which tools round up
+	// to some kilobytes. The digest is of it, too.
+	maxTrailer = 16 << 20
 	// maxOpaque bounds the list of opaque directories.
 	maxOpaque = 1 << 16
 )
@@ -55,6 +58,9 @@ func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Resu
 		return Result{}, err
 	}
 	defer stream.Close()
+	if job.MaxLayer > 0 {
+		stream.allow(job.MaxLayer, fmt.Errorf("the layer has more than %d bytes unpacked, the limit of image.max_layer_gib: %w", job.MaxLayer, errs.Invalid))
+	}
 	l := &layer{
 		upper: upper, lower: lower, maxBytes: job.MaxBytes, alone: job.Alone,
 		dirs: map[string]bool{"/": true}, whiteouts: map[string]bool{}, opaque: map[string]bool{},
@@ -67,6 +73,7 @@ func apply(ctx context.Context, r io.Reader, upper, lower string, job Job) (Resu
 		return Result{}, fmt.Errorf("cannot apply the layer: %w", err)
 	}
 	// What follows the end of the archive counts for the digest.
+	stream.allow(maxTrailer, fmt.Errorf("more than %d bytes follow the end of the layer's archive: %w", maxTrailer, errs.Invalid))
 	diffID, err := stream.Digest()
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot read the layer to its end: %w", err)
@@ -124,7 +131,7 @@ func hardlinkOf(header *tar.Header) string {
 	return header.Linkname
 }
 
-// complete tells whether the layer has described the directory of an entry before
+// complete reports whether the layer has described the directory of an entry before
 // the entry. If not, it is one of a layer below, whose owner and mode count.
 func (l *layer) complete(header *tar.Header) bool {
 	name := filepath.Clean("/" + header.Name)

@@ -51,7 +51,7 @@ func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.
 	}
 }
 
-// confined tells whether all threads of a process have given up what they had; they
+// confined reports whether all threads of a process have given up what they had; they
 // do it one after the other.
 func confined(t *testing.T, pid int) bool {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))

@@ -29,6 +29,8 @@ type Job struct {
 	Alone bool `json:"alone,omitempty"`
 	// MaxBytes bounds what the layer may take on disk.
 	MaxBytes int64 `json:"maxBytes"`
+	// MaxLayer bounds the bytes of the layer's archive, unpacked; 0 for no bound.
+	MaxLayer int64 `json:"maxLayer,omitempty"`
 	// Cgroup is the file through which the child enters its cgroup.
 	Cgroup string `json:"cgroup,omitempty"`
 }

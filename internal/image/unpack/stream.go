@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -40,6 +41,9 @@ type stream struct {
 	current *chunk
 	rest    []byte
 	err     error
+	// left is how many bytes may still be read; beyond says what is wrong with more.
+	left   int64
+	beyond error
 
 	digester digest.Digester
 	hashed   chan struct{}
@@ -72,6 +76,7 @@ func newStream(r io.Reader) (*stream, error) {
 		stop:     make(chan struct{}),
 		digester: digest.Canonical.Digester(),
 		hashed:   make(chan struct{}),
+		left:     math.MaxInt64,
 	}
 	for range chunkCount {
 		s.free <- &chunk{}
@@ -138,9 +143,20 @@ func (s *stream) Read(p []byte) (int, error) {
 		}
 		s.current, s.rest, s.err = c, c.data, c.err
 	}
-	n := copy(p, s.rest)
+	if s.left <= 0 {
+		return 0, s.beyond
+	}
+	n := copy(p[:min(int64(len(p)), s.left)], s.rest)
 	s.rest = s.rest[n:]
+	s.left -= int64(n)
 	return n, nil
+}
+
+// allow bounds what is read from now on, if there is no smaller bound.
+func (s *stream) allow(bytes int64, beyond error) {
+	if bytes < s.left {
+		s.left, s.beyond = bytes, beyond
+	}
 }
 
 // Digest reads to the end and returns the digest of all bytes.
@@ -182,7 +198,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(buffered), nil
 }
 
-// isSkippableFrame tells whether magic starts a zstd frame without content, with
+// isSkippableFrame reports whether magic starts a zstd frame without content, with
 // which zstd:chunked layers may begin.
 func isSkippableFrame(magic []byte) bool {
 	return len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18})

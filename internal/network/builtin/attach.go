@@ -47,6 +47,9 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 			return nil, err
 		}
 	}
+	if err := n.guard(ctx, rec); err != nil {
+		return nil, err
+	}
 	if fresh || !n.plugged(rec) {
 		if err := n.unplug(rec.Link); err != nil {
 			return nil, err
@@ -91,7 +94,10 @@ func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*reco
 	}
 	rec := &record{
 		Sandbox: att.SandboxID, Name: att.Name, Namespace: att.Namespace,
-		BootID: boot, NetNS: att.NetNS, Link: linkName(att.SandboxID),
+		BootID: boot, NetNS: att.NetNS, Link: linkName(att.SandboxID), Checked: !att.Privileged,
+	}
+	if rec.Ingress, rec.Egress, err = network.Bandwidth(att.Annotations); err != nil {
+		return nil, err
 	}
 	if err := n.takeSoon(ctx, rec, att); err != nil {
 		return nil, err
@@ -110,18 +116,28 @@ func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*reco
 	return rec, nil
 }
 
-// takeSoon is take. An address that is asked for and was released a moment ago, as by the
-// former sandbox of a pod that starts again, is waited for: the kernel is removing the
-// link that has it, and the reaper frees it then, if not sooner.
+// takeSoon is take. What was released a moment ago, as by the former sandbox of a pod that
+// starts again, is not waited for when it is needed: an address that is asked for, or any
+// when no other is free. Its link goes now and not with its namespace.
 func (n *Network) takeSoon(ctx context.Context, rec *record, att *network.Attachment) error {
 	deadline := time.Now().Add(reapPatience + reapPause)
 	for {
 		err := n.take(rec, att)
 		var taken *takenError
-		if !errors.As(err, &taken) || taken.holder != nil && !taken.holder.Released || time.Now().After(deadline) {
+		switch {
+		case errors.As(err, &taken) && (taken.holder == nil || taken.holder.Released):
+		case errors.Is(err, errs.Exhausted):
+		default:
 			return err
 		}
-		select {
+		freed, releaseErr := n.finishReleases(ctx)
+		if freed == 0 && taken == nil || time.Now().After(deadline) {
+			return errors.Join(err, releaseErr)
+		}
+		if freed > 0 {
+			continue
+		}
+		select { // who has the address is giving it back, or has not written its record yet
 		case <-time.After(reapPause):
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), err)

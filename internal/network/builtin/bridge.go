@@ -247,7 +247,7 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 	return nil
 }
 
-// bridgeUp tells whether the bridge is up.
+// bridgeUp reports whether the bridge is up.
 func (h *host) bridgeUp() bool {
 	link, err := h.handle.LinkByIndex(int(h.bridgeIndex.Load()))
 	return err == nil && link.Attrs().Flags&net.FlagUp != 0

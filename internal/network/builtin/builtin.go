@@ -135,6 +135,10 @@ func (n *Network) open(ctx context.Context) error {
 	}
 	n.table = t
 	t.cluster = n.cfg.Cluster
+	if !t.probeFrames() {
+		n.notes["sources"] = "the kernel has no nftables of family bridge (nf_tables_bridge): pods that may open raw sockets can send with the addresses of others"
+		n.log.Warn("the sources of pods' packets are not checked", "why", n.notes["sources"])
+	}
 	n.fire = newFirewall(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
 	if n.awaiting() != nil {
 		return nil
@@ -223,7 +227,8 @@ func (n *Network) Info() map[string]string {
 func (n *Network) Close() error {
 	n.reaper.stop()
 	ctx := context.Background()
-	errList := n.finishReleases(ctx)
+	_, err := n.finishReleases(ctx)
+	errList := []error{err}
 	if len(n.records.IDs()) == 0 {
 		errList = append(errList, n.host.do(func() error { return n.demolish(ctx) }))
 	}

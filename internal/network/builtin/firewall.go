@@ -85,7 +85,7 @@ func (f *firewall) ensure(ctx context.Context) error {
 	return nil
 }
 
-// due tells whether it is time to look again. changed: the host's rules have
+// due reports whether it is time to look again. changed: the host's rules have
 // changed; thorough: nothing waits for the answer.
 func (f *firewall) due(changed, thorough bool) bool {
 	f.mu.Lock()
@@ -230,7 +230,7 @@ func (f *firewall) ours(r *nftables.Rule) bool {
 	return comment == f.tag
 }
 
-// forwards4or6 tells whether a chain filters what the host forwards.
+// forwards4or6 reports whether a chain filters what the host forwards.
 func forwards4or6(c *nftables.Chain) bool {
 	switch c.Table.Family {
 	case nftables.TableFamilyINet, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6:
@@ -251,7 +251,7 @@ func chainName(c *nftables.Chain) string {
 	return families[c.Table.Family] + " " + c.Table.Name + " " + c.Name
 }
 
-// drops tells whether a chain drops what none of its rules accepts: by its policy,
+// drops reports whether a chain drops what none of its rules accepts: by its policy,
 // or by a rule without conditions.
 func drops(c *nftables.Chain, rules []*nftables.Rule) bool {
 	if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {

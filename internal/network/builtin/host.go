@@ -96,7 +96,7 @@ func (h *host) index(name string) int {
 	return int(ifr.Uint32())
 }
 
-// running tells whether a link is up and its carrier was seen. It takes no lock
+// running reports whether a link is up and its carrier was seen. It takes no lock
 // either.
 func (h *host) running(name string) bool {
 	ifr, err := unix.NewIfreq(name)
@@ -108,7 +108,7 @@ func (h *host) running(name string) bool {
 
 func (h *host) mtu() int { return int(h.linkMTU.Load()) }
 
-// hasIPv6 tells whether the host speaks IPv6 at all.
+// hasIPv6 reports whether the host speaks IPv6 at all.
 func (h *host) hasIPv6() bool {
 	has := false
 	err := h.do(func() error {

@@ -107,10 +107,11 @@ func socketOf(set string, key []byte) (hostport.Socket, bool) {
 	return s, s.Proto != ""
 }
 
-// elements are the map entries of all attachments.
+// elements are the map and set entries of all attachments.
 func (n *Network) elements() []element {
 	var all []element
 	for _, rec := range n.records.All() {
+		all = append(all, n.table.frameElements(rec)...) // while its link may be there
 		if !rec.Released {
 			all = append(all, elementsOf(rec)...)
 		}

@@ -88,6 +88,9 @@ func (n *Network) plug(rec *record) error {
 	if _, err := n.host.rtnl.Do(hostBatch(rec, ns, int(n.host.bridgeIndex.Load()), n.host.mtu())...); err != nil {
 		return fmt.Errorf("cannot make link %s: %w", rec.Link, plugError(err))
 	}
+	if err := n.host.shape(rec.Link, rec.Ingress, rec.Egress, n.host.mtu()); err != nil {
+		return err
+	}
 	index, err := podUp(pod.rtnl)
 	if err != nil {
 		return fmt.Errorf("cannot bring up %s in the pod: %w", podLink, err)
@@ -337,7 +340,7 @@ func (n *Network) await(link string, settled func(reply []byte) bool) error {
 	return nil
 }
 
-// seenUp tells whether the worker has seen a link come up; until then its queue
+// seenUp reports whether the worker has seen a link come up; until then its queue
 // drops everything.
 func seenUp(reply []byte) bool {
 	const operUp = 6 // IF_OPER_UP
@@ -345,7 +348,7 @@ func seenUp(reply []byte) bool {
 	return len(oper) == 1 && oper[0] == operUp
 }
 
-// forwards tells whether the bridge forwards for a link that is up. The bridge
+// forwards reports whether the bridge forwards for a link that is up. The bridge
 // alone is no proof: it takes a link that the worker has not seen yet for one that
 // is up.
 func forwards(reply []byte) bool {
@@ -375,7 +378,7 @@ func attribute(attrs []byte, kind uint16) []byte {
 	return nil
 }
 
-// plugged tells whether the pair of a record is whole, so that a repeated Attach
+// plugged reports whether the pair of a record is whole, so that a repeated Attach
 // has nothing to do.
 func (n *Network) plugged(rec *record) bool {
 	if n.host.index(rec.Link) == 0 {
@@ -404,9 +407,14 @@ func (n *Network) plugged(rec *record) bool {
 	return err == nil && have[rec.Addrs[0].Addr()]
 }
 
-// unplug removes the host's end, and with it the pod's. It takes the kernel tens of
-// milliseconds, so only what cannot leave it to the end of the namespace does it.
+// unplug removes the host's end, and with it the pod's, and the link that limits what the
+// pod sends. It takes the kernel tens of milliseconds, so only what cannot leave it to the
+// end of the namespace does it.
 func (n *Network) unplug(link string) error {
+	return errors.Join(n.removeLink(link), n.removeLink(shaperName(link)))
+}
+
+func (n *Network) removeLink(link string) error {
 	if n.host.index(link) == 0 {
 		return nil
 	}

@@ -2,8 +2,11 @@ package builtin
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 const (
@@ -77,10 +80,12 @@ func (r *reaper) look(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		if r.n.host.index(linkName(sandbox)) != 0 && time.Since(since) < reapPatience {
-			continue
-		}
-		err := r.n.turns.Take(ctx, sandbox, "release of its address", func() error { return r.n.finishRelease(sandbox) })
+		err := errs.Guard("release of the address of sandbox "+sandbox, func() error {
+			if r.n.host.index(linkName(sandbox)) != 0 && time.Since(since) < reapPatience {
+				return nil
+			}
+			return r.n.turns.Take(ctx, sandbox, "release of its address", func() error { return r.n.finishRelease(sandbox) })
+		})
 		if err != nil && ctx.Err() == nil {
 			r.n.log.Warn("an address of the built-in network is not free yet", "sandbox", sandbox, "error", err)
 			r.mu.Lock()
@@ -118,6 +123,7 @@ func (n *Network) finishRelease(sandbox string) error {
 		if err := n.unplug(rec.Link); err != nil {
 			return err
 		}
+		n.unguard(rec) // not before: its frames would pass
 		if err := n.records.Delete(sandbox); err != nil {
 			return err
 		}
@@ -127,15 +133,21 @@ func (n *Network) finishRelease(sandbox string) error {
 	return nil
 }
 
-// finishReleases ends all releases now, without waiting for the kernel.
-func (n *Network) finishReleases(ctx context.Context) []error {
+// finishReleases ends all releases now, without waiting for the kernel, and returns how
+// many it has ended.
+func (n *Network) finishReleases(ctx context.Context) (freed int, err error) {
 	var errList []error
 	for _, rec := range n.records.All() {
-		if rec.Released {
-			errList = append(errList, n.turns.Take(ctx, rec.Sandbox, "release of its address", func() error {
-				return n.finishRelease(rec.Sandbox)
-			}))
+		if !rec.Released {
+			continue
 		}
+		err := n.turns.Take(ctx, rec.Sandbox, "release of its address", func() error {
+			return n.finishRelease(rec.Sandbox)
+		})
+		if err == nil {
+			freed++
+		}
+		errList = append(errList, err)
 	}
-	return errList
+	return freed, errors.Join(errList...)
 }

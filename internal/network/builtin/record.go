@@ -24,9 +24,16 @@ type record struct {
 	// Link is the host's end of the pair.
 	Link string `json:"link"`
 	// Addrs has one address of each subnet, IPv4 first.
-	Addrs    []netip.Prefix `json:"addrs"`
-	Ports    []network.Port `json:"ports,omitempty"`
-	Released bool           `json:"released,omitempty"`
+	Addrs []netip.Prefix `json:"addrs"`
+	Ports []network.Port `json:"ports,omitempty"`
+	// Ingress and Egress limit what the pod receives and sends, in bits per second, 0 for
+	// no limit.
+	Ingress uint64 `json:"ingress,omitempty"`
+	Egress  uint64 `json:"egress,omitempty"`
+	// Checked: the sources of its frames are checked. It is false in records of older
+	// berths, whose pods may rely on it.
+	Checked  bool `json:"checked,omitempty"`
+	Released bool `json:"released,omitempty"`
 }
 
 // RecordID is the id under which the record is kept.

@@ -189,7 +189,7 @@ func (n *Network) adoptIfIdle(want []netip.Prefix) (bool, error) {
 	return false, nil
 }
 
-// idlePools tells whether no address is taken. The caller holds n.mu.
+// idlePools reports whether no address is taken. The caller holds n.mu.
 func (n *Network) idlePools() bool {
 	return !slices.ContainsFunc(n.pools, func(p *pool) bool { return len(p.used) > 0 })
 }

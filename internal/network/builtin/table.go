@@ -46,8 +46,12 @@ type table struct {
 	conn  *nftables.Conn
 	gen   *sysns.Netlink
 	table *nftables.Table
-	sets  map[string]*nftables.Set
+	// frames is the table that checks the frames of pods, nil where the kernel has none
+	// of its family.
+	frames *nftables.Table
+	sets   map[string]*nftables.Set
 	// rules per chain and the elements that should be there.
+	chains   map[string]*nftables.Chain
 	rules    map[string]int
 	elements map[element]bool
 	// seen is the ruleset's generation after our last look at it.
@@ -83,14 +87,22 @@ func (t *table) close() error {
 func (t *table) rebuild(subnets []netip.Prefix, elements []element) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.conn.AddTable(t.table) // so that there is one to delete
-	t.conn.DelTable(t.table)
-	t.conn.AddTable(t.table)
+	for _, table := range t.tables() {
+		t.conn.AddTable(table) // so that there is one to delete
+		t.conn.DelTable(table)
+		t.conn.AddTable(table)
+	}
 	t.elements = map[element]bool{}
 	if err := t.addSets(); err != nil {
 		return err
 	}
 	t.addRules(subnets)
+	if t.frames != nil {
+		if err := t.addFrameSets(); err != nil {
+			return fmt.Errorf("cannot make the nftables sets of table %s: %w", t.name, err)
+		}
+		t.addFrameRules()
+	}
 	if err := t.addElements(elements); err != nil {
 		return err
 	}
@@ -99,6 +111,14 @@ func (t *table) rebuild(subnets []netip.Prefix, elements []element) error {
 	}
 	t.see()
 	return nil
+}
+
+// tables are those of this instance.
+func (t *table) tables() []*nftables.Table {
+	if t.frames == nil {
+		return []*nftables.Table{t.table}
+	}
+	return []*nftables.Table{t.table, t.frames}
 }
 
 // change adds and removes elements in one transaction.
@@ -110,14 +130,14 @@ func (t *table) change(add, remove []element) error {
 	defer t.mu.Unlock()
 	for set, elems := range bySet(remove) {
 		if err := t.conn.SetDeleteElements(t.sets[set], elems); err != nil {
-			return fmt.Errorf("cannot remove host ports: %w", err)
+			return fmt.Errorf("cannot remove elements of nftables table %s: %w", t.name, err)
 		}
 	}
 	if err := t.addElements(add); err != nil {
 		return err
 	}
 	if err := t.conn.Flush(); err != nil {
-		return fmt.Errorf("cannot change the host ports of nftables table %s: %w", t.name, err)
+		return fmt.Errorf("cannot change nftables table %s: %w", t.name, err)
 	}
 	for _, e := range remove {
 		delete(t.elements, e)
@@ -133,7 +153,7 @@ func (t *table) addElements(elements []element) error {
 		for len(elems) > 0 {
 			part := elems[:min(atOnce, len(elems))]
 			if err := t.conn.SetAddElements(t.sets[set], part); err != nil {
-				return fmt.Errorf("cannot add host ports: %w", err)
+				return fmt.Errorf("cannot add elements to nftables table %s: %w", t.name, err)
 			}
 			elems = elems[len(part):]
 		}
@@ -203,7 +223,8 @@ func (t *table) intact() (bool, error) {
 		return false, nil
 	}
 	for chain, want := range t.rules {
-		rules, err := t.conn.GetRules(t.table, &nftables.Chain{Name: chain, Table: t.table})
+		in := t.chains[chain]
+		rules, err := t.conn.GetRules(in.Table, in)
 		if err != nil || len(rules) != want {
 			return false, nil
 		}
@@ -228,8 +249,10 @@ func (t *table) intact() (bool, error) {
 func (t *table) remove() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.conn.AddTable(t.table)
-	t.conn.DelTable(t.table)
+	for _, table := range t.tables() {
+		t.conn.AddTable(table)
+		t.conn.DelTable(table)
+	}
 	if err := t.conn.Flush(); err != nil {
 		return fmt.Errorf("cannot remove nftables table %s: %w", t.name, err)
 	}
@@ -273,7 +296,7 @@ func mapTypes() map[string]mapType {
 
 // addRules queues chains and rules and counts them.
 func (t *table) addRules(subnets []netip.Prefix) {
-	t.rules = map[string]int{}
+	t.rules, t.chains = map[string]int{}, map[string]*nftables.Chain{}
 	ports := t.chain("hostports", nil, nil, "")
 	for _, lookup := range []struct {
 		set    string
@@ -313,11 +336,17 @@ func (t *table) addRules(subnets []netip.Prefix) {
 	// and those have the bridge's address at this point.
 	raw := t.chain("guard", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainTypeFilter)
 	t.rule(raw, t.onBridge(expr.MetaKeyIIFNAME, true), matchPrefix(destination, loopback, true), drop())
+	t.rule(raw, t.onBridge(expr.MetaKeyIIFNAME, true), matchPrefix(source, loopback, true), drop())
 }
 
 func (t *table) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, kind nftables.ChainType) *nftables.Chain {
+	return t.chainIn(t.table, name, hook, priority, kind)
+}
+
+func (t *table) chainIn(in *nftables.Table, name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, kind nftables.ChainType) *nftables.Chain {
 	t.rules[name] = 0
-	return t.conn.AddChain(&nftables.Chain{Name: name, Table: t.table, Hooknum: hook, Priority: priority, Type: kind})
+	t.chains[name] = t.conn.AddChain(&nftables.Chain{Name: name, Table: in, Hooknum: hook, Priority: priority, Type: kind})
+	return t.chains[name]
 }
 
 func (t *table) rule(chain *nftables.Chain, parts ...[]expr.Any) {
@@ -326,7 +355,7 @@ func (t *table) rule(chain *nftables.Chain, parts ...[]expr.Any) {
 		all = append(all, p...)
 	}
 	t.rules[chain.Name]++
-	t.conn.AddRule(&nftables.Rule{Table: t.table, Chain: chain, Exprs: all})
+	t.conn.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: all})
 }
 
 func (t *table) onBridge(key expr.MetaKey, equal bool) []expr.Any {

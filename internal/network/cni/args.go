@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"regexp"
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -17,12 +15,6 @@ import (
 
 // podLink is the name of the pod's interface.
 const podLink = "eth0"
-
-// The annotations that limit a pod's bandwidth, in bits per second.
-const (
-	annotationIngress = "kubernetes.io/ingress-bandwidth"
-	annotationEgress  = "kubernetes.io/egress-bandwidth"
-)
 
 // The capability names that plugins declare and we serve.
 const (
@@ -150,11 +142,7 @@ func (r *record) sockets() []hostport.Socket {
 
 // limitsOf reads the bandwidth annotations; nil without any.
 func limitsOf(annotations map[string]string) (*bandwidth, error) {
-	ingress, err := rate(annotations, annotationIngress)
-	if err != nil {
-		return nil, err
-	}
-	egress, err := rate(annotations, annotationEgress)
+	ingress, egress, err := network.Bandwidth(annotations)
 	if err != nil || ingress == 0 && egress == 0 {
 		return nil, err
 	}
@@ -167,29 +155,4 @@ func limitsOf(annotations map[string]string) (*bandwidth, error) {
 		limits.EgressBurst = math.MaxUint32
 	}
 	return limits, nil
-}
-
-// quantityForm is what a quantity of a sane size looks like. ParseQuantity would take
-// an exponent of any size, and to compare it would take the daemon minutes and all
-// memory.
-var quantityForm = regexp.MustCompile(`^[+-]?[0-9.]{1,20}(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
-
-// rate reads one annotation, 0 when it is absent. Beyond 1k to 1P it is a mistake.
-func rate(annotations map[string]string, key string) (uint64, error) {
-	text, ok := annotations[key]
-	if !ok {
-		return 0, nil
-	}
-	if !quantityForm.MatchString(text) {
-		return 0, fmt.Errorf("config.annotations[%q]: %q is no quantity such as 10M: %w", key, text, errs.Invalid)
-	}
-	quantity, err := resource.ParseQuantity(text)
-	if err != nil {
-		return 0, fmt.Errorf("config.annotations[%q]: %q: %w: %w", key, text, err, errs.Invalid)
-	}
-	low, high := resource.MustParse("1k"), resource.MustParse("1P")
-	if quantity.Cmp(low) < 0 || quantity.Cmp(high) > 0 {
-		return 0, fmt.Errorf("config.annotations[%q]: %q is not between 1k and 1P bits per second: %w", key, text, errs.Invalid)
-	}
-	return uint64(quantity.Value()), nil
 }

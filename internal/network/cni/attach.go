@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,9 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err != nil {
 		return nil, err
 	}
+	if err := n.checkPorts(att, conf); err != nil {
+		return nil, err
+	}
 	rec = &record{Attachment: *att, Conf: conf.list.Bytes}
 	if r, err := n.ranges.Get(rangesID); err == nil {
 		rec.Ranges = r.Ranges
@@ -60,6 +64,11 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	if err := sysns.InNetNS(att.NetNS, sysns.LoopbackUp); err != nil {
 		return nil, fmt.Errorf("cannot bring up the pod's loopback: %w", err)
 	}
+	if rt.CapabilityArgs[capBandwidth] != nil && !conf.declares(capBandwidth) {
+		// No error: some networks read the annotation from the API server.
+		n.log.Warn("the bandwidth of a pod is not limited by its annotations, unless the network reads them itself: no plugin has the capability bandwidth",
+			"sandbox", att.SandboxID, "configuration", conf.file)
+	}
 	if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
 		return nil, err
 	}
@@ -68,6 +77,29 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 		return nil, err
 	}
 	return n.add(ctx, att.SandboxID, conf.list, rt)
+}
+
+// checkPorts is kind Unsupported when the pod has a host port that no plugin is asked to
+// map: libcni hands the ports to those alone that declare the capability, and the pod
+// would run with a port that leads nowhere.
+func (n *Network) checkPorts(att *network.Attachment, c *conf) error {
+	if n.cfg.AnyHostPorts || c.declares(capPortMappings) {
+		return nil
+	}
+	for _, p := range att.Ports {
+		if p.HostPort != 0 {
+			return fmt.Errorf("config.port_mappings: host port %d/%s of container port %d would lead nowhere: no plugin in %s has the capability %s; "+
+				"add one, such as portmap, or set network.host_ports = \"cni\" when the network serves host ports without it: %w",
+				p.HostPort, cmp.Or(p.Protocol, "tcp"), p.ContainerPort, c.file, capPortMappings, errs.Unsupported)
+		}
+	}
+	return nil
+}
+
+// declares reports whether a plugin has the capability. libcni gives the pod's values
+// to no other.
+func (c *conf) declares(capability string) bool {
+	return slices.ContainsFunc(c.list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[capability] })
 }
 
 // add runs ADD and writes its result down.

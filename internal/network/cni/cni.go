@@ -38,6 +38,9 @@ type Config struct {
 	CacheDir string
 	// DelTimeout bounds one DEL; 0 means a minute.
 	DelTimeout time.Duration
+	// AnyHostPorts attaches pods with host ports also where no plugin has the capability
+	// to map them.
+	AnyHostPorts bool
 	// HostNetNS is the path of the network namespace that plugins are started in,
 	// "" for the process's own.
 	HostNetNS string

@@ -3,10 +3,12 @@
 package cni_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -194,6 +196,45 @@ func TestHungPlugin(t *testing.T) {
 	}
 }
 
+// TestSlowDel: a DEL that does not end in its time is killed and Detach returns, the
+// attachment stays written down over a restart, and DEL is repeated until it succeeds.
+func TestSlowDel(t *testing.T) {
+	l := newLab(t)
+	l.plugin("fake", `if [ $CNI_COMMAND = DEL ]; then until test -e `+l.path("gate")+`; do sleep 0.05; done; else `+okResult+`; fi`)
+	l.write("conf/10-fake.conflist", fakeConf, 0o644)
+	cfg := l.config()
+	cfg.DelTimeout = 500 * time.Millisecond
+	n := l.open(cfg)
+	att := l.pod(network.Port{HostPort: 8080, ContainerPort: 80})
+	if _, err := n.Attach(t.Context(), att); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		start := time.Now()
+		if err := n.Detach(t.Context(), att); !errors.Is(err, errs.Deadline) || time.Since(start) > require.Patience(10*time.Second) {
+			t.Errorf("a DEL that hangs: %v after %v", err, time.Since(start))
+		}
+	}
+	if l.records() != 1 {
+		t.Error("an attachment whose DEL did not succeed is forgotten")
+	}
+	if _, err := n.Attach(t.Context(), l.pod(network.Port{HostPort: 8080, ContainerPort: 80})); !errors.Is(err, errs.Exists) {
+		t.Errorf("its host port was given to another: %v", err)
+	}
+	n.Close()
+	n = l.open(cfg)
+	defer n.Close()
+	l.write("gate", "", 0o644)
+	for deadline := time.Now().Add(require.Patience(10 * time.Second)); l.records() != 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("DEL is not repeated, the plugin saw %q", l.verbs())
+		}
+	}
+	if err := n.Detach(t.Context(), att); err != nil {
+		t.Errorf("once it has succeeded: %v", err)
+	}
+}
+
 // awaitGone waits until a process is dead; who reaps it is not its matter.
 func awaitGone(t *testing.T, pid string) {
 	t.Helper()
@@ -281,6 +322,78 @@ func TestStatus(t *testing.T) {
 	l.write("conf/05-other.conflist", strings.Replace(fakeConf, `"fake"`, `"missing"`, 1), 0o644)
 	if err := n.Ready(t.Context()); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), `"missing"`) {
 		t.Errorf("a plugin that is not installed: %v", err)
+	}
+}
+
+// A bandwidth that no plugin limits is not passed over in silence.
+func TestBandwidthWithoutPlugin(t *testing.T) {
+	for declares, want := range map[bool]int{true: 0, false: 1} {
+		l := newLab(t)
+		l.plugin("fake", okResult)
+		l.write("conf/10-fake.conflist", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"fake-net","plugins":[{"type":"fake","capabilities":{"bandwidth":%v}}]}`, declares), 0o644)
+		var log bytes.Buffer
+		cfg := l.config()
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		n := l.open(cfg)
+		att := l.pod()
+		att.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "10M"}
+		if _, err := n.Attach(t.Context(), att); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(log.String(), att.SandboxID); got != want {
+			t.Errorf("with a plugin of the capability %v: %d warnings name the sandbox, want %d: %s", declares, got, want, log.String())
+		}
+		if err := n.Detach(t.Context(), att); err != nil {
+			t.Error(err)
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHostPortsWithoutPortmap: a host port that no plugin would map is refused before any
+// plugin runs, in the words that an operator needs; pods without host ports start.
+func TestHostPortsWithoutPortmap(t *testing.T) {
+	l := newLab(t)
+	for _, plugin := range []string{"bridge", "host-local"} {
+		require.Binary(t, "/usr/lib/cni/"+plugin)
+	}
+	file := "conf/10-plain.conflist"
+	l.write(file, fmt.Sprintf(`{"cniVersion":"1.0.0","name":"plain","plugins":[
+ {"type":"bridge","bridge":"cni0","isGateway":true,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.77.1.0/24"}]]}}]}`, l.path("ipam")), 0o644)
+	cfg := l.config()
+	n := l.open(cfg)
+	asked := l.pod(network.Port{ContainerPort: 8080}, network.Port{Protocol: "udp", HostPort: 5353, ContainerPort: 53})
+	_, err := n.Attach(t.Context(), asked)
+	if !errors.Is(err, errs.Unsupported) {
+		t.Fatalf("%v, want kind Unsupported", err)
+	}
+	for _, word := range []string{"host port 5353/udp", "container port 53", l.path(file), "network.host_ports", "portMappings"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error does not say %q: %v", word, err)
+		}
+	}
+	if kept, err := filepath.Glob(l.path("ipam", "plain", "10.*")); err != nil || len(kept) > 0 {
+		t.Errorf("a refused pod holds %q, %v", kept, err)
+	}
+	plain := l.pod(network.Port{ContainerPort: 8080})
+	if _, err := n.Attach(t.Context(), plain); err != nil {
+		t.Errorf("without a host port: %v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	cfg.AnyHostPorts = true
+	n = l.open(cfg)
+	defer n.Close()
+	if _, err := n.Attach(t.Context(), asked); err != nil {
+		t.Errorf("with network.host_ports = cni: %v", err)
+	}
+	for _, att := range []*network.Attachment{asked, plain} {
+		if err := n.Detach(t.Context(), att); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -17,12 +17,12 @@ import (
 
 func TestRate(t *testing.T) {
 	for text, want := range map[string]uint64{"1k": 1000, "1M": 1e6, "10Gi": 10 << 30, "1P": 1e15} {
-		if got, err := rate(map[string]string{"k": text}, "k"); err != nil || got != want {
+		if got, _, err := network.Bandwidth(map[string]string{network.AnnotationIngress: text}); err != nil || got != want {
 			t.Errorf("%s: %d, %v, want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "1", "999", "2P", "-1M", "fast", "1E33333330", "1e-33333330", "e9", "1e9e9"} {
-		if _, err := rate(map[string]string{"k": text}, "k"); !errors.Is(err, errs.Invalid) {
+		if _, _, err := network.Bandwidth(map[string]string{network.AnnotationIngress: text}); !errors.Is(err, errs.Invalid) {
 			t.Errorf("%q: %v, want kind Invalid", text, err)
 		}
 	}

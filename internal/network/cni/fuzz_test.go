@@ -68,7 +68,7 @@ func FuzzAnnotations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ingress, egress, name, namespace, uid string, port int32) {
 		rec := &record{Attachment: network.Attachment{
 			SandboxID: "id", Name: name, Namespace: namespace, UID: uid,
-			Annotations: map[string]string{annotationIngress: ingress, annotationEgress: egress},
+			Annotations: map[string]string{network.AnnotationIngress: ingress, network.AnnotationEgress: egress},
 		}}
 		rt, err := runtimeConf(rec)
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Between two tries of a lost DEL.
@@ -43,7 +45,7 @@ func (r *replayer) add(sandbox string) {
 	}
 	r.waiting[sandbox] = true
 	r.work.Go(func() {
-		r.repeat(sandbox)
+		errs.Protect("repeated CNI DEL of sandbox "+sandbox, func() { r.repeat(sandbox) })
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.waiting, sandbox)

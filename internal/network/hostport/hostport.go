@@ -34,7 +34,7 @@ func (s Socket) String() string {
 	return text + " on " + s.Addr.String()
 }
 
-// Clash tells whether two sockets could not be bound at once.
+// Clash reports whether two sockets could not be bound at once.
 func (s Socket) Clash(o Socket) bool {
 	return s.Proto == o.Proto && s.Port == o.Port && s.Addr.Is4() == o.Addr.Is4() &&
 		(s.Addr == o.Addr || s.Addr.IsUnspecified() || o.Addr.IsUnspecified())

@@ -94,7 +94,7 @@ func listener(s Socket) string {
 	return ""
 }
 
-// Listens tells whether somebody has a port open at any address, in the network
+// Listens reports whether somebody has a port open at any address, in the network
 // namespace of the calling thread. The protocol is tcp or udp.
 func Listens(proto string, port uint16) bool {
 	return inodeOf(Socket{proto, port, netip.IPv4Unspecified()}) != "" ||

@@ -94,13 +94,13 @@ func env(entries []string) ([]string, error) {
 	for _, entry := range entries {
 		name, value, ok := strings.Cut(entry, "=")
 		if !ok {
-			return nil, invalid("%q: want NAME=VALUE", entry)
+			return nil, invalid("an entry has no equals sign: want NAME=VALUE")
 		}
 		err := asked(func(c *runtimeapi.ContainerConfig) {
 			c.Envs = []*runtimeapi.KeyValue{{Key: name, Value: []byte(value)}}
 		})
 		if err != nil {
-			return nil, fmt.Errorf("%q: %w", entry, err)
+			return nil, fmt.Errorf("%q: %w", name, err) // the value may be a secret
 		}
 	}
 	return entries, nil

@@ -8,6 +8,7 @@ package events
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -36,10 +37,14 @@ type Hub struct {
 	limit       int
 }
 
+// newest bounds the time after which a Hub begins, in the year 2225: beyond it stamps would
+// overflow.
+const newest = math.MaxInt64 - 1<<60
+
 // NewHub makes a Hub whose stamps are larger than after, the newest time that was
-// ever told.
+// ever told. A time that no clock can have had counts as the newest that one can.
 func NewHub(after int64) *Hub {
-	return &Hub{last: after, subscribers: map[*Subscription]struct{}{}, limit: maxQueue}
+	return &Hub{last: min(after, newest), subscribers: map[*Subscription]struct{}{}, limit: maxQueue}
 }
 
 // Counters are what became of events.

@@ -45,9 +45,13 @@ func Do[T any](ctx context.Context, c *Calls, id, what string, fn func(context.C
 	}
 	came := make(chan outcome, 1)
 	go func() {
-		value, err := fn(ctx)
+		var o outcome
+		o.err = errs.Guard(what+" "+id, func() (err error) {
+			o.value, err = fn(ctx)
+			return err
+		})
 		c.release(id)
-		came <- outcome{value, err}
+		came <- o
 	}()
 	select {
 	case o := <-came:

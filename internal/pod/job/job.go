@@ -100,7 +100,7 @@ func (j *Job) Cancel(cause error) {
 	j.cancel(cause)
 }
 
-// Cancelled tells whether somebody has cancelled the job.
+// Cancelled reports whether somebody has cancelled the job.
 func (j *Job) Cancelled() bool { return j.stopped.Load() }
 
 // Done is closed when the job has ended.

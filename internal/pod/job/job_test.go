@@ -388,3 +388,27 @@ func TestWaitersAreThereBeforeTheWork(t *testing.T) {
 		t.Errorf("%d failures unheard, %v", unheard.Load(), err)
 	}
 }
+
+// A fault of berth's in one job is that job's error; the next of its key runs.
+func TestPanicOfAJobIsItsError(t *testing.T) {
+	table := newTable(nil, Limits{})
+	j := enter(t, table, &Request{Key: "k", ID: "id", Kind: "create", Run: func(context.Context, *Job) (string, error) { panic("oh no") }})
+	if _, err := j.Wait(t.Context()); err == nil || errs.Kind(err) != nil || !strings.Contains(err.Error(), "create k") || !strings.Contains(err.Error(), "oh no") {
+		t.Errorf("the job that panicked: %v", err)
+	}
+	proceed := make(chan struct{})
+	close(proceed)
+	if result, err := enter(t, table, waiting("create", proceed)).Wait(t.Context()); err != nil || result != "create" {
+		t.Errorf("the next job: %q, %v", result, err)
+	}
+}
+
+func TestPanicOfACallLeavesTheIDFree(t *testing.T) {
+	calls := NewCalls(time.Second)
+	for range 2 {
+		_, err := Do(t.Context(), calls, "id", "remove", func(context.Context) (int, error) { panic("oh no") })
+		if err == nil || !strings.Contains(err.Error(), "remove id") || errs.Kind(err) != nil {
+			t.Errorf("a call that panicked: %v", err)
+		}
+	}
+}

@@ -115,7 +115,10 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 	case ctx.Err() != nil:
 		j.err = fmt.Errorf("cannot %s %s: %w", j.Kind, j.Key, context.Cause(ctx))
 	default:
-		j.result, j.err = req.Run(ctx, j)
+		j.err = errs.Guard(fmt.Sprintf("%s %s", j.Kind, j.Key), func() (err error) {
+			j.result, err = req.Run(ctx, j)
+			return err
+		})
 		if j.err != nil && ctx.Err() != nil && !errors.Is(j.err, context.Cause(ctx)) {
 			// Why it was cancelled, to those who did not do it.
 			j.err = fmt.Errorf("%w: %w", context.Cause(ctx), j.err)

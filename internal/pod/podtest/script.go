@@ -99,7 +99,7 @@ func (h *Hang) wait(ctx context.Context, crashed <-chan struct{}) error {
 	}
 }
 
-// Reached tells whether the run came as far as the n-th point.
+// Reached reports whether the run came as far as the n-th point.
 func (s *Script) Reached(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +197,7 @@ func (s *Script) enter(n int) {
 	s.inside += n
 }
 
-// quiet tells whether no call is taking effect.
+// quiet reports whether no call is taking effect.
 func (s *Script) quiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,6 +33,11 @@ func (e *EngineOf) StopSandbox(ctx context.Context, id string) error {
 	return run(ctx, e.Script, "engine.StopSandbox", func() error { return e.Engine.StopSandbox(ctx, id) })
 }
 
+// ReleaseSandbox implements engine.Engine.
+func (e *EngineOf) ReleaseSandbox(ctx context.Context, id string) error {
+	return run(ctx, e.Script, "engine.ReleaseSandbox", func() error { return e.Engine.ReleaseSandbox(ctx, id) })
+}
+
 // RemoveSandbox implements engine.Engine.
 func (e *EngineOf) RemoveSandbox(ctx context.Context, id string) error {
 	return run(ctx, e.Script, "engine.RemoveSandbox", func() error { return e.Engine.RemoveSandbox(ctx, id) })

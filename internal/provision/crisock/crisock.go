@@ -48,7 +48,7 @@ func Dial(endpoint string) (*Conn, error) {
 // Close ends the connection.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// HasImage tells whether the runtime at endpoint knows an image.
+// HasImage reports whether the runtime at endpoint knows an image.
 func HasImage(ctx context.Context, endpoint, ref string) (bool, error) {
 	c, err := Dial(endpoint)
 	if err != nil {

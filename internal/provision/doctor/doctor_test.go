@@ -47,6 +47,11 @@ func TestExamine(t *testing.T) {
 			write(t, h, "/proc/12/cmdline", "/opt/kubelet\x00--config=/opt/k.yaml\x00")
 			write(t, h, "/opt/k.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
 		}, doctor.Problem, "the kubelet talks to /run/x.sock (/opt/k.yaml), where no runtime answers", "in /opt/k.yaml"},
+		{"a unit without its kubelet", func(h *provisiontest.Host) {
+			write(t, h, "/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet\n")
+			write(t, h, "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", "[Service]\nExecStart=\nExecStart=/opt/bin/kubelet $KUBELET_ARGS\n")
+			write(t, h, "/usr/bin/kubelet", "")
+		}, doctor.Problem, "kubelet.service starts /opt/bin/kubelet, which is not there", "kubelet.assets"},
 		{"socket elsewhere", func(h *provisiontest.Host) {
 			write(t, h, "/etc/berth/berth.toml", "listen = 'unix:///run/elsewhere.sock'\n")
 			write(t, h, "/run/elsewhere.sock", "")
@@ -95,6 +100,25 @@ func TestExamine(t *testing.T) {
 			}
 			t.Errorf("no %s says %q: %+v", c.level, c.want, doctor.Examine(t.Context(), h, doctor.Options{}))
 		})
+	}
+}
+
+// TestExamineKubelet: a kubelet whose program is there, or that runs, is no fault.
+func TestExamineKubelet(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"its program": {"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=-/opt/bin/kubelet\n", "/opt/bin/kubelet": ""},
+		"in PATH":     {"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=kubelet --x\n"},
+		"it runs":     {"/etc/systemd/system/kubelet.service": "[Service]\nExecStart=/opt/bin/kubelet\n", "/proc/12/cmdline": "/opt/kubelet\x00"},
+	} {
+		h := provisiontest.New()
+		for file, content := range files {
+			write(t, h, file, content)
+		}
+		for _, f := range doctor.Examine(t.Context(), h, doctor.Options{}) {
+			if f.Check == "kubelet" && f.Level != doctor.OK {
+				t.Errorf("%s: %s", name, f.Evidence)
+			}
+		}
 	}
 }
 

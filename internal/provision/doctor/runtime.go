@@ -148,6 +148,12 @@ func readKubelet(_ context.Context, d *diagnosis) error {
 		d.add(Problem, err.Error(), "correct it; the kubelet does not start with it")
 		return nil
 	}
+	if program := d.kubelet.Program; path.IsAbs(program) {
+		if _, missing := d.host.Files().Stat(program); errors.Is(missing, errs.NotFound) {
+			d.add(Problem, kubelet.Unit+" starts "+program+", which is not there",
+				"install the kubelet: the package, or kubelet.assets of the node file; where it lies elsewhere, `berth node apply` writes the unit for it")
+		}
+	}
 	return err
 }
 

@@ -37,12 +37,15 @@ type Outcome struct {
 	// Warnings are what gates and advice found that stands in no way, each with the check's
 	// name.
 	Warnings []string `json:"warnings,omitempty"`
+	// Repaired lists what stays of an apply that was undone: it is again what the last good
+	// entry had made it.
+	Repaired []provision.Object `json:"repaired,omitempty"`
 	// Left lists what could not be undone, with reasons.
 	Left []Left `json:"left,omitempty"`
 }
 
-// Apply makes the machine what the target says. What fails is undone: the error says
-// what it was, and the outcome whether the machine is as before.
+// Apply makes the machine what the target says. What fails is undone, but for repairs of
+// drift: the error says what it was, and the outcome whether the machine is as before.
 //
 // Order: fetch everything · plan · consent · record what is there of all that will
 // change · then, each after what it needs: gate, change, check again, restart, gate.
@@ -71,7 +74,7 @@ func (e *Engine) Apply(ctx context.Context, target provision.Target, opts ApplyO
 	if err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
-	r := &run{Engine: e, graph: g, pending: e.journal.Pending(), out: &Outcome{Number: n}}
+	r := &run{Engine: e, graph: g, pending: e.journal.Pending(), keepRepairs: true, out: &Outcome{Number: n}}
 	if err = r.recordFirst(ctx, plan); err == nil {
 		err = r.all(ctx)
 	}
@@ -88,7 +91,7 @@ func (r *run) advise(ctx context.Context, advice []provision.Probe) {
 			return
 		}
 		ctx := r.warned(ctx, p)
-		if err := p.Run(ctx, r.Host); err != nil {
+		if err := r.probe(ctx, p); err != nil {
 			provision.Warn(ctx, "%v", err)
 		}
 	}
@@ -134,7 +137,9 @@ func (e *Engine) prepare(ctx context.Context, g *graph) error {
 			continue
 		}
 		group.Go(func() error {
-			err := e.retry(ctx, "prepare "+n.task.ID(), func(ctx context.Context) error { return p.Prepare(ctx, e.Host) })
+			err := within(ctx, e.taskDeadline(n.task), func(ctx context.Context) error {
+				return e.retry(ctx, "prepare "+n.task.ID(), func(ctx context.Context) error { return p.Prepare(ctx, e.Host) })
+			})
 			if err != nil {
 				return &TaskError{Verb: "prepare", Task: n.task.ID(), Why: n.meta.Why, Err: err}
 			}

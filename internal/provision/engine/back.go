@@ -29,7 +29,7 @@ type Back struct {
 	graph *graph
 }
 
-// Empty tells whether there is nothing to go back.
+// Empty reports whether there is nothing to go back.
 func (b *Back) Empty() bool { return len(b.Priors) == 0 }
 
 // Disruptions lists what would happen to running pods.
@@ -112,7 +112,11 @@ func (e *Engine) back(ctx context.Context, g *graph, priors []journal.Prior, own
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", p.Object, err)
 		}
-		if d := diffStates(p.Object, now, p.State); d.Action != "" {
+		d := diffStates(p.Object, now, p.State)
+		if d, err = e.seal(d, now, p.State); err != nil {
+			return nil, err
+		}
+		if d.Action != "" {
 			b.Diffs = append(b.Diffs, d)
 			changed[p.Object] = true
 		}
@@ -131,7 +135,7 @@ func (e *Engine) back(ctx context.Context, g *graph, priors []journal.Prior, own
 	return b, err
 }
 
-// stops tells whether a unit that runs is stopped by a change.
+// stops reports whether a unit that runs is stopped by a change.
 func stops(diffs []provision.Diff, unit string) bool {
 	return slices.ContainsFunc(diffs, func(d provision.Diff) bool { return d.Object.Name == unit && d.Stops() })
 }

@@ -27,6 +27,9 @@ type Config struct {
 	Version string
 	// RetryFor bounds the time that one task is tried again for; 0 for one try.
 	RetryFor time.Duration
+	// TaskFor bounds the time of one task, its tries included, given what its kind says; nil
+	// for that.
+	TaskFor func(t provision.Task, usual time.Duration) time.Duration
 	// GateFor bounds the time that a restarted unit has to become healthy.
 	GateFor time.Duration
 	// Wanted is what the node file of an entry of the history makes of the machine as it is

@@ -22,7 +22,7 @@ const (
 // before runs a unit's cross-checks.
 func (r *run) before(ctx context.Context, unit string) error {
 	for _, p := range r.graph.gates[unit].Before {
-		if err := p.Run(r.warned(ctx, p), r.Host); err != nil {
+		if err := r.probe(r.warned(ctx, p), p); err != nil {
 			return fmt.Errorf("%s is not touched, because %s: %w", unit, p.Name(), err)
 		}
 	}
@@ -60,9 +60,14 @@ func (r *run) warned(ctx context.Context, p provision.Probe) context.Context {
 	})
 }
 
+// probe runs a probe once.
+func (r *run) probe(ctx context.Context, p provision.Probe) error {
+	return within(ctx, probeFor, func(ctx context.Context) error { return p.Run(ctx, r.Host) })
+}
+
 func (r *run) healthy(ctx context.Context, p provision.Probe, deadline time.Time) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := p.Run(ctx, r.Host)
+		err := r.probe(ctx, p)
 		// What the service cannot do, it will not do later.
 		if err == nil || errors.Is(err, errs.Unsupported) || r.Now().Add(pause).After(deadline) {
 			return err

@@ -110,7 +110,7 @@ func orderRestarts(tasks []provision.Task, needs [][]int, units map[string]int) 
 	}
 }
 
-// reaches tells whether from waits for to, by whatever way.
+// reaches reports whether from waits for to, by whatever way.
 func reaches(needs [][]int, from, to int) bool {
 	seen := make([]bool, len(needs))
 	var walk func(i int) bool

@@ -47,7 +47,7 @@ type Restart struct {
 	Disrupts string `json:"disrupts,omitempty"`
 }
 
-// Empty tells whether nothing would be done.
+// Empty reports whether nothing would be done.
 func (p *Plan) Empty() bool { return len(p.Steps) == 0 && len(p.Restarts) == 0 }
 
 // Disruptions lists what would happen to running pods.
@@ -125,7 +125,7 @@ func (e *Engine) look(ctx context.Context, g *graph, changes []provision.Change,
 		group.Go(func() error {
 			var err error
 			if objects[i], err = n.task.Objects(ctx, e.Host); err == nil {
-				changes[i], err = n.task.Check(ctx, e.Host)
+				changes[i], err = e.check(ctx, n)
 			}
 			if err != nil {
 				faults[i] = fmt.Errorf("cannot plan %s: %w", n.task.ID(), err)
@@ -137,6 +137,15 @@ func (e *Engine) look(ctx context.Context, g *graph, changes []provision.Change,
 		return err
 	}
 	return errors.Join(faults...)
+}
+
+// check compares the machine with one task.
+func (e *Engine) check(ctx context.Context, n node) (change provision.Change, err error) {
+	err = within(ctx, e.taskDeadline(n.task), func(ctx context.Context) error {
+		change, err = n.task.Check(ctx, e.Host)
+		return err
+	})
+	return change, err
 }
 
 // oneOwner refuses a target in which two tasks own one object.
@@ -264,7 +273,7 @@ func changesFiles(c provision.Change) bool {
 	return slices.ContainsFunc(c.Diffs, func(d provision.Diff) bool { return d.Object.Kind == provision.KindFile })
 }
 
-// stopped tells whether a unit does not run because somebody wants so, or never ran. One
+// stopped reports whether a unit does not run because somebody wants so, or never ran. One
 // that has failed, or is being started again and again, is not.
 func (e *Engine) stopped(ctx context.Context, unit string) (bool, error) {
 	if !e.Host.Live() {

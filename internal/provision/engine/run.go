@@ -23,6 +23,10 @@ type run struct {
 	out *Outcome
 	// tried lists units whose restart was begun.
 	tried []string
+	// keepRepairs has an undoing leave what the run has repaired.
+	keepRepairs bool
+	// failedTasks and failedUnits are what made the run fail.
+	failedTasks, failedUnits []string
 
 	// earlier is what the machine was made before, once it is asked for.
 	again   sync.Once
@@ -53,6 +57,8 @@ func (r *run) all(ctx context.Context) error {
 				return
 			}
 			if err := r.node(ctx, n); err != nil {
+				unit, _ := r.due(n)
+				r.failed(n.task.ID(), unit)
 				faults.add(&TaskError{Verb: "apply", Task: n.task.ID(), Why: n.meta.Why, Err: err})
 			}
 		})
@@ -69,7 +75,7 @@ func (r *run) all(ctx context.Context) error {
 
 // node applies one task: record, gate, change, check again, restart, gate.
 func (r *run) node(ctx context.Context, n node) error {
-	change, err := n.task.Check(ctx, r.Host)
+	change, err := r.check(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -132,12 +138,14 @@ func (r *run) change(ctx context.Context, n node, change provision.Change) error
 		return err
 	}
 	err := r.step(ctx, n.task.ID(), func(ctx context.Context) error {
-		return r.retry(ctx, n.task.ID(), func(ctx context.Context) error { return n.task.Apply(ctx, r.Host) })
+		return within(ctx, r.taskDeadline(n.task), func(ctx context.Context) error {
+			return r.retry(ctx, n.task.ID(), func(ctx context.Context) error { return n.task.Apply(ctx, r.Host) })
+		})
 	})
 	if err != nil {
 		return err
 	}
-	left, err := n.task.Check(ctx, r.Host)
+	left, err := r.check(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -298,6 +306,7 @@ func (r *run) rest(ctx context.Context) error {
 		}
 		if active {
 			if err := r.guarded(ctx, unit, r.graph.restarter(unit)); err != nil {
+				r.failed("", unit)
 				return fmt.Errorf("cannot restart %s: %w", unit, err)
 			}
 		}
@@ -325,9 +334,9 @@ func (r *run) restart(ctx context.Context, unit string, task provision.Restarter
 	r.mu.Unlock()
 	err := r.step(ctx, "restart "+unit, func(ctx context.Context) error {
 		if task != nil {
-			return task.Restart(ctx, r.Host)
+			return within(ctx, r.taskDeadline(task), func(ctx context.Context) error { return task.Restart(ctx, r.Host) })
 		}
-		return r.Host.Units().Restart(ctx, unit)
+		return within(ctx, taskFor, func(ctx context.Context) error { return r.Host.Units().Restart(ctx, unit) })
 	})
 	if err != nil {
 		return err

@@ -25,7 +25,8 @@ type Left struct {
 	Reason string           `json:"reason"`
 }
 
-// undo brings back what the run's entry touched, and gives up what became ours in it.
+// undo brings back what the run's entry touched, and gives up what became ours in it. What
+// an apply repaired stays.
 func (r *run) undo(ctx context.Context) error {
 	return r.step(ctx, "undo", func(ctx context.Context) error {
 		touched, fresh, _ := r.journal.Since(r.out.Number - 1)
@@ -35,7 +36,11 @@ func (r *run) undo(ctx context.Context) error {
 			return slices.ContainsFunc(touched, func(t journal.Prior) bool { return t.Object == p.Object })
 		})
 		touched = append(untouched, touched...)
-		left, err := r.restore(ctx, touched, r.tried, handling{restart: func(ctx context.Context, unit string) error {
+		repaired, err := r.repairs(ctx, touched, fresh)
+		if err != nil {
+			return err
+		}
+		left, err := r.restore(ctx, r.toUndo(touched, repaired), r.tried, handling{restart: func(ctx context.Context, unit string) error {
 			if task := r.restored(ctx).restarter(unit); task != nil {
 				return task.Restart(ctx, r.Host)
 			}
@@ -45,9 +50,11 @@ func (r *run) undo(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		for _, o := range repaired {
+			r.out.Repaired = append(r.out.Repaired, o.Object)
+		}
 		// Units that were not restarted never saw what is undone now.
-		needless := slices.DeleteFunc(r.journal.Pending(), func(unit string) bool { return slices.Contains(r.pending, unit) })
-		return errors.Join(r.journal.Restarted(needless), r.journal.Leave(without(objectsOf(originals(fresh)), left)))
+		return errors.Join(r.journal.Restarted(r.needlessRestarts(repaired)), r.journal.Leave(without(objectsOf(originals(fresh)), left)))
 	})
 }
 

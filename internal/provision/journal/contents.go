@@ -49,6 +49,12 @@ func (j *Journal) keepBytes(data []byte) (string, error) {
 	return d, j.Keep(d, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
 }
 
+// Size is that of a content that was kept.
+func (j *Journal) Size(d string) (int64, error) {
+	info, err := j.files.Stat(j.contentPath(d))
+	return info.Size, err
+}
+
 // Content opens a content that was kept.
 func (j *Journal) Content(d string) (io.ReadCloser, error) {
 	r, err := j.files.Open(j.contentPath(d))

@@ -31,7 +31,7 @@ type Result string
 const (
 	OK         Result = "ok"
 	Failed     Result = "failed"      // and what it changed is still there
-	RolledBack Result = "rolled back" // what it changed is as before
+	RolledBack Result = "rolled back" // what it changed is as before, or, repaired, as the last good entry made it
 )
 
 // record is one line. Exactly one of the pointers is set.

@@ -84,7 +84,7 @@ func (j *Journal) Owned() []Owned {
 	return slices.Clone(j.state.owned)
 }
 
-// Owns tells whether an object is ours, and for which task.
+// Owns reports whether an object is ours, and for which task.
 func (j *Journal) Owns(object provision.Object) (task string, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

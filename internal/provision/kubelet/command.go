@@ -111,7 +111,7 @@ func ofUnit(files provision.Files) (command, error) {
 	if len(args) == 0 {
 		return command{}, nil
 	}
-	c.source, c.args = Unit, args[1:]
+	c.source, c.program, c.args = Unit, args[0], args[1:]
 	return c, nil
 }
 

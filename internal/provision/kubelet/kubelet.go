@@ -31,6 +31,8 @@ type Value struct{ Text, From string }
 type Kubelet struct {
 	// Source tells where it was found: "process 812", "kubelet.service", or a file.
 	Source string
+	// Program is what its unit starts; empty where it was not found by its unit.
+	Program string
 	// Endpoint is the runtime's, Driver the cgroup driver, ResolvConf the file that pods get
 	// their name servers from. An empty Text is the kubelet's own default.
 	Endpoint, Driver, ResolvConf Value
@@ -43,7 +45,7 @@ type Kubelet struct {
 	Files []string
 }
 
-// There tells whether the machine has one.
+// There reports whether the machine has one.
 func (k Kubelet) There() bool { return k.Source != "" }
 
 // Find looks for the kubelet. An error is a configuration that cannot be read; what was
@@ -64,7 +66,7 @@ func Find(host provision.Host) (Kubelet, error) {
 			return Kubelet{}, err
 		}
 	}
-	k := Kubelet{Source: command.source, Config: command.option("config")}
+	k := Kubelet{Source: command.source, Program: command.program, Config: command.option("config")}
 	err = k.readConfigs(files, command.option("config-dir"))
 	k.Files = append(k.Files, command.files...)
 	k.readOptions(files, command)
@@ -75,6 +77,8 @@ func Find(host provision.Host) (Kubelet, error) {
 type command struct {
 	source string
 	args   []string
+	// program is what a unit starts.
+	program string
 	// files are those that args were read from.
 	files []string
 }

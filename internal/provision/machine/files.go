@@ -30,43 +30,55 @@ func newFiles(root string, label func(string) error, digestFile string) *files {
 	return &files{root: root, label: label, digests: digests{file: digestFile, known: map[string]content{}}}
 }
 
-// at returns where p lies for us. Links in its directories are resolved below the
-// root; p itself may be one.
-func (f *files) at(p string) (string, error) {
+// at returns where p lies for us, until done is called. Links in its directories are
+// resolved: below the root of another machine, and on this one by walk. p itself may be
+// one.
+func (f *files) at(p string) (at string, done func(), err error) {
+	done = func() {}
 	if !path.IsAbs(p) {
-		return "", fmt.Errorf("path %q is not absolute: %w", p, errs.Invalid)
+		return "", done, fmt.Errorf("path %q is not absolute: %w", p, errs.Invalid)
 	}
 	if f.root == "/" {
-		return path.Clean(p), nil
+		p = path.Clean(p)
+		if p == "/" {
+			return p, done, nil
+		}
+		dir, err := walk(path.Dir(p))
+		if err != nil {
+			return "", done, kind(err)
+		}
+		return filepath.Join(byFD(dir), path.Base(p)), func() { dir.Close() }, nil
 	}
 	dir, err := securejoin.SecureJoin(f.root, path.Dir(p))
 	if err != nil {
-		return "", fmt.Errorf("cannot resolve %s below %s: %w", p, f.root, err)
+		return "", done, fmt.Errorf("cannot resolve %s below %s: %w", p, f.root, err)
 	}
-	return filepath.Join(dir, path.Base(p)), nil
+	return filepath.Join(dir, path.Base(p)), done, nil
 }
 
-// kind gives what is not there, and what has no room, their kinds.
-func kind(err error) error {
+// kind gives what is not there, and what the machine refuses, their kinds. at is what the
+// operation worked on, where err does not say so.
+func kind(err error, at ...string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %w", errs.NotFound, err)
-	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EROFS):
+	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EBUSY):
 		return fmt.Errorf("%w: %w", errs.State, err)
-	case errors.Is(err, syscall.EPERM): // what even root may not
-		return fmt.Errorf("somebody made it immutable (lsattr shows it, chattr -i takes it back): %w: %w", errs.State, err)
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EROFS): // what even root may not
+		return fmt.Errorf("%s: %w: %w", refused(err, at...), errs.State, err)
 	}
 	return err
 }
 
 // Stat does not follow the last link.
 func (f *files) Stat(p string) (provision.FileInfo, error) {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return provision.FileInfo{}, err
 	}
+	defer done()
 	info, err := os.Lstat(at)
 	if err != nil {
 		return provision.FileInfo{}, kind(err)
@@ -87,12 +99,19 @@ func (f *files) Stat(p string) (provision.FileInfo, error) {
 
 // Open follows links.
 func (f *files) Open(p string) (io.ReadCloser, error) {
-	at, err := f.at(p)
-	if err == nil && f.root != "/" {
-		at, err = securejoin.SecureJoin(f.root, p)
-	}
-	if err != nil {
-		return nil, err
+	var at string
+	if f.root != "/" {
+		var err error
+		if at, err = securejoin.SecureJoin(f.root, p); err != nil {
+			return nil, err
+		}
+	} else {
+		found, err := walk(path.Clean(p))
+		if err != nil {
+			return nil, kind(err)
+		}
+		defer found.Close()
+		at = byFD(found)
 	}
 	file, err := os.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -124,10 +143,11 @@ func (f *files) Digest(p string) (string, error) {
 
 // ReadDir lists names.
 func (f *files) ReadDir(p string) ([]string, error) {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	entries, err := os.ReadDir(at)
 	if err != nil {
 		return nil, kind(err)
@@ -148,10 +168,11 @@ func temp(at string) string {
 
 // Write writes beside the file, syncs, and renames.
 func (f *files) Write(p string, r io.Reader, attr provision.Attr) (err error) {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return err
 	}
+	defer done()
 	if err := os.Remove(temp(at)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 		return fmt.Errorf("cannot write %s: %w", p, kind(err))
 	}
@@ -180,13 +201,13 @@ func (f *files) Write(p string, r io.Reader, attr provision.Attr) (err error) {
 	if err := os.Rename(temp(at), at); err != nil {
 		return err
 	}
-	return f.settle(at)
+	return f.settle(at, p)
 }
 
 // settle labels a path and makes its name durable.
-func (f *files) settle(at string) error {
+func (f *files) settle(at, p string) error {
 	if f.label != nil {
-		if err := f.label(at); err != nil {
+		if err := f.label(p); err != nil {
 			return err
 		}
 	}
@@ -204,21 +225,23 @@ func syncDir(dir string) error {
 
 // Tidy removes the temporary file of a path.
 func (f *files) Tidy(p string) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
-		return err
+		return errs.IgnoreNotFound(err)
 	}
+	defer done()
 	return errs.IgnoreNotFound(kind(os.Remove(temp(at))))
 }
 
 // Append writes at the end and syncs. What could not be written whole is cut off again.
 func (f *files) Append(p string, data []byte, attr provision.Attr) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return err
 	}
+	defer done()
 	_, missing := os.Lstat(at)
-	file, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_APPEND, attr.Mode)
+	file, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, attr.Mode)
 	if err != nil {
 		return fmt.Errorf("cannot append to %s: %w", p, kind(err))
 	}
@@ -242,11 +265,12 @@ func (f *files) Append(p string, data []byte, attr provision.Attr) error {
 
 // Reserve lets the file system take the room without writing it, where it can.
 func (f *files) Reserve(p string, size int64) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE, 0o600)
+	defer done()
+	file, err := os.OpenFile(at, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot reserve room in %s: %w", path.Dir(p), kind(err))
 	}
@@ -263,10 +287,11 @@ func (f *files) Reserve(p string, size int64) error {
 
 // Mkdir makes a directory with its mode and owner at once.
 func (f *files) Mkdir(p string, attr provision.Attr) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return err
 	}
+	defer done()
 	if isDir(at) {
 		return nil
 	}
@@ -279,7 +304,7 @@ func (f *files) Mkdir(p string, attr provision.Attr) error {
 	if err := f.SetAttr(p, attr); err != nil {
 		return err
 	}
-	return f.settle(at)
+	return f.settle(at, p)
 }
 
 func isDir(at string) bool {
@@ -289,10 +314,11 @@ func isDir(at string) bool {
 
 // Link makes the link beside the path and renames it.
 func (f *files) Link(target, p string, attr provision.Attr) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return err
 	}
+	defer done()
 	if err := f.Tidy(p); err != nil {
 		return err
 	}
@@ -306,23 +332,36 @@ func (f *files) Link(target, p string, attr provision.Attr) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot make link %s: %w", p, kind(err)), f.Tidy(p))
 	}
-	return f.settle(at)
+	return f.settle(at, p)
 }
 
 // SetAttr changes owner, then mode.
 func (f *files) SetAttr(p string, attr provision.Attr) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
 		return err
 	}
-	if err := os.Lchown(at, attr.UID, attr.GID); err != nil {
+	defer done()
+	file, err := open(unix.AT_FDCWD, at, 0) // which stays the same while names change
+	if err != nil {
 		return fmt.Errorf("cannot set the owner of %s: %w", p, kind(err))
 	}
-	info, err := os.Lstat(at)
-	if err == nil && info.Mode().Type() != fs.ModeSymlink {
-		err = os.Chmod(at, attr.Mode)
+	defer file.Close()
+	var st, dir unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(file.Fd()), &st), unix.Stat(filepath.Dir(at), &dir)); err != nil {
+		return fmt.Errorf("cannot set the owner of %s: %w", p, kind(err, byFD(file)))
 	}
-	if err != nil {
+	if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink > 1 && dir.Uid != 0 && int(dir.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s has %d names, and its directory belongs to user %d, who may have given it another's file; root does not change it: %w",
+			p, st.Nlink, dir.Uid, errs.State)
+	}
+	if err := unix.Fchownat(int(file.Fd()), "", attr.UID, attr.GID, unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("cannot set the owner of %s: %w", p, kind(err, byFD(file)))
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return nil
+	}
+	if err := os.Chmod(byFD(file), attr.Mode); err != nil {
 		return fmt.Errorf("cannot set the mode of %s: %w", p, kind(err))
 	}
 	return nil
@@ -330,10 +369,11 @@ func (f *files) SetAttr(p string, attr provision.Attr) error {
 
 // Remove removes one thing.
 func (f *files) Remove(p string) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
-		return err
+		return errs.IgnoreNotFound(err)
 	}
+	defer done()
 	if err := f.Tidy(p); err != nil {
 		return err
 	}
@@ -348,10 +388,11 @@ func (f *files) Remove(p string) error {
 
 // RemoveAll removes a tree.
 func (f *files) RemoveAll(p string) error {
-	at, err := f.at(p)
+	at, done, err := f.at(p)
 	if err != nil {
-		return err
+		return errs.IgnoreNotFound(err)
 	}
+	defer done()
 	if err := os.RemoveAll(at); err != nil {
 		return fmt.Errorf("cannot remove %s: %w", p, kind(err))
 	}

@@ -107,7 +107,7 @@ func release[T int8 | uint8](field [65]T) string {
 	return b.String()
 }
 
-// lists tells whether a list of modules ("kernel/fs/overlayfs/overlay.ko.xz: …") has one.
+// lists reports whether a list of modules ("kernel/fs/overlayfs/overlay.ko.xz: …") has one.
 func lists(path, name string) (bool, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -161,7 +161,7 @@ func (kernel) Mounts() ([]provision.Mount, error) {
 	return list, nil
 }
 
-// shows tells whether a mount shows what lies beneath it anyway.
+// shows reports whether a mount shows what lies beneath it anyway.
 func shows(below, m *mountinfo.Info) bool {
 	rest, err := filepath.Rel(below.Mountpoint, m.Mountpoint)
 	return err == nil && below.Major == m.Major && below.Minor == m.Minor && filepath.Join(below.Root, rest) == m.Root

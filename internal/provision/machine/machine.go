@@ -23,6 +23,7 @@ type Machine struct {
 	units    provision.Units
 	packages *packages
 	assets   provision.Assets
+	prints   *provision.Fingerprints
 }
 
 // Assets makes the fetcher of assets for a file system; state is its directory there.
@@ -49,7 +50,7 @@ func New(root string, opts Options) (*Machine, error) {
 	if !info.IsDir() {
 		return nil, fmt.Errorf("root %s is not a directory: %w", root, errs.Invalid)
 	}
-	m := &Machine{root: root}
+	m := &Machine{root: root, prints: provision.NewFingerprints()}
 	m.files = newFiles(root, m.restoreLabel(), opts.DigestFile)
 	m.packages = newPackages(m, opts.PackageWait)
 	m.assets = opts.Assets(m.files)
@@ -72,6 +73,9 @@ func (m *Machine) Close() error {
 // Live tells this machine from a root directory.
 func (m *Machine) Live() bool { return m.root == "/" }
 
+// Fingerprint is a short hash of a text, with a key of this run.
+func (m *Machine) Fingerprint(text string) string { return m.prints.Of(text) }
+
 // Files is the file system.
 func (m *Machine) Files() provision.Files { return m.files }
 
@@ -93,7 +97,8 @@ func (m *Machine) Assets() provision.Assets { return m.assets }
 // stderrLimit is how much of a program's last words an error carries.
 const stderrLimit = 2 << 10
 
-// Run runs a program. It is asked to end (SIGTERM) when ctx is done, and killed later.
+// Run runs a program. It and what it has started are asked to end (SIGTERM) when ctx is done,
+// and killed later.
 func (m *Machine) Run(ctx context.Context, c provision.Command) ([]byte, error) {
 	if !m.Live() {
 		return nil, fmt.Errorf("cannot run %s: the machine below %s does not run: %w", c.Args[0], m.root, errs.Unsupported)
@@ -114,9 +119,14 @@ func run(ctx context.Context, c provision.Command) ([]byte, error) {
 	cmd.Stdin = c.Stdin
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if ctx.Err() != nil && cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually nobody is left
+	}
+	if err != nil {
 		words := strings.TrimSpace(stderr.String())
 		if len(words) > stderrLimit {
 			words = "…" + words[len(words)-stderrLimit:]

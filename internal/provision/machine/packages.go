@@ -25,7 +25,7 @@ import (
 // packages.
 type manager struct {
 	name string
-	// program tells whether the manager is there.
+	// program reports whether the manager is there.
 	program string
 	// installed prints "name version" a line for those of NAMES that are installed, apt's with
 	// "status/" before it for all that it knows of.
@@ -132,7 +132,8 @@ const aptCache = 256 << 20
 
 // room is how much may be written below a directory; a lot where nobody can tell.
 func (m *Machine) room(dir string) int64 {
-	at, err := m.files.at(dir)
+	at, done, err := m.files.at(dir)
+	defer done()
 	var disk unix.Statfs_t
 	if err == nil {
 		err = unix.Statfs(at, &disk)
@@ -166,7 +167,7 @@ func newPackages(m *Machine, wait time.Duration) *packages {
 	return p
 }
 
-// has tells whether the machine has a program.
+// has reports whether the machine has a program.
 func (m *Machine) has(program string) bool {
 	if m.Live() {
 		_, err := exec.LookPath(program)
@@ -438,10 +439,14 @@ func (p *packages) waitLock(ctx context.Context) error {
 
 func (p *packages) lockHolder() (pid int, path string, err error) {
 	for _, path := range p.manager.locks {
-		at, err := p.machine.files.at(path)
+		at, done, err := p.machine.files.at(path)
+		if errors.Is(err, errs.NotFound) {
+			continue
+		}
 		if err != nil {
 			return 0, "", err
 		}
+		defer done()
 		if strings.HasSuffix(at, ".pid") {
 			continue // not a lock: the manager itself tells who is there
 		}

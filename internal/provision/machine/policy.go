@@ -40,7 +40,7 @@ func (p *packages) holdUnits(ctx context.Context, hold []string) (release func()
 	return func() error { return p.machine.files.Remove(startpolicy.File) }, nil
 }
 
-// readPolicy tells whether there is a policy, and whether it is one of ours.
+// readPolicy reports whether there is a policy, and whether it is one of ours.
 func (p *packages) readPolicy() (ours, there bool, err error) {
 	r, err := p.machine.files.Open(startpolicy.File)
 	if errors.Is(err, errs.NotFound) {

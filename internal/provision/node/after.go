@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -92,15 +93,16 @@ func (b *builder) boot() {
 		return
 	}
 	yes := true
+	limits, again := b.tryAgain()
 	service := tasks.Unit{
 		M:    b.meta("boot"),
 		Name: bootUnit, Enable: &yes,
 		Content: unitText(
-			section{"Unit", []string{
+			section{"Unit", append([]string{
 				"Description=applies the node file of berth", "Documentation=https://github.com/berthrun/berth",
 				"Wants=network-online.target", "After=network-online.target local-fs.target dbus.service",
-			}},
-			section{"Service", []string{"Type=oneshot", "ExecStart=" + unitQuote(b.berthBinary()) + " node apply --yes --wait --file " + unitQuote(b.f.File)}},
+			}, limits...)},
+			section{"Service", append(again, "Type=oneshot", "ExecStart="+unitQuote(b.berthBinary())+" node apply --yes --wait --file "+unitQuote(b.f.File))},
 			installed()),
 	}
 	b.add(service)
@@ -121,4 +123,32 @@ func (b *builder) boot() {
 			}},
 			section{"Install", []string{"WantedBy=timers.target"}}),
 	})
+}
+
+const (
+	// bootTries in bootTriesFor is how often the boot unit starts when it fails each time. The
+	// time has room for tries that take long.
+	bootTries    = 8
+	bootTriesFor = 6 * time.Hour
+	// bootPause is between two of them.
+	bootPause = 5 * time.Minute
+)
+
+// tryAgain has the boot unit, of type oneshot, start again after it failed, and give up on what
+// lasts: it stays failed then, for everybody to see. A timer that comes often tries again by
+// itself, and its starts are not limited; nor are those of systemd before 244, which refuses
+// to restart such a unit.
+func (b *builder) tryAgain() (unit, service []string) {
+	major, _, _ := strings.Cut(b.f.Distro.Version, ".")
+	old := b.f.Distro.Family == "rhel" && major == "8" || b.f.Distro.ID == "debian" && major == "10"
+	every := time.Duration(b.n.Boot.Drift)
+	if old || every > 0 && every <= time.Hour {
+		return []string{"StartLimitIntervalSec=0"}, nil
+	}
+	starts := bootTries
+	if every > 0 {
+		starts += int(bootTriesFor / every)
+	}
+	return []string{fmt.Sprintf("StartLimitIntervalSec=%ds", int(bootTriesFor.Seconds())), fmt.Sprintf("StartLimitBurst=%d", starts)},
+		[]string{"Restart=on-failure", fmt.Sprintf("RestartSec=%ds", int(bootPause.Seconds()))}
 }

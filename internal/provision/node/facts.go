@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	goruntime "runtime"
+	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -18,6 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/preflight"
 )
 
 // Facts is what Build must know of the machine.
@@ -44,10 +46,16 @@ type Facts struct {
 	// Disrupts says what a restart of the runtime does to pods that run now; empty when
 	// they go on.
 	Disrupts string
-	// Kubelet is true where a kubelet is set up.
+	// Kubelet is true where a kubelet is set up: also its configuration is there, and not only the
+	// unit that an apply before kubeadm has written.
 	Kubelet bool
+	// KubeletBinary is where its binary lies; empty where it is yet to come.
+	KubeletBinary string
 	// KubeletFiles are those that it reads its settings from.
 	KubeletFiles []string
+	// CgroupV1 is true where the machine has cgroup v1, with which a kubelet from 1.35 on does not
+	// start by itself.
+	CgroupV1 bool
 	// File is where the description lies on the machine, absolute; empty when it came
 	// from elsewhere (standard input).
 	File string
@@ -77,6 +85,7 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	if n.Runtime.SkipInstall || f.Distro.Immutable {
 		f.Versions = detectVersions(ctx, host, n.Runtime.Name)
 	}
+	f.CgroupV1 = preflight.CgroupV1(host)
 	read := func(name string) ([]byte, error) { return readFile(host.Files(), name) }
 	var misfits Misfits
 	if f.Credentials, misfits = readCredentials(read, registryCredentials(n)); len(misfits) > 0 {
@@ -86,7 +95,10 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	f.Disrupts = detectDisruption(ctx, host, n)
 	// What cannot be read is told by the cross-checks, when it matters.
 	k, _ := kubelet.Find(host)
-	f.Kubelet, f.KubeletFiles = k.There(), k.Files
+	f.Kubelet, f.KubeletFiles = k.There() && (k.Config == "" || isThere(host.Files(), k.Config)), k.Files
+	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
+		return f, err
+	}
 	f.Berth = Binary{Path: berth}
 	f.Supervisor = Binary{Path: path.Join(path.Dir(berth), "berth-supervisor")}
 	if host.Live() && path.Dir(berth) == f.Distro.BinDir {
@@ -99,6 +111,23 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 		f.Supervisor.Digest, err = hashBinary(host, f.Supervisor.Path)
 	}
 	return f, err
+}
+
+// detectKubelet finds the binary of a kubelet whose unit is ours and whose binary is not.
+func detectKubelet(files provision.Files, n *nodefile.Node) (string, error) {
+	k := n.Kubelet
+	if !k.Enabled && !k.Kubeadm || len(k.Assets) > 0 {
+		return "", nil
+	}
+	found := first(files, "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/usr/local/sbin/kubelet", "/usr/sbin/kubelet", "/opt/bin/kubelet")
+	comes := slices.ContainsFunc(n.Packages.Install, func(p string) bool {
+		name, _, _ := strings.Cut(p, "=")
+		return name == "kubelet" || name == "kubeadm" || strings.HasPrefix(name, "kubernetes")
+	})
+	if found != "" || comes {
+		return found, nil
+	}
+	return "", Misfits{misfit(errs.NotFound, "kubelet", "no kubelet is in /usr/bin, /usr/local/bin or /opt/bin; install it, or name it in kubelet.assets")}
 }
 
 func detectDistro(files provision.Files) (distro.Distro, error) {

@@ -75,7 +75,7 @@ func (b *builder) testImage() string {
 	return "registry.k8s.io/pause:3.10.2"
 }
 
-// loads tells whether the description brings an image.
+// loads reports whether the description brings an image.
 func (b *builder) loads(image string) bool {
 	return slices.ContainsFunc(b.imagesOfArch(), func(i nodefile.Image) bool { return slices.Contains(i.Names, image) })
 }

@@ -13,8 +13,9 @@ import (
 )
 
 // Init writes a commented description of a machine as it is, to begin with: the
-// runtime that its kubelet uses or that is installed, else berth.
-func Init(ctx context.Context, host provision.Host) (string, error) {
+// runtime that its kubelet uses or that is installed, else berth. It has what is not so by
+// default, or, with all, every field.
+func Init(ctx context.Context, host provision.Host, all bool) (string, error) {
 	d, err := detectDistro(host.Files())
 	if err != nil {
 		return "", err
@@ -32,8 +33,11 @@ func Init(ctx context.Context, host provision.Host) (string, error) {
 	for _, line := range found {
 		fmt.Fprintf(&text, "# - %s\n", line)
 	}
-	text.WriteString("# Lines that begin with # and a field show what else can be said.\n\n")
-	text.WriteString(nodefile.Sample(n))
+	if all {
+		text.WriteString("# Lines that begin with # and a field show what else can be said.\n\n" + nodefile.Sample(n))
+	} else {
+		text.WriteString("# `berth node init --all` shows what else can be said, `berth node reference` explains it.\n\n" + nodefile.Short(n))
+	}
 	return text.String(), nil
 }
 

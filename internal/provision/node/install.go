@@ -132,7 +132,7 @@ func (b *builder) install() {
 	}
 }
 
-// wantsBerth tells whether the running binary is to be on the machine: as its
+// wantsBerth reports whether the running binary is to be on the machine: as its
 // runtime, or to apply the description at boot.
 func wantsBerth(n *nodefile.Node, f Facts) bool {
 	return wantsSupervisor(n) || (n.Boot.Enabled || f.Distro.Immutable) && n.Runtime.Name != "berth"
@@ -280,8 +280,8 @@ func (b *builder) meta(why string, needs ...string) provision.Meta {
 	return provision.Meta{Why: why, Needs: needs}
 }
 
-// data names the trees that a runtime makes by itself, so that a reset removes them
-// where there was nothing before us.
+// data names the trees that a runtime makes by itself, of images and of what dies at reboot,
+// so that a reset removes them where there was nothing before us.
 func (b *builder) data() {
 	root := b.n.Runtime.Root
 	usual := map[string]string{
@@ -293,6 +293,13 @@ func (b *builder) data() {
 	paths := append([]string{root}, map[string][]string{
 		"containerd": {"/opt/containerd", "/var/lib/cni"}, "crio": {"/var/lib/crio", "/var/lib/cni", path.Join(b.n.Network.ConfDir, "cni.lock")}, "docker": {"/var/lib/containerd", "/opt/containerd", "/etc/docker/key.json"},
 	}[b.rt.name]...)
+	if b.n.Runtime.State != "" {
+		paths = append(paths, b.n.Runtime.State)
+	} else {
+		paths = append(paths, map[string][]string{
+			"berth": {"/run/berth"}, "containerd": {"/run/containerd"}, "crio": {"/run/crio"}, "docker": {"/run/docker", "/run/containerd"},
+		}[b.rt.name]...)
+	}
 	if b.n.Kubelet.Enabled {
 		paths = append(paths, "/var/lib/kubelet")
 	}
@@ -301,6 +308,9 @@ func (b *builder) data() {
 	}
 	// containerd makes them, docker's too; whoever brings the network uses them.
 	b.held(b.n.Network.ConfDir)
+	if b.rt.name != "docker" {
+		b.held("/run/netns")
+	}
 	if b.rt.name == "crio" {
 		for _, dir := range append(b.cniBinDirs(), "/etc/crio/auth", "/etc/crio/policies", "/usr/share/containers/oci/hooks.d") {
 			b.held(dir)

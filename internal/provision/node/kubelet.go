@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -76,7 +77,7 @@ func (b *builder) kubeletBinary() string {
 	if len(b.n.Kubelet.Assets) > 0 || b.f.Distro.Immutable {
 		return b.f.Distro.BinDir + "/kubelet"
 	}
-	return "/usr/bin/kubelet"
+	return cmp.Or(b.f.KubeletBinary, "/usr/bin/kubelet")
 }
 
 func (b *builder) kubeletAsset(i int, asset nodefile.Asset) tasks.Asset {
@@ -125,6 +126,9 @@ func (b *builder) kubeletConfig(after []string) []string {
 	}
 	if b.n.Runtime.CgroupParent != "" && b.systemdCgroup() {
 		config["kubeletCgroups"] = b.n.Runtime.CgroupParent
+	}
+	if b.f.CgroupV1 {
+		config["failCgroupV1"] = false // kubelets before 1.31 warn of a field that they do not know
 	}
 	maps.Copy(config, k.Config)
 	text, err := yaml.Marshal(config)

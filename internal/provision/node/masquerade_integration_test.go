@@ -48,6 +48,48 @@ cat "$2"`
 	}
 }
 
+// TestMasqueradeRulesOutliveFirewalls: a firewall that drops and makes its own tables and
+// chains, as firewalld does when it reloads, leaves ours.
+func TestMasqueradeRulesOutliveFirewalls(t *testing.T) {
+	require.Root(t)
+	nft := require.Binary(t, "nft")
+	unshare := require.Binary(t, "unshare")
+	for _, name := range []string{"iptables", "ip6tables"} {
+		require.Binary(t, name)
+	}
+	target, err := Build(load(t, "runtime: {name: berth}\nnetwork: {podCIDRs: [10.244.1.0/24, \"fd00:1::/64\"], masquerade: {enabled: true, nonMasqueradeCIDRs: [10.0.0.0/8, \"fd00::/8\"]}}\n"), factsOf(t, "debian 12"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "masquerade.nft")
+	if err := os.WriteFile(file, []byte(contentOf(target, masqueradeFile)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const script = `set -e
+ours() { "$0" list table ip berth-node; "$0" list table ip6 berth-node; }
+firewalld() { "$0" -f - <<EOF
+table inet firewalld
+delete table inet firewalld
+table inet firewalld { chain nat_POSTROUTING { type nat hook postrouting priority 110; policy accept; }; }
+EOF
+}
+firewalld; "$0" -f "$1"; ours > "$2"
+firewalld; ours | diff "$2" - >&2
+for tables in iptables ip6tables; do
+  for table in filter nat mangle; do $tables -t $table -F; $tables -t $table -X; done
+  $tables -P FORWARD DROP
+done
+ours | diff "$2" - >&2
+cat "$2"`
+	out, err := exec.CommandContext(t.Context(), unshare, "-n", "sh", "-c", script, nft, file, file+".first").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if n := strings.Count(string(out), "masquerade"); n != 2 {
+		t.Errorf("%d rules, want one a family:\n%s", n, out)
+	}
+}
+
 // contentOf is the content of a target's file.
 func contentOf(target provision.Target, path string) string {
 	for _, task := range target.Tasks {

@@ -17,7 +17,7 @@ const (
 	kubenetConf         = "10-berth-kubenet.conflist"
 )
 
-// pluginsFromPackage tells whether the distribution's CNI plugins are wanted.
+// pluginsFromPackage reports whether the distribution's CNI plugins are wanted.
 func (b *builder) pluginsFromPackage() bool {
 	return len(b.n.Network.Plugins) == 0 && b.n.Network.Mode != "builtin" && b.rt.name != "docker" && !b.n.Runtime.SkipInstall
 }
@@ -63,7 +63,7 @@ func (b *builder) cniPlugins() {
 	}
 }
 
-// kubenetTemplate tells whether containerd makes the configuration from a template,
+// kubenetTemplate reports whether containerd makes the configuration from a template,
 // when the kubelet tells the pods' CIDRs.
 func (b *builder) kubenetTemplate() bool {
 	return b.n.Network.Mode == "kubenet" && len(b.n.Network.PodCIDRs) == 0 && b.rt.name == "containerd"
@@ -171,9 +171,11 @@ func (b *builder) masquerade() {
 		M:    provision.Meta{Why: "network.masquerade", Needs: []string{file.ID()}},
 		Name: masqueradeUnit, Enable: &yes, Running: tasks.Started, Made: []string{"/bin/sh", "-c", strings.Join(there, " && ")},
 		Content: unitText(
-			// What flushes all rules takes ours with it: they come back after it.
+			// What flushes all rules takes ours with it, when it restarts or reloads: they come
+			// back after it.
 			section{"Unit", []string{
 				"Description=IP masquerade of pods", "After=nftables.service firewalld.service network-pre.target", "PartOf=nftables.service",
+				"ReloadPropagatedFrom=nftables.service firewalld.service",
 				beforeRuntimes,
 			}},
 			section{"Service", []string{

@@ -19,8 +19,10 @@ import (
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // TestEveryNeedIsThere: what a task needs is in the target, and nothing needs itself
@@ -257,6 +259,10 @@ type fakeHost struct {
 
 func (h fakeHost) Live() bool             { return h.run != nil }
 func (h fakeHost) Files() provision.Files { return fakeFiles{files: h.files} }
+
+// Kernel has nothing mounted.
+func (fakeHost) Kernel() provision.Kernel { return provisiontest.New().Kernel() }
+
 func (h fakeHost) Run(_ context.Context, cmd provision.Command) ([]byte, error) {
 	out, err := h.run(cmd.Args)
 	return []byte(out), err
@@ -414,17 +420,29 @@ func TestInit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			files := map[string]string{"/etc/os-release": debian}
 			maps.Copy(files, c.files)
-			text, err := Init(t.Context(), fakeHost{files: files, run: func([]string) (string, error) { return "x v2.2.1", nil }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("no %q in\n%s", want, text[:min(len(text), 3000)])
+			host := fakeHost{files: files, run: func([]string) (string, error) { return "x v2.2.1", nil }}
+			var loaded []*nodefile.Node
+			for _, all := range []bool{false, true} {
+				text, err := Init(t.Context(), host, all)
+				if err != nil {
+					t.Fatal(err)
 				}
+				for _, want := range c.want {
+					if short := strings.HasPrefix(want, "\n  # "); strings.Contains(text, want) != (all || !short) {
+						t.Errorf("all=%t: is %q there? Want it %t, in\n%s", all, want, all || !short, text[:min(len(text), 3000)])
+					}
+				}
+				if lines := strings.Count(text, "\n"); !all && lines > 40 {
+					t.Errorf("the short file has %d lines", lines)
+				}
+				n, err := nodefile.Load("init", []byte(text))
+				if err != nil {
+					t.Errorf("what init writes has faults: %v\n%s", err, text)
+				}
+				loaded = append(loaded, n)
 			}
-			if _, err := nodefile.Load("init", []byte(text)); err != nil {
-				t.Errorf("what init writes has faults: %v", err)
+			if diff := cmp.Diff(loaded[1], loaded[0], cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("the short file says something else than the long one (-long +short):\n%s", diff)
 			}
 		})
 	}

@@ -116,7 +116,7 @@ func (b *builder) files() {
 				Pick: []tasks.Pick{{What: "file", Layouts: [][]string{{"*"}}, Dir: path.Dir(f.Path), As: path.Base(f.Path), Mode: mode, Min: 1, Max: 1}},
 			})
 		default:
-			b.before(tasks.File{M: meta, Path: f.Path, Content: f.Content, Mode: mode, Owner: f.Owner, Group: f.Group, Once: f.Keep})
+			b.before(tasks.File{M: meta, Path: f.Path, Content: f.Content, Mode: mode, Owner: f.Owner, Group: f.Group, Once: f.Keep, Secret: b.n.Private(f)})
 		}
 	}
 }

@@ -188,6 +188,16 @@ func cgroupMount(host provision.Host) (cgroupRoot, error) {
 	return found, nil
 }
 
+// CgroupV1 reports whether a kubelet of the machine finds cgroup v1; no where the machine does not
+// run, or does not tell.
+func CgroupV1(host provision.Host) bool {
+	if !host.Live() {
+		return false
+	}
+	mount, err := cgroupMount(host)
+	return err == nil && mount.path != "" && !mount.unified
+}
+
 // cgroups looks for the controllers.
 func cgroups(_ context.Context, s *survey) error {
 	mount, err := cgroupMount(s.host)
@@ -240,5 +250,5 @@ func (s *survey) oldCgroups() {
 		who = Both
 	}
 	s.add("SystemVerification", who, "the machine has cgroup v1, and a kubelet from 1.35 on does not start with it",
-		"boot with systemd.unified_cgroup_hierarchy=1; or failCgroupV1: false in the KubeletConfiguration, and --ignore-preflight-errors=SystemVerification")
+		"boot with systemd.unified_cgroup_hierarchy=1; or have `berth node kubeadm` write the configuration: it sets failCgroupV1 and ignores SystemVerification")
 }

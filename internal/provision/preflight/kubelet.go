@@ -4,45 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
 )
-
-// version is that of Kubernetes.
-type version struct{ major, minor int }
-
-func (v version) atLeast(major, minor int) bool {
-	return v.major > major || v.major == major && v.minor >= minor
-}
-
-func (v version) String() string { return fmt.Sprintf("%d.%d", v.major, v.minor) }
-
-// versionOf runs a program for its version; zero where it does not say.
-func versionOf(ctx context.Context, host provision.Host, args ...string) version {
-	if !host.Live() || args[0] == "" {
-		return version{}
-	}
-	out, err := host.Run(ctx, provision.Command{Args: args})
-	if err != nil {
-		return version{}
-	}
-	m := regexp.MustCompile(`v(\d+)\.(\d+)\.`).FindStringSubmatch(string(out))
-	if m == nil {
-		return version{}
-	}
-	major, _ := strconv.Atoi(m[1]) // digits
-	minor, _ := strconv.Atoi(m[2])
-	return version{major, minor}
-}
 
 // skew is how many minor versions a kubelet may be older than its kubeadm.
 const skew = 3

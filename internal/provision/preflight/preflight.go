@@ -60,7 +60,7 @@ type step struct {
 	fresh bool
 }
 
-// Installed tells whether kubeadm is on the machine.
+// Installed reports whether kubeadm is on the machine.
 func Installed(host provision.Host) bool { return program(host, "kubeadm") != "" }
 
 // Look makes all checks that concern the machine alone. What cannot be looked at is a
@@ -142,7 +142,7 @@ func missing(want, have []string) []string {
 	return slices.DeleteFunc(slices.Clone(want), func(name string) bool { return slices.Contains(have, name) })
 }
 
-// active tells whether a unit runs; one that nobody knows does not.
+// active reports whether a unit runs; one that nobody knows does not.
 func (s *survey) active(ctx context.Context, unit string) (bool, error) {
 	state, err := s.host.Units().State(ctx, unit)
 	return state.Active == "active", errs.IgnoreNotFound(err)

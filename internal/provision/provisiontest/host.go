@@ -162,6 +162,9 @@ func (h *Host) read(f func() error) error {
 	return f()
 }
 
+// Fingerprint has the same key in every run.
+func (h *Host) Fingerprint(text string) string { return new(provision.Fingerprints).Of(text) }
+
 // Live is true unless NotLive.
 func (h *Host) Live() bool { return !h.NotLive }
 

@@ -27,7 +27,7 @@ type Entry struct {
 	Group string `json:"group"`
 	// Target of a link.
 	Target string `json:"target,omitempty"`
-	// Digest of a file's content.
+	// Digest of a file's content, where everybody may read that.
 	Digest string `json:"digest,omitempty"`
 	// Secret: nobody but its owner may read it, wherever it is kept.
 	Secret bool `json:"secret,omitempty"`
@@ -119,10 +119,14 @@ func (p *parts) entries(m *Manifest, task provision.Task) {
 		p.leave(task.ID(), "has no files")
 	}
 	for _, f := range files {
-		m.Entries = append(m.Entries, Entry{
+		e := Entry{
 			Path: f.Path, Type: "file", Mode: octal(orMode(f.Mode, 0o644)), Owner: owner(f.Owner), Group: owner(f.Group),
-			Digest: digest.FromString(f.Content).String(), Secret: isSecret(f, task), Task: task.ID(), Content: []byte(f.Content),
-		})
+			Secret: isSecret(f, task), Task: task.ID(), Content: []byte(f.Content),
+		}
+		if !e.Secret && provision.Readable(orMode(f.Mode, 0o644)) { // a short content can be found by its digest
+			e.Digest = digest.FromString(f.Content).String()
+		}
+		m.Entries = append(m.Entries, e)
 	}
 }
 

@@ -288,7 +288,7 @@ func (g *ignitionForm) firstBoot(rest []Left) {
 	})
 }
 
-// brings tells whether berth will be at a path, and has it fetched where it can be.
+// brings reports whether berth will be at a path, and has it fetched where it can be.
 func (g *ignitionForm) brings(bin string) bool {
 	there := slices.Contains(g.Programs, bin) || slices.ContainsFunc(g.config.Storage.Files, func(f ignFile) bool { return f.Path == bin })
 	if there || g.Berth.Source == "" {

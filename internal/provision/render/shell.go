@@ -144,7 +144,7 @@ func wrap(text string) string {
 	return s.String()
 }
 
-// valid tells whether the script that has written a policy still runs; hold_units puts the
+// valid reports whether the script that has written a policy still runs; hold_units puts the
 // numbers in.
 const valid = `[ "$(cut -d ' ' -f 22 /proc/@PID@/stat 2>/dev/null)" = @SINCE@ ]`
 

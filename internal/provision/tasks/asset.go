@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -48,6 +49,9 @@ func (a Asset) ID() string { return "asset " + a.Ref.Name }
 
 // Meta returns M.
 func (a Asset) Meta() provision.Meta { return a.M }
+
+// Deadline has room for a slow server.
+func (Asset) Deadline() time.Duration { return 30 * time.Minute }
 
 // placed is one file of an asset and where it goes.
 type placed struct {
@@ -164,7 +168,16 @@ func (f placed) check(host provision.Host) (provision.Diff, error) {
 		return d, fmt.Errorf("%s is a directory, which a file does not replace: %w", f.path, errs.State)
 	case now.Digest != f.member.Digest:
 		d.Reason = "content differs"
-		d.Fields = append(d.Fields, provision.Field{Name: "content", From: now.Digest, To: f.member.Digest})
+		content := provision.Field{Name: "content", From: now.Digest, To: f.member.Digest}
+		hidden, err := provision.Hidden(host.Files(), f.path)
+		if err == nil && (hidden || !provision.Readable(f.mode)) {
+			content.To = provision.Sealed(host, f.member.Size, f.member.Digest)
+			content.From, err = sealed(host, f.path, now)
+		}
+		if err != nil {
+			return d, err
+		}
+		d.Fields = append(d.Fields, content)
 	case len(d.Fields) > 0:
 		d.Reason = "mode or owner differs"
 	default:

@@ -9,6 +9,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -39,6 +40,9 @@ func (c Command) ID() string { return "command " + c.Name }
 
 // Meta returns M.
 func (c Command) Meta() provision.Meta { return c.M }
+
+// Deadline has room for a slow program.
+func (Command) Deadline() time.Duration { return 10 * time.Minute }
 
 // commandDir holds a mark for each command that has run.
 const commandDir = "/var/lib/berth/node/commands/"

@@ -136,7 +136,7 @@ const nodeDir = "/var/lib/berth/node"
 // dataKind is such a tree: it exists when anything but nodeDir lies in it.
 type dataKind struct{}
 
-// Read tells whether anything is there.
+// Read reports whether anything is there.
 func (dataKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	entries, err := dataEntries(host, name)
 	return provision.State{Exists: len(entries) > 0}, err

@@ -55,6 +55,10 @@ func (j JSONKeys) Check(_ context.Context, host provision.Host) (provision.Chang
 	if err != nil {
 		return provision.Change{}, err
 	}
+	hidden, err := j.hidden(host)
+	if err != nil {
+		return provision.Change{}, err
+	}
 	var diffs []provision.Diff
 	want := maps.Clone(keys)
 	for _, key := range slices.Sorted(maps.Keys(j.Set)) {
@@ -71,18 +75,26 @@ func (j JSONKeys) Check(_ context.Context, host provision.Host) (provision.Chang
 		default:
 			continue
 		}
-		d.Fields = []provision.Field{{Name: key, From: string(keys[key]), To: string(value)}}
+		d.Fields = []provision.Field{{Name: key, From: provision.SealedValue(host, key, string(keys[key]), hidden), To: provision.SealedValue(host, key, string(value), hidden)}}
 		want[key] = value
 		diffs = append(diffs, d)
 	}
-	if len(diffs) > 0 {
+	if len(diffs) > 0 && !hidden {
 		data, err := writeJSON(want)
 		if err != nil {
 			return provision.Change{}, err
 		}
-		diffs[0].Text = string(diff.Diff(j.Path, old, j.Path, data))
+		diffs[0].Text = provision.Conceal(host, string(diff.Diff(j.Path, old, j.Path, data)))
 	}
 	return change(diffs...), nil
+}
+
+// hidden reports whether the values must not be shown.
+func (j JSONKeys) hidden(host provision.Host) (bool, error) {
+	if !provision.Readable(cmp.Or(j.Mode, defaultFileMode)) {
+		return true, nil
+	}
+	return provision.Hidden(host.Files(), j.Path)
 }
 
 // Apply sets the keys in one write.
@@ -221,7 +233,7 @@ func (jsonKeyKind) Read(_ context.Context, host provision.Host, name string) (pr
 	if err := json.Compact(&compact, value); err != nil {
 		return provision.State{}, err
 	}
-	return provision.State{Exists: true, Attrs: map[string]string{"value": compact.String()}}, nil
+	return provision.State{Exists: true, Attrs: map[string]string{provision.AttrValue: compact.String()}}, nil
 }
 
 // Restore sets or removes the key.
@@ -233,12 +245,12 @@ func (jsonKeyKind) Restore(_ context.Context, host provision.Host, name string, 
 	}
 	now, ok := keys[key]
 	switch {
-	case !state.Exists && !ok, ok && state.Exists && sameJSON(now, []byte(state.Attrs["value"])):
+	case !state.Exists && !ok, ok && state.Exists && sameJSON(now, []byte(state.Attrs[provision.AttrValue])):
 		return nil
 	case !state.Exists:
 		delete(keys, key)
 	default:
-		keys[key] = json.RawMessage(state.Attrs["value"])
+		keys[key] = json.RawMessage(state.Attrs[provision.AttrValue])
 	}
 	return putJSON(host, path, keys, defaultFileMode)
 }

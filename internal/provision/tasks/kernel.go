@@ -235,7 +235,7 @@ func (m Modules) Apply(ctx context.Context, host provision.Host) error {
 // moduleKind is a module of the running kernel.
 type moduleKind struct{}
 
-// Read tells whether it is loaded.
+// Read reports whether it is loaded.
 func (moduleKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	if !host.Live() {
 		return provision.State{}, nil

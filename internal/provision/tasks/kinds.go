@@ -16,7 +16,7 @@ const (
 	kindFile     = provision.KindFile
 	kindDir      = provision.KindDir
 	kindJSONFile = provision.KindJSONFile
-	kindJSONKey  = "json-key"
+	kindJSONKey  = provision.KindJSONKey
 	kindPackage  = provision.KindPackage
 	kindUnit     = "unit"
 	kindSysctl   = "sysctl"
@@ -171,6 +171,15 @@ func (d dirKind) Restore(ctx context.Context, host provision.Host, name string, 
 		}
 		if len(entries) > 0 {
 			return fmt.Errorf("%s holds %d entries that are not ours (%s, …) and stays: %w", name, len(entries), entries[0], errs.State)
+		}
+		bound, _, err := dataMounts(host, name)
+		if err != nil {
+			return err
+		}
+		for range bound { // as who pins network namespaces does with their directory
+			if err := host.Kernel().Unmount(ctx, name); err != nil {
+				return err
+			}
 		}
 		return host.Files().Remove(name)
 	}

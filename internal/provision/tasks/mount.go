@@ -278,7 +278,7 @@ func (s Swap) makeFile(ctx context.Context, host provision.Host) error {
 // swapKind is a file that may be in use as swap, or all that is.
 type swapKind struct{}
 
-// Read tells whether a file is there and in use, or what is in use.
+// Read reports whether a file is there and in use, or what is in use.
 func (swapKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	if !host.Live() {
 		return provision.State{}, nil

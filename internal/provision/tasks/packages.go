@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -25,6 +26,9 @@ func (p Packages) ID() string { return "packages " + strings.Join(p.names(), " "
 
 // Meta returns M.
 func (p Packages) Meta() provision.Meta { return p.M }
+
+// Deadline has room for a slow mirror.
+func (Packages) Deadline() time.Duration { return 30 * time.Minute }
 
 // Prepare fetches lists that lack a package: what comes along with it is known before anything
 // is changed then, and goes with it again.

@@ -201,10 +201,36 @@ func (w wishFile) check(host provision.Host) (provision.Diff, error) {
 	default:
 		return provision.Diff{}, nil
 	}
-	if !w.secret {
-		d.Text, err = w.text(host, now)
+	hidden, err := w.hidden(host)
+	if err != nil {
+		return d, err
 	}
+	if hidden {
+		content := provision.Field{Name: "content", To: provision.Sealed(host, int64(len(w.content)), digest.FromString(w.content).String())}
+		content.From, err = sealed(host, w.path, now)
+		d.Fields = append(d.Fields, content)
+		return d, err
+	}
+	d.Text, err = w.text(host, now)
+	d.Text = provision.Conceal(host, d.Text)
 	return d, err
+}
+
+// hidden reports whether the content must not be shown: the old one, or the new one.
+func (w wishFile) hidden(host provision.Host) (bool, error) {
+	if w.secret || !provision.Readable(w.mode) {
+		return true, nil
+	}
+	return provision.Hidden(host.Files(), w.path)
+}
+
+// sealed shows the content of a file that is there without telling it; "" for none.
+func sealed(host provision.Host, path string, now provision.State) (string, error) {
+	if now.Digest == "" {
+		return "", nil
+	}
+	info, err := host.Files().Stat(path)
+	return provision.Sealed(host, info.Size, now.Digest), errs.IgnoreNotFound(err)
 }
 
 func (w wishFile) text(host provision.Host, now provision.State) (string, error) {

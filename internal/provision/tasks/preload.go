@@ -42,6 +42,9 @@ func (i ImagePreload) ID() string { return "image " + i.Ref.Name }
 // Meta returns M.
 func (i ImagePreload) Meta() provision.Meta { return i.M }
 
+// Deadline has room for a slow server and a large image.
+func (ImagePreload) Deadline() time.Duration { return 30 * time.Minute }
+
 // Objects are the images, where there is a CRI to ask for them.
 func (i ImagePreload) Objects(context.Context, provision.Host) ([]provision.Object, error) {
 	if len(i.Load) == 0 || len(i.Names) == 0 {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -62,6 +63,9 @@ func (u Unit) ID() string { return "unit " + u.Name }
 
 // Meta returns M.
 func (u Unit) Meta() provision.Meta { return u.M }
+
+// Deadline has room for what a unit does before it is ready, and says so.
+func (Unit) Deadline() time.Duration { return 10 * time.Minute }
 
 // Unit is the name.
 func (u Unit) Unit() string { return u.Name }
@@ -170,13 +174,13 @@ func (u Unit) stateDiff(state provision.UnitState, live bool) provision.Diff {
 	return d
 }
 
-// masked tells whether somebody forbids what is wanted. Where the unit file is ours, a
+// masked reports whether somebody forbids what is wanted. Where the unit file is ours, a
 // mask lies in its place, and goes when it is written.
 func (u Unit) masked(state provision.UnitState) bool {
 	return state.Load == "masked" && u.Content == "" && (u.Running == Started || u.Enable != nil && *u.Enable)
 }
 
-// lost tells whether what an active unit has made is gone.
+// lost reports whether what an active unit has made is gone.
 func (u Unit) lost(ctx context.Context, host provision.Host, state provision.UnitState) bool {
 	if u.Made == nil || u.Running != Started || !host.Live() || !isActive(state) {
 		return false
@@ -284,7 +288,7 @@ func isActive(state provision.UnitState) bool {
 	return state.Active == "active" || state.Active == "reloading" || state.Active == "refreshing"
 }
 
-// enabledAs tells whether a unit-file state counts as enabled or not. What cannot be
+// enabledAs reports whether a unit-file state counts as enabled or not. What cannot be
 // enabled or disabled (static, generated, …) is as good as either.
 func enabledAs(state string, enable bool) bool {
 	switch state {
@@ -299,7 +303,7 @@ func enabledAs(state string, enable bool) bool {
 // unitKind is a unit's state.
 type unitKind struct{}
 
-// Read tells whether it is enabled, and whether it runs.
+// Read reports whether it is enabled, and whether it runs.
 func (unitKind) Read(ctx context.Context, host provision.Host, name string) (provision.State, error) {
 	state, err := host.Units().State(ctx, name)
 	if err != nil || state.Load == "not-found" || state.Load == "" && state.Enabled == "" {

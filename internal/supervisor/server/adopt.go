@@ -97,7 +97,7 @@ func (s *Server) adoptOne(ctx context.Context, rec *record) {
 	}
 	c.adoptExecs()
 	if c.lacksAny() {
-		go c.adoptLate(ctx)
+		go errs.Protect("adoption of container "+c.id, func() { c.adoptLate(ctx) })
 		return
 	}
 	c.adoptRest(ctx)
@@ -207,7 +207,7 @@ func (c *container) adoptRest(ctx context.Context) {
 	} else {
 		c.end()
 	}
-	go c.watch()
+	go c.watchGuarded()
 }
 
 // resumeStart brings a start to its end that a predecessor began. The exit waits
@@ -297,7 +297,7 @@ func (e *execution) adopt(r *execRecord) {
 		e.code, e.over = *r.Code, true
 	case e.pidfd != nil || e.init != nil:
 		e.container.server.strangers.follow(e.init)
-		go e.watch()
+		go e.watchGuarded()
 		e.orphaned() // its caller may have given up while nobody was there to hear it
 		return
 	case len(held) == 0:

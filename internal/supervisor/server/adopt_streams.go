@@ -42,7 +42,7 @@ func (c *container) adoptStreams(rec *record) {
 			if !c.lacks(name) {
 				break
 			}
-			if f, err := sysfd.FindPipe(pid, id, access); err == nil {
+			if f, err := sysproc.FindPipe(pid, id, access); err == nil {
 				c.streams.set(name, f)
 			}
 		}
@@ -92,7 +92,7 @@ func nameOf(pipes map[string]uint64, id uint64) string {
 	return ""
 }
 
-// lacks tells whether a stream that the container should have is not open here.
+// lacks reports whether a stream that the container should have is not open here.
 func (c *container) lacks(name string) bool {
 	rec := c.snapshot()
 	if rec.Stage == exited || rec.Stage == creating {
@@ -117,7 +117,7 @@ func (c *container) lacks(name string) bool {
 	return has && c.streams.named()[name] == nil
 }
 
-// lacksAny tells whether adoption has to wait for a client.
+// lacksAny reports whether adoption has to wait for a client.
 func (c *container) lacksAny() bool {
 	names := []string{supervisor.StreamStdin, supervisor.StreamStdout, supervisor.StreamStderr, supervisor.StreamTerminal, supervisor.StreamPidfd, supervisor.StreamStart}
 	return slices.ContainsFunc(names, c.lacks)
@@ -160,7 +160,7 @@ func (ss *session) offer(_ context.Context, req *wire.Request) (*wire.Reply, err
 	return nil, nil
 }
 
-// owns tells whether f is what the record says of the stream.
+// owns reports whether f is what the record says of the stream.
 func (c *container) owns(name string, f *os.File) bool {
 	rec := c.snapshot()
 	switch name {

@@ -55,7 +55,10 @@ func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, 
 	if body.Resume {
 		subscribe = pump.Resubscribe
 	}
-	sub := subscribe(sinks[0], sinks[1])
+	sub, err := subscribe(sinks[0], sinks[1])
+	if err != nil {
+		return nil, fmt.Errorf("cannot attach to container %s: %w", c.id, err)
+	}
 	defer sub.Close()
 	if joined := named[supervisor.FileJoined]; joined != nil {
 		if _, err := joined.Write([]byte{1}); err != nil {

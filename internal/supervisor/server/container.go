@@ -129,7 +129,7 @@ func (c *container) live() (*os.File, error) {
 	return c.pidfd, nil
 }
 
-// ending tells whether the init has ended, or is about to: then it has given up its
+// ending reports whether the init has ended, or is about to: then it has given up its
 // namespaces, which an exec would join.
 func (c *container) ending() bool {
 	init := c.snapshot().Init
@@ -144,7 +144,7 @@ func (c *container) ending() bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// isInit tells whether a process is the init of a container.
+// isInit reports whether a process is the init of a container.
 func (s *Server) isInit(pid int) bool {
 	return slices.ContainsFunc(s.all(), func(c *container) bool {
 		init := c.snapshot().Init
@@ -169,7 +169,7 @@ func (s *Server) find(id string) (*container, error) {
 	return nil, fmt.Errorf("container %s: %w", id, errs.NotFound)
 }
 
-// has tells whether anything of a container is there.
+// has reports whether anything of a container is there.
 func (s *Server) has(id string) bool {
 	_, err := s.find(id)
 	return err == nil

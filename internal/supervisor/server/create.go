@@ -30,7 +30,7 @@ const (
 // create makes a container up to the point where its init waits. What it made is
 // undone when it fails.
 func (s *Server) create(ctx context.Context, req *supervisor.CreateRequest) (*container, error) {
-	if err := s.checkDescriptors(); err != nil {
+	if err := s.checkDescriptors(createsEndAt); err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", req.ID, err)
 	}
 	ctx, stop := context.WithTimeout(ctx, timeout(req.StartTimeout))
@@ -148,7 +148,7 @@ func (c *container) made(ctx context.Context, pid int) error {
 	if err := c.server.oom.Add(c.id, c.rec.Cgroups, kills); err != nil {
 		c.server.log.Debug("OOM kills are seen at the exit only", "container", c.id, "error", err)
 	}
-	go c.watch()
+	go c.watchGuarded()
 	return nil
 }
 
@@ -187,6 +187,7 @@ func (c *container) openPump(ctx context.Context) error {
 		LogDir:  request.LogDir,
 		LogPath: request.LogPath,
 		MaxText: request.MaxLogLine,
+		Rate:    request.LogRate,
 		Log:     c.server.log.With("container", c.id),
 	}, stdout, stderr)
 	if err != nil {
@@ -225,17 +226,22 @@ func readSpec(bundle string) (*specs.Spec, error) {
 	return &spec, nil
 }
 
-// fullAt is the part of the descriptor limit, in percent, from which on no more
-// containers are made: those that run must have what they need.
-const fullAt = 80
+// From these parts of the descriptor limit on, in percent, the supervisor refuses new
+// containers and new execs: the containers that run must have what they need, their
+// exec probes longer than others.
+const (
+	createsEndAt = 80
+	execsEndAt   = 90
+)
 
-// checkDescriptors refuses what would need more descriptors than there may be.
-func (s *Server) checkDescriptors() error {
+// checkDescriptors is Exhausted when the supervisor uses so many percent of the
+// descriptors that it may have.
+func (s *Server) checkDescriptors(percent int) error {
 	used, limit, err := sysfd.CountFDs()
 	if err != nil {
 		return err
 	}
-	if used >= limit*fullAt/100 {
+	if used >= limit*percent/100 {
 		return fmt.Errorf("%d of %d descriptors are in use: %w", used, limit, errs.Exhausted)
 	}
 	return nil

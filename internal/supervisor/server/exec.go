@@ -132,6 +132,9 @@ func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	if rec.Stage != running {
 		return nil, fmt.Errorf("cannot exec in container %s: it is %s: %w", c.id, rec.Stage, errs.State)
 	}
+	if err := c.server.checkDescriptors(execsEndAt); err != nil {
+		return nil, fmt.Errorf("cannot exec in container %s: %w", c.id, err)
+	}
 	leave, err := c.server.enterFork(ctx)
 	if err != nil {
 		return nil, err
@@ -160,7 +163,7 @@ func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 		e.forget()
 		return nil, err
 	}
-	go e.watch()
+	go e.watchGuarded()
 	return e, nil
 }
 
@@ -194,7 +197,7 @@ func (c *container) execution(id string) *execution {
 	return &execution{container: c, id: id, done: make(chan struct{}), forgotten: make(chan struct{})}
 }
 
-// neverBegan tells whether a predecessor died before the process was there.
+// neverBegan reports whether a predecessor died before the process was there.
 func (e *execution) neverBegan() bool {
 	return isClosed(e.done) && errors.Is(e.err, errs.NotFound)
 }
@@ -231,6 +234,11 @@ func (e *execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
 	}
 	return e.write()
+}
+
+// watchGuarded is watch, of whose faults the other containers hear nothing.
+func (e *execution) watchGuarded() {
+	errs.Protect("watch of exec "+e.id+" in container "+e.container.id, e.watch)
 }
 
 // watch waits for the process's end. What it left behind runs on.
@@ -316,7 +324,7 @@ func (e *execution) leave() {
 	e.orphaned()
 }
 
-// alone tells whether nobody waits for an exec that is not forgotten.
+// alone reports whether nobody waits for an exec that is not forgotten.
 func (e *execution) alone() bool {
 	c := e.container
 	c.mu.Lock()

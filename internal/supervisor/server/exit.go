@@ -28,6 +28,10 @@ const (
 	killedCode = 128 + int32(syscall.SIGKILL)
 )
 
+// watchGuarded is watch, of whose faults the other containers hear nothing. What it did
+// not do the next supervisor does.
+func (c *container) watchGuarded() { errs.Protect("watch of container "+c.id, c.watch) }
+
 // watch waits for the init's end and tells it. The order is: status seen, rest
 // of the cgroup dead, log complete, exit recorded, reaped, told. Killed after any
 // of them, a successor begins again and comes to the same.

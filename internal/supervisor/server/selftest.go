@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// SelfTest tells whether this binary can do a supervisor's work on this host,
+// SelfTest reports whether this binary can do a supervisor's work on this host,
 // before it takes the place of one that does.
 func SelfTest() error {
 	if _, err := sysproc.BootID(); err != nil {

@@ -134,7 +134,7 @@ func keeperless(stateDir string) bool {
 	return err == nil && holder == 0
 }
 
-// answers tells whether a supervisor lives behind the socket. To connect proves too
+// answers reports whether a supervisor lives behind the socket. To connect proves too
 // little: what a supervisor was forking when it was killed has its descriptors, the
 // socket among them, until its own execve, and the kernel connects us to that. The lock
 // is the process's alone.

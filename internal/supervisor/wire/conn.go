@@ -142,7 +142,7 @@ func (c *Conn) dispatch(ctx context.Context, m *message, files []*os.File) {
 			stop(context.Canceled)
 		}
 	case note:
-		c.handler.HandleNote(&Request{Method: m.Method, body: m.Body, Files: files})
+		errs.Protect("note "+m.Method, func() { c.handler.HandleNote(&Request{Method: m.Method, body: m.Body, Files: files}) })
 	case reply:
 		c.mu.Lock()
 		waiting := c.pending[m.ID]
@@ -159,7 +159,11 @@ func (c *Conn) dispatch(ctx context.Context, m *message, files []*os.File) {
 }
 
 func (c *Conn) answer(ctx context.Context, m *message, files []*os.File) {
-	answer, err := c.handler.HandleCall(ctx, &Request{Method: m.Method, body: m.Body, Files: files})
+	var answer *Reply
+	err := errs.Guard(m.Method, func() (err error) {
+		answer, err = c.handler.HandleCall(ctx, &Request{Method: m.Method, body: m.Body, Files: files})
+		return err
+	})
 	c.mu.Lock()
 	c.running[m.ID](nil)
 	delete(c.running, m.ID)
@@ -180,7 +184,7 @@ func (c *Conn) answer(ctx context.Context, m *message, files []*os.File) {
 		_ = c.send(&message{Kind: reply, ID: m.ID, Error: encodeError(err)}, nil) // the peer is told, if it is there
 	}
 	if answer != nil && answer.After != nil {
-		answer.After(err == nil)
+		errs.Protect(m.Method+" after its answer", func() { answer.After(err == nil) })
 	}
 }
 
@@ -194,7 +198,7 @@ func (c *Conn) write(m *message, files []*os.File) error {
 	return nil
 }
 
-// unsendable tells whether a message, not the connection, is why it was not sent.
+// unsendable reports whether a message, not the connection, is why it was not sent.
 func unsendable(err error) bool {
 	return errors.Is(err, os.ErrClosed) || errors.Is(err, errs.Invalid)
 }

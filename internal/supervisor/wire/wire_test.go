@@ -48,6 +48,8 @@ func (p *peer) HandleCall(ctx context.Context, req *Request) (*Reply, error) {
 	case "gone": // the connection ends while the answer is made
 		p.conn.Close()
 		return &Reply{Body: text, After: func(sent bool) { p.sent <- sent }}, nil
+	case "panic":
+		panic(text)
 	case "hang":
 		p.hung <- struct{}{}
 		<-ctx.Done()
@@ -138,6 +140,19 @@ func TestErrorsKeepKindAndText(t *testing.T) {
 	}
 	if _, err := a.Call(t.Context(), "echo", 7, nil); !errors.Is(err, errs.Invalid) {
 		t.Errorf("a body of another type: %v", err)
+	}
+}
+
+// A fault in one call is that call's error; the connection serves the others.
+func TestPanicIsTheCallsError(t *testing.T) {
+	a, _, _, _ := pair(t)
+	_, err := a.Call(t.Context(), "panic", "oh no", nil)
+	if err == nil || errs.Kind(err) != nil || !strings.Contains(err.Error(), "oh no") {
+		t.Errorf("a call that panicked: %v", err)
+	}
+	var text string
+	if _, err := a.Call(t.Context(), "echo", "still here", &text); err != nil || text != "still here" {
+		t.Errorf("the call after it: %q, %v", text, err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -89,32 +88,6 @@ func PipeID(f *os.File) (uint64, error) {
 		return 0, fmt.Errorf("%s is not an anonymous pipe: %w", f.Name(), errs.Invalid)
 	}
 	return st.Ino, nil
-}
-
-// FindPipe opens the pipe with the given id through a process that holds it.
-// NotFound if the process is gone or holds it no more.
-func FindPipe(pid int, id uint64, access int) (*os.File, error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("process %d: %w", pid, errs.NotFound)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the descriptors of process %d: %w", pid, err)
-	}
-	want := fmt.Sprintf("pipe:[%d]", id)
-	for _, entry := range entries {
-		path := filepath.Join(dir, entry.Name())
-		if target, err := os.Readlink(path); err != nil || target != want {
-			continue
-		}
-		// The descriptor may have become another file since: openPipe looks
-		// again at what it got.
-		if f, err := openPipe(path, id, access); err == nil {
-			return f, nil
-		}
-	}
-	return nil, fmt.Errorf("pipe %d in process %d: %w", id, pid, errs.NotFound)
 }
 
 // openPipe opens path and makes sure that it is the pipe id.

@@ -258,7 +258,7 @@ func (c *treeCopy) xattrs(from, to, full string) error {
 	return nil
 }
 
-// isContent tells whether an attribute belongs to a file as its bytes do. Others are
+// isContent reports whether an attribute belongs to a file as its bytes do. Others are
 // what this host's kernel and file systems remember of it.
 func isContent(attr string) bool {
 	return attr == "security.capability" || strings.HasPrefix(attr, "user.") || strings.HasPrefix(attr, "system.posix_acl_")

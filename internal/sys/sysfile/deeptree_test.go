@@ -78,11 +78,11 @@ func TestDeepTrees(t *testing.T) {
 	const depth = 3000
 	deepTree(t, top, depth)
 	limitFiles(t, 256)
-	used, err := sysfile.UsageOf(t.Context(), top)
+	used, err := sysfile.UsageOf(t.Context(), nil, top)
 	if want := int64(1 + 1 + 2*1000 + depth + 1); err != nil || used.Inodes != want || used.Bytes < 1<<20 {
 		t.Errorf("usage %+v, %v; want %d inodes", used, err, want)
 	}
-	if err := sysfile.RemoveTree(top); err != nil {
+	if err := sysfile.RemoveTree(t.Context(), top); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(top); !errors.Is(err, os.ErrNotExist) {
@@ -91,11 +91,31 @@ func TestDeepTrees(t *testing.T) {
 	if _, err := os.Stat("/etc/passwd"); err != nil {
 		t.Fatal("a link was followed")
 	}
-	if err := sysfile.RemoveTree(top); err != nil {
+	if err := sysfile.RemoveTree(t.Context(), top); err != nil {
 		t.Errorf("what is absent: %v", err)
 	}
-	if _, err := sysfile.UsageOf(t.Context(), top); !errors.Is(err, os.ErrNotExist) {
+	if _, err := sysfile.UsageOf(t.Context(), nil, top); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("usage of what is absent: %v", err)
+	}
+}
+
+// A removal ends with its context and leaves what it has not come to; the next one goes on.
+func TestRemovalEndsWithItsContext(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "top")
+	if err := os.MkdirAll(filepath.Join(top, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("the daemon stops")
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	if err := sysfile.RemoveTree(ended, top); !errors.Is(err, why) {
+		t.Errorf("a removal whose context has ended: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(top, "below")); err != nil {
+		t.Errorf("it has removed what it should have left: %v", err)
+	}
+	if err := sysfile.RemoveTree(t.Context(), top); err != nil {
+		t.Errorf("the next removal: %v", err)
 	}
 }
 
@@ -118,14 +138,14 @@ func TestUsageOfATreeThatChanges(t *testing.T) {
 		}
 	}()
 	for range 500 {
-		if used, err := sysfile.UsageOf(ctx, top); err != nil || used.Bytes < 1<<20 || used.Inodes < 2 {
+		if used, err := sysfile.UsageOf(ctx, nil, top); err != nil || used.Bytes < 1<<20 || used.Inodes < 2 {
 			t.Errorf("usage %+v, %v", used, err)
 			break
 		}
 	}
 	stop()
 	<-churned
-	if _, err := sysfile.UsageOf(ctx, top); !errors.Is(err, context.Canceled) {
+	if _, err := sysfile.UsageOf(ctx, nil, top); !errors.Is(err, context.Canceled) {
 		t.Errorf("usage for one who has left: %v", err)
 	}
 }

@@ -47,7 +47,7 @@ func openMapped(source, userns string) (fd int, err error) {
 	return tree, nil
 }
 
-// ProbeMapped tells whether the file system of the directory dir maps ids: nil, or
+// ProbeMapped reports whether the file system of the directory dir maps ids: nil, or
 // why not, of kind Unsupported.
 func ProbeMapped(dir, userns string) error {
 	tree, err := openMapped(dir, userns)
@@ -57,7 +57,7 @@ func ProbeMapped(dir, userns string) error {
 	return unix.Close(tree)
 }
 
-// ProbeMountAttributes tells whether the kernel changes a mount and all below it at
+// ProbeMountAttributes reports whether the kernel changes a mount and all below it at
 // once (Linux 5.12), which recursive read-only mounts need.
 func ProbeMountAttributes() error {
 	err := unix.MountSetattr(-1, "", 0, &unix.MountAttr{})

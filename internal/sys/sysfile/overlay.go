@@ -92,7 +92,7 @@ func (o Overlay) mount(target, options string) error {
 	return nil
 }
 
-// OnOverlay tells whether a directory is on an overlay.
+// OnOverlay reports whether a directory is on an overlay.
 func OnOverlay(dir string) (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -111,7 +111,7 @@ func Detach(path string) error {
 	return nil
 }
 
-// IsMountPoint tells whether something is mounted on path itself.
+// IsMountPoint reports whether something is mounted on path itself.
 func IsMountPoint(path string) (bool, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)

@@ -1,6 +1,7 @@
 package sysfile
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -15,8 +16,9 @@ const maxDescent = 64
 
 // RemoveTree removes path and all that is in it, and is nil when it is absent. Unlike
 // os.RemoveAll it holds few descriptors however deep the tree is, which may have been made
-// by anybody; but nobody may change it any more.
-func RemoveTree(path string) error {
+// by anybody; but nobody may change it any more. It ends soon after ctx does, with the
+// context's cause; a later call goes on.
+func RemoveTree(ctx context.Context, path string) error {
 	err := os.Remove(path)
 	if err == nil || errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -25,7 +27,7 @@ func RemoveTree(path string) error {
 	if openErr != nil {
 		return err
 	}
-	err = empty(top, top, 0)
+	err = empty(ctx, top, top, 0)
 	if err := errors.Join(err, top.Close()); err != nil {
 		return fmt.Errorf("cannot remove what is in %s: %w", path, err)
 	}
@@ -34,11 +36,14 @@ func RemoveTree(path string) error {
 
 // empty removes all that is in dir. Directories that are too deep are moved up into top,
 // where they are found again.
-func empty(top, dir *os.File, depth int) error {
+func empty(ctx context.Context, top, dir *os.File, depth int) error {
 	for {
 		names, err := dir.Readdirnames(readBatch)
 		for _, name := range names {
-			if err := removeEntry(top, dir, name, depth); err != nil {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			if err := removeEntry(ctx, top, dir, name, depth); err != nil {
 				return err
 			}
 		}
@@ -55,7 +60,7 @@ func empty(top, dir *os.File, depth int) error {
 	}
 }
 
-func removeEntry(top, dir *os.File, name string, depth int) error {
+func removeEntry(ctx context.Context, top, dir *os.File, name string, depth int) error {
 	at := int(dir.Fd())
 	err := unix.Unlinkat(at, name, 0)
 	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
@@ -76,7 +81,7 @@ func removeEntry(top, dir *os.File, name string, depth int) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(empty(top, below, depth+1), below.Close()); err != nil {
+	if err := errors.Join(empty(ctx, top, below, depth+1), below.Close()); err != nil {
 		return err
 	}
 	if err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err != nil {

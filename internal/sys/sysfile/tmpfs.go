@@ -24,7 +24,7 @@ func EnsureTmpfs(dir, source string) error {
 	return nil
 }
 
-// MountedFrom tells whether dir is a mount point of a mount named source.
+// MountedFrom reports whether dir is a mount point of a mount named source.
 func MountedFrom(dir, source string) (bool, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
 	if err != nil {

@@ -26,9 +26,14 @@ type Usage struct{ Bytes, Inodes int64 }
 // UsageOf adds up the directories and all that is in them; a file with several names
 // counts once. Programs may change the trees meanwhile, and make them as deep as they
 // like: what has gone when it is looked at is left out, and few descriptors are held. No
-// link is followed. The directories themselves must be there.
-func UsageOf(ctx context.Context, dirs ...string) (Usage, error) {
-	t := tally{names: map[inode]struct{}{}}
+// link is followed. The directories themselves must be there. pace, if not nil, is called
+// between some hundreds of entries: it may wait, and ends the walk by an error, which is
+// returned with what was counted by then.
+func UsageOf(ctx context.Context, pace Pace, dirs ...string) (Usage, error) {
+	if pace == nil {
+		pace = context.Cause
+	}
+	t := tally{names: map[inode]struct{}{}, pace: pace}
 	for _, dir := range dirs {
 		top, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
@@ -40,14 +45,20 @@ func UsageOf(ctx context.Context, dirs ...string) (Usage, error) {
 		}
 		t.add(&st)
 		if err := errors.Join(t.below(ctx, top, "."), top.Close()); err != nil {
-			return Usage{}, err
+			return t.usage, err
 		}
 	}
 	return t.usage, nil
 }
 
+// Pace slows a walk down, or ends it.
+type Pace func(ctx context.Context) error
+
 type tally struct {
 	usage Usage
+	pace  Pace
+	// unpaced are the entries since pace was called.
+	unpaced int
 	// names are the files with several names that were counted.
 	names map[inode]struct{}
 }
@@ -87,6 +98,15 @@ func (t *tally) below(ctx context.Context, top *os.File, at string) error {
 	return nil
 }
 
+// step counts one entry of work, a directory without entries included.
+func (t *tally) step(ctx context.Context) error {
+	if t.unpaced++; t.unpaced < readBatch {
+		return ctx.Err()
+	}
+	t.unpaced = 0
+	return t.pace(ctx)
+}
+
 // from is below from a new top, so that paths stay short.
 func (t *tally) from(ctx context.Context, top *os.File, at string) error {
 	dir, err := openDirectory(top, at)
@@ -107,7 +127,7 @@ func (t *tally) directory(ctx context.Context, top *os.File, at string) (dirs []
 	for {
 		names, err := dir.Readdirnames(readBatch)
 		for _, name := range names {
-			if err := ctx.Err(); err != nil {
+			if err := t.step(ctx); err != nil {
 				return nil, err
 			}
 			var st unix.Stat_t

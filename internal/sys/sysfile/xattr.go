@@ -54,7 +54,7 @@ func SetXattr(f *os.File, attr, value string) error {
 // those of OpenEntry.
 func throughProc(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// TakesXattr tells whether the file system of f takes an attribute, which stays what
+// TakesXattr reports whether the file system of f takes an attribute, which stays what
 // it is. A file that has none of that name counts as one that may.
 func TakesXattr(f *os.File, attr string) (bool, error) {
 	now, err := Xattr(f, attr)

@@ -14,7 +14,7 @@ const (
 	tcpFinWait2    = 5
 )
 
-// PeerClosed tells whether the other end of a TCP connection has closed its side
+// PeerClosed reports whether the other end of a TCP connection has closed its side
 // or is gone, whatever it sent that nobody has read yet.
 func PeerClosed(conn syscall.Conn) (bool, error) {
 	raw, err := conn.SyscallConn()

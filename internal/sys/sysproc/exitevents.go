@@ -32,7 +32,7 @@ type ExitEvent struct {
 	At time.Duration
 }
 
-// Of tells whether the event can be one of the process with the same pid that began
+// Of reports whether the event can be one of the process with the same pid that began
 // at start (Proc.Start).
 func (e ExitEvent) Of(start uint64) bool { return e.At >= awakeAt(start) }
 
@@ -207,7 +207,7 @@ func parseExit(b []byte) (ExitEvent, bool) {
 // Close ends the listening.
 func (e *ExitEvents) Close() error { return e.file.Close() }
 
-// PidfdsTellExits tells whether PidfdStatus works on this kernel.
+// PidfdsTellExits reports whether PidfdStatus works on this kernel.
 func PidfdsTellExits() bool {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

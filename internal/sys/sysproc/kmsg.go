@@ -13,7 +13,7 @@ import (
 // ticksPerSecond is the unit of Proc.Start, the same on all machines.
 const ticksPerSecond = 100
 
-// OOMKilled tells whether the kernel's log says that the OOM killer ended the
+// OOMKilled reports whether the kernel's log says that the OOM killer ended the
 // process pid that began at start (Proc.Start). It is for a process whose cgroup,
 // with its counters, is gone. The log forgets: false may mean that.
 func OOMKilled(pid int, start uint64) (bool, error) {

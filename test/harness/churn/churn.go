@@ -213,7 +213,7 @@ func (r *run) fail(format string, args ...any) {
 	r.mu.Unlock()
 }
 
-// hopeless tells whether more failures would teach nothing.
+// hopeless reports whether more failures would teach nothing.
 func (r *run) hopeless() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -102,7 +102,7 @@ func errorLines(log, path string) ([]errorLine, error) {
 	return lines, scanner.Err()
 }
 
-// parseError tells whether a line is at error level. klog's have a letter, the day, a
+// parseError reports whether a line is at error level. klog's have a letter, the day, a
 // local time and the process; a panic has none of these.
 func parseError(log, text string) (errorLine, bool) {
 	if log != "kubelet" {

@@ -176,7 +176,7 @@ func (p *pod) checkCodes(seen *corev1.Pod, codes map[string]int32) error {
 	return errors.Join(all...)
 }
 
-// restarted tells whether a container is there again after it ran. One that was made and
+// restarted reports whether a container is there again after it ran. One that was made and
 // never started counts as a restart too, but has not ended.
 func (p *pod) restarted(seen *corev1.Pod, name string) bool {
 	status := statusOf(seen, name)

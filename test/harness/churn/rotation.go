@@ -67,7 +67,7 @@ containers:
 	})
 }
 
-// rotatedAtOnce tells whether a log was rotated twice in one second, by two kubelets.
+// rotatedAtOnce reports whether a log was rotated twice in one second, by two kubelets.
 // Names of rotated files tell the second, and a kubelet removes a file of the same name
 // as a compressed one, as what an interrupted rotation has left.
 func rotatedAtOnce(written []part) bool {

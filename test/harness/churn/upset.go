@@ -76,7 +76,7 @@ func berthAway() []string { return []string{daemonKilled, daemonStopped, bothKil
 // kubeletAway are the upsets in which the kubelet forgets what it has not told yet.
 func kubeletAway() []string { return []string{kubeletKilled, kubeletStopped} }
 
-// upsetSince tells whether one of these upsets was under way since a moment.
+// upsetSince reports whether one of these upsets was under way since a moment.
 func (r *run) upsetSince(moment time.Time, names []string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

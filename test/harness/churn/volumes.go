@@ -89,7 +89,7 @@ containers:
 	return nil
 }
 
-// hasLastIDs tells whether the kubelet has given the pod the last range of ids that fits
+// hasLastIDs reports whether the kubelet has given the pod the last range of ids that fits
 // into 32 bits. The kernel has no id of all ones, and maps no such range.
 func (p *pod) hasLastIDs() bool {
 	data, err := os.ReadFile(filepath.Join(p.k.Root(), "pods", p.uid, "userns"))

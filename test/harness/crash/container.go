@@ -38,7 +38,7 @@ type container struct {
 	afterCreate func() error
 }
 
-// away tells whether an error says that berth is not there now, or needs more time.
+// away reports whether an error says that berth is not there now, or needs more time.
 func away(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded:
@@ -72,7 +72,7 @@ func (c *test) expectNoMore(one *container) {
 	delete(c.alive, one.id)
 }
 
-// hasSettled tells whether a container that is to be quiet is, and all that it wrote has
+// hasSettled reports whether a container that is to be quiet is, and all that it wrote has
 // been read: none of it is in its pipe.
 func (one *container) hasSettled() bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(one.pid), "root", settled))
@@ -83,7 +83,7 @@ func (one *container) hasSettled() bool {
 	return err == nil && one.logs.seen() >= lines
 }
 
-// ended tells whether the container's first process runs no more. No descriptor of
+// ended reports whether the container's first process runs no more. No descriptor of
 // it is kept meanwhile: the kernel would remember the exit code for us.
 func (one *container) ended() bool {
 	proc, err := sysproc.ReadProc(one.pid)

@@ -227,7 +227,7 @@ func (c *test) failed() bool {
 	}
 }
 
-// ended tells whether no new pods are wanted.
+// ended reports whether no new pods are wanted.
 func (c *test) ended() bool {
 	select {
 	case <-c.stop:
@@ -248,7 +248,7 @@ func (c *test) sleep(d time.Duration) {
 	}
 }
 
-// lostAll tells whether all three were dead at some time since from.
+// lostAll reports whether all three were dead at some time since from.
 func (c *test) lostAll(from time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,7 +260,7 @@ func (c *test) lostAll(from time.Time) bool {
 	return false
 }
 
-// upsetSince tells whether something has been dead since mark returned the number.
+// upsetSince reports whether something has been dead since mark returned the number.
 func (c *test) upsetSince(mark int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

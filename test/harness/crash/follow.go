@@ -127,7 +127,7 @@ func (f *follower) open() bool {
 	return true
 }
 
-// rotated tells whether another file is at the path.
+// rotated reports whether another file is at the path.
 func (f *follower) rotated() bool {
 	there, err := os.Stat(f.path)
 	if err != nil {

@@ -126,7 +126,7 @@ func (u *upgrade) await(what string, done func() bool) {
 	}
 }
 
-// runs tells whether the process executes the supervisor that is installed.
+// runs reports whether the process executes the supervisor that is installed.
 func (u *upgrade) runs(pid int) bool {
 	on, err := os.Stat(filepath.Join(u.installed, supervisorName))
 	if err != nil {

@@ -39,12 +39,12 @@ const (
 	minor   = `^v?[0-9]+\.[0-9]+$`
 )
 
-// IsURL tells whether a place is one that is fetched over the network.
+// IsURL reports whether a place is one that is fetched over the network.
 func IsURL(place string) bool {
 	return strings.HasPrefix(place, "https://") || strings.HasPrefix(place, "http://")
 }
 
-// IsRelease tells whether a place is the name of a release: v1.36.3, v1.36, stable.
+// IsRelease reports whether a place is the name of a release: v1.36.3, v1.36, stable.
 func IsRelease(place string) bool {
 	for _, form := range []string{version, channel, minor} {
 		if regexp.MustCompile(form).MatchString(place) {

@@ -67,7 +67,11 @@ func (e *Engine) deleteAll(ctx context.Context, made []*record) error {
 		group.Go(func() error {
 			now, err := e.read(one.name())
 			if err == nil && now.UID == one.UID {
-				err = e.Delete(ctx, one.name())
+				remove := e.Delete
+				if one.Spec.Reuse {
+					remove = e.Release
+				}
+				err = remove(ctx, one.name())
 			}
 			failed[i] = errs.IgnoreNotFound(err)
 			return nil

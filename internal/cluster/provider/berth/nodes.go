@@ -226,13 +226,36 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 	})
 }
 
+// Release stops nodes and removes them, but for their volumes.
+func (e *Engine) Release(ctx context.Context, names ...string) error {
+	return each(ctx, names, func(ctx context.Context, name string) error {
+		err := e.withNode(ctx, name, func(r *record) error {
+			if err := e.halt(ctx, r); err != nil {
+				return err
+			}
+			if err := e.removePods(ctx, name); err != nil {
+				return err
+			}
+			r.Released = true
+			return e.alone(ctx, func() error { return errors.Join(e.dropAllButVolumes(name), e.write(r)) })
+		})
+		if err == nil {
+			err = e.tellHosts(ctx)
+		}
+		if errs.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("cannot release %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
 // DeleteCluster removes all nodes of a cluster, and pods with its label of which nothing else
 // is known.
 func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
 	if cluster == "" {
 		return fmt.Errorf("a cluster without a name is every cluster: %w", errs.Invalid)
 	}
-	all, err := e.records(cluster)
+	all, err := e.recordsWithReleased(cluster)
 	if err != nil {
 		return fmt.Errorf("cannot delete the cluster %s: %w", cluster, err)
 	}

@@ -25,7 +25,9 @@ const (
 	recordName = "node.json"
 	hostsName  = "hosts"   // its /etc/hosts
 	storage    = "storage" // what it writes; berth's run.berth.storage
-	logs       = "log"     // one file for each run
+	// storageVolumes is the directory in it that has the volumes; all else follows the image.
+	storageVolumes = "volumes"
+	logs           = "log" // one file for each run
 )
 
 // record is what is known of a node while it exists. It is written before anything of the
@@ -44,6 +46,8 @@ type record struct {
 	Ports []plan.Port `json:"ports,omitempty"`
 	// Stopped: somebody stopped it, and so it stays when the host boots.
 	Stopped bool `json:"stopped,omitempty"`
+	// Released: nothing is left of it but its volumes, which the next one of its name may get.
+	Released bool `json:"released,omitempty"`
 }
 
 func (r *record) name() string    { return r.Spec.Name }
@@ -115,8 +119,13 @@ func writeSynced(name string, text []byte) error {
 
 // records are those of a cluster, of all clusters for "", sorted by name; those that can be
 // read, if not all can. A directory without a record is what a register or a Delete that was
-// killed left: it has no cluster.
+// killed left: it has no cluster. Those that were released are none.
 func (e *Engine) records(cluster string) ([]*record, error) {
+	all, err := e.recordsWithReleased(cluster)
+	return slices.DeleteFunc(all, func(r *record) bool { return r.Released }), err
+}
+
+func (e *Engine) recordsWithReleased(cluster string) ([]*record, error) {
 	entries, err := os.ReadDir(e.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -180,14 +189,18 @@ func (e *Engine) unused(specs []provider.Spec) error {
 		if err := safeName(spec.Name); err != nil {
 			return err
 		}
-		_, err := e.read(spec.Name)
+		r, err := e.read(spec.Name)
 		switch {
-		case err == nil:
+		case err == nil && !r.Released:
 			taken = append(taken, spec.Name)
-		case !errors.Is(err, errs.NotFound):
+		case errs.IgnoreNotFound(err) != nil:
 			return err
 		default:
-			if err := e.dropDir(spec.Name); err != nil {
+			drop := e.dropDir
+			if spec.Reuse {
+				drop = e.dropAllButVolumes
+			}
+			if err := drop(spec.Name); err != nil {
 				return err
 			}
 		}
@@ -202,7 +215,7 @@ func (e *Engine) unused(specs []provider.Spec) error {
 func (e *Engine) makeNodeDir(r *record) error {
 	dir := e.nodeDir(r.name())
 	for _, d := range []string{dir, filepath.Join(dir, logs)} {
-		if err := os.Mkdir(d, 0o711); err != nil {
+		if err := os.Mkdir(d, 0o711); err != nil && (!r.Spec.Reuse || !errors.Is(err, fs.ErrExist)) {
 			return fmt.Errorf("cannot make the directory of the node %s: %w", r.name(), err)
 		}
 	}
@@ -250,6 +263,34 @@ func (e *Engine) emptyDir(name string) error {
 		return fmt.Errorf("cannot remove the directory of the node %s: %w", name, err)
 	}
 	return nil
+}
+
+// dropAllButVolumes removes what there is of a node but the volumes in its storage, and the record
+// by which the node can be deleted.
+func (e *Engine) dropAllButVolumes(name string) error {
+	dir := e.nodeDir(name)
+	if err := unmounted(dir); err != nil {
+		return fmt.Errorf("cannot remove what the directory of the node %s holds: %w", name, err)
+	}
+	failed := append(removeOthers(filepath.Join(dir, storage), storageVolumes), removeOthers(dir, storage, recordName)...)
+	if err := errors.Join(failed...); err != nil {
+		return fmt.Errorf("cannot remove what the directory of the node %s holds: %w", name, err)
+	}
+	return nil
+}
+
+// removeOthers removes what a directory holds but for some names. An absent one holds nothing.
+func removeOthers(dir string, names ...string) (failed []error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		failed = append(failed, err)
+	}
+	for _, entry := range entries {
+		if !slices.Contains(names, entry.Name()) {
+			failed = append(failed, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return failed
 }
 
 // unmounted is nil when nothing is mounted below a directory: a removal would empty it.

@@ -103,7 +103,7 @@ func (e *Engine) prepare(ctx context.Context, r *record, n provider.Network) err
 	return e.tellHosts(ctx)
 }
 
-// fits tells whether a node may have its addresses again.
+// fits reports whether a node may have its addresses again.
 func fits(addresses []netip.Addr, n provider.Network, used map[netip.Addr]bool) bool {
 	for _, subnet := range n.Subnets {
 		if !slices.ContainsFunc(addresses, subnet.Contains) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/berthrun/berth/internal/cluster/redact"
 )
 
 // grace is how long a tool that is told to end may take to tidy up.
@@ -88,7 +90,7 @@ func Words(ctx context.Context, r Runner, args ...string) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// Found tells whether a program of the name is in PATH.
+// Found reports whether a program of the name is in PATH.
 func Found(name string) bool {
 	_, err := exec.LookPath(name)
 	return err == nil
@@ -116,7 +118,7 @@ func (t *Tail) Tee(w io.Writer) io.Writer {
 	return io.MultiWriter(w, t)
 }
 
-// Lines are the last lines that are not empty.
+// Lines are the last lines that are not empty, without secrets.
 func (t *Tail) Lines() []string {
 	var all []string
 	for line := range strings.Lines(string(t.kept)) {
@@ -124,7 +126,11 @@ func (t *Tail) Lines() []string {
 			all = append(all, line)
 		}
 	}
-	return all[max(0, len(all)-quoted):]
+	all = all[max(0, len(all)-quoted):]
+	for i := range all {
+		all[i] = redact.Text(all[i]) // tools quote the proxies that they were given
+	}
+	return all
 }
 
 // Host is the environment of this process as a map.

@@ -58,7 +58,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Err, e.Kind}
 }
 
-// Says tells whether the call failed with one of the texts among its last words.
+// Says reports whether the call failed with one of the texts among its last words.
 func Says(err error, texts ...string) bool {
 	failed := (*Error)(nil)
 	if !errors.As(err, &failed) {
@@ -108,7 +108,7 @@ func kind(e *Error) error {
 	return nil
 }
 
-// holds tells whether text, in which * is anything, is in all.
+// holds reports whether text, in which * is anything, is in all.
 func holds(all, text string) bool {
 	for part := range strings.SplitSeq(text, "*") {
 		i := strings.Index(all, part)

@@ -17,6 +17,9 @@ type Finding struct {
 	Problem, Fix string
 	// Fatal: no node can run. Else some may, or not for long.
 	Fatal bool
+	// Once is a word for what is told to a user once on a host, and not at each cluster; "" is told
+	// each time.
+	Once string
 }
 
 func (f Finding) String() string {
@@ -51,6 +54,7 @@ func ClassicCgroups() Finding {
 	return Finding{
 		Problem: "this host has cgroup v1, which Kubernetes supports no more from 1.35 on unless kubelets are told failCgroupV1: false, as berth does",
 		Fix:     "boot it with systemd.unified_cgroup_hierarchy=1",
+		Once:    "cgroup-v1",
 	}
 }
 
@@ -149,7 +153,7 @@ func (h Host) modulesDir() string {
 	return path.Join("lib/modules", strings.TrimSpace(string(release)))
 }
 
-// loadable tells whether there is a file of a module.
+// loadable reports whether there is a file of a module.
 func (h Host) loadable(name string) bool {
 	text, err := fs.ReadFile(h.Root, path.Join(h.modulesDir(), "modules.dep"))
 	if err != nil {

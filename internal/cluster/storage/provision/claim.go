@@ -147,7 +147,7 @@ func (p *provisioner) reschedule(ctx context.Context, c *corev1.PersistentVolume
 	return nil
 }
 
-// gone tells whether the cluster has no such node any more.
+// gone reports whether the cluster has no such node any more.
 func (p *provisioner) gone(ctx context.Context, node string) (bool, error) {
 	_, err := p.api.Node(ctx, node)
 	if apierrors.IsNotFound(err) {

@@ -173,7 +173,7 @@ func (h *Host) loadDefault(ctx context.Context) error {
 	}
 }
 
-// loaded tells whether the kernel has a profile. A name may have blanks and
+// loaded reports whether the kernel has a profile. A name may have blanks and
 // parentheses in it; the mode stands at the line's end.
 func (h *Host) loaded(name string) (bool, error) {
 	data, err := os.ReadFile(h.profiles)

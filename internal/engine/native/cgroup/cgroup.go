@@ -116,7 +116,7 @@ func isController(option string) bool {
 	return !strings.Contains(option, "=") || strings.HasPrefix(option, "name=")
 }
 
-// Has tells whether a controller can be used.
+// Has reports whether a controller can be used.
 func (t *Tree) Has(controller string) bool {
 	if !t.V2 {
 		return t.mounts[controller] != ""
@@ -125,7 +125,7 @@ func (t *Tree) Has(controller string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(data)), controller)
 }
 
-// CanLimitSwap tells whether swap can be limited.
+// CanLimitSwap reports whether swap can be limited.
 func (t *Tree) CanLimitSwap() bool {
 	if !t.V2 {
 		_, err := os.Stat(filepath.Join(t.mounts["memory"], "memory.memsw.limit_in_bytes"))
@@ -165,7 +165,7 @@ func SlicePath(slice string) (string, error) {
 	return path, nil
 }
 
-// Exists tells whether the cgroup at path exists in the hierarchy that matters
+// Exists reports whether the cgroup at path exists in the hierarchy that matters
 // for a pod.
 func (t *Tree) Exists(path string) bool {
 	key := ""

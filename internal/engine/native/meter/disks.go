@@ -22,11 +22,18 @@ const (
 	diskPatience = time.Second
 	// walkers is how many containers are walked at a time.
 	walkers = 2
+	// walkSlice is how long a layer is walked in one turn. A walk that is not over by then has
+	// walkRest of pause, and goes to the end of the queue: a layer with many files takes at most
+	// a tenth of a core from the host for each walker, and no walker from the others.
+	walkSlice = 20 * time.Millisecond
+	walkRest  = 180 * time.Millisecond
+	// walkLimit bounds one walk: programs may make directories faster than they are counted.
+	walkLimit = 5 * time.Minute
 )
 
 // disks measures writable layers in the background.
 type disks struct {
-	usage func(id string) (image.Usage, error)
+	usage func(id string, pace sysfile.Pace) (image.Usage, error)
 	// end ends the background work, and over is closed then.
 	end  context.CancelFunc
 	over <-chan struct{}
@@ -45,10 +52,10 @@ type disk struct {
 	measuring chan struct{}
 }
 
-func newDisks(usage func(context.Context, string) (image.Usage, error)) *disks {
+func newDisks(usage func(context.Context, string, sysfile.Pace) (image.Usage, error)) *disks {
 	ctx, end := context.WithCancel(context.Background())
 	return &disks{
-		usage: func(id string) (image.Usage, error) { return usage(ctx, id) },
+		usage: func(id string, pace sysfile.Pace) (image.Usage, error) { return usage(ctx, id, pace) },
 		end:   end, over: ctx.Done(), turn: make(chan struct{}, walkers),
 		entries: map[string]*disk{}, devices: map[string]string{},
 	}
@@ -109,7 +116,7 @@ func (d *disks) refresh(id string) chan struct{} {
 	due := e.written == nil || time.Since(e.written.At) > diskAge
 	if due && e.measuring == nil {
 		e.measuring = make(chan struct{})
-		d.done.Go(func() { d.measure(id, e) })
+		d.done.Go(func() { errs.Protect("measurement of the disk of "+id, func() { d.measure(id, e) }) })
 	}
 	if e.written == nil {
 		return e.measuring
@@ -117,16 +124,74 @@ func (d *disks) refresh(id string) chan struct{} {
 	return nil
 }
 
-// measure is one measurement. A layer that cannot be measured keeps its last size.
-func (d *disks) measure(id string, e *disk) {
-	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
-	case <-d.over:
+// errEnough ends a walk that has taken too long.
+var errEnough = errors.New("the walk has taken too long")
+
+// walk is one measurement under way.
+type walk struct {
+	d     *disks
+	begun time.Time
+	// turn is when its turn began, zero while it has none.
+	turn time.Time
+}
+
+// walk measures a layer by turns.
+func (d *disks) walk(id string) (image.Usage, error) {
+	w := &walk{d: d, begun: time.Now()}
+	defer w.leave()
+	if !w.take() {
+		return image.Usage{}, context.Canceled
 	}
-	usage, err := d.usage(id)
+	return d.usage(id, w.pace)
+}
+
+// take waits for a turn, false when there is none any more. Who waits is served in order.
+func (w *walk) take() bool {
+	select {
+	case w.d.turn <- struct{}{}:
+		w.turn = time.Now()
+		return true
+	case <-w.d.over:
+		return false
+	}
+}
+
+func (w *walk) leave() {
+	if !w.turn.IsZero() {
+		<-w.d.turn
+		w.turn = time.Time{}
+	}
+}
+
+// pace ends a turn that has taken its time, and waits for the next one.
+func (w *walk) pace(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if time.Since(w.turn) < walkSlice {
+		return nil
+	}
+	if time.Since(w.begun) > walkLimit {
+		return errEnough
+	}
+	// The walker rests with it: several large layers take no more than one.
+	select {
+	case <-time.After(walkRest):
+	case <-w.d.over:
+	}
+	w.leave()
+	if !w.take() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// measure is one measurement. A layer that cannot be measured keeps its last size; of one
+// whose walk takes too long, what was counted is its size.
+func (d *disks) measure(id string, e *disk) {
+	usage, err := d.walk(id)
 	var written *engine.Written
-	if err == nil {
+	if err == nil || errors.Is(err, errEnough) {
 		written = &engine.Written{
 			At: usage.At, Mountpoint: usage.Mountpoint, Bytes: uint64(max(usage.Bytes, 0)), Inodes: uint64(max(usage.Inodes, 0)),
 		}

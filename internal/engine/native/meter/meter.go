@@ -83,7 +83,11 @@ func (m *Meter) Figures(ctx context.Context, targets map[string]Target, details 
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for id, target := range targets {
 		g.Go(func() error {
-			f, err := m.read(id, target, details)
+			var f *engine.Figures
+			err := errs.Guard("measurement of "+id, func() (err error) {
+				f, err = m.read(id, target, details)
+				return err
+			})
 			if errors.Is(err, errs.NotFound) && links[target.NetNS] != nil {
 				f, err = &engine.Figures{At: time.Now()}, nil
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 func TestRatesAreOfTheBackgroundsReadings(t *testing.T) {
@@ -104,7 +105,7 @@ func TestSizesAreMeasuredInTheBackground(t *testing.T) {
 	place := t.TempDir()
 	hold := make(chan struct{})
 	var measured atomic.Int64
-	d := newDisks(func(ctx context.Context, id string) (image.Usage, error) {
+	d := newDisks(func(ctx context.Context, id string, _ sysfile.Pace) (image.Usage, error) {
 		if id == "gone" {
 			return image.Usage{}, fmt.Errorf("rootfs: %w", errs.NotFound)
 		}

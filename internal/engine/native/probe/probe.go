@@ -72,7 +72,10 @@ func (p *Pool) start(key string, ask func() (any, error)) (*question, error) {
 	q := &question{done: make(chan struct{})}
 	p.pending[key] = q
 	go func() {
-		q.value, q.err = ask()
+		q.err = errs.Guard(key, func() (err error) {
+			q.value, err = ask()
+			return err
+		})
 		p.mu.Lock()
 		delete(p.pending, key)
 		p.mu.Unlock()

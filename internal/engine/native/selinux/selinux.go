@@ -37,7 +37,7 @@ func (l Labels) Unconfined() bool {
 
 // Policy is what the kernel and its policy answer.
 type Policy interface {
-	// Enabled tells whether processes have labels.
+	// Enabled reports whether processes have labels.
 	Enabled() bool
 	// Fresh returns the policy's labels for containers, with categories that
 	// nobody has; they are reserved. It does not return when all are.
@@ -48,7 +48,7 @@ type Policy interface {
 	// of them.
 	Reserve(label string) error
 	Release(label string)
-	// Check tells whether the policy knows a label.
+	// Check reports whether the policy knows a label.
 	Check(label string) error
 }
 
@@ -125,7 +125,7 @@ func New(policy Policy, mode Mode) *Labeller {
 	return &Labeller{policy: policy, mode: mode, held: map[string]string{}}
 }
 
-// Enabled tells whether processes and files are labelled.
+// Enabled reports whether processes and files are labelled.
 func (l *Labeller) Enabled() bool { return l.mode != Off && l.policy.Enabled() }
 
 // Sandbox chooses the labels of a sandbox and reserves their categories until

@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/image"
 )
 
-func main() { os.Exit(unpack.Main(os.Args[1:])) }
+func main() { os.Exit(image.UnpackMain(os.Args[1:])) }

@@ -188,7 +188,7 @@ func Kinds() map[string]provision.Kind {
 // kubeletKind is whether the kubelet runs.
 type kubeletKind struct{}
 
-// Read tells whether it does.
+// Read reports whether it does.
 func (kubeletKind) Read(ctx context.Context, host provision.Host, _ string) (provision.State, error) {
 	if !host.Live() {
 		return provision.State{}, nil

@@ -47,7 +47,7 @@ func connect(ctx context.Context, endpoint string) (*crisock.Conn, error) {
 	return conn, nil
 }
 
-// answers tells whether a runtime is there to be asked.
+// answers reports whether a runtime is there to be asked.
 func answers(ctx context.Context, endpoint string) (bool, error) {
 	conn, err := connect(ctx, endpoint)
 	if errors.Is(err, errs.Unavailable) {

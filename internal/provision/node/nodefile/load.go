@@ -46,7 +46,7 @@ func Place(text []byte, path string) (line, column int) {
 	return manifest.Read("", text, Default()).Place(path)
 }
 
-// Has tells whether a description's text says anything at a path.
+// Has reports whether a description's text says anything at a path.
 func Has(text []byte, path string) bool {
 	return path != "" && manifest.Read("", text, Default()).Has(path)
 }
@@ -83,11 +83,18 @@ func Schema() []byte { return manifest.Schema("Node of "+APIVersion, Default()) 
 // Sample renders a description with help as comments.
 func Sample(n *Node) string { return manifest.Sample(n) }
 
+// Short renders what a description says that is not so by default, and which runtime.
+func Short(n *Node) string {
+	usual := Default()
+	usual.APIVersion, usual.Kind, usual.Runtime.Name = "", "", ""
+	return manifest.Short(n, usual)
+}
+
 // Reference renders the page of every field.
 func Reference() string {
 	return "# The node file, field by field\n\n" +
 		"<!-- Made by `make generate` from internal/provision/node/nodefile. Do not edit. -->\n\n" +
-		"`berth node init` writes a commented file; docs/node.md tells how to use it; docs/node.schema.json is its JSON schema.\n\n" +
+		"`berth node init --all` writes a file with every field; docs/node.md tells how to use it; docs/node.schema.json is its JSON schema.\n\n" +
 		manifest.Reference(Default())
 }
 

@@ -42,7 +42,7 @@ type Runtime struct {
 	Root         string            `json:"root" help:"Directory of images and containers. Empty: the usual one." example:"/var/lib/berth"`
 	State        string            `json:"state" help:"Directory of what dies at reboot. Empty: the usual one." example:"/run/berth"`
 	LogLevel     string            `json:"logLevel" help:"Least level that the runtime logs." oneof:"debug info warn error"`
-	CgroupDriver string            `json:"cgroupDriver" help:"auto is systemd." oneof:"auto systemd cgroupfs"`
+	CgroupDriver string            `json:"cgroupDriver" help:"auto is systemd, with both versions of cgroups. On cgroup v1 the kubelet's configuration gets failCgroupV1: false, without which it does not start from 1.35 on." oneof:"auto systemd cgroupfs"`
 	CgroupParent string            `json:"runtimeCgroups" help:"Slice that the runtime's unit runs in, with the systemd driver." example:"/runtime.slice"`
 	SandboxImage string            `json:"sandboxImage" help:"Image of the pause container. Not for berth, which needs none. Empty: the default of the runtime." example:"registry.k8s.io/pause:3.10.1"`
 	Handlers     []Handler         `json:"handlers" help:"Runtime classes beside the default one."`

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSampleIsADescription: the sample reads back as what it was made of.
+// TestSampleIsADescription: the sample, long or short, reads back as what it was made of.
 func TestSampleIsADescription(t *testing.T) {
 	want := Default()
 	want.Runtime.Name = "containerd"
@@ -16,13 +16,14 @@ func TestSampleIsADescription(t *testing.T) {
 	want.Registries = []Registry{{Host: "docker.io", Mirrors: []Mirror{{URL: "https://mirror.example", Capabilities: []string{"pull"}}}}}
 	want.Kernel.Sysctls = map[string]string{"vm.max_map_count": "262144"}
 	want.Kubelet.Enabled, want.Kubelet.Config = true, map[string]any{"maxPods": 250}
-	text := Sample(want)
-	got, err := Load("sample", []byte(text))
-	if err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
-	if diff := cmp.Diff(want, got, cmp.Transformer("empty", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
-		t.Error(diff)
+	for _, text := range []string{Sample(want), Short(want)} {
+		got, err := Load("sample", []byte(text))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if diff := cmp.Diff(want, got, cmp.Transformer("empty", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+			t.Errorf("%s\n%s", diff, text)
+		}
 	}
 }
 
@@ -65,8 +66,10 @@ func TestSampleOfEachRuntimeIsRight(t *testing.T) {
 	for _, runtime := range []string{"berth", "containerd", "crio", "docker"} {
 		n := Default()
 		n.Runtime.Name = runtime
-		if _, err := Load(runtime, []byte(Sample(n))); err != nil {
-			t.Errorf("%v", err)
+		for _, text := range []string{Sample(n), Short(n)} {
+			if _, err := Load(runtime, []byte(text)); err != nil {
+				t.Errorf("%v\n%s", err, text)
+			}
 		}
 	}
 }

@@ -52,7 +52,7 @@ func Docker(m Model) (map[string]any, error) {
 	return top, nil
 }
 
-// HasCDI tells whether a runtime of a version takes CDI specification directories.
+// HasCDI reports whether a runtime of a version takes CDI specification directories.
 // Engines of docker refuse keys that they do not know, so that one of an unknown
 // version (zero) is told nothing.
 func HasCDI(runtime string, v nodefile.Version) bool {

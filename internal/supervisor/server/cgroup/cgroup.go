@@ -83,7 +83,7 @@ func (p Paths) Pids() ([]int, error) {
 	return slices.Sorted(maps.Keys(found)), errors.Join(errList...)
 }
 
-// Frozen tells whether the cgroup is paused.
+// Frozen reports whether the cgroup is paused.
 func (p Paths) Frozen() (bool, error) {
 	if dir, ok := p["freezer"]; ok {
 		data, err := os.ReadFile(filepath.Join(dir, "freezer.state"))
@@ -210,7 +210,7 @@ func (p Paths) Remove(ctx context.Context) error {
 	}
 }
 
-// Exist tells whether the cgroup is there, in one hierarchy at least.
+// Exist reports whether the cgroup is there, in one hierarchy at least.
 func (p Paths) Exist() bool {
 	return slices.ContainsFunc(p.dirs(), func(dir string) bool {
 		_, err := os.Stat(dir)

@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// ended tells whether pid is gone or a zombie. A process whose first thread has
+// ended reports whether pid is gone or a zombie. A process whose first thread has
 // ended while others run looks like a zombie and is none.
 func ended(pid int) bool {
 	proc, err := sysproc.ReadProc(pid)

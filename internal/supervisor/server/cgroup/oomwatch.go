@@ -64,7 +64,7 @@ func (o *OOMWatch) Add(id string, group Paths, kills uint64) error {
 	return o.files.Add(filepath.Join(dir, "memory.events"), id)
 }
 
-// Saw tells whether the OOM killer hit the container.
+// Saw reports whether the OOM killer hit the container.
 func (o *OOMWatch) Saw(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

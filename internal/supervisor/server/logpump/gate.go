@@ -16,6 +16,8 @@ const gateWidth = 4
 type gate struct {
 	slots chan struct{}
 	users int
+	// subscribers bounds what waits for the pod's attached clients.
+	subscribers budget
 }
 
 // enter waits for a slot; done ends the wait.
@@ -35,7 +37,8 @@ func (g *gate) enter(done <-chan struct{}) error {
 
 func (g *gate) leave() { <-g.slots }
 
-// gates has a gate for every log directory in use.
+// gates has a gate for every log directory in use; a container without a log has
+// one of its own, under its pump's directory.
 type gates struct {
 	mu    sync.Mutex
 	byDir map[string]*gate

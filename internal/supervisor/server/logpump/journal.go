@@ -131,7 +131,7 @@ func (j *journal) ready(now time.Time) error {
 	if err := j.move(file); err != nil {
 		return err
 	}
-	j.log.Info("log file was made anew", "discarded", j.discarded.Load())
+	j.log.Warn("log file is there again", "bytes discarded so far", j.discarded.Load())
 	return nil
 }
 
@@ -275,6 +275,9 @@ func (j *journal) blocked() (since time.Time, waits bool) {
 }
 
 func (j *journal) close() {
+	if n := j.discarded.Load(); n > 0 && j.lost != nil {
+		j.log.Warn("output was discarded because the log is gone", "bytes", n, "reason", j.lost)
+	}
 	if j.file != nil {
 		j.file.Close()
 		j.file = nil

@@ -30,7 +30,7 @@ type logFile interface {
 	state() (sysfile.FileState, error)
 }
 
-// gone tells if an error of a place says that the log, or the way to it, does not
+// gone reports whether an error of a place says that the log, or the way to it, does not
 // exist any more. Then there is no log to keep complete and the container goes on
 // without. Any other error is a log that cannot be written now.
 func gone(err error) bool {

@@ -47,6 +47,9 @@ type Config struct {
 	// MaxText is how many bytes of a line fit into one log line; 0 means
 	// crilog.DefaultMaxText. A pump that is recovered keeps what it had.
 	MaxText int
+	// Rate is how many bytes a second the container may write to its log, as they
+	// stand there, or to a pump without a log; after a burst it waits. 0 is no limit.
+	Rate int64
 	// Log takes what a person should know; nil discards it.
 	Log *slog.Logger
 }
@@ -60,15 +63,17 @@ type Config struct {
 //	                      │ time passes, request ▲
 //
 // Parked and stalled pumps have no goroutine; a stalled one leaves its pipes to
-// fill, and so makes its container wait.
+// fill, and so makes its container wait. A container that writes more than its rate
+// stalls its pump, too.
 type Pump struct {
 	loop    *Loop
 	cfg     Config
 	maxText int
 
-	// Both belong to the worker.
-	streams [crilog.Streams]stream
-	journal journal
+	// These belong to the worker.
+	streams  [crilog.Streams]stream
+	journal  journal
+	throttle throttle
 	// recovered: what a predecessor began is finished.
 	recovered bool
 
@@ -141,10 +146,13 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 	if cfg.MaxText == 0 {
 		cfg.MaxText = crilog.DefaultMaxText
 	}
+	if cfg.Rate < 0 {
+		return nil, fmt.Errorf("log rate %d is negative: %w", cfg.Rate, errs.Invalid)
+	}
 	if cfg.MaxText < 1 || cfg.MaxText > MaxMaxText {
 		return nil, fmt.Errorf("log line length %d is not between 1 and %d: %w", cfg.MaxText, MaxMaxText, errs.Invalid)
 	}
-	p := &Pump{loop: l, cfg: cfg, maxText: cfg.MaxText, done: make(chan struct{})}
+	p := &Pump{loop: l, cfg: cfg, maxText: cfg.MaxText, throttle: newThrottle(cfg.Rate), done: make(chan struct{})}
 	for i, pipe := range [crilog.Streams]*os.File{stdout, stderr} {
 		p.streams[i].id = crilog.Stream(i)
 		p.streams[i].pipe = pipe
@@ -158,8 +166,17 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 		}
 		p.journal.place = l.locate(cfg.LogDir, cfg.LogPath)
 	}
-	p.journal.gate = l.gates.take(cfg.LogDir)
+	p.journal.gate = l.gates.take(p.pod())
+	p.fan.budget = &p.journal.gate.subscribers
 	return p, nil
+}
+
+// pod is what the containers of one pod have in common here: their log directory.
+func (p *Pump) pod() string {
+	if p.cfg.LogPath == "" {
+		return p.cfg.Dir
+	}
+	return p.cfg.LogDir
 }
 
 func recordPath(dir string) string { return filepath.Join(dir, "log.record") }

@@ -371,7 +371,7 @@ func TestNoLogPathDiscards(t *testing.T) {
 	b.cfg.LogPath, b.cfg.LogDir = "", ""
 	p := b.open()
 	var seen lockedBuffer
-	sub := p.Subscribe(&seen, nil)
+	sub := subscribed(t, p, &seen, nil)
 	b.write(b.stderr, "to nobody\n")
 	b.write(b.stdout, "to a client")
 	b.drain(p)

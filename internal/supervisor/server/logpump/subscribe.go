@@ -3,35 +3,43 @@ package logpump
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// backlogMax is how far a subscriber may fall behind.
-const backlogMax = 8 << 20
-
-// A pump that goes on where a predecessor stopped keeps for a while what it reads
-// first: whoever was subscribed there comes back a moment later. recallMax bounds it.
 const (
-	recallFor = 10 * time.Second
-	recallMax = 128 << 10
+	// backlogMax is the memory that the backlog of one subscriber may take.
+	backlogMax = 8 << 20
+	// subscribersMax is how many subscribers one container has at most.
+	subscribersMax = 64
 )
 
-// fan gives output to subscribers.
+// A recovered pump keeps what it reads first for a while: the subscribers of its
+// predecessor come back a moment later. recallMax bounds the memory for it.
+const (
+	recallFor = 10 * time.Second
+	recallMax = 256 << 10
+)
+
+// fan gives output to the subscribers of one container.
 type fan struct {
+	// budget bounds the memory of all fans of the pod.
+	budget *budget
+
 	mu    sync.Mutex
 	subs  []*Subscription
 	ended bool
 	// recall is all output so far, while recalls is true.
 	recalls bool
-	recall  []chunk
-	size    int
+	recall  backlog
 }
 
-// keep keeps output for who comes back, for a while.
+// keep keeps output for the predecessor's subscribers, for a while.
 func (f *fan) keep() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,25 +52,23 @@ func (f *fan) keep() {
 }
 
 // drop keeps no more. f.mu is held.
-func (f *fan) drop() { f.recalls, f.recall, f.size = false, nil, 0 }
+func (f *fan) drop() {
+	f.recalls = false
+	f.recall.clear()
+}
 
 // give hands data, which it copies, to every subscriber. It never waits for one.
 func (f *fan) give(s crilog.Stream, data []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.subs) == 0 && !f.recalls {
-		return
-	}
-	shared := append([]byte(nil), data...)
 	if f.recalls {
-		f.recall = append(f.recall, chunk{s, shared})
-		if f.size += len(shared); f.size > recallMax {
+		if f.recall.add(s, data); f.recall.cost > recallMax {
 			f.drop()
 		}
 	}
 	live := f.subs[:0]
 	for _, sub := range f.subs {
-		if sub.push(s, shared) {
+		if sub.push(s, data) {
 			live = append(live, sub)
 		}
 	}
@@ -81,38 +87,42 @@ func (f *fan) end() {
 	f.subs = nil
 }
 
-func (f *fan) add(sub *Subscription, back bool) {
+// add makes sub a subscriber: Exhausted when the container has subscribersMax.
+func (f *fan) add(sub *Subscription, back bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.subs = slices.DeleteFunc(f.subs, (*Subscription).isOver)
+	if len(f.subs) >= subscribersMax {
+		return fmt.Errorf("the container has %d attached clients already, detach one of them: %w", len(f.subs), errs.Exhausted)
+	}
+	f.budget.join(sub)
 	if back {
-		for _, c := range f.recall {
+		for _, c := range f.recall.chunks {
 			sub.push(c.stream, c.data)
 		}
 	}
 	if f.ended {
 		sub.finish()
-		return
+		return nil
 	}
 	f.subs = append(f.subs, sub)
+	return nil
 }
 
 // Subscription is one client that sees a container's output as it comes.
 type Subscription struct {
-	sinks [crilog.Streams]io.Writer
-	done  chan struct{}
+	sinks  [crilog.Streams]io.Writer
+	budget *budget
+	done   chan struct{}
+	// cost is that of waiting, for readers without mu.
+	cost atomic.Int64
 
 	mu      sync.Mutex
-	queue   []chunk
-	backlog int
+	waiting backlog
 	wake    chan struct{} // has room for one
-	last    bool          // nothing comes behind the queue
+	last    bool          // nothing comes behind what waits
 	over    bool
 	err     error
-}
-
-type chunk struct {
-	stream crilog.Stream
-	data   []byte
 }
 
 // Subscribe gives all output that is read from now on to stdout and stderr; a nil
@@ -123,7 +133,11 @@ type chunk struct {
 //
 // The writers are used by one goroutine of the subscription. One that blocks for
 // ever keeps it: who drops a client closes its connection.
-func (p *Pump) Subscribe(stdout, stderr io.Writer) *Subscription {
+//
+// Exhausted when the container has too many subscribers. A subscription also ends
+// with Exhausted when the subscribers of its pod take too much memory together,
+// and it takes the most of them.
+func (p *Pump) Subscribe(stdout, stderr io.Writer) (*Subscription, error) {
 	return p.subscribe(stdout, stderr, false)
 }
 
@@ -131,19 +145,22 @@ func (p *Pump) Subscribe(stdout, stderr io.Writer) *Subscription {
 // that was recovered: it begins with what this one has read since, if that is neither
 // too long ago nor too much. What the predecessor read and did not come to give away
 // is in the log alone.
-func (p *Pump) Resubscribe(stdout, stderr io.Writer) *Subscription {
+func (p *Pump) Resubscribe(stdout, stderr io.Writer) (*Subscription, error) {
 	return p.subscribe(stdout, stderr, true)
 }
 
-func (p *Pump) subscribe(stdout, stderr io.Writer, back bool) *Subscription {
+func (p *Pump) subscribe(stdout, stderr io.Writer, back bool) (*Subscription, error) {
 	sub := &Subscription{
-		sinks: [crilog.Streams]io.Writer{stdout, stderr},
-		done:  make(chan struct{}),
-		wake:  make(chan struct{}, 1),
+		sinks:  [crilog.Streams]io.Writer{stdout, stderr},
+		budget: p.fan.budget,
+		done:   make(chan struct{}),
+		wake:   make(chan struct{}, 1),
 	}
-	p.fan.add(sub, back)
+	if err := p.fan.add(sub, back); err != nil {
+		return nil, err
+	}
 	go sub.run()
-	return sub
+	return sub, nil
 }
 
 // Done is closed when nothing more will be written.
@@ -165,31 +182,57 @@ func (s *Subscription) Close() {
 	s.stop(nil)
 }
 
-// push queues data and tells if the subscription still lives.
-func (s *Subscription) push(stream crilog.Stream, data []byte) bool {
+// isOver says that the subscription has ended.
+func (s *Subscription) isOver() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.over:
-		return false
-	case s.sinks[stream] == nil:
-		return true
-	case s.backlog+len(data) > backlogMax:
-		s.stop(fmt.Errorf("client is %d bytes behind the container and was dropped: %w", s.backlog, errs.Exhausted))
-		return false
-	}
-	s.queue = append(s.queue, chunk{stream, data})
-	s.backlog += len(data)
-	s.rouse()
-	return true
+	return s.over
 }
 
-// finish ends the subscription behind what is queued.
+// push queues a copy of data and reports if the subscription still lives.
+func (s *Subscription) push(stream crilog.Stream, data []byte) bool {
+	s.queue(stream, data)
+	// Not under s.mu: the budget may end any subscription of the pod.
+	s.budget.hold()
+	return !s.isOver()
+}
+
+func (s *Subscription) queue(stream crilog.Stream, data []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.sinks[stream] == nil {
+		return
+	}
+	s.waiting.add(stream, data)
+	s.account()
+	if s.waiting.cost > backlogMax {
+		s.stop(fmt.Errorf("client fell behind the container and was dropped: its backlog takes %d bytes of memory: %w",
+			s.waiting.cost, errs.Exhausted))
+		return
+	}
+	s.rouse()
+}
+
+// account tells the budget what the backlog costs now. s.mu is held.
+func (s *Subscription) account() {
+	now := int64(s.waiting.cost)
+	s.budget.used.Add(now - s.cost.Swap(now))
+}
+
+// finish ends the subscription behind what waits.
 func (s *Subscription) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = true
 	s.rouse()
+}
+
+// dropFor ends the subscription because its pod's subscribers take too much.
+func (s *Subscription) dropFor(used int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop(fmt.Errorf("client fell behind the container and was dropped: the attach clients of its pod keep %d bytes of output waiting: %w",
+		used, errs.Exhausted))
 }
 
 // stop ends the subscription. s.mu is held.
@@ -198,7 +241,9 @@ func (s *Subscription) stop(err error) {
 		return
 	}
 	s.over, s.err = true, err
-	s.queue, s.backlog = nil, 0
+	s.waiting.clear()
+	s.account()
+	s.budget.leave(s)
 	close(s.done)
 	s.rouse()
 }
@@ -210,7 +255,7 @@ func (s *Subscription) rouse() {
 	}
 }
 
-// run writes what is queued.
+// run writes what waits.
 func (s *Subscription) run() {
 	for {
 		next, ok := s.pop()
@@ -237,17 +282,11 @@ func (s *Subscription) pop() (chunk, bool) {
 	if s.over {
 		return chunk{}, false
 	}
-	if len(s.queue) == 0 {
-		if s.last {
-			s.stop(nil)
-			return chunk{}, false
-		}
-		s.queue = nil
-		return chunk{}, true
+	next, ok := s.waiting.next()
+	if !ok && s.last {
+		s.stop(nil)
+		return chunk{}, false
 	}
-	next := s.queue[0]
-	s.queue[0] = chunk{}
-	s.queue = s.queue[1:]
-	s.backlog -= len(next.data)
+	s.account()
 	return next, true
 }

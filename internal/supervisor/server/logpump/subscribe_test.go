@@ -1,11 +1,14 @@
 package logpump
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/crilog"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -15,8 +18,8 @@ func TestSubscribersSeeOutputAtOnce(t *testing.T) {
 	b.write(b.stdout, "before\n")
 	b.expect("0.log", "stdout F before")
 	var one, two, errOut lockedBuffer
-	first := p.Subscribe(&one, nil)
-	second := p.Subscribe(&two, &errOut)
+	first := subscribed(t, p, &one, nil)
+	second := subscribed(t, p, &two, &errOut)
 	// A prompt has no newline and must be seen nevertheless.
 	b.write(b.stdout, "name? ")
 	waitFor(t, func() bool { return one.String() == "name? " && two.String() == "name? " })
@@ -33,7 +36,7 @@ func TestSubscribersSeeOutputAtOnce(t *testing.T) {
 	if err := errors.Join(first.Err(), second.Err()); err != nil {
 		t.Error(err)
 	}
-	late := p.Subscribe(&one, nil)
+	late := subscribed(t, p, &one, nil)
 	<-late.Done()
 }
 
@@ -42,12 +45,12 @@ func TestSlowSubscriberIsDropped(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
 	reader, writer := io.Pipe() // nobody reads
-	slow := p.Subscribe(writer, nil)
-	broken := p.Subscribe(brokenWriter{}, nil)
+	slow := subscribed(t, p, writer, nil)
+	broken := subscribed(t, p, brokenWriter{}, nil)
 	line := strings.Repeat("x", 1023) + "\n"
 	lines := 2 * backlogMax / len(line)
 	seen := &countingWriter{t: t, line: line, done: make(chan struct{}), want: lines * len(line)}
-	fast := p.Subscribe(seen, nil)
+	fast := subscribed(t, p, seen, nil)
 	for i := range lines {
 		b.write(b.stdout, line)
 		if i%1024 == 0 {
@@ -113,7 +116,7 @@ func TestResubscribeMissesNothing(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
 	var before, back, fresh lockedBuffer
-	sub := p.Subscribe(&before, nil)
+	sub := subscribed(t, p, &before, nil)
 	b.write(b.stdout, "one\ntwo? ")
 	waitFor(t, func() bool { return before.String() == "one\ntwo? " })
 	p.Close()
@@ -121,7 +124,7 @@ func TestResubscribeMissesNothing(t *testing.T) {
 	p = b.open()
 	b.write(b.stdout, "three\n")
 	b.expect("0.log", "stdout F one", "stdout F two? three")
-	again, other := p.Resubscribe(&back, nil), p.Subscribe(&fresh, nil)
+	again, other := resubscribed(t, p, &back, nil), subscribed(t, p, &fresh, nil)
 	b.write(b.stdout, "four\n")
 	b.drain(p)
 	<-again.Done()
@@ -142,10 +145,168 @@ func TestRecallIsBounded(t *testing.T) {
 	}
 	waitFor(t, func() bool { return p.Stats().Read[0] > recallMax })
 	var back lockedBuffer
-	sub := p.Resubscribe(&back, nil)
+	sub := resubscribed(t, p, &back, nil)
 	b.drain(p)
 	<-sub.Done()
 	if back.String() != "" {
 		t.Errorf("%d bytes were kept, at most %d are", len(back.String()), recallMax)
+	}
+}
+
+func subscribed(t *testing.T, p *Pump, stdout, stderr io.Writer) *Subscription {
+	t.Helper()
+	sub, err := p.Subscribe(stdout, stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+func resubscribed(t *testing.T, p *Pump, stdout, stderr io.Writer) *Subscription {
+	t.Helper()
+	sub, err := p.Resubscribe(stdout, stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// stuckWriter blocks until the test ends, as a client does that does not read.
+type stuckWriter struct{ t *testing.T }
+
+func (w stuckWriter) Write([]byte) (int, error) {
+	<-w.t.Context().Done()
+	return 0, io.ErrClosedPipe
+}
+
+// A container chooses how its output is cut. Whatever it does, a client that does
+// not read costs what backlogMax says, and not a multiple of it.
+func TestBacklogCostsWhatItSays(t *testing.T) {
+	for name, streams := range map[string][]crilog.Stream{
+		"single bytes":                {crilog.Stdout},
+		"single bytes of two streams": {crilog.Stdout, crilog.Stderr},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			p := b.open()
+			sub := subscribed(t, p, stuckWriter{t}, stuckWriter{t})
+			before := heap()
+			most := int64(0)
+			for i := range 4 << 20 {
+				p.fan.give(streams[i%len(streams)], []byte{'x'})
+				if i%(1<<19) == 0 {
+					most = max(most, heap()-before)
+				}
+			}
+			if most = max(most, heap()-before); most > 2*backlogMax {
+				t.Errorf("a client that does not read takes %d bytes of memory, want at most %d", most, 2*backlogMax)
+			}
+			sub.Close()
+		})
+	}
+}
+
+// Single bytes that a new supervisor reads cost no more than recallMax either.
+func TestRecallCostsWhatItSays(t *testing.T) {
+	f := &fan{budget: &budget{}}
+	f.keep()
+	before := heap()
+	for i := range recallMax / chunkOverhead {
+		f.give(crilog.Stream(i%int(crilog.Streams)), []byte{'x'})
+	}
+	if took := heap() - before; took > 2*recallMax {
+		t.Errorf("recalled output takes %d bytes of memory, want at most %d", took, 2*recallMax)
+	}
+}
+
+// A chunk's bytes arrive in order, however they were joined.
+func TestBacklogKeepsOrder(t *testing.T) {
+	var b backlog
+	var want, got strings.Builder
+	for i := range 3 * chunkMax {
+		stream := crilog.Stream(i / 5000 % 2)
+		piece := strings.Repeat(string(rune('a'+i%26)), 1+i%7)
+		b.add(stream, []byte(piece))
+		fmt.Fprintf(&want, "%d%s", stream, strings.Join(strings.Split(piece, ""), fmt.Sprint(int(stream))))
+	}
+	for {
+		c, ok := b.next()
+		if !ok {
+			break
+		}
+		for _, char := range c.data {
+			fmt.Fprintf(&got, "%d%c", c.stream, char)
+		}
+	}
+	if got.String() != want.String() {
+		t.Error("output came out of the backlog in another order than it went in")
+	}
+	if b.cost != 0 {
+		t.Errorf("an empty backlog costs %d bytes", b.cost)
+	}
+}
+
+func TestSubscribersAreLimited(t *testing.T) {
+	b := newBench(t)
+	p := b.open()
+	var subs []*Subscription
+	for range subscribersMax {
+		subs = append(subs, subscribed(t, p, io.Discard, nil))
+	}
+	if _, err := p.Subscribe(io.Discard, nil); !errors.Is(err, errs.Exhausted) {
+		t.Fatalf("subscriber %d: %v, want Exhausted", subscribersMax+1, err)
+	}
+	subs[0].Close()
+	if _, err := p.Subscribe(io.Discard, nil); err != nil {
+		t.Errorf("after one left: %v", err)
+	}
+}
+
+// The containers of a pod share a budget. The client that keeps the most is
+// dropped, and one that reads keeps its stream.
+func TestPodsShareABudget(t *testing.T) {
+	b := newBench(t)
+	one := b.open()
+	other := newBench(t)
+	other.cfg.LogDir, other.cfg.LogPath, other.loop = b.cfg.LogDir, "other.log", b.loop
+	two := other.open()
+	// An unrelated pod does not count.
+	stranger := newBench(t)
+	stranger.loop = b.loop
+	three := stranger.open()
+	var stuck []*Subscription
+	for range 3 {
+		stuck = append(stuck, subscribed(t, one, stuckWriter{t}, nil), subscribed(t, two, stuckWriter{t}, nil))
+	}
+	var seen lockedBuffer
+	reads := subscribed(t, two, &seen, nil)
+	apart := subscribed(t, three, stuckWriter{t}, nil)
+	piece := bytes.Repeat([]byte("x"), 1<<20)
+	for range 6 {
+		one.fan.give(crilog.Stdout, piece)
+		two.fan.give(crilog.Stdout, piece)
+		three.fan.give(crilog.Stdout, piece)
+	}
+	dropped := 0
+	for _, sub := range stuck {
+		if sub.isOver() {
+			dropped++
+			if err := sub.Err(); !errors.Is(err, errs.Exhausted) {
+				t.Errorf("a dropped client got %v, want Exhausted", err)
+			}
+		}
+	}
+	if dropped == 0 || dropped == len(stuck) {
+		t.Errorf("%d of %d clients that do not read were dropped, want some", dropped, len(stuck))
+	}
+	if used := one.fan.budget.used.Load(); used > podBacklogMax {
+		t.Errorf("the pod's clients keep %d bytes, want at most %d", used, podBacklogMax)
+	}
+	if apart.isOver() {
+		t.Error("a client of another pod was dropped")
+	}
+	waitFor(t, func() bool { return len(seen.String()) == 6<<20 })
+	if reads.isOver() {
+		t.Errorf("the client that reads was dropped: %v", reads.Err())
 	}
 }

@@ -73,7 +73,7 @@ func (p *Pump) release() {
 		p.streams[i].close()
 	}
 	p.journal.close()
-	p.loop.gates.release(p.cfg.LogDir)
+	p.loop.gates.release(p.pod())
 	p.fan.end()
 }
 
@@ -271,6 +271,7 @@ func (p *Pump) endTurn(err error) {
 		}
 		p.fault, p.backoff = nil, 0
 		p.finishDrains()
+		p.slow()
 		return
 	}
 	if p.fault == nil {
@@ -278,11 +279,35 @@ func (p *Pump) endTurn(err error) {
 	}
 	p.fault = err
 	p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
-	p.stalled = time.AfterFunc(p.backoff, func() {
+	p.stall(p.backoff)
+}
+
+// stall lets nothing be moved for a while. p.mu is held.
+func (p *Pump) stall(pause time.Duration) {
+	p.stalled = time.AfterFunc(pause, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if !p.closed {
 			p.retry()
 		}
 	})
+}
+
+// slow stalls the pump of a container that writes more than its rate. The end of a
+// container waits for nothing: what is left of its output is bounded by its pipes.
+// It is the worker's; p.mu is held.
+func (p *Pump) slow() {
+	total := p.journal.written.Load() + p.journal.discarded.Load()
+	if p.journal.place == nil {
+		total = p.read[crilog.Stdout].Load() + p.read[crilog.Stderr].Load()
+	}
+	pause := p.throttle.wait(total, time.Now())
+	if pause == 0 || p.final {
+		return
+	}
+	if !p.throttle.reported {
+		p.throttle.reported = true
+		p.cfg.Log.Warn("container writes more than its rate to its log and waits", "bytes per second", p.throttle.rate)
+	}
+	p.stall(pause)
 }

@@ -16,10 +16,13 @@ func (e *ProgramError) Error() string { return e.text }
 // Unwrap returns the error's kind.
 func (e *ProgramError) Unwrap() error { return errs.Invalid }
 
+// cwdOutside is what the init says of a working directory that leads out of the root.
+const cwdOutside = "current working directory is outside"
+
 // startFault turns what the init found wrong with the program or its directory
 // into a ProgramError, and leaves other errors of a start as they are.
 func startFault(err error) error {
-	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir "} {
+	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside} {
 		if err != nil && errs.Kind(err) == nil && strings.Contains(err.Error(), fault) {
 			return &ProgramError{err.Error()}
 		}
@@ -35,8 +38,9 @@ func kindOf(err error) error {
 	}
 	text := err.Error()
 	for _, faultOfTheSpec := range []string{
-		`exec: "`,           // the program is not there, or cannot be executed
-		"chdir to cwd",      //
+		`exec: "`,      // the program is not there, or cannot be executed
+		"chdir to cwd", //
+		cwdOutside,
 		"unable to find",    // user, group
 		"invalid rootfs",    //
 		"mkdir /proc/self/", // a mount point that would leave the root
@@ -50,8 +54,10 @@ func kindOf(err error) error {
 		"is not in a separate kernel namespace", // a sysctl of the host's
 		"not a directory",                       // a mount or a working directory on a file
 		"file name too long",
-		"cannot be mounted because", // it is at /proc, or in it
-		"reopening /dev/null",       // a mount or a device hides it
+		"too many levels of symbolic links",     // a mount point that leads to itself
+		"cannot be mounted because",             // it is at /proc, or in it
+		"must be mounted on ordinary directory", // the image has something else at /proc or /sys
+		"reopening /dev/null",                   // a mount or a device hides it
 		"error creating seccomp syscall",
 		"seccomp agent",
 	} {

@@ -46,7 +46,7 @@ func isInit(pid int) bool {
 	return err == nil && strings.TrimSpace(string(name)) == initName
 }
 
-// NeverExecuted tells whether a process that has ended, and is not reaped, ended as
+// NeverExecuted reports whether a process that has ended, and is not reaped, ended as
 // libcontainer's init: the kernel could not execute the program that was found. Nobody
 // is told of that otherwise: the init has closed all ways by then.
 func NeverExecuted(pid int) bool { return isInit(pid) }

@@ -1,0 +1,171 @@
+package clustercmd
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestLockFile(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "a")
+	take := func(how int) func() {
+		t.Helper()
+		release, err := lockFile(name, how)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release
+	}
+	refused := func(how int) {
+		t.Helper()
+		if _, err := lockFile(name, how); !errors.Is(err, unix.EWOULDBLOCK) {
+			t.Errorf("%v, want it held", err)
+		}
+	}
+	release := take(unix.LOCK_EX)
+	refused(unix.LOCK_EX)
+	refused(unix.LOCK_SH)
+	other, err := lockFile(filepath.Join(dir, "b"), unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	one, two := take(unix.LOCK_SH), take(unix.LOCK_SH)
+	refused(unix.LOCK_EX)
+	one()
+	refused(unix.LOCK_EX)
+	two()
+	take(unix.LOCK_EX)()
+	other()
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestLockIsOneOnly: of many that come and go, while the file does, one at a time has it.
+func TestLockIsOneOnly(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a")
+	var inside, had atomic.Int32
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 200 {
+				release, err := lockFile(name, unix.LOCK_EX)
+				if errors.Is(err, unix.EWOULDBLOCK) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				had.Add(1)
+				if inside.Add(1) != 1 {
+					t.Error("two have it")
+				}
+				inside.Add(-1)
+				release()
+			}
+		})
+	}
+	group.Wait()
+	if had.Load() == 0 {
+		t.Error("nobody had it")
+	}
+}
+
+// TestLockDir: nobody else can put anything there, so that nobody else holds a lock.
+func TestLockDir(t *testing.T) {
+	uid := os.Getuid()
+	run, home := t.TempDir(), t.TempDir()
+	own := filepath.Join(run, "user", strconv.Itoa(uid))
+	if uid == 0 {
+		own = run
+	}
+	want := filepath.Join(own, "berth-cluster")
+	if uid != 0 {
+		if got, err := lockDir(uid, run, home); err != nil || got != filepath.Join(home, ".cache", "berth", "clusters") {
+			t.Errorf("without a directory for the session: %s, %v", got, err)
+		}
+		if err := os.MkdirAll(own, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := lockDir(uid, run, home)
+	if err != nil || got != want {
+		t.Fatalf("%s, %v, want %s", got, err, want)
+	}
+	if info, err := os.Lstat(got); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	for name, squat := range map[string]func() error{
+		"others may write": func() error { return errors.Join(os.Mkdir(want, 0o700), os.Chmod(want, 0o777)) },
+		"a link":           func() error { return os.Symlink(t.TempDir(), want) },
+	} {
+		if err := os.RemoveAll(want); err != nil {
+			t.Fatal(err)
+		}
+		if err := squat(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := lockDir(uid, run, home); !errors.Is(err, errs.State) {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+	if _, err := lockDir(uid+1, t.TempDir(), ""); uid+1 != 0 && !errors.Is(err, errs.State) {
+		t.Errorf("a user without any place: %v", err)
+	}
+}
+
+// TestRegistryIsAlone: commands that change the registry do so one at a time; status changes nothing.
+func TestRegistryIsAlone(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\ncase \"$*\" in\n--version) echo podman version 4.3.1 ;;\ninfo*) echo '{\"host\":{\"cgroupVersion\":\"v2\"},\"store\":{\"graphRoot\":\"" + dir + "\"}}' ;;\n\"network inspect\"*) echo 'Error: network not found' >&2; exit 125 ;;\nesac\n"
+	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "podman")
+	t.Setenv("HOME", dir)
+	call := func(args ...string) error {
+		cmd := newRegistry()
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(args)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		return cmd.ExecuteContext(t.Context())
+	}
+	cmd := newRegistry()
+	cmd.SetContext(t.Context())
+	engine, err := (&engineFlags{}).open(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := alone(engine, plan.RegistryGroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"start", "stop", "delete"} {
+		if err := call(verb); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "another berth makes or changes the registry") {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	if err := call("status"); !errors.Is(err, errs.NotFound) {
+		t.Errorf("status: %v", err)
+	}
+	release()
+	if err := call("delete"); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+}

@@ -1,0 +1,54 @@
+package crictl
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func newRemove(s *settings) *cobra.Command {
+	var force, all, keep bool
+	cmd := &cobra.Command{
+		Use:   "rm CONTAINER...",
+		Short: "Remove containers; their log files stay, which are the kubelet's",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.use(cmd, func(ctx context.Context, c *clients) error {
+				args, err := named(ctx, c, args, all, &containerFilter{all: true})
+				if err != nil || len(args) == 0 && !all {
+					return errorOrHelp(cmd, err)
+				}
+				return each(cmd.OutOrStdout(), args, func(id string) (string, error) {
+					if err := removeContainer(ctx, c, id, force); err != nil {
+						return "", fmt.Errorf("cannot remove the container %s: %w", id, err)
+					}
+					return id + "\n", nil
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also containers that run, which are killed")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all containers")
+	cmd.Flags().BoolVarP(&keep, "keep-logs", "k", false, "accepted: log files always stay")
+	return cmd
+}
+
+func removeContainer(ctx context.Context, c *clients, id string, force bool) error {
+	resp, err := c.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return err
+	}
+	if resp.Status.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if !force {
+			return fmt.Errorf("it runs: stop it first, or use --force: %w", errs.State)
+		}
+		if _, err := c.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+			return err
+		}
+	}
+	_, err = c.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+	return err
+}

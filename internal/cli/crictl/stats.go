@@ -1,0 +1,126 @@
+package crictl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// clearScreen goes before a table that takes the place of the last one.
+const clearScreen = "\033[2J\033[H"
+
+// statsFlags are what stats shows, and how.
+type statsFlags struct {
+	format     format
+	id, pod    string
+	labels     []string
+	all, watch bool
+	seconds    int
+}
+
+func newStats(s *settings) *cobra.Command {
+	var f statsFlags
+	cmd := &cobra.Command{
+		Use:   "stats [CONTAINER]",
+		Short: "Show what containers use: CPU, memory, disk",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.id = or(f.id, strings.Join(args, ""))
+			return s.use(cmd, func(ctx context.Context, c *clients) error {
+				err := f.show(ctx, cmd.OutOrStdout(), c)
+				for err == nil && f.watch && ctx.Err() == nil {
+					err = f.show(ctx, cmd.OutOrStdout(), c)
+				}
+				return err
+			})
+		},
+	}
+	flags := cmd.Flags()
+	f.format.register(cmd, asTable, asJSON, asYAML)
+	flags.StringVar(&f.id, "id", "", "only the container of this id")
+	flags.StringVarP(&f.pod, "pod", "p", "", "only those of the pod of this id")
+	flags.StringArrayVar(&f.labels, "label", nil, "only those with the label KEY=VALUE")
+	flags.BoolVarP(&f.all, "all", "a", false, "also containers that do not run")
+	flags.IntVarP(&f.seconds, "seconds", "s", 1, "seconds between the two looks that a rate needs")
+	flags.BoolVarP(&f.watch, "watch", "w", false, "go on until Ctrl-C")
+	return cmd
+}
+
+// show prints one answer, or the table of two.
+func (f *statsFlags) show(ctx context.Context, w io.Writer, c *clients) error {
+	before, err := f.ask(ctx, c)
+	if err != nil {
+		return err
+	}
+	return f.format.message(w, &runtimeapi.ListContainerStatsResponse{Stats: before}, func(w io.Writer) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(f.seconds) * time.Second):
+		}
+		after, err := f.ask(ctx, c)
+		if err != nil {
+			return err
+		}
+		if f.watch {
+			fmt.Fprint(w, clearScreen)
+		}
+		return table(w, []string{"CONTAINER", "NAME", "CPU %", "MEM", "DISK", "INODES", "SWAP"}, f.rows(before, after))
+	})
+}
+
+func (f *statsFlags) ask(ctx context.Context, c *clients) ([]*runtimeapi.ContainerStats, error) {
+	filter := &runtimeapi.ContainerStatsFilter{Id: f.id, PodSandboxId: f.pod}
+	var err error
+	if filter.LabelSelector, err = parseLabels(f.labels); err != nil {
+		return nil, err
+	}
+	resp, err := c.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{Filter: filter})
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask what containers use: %w", err)
+	}
+	slices.SortFunc(resp.Stats, func(a, b *runtimeapi.ContainerStats) int {
+		return cmp.Compare(a.GetAttributes().GetId(), b.GetAttributes().GetId())
+	})
+	return resp.Stats, nil
+}
+
+func (f *statsFlags) rows(before, after []*runtimeapi.ContainerStats) [][]string {
+	earlier := map[string]*runtimeapi.ContainerStats{}
+	for _, s := range before {
+		earlier[s.GetAttributes().GetId()] = s
+	}
+	var rows [][]string
+	for _, s := range after {
+		cpu, memory := s.GetCpu().GetUsageCoreNanoSeconds().GetValue(), s.GetMemory().GetWorkingSetBytes().GetValue()
+		old := earlier[s.GetAttributes().GetId()]
+		if old == nil || !f.all && cpu == 0 && memory == 0 {
+			continue
+		}
+		rows = append(rows, []string{
+			short(s.GetAttributes().GetId(), false), s.GetAttributes().GetMetadata().GetName(), cpuShare(old, s), size(memory, 4),
+			size(s.GetWritableLayer().GetUsedBytes().GetValue(), 4), strconv.FormatUint(s.GetWritableLayer().GetInodesUsed().GetValue(), 10),
+			size(s.GetSwap().GetSwapUsageBytes().GetValue(), 4),
+		})
+	}
+	return rows
+}
+
+// cpuShare is in percent of one processor.
+func cpuShare(before, after *runtimeapi.ContainerStats) string {
+	elapsed := after.GetCpu().GetTimestamp() - before.GetCpu().GetTimestamp()
+	share := 0.0
+	if elapsed > 0 {
+		used := int64(after.GetCpu().GetUsageCoreNanoSeconds().GetValue()) - int64(before.GetCpu().GetUsageCoreNanoSeconds().GetValue())
+		share = 100 * float64(used) / float64(elapsed)
+	}
+	return strconv.FormatFloat(share, 'f', 2, 64)
+}

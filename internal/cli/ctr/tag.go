@@ -1,0 +1,33 @@
+package ctr
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/berthapi"
+	"github.com/berthrun/berth/internal/cri/client"
+)
+
+func newTag(s *settings) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tag IMAGE NAME...",
+		Short: "Give an image more names",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.use(cmd, func(ctx context.Context, conn *client.Conn) error {
+				if err := conn.Berth.TagImage(ctx, berthapi.TagRequest{Image: args[0], Names: args[1:]}); err != nil {
+					return fmt.Errorf("cannot tag %s: %w", args[0], err)
+				}
+				for _, name := range args[1:] {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return nil
+			})
+		},
+	}
+	// A name that another image has moves here, with this flag or without.
+	accepted(cmd, "force", "local", "skip-reference-check")
+	return cmd
+}

@@ -1,0 +1,165 @@
+package podrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berthrun/berth/internal/cli/podyaml"
+)
+
+// group runs the pods of a file.
+type group struct {
+	opts     Options
+	manifest *podyaml.Manifest
+	end      context.CancelCauseFunc
+
+	mu        sync.Mutex // guards the maps
+	addresses map[*podyaml.Bundle][]string
+	running   map[*podyaml.Bundle]*Pod
+}
+
+// RunAll runs all pods of a file until they are done or ctx ends. The exit code is that
+// of the first pod, in the file's order, that failed.
+func RunAll(ctx context.Context, opts Options, m *podyaml.Manifest) (int, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	g := newGroup(opts, m)
+	g.end = end
+	codes, failed := make([]int, len(m.Workloads)), make([]error, len(m.Workloads))
+	var all sync.WaitGroup
+	for i, w := range m.Workloads {
+		all.Go(func() {
+			if codes[i], failed[i] = g.runWorkload(ctx, w); failed[i] != nil {
+				end(failed[i]) // what cannot be run at all ends the others
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return 0, err
+	}
+	for _, code := range codes {
+		if code != 0 {
+			return code, nil
+		}
+	}
+	return 0, nil
+}
+
+// StartAll starts all pods of a file once and leaves them. On error nothing is left.
+func StartAll(ctx context.Context, opts Options, m *podyaml.Manifest) (ids []string, err error) {
+	g := newGroup(opts, m)
+	var started []*keeper
+	defer func() {
+		for _, k := range started {
+			if err != nil {
+				k.Remove = true
+				err = errors.Join(err, k.stopAll(ctx), k.finish(ctx))
+			}
+		}
+	}()
+	for _, b := range m.Pods() {
+		k, err := start(ctx, g.options(b, nil))
+		if err != nil {
+			return nil, err
+		}
+		started = append(started, k)
+		ids = append(ids, k.sandboxID)
+	}
+	return ids, nil
+}
+
+func newGroup(opts Options, m *podyaml.Manifest) *group {
+	return &group{
+		opts: opts, manifest: m, addresses: map[*podyaml.Bundle][]string{}, running: map[*podyaml.Bundle]*Pod{},
+	}
+}
+
+// options of one pod.
+func (g *group) options(b *podyaml.Bundle, ready func()) Options {
+	opts := g.opts
+	opts.Bundle, opts.Ready = b, ready
+	if len(g.manifest.Pods()) > 1 {
+		opts.Prefix = b.Pod.Name + "/"
+	}
+	opts.Names = func() []podyaml.Names { return g.names(b) }
+	opts.HasAddresses = func(pod *Pod, ips []string) { g.hasAddresses(b, pod, ips) }
+	return opts
+}
+
+// hasAddresses writes the hosts files of the pods that run anew.
+func (g *group) hasAddresses(b *podyaml.Bundle, pod *Pod, ips []string) {
+	g.mu.Lock()
+	g.addresses[b] = ips
+	var others []*Pod
+	for _, other := range g.running {
+		others = append(others, other)
+	}
+	g.running[b] = pod
+	g.mu.Unlock()
+	for _, other := range others {
+		if err := other.RewriteHosts(); err != nil {
+			other.k.say("%v", err)
+		}
+	}
+}
+
+func (g *group) gone(b *podyaml.Bundle) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.addresses, b)
+	delete(g.running, b)
+}
+
+// names are those of the Services that a pod sees, with the addresses of their pods.
+func (g *group) names(of *podyaml.Bundle) []podyaml.Names {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var all []podyaml.Names
+	for _, s := range g.manifest.Services {
+		for _, b := range s.Pods {
+			for _, ip := range g.addresses[b] {
+				names := append(s.PodNames(b), s.Names()...)
+				if s.Namespace != of.Pod.Namespace {
+					names = append(s.PodNames(b), s.Names()[1:]...)
+				}
+				all = append(all, podyaml.Names{IP: ip, Names: names})
+			}
+		}
+	}
+	return all
+}
+
+// retries is how many pods of a Job may still fail.
+type retries struct {
+	mu   sync.Mutex
+	left int
+}
+
+func (r *retries) take() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left--
+	return r.left >= 0
+}
+
+// runPod runs a pod, that of a Job again when it fails, with a pause that doubles.
+func (g *group) runPod(ctx context.Context, w *podyaml.Workload, b *podyaml.Bundle, job *retries, ready func()) (int, error) {
+	for pause := newKeeperTimings(g.opts.Timings).BackoffMin; ; pause = min(2*pause, newKeeperTimings(g.opts.Timings).BackoffMax) {
+		code, err := Run(ctx, g.options(b, ready))
+		g.gone(b)
+		if err != nil || code == 0 || !w.IsJob() || ctx.Err() != nil || !job.take() {
+			return code, err
+		}
+		fmt.Fprintf(g.opts.Say, "berth: pod %s/%s of %s failed with exit code %d, another in %s\n", b.Pod.Namespace, b.Pod.Name, w, code, pause)
+		if sleep(ctx, pause) != nil {
+			return code, nil
+		}
+		b.Pod.UID = types.UID(uuid.NewString())
+	}
+}

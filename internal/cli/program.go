@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/clustercmd"
+	"github.com/berthrun/berth/internal/cli/crictl"
+	"github.com/berthrun/berth/internal/cli/ctr"
+)
+
+// program is what this binary is under a name.
+type program struct {
+	name string
+	root func() *cobra.Command
+	// failure stands before an error.
+	failure string
+}
+
+// programs are the tools that a link to berth, or a copy of it, can be called.
+func programs() []program {
+	return []program{
+		{"kind", clustercmd.NewKind, "ERROR: "},
+		{"crictl", crictl.New, "crictl: "},
+		{"ctr", ctr.New, "ctr: "},
+	}
+}
+
+// called finds the program of a path. A name may have more behind a dash, as downloads have it:
+// kind-linux-amd64. Every other name is berth.
+func called(path string) program {
+	name := filepath.Base(path)
+	for _, p := range programs() {
+		if name == p.name || strings.HasPrefix(name, p.name+"-") {
+			return p
+		}
+	}
+	return program{"berth", Root, "berth: "}
+}

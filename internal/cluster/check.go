@@ -1,0 +1,172 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// check refuses what could not be made, before anything that exists is touched: what goes would be
+// gone, and nothing could come in its place.
+func (m *change) check(ctx context.Context) error {
+	if err := m.planesStay(); err != nil {
+		return err
+	}
+	if err := m.portsFree(ctx); err != nil {
+		return err
+	}
+	if len(m.Remove)+len(m.Recreate)+len(m.Replace)+len(m.Relabel)+len(m.Mirror) == 0 {
+		return nil // nodes that only come are looked at when they are there, and go again
+	}
+	return m.try(ctx, m.described(m.coming()))
+}
+
+// planesStay refuses to take a control plane where no other one runs, which takes it out of etcd.
+func (m *change) planesStay() error {
+	for _, name := range slices.Concat(m.Remove, m.Replace) {
+		if known(m.before, name) != config.ControlPlane {
+			continue
+		}
+		runs := func(n provider.Node) bool {
+			return Role(n) == config.ControlPlane && n.Running && n.Name != name && !slices.Contains(m.Remove, n.Name)
+		}
+		comes := slices.ContainsFunc(m.described(m.Add), func(n config.Node) bool { return n.Role == config.ControlPlane })
+		if !slices.ContainsFunc(m.nodes, runs) && !comes {
+			return fmt.Errorf("%s: no other control plane runs that takes it out of etcd; berth cluster start --name %s: %w", name, m.Cluster.Name, errs.State)
+		}
+	}
+	return nil
+}
+
+// portsFree refuses ports of the host that somebody else has. Containers are made anew one after
+// the other: each may have the ports of itself, of those that were made anew before it, and of
+// those that go.
+func (m *change) portsFree(ctx context.Context) error {
+	if m.Engine.Facts().Remote {
+		return nil
+	}
+	type port struct {
+		number   int
+		protocol config.Protocol
+	}
+	freed := map[port]bool{}
+	free := func(name string) {
+		if n, err := m.find(name); err == nil {
+			for _, p := range n.Ports {
+				freed[port{p.Host, p.Protocol}] = true
+			}
+		}
+	}
+	tried := plan.Plan{}
+	add := func(name string) {
+		for _, c := range m.plan.Containers {
+			if c.Name == name {
+				c.Ports = slices.DeleteFunc(slices.Clone(c.Ports), func(p plan.Port) bool { return freed[port{p.Host, p.Protocol}] })
+				tried.Containers = append(tried.Containers, c)
+			}
+		}
+	}
+	for _, name := range m.Add {
+		add(name)
+	}
+	for _, name := range m.Remove {
+		free(name)
+	}
+	for _, name := range slices.Concat(m.Recreate, m.Replace) {
+		free(name)
+		add(name)
+	}
+	release, err := tried.PickPorts(ctx)
+	if err != nil {
+		return err
+	}
+	release()
+	return nil
+}
+
+// trialRole is the role of a container that is there to be looked at.
+const trialRole = "trial"
+
+// try makes each node for a moment, without its ports and its volume and with nothing that runs in
+// it, and looks at what its image has.
+func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
+	from, err := m.other("")
+	if err != nil {
+		return err
+	}
+	running, err := m.runs(ctx, from)
+	if err != nil || len(nodes) == 0 {
+		return err
+	}
+	request := provider.Request{Network: m.network}
+	for i, n := range nodes {
+		request.Specs = append(request.Specs, m.trial(n, i))
+	}
+	if err := m.Engine.Create(ctx, request); err != nil {
+		return fmt.Errorf("what is planned cannot be made: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		var names []string
+		for _, s := range request.Specs {
+			names = append(names, s.Name)
+		}
+		err = errors.Join(err, m.Engine.Delete(ctx, names...))
+	}()
+	found := maps.Clone(m.runtimes)
+	versions := make([]string, len(nodes))
+	runtimes := make([]nodeRuntime, len(nodes))
+	group, within := errgroup.WithContext(ctx)
+	for i, n := range nodes {
+		group.Go(func() (err error) {
+			made := provider.Node{Name: request.Specs[i].Name}
+			if runtimes[i], versions[i], err = m.identify(within, made); err != nil {
+				if errors.Is(err, errs.Unsupported) {
+					err = fmt.Errorf("the image %s of %s is neither of berth cluster build-image nor of kindest/node: %w", n.Image, m.Cluster.ContainerName(n), errs.Unsupported)
+				}
+				return err
+			}
+			if runtimes[i].ours() {
+				if err := m.checkTools(within, made.Name, n.Image); err != nil {
+					return fmt.Errorf("%s: %w", m.Cluster.ContainerName(n), err)
+				}
+			}
+			return notNewer(n.Image, versions[i], running)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, n := range nodes {
+		found[m.Cluster.ContainerName(n)] = runtimes[i]
+	}
+	return m.alike(found)
+}
+
+// trial is a container like that of a node. It has the cluster's label, so that it goes with the
+// cluster or with the next change, should this one be killed.
+func (m *change) trial(n config.Node, i int) provider.Spec {
+	at := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == m.Cluster.ContainerName(n) })
+	c := m.plan.Containers[at]
+	c.Name = fmt.Sprintf("%s-%s-%s%d", m.Cluster.Name, trialRole, strings.ToLower(rand.Text()[:6]), i)
+	c.Role = trialRole
+	c.Labels = map[string]string{plan.LabelCluster: m.Cluster.Name, plan.LabelRole: trialRole}
+	c.Ports, c.Volumes = nil, nil
+	c.Mounts = slices.Clone(c.Mounts)
+	for i := range c.Mounts {
+		c.Mounts[i].Relabel = false // the label that a node has relies on
+	}
+	return provider.Spec{Container: c, Command: []string{"sleep", "600"}}
+}

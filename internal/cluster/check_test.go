@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// TestApplyChecksFirst: what could not be made is refused before anything goes or is changed, and
+// the retry finds the cluster as it was.
+func TestApplyChecksFirst(t *testing.T) {
+	busy, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	_, port, _ := net.SplitHostPort(busy.Addr().String())
+	for text, want := range map[string]struct {
+		kind error
+		says string
+	}{
+		"{role: worker, image: \"newer:1\"}":   {errs.Invalid, "the image newer:1 has Kubernetes v1.37.0, and the cluster v1.36.3"},
+		"{role: worker, image: \"foreign:1\"}": {errs.Unsupported, "the image foreign:1 of dev-worker2 is neither"},
+		"{role: worker, image: \"other:1\", extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}": {errs.Exists, "of dev-worker2 is in use on this host"},
+		"{role: worker, extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}":                     {errs.Exists, "of dev-worker2 is in use on this host"},
+	} {
+		f := newFake(t)
+		f.versions = map[string]string{"newer:1": "v1.37.0", "foreign:1": "none"}
+		c := create(t, f, "nodes: [{}, {role: worker}, {role: worker}]\n")
+		before, nodes, volumes := f.state(), f.nodes, maps.Clone(f.volumes)
+		for range 2 {
+			err := c.Apply(t.Context(), describe(t, "nodes: [{}, {role: worker, labels: {a: b}}, "+text+"]\n"), ApplyOptions{})
+			if !errors.Is(err, want.kind) || !strings.Contains(fmt.Sprint(err), want.says) || !strings.Contains(fmt.Sprint(err), "nothing was changed") {
+				t.Errorf("%s: %v, want %s", text, err, want.says)
+			}
+			same := slices.EqualFunc(nodes, f.nodes, func(a, b provider.Node) bool { return a.Name == b.Name && a.IPv4 == b.IPv4 })
+			if f.state() != before || !same || !maps.Equal(volumes, f.volumes) || len(f.changed) > 0 {
+				t.Errorf("%s: %s, before %s; volumes %v, before %v; changed %q", text, f.state(), before, f.volumes, volumes, f.changed)
+			}
+		}
+	}
+}
+
+// TestNoPlaneRuns: the last control plane that runs is not taken away from those that do not.
+func TestNoPlaneRuns(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, "nodes: [{}, {}, {role: worker}]\n")
+	if err := f.Stop(t.Context(), "dev-control-plane2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"nodes: [{image: \"other:1\"}, {}, {role: worker}]\n", "nodes: [{name: control-plane2}, {role: worker}]\n"} {
+		before := f.state()
+		err := c.Apply(t.Context(), describe(t, text), ApplyOptions{})
+		if !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "dev-control-plane: no other control plane runs") || f.state() != before || len(f.changed) > 0 {
+			t.Errorf("%v; %s, before %s, %q", err, f.state(), before, f.changed)
+		}
+	}
+}
+
+// TestPortsChange: a worker whose ports change keeps its volume, also over an attempt that failed;
+// one whose image changes does not.
+func TestPortsChange(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, "nodes: [{}, {role: worker}, {role: worker}]\n")
+	volumes := maps.Clone(f.volumes)
+	edited := describe(t, "nodes: [{}, {role: worker, extraPortMappings: [{containerPort: 80}]}, {role: worker, image: \"other:1\"}]\n")
+	var planned Changes
+	agree := func(c Changes) error {
+		planned = c
+		return nil
+	}
+	f.failOn = "dev-worker: kubeadm join"
+	if err := c.Apply(t.Context(), edited, ApplyOptions{Agree: agree}); !errors.Is(err, errFake) {
+		t.Fatal(err)
+	}
+	if !slices.Equal(planned.Recreate, []string{"dev-worker"}) || !slices.Equal(planned.Replace, []string{"dev-worker2"}) {
+		t.Errorf("planned %+v", planned)
+	}
+	if f.volumes["dev-worker"] != volumes["dev-worker"] || strings.Contains(f.state(), "worker ") {
+		t.Errorf("after a failure: %s, volumes %v, before %v", f.state(), f.volumes, volumes)
+	}
+	f.failOn = ""
+	if err := c.Apply(t.Context(), edited, ApplyOptions{Agree: agree}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(planned.Add, []string{"dev-worker"}) || f.volumes["dev-worker"] != volumes["dev-worker"] || f.volumes["dev-worker2"] == volumes["dev-worker2"] {
+		t.Errorf("planned %+v; volumes %v, before %v", planned, f.volumes, volumes)
+	}
+	if got, want := f.state(), "[control-plane worker worker2] [control-plane worker worker2] [control-plane] []"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestApplyFromAnotherShell: whoever applies may have other proxies.
+func TestApplyFromAnotherShell(t *testing.T) {
+	f := newFake(t)
+	f.env = map[string]string{"HTTPS_PROXY": "http://one:3128"}
+	c := create(t, f, twoWorkers)
+	f.env = map[string]string{"HTTPS_PROXY": "http://two:3128", "http_proxy": "http://three:3128"}
+	var planned []string
+	err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{Agree: func(c Changes) error {
+		planned = c.Lines()
+		return nil
+	}})
+	if err != nil || len(planned) > 0 {
+		t.Errorf("%v, %q", err, planned)
+	}
+}

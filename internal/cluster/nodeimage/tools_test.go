@@ -1,0 +1,51 @@
+package nodeimage
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// TestTools: crictl and ctr are links to berth that hold in the image, or the program that is given,
+// also in a root file system that has been through a build before.
+func TestTools(t *testing.T) {
+	b := &builder{root: t.TempDir()}
+	bin := filepath.Join(b.root, "usr/local/bin")
+	given := filepath.Join(t.TempDir(), "real")
+	if err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(given, []byte("the real one"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct{ program, crictl string }{{"", "berth"}, {given, ""}, {"", "berth"}} {
+		b.Crictl = step.program
+		if err := b.tools(); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]string{"crictl": step.crictl, "ctr": "berth"} {
+			if want == "" {
+				continue
+			}
+			if target, err := os.Readlink(filepath.Join(bin, name)); err != nil || target != want {
+				t.Errorf("with --crictl %q, %s leads to %q: %v", step.program, name, target, err)
+			}
+		}
+		if step.crictl != "" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(bin, "crictl"))
+		info, statErr := os.Lstat(filepath.Join(bin, "crictl"))
+		if err := errors.Join(err, statErr); err != nil || string(text) != "the real one" || info.Mode() != 0o755 {
+			t.Errorf("crictl is %q, %v: %v", text, info, err)
+		}
+	}
+}
+
+// TestNoCrictl: a program that is not there is a fault before anything is made.
+func TestNoCrictl(t *testing.T) {
+	b := &builder{Options: Options{Image: "x:1", Kubernetes: t.TempDir(), Crictl: "/nosuch/crictl"}}
+	if err := b.check(); !errors.Is(err, errs.NotFound) {
+		t.Errorf("no fault: %v", err)
+	}
+}

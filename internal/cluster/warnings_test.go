@@ -1,0 +1,75 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+)
+
+// TestToldOnce: what concerns the host is told when it is new to the user, the rest each time.
+func TestToldOnce(t *testing.T) {
+	f := newFake(t)
+	c, steps := f.clusters()
+	f.findings = []hostcheck.Finding{{Problem: "old cgroups", Fix: "boot", Once: "old"}, {Problem: "few files", Fix: "sysctl"}}
+	told := map[string]bool{}
+	c.FirstTime = func(what string) bool {
+		first := !told[what]
+		told[what] = true
+		return first
+	}
+	for _, want := range []int{1, 1} {
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Delete(t.Context(), "dev"); err != nil {
+			t.Fatal(err)
+		}
+		all := strings.Join(*steps, "\n")
+		if got := strings.Count(all, "warning: old cgroups"); got != want {
+			t.Errorf("%d times in\n%s", got, all)
+		}
+	}
+	if got := strings.Count(strings.Join(*steps, "\n"), "warning: few files"); got != 2 {
+		t.Errorf("the other is told %d times", got)
+	}
+}
+
+// TestOnlyNode: load balancers of services send to it, as to kind's; and nobody relies on policies that
+// have no effect.
+func TestOnlyNode(t *testing.T) {
+	const unlabel = `PATCH dev-control-plane {"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`
+	const warning = "warning: NetworkPolicy objects have no effect"
+	for _, c := range []struct {
+		text             string
+		kindest          bool
+		unlabeled, warns bool
+	}{
+		{"", false, true, true},
+		{twoWorkers, false, false, true},
+		{"networking: {disableDefaultCNI: true}\n", false, true, false},
+		{"", true, true, false},
+	} {
+		f := newFake(t)
+		if c.kindest {
+			f = kindest(t, "dev-control-plane")
+		}
+		clusters, steps := f.clusters()
+		if _, err := clusters.Create(t.Context(), CreateOptions{Cluster: describe(t, c.text)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(f.changed, unlabel); got != c.unlabeled {
+			t.Errorf("%q: %q", c.text, f.changed)
+		}
+		warnings := 0
+		for _, step := range *steps {
+			if strings.HasPrefix(step, warning) && !strings.Contains(step, "\n") {
+				warnings++
+			}
+		}
+		if (warnings == 1) != c.warns || warnings > 1 {
+			t.Errorf("%q, kindest %v: %d warnings in %q", c.text, c.kindest, warnings, *steps)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/ocispec"
+)
+
+// Inspect implements engine.Inspector.
+func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[string]any, error) {
+	var spec specs.Spec
+	if err := e.readBundle(asked.ContainerID, &spec); err != nil {
+		return nil, err
+	}
+	if asked.Resources != nil && spec.Linux != nil {
+		limits, err := ocispec.Resources(ocispec.FieldUpdate, asked.Resources, e.host)
+		if err != nil {
+			return nil, fmt.Errorf("cannot show the limits of container %s: %w", asked.ContainerID, err)
+		}
+		if old := spec.Linux.Resources; old != nil {
+			limits.Devices = old.Devices       // no update changes them
+			unified := maps.Clone(old.Unified) // annotations may have added to them
+			if unified == nil {
+				unified = limits.Unified
+			}
+			maps.Copy(unified, limits.Unified)
+			limits.Unified = unified
+		}
+		spec.Linux.Resources = limits
+	}
+	if !asked.Secrets {
+		hideSecrets(&spec)
+	}
+	return map[string]any{"runtimeSpec": &spec, "snapshotter": "overlayfs", "snapshotKey": asked.ContainerID}, nil
+}
+
+// hideSecrets takes the values out of the environments of the container and its hooks.
+func hideSecrets(spec *specs.Spec) {
+	if spec.Process != nil {
+		hideValues(spec.Process.Env)
+	}
+	h := spec.Hooks
+	if h == nil {
+		return
+	}
+	for _, hooks := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop} { //nolint:staticcheck // Prestart is old, and may be there
+		for _, hook := range hooks {
+			hideValues(hook.Env)
+		}
+	}
+}
+
+// hideValues leaves the names of an environment.
+func hideValues(env []string) {
+	for i, entry := range env {
+		name, _, _ := strings.Cut(entry, "=")
+		env[i] = name + "=[hidden]"
+	}
+}

@@ -1,0 +1,100 @@
+package meter
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// TestLargeLayersLeaveTurnsToOthers: containers with more files than can be counted in a turn
+// keep every walker busy, and others are measured all the same.
+func TestLargeLayersLeaveTurnsToOthers(t *testing.T) {
+	place := t.TempDir()
+	begun := make(chan struct{}, 4*walkers)
+	d := newDisks(func(ctx context.Context, id string, pace sysfile.Pace) (image.Usage, error) {
+		usage := image.Usage{Mountpoint: place, At: time.Now()}
+		if id == "small" {
+			return usage, pace(ctx)
+		}
+		begun <- struct{}{}
+		for { // it never ends by itself
+			if err := pace(ctx); err != nil {
+				return usage, err
+			}
+		}
+	})
+	defer d.close()
+	large := map[string]Target{}
+	for _, id := range []string{"a", "b", "c", "d"} {
+		large[id] = Target{Writes: true}
+	}
+	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := d.of(short, large); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("sizes of layers that take forever: %v", err)
+	}
+	for range walkers {
+		<-begun
+	}
+	d.refresh("small")
+	d.mu.Lock()
+	measuring := d.entries["small"].measuring
+	d.mu.Unlock()
+	select {
+	case <-measuring:
+	case <-time.After(20 * time.Second):
+		t.Fatal("large layers have all turns, and a small one has none")
+	}
+	if d.entries["small"].written == nil {
+		t.Error("the small layer has no size")
+	}
+}
+
+// TestWalksTakeAShareOfACore: two walkers rest nine tenths of the time of large layers.
+func TestWalksTakeAShareOfACore(t *testing.T) {
+	d := newDisks(nil)
+	defer d.close()
+	w := &walk{d: d, begun: time.Now()}
+	if !w.take() {
+		t.Fatal("no turn")
+	}
+	defer w.leave()
+	begin, worked := time.Now(), time.Duration(0)
+	for range 5 {
+		at := time.Now()
+		for time.Since(at) <= walkSlice { // a turn's work
+			if err := w.pace(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		worked += walkSlice
+		if err := w.pace(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if share := float64(worked) / float64(time.Since(begin)); share > 0.15 {
+		t.Errorf("walks have %.0f %% of the time", 100*share)
+	}
+	w.turn, w.begun = time.Now().Add(-time.Hour), time.Now().Add(-time.Hour)
+	if err := w.pace(t.Context()); !errors.Is(err, errEnough) {
+		t.Errorf("a walk of an hour: %v", err)
+	}
+}
+
+// TestSizeOfAWalkThatIsCutShort is what was counted: a container that makes directories all the
+// time has a size, too.
+func TestSizeOfAWalkThatIsCutShort(t *testing.T) {
+	place := t.TempDir()
+	d := newDisks(func(context.Context, string, sysfile.Pace) (image.Usage, error) {
+		return image.Usage{Mountpoint: place, Bytes: 7, At: time.Now()}, errEnough
+	})
+	defer d.close()
+	all, err := d.of(t.Context(), map[string]Target{"c": {Writes: true}})
+	if err != nil || all["c"] == nil || all["c"].Bytes != 7 {
+		t.Errorf("%+v, %v", all["c"], err)
+	}
+}

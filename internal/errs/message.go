@@ -1,0 +1,61 @@
+package errs
+
+import (
+	"slices"
+	"strings"
+)
+
+// Message is what an error says to people: without the names of kinds, which are for programs. A name
+// stays where it is the whole reason, as in "cluster file a.yaml: not found".
+func Message(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	for _, child := range children(err) {
+		if slices.Contains(Kinds(), child) {
+			text = withoutKind(text, child.Error())
+			continue
+		}
+		if said, plain := child.Error(), Message(child); said != plain && said != "" {
+			if i := strings.LastIndex(text, said); i >= 0 {
+				text = text[:i] + plain + text[i+len(said):]
+			}
+		}
+	}
+	return text
+}
+
+// children are the errors that one wraps itself.
+func children(err error) []error {
+	switch err := err.(type) { //nolint:errorlint // each level is looked at by itself
+	case interface{ Unwrap() error }:
+		if child := err.Unwrap(); child != nil {
+			return []error{child}
+		}
+	case interface{ Unwrap() []error }:
+		return err.Unwrap()
+	}
+	return nil
+}
+
+// enough words say what is wrong, and need no kind for it.
+const enough = 4
+
+// withoutKind takes the name of a kind out of a message that says why without it.
+func withoutKind(text, kind string) string {
+	i := strings.LastIndex(text, ": "+kind)
+	if i < 0 {
+		return text
+	}
+	before, after := text[:i], text[i+len(": "+kind):]
+	switch {
+	case strings.HasPrefix(after, ": "): // the reason follows
+		return before + after
+	case after != "" && after[0] != '\n':
+		return text
+	case len(strings.Fields(before)) >= enough, strings.Contains(before, " is "):
+		return before + after
+	}
+	return text
+}

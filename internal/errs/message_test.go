@@ -1,0 +1,46 @@
+package errs
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// remote is as a client has errors of a daemon: the kind's name is in the text.
+type remote struct{ text string }
+
+func (r remote) Error() string { return r.text }
+func (remote) Unwrap() error   { return State }
+
+func TestMessage(t *testing.T) {
+	refused := fmt.Errorf("-f is missing: name the cluster file: %w", Invalid)
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{refused, "-f is missing: name the cluster file"},
+		{fmt.Errorf("cannot apply: %w", refused), "cannot apply: -f is missing: name the cluster file"},
+		{errors.Join(refused, errors.New("other")), "-f is missing: name the cluster file\nother"},
+		{fmt.Errorf("%w\n  to fix it: this", refused), "-f is missing: name the cluster file\n  to fix it: this"},
+		{fmt.Errorf("another berth changes the cluster at this moment: %w", State), "another berth changes the cluster at this moment"},
+		{fmt.Errorf("cannot connect to unix:///a: %w: %w", Unavailable, errors.New("there is no such socket")), "cannot connect to unix:///a: there is no such socket"},
+		{fmt.Errorf("container is paused: %w", State), "container is paused"},
+		{remote{"the container x does not run: wrong state"}, "the container x does not run"},
+		{fmt.Errorf("cannot stop: %w", remote{"the container x does not run: wrong state"}), "cannot stop: the container x does not run"},
+		// Where nothing else says why, or where another program has said it, the words stay.
+		{fmt.Errorf("cluster file a.yaml: %w", NotFound), "cluster file a.yaml: not found"},
+		{errors.New("the tool says of the volume that it is: not found"), "the tool says of the volume that it is: not found"},
+		{fmt.Errorf("a program that says much about this: %w", errors.New("x: invalid argument")), "a program that says much about this: x: invalid argument"},
+		{NotFound, "not found"},
+		{nil, ""},
+	} {
+		if got := Message(c.err); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+	for _, kind := range Kinds() {
+		if got := Message(fmt.Errorf("this is said in full: %w", kind)); got != "this is said in full" {
+			t.Errorf("%v: %q", kind, got)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+// Package dbcheck reads a bbolt database whole before it is trusted.
+//
+// bbolt maps the file and follows its pages. A page that lies sends it out of the map, into a
+// panic of a goroutine that nobody can recover, or round in circles. So the check runs in a
+// child with limits of its own, and whatever ends the child but success is damage.
+package dbcheck
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Arg is the first argument of a child: it ends up in Main.
+const Arg = "check-database"
+
+// ErrDamaged is a database that cannot be read.
+var ErrDamaged = errors.New("the database is damaged")
+
+const (
+	// patience bounds a check. A database of a node has a few megabytes.
+	patience = 2 * time.Minute
+	// lockPatience is how long another process may have the file.
+	lockPatience = 2 * time.Second
+
+	maxStack  = 64 << 20
+	maxMemory = 1 << 30
+	maxNoise  = 16 << 10
+
+	exitDamaged = 3
+	exitLocked  = 4
+)
+
+// Check has a child read the database at path; helper is the command that ends up in Main.
+// The error is ErrDamaged, or of kind Unavailable when another process has the database, or
+// says why there was no check. A file that is not there has no fault.
+func Check(ctx context.Context, helper []string, path string) error {
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	argv := append(append([]string{}, helper[1:]...), Arg, path)
+	cmd := exec.CommandContext(ctx, helper[0], argv...)
+	cmd.Env = []string{}
+	noise := tail{}
+	cmd.Stderr = &noise
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("%s: reading it whole took more than %s: %w", path, patience, ErrDamaged)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !errors.As(err, &exit):
+		return fmt.Errorf("cannot start the check of %s: %w", path, err)
+	case exit.ExitCode() == exitLocked:
+		return fmt.Errorf("another process has %s: %w", path, errs.Unavailable)
+	}
+	return fmt.Errorf("%s: %s: %w", path, noise.first(exit), ErrDamaged)
+}
+
+// tail keeps the beginning of what a child says.
+type tail struct{ bytes.Buffer }
+
+func (t *tail) Write(p []byte) (int, error) {
+	if room := maxNoise - t.Len(); room > 0 {
+		t.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+// first is the first line, which says what is wrong, or how the child ended.
+func (t *tail) first(exit *exec.ExitError) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(t.String()), "\n")
+	if line == "" {
+		return exit.String()
+	}
+	return line
+}
+
+// Main is the child: args is one path. It returns the exit code.
+func Main(args []string) int {
+	if len(args) != 1 {
+		fmt.Fprintln(os.Stderr, "want the path of a database")
+		return 2
+	}
+	debug.SetMaxStack(maxStack)
+	// A page that counts what it does not have must not take the host's memory.
+	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: maxMemory, Max: maxMemory}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	err := read(args[0])
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return exitLocked
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return exitDamaged
+}
+
+// read opens the database for reading, follows every page and looks at every key.
+func read(path string) (err error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if fi.Size() == 0 {
+		return errors.New("the file is empty")
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockPatience})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return db.View(func(tx *bbolt.Tx) error {
+		if tx.Size() > fi.Size() {
+			return fmt.Errorf("the file has %d bytes, its pages take %d", fi.Size(), tx.Size())
+		}
+		var first error
+		for err := range tx.Check() { // to its end, which lets its goroutine go
+			if first == nil {
+				first = err
+			}
+		}
+		if first != nil {
+			return first
+		}
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return walk(b) })
+	})
+}
+
+func walk(b *bbolt.Bucket) error {
+	return b.ForEach(func(k, v []byte) error {
+		if v != nil {
+			return nil
+		}
+		below := b.Bucket(k)
+		if below == nil {
+			return fmt.Errorf("bucket %x has no page", k)
+		}
+		return walk(below)
+	})
+}

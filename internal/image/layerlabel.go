@@ -1,0 +1,87 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// layerLabel is a file beside the files of a layer that says which layer they are, so that
+// the directories can be understood without the snapshotter's database. It is written when
+// the layer is whole.
+type layerLabel struct {
+	Chain  string `json:"chain"`
+	Parent string `json:"parent,omitempty"`
+}
+
+const (
+	labelName = "layer"
+	filesName = "fs"
+)
+
+// writeLayerLabel labels the snapshot whose files are in upper.
+func writeLayerLabel(upper string, label layerLabel) error {
+	data, err := json.Marshal(label)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(filepath.Dir(upper), labelName), data, 0o600)
+}
+
+// readLayerLabel reads the label of a layer's directory. An error is one of a directory that
+// is no whole layer.
+func readLayerLabel(dir string) (layerLabel, error) {
+	var label layerLabel
+	data, err := os.ReadFile(filepath.Join(dir, labelName))
+	if err != nil {
+		return label, err
+	}
+	if err := json.Unmarshal(data, &label); err != nil {
+		return label, err
+	}
+	if err := digest.Digest(label.Chain).Validate(); err != nil {
+		return label, err
+	}
+	if label.Parent != "" {
+		if err := digest.Digest(label.Parent).Validate(); err != nil {
+			return label, err
+		}
+	}
+	_, err = os.Lstat(filepath.Join(dir, filesName)) // a link is one that lies ready elsewhere
+	return label, err
+}
+
+// labelLayers labels the committed snapshots that have no label: those of a store that an
+// earlier version made.
+func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
+	var errList []error
+	err := store.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		upper := info.Labels[upperdirLabel]
+		if info.Kind != snapshots.KindCommitted || upper == "" {
+			return nil
+		}
+		if _, err := os.Lstat(filepath.Join(filepath.Dir(upper), labelName)); err == nil {
+			return nil
+		}
+		label := layerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
+		if err := writeLayerLabel(upper, label); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errList = append(errList, err)
+		}
+		return nil
+	})
+	if err != nil && !errdefs.IsNotFound(err) { // there never was a snapshot
+		return fmt.Errorf("cannot list layers: %w", err)
+	}
+	return errors.Join(errList...)
+}
+
+// chainOf takes what the metadata puts before a snapshot's name from it: namespace and number.
+func chainOf(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }

@@ -1,0 +1,354 @@
+package image
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// rebuilder makes the records of a store whose databases are new.
+type rebuilder struct {
+	s     *Images
+	under *rebuilding
+	// names are the copy of the names, nil when it is lost, too.
+	names  []namedImage
+	report report
+	// keep are blobs of images that are there again, ids those images.
+	keep map[digest.Digest]bool
+	ids  map[string]*tree
+	// found are the directories of layers by chain, restored those that are snapshots again.
+	found    map[string]foundLayer
+	restored map[string]bool
+}
+
+type foundLayer struct {
+	layerLabel
+	dir string
+}
+
+// rebuild makes both databases again, and says what it has found.
+func (s *Images) rebuild(ctx context.Context, under *rebuilding) error {
+	r := &rebuilder{
+		s: s, under: under, report: report{At: time.Now().UTC(), Reason: under.Reason},
+		keep: map[digest.Digest]bool{}, ids: map[string]*tree{},
+		found: map[string]foundLayer{}, restored: map[string]bool{},
+	}
+	var err error
+	if r.names, err = s.readNames(); err != nil {
+		s.log.Warn("the copy of the images' names cannot be used; images come without names", "error", err)
+	}
+	// A rebuild that is cut short is begun anew: it is synced once, at its end.
+	s.bolt.NoSync = true
+	defer func() { s.bolt.NoSync = false }()
+	for _, step := range []func(context.Context) error{
+		r.namedImages, r.namelessImages, r.findLayers, r.restoreLayers, r.forgetTaken, r.setBlobsAside, r.finish,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.bolt.Sync(); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(r.report, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := replaceSynced(filepath.Join(under.Dir, reportName), data); err != nil {
+		return err
+	}
+	s.log.Error(r.report.text(under.Dir), "images", r.report.Images, "lost", len(r.report.Lost), "quarantine", under.Dir)
+	return os.Remove(s.rebuildingPath())
+}
+
+// namedImages records the images whose names are known.
+func (r *rebuilder) namedImages(ctx context.Context) error {
+	for _, named := range r.names {
+		t, err := r.adoptTree(ctx, named.Name, named.Target)
+		if err != nil {
+			if ctx.Err() != nil || diskFull(err) {
+				return err
+			}
+			if !isID(named.Name) {
+				r.report.Lost = append(r.report.Lost, fmt.Sprintf("%s: %v", named.Name, err))
+			}
+			continue
+		}
+		if err := r.s.writeRecords(ctx, t, []string{named.Name}, nil, named.Pinned); err != nil {
+			return err
+		}
+		r.ids[t.id()] = t
+	}
+	return nil
+}
+
+func diskFull(err error) bool { return errors.Is(diskError(err), errs.Exhausted) }
+
+// namelessImages records, by their ids, the images of manifests that no name leads to.
+func (r *rebuilder) namelessImages(ctx context.Context) error {
+	return r.blobs(func(dgst digest.Digest, path string, fi os.FileInfo) error {
+		if r.keep[dgst] || fi.Size() > maxDocument {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || dgst.Algorithm().FromBytes(data) != dgst {
+			return nil //nolint:nilerr // damaged content is of no image
+		}
+		var head imagespec.Manifest
+		if json.Unmarshal(data, &head) != nil || head.Config.Digest == "" || len(head.Layers) == 0 {
+			return nil
+		}
+		mediaType := head.MediaType
+		if mediaType == "" {
+			mediaType = imagespec.MediaTypeImageManifest
+		}
+		t, err := r.adoptTree(ctx, dgst.String(), imagespec.Descriptor{MediaType: mediaType, Digest: dgst, Size: int64(len(data))})
+		if err != nil {
+			return context.Cause(ctx) // of another platform, or incomplete
+		}
+		if r.ids[t.id()] != nil {
+			return nil
+		}
+		if err := r.s.writeRecords(ctx, t, []string{t.id()}, nil, false); err != nil {
+			return err
+		}
+		r.ids[t.id()] = t
+		r.report.Nameless++
+		return nil
+	})
+}
+
+// blobs calls fn for each blob on disk.
+func (r *rebuilder) blobs(fn func(dgst digest.Digest, path string, fi os.FileInfo) error) error {
+	paths, err := filepath.Glob(filepath.Join(r.s.contentDir(), imagespec.ImageBlobsDir, "*", "*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		dgst := digest.NewDigestFromEncoded(digest.Algorithm(filepath.Base(filepath.Dir(path))), filepath.Base(path))
+		fi, err := os.Stat(path)
+		if err != nil || dgst.Validate() != nil || !fi.Mode().IsRegular() {
+			continue
+		}
+		if err := fn(dgst, path, fi); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adoptTree reads an image from blobs on disk, and has the store's content include them.
+func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec.Descriptor) (*tree, error) {
+	t, err := r.s.readTree(ctx, name, target, r.adoptDocument)
+	if err != nil {
+		return nil, err
+	}
+	for _, layer := range t.layers {
+		// One that is missing is missed when the layer must be unpacked again.
+		if err := r.adopt(ctx, layer); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	for _, desc := range append(append(append([]imagespec.Descriptor{}, t.indexes...), t.layers...), t.target, t.manifest, t.config) {
+		r.keep[desc.Digest] = true
+	}
+	return t, nil
+}
+
+// adoptDocument is the provide for a rebuild.
+func (r *rebuilder) adoptDocument(ctx context.Context, desc imagespec.Descriptor) error {
+	data, err := os.ReadFile(r.s.blobPath(desc.Digest))
+	if err != nil {
+		return err
+	}
+	if got := desc.Digest.Algorithm().FromBytes(data); got != desc.Digest {
+		return fmt.Errorf("blob %s has digest %s", desc.Digest, got)
+	}
+	return r.adopt(ctx, desc)
+}
+
+// adopt has the content store include a blob that lies where its blobs are.
+func (r *rebuilder) adopt(ctx context.Context, desc imagespec.Descriptor) error {
+	path := r.s.blobPath(desc.Digest)
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if fi.Size() != desc.Size {
+		return fmt.Errorf("blob %s has %d bytes on disk, want %d: %w", desc.Digest, fi.Size(), desc.Size, os.ErrNotExist)
+	}
+	w, err := content.OpenWriter(ctx, r.s.content, content.WithRef("rebuild-"+strings.ToLower(rand.Text())), content.WithDescriptor(desc))
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var labels []content.Opt
+	if target, err := os.Readlink(path); err == nil { // it lies ready in a directory
+		labels = append(labels, content.WithLabels(map[string]string{preloadedLabel: filepath.Dir(filepath.Dir(filepath.Dir(target)))}))
+	}
+	err = w.Commit(ctx, desc.Size, desc.Digest, labels...)
+	return errors.Join(err, w.Close())
+}
+
+// findLayers finds the directories of whole layers among those that were set aside.
+func (r *rebuilder) findLayers(context.Context) error {
+	dirs, err := filepath.Glob(filepath.Join(r.under.Dir, "layers-*", "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if label, err := readLayerLabel(dir); err == nil {
+			r.found[label.Chain] = foundLayer{label, dir}
+		}
+	}
+	return nil
+}
+
+// restoreLayers makes snapshots of the layers that images and root filesystems have.
+func (r *rebuilder) restoreLayers(ctx context.Context) error {
+	for _, t := range r.ids {
+		chains := t.chains()
+		if err := r.restore(ctx, chains[len(chains)-1]); err != nil {
+			return err
+		}
+	}
+	used, err := r.usedChains()
+	if err != nil {
+		return err
+	}
+	for _, chain := range used {
+		if err := r.restore(ctx, chain); err != nil {
+			return err
+		}
+		if !r.restored[chain] {
+			continue
+		}
+		if err := r.s.keepForContainers(ctx, chain); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *rebuilder) usedChains() ([]string, error) {
+	records, err := filepath.Glob(filepath.Join(r.s.containersDir(), "*", recordName))
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, path := range records {
+		var u use
+		data, err := os.ReadFile(path)
+		if err == nil && json.Unmarshal(data, &u) == nil && u.Chain != "" {
+			all = append(all, u.Chain)
+		}
+	}
+	return all, nil
+}
+
+// restore makes a layer a snapshot again, after those below it. One that was not found, or
+// stands on one that was not, is left: its image is unpacked again.
+func (r *rebuilder) restore(ctx context.Context, chain string) error {
+	var way []foundLayer
+	for chain != "" && !r.restored[chain] {
+		layer, ok := r.found[chain]
+		if !ok || len(way) > maxLayers {
+			return nil
+		}
+		way = append(way, layer)
+		chain = layer.Parent
+	}
+	for i := len(way) - 1; i >= 0; i-- {
+		if err := r.restoreOne(ctx, way[i]); err != nil {
+			return fmt.Errorf("layer %s: %w", way[i].Chain, err)
+		}
+		r.restored[way[i].Chain] = true
+		r.report.Layers++
+	}
+	return nil
+}
+
+func (r *rebuilder) restoreOne(ctx context.Context, layer foundLayer) error {
+	return r.s.withSnapshot(ctx, layer.Parent, func(key string) error {
+		info, err := r.s.snapshots.Stat(ctx, key)
+		if err != nil {
+			return err
+		}
+		upper := info.Labels[upperdirLabel]
+		if err := os.Remove(upper); err != nil {
+			return err
+		}
+		if err := writeLayerLabel(upper, layer.layerLabel); err != nil {
+			return err
+		}
+		// What is mounted on it does not notice.
+		if err := os.Rename(filepath.Join(layer.dir, filesName), upper); err != nil {
+			return err
+		}
+		return r.s.commitSnapshot(ctx, layer.Chain, layer.Parent, key)
+	})
+}
+
+// forgetTaken has images that lie ready taken again where their names are lost.
+func (r *rebuilder) forgetTaken(context.Context) error {
+	if r.names != nil {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(r.s.cfg.Root, "preloaded"))
+}
+
+// setBlobsAside moves content of no image to the quarantine: the collector would remove it.
+func (r *rebuilder) setBlobsAside(context.Context) error {
+	return r.blobs(func(dgst digest.Digest, path string, _ os.FileInfo) error {
+		if r.keep[dgst] {
+			return nil
+		}
+		to := filepath.Join(r.under.Dir, imagespec.ImageBlobsDir, dgst.Algorithm().String(), dgst.Encoded())
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return err
+		}
+		r.report.Blobs++
+		return os.Rename(path, to)
+	})
+}
+
+// finish removes what is left of directories whose files are in use again, and counts.
+func (r *rebuilder) finish(context.Context) error {
+	r.report.Images = len(r.ids)
+	dirs, err := filepath.Glob(filepath.Join(r.under.Dir, "layers-*", "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if _, err := os.Lstat(filepath.Join(dir, filesName)); err == nil {
+			r.report.Directories++
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	tops, err := filepath.Glob(filepath.Join(r.under.Dir, "layers-*"))
+	if err != nil {
+		return err
+	}
+	for _, top := range tops {
+		_ = os.Remove(top) // those that are empty
+	}
+	return nil
+}

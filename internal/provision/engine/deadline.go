@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+const (
+	// taskFor bounds a task of a kind that says nothing of its own.
+	taskFor = 5 * time.Minute
+	// probeFor bounds one try of a probe: a program that checks a configuration, a request
+	// to a service.
+	probeFor = 2 * time.Minute
+)
+
+// taskDeadline is how long a task may take to be fetched for, looked at or applied, each with
+// all its tries.
+func (e *Engine) taskDeadline(t provision.Task) time.Duration {
+	limit := taskFor
+	if timed, ok := t.(provision.Timed); ok {
+		limit = timed.Deadline()
+	}
+	if e.TaskFor != nil {
+		return e.TaskFor(t, limit)
+	}
+	return limit
+}
+
+// within runs f, whose context ends after limit. What f waits for ends with its context: a
+// program is killed. The error says so then, and wraps errs.Deadline.
+func within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
+	timed, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(timed)
+	if err == nil || ctx.Err() != nil || !errors.Is(timed.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("it was not done after %s and was ended: %w: %w", limit, errs.Deadline, err)
+}

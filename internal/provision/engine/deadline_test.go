@@ -1,0 +1,125 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/journal"
+	"github.com/berthrun/berth/internal/provision/tasks"
+)
+
+// hung is a task that waits for ever where wait says so.
+type hung struct {
+	tasks.File
+	where string
+}
+
+// Deadline is short.
+func (hung) Deadline() time.Duration { return 20 * time.Millisecond }
+
+func (h hung) wait(ctx context.Context, where string) error {
+	if h.where != where {
+		return nil
+	}
+	<-ctx.Done()
+	return errors.New("signal: terminated")
+}
+
+func (h hung) Prepare(ctx context.Context, _ provision.Host) error { return h.wait(ctx, "prepare") }
+
+func (h hung) Check(ctx context.Context, host provision.Host) (provision.Change, error) {
+	if err := h.wait(ctx, "check"); err != nil {
+		return provision.Change{}, err
+	}
+	return h.File.Check(ctx, host)
+}
+
+func (h hung) Apply(ctx context.Context, host provision.Host) error {
+	if err := h.wait(ctx, "apply"); err != nil {
+		return err
+	}
+	return h.File.Apply(ctx, host)
+}
+
+func TestTaskHasADeadline(t *testing.T) {
+	for _, where := range []string{"prepare", "check", "apply"} {
+		t.Run(where, func(t *testing.T) {
+			h := machine(t)
+			before := h.Tree(engine.StateDir, "/var/lib/berth")
+			target := wish()
+			target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, where})
+			out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{})
+			if !errors.Is(err, errs.Deadline) {
+				t.Fatalf("apply returned %+v, %v; want an error of a deadline", out, err)
+			}
+			for _, want := range []string{"file /etc/hung", "after 20ms", "signal: terminated"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%v\ndoes not say %q", err, want)
+				}
+			}
+			if out != nil && out.Result != journal.RolledBack {
+				t.Errorf("the outcome is %+v, want it undone", out)
+			}
+			if diff := cmp.Diff(before, h.Tree(engine.StateDir, "/var/lib/berth")); diff != "" {
+				t.Errorf("the machine is not as before (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDeadlineIsTheUsers: what the user says goes before what a kind says, also for an apply
+// that the user has interrupted, which is no deadline's.
+func TestDeadlineIsTheUsers(t *testing.T) {
+	e := newEngine(t, machine(t))
+	var usual time.Duration
+	ctx, cancel := context.WithCancel(t.Context())
+	e.TaskFor = func(task provision.Task, kinds time.Duration) time.Duration {
+		if task.ID() == "file /etc/hung" {
+			usual = kinds
+			cancel()
+		}
+		return time.Hour
+	}
+	target := wish()
+	target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, "apply"})
+	_, err := e.Apply(ctx, target, engine.ApplyOptions{})
+	if err == nil || errors.Is(err, errs.Deadline) {
+		t.Errorf("an interrupted apply returned %v", err)
+	}
+	if usual != 20*time.Millisecond {
+		t.Errorf("the kind's deadline is told as %s", usual)
+	}
+}
+
+// TestHungProbe is ended, too: within the time of a test the context has a deadline at all.
+func TestHungProbe(t *testing.T) {
+	h := machine(t)
+	target := wish()
+	bounded := 0
+	look := deadlineProbe{&bounded}
+	target.Gates = []provision.Gate{{Unit: "rt.service", Before: []provision.Probe{look}, After: []provision.Probe{look}}}
+	target.Advice = []provision.Probe{look}
+	apply(t, h, target)
+	if bounded != 3 {
+		t.Errorf("%d of 3 probes have a deadline", bounded)
+	}
+}
+
+type deadlineProbe struct{ bounded *int }
+
+func (deadlineProbe) Name() string { return "look" }
+
+func (p deadlineProbe) Run(ctx context.Context, _ provision.Host) error {
+	if _, ok := ctx.Deadline(); ok {
+		*p.bounded++
+	}
+	return nil
+}

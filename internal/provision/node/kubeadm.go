@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/manifest"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/kubeadmconf"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/preflight"
+)
+
+// Kubeadm is what the configuration of kubeadm must know of a machine and its description. It
+// asks no runtime, so that it may be made before the description is applied.
+func Kubeadm(ctx context.Context, host provision.Host, n *nodefile.Node) (kubeadmconf.Node, error) {
+	f := Facts{}
+	var err error
+	if f.Distro, err = detectDistro(host.Files()); err != nil {
+		return kubeadmconf.Node{}, err
+	}
+	if n.Runtime.SkipInstall || f.Distro.Immutable {
+		f.Versions = detectVersions(ctx, host, n.Runtime.Name)
+	}
+	made, misfits := kubeadm(n, f)
+	if len(misfits) > 0 {
+		return kubeadmconf.Node{}, misfits
+	}
+	made.Version, made.CgroupV1 = preflight.Version(ctx, host), preflight.CgroupV1(host)
+	return made, nil
+}
+
+// kubeadm is the part of it that the description says. A description for kubeadm has a runtime with
+// a CRI socket.
+func kubeadm(n *nodefile.Node, f Facts) (made kubeadmconf.Node, misfits Misfits) {
+	rt := runtimeOf(n, f)
+	made = kubeadmconf.Node{Socket: rt.socket, CgroupDriver: "systemd", AsksDriver: rt.tellsDriver()}
+	if n.Runtime.CgroupDriver == "cgroupfs" {
+		made.CgroupDriver = "cgroupfs"
+	}
+	if !n.Kubelet.Kubeadm {
+		misfits = append(misfits, misfit(errs.Invalid, "kubelet.kubeadm", "is not set, and kubeadm wants a kubelet whose unit reads what it writes; set kubelet.kubeadm: true, and apply"))
+	}
+	flags := n.Kubelet.Flags
+	made.Name, made.Labels = strings.ToLower(flags["hostname-override"]), flags["node-labels"]
+	if text, given := flags["node-ip"]; given {
+		first, _, _ := strings.Cut(text, ",")
+		if ip, err := netip.ParseAddr(first); err != nil {
+			misfits = append(misfits, misfit(errs.Invalid, manifest.Key("kubelet.flags", "node-ip"), "%q: want an IP address", first))
+		} else if !ip.IsUnspecified() { // 0.0.0.0 and :: only choose the family
+			made.Address = ip.String()
+		}
+	}
+	if text, given := flags["register-with-taints"]; given {
+		taints, err := kubeadmconf.ParseTaints(text)
+		if err != nil {
+			misfits = append(misfits, &Misfit{Path: manifest.Key("kubelet.flags", "register-with-taints"), err: fmt.Errorf("register-with-taints: %w", err)})
+		}
+		made.Taints = taints
+	}
+	return made, misfits
+}
+
+// tellsDriver: the runtime answers the kubelet's question for its cgroup driver (RuntimeConfig), so
+// that no setting of the kubelet can be another.
+func (rt runtime) tellsDriver() bool {
+	return rt.name != "containerd" || rt.version.Major >= 2
+}
+
+// NoPodsOutside refuses addresses of the node's pods that are not of its cluster.
+func NoPodsOutside(n *nodefile.Node, cluster string) error {
+	var misfits Misfits
+	for i, text := range n.Network.PodCIDRs {
+		ours, err := netip.ParsePrefix(text)
+		if err != nil || cluster == "" {
+			continue // it has been checked; or nobody says which are the cluster's
+		}
+		inside := false
+		for part := range strings.SplitSeq(cluster, ",") {
+			all, err := netip.ParsePrefix(part)
+			inside = inside || err != nil || all.Bits() <= ours.Bits() && all.Contains(ours.Addr())
+		}
+		if !inside {
+			misfits = append(misfits, misfit(errs.Invalid, fmt.Sprintf("network.podCIDRs[%d]", i), "%s is not in --pod-network-cidr %s, and Services treat such pods as clients outside the cluster", text, cluster))
+		}
+	}
+	return misfits.And(nil)
+}

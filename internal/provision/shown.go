@@ -1,0 +1,94 @@
+package provision
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Fingerprints make short hashes that tell two contents apart. Their key is new in each
+// run and is never written, so nobody can find a short secret by trying.
+type Fingerprints struct{ key []byte }
+
+// NewFingerprints draws the key of a run.
+func NewFingerprints() *Fingerprints {
+	key := make([]byte, sha256.Size)
+	rand.Read(key) // never fails
+	return &Fingerprints{key}
+}
+
+// Of is the fingerprint of a text: a content, or the digest that stands for it.
+func (f *Fingerprints) Of(text string) string {
+	mac := hmac.New(sha256.New, f.key)
+	mac.Write([]byte(text))
+	return hex.EncodeToString(mac.Sum(nil)[:4])
+}
+
+// Sealed is how reports show a content that not everybody may read: by its size and its
+// fingerprint. digest is the content's.
+func Sealed(host Host, size int64, digest string) string {
+	return fmt.Sprintf("%d bytes, %s", size, host.Fingerprint(digest))
+}
+
+// Readable reports whether a mode lets everybody read.
+func Readable(mode fs.FileMode) bool { return mode.Perm()&0o004 != 0 }
+
+// Hidden reports whether a file that is there, or that lies in a directory that is there, is
+// kept from others: by its own mode, or by that of a directory above it.
+func Hidden(files Files, name string) (bool, error) {
+	info, err := files.Stat(name)
+	if errs.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	if err == nil && info.Type != fs.ModeSymlink && !Readable(info.Mode) {
+		return true, nil
+	}
+	for dir := path.Dir(name); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		info, err := files.Stat(dir)
+		if errors.Is(err, errs.NotFound) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if info.Type.IsDir() && info.Mode.Perm()&0o001 == 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Conceal takes credentials out of a text that is shown: what stands between :// and @ in
+// a URL, and the values of keys that are called password, token or secret.
+func Conceal(host Host, text string) string {
+	seal := func(value string) string { return "(" + Sealed(host, int64(len(value)), value) + ")" }
+	url := regexp.MustCompile(`://[^/@\s"'<>]+@`)
+	text = url.ReplaceAllStringFunc(text, func(found string) string { return "://" + seal(found[3:len(found)-1]) + "@" })
+	named := regexp.MustCompile(`(?i)([\w.-]*(?:password|passwd|token|secret)["']?[ \t]*[=:][ \t]*)("[^"\n]+"|'[^'\n]+'|[^\s"'{\[(,][^\s,}]*)`)
+	return named.ReplaceAllStringFunc(text, func(found string) string {
+		parts := named.FindStringSubmatch(found)
+		return parts[1] + seal(parts[2])
+	})
+}
+
+// SealedValue is how reports show the JSON value of a key.
+func SealedValue(host Host, key, value string, hidden bool) string {
+	switch {
+	case value == "":
+		return ""
+	case hidden:
+		return Sealed(host, int64(len(value)), value)
+	}
+	name := strconv.Quote(key) + ": "
+	return strings.TrimPrefix(Conceal(host, name+value), name)
+}

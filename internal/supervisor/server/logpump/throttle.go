@@ -1,0 +1,44 @@
+package logpump
+
+import "time"
+
+// burst is how many seconds of its rate a container may write at once.
+const burst = 10
+
+// throttle limits what a container writes to its log over time. Who is over the
+// limit waits: its pipes fill, and its writes block.
+//
+// The zero value limits nothing.
+type throttle struct {
+	// rate is in bytes a second.
+	rate int64
+	// credit is what may be written now; below zero it is owed.
+	credit int64
+	at     time.Time
+	// seen is the pump's count of bytes at the last call.
+	seen int64
+	// reported: the container's first wait is in the log.
+	reported bool
+}
+
+// newThrottle begins with a full burst. A rate of 0 limits nothing.
+func newThrottle(rate int64) throttle { return throttle{rate: rate, credit: burst * rate} }
+
+// wait returns how long the pump must rest now that it has written total bytes in
+// all.
+func (t *throttle) wait(total int64, now time.Time) time.Duration {
+	if t.rate == 0 {
+		return 0
+	}
+	if !t.at.IsZero() {
+		earned := int64(now.Sub(t.at).Seconds() * float64(t.rate))
+		t.credit = min(t.credit+max(earned, 0), burst*t.rate)
+	}
+	t.at = now
+	t.credit -= total - t.seen
+	t.seen = total
+	if t.credit >= 0 {
+		return 0
+	}
+	return time.Duration(float64(-t.credit) / float64(t.rate) * float64(time.Second))
+}

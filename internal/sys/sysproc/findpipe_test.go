@@ -1,0 +1,114 @@
+package sysproc_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// outputPipe makes a pipe as a container's output has it.
+func outputPipe(t *testing.T) (reader, container *os.File, id uint64) {
+	t.Helper()
+	reader, container, err := sysfd.OutputPipe(sysfd.Owner{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { reader.Close(); container.Close() })
+	if id, err = sysfd.PipeID(reader); err != nil {
+		t.Fatal(err)
+	}
+	return reader, container, id
+}
+
+func TestFindPipe(t *testing.T) {
+	_, container, id := outputPipe(t)
+	if _, err := container.WriteString("last words"); err != nil {
+		t.Fatal(err)
+	}
+	again, err := sysproc.FindPipe(os.Getpid(), id, os.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	buf := make([]byte, 64)
+	if n, err := again.Read(buf); err != nil || string(buf[:n]) != "last words" {
+		t.Fatalf("read %q, %v", buf[:n], err)
+	}
+	if _, err := sysproc.FindPipe(os.Getpid(), 1, os.O_RDONLY); !errors.Is(err, errs.NotFound) {
+		t.Errorf("unknown pipe: %v, want NotFound", err)
+	}
+}
+
+// A process that exchanges its descriptors while they are looked at cannot have
+// anything else opened: here a FIFO, whose opens inotify reports.
+func TestFindPipeOpensNothingElse(t *testing.T) {
+	reader, container, id := outputPipe(t)
+	path := filepath.Join(t.TempDir(), "bait")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bait, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bait.Close()
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, path, unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	// Descriptors are looked at in the order of their names: 100 comes before 900.
+	pipe, err := unix.FcntlInt(container.Fd(), unix.F_DUPFD_CLOEXEC, 900)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe)
+	swapped, err := unix.FcntlInt(container.Fd(), unix.F_DUPFD_CLOEXEC, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(swapped)
+	container.Close()
+	reader.Close()
+	fifo := int(bait.Fd())
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+	defer stop()
+	var swapping sync.WaitGroup
+	swapping.Go(func() {
+		for ctx.Err() == nil {
+			for _, fd := range []int{fifo, pipe} {
+				if err := unix.Dup3(fd, swapped, unix.O_CLOEXEC); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	for ctx.Err() == nil {
+		if f, err := sysproc.FindPipe(os.Getpid(), id, os.O_RDONLY); err == nil {
+			if got, err := sysfd.PipeID(f); err != nil || got != id {
+				t.Errorf("found pipe %d, %v, want %d", got, err, id)
+			}
+			f.Close()
+		}
+		if n, err := unix.Read(watch, make([]byte, 4096)); err == nil && n > 0 {
+			t.Error("a FIFO was opened in place of the pipe")
+			break
+		}
+	}
+	stop()
+	swapping.Wait()
+}

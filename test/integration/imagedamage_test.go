@@ -1,0 +1,126 @@
+//go:build integration
+
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/test/harness"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestDaemonStartsWithADamagedImageStore: one bad file never stops a node, and what runs goes
+// on, whatever befell the databases of images.
+func TestDaemonStartsWithADamagedImageStore(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	pod := b.RunPod("stays", "exec sleep 1000")
+	images := filepath.Join(b.Root, "images")
+	rewrite := func(path string, change func([]byte) []byte) error {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, change(data), 0o600)
+	}
+	for _, damage := range []struct {
+		name   string
+		change func([]byte) []byte
+	}{
+		{"first pages overwritten", func(data []byte) []byte { copy(data, strings.Repeat("junk", 4096)); return data }},
+		{"half of it", func(data []byte) []byte { return data[:len(data)/2] }},
+		{"inner pages overwritten", func(data []byte) []byte {
+			for at := 2 * os.Getpagesize(); at < len(data); at += 16 << 10 {
+				copy(data[at:], strings.Repeat("junk", 4096))
+			}
+			return data
+		}},
+		{"all zeros", func(data []byte) []byte { clear(data); return data }},
+		{"no bytes", func([]byte) []byte { return nil }},
+	} {
+		t.Run(damage.name, func(t *testing.T) {
+			b.StopDaemon()
+			err := errors.Join(rewrite(filepath.Join(images, "metadata.db"), damage.change), rewrite(filepath.Join(images, "snapshots/metadata.db"), damage.change))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.StartDaemon()
+			if got := b.ExecOut(pod.Container, "ls /bin/busybox"); got != "/bin/busybox" {
+				t.Errorf("in the container that runs: %q", got)
+			}
+			got, err := b.Images.ImageStatus(b.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: harness.Busybox}})
+			if err != nil || got.Image == nil {
+				t.Errorf("the image: %v, %v", got, err)
+			}
+			other := b.RunPod("after", "exec sleep 1000")
+			b.RemovePod(other.Sandbox)
+			if out := b.MustCLI("info"); !strings.Contains(out, "ImageStoreIntact:") || !strings.Contains(out, "DatabaseDamaged") || !strings.Contains(out, "quarantine") {
+				t.Errorf("berth info says:\n%s", out)
+			}
+			if err := os.RemoveAll(filepath.Join(images, "quarantine")); err != nil {
+				t.Fatal(err)
+			}
+			if out := b.MustCLI("info"); strings.Contains(out, "DatabaseDamaged") {
+				t.Errorf("berth info, after the quarantine was removed:\n%s", out)
+			}
+		})
+	}
+	b.RemovePod(pod.Sandbox)
+}
+
+// TestDaemonServesBeforeItsBacklogIsRemoved: what thousands of containers of another life left
+// is removed while the daemon serves, and a stop does not wait for it.
+func TestDaemonServesBeforeItsBacklogIsRemoved(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	pod := b.RunPod("stays", "exec sleep 1000")
+	b.StopDaemon()
+	const stale = 3000
+	containers, trash := filepath.Join(b.Root, "images", "containers"), filepath.Join(b.Root, "images", "trash")
+	for i := range stale {
+		dir := filepath.Join(containers, fmt.Sprintf("%064x", i))
+		err := errors.Join(os.MkdirAll(filepath.Join(dir, "upper", "d"), 0o755), os.Mkdir(filepath.Join(dir, "work"), 0o700))
+		for f := range 5 {
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "upper", "d", fmt.Sprint(f)), nil, 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	large := filepath.Join(trash, "large")
+	for i := range 60_000 {
+		if i%1000 == 0 {
+			if err := os.MkdirAll(filepath.Join(large, fmt.Sprint(i/1000)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(large, fmt.Sprint(i/1000), fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.StartDaemon()
+	if left, err := os.ReadDir(trash); err != nil || len(left) == 0 {
+		t.Errorf("the daemon has served only after the backlog was gone: %v", err)
+	}
+	begin := time.Now()
+	b.StopDaemon()
+	if took := time.Since(begin); took > require.Patience(20*time.Second) {
+		t.Errorf("the stop took %v", took)
+	}
+	b.StartDaemon()
+	b.ExecOut(pod.Container, "true")
+	b.RemovePod(pod.Sandbox)
+	b.Await("the backlog to go", func() bool {
+		left, err := os.ReadDir(trash)
+		kept, keptErr := os.ReadDir(containers)
+		if err := errors.Join(err, keptErr); err != nil {
+			t.Fatal(err)
+		}
+		return len(left)+len(kept) == 0
+	})
+}

@@ -1,0 +1,58 @@
+//go:build integration
+
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/test/harness"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestNamesWithSpacesAndSlashes: what people and their tools call pods and containers is
+// kept as it is, and no file or cgroup has it as its name.
+func TestNamesWithSpacesAndSlashes(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	config := b.Sandbox("named")
+	config.Metadata.Name, config.Metadata.Namespace = "team a/web + ü", "a b/c"
+	container := b.Container("c", "echo hello; sleep 1000")
+	container.Metadata.Name = "side car/1;x=y"
+	sandbox := b.RunSandbox(config)
+	defer b.RemovePod(sandbox)
+	created := b.Create(sandbox, container, config)
+	b.StartContainer(created)
+	again, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	if err == nil || !strings.Contains(err.Error(), created) {
+		t.Errorf("a second sandbox of the name: %v, %v", again, err)
+	}
+	list, err := b.Runtime.ListPodSandbox(b.Ctx(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Metadata.Name != config.Metadata.Name || list.Items[0].Metadata.Namespace != config.Metadata.Namespace {
+		t.Errorf("ListPodSandbox: %v, %v", list, err)
+	}
+	if got := b.Status(created).Metadata.Name; got != container.Metadata.Name {
+		t.Errorf("the container is called %q", got)
+	}
+	b.Await("its log", func() bool {
+		lines, err := harness.LogLines(filepath.Join(config.LogDirectory, container.LogPath))
+		return err == nil && len(lines) == 1 && lines[0] == "hello"
+	})
+	b.KillDaemon()
+	b.StartDaemon()
+	if got := b.Status(created); got.Metadata.Name != container.Metadata.Name || got.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("after a restart: %v", got)
+	}
+	for _, top := range []string{b.Root, b.State} {
+		err := filepath.WalkDir(top, func(path string, _ os.DirEntry, err error) error {
+			if strings.Contains(path, "team a") || strings.Contains(path, "side car") {
+				t.Errorf("a file has the name: %s", path)
+			}
+			return nil //nolint:nilerr // what goes meanwhile has no name that matters
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
