@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,21 +19,21 @@ import (
 // an exec as a create.
 func TestFewDescriptorsRefuseCreateAndExec(t *testing.T) {
 	h := newHost(t).serve()
-	h.run("busy", "while :; do sleep 1; done")
-	pid := h.pid()
-	open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
-	if err != nil {
-		t.Fatal(err)
+	// Enough containers that one descriptor more or less is no matter of percents.
+	for i := range 8 {
+		h.run("busy"+strconv.Itoa(i), "while :; do sleep 1; done")
 	}
+	pid := h.pid()
+	open := h.steadyDescriptors(pid)
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
 		t.Fatal(err)
 	}
-	few := unix.Rlimit{Cur: uint64(len(open)) * 100 / 92, Max: before.Max} // what is left is for what runs
+	few := unix.Rlimit{Cur: uint64(open) * 100 / 94, Max: before.Max} // what is left is for what runs
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, _, _, execErr := h.exec("busy", "exit 3")
+	_, _, _, execErr := h.exec("busy0", "exit 3")
 	_, createErr := h.client.Create(h.ctx(), h.bundle("late", []string{"true"}))
 	for _, err := range []error{execErr, createErr} {
 		wantKind(t, err, errs.Exhausted)
@@ -44,7 +45,27 @@ func TestFewDescriptorsRefuseCreateAndExec(t *testing.T) {
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, code, err := h.exec("busy", "exit 3"); err != nil || code != 3 {
+	if _, _, code, err := h.exec("busy0", "exit 3"); err != nil || code != 3 {
 		t.Errorf("with descriptors again: code %d, %v", code, err)
 	}
+}
+
+// steadyDescriptors is how many descriptors a process has open, once that has been the
+// same for a while: what a start needed is closed after its answer.
+func (h *host) steadyDescriptors(pid int) int {
+	h.t.Helper()
+	last, same := 0, 0
+	for deadline := time.Now().Add(patience); same < 10; time.Sleep(20 * time.Millisecond) {
+		open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if same++; len(open) != last {
+			last, same = len(open), 0
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("the descriptors of process %d do not come to rest: %d", pid, last)
+		}
+	}
+	return last
 }

@@ -1,6 +1,7 @@
 package sysfd
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -48,15 +49,20 @@ func FileFD(f *os.File) (int, error) {
 	return number, nil
 }
 
-// CountFDs tells how many descriptors this process has open and how many it may.
+// CountFDs returns how many descriptors this process has open and how many it may
+// have. Without one left to count them with, all are in use.
 func CountFDs() (open, limit int, err error) {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0, 0, fmt.Errorf("cannot list the open descriptors: %w", err)
-	}
 	var rlimit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &rlimit); err != nil {
 		return 0, 0, fmt.Errorf("cannot read the limit of descriptors: %w", err)
 	}
-	return len(entries), int(min(rlimit.Cur, 1<<30)), nil
+	limit = int(min(rlimit.Cur, 1<<30))
+	entries, err := os.ReadDir("/proc/self/fd")
+	if errors.Is(err, unix.EMFILE) {
+		return limit, limit, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot list the open descriptors: %w", err)
+	}
+	return len(entries), limit, nil
 }
