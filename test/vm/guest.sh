@@ -18,7 +18,7 @@ export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm BERTH_CRASH_
 # What a step runs: a test binary and its flags.
 declare -A steps=(
   [units]="vm -test.run TestInstalled|TestGPU"
-  [lifecycle]="integration -test.run TestPod|TestStatus|TestStop|TestExec|TestNetwork|TestNoDescriptor|TestReopened|TestStats -test.skip Hung"
+  [lifecycle]="integration -test.run TestPod|TestStatus|TestStop|TestExec|TestNetwork|TestNoDescriptor|TestReopened|TestStats|TestMountFlags|TestContainersThat|TestNoAnnotation|TestProcesses -test.skip Hung"
   [fields]="integration -test.run TestField|TestRPC|TestStreaming|TestLogLines"
   [engine]="native"
   [supervisor]="server -test.skip Crash"
