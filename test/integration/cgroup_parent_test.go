@@ -5,6 +5,7 @@ package integration
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -72,7 +73,8 @@ func TestProcessesAreBelowTheCgroupParent(t *testing.T) {
 }
 
 // belowParent wants a process in cgroups below the pod's in every hierarchy that counts or
-// limits anything.
+// limits anything here. /proc/PID/cgroup lists a v1 hierarchy that is mounted in another
+// mount namespace, too: no process of this one can make a cgroup in it.
 func belowParent(t *testing.T, who, pid, parent string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
@@ -83,7 +85,7 @@ func belowParent(t *testing.T, who, pid, parent string) {
 	counted := 0
 	for line := range strings.Lines(string(data)) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 || !onV2() && (parts[1] == "" || strings.HasPrefix(parts[1], "name=")) {
+		if len(parts) != 3 || !onV2() && (strings.HasPrefix(parts[1], "name=") || !mountedV1(t, parts[1])) {
 			continue
 		}
 		counted++
@@ -94,6 +96,30 @@ func belowParent(t *testing.T, who, pid, parent string) {
 	if counted == 0 {
 		t.Errorf("%s is in no cgroup: %s", who, data)
 	}
+}
+
+// mountedV1 reports whether the v1 hierarchy of controllers ("cpu,cpuacct", as in
+// /proc/PID/cgroup) is mounted in this mount namespace.
+func mountedV1(t *testing.T, controllers string) bool {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line) // source, directory, type, options
+		if len(fields) < 4 || fields[2] != "cgroup" {
+			continue
+		}
+		options := strings.Split(fields[3], ",")
+		missing := slices.ContainsFunc(strings.Split(controllers, ","), func(controller string) bool {
+			return !slices.Contains(options, controller)
+		})
+		if !missing {
+			return true
+		}
+	}
+	return false
 }
 
 // execPid is the host's pid of a command that runs in a container until the container ends.
