@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -138,12 +139,10 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 				}
 				return err
 			}
-			if runtimes[i].ours() {
-				if err := m.checkTools(within, made.Name, n.Image); err != nil {
-					return fmt.Errorf("%s: %w", m.Cluster.ContainerName(n), err)
-				}
+			if err := notNewer(n.Image, versions[i], running); err != nil {
+				return err
 			}
-			return notNewer(n.Image, versions[i], running)
+			return m.tryPatches(within, n, made, runtimes[i], versions[i])
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -153,6 +152,29 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 		found[m.Cluster.ContainerName(n)] = runtimes[i]
 	}
 	return m.alike(found)
+}
+
+// tryPatches makes what a node is set up with of what its image has: a patch of the description may
+// fit no document of that version.
+func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.Node, runtime nodeRuntime, version string) error {
+	none := provider.Node{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} // no patch goes by addresses
+	if _, err := m.kubeadmConfigOf(n, none, runtime, version); err != nil {
+		return err
+	}
+	if runtime.ours() {
+		if err := m.checkTools(ctx, made.Name, n.Image); err != nil {
+			return fmt.Errorf("%s: %w", m.Cluster.ContainerName(n), err)
+		}
+		return nil
+	}
+	text, err := m.output(ctx, made.Name, "cat", containerdFile)
+	if err == nil {
+		_, err = containerdConfig(text, m.Cluster.Settings, true)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: containerd cannot be configured: %w", m.Cluster.ContainerName(n), err)
+	}
+	return nil
 }
 
 // trial is a container like that of a node. It has the cluster's label, so that it goes with the

@@ -30,6 +30,10 @@ func TestApplyChecksFirst(t *testing.T) {
 		"{role: worker, image: \"foreign:1\"}": {errs.Unsupported, "the image foreign:1 of dev-worker2 is neither"},
 		"{role: worker, image: \"other:1\", extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}": {errs.Exists, "of dev-worker2 is in use on this host"},
 		"{role: worker, extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}":                     {errs.Exists, "of dev-worker2 is in use on this host"},
+		// A patch that reads well and fits no document.
+		"{role: worker, kubeadmConfigPatchesJSON6902: [{group: kubeadm.k8s.io, version: v1beta4, kind: JoinConfiguration, patch: \"[{op: remove, path: /none}]\"}]}": {
+			errs.Invalid, "cannot make the kubeadm configuration of dev-worker2: patches of the node",
+		},
 	} {
 		f := newFake(t)
 		f.versions = map[string]string{"newer:1": "v1.37.0", "foreign:1": "none"}
