@@ -99,6 +99,9 @@ func (m *change) portsFree(ctx context.Context) error {
 // trialRole is the role of a container that is there to be looked at.
 const trialRole = "trial"
 
+// trial reports whether a container is one to look at, and no node.
+func trial(n provider.Node) bool { return Role(n) == trialRole }
+
 // try makes each node for a moment, without its ports and its volume and with nothing that runs in
 // it, and looks at what its image has.
 func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
@@ -112,7 +115,7 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	}
 	request := provider.Request{Network: m.network}
 	for i, n := range nodes {
-		request.Specs = append(request.Specs, m.trial(n, i))
+		request.Specs = append(request.Specs, m.trialOf(n, i))
 	}
 	if err := m.Engine.Create(ctx, request); err != nil {
 		return fmt.Errorf("what is planned cannot be made: %w", err)
@@ -120,11 +123,7 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
-		var names []string
-		for _, s := range request.Specs {
-			names = append(names, s.Name)
-		}
-		err = errors.Join(err, m.Engine.Delete(ctx, names...))
+		err = errors.Join(err, m.endTrials(ctx))
 	}()
 	found := maps.Clone(m.runtimes)
 	versions := make([]string, len(nodes))
@@ -154,6 +153,19 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	return m.alike(found)
 }
 
+// endTrials removes containers to look at, those that a change left that was killed, too.
+func (m *change) endTrials(ctx context.Context) error {
+	all, err := m.Engine.List(ctx, m.Cluster.Name)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, n := range slices.DeleteFunc(all, func(n provider.Node) bool { return !trial(n) }) {
+		names = append(names, n.Name)
+	}
+	return m.Engine.Delete(ctx, names...)
+}
+
 // tryPatches makes what a node is set up with of what its image has: a patch of the description may
 // fit no document of that version.
 func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.Node, runtime nodeRuntime, version string) error {
@@ -177,9 +189,9 @@ func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.No
 	return nil
 }
 
-// trial is a container like that of a node. It has the cluster's label, so that it goes with the
+// trialOf is a container like that of a node. It has the cluster's label, so that it goes with the
 // cluster or with the next change, should this one be killed.
-func (m *change) trial(n config.Node, i int) provider.Spec {
+func (m *change) trialOf(n config.Node, i int) provider.Spec {
 	at := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == m.Cluster.ContainerName(n) })
 	c := m.plan.Containers[at]
 	c.Name = fmt.Sprintf("%s-%s-%s%d", m.Cluster.Name, trialRole, strings.ToLower(rand.Text()[:6]), i)
