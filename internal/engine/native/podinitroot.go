@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/sysfile"
@@ -81,7 +82,7 @@ func sealProgram(ctx context.Context, dir, program string) (err error) {
 	if err := copyUnreadable(source, filepath.Join(dir, ocispec.PodInitProgram)); err != nil {
 		return err
 	}
-	if err := labelLike(source, dir, "", "dev", "procfs", "proc", "proc/sys", "proc/sys/kernel", lastCapability, ocispec.PodInitProgram); err != nil {
+	if err := labelRoot(source, dir, "", "dev", "procfs", "proc", "proc/sys", "proc/sys/kernel", lastCapability, ocispec.PodInitProgram); err != nil {
 		return err
 	}
 	return makeReadOnly(ctx, dir, flags)
@@ -137,19 +138,23 @@ func copyUnreadable(source io.Reader, path string) error {
 	return errors.Join(target.Chmod(0o111), target.Close())
 }
 
-// labelLike gives files below dir the SELinux label of the program that is on the host:
-// containers may execute that.
-func labelLike(program *os.File, dir string, names ...string) error {
-	const attribute = "security.selinux"
-	label, err := sysfile.Xattr(program, attribute)
-	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
-		return nil
-	}
-	if err != nil {
-		return err
+// labelRoot gives files below dir the SELinux label that containers may read and execute:
+// the policy's for layers, or the program's where the policy has none. The program's own
+// is of no use where the policy lets containers enter no file with the label of /usr.
+func labelRoot(program *os.File, dir string, names ...string) error {
+	label := selinux.ReadOnlyFiles()
+	if label == "" {
+		var err error
+		label, err = sysfile.Xattr(program, selinux.Attribute)
+		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for _, name := range names {
-		err := unix.Lsetxattr(filepath.Join(dir, name), attribute, []byte(label), 0)
+		err := unix.Lsetxattr(filepath.Join(dir, name), selinux.Attribute, []byte(label), 0)
 		if err != nil && !errors.Is(err, unix.ENOTSUP) {
 			return fmt.Errorf("cannot label %s: %w", filepath.Join(dir, name), err)
 		}
@@ -187,6 +192,9 @@ func (e *Engine) awaitConfined(ctx context.Context, pid int) error {
 	defer stop()
 	for {
 		confined, err := e.confined(pid)
+		if errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot start the pod's init: process %d ended before it confined itself; where a security module refused its program, the kernel's audit log has the reason", pid)
+		}
 		if err != nil {
 			return fmt.Errorf("cannot start the pod's init: %w", err)
 		}

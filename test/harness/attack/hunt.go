@@ -2,6 +2,8 @@ package attack
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,7 +20,8 @@ const Hunter = "/hunt"
 
 // Hunt is what came of it.
 type Hunt struct {
-	// Seen is how many helpers there were, Attached how many of them were traced.
+	// Seen is how many helpers there were, Attached how many of them were traced before
+	// they executed the command.
 	Seen, Attached int
 	// Users is the helper's map of users, Refused why one could not be traced.
 	Users, Refused string
@@ -52,21 +55,49 @@ func (h *Hunt) try(name string, known map[string]bool) {
 	if err != nil {
 		return
 	}
-	proc := filepath.Join("/proc", name)
-	if comm, err := os.ReadFile(filepath.Join(proc, "comm")); err != nil || strings.TrimSpace(string(comm)) != helper {
+	// A process that nobody may look at has another label than this container: the helper.
+	if comm, err := os.ReadFile(filepath.Join("/proc", name, "comm")); !errors.Is(err, fs.ErrPermission) && (err != nil || strings.TrimSpace(string(comm)) != helper) {
 		return
 	}
 	if !known[name] {
 		known[name] = true
 		h.Seen++
 	}
-	if err := unix.PtraceSeize(pid); err != nil {
-		if err != unix.ESRCH {
+	caught, err := seize(pid)
+	if err != nil {
+		if !errors.Is(err, unix.ESRCH) {
 			h.Refused = err.Error()
 		}
 		return
 	}
+	if !caught {
+		return
+	}
 	h.Attached++
-	users, _ := os.ReadFile(filepath.Join(proc, "uid_map"))
+	users, _ := os.ReadFile(filepath.Join("/proc", name, "uid_map"))
 	h.Users = strings.Join(strings.Fields(string(users)), " ")
+}
+
+// seize traces a process, and reports whether that was before it executed the command: it
+// stops at its execve then, or has the helper's name still.
+func seize(pid int) (caught bool, err error) {
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEEXEC, 0, 0)
+	if errno != 0 {
+		return false, errno
+	}
+	if err := unix.PtraceInterrupt(pid); err != nil {
+		return false, err
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(pid, &status, unix.WALL, nil); err != nil || !status.Stopped() {
+		return false, err
+	}
+	if status.TrapCause() == unix.PTRACE_EVENT_EXEC {
+		return true, nil
+	}
+	comm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+	if err == nil && strings.TrimSpace(string(comm)) == helper {
+		return true, nil
+	}
+	return false, unix.PtraceDetach(pid)
 }

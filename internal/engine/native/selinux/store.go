@@ -19,15 +19,34 @@ func LabelStore(ctx context.Context, dir string, tell func(files int64)) error {
 	if !selinux.GetEnabled() {
 		return nil
 	}
-	// The library knows the label of layers only after it has given out one of
-	// containers.
-	process, mount := selinux.ContainerLabels() //nolint:staticcheck // nothing else makes ROFileLabel known
-	selinux.ReleaseLabel(process)
-	label := selinux.ROFileLabel() //nolint:staticcheck // the policy's file of labels is not read twice
-	if label == "" || selinux.SecurityCheckContext(label) != nil {
+	label, written := readOnlyFiles()
+	if label == "" {
 		return nil
 	}
-	return labelStore(ctx, NewRelabeller(Attribute).forStore(typeOf(mount)), dir, label, tell)
+	return labelStore(ctx, NewRelabeller(Attribute).forStore(typeOf(written)), dir, label, tell)
+}
+
+// ReadOnlyFiles is the label of files that every container may read, map and execute, ""
+// without SELinux and where the policy has no such label.
+func ReadOnlyFiles() string {
+	if !selinux.GetEnabled() {
+		return ""
+	}
+	label, _ := readOnlyFiles()
+	return label
+}
+
+// readOnlyFiles also returns a label of files that a container may write.
+func readOnlyFiles() (label, written string) {
+	// The library knows the label of layers only after it has given out one of
+	// containers.
+	process, written := selinux.ContainerLabels() //nolint:staticcheck // nothing else makes ROFileLabel known
+	selinux.ReleaseLabel(process)
+	label = selinux.ROFileLabel() //nolint:staticcheck // the policy's file of labels is not read twice
+	if label == "" || selinux.SecurityCheckContext(label) != nil {
+		return "", written
+	}
+	return label, written
 }
 
 func labelStore(ctx context.Context, r *Relabeller, dir, label string, tell func(files int64)) error {
