@@ -17,14 +17,16 @@ type program struct {
 	root func() *cobra.Command
 	// failure stands before an error.
 	failure string
+	// quiet reports whether arguments ask for silence, also of what is wrong with them; nil never does.
+	quiet func(args []string) bool
 }
 
 // programs are the tools that a link to berth, or a copy of it, can be called.
 func programs() []program {
 	return []program{
-		{"kind", clustercmd.NewKind, "ERROR: "},
-		{"crictl", crictl.New, "crictl: "},
-		{"ctr", ctr.New, "ctr: "},
+		{"kind", clustercmd.NewKind, "ERROR: ", clustercmd.KindIsQuiet},
+		{"crictl", crictl.New, "crictl: ", nil},
+		{"ctr", ctr.New, "ctr: ", nil},
 	}
 }
 
@@ -37,5 +39,5 @@ func called(path string) program {
 			return p
 		}
 	}
-	return program{"berth", Root, "berth: "}
+	return program{"berth", Root, "berth: ", nil}
 }

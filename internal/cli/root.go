@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/go-logr/logr"
@@ -27,6 +28,9 @@ func Main(ctx context.Context) int {
 	p := called(os.Args[0])
 	root := p.root()
 	prepare(root)
+	if p.quiet != nil && p.quiet(os.Args[1:]) {
+		root.SetErr(io.Discard)
+	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -98,6 +99,9 @@ func (m *change) portsFree(ctx context.Context) error {
 // trialRole is the role of a container that is there to be looked at.
 const trialRole = "trial"
 
+// trial reports whether a container is one to look at, and no node.
+func trial(n provider.Node) bool { return Role(n) == trialRole }
+
 // try makes each node for a moment, without its ports and its volume and with nothing that runs in
 // it, and looks at what its image has.
 func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
@@ -111,7 +115,7 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	}
 	request := provider.Request{Network: m.network}
 	for i, n := range nodes {
-		request.Specs = append(request.Specs, m.trial(n, i))
+		request.Specs = append(request.Specs, m.trialOf(n, i))
 	}
 	if err := m.Engine.Create(ctx, request); err != nil {
 		return fmt.Errorf("what is planned cannot be made: %w", err)
@@ -119,11 +123,7 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
-		var names []string
-		for _, s := range request.Specs {
-			names = append(names, s.Name)
-		}
-		err = errors.Join(err, m.Engine.Delete(ctx, names...))
+		err = errors.Join(err, m.endTrials(ctx))
 	}()
 	found := maps.Clone(m.runtimes)
 	versions := make([]string, len(nodes))
@@ -138,12 +138,10 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 				}
 				return err
 			}
-			if runtimes[i].ours() {
-				if err := m.checkTools(within, made.Name, n.Image); err != nil {
-					return fmt.Errorf("%s: %w", m.Cluster.ContainerName(n), err)
-				}
+			if err := notNewer(n.Image, versions[i], running); err != nil {
+				return err
 			}
-			return notNewer(n.Image, versions[i], running)
+			return m.tryPatches(within, n, made, runtimes[i], versions[i])
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -155,9 +153,45 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	return m.alike(found)
 }
 
-// trial is a container like that of a node. It has the cluster's label, so that it goes with the
+// endTrials removes containers to look at, those that a change left that was killed, too.
+func (m *change) endTrials(ctx context.Context) error {
+	all, err := m.Engine.List(ctx, m.Cluster.Name)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, n := range slices.DeleteFunc(all, func(n provider.Node) bool { return !trial(n) }) {
+		names = append(names, n.Name)
+	}
+	return m.Engine.Delete(ctx, names...)
+}
+
+// tryPatches makes what a node is set up with of what its image has: a patch of the description may
+// fit no document of that version.
+func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.Node, runtime nodeRuntime, version string) error {
+	none := provider.Node{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} // no patch goes by addresses
+	if _, err := m.kubeadmConfigOf(n, none, runtime, version); err != nil {
+		return err
+	}
+	if runtime.ours() {
+		if err := m.checkTools(ctx, made.Name, n.Image); err != nil {
+			return fmt.Errorf("%s: %w", m.Cluster.ContainerName(n), err)
+		}
+		return nil
+	}
+	text, err := m.output(ctx, made.Name, "cat", containerdFile)
+	if err == nil {
+		_, err = containerdConfig(text, m.Cluster.Settings, true)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: containerd cannot be configured: %w", m.Cluster.ContainerName(n), err)
+	}
+	return nil
+}
+
+// trialOf is a container like that of a node. It has the cluster's label, so that it goes with the
 // cluster or with the next change, should this one be killed.
-func (m *change) trial(n config.Node, i int) provider.Spec {
+func (m *change) trialOf(n config.Node, i int) provider.Spec {
 	at := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == m.Cluster.ContainerName(n) })
 	c := m.plan.Containers[at]
 	c.Name = fmt.Sprintf("%s-%s-%s%d", m.Cluster.Name, trialRole, strings.ToLower(rand.Text()[:6]), i)

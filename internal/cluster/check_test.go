@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -30,6 +32,10 @@ func TestApplyChecksFirst(t *testing.T) {
 		"{role: worker, image: \"foreign:1\"}": {errs.Unsupported, "the image foreign:1 of dev-worker2 is neither"},
 		"{role: worker, image: \"other:1\", extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}": {errs.Exists, "of dev-worker2 is in use on this host"},
 		"{role: worker, extraPortMappings: [{containerPort: 80, hostPort: " + port + "}]}":                     {errs.Exists, "of dev-worker2 is in use on this host"},
+		// A patch that reads well and fits no document.
+		"{role: worker, kubeadmConfigPatchesJSON6902: [{group: kubeadm.k8s.io, version: v1beta4, kind: JoinConfiguration, patch: \"[{op: remove, path: /none}]\"}]}": {
+			errs.Invalid, "cannot make the kubeadm configuration of dev-worker2: patches of the node",
+		},
 	} {
 		f := newFake(t)
 		f.versions = map[string]string{"newer:1": "v1.37.0", "foreign:1": "none"}
@@ -111,5 +117,35 @@ func TestApplyFromAnotherShell(t *testing.T) {
 	}})
 	if err != nil || len(planned) > 0 {
 		t.Errorf("%v, %q", err, planned)
+	}
+}
+
+// TestTrialThatWasLeft: what a change that was killed has left to look at is no node, and goes with
+// the next change.
+func TestTrialThatWasLeft(t *testing.T) {
+	f := newFake(t)
+	c := create(t, f, twoWorkers)
+	before := f.state()
+	left := provider.Spec{
+		Container: plan.Container{Name: "dev-trial-abcdef0", Role: trialRole, Labels: map[string]string{plan.LabelCluster: "dev", plan.LabelRole: trialRole}},
+		Command:   []string{"sleep", "600"},
+	}
+	if err := f.Create(t.Context(), provider.Request{Specs: []provider.Spec{left}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range []func() ([]provider.Node, error){
+		func() ([]provider.Node, error) { return c.Nodes(t.Context(), "dev") },
+		func() ([]provider.Node, error) { return c.AllNodes(t.Context()) },
+	} {
+		if all, err := list(); err != nil || len(all) != 3 {
+			t.Errorf("nodes are %v, %v", names(all), err)
+		}
+	}
+	edited := "nodes: [{}, {role: worker, image: \"other:1\"}, {role: worker}]\n"
+	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Wait: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	if after := f.state(); after != before {
+		t.Errorf("%s, before %s", after, before)
 	}
 }

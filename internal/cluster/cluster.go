@@ -68,6 +68,7 @@ func (c *Clusters) step(text string, do func() error) error {
 // Nodes are the containers of a cluster. It is errs.NotFound that there is none.
 func (c *Clusters) Nodes(ctx context.Context, name string) ([]provider.Node, error) {
 	all, err := c.Engine.List(ctx, name)
+	all = slices.DeleteFunc(all, trial)
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("no nodes found for cluster %q in %s: %w", name, c.Engine.Name(), errs.NotFound)
 	}
@@ -77,7 +78,7 @@ func (c *Clusters) Nodes(ctx context.Context, name string) ([]provider.Node, err
 // AllNodes are the containers of all clusters.
 func (c *Clusters) AllNodes(ctx context.Context) ([]provider.Node, error) {
 	all, err := c.Engine.List(ctx, "")
-	return slices.DeleteFunc(all, func(n provider.Node) bool { return n.Labels[plan.LabelCluster] == plan.RegistryGroup }), err
+	return slices.DeleteFunc(all, func(n provider.Node) bool { return n.Labels[plan.LabelCluster] == plan.RegistryGroup || trial(n) }), err
 }
 
 // Role is what a container is to its cluster.

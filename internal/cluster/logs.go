@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/redact"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/version"
 )
 
@@ -181,7 +182,7 @@ func (c *Clusters) varLog(ctx context.Context, node, dir string) error {
 	err := unpack(dir, r)
 	_ = r.CloseWithError(err) // so that nobody writes on
 	if failed := <-packed; failed != nil {
-		c.Warn(fmt.Sprintf("/var/log of %s is not whole: %v", node, failed))
+		c.Warn(fmt.Sprintf("/var/log of %s is not whole: %s", node, errs.Message(failed)))
 		return nil
 	}
 	return err

@@ -114,9 +114,14 @@ func (m *making) kubeadmConfig(described config.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return m.kubeadmConfigOf(described, node, m.runtimes[name], m.versions[name])
+}
+
+// kubeadmConfigOf is that of a node as a container with a runtime and a version of Kubernetes.
+func (m *making) kubeadmConfigOf(described config.Node, node provider.Node, runtime nodeRuntime, version string) (string, error) {
 	return kubeadm.Config(kubeadm.Node{
-		Cluster: m.Cluster, Node: described, Version: m.versions[name], Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
-		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: m.runtimes[name].socket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
+		Cluster: m.Cluster, Node: described, Version: version, Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
+		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: runtime.socket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
 		CgroupDriver: m.cgroupDriver(),
 	})
 }

@@ -131,7 +131,8 @@ type Details struct {
 	HugePages []HugePages
 	Devices   []DeviceIO
 	// TasksLimit is NoLimit for none.
-	TasksLimit                          uint64
+	TasksLimit uint64
+	// Of a container with very many descriptors not all sockets are counted.
 	Processes, FileDescriptors, Sockets uint64
 	// OpenFilesLimit is the soft limit of the oldest process, NoLimit for none and 0
 	// when there is no process.

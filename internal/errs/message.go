@@ -50,7 +50,7 @@ func withoutKind(text, kind string) string {
 	}
 	before, after := text[:i], text[i+len(": "+kind):]
 	switch {
-	case strings.HasPrefix(after, ": "): // the reason follows
+	case strings.HasPrefix(after, ": "), strings.HasPrefix(after, " ("): // the reason follows
 		return before + after
 	case after != "" && after[0] != '\n':
 		return text

@@ -27,6 +27,7 @@ func TestMessage(t *testing.T) {
 		{fmt.Errorf("container is paused: %w", State), "container is paused"},
 		{remote{"the container x does not run: wrong state"}, "the container x does not run"},
 		{fmt.Errorf("cannot stop: %w", remote{"the container x does not run: wrong state"}), "cannot stop: the container x does not run"},
+		{fmt.Errorf("cannot exec: it is ending: %w (no process)", State), "cannot exec: it is ending (no process)"},
 		// Where nothing else says why, or where another program has said it, the words stay.
 		{fmt.Errorf("cluster file a.yaml: %w", NotFound), "cluster file a.yaml: not found"},
 		{errors.New("the tool says of the volume that it is: not found"), "the tool says of the volume that it is: not found"},

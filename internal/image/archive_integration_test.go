@@ -61,6 +61,25 @@ func TestImportReadsEveryForm(t *testing.T) {
 	}
 }
 
+// TestTagsOfOneRepository: an image with two tags of a repository has its digest there once.
+func TestTagsOfOneRepository(t *testing.T) {
+	files := []imagetest.File{{Path: "f", Content: []byte("1")}}
+	for format, write := range map[string]func(io.Writer, ...imagetest.Spec) error{"docker": imagetest.Archive, "oci": imagetest.OCIArchive} {
+		var archive bytes.Buffer
+		if err := write(&archive, imagetest.Spec{Name: "app:1", Files: files}, imagetest.Spec{Name: "app:2", Files: files}); err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, testConfig(t))
+		if _, err := s.Import(t.Context(), &archive, "", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		img, err := s.Get(t.Context(), "app:1")
+		if err != nil || len(img.Tags) != 2 || len(img.Digests) != 1 {
+			t.Errorf("%s: %q, %q, %v", format, img.Tags, img.Digests, err)
+		}
+	}
+}
+
 func squeeze(t *testing.T, plain []byte, compression string) io.Reader {
 	t.Helper()
 	var buf bytes.Buffer

@@ -92,6 +92,7 @@ func (s *Images) load(ctx context.Context, t *tree, names []string, pinned bool)
 		}
 	}
 	slices.Sort(e.Tags)
+	e.Tags = slices.Compact(e.Tags)
 	// The digest that a registry gives the name comes before that of its part for this
 	// platform.
 	part := "@" + t.manifest.Digest.String()
@@ -104,6 +105,7 @@ func (s *Images) load(ctx context.Context, t *tree, names []string, pinned bool)
 		}
 		return strings.Compare(a, b)
 	})
+	e.Digests = slices.Compact(e.Digests) // tags of one repository share it
 	return e, nil
 }
 

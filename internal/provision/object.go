@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"io"
+	"time"
 )
 
 // Kinds of objects that the engine treats in a way of their own. Their names are part
@@ -50,6 +51,13 @@ type Kind interface {
 	// repeated after a crash. What a machine cannot give back (a module in use) is
 	// left and told by an error that wraps errs.State.
 	Restore(ctx context.Context, host Host, name string, state State, content Content) error
+}
+
+// TimedKind is a kind whose objects take longer, or less long, than most to go back.
+type TimedKind interface {
+	Kind
+	// Deadline is how long an object may take to be released or restored, each.
+	Deadline() time.Duration
 }
 
 // Content opens what a State's Digest stands for.

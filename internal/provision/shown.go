@@ -69,17 +69,27 @@ func Hidden(files Files, name string) (bool, error) {
 }
 
 // Conceal takes credentials out of a text that is shown: what stands between :// and @ in
-// a URL, and the values of keys that are called password, token or secret.
+// a URL, the values of keys that are called for a credential, and private keys.
 func Conceal(host Host, text string) string {
 	seal := func(value string) string { return "(" + Sealed(host, int64(len(value)), value) + ")" }
 	url := regexp.MustCompile(`://[^/@\s"'<>]+@`)
 	text = url.ReplaceAllStringFunc(text, func(found string) string { return "://" + seal(found[3:len(found)-1]) + "@" })
-	named := regexp.MustCompile(`(?i)([\w.-]*(?:password|passwd|token|secret)["']?[ \t]*[=:][ \t]*)("[^"\n]+"|'[^'\n]+'|[^\s"'{\[(,][^\s,}]*)`)
+	key := regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*` + privateKey + `.*?-----END [A-Z0-9 ]*` + privateKey)
+	text = key.ReplaceAllStringFunc(text, seal)
+	named := regexp.MustCompile(`(?i)([\w.-]*(?:password|passwd|token|secret|auth|authorization|(?:api|access|private)[_-]?key|client-key-data)["']?[ \t]*[=:][ \t]*)` +
+		`("[^"\n]+"|'[^'\n]+'|(?:basic|bearer)[ \t]+[^\s"',}]+|[^\s"'{\[(,][^\s,}]*)`)
 	return named.ReplaceAllStringFunc(text, func(found string) string {
 		parts := named.FindStringSubmatch(found)
 		return parts[1] + seal(parts[2])
 	})
 }
+
+// privateKey ends the first and the last line of a private key.
+const privateKey = "PRIVATE KEY-----"
+
+// HasPrivateKey reports whether there is a private key in a text. A difference may have lines of it
+// without the first and the last one, by which Conceal finds it.
+func HasPrivateKey(text string) bool { return strings.Contains(text, privateKey) }
 
 // SealedValue is how reports show the JSON value of a key.
 func SealedValue(host Host, key, value string, hidden bool) string {

@@ -164,6 +164,7 @@ func testCluster(t *testing.T, e engine) {
 	h.deploy(2)
 	all := h.known("e2e-control-plane", "e2e-worker", "e2e-worker2")
 	t.Run("answers", func(t *testing.T) { h.answers(t, all...) })
+	t.Run("tools", func(t *testing.T) { h.nodeTools(t, archive) })
 	t.Run("restart", func(t *testing.T) {
 		t.Log(h.cluster("restart", "e2e", "--wait", "10m"))
 		h.kubectl("rollout", "status", "deployment/web", "--timeout="+h.patience())

@@ -25,7 +25,7 @@ declare -A steps=(
   [network]="builtin -test.skip Bench"
   [crash]="integration -test.run TestCrash"
   [kubelet]="vm -test.run TestKubelet"
-  [selinux]="integration -test.run SELinux|TestPodInit"
+  [selinux]="integration -test.run SELinux|TestPodInit|TestContainersThat"
   [cluster]="e2e -test.run TestClusterOfInstalledBerth -test.timeout 110m"
 )
 # Which of them run by themselves, for each security module. cluster runs when it is named.

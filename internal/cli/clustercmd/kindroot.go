@@ -1,6 +1,7 @@
 package clustercmd
 
 import (
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -30,8 +31,32 @@ func NewKind() *cobra.Command {
 	)
 	for _, c := range root.Commands() {
 		c.Hidden = false
+		if c.HasSubCommands() {
+			c.RunE = wantsMore
+		}
+		for _, of := range c.Commands() {
+			of.Example = "" // those of ours
+		}
 	}
 	return root
+}
+
+// wantsMore is a word of kind's that says nothing alone: it shows what there is, and fails.
+func wantsMore(cmd *cobra.Command, _ []string) error {
+	if err := cmd.Help(); err != nil {
+		return err
+	}
+	return errors.New("Subcommand is required")
+}
+
+// KindIsQuiet reports whether a call of kind asks for silence on standard error, whatever else is wrong
+// with its arguments.
+func KindIsQuiet(args []string) bool {
+	cmd := &cobra.Command{FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}}
+	quiet := cmd.Flags().BoolP("quiet", "q", false, "")
+	cmd.Flags().BoolP("help", "h", false, "") // it would be shown here
+	_ = cmd.ParseFlags(args)                  // who reads all flags says what is wrong
+	return *quiet
 }
 
 // addKindFlags gives a command those flags that kind has before and behind each command. Most

@@ -128,9 +128,7 @@ func (s *session) printWish(w io.Writer, wish string, secrets bool) error {
 		return fmt.Errorf("cannot read the node file: %w", err)
 	}
 	if !secrets {
-		text, err = nodefile.Redact(text, func(value string) string {
-			return "(not shown: " + provision.Sealed(s.host, int64(len(value)), value) + ")"
-		})
+		text, err = redacted(s.host, text)
 	}
 	if err != nil {
 		fmt.Fprintf(w, "  (not shown: this berth cannot tell what in it is secret; --show-secrets prints it: %v)\n", err)
@@ -138,4 +136,13 @@ func (s *session) printWish(w io.Writer, wish string, secrets bool) error {
 	}
 	_, err = w.Write(text)
 	return err
+}
+
+// redacted is a node file as it may be shown: also of what it has no field for, such as
+// runtime.config.additions, without credentials.
+func redacted(host provision.Host, text []byte) ([]byte, error) {
+	text, err := nodefile.Redact(text, func(value string) string {
+		return "(not shown: " + provision.Sealed(host, int64(len(value)), value) + ")"
+	})
+	return []byte(provision.Conceal(host, string(text))), err
 }

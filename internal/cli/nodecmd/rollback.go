@@ -58,7 +58,7 @@ func newRollback() *cobra.Command {
 func (b *backing) targetOf(ctx context.Context, s *session, n int) provision.Target {
 	target, err := s.kept(ctx, n)
 	if err != nil {
-		s.report.Note("rollback", fmt.Sprintf("no health check guards the restarts, and what they do to pods is not known: %v", err))
+		s.report.Note("rollback", fmt.Sprintf("no health check guards the restarts, and what they do to pods is not known: %s", errs.Message(err)))
 		return provision.Target{}
 	}
 	return target

@@ -32,8 +32,17 @@ func secretTarget(content string) provision.Target {
 		tasks.JSONKeys{Path: "/etc/app/open.json", Set: map[string]any{
 			"registry-token": content, "proxies": map[string]any{"http-proxy": "http://user:" + content + "@proxy.example:3128"},
 		}},
+		tasks.File{Path: "/etc/app/open.key", Content: keyFile(content), Mode: 0o644},
+		tasks.File{Path: "/etc/app/open.toml", Content: "Authorization = \"Basic " + content + "\"\n" + `{"auths": {"a.example": {"auth": "` + content + "\"}}}\n" +
+			"authorization: Bearer " + content + "\napi_key = " + content + "\nclient-key-data: " + content + "\nsecret_access_key=" + content + "\nauthorization: {mode: shown}\n"},
 		tasks.File{Path: "/etc/app/open.conf", Content: "password = " + content + "\nurl = http://user:" + content + "@a.example\nplain = shown\n"},
 	}}
+}
+
+// keyFile is a private key whose line in the middle is content.
+func keyFile(content string) string {
+	const line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7\n"
+	return "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat(line, 5) + content + "\n" + strings.Repeat(line, 5) + "-----END PRIVATE KEY-----\n"
 }
 
 // leaks fails where a text has a secret, or a digest that a short secret is found by.
@@ -106,7 +115,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 		return shows(what, shown, func(w *bytes.Buffer) error { return printPlan(w, shown) })
 	}
 	first := plan("the first plan", oldSecret)
-	for _, want := range []string{"content: 7 bytes, ", "→ 11 bytes, ", "plain = shown"} {
+	for _, want := range []string{"content: 7 bytes, ", "→ 11 bytes, ", "plain = shown", "{mode: shown}"} {
 		if !strings.Contains(first, want) {
 			t.Errorf("the plan lacks %q:\n%s", want, first)
 		}
@@ -140,5 +149,18 @@ func TestSecretsAreNotShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		shows("the history", shown, func(w *bytes.Buffer) error { return printEntry(w, shown) })
+	}
+}
+
+// TestNodeFileOfTheHistory: credentials in settings that berth has no field for are hidden, too.
+func TestNodeFileOfTheHistory(t *testing.T) {
+	wish := "apiVersion: berth.run/v1alpha1\nkind: Node\nruntime:\n  name: containerd\n  config:\n    additions:\n      a.registry.auth: " + oldSecret + "\n      a.max: 5\n"
+	text, err := redacted(provisiontest.New(), []byte(wish))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaks(t, "the node file", string(text))
+	if !strings.Contains(string(text), "a.registry.auth: (11 bytes, ") || !strings.Contains(string(text), "a.max: 5\n") {
+		t.Errorf("got\n%s", text)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/berthrun/berth/internal/cri/client/podlog"
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // multiplexer prints what several containers write, line by line, so that their
@@ -31,7 +32,7 @@ func (m *multiplexer) follow(ctx context.Context, a *attempt, path string) {
 	out.flush()
 	errOut.flush()
 	if err != nil {
-		m.say(m.err, fmt.Sprintf("%s: %v", a.spec.Name, err))
+		m.say(m.err, a.spec.Name+": "+errs.Message(err))
 	}
 }
 

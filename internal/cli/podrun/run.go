@@ -311,8 +311,13 @@ func (k *keeper) unhurried(ctx context.Context) (context.Context, context.Cancel
 	return ctx, cancel
 }
 
-// say tells people what the keeper does.
+// say tells people what the keeper does. Errors are told in the words for people.
 func (k *keeper) say(format string, args ...any) {
+	for i, arg := range args {
+		if err, ok := arg.(error); ok {
+			args[i] = errs.Message(err)
+		}
+	}
 	k.out.say(k.Say, fmt.Sprintf(format, args...))
 }
 

@@ -2,10 +2,10 @@ package podyaml
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -81,27 +81,30 @@ func (d *document) kind() string {
 	return fmt.Sprintf("%v %v", d.tree["apiVersion"], d.tree["kind"])
 }
 
-// decode refuses fields that the type does not have, each by its path, and keys that
-// stand twice.
+// decode refuses fields that the type does not have and values that their fields cannot hold,
+// each by its path, and keys that stand twice.
 func (d *document) decode(into any) error {
-	f := faults{place: d.place}
+	_, secret := into.(*corev1.Secret)
+	f := faults{place: d.place, secret: secret}
 	data, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
 		return &Fault{Why: err.Error()}
 	}
 	strict, err := kjson.UnmarshalStrict(data, into)
-	for _, err := range append(strict, err) {
+	for _, unknown := range strict {
 		var field kjson.FieldError
-		var kind *json.UnmarshalTypeError
-		switch {
-		case err == nil:
-		case errors.As(err, &field):
-			f.list = append(f.list, &Fault{Line: d.place.line(field.FieldPath()), Why: err.Error()})
-		case errors.As(err, &kind):
-			f.list = append(f.list, &Fault{Line: d.place.line(kind.Field), Why: fmt.Sprintf("it is no %s: %v", d.kind(), err)})
-		default:
-			f.add("", "it is no %s: %v", d.kind(), err)
+		if errors.As(unknown, &field) {
+			f.list = append(f.list, &Fault{Line: d.place.line(field.FieldPath()), Why: unknown.Error()})
+			continue
 		}
+		f.add("", "it is no %s: %v", d.kind(), unknown)
+	}
+	if err == nil {
+		return f.err()
+	}
+	before := len(f.list)
+	if f.misfits("", d.tree, reflect.TypeOf(into)); len(f.list) == before {
+		f.add("", "it is no %s: %v", d.kind(), err)
 	}
 	return f.err()
 }

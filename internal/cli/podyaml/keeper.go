@@ -2,6 +2,7 @@ package podyaml
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -20,6 +21,15 @@ func (w *Workload) KeeperFields() []string {
 	}
 	if w.Deadline > 0 {
 		names = append(names, "spec.activeDeadlineSeconds")
+	}
+	return place{root: w.place.root}.found(names)
+}
+
+// found puts before each field where it stands in the file, or would.
+func (p place) found(names []string) []string {
+	for i, name := range names {
+		field, _, _ := strings.Cut(name, ":")
+		names[i] = fmt.Sprintf("line %d: %s%s", p.line(field), p.prefix, name)
 	}
 	return names
 }
@@ -54,7 +64,7 @@ func (b *Bundle) KeeperFields() []string {
 		}
 		names = append(names, b.keptBy(field, &spec.Containers[i])...)
 	}
-	return names
+	return b.place.found(names)
 }
 
 func (b *Bundle) keptBy(field string, c *corev1.Container) []string {

@@ -28,7 +28,7 @@ func TestFaultsNameTheirField(t *testing.T) {
 		"line 10: spec.containers[0].volumeMounts[0].subPath: \"../x\"": one + "      volumeMounts:\n        - {name: v, mountPath: /x, subPath: ../x}\n  volumes: [{name: v}]\n",
 		"serviceAccountToken: this field is not honoured: a token":      one + "  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]\n",
 		"spec.securityContext.windowsOptions: this field":               one + "  securityContext: {windowsOptions: {hostProcess: true}}\n",
-		"line 9: it is no v1 Pod":                                       one + "  hostNetwork: maybe\n",
+		`line 9: spec.hostNetwork: "maybe": want true or false`:         one + "  hostNetwork: maybe\n",
 		"spec.hostAliases[0].ip":                                        one + "  hostAliases: [{ip: none, hostnames: [a]}]\n",
 		`line 8: spec.template.spec.containers[0].volumeDevices`:        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  template:\n    spec:\n      containers:\n        - {name: a, image: x, volumeDevices: [{name: v, devicePath: /dev/x}]}\n",
 		"spec.template.spec.restartPolicy: a Job wants":                 "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{name: a, image: x}]}}}\n",
@@ -55,6 +55,74 @@ func TestFaultsNameTheirField(t *testing.T) {
 		_, err := Parse([]byte(text))
 		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// TestValuesOfAnotherType: each is named by its own line and place, also in a list, and in no words of Go.
+func TestValuesOfAnotherType(t *testing.T) {
+	const text = podHead + `  containers:
+    - name: a
+      image: x
+    - name: b
+      image: x
+      command: sh
+      env:
+        - name: A
+          value: "1"
+        - name: PORT
+          value: 8080
+      ports:
+        - containerPort: "80"
+      resources:
+        limits: {cpu: fast}
+      livenessProbe:
+        httpGet:
+          port: true
+          httpHeaders: [{name: A, value: yes}]
+  nodeSelector:
+    gpu: true
+  volumes: none
+  securityContext: []
+`
+	_, err := Parse([]byte(text))
+	if !errors.Is(err, errs.Invalid) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`line 11: spec.containers[1].command: "sh": want a list`,
+		`line 16: spec.containers[1].env[1].value: 8080: want a string, "8080"`,
+		`line 18: spec.containers[1].ports[0].containerPort: "80": want a whole number`,
+		`line 20: spec.containers[1].resources.limits.cpu: "fast": quantities must match`,
+		`line 23: spec.containers[1].livenessProbe.httpGet.port: true: want a whole number or a string`,
+		`line 24: spec.containers[1].livenessProbe.httpGet.httpHeaders[0].value: true: want a string, "true"`,
+		`line 26: spec.nodeSelector.gpu: true: want a string, "true"`,
+		`line 27: spec.volumes: "none": want a list`,
+		`line 28: spec.securityContext: []: want an object`,
+	} {
+		if !strings.Contains(err.Error()+"\n", want) {
+			t.Errorf("%s is not said in\n%v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "Go ") || strings.Count(err.Error(), "\n") != 8 {
+		t.Errorf("more is said:\n%v", err)
+	}
+	_, err = Parse([]byte("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  replicas: two\n"))
+	if err == nil || err.Error() != `line 5: spec.replicas: "two": want a whole number` {
+		t.Errorf("a workload: %v", err)
+	}
+}
+
+// TestSecretsAreNotTold: a fault of a Secret's value stands in logs, and its value does not.
+func TestSecretsAreNotTold(t *testing.T) {
+	const text = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData:\n  pin: 48151623\ndata:\n  key: \"hush hush\"\n"
+	_, err := Parse([]byte(text))
+	if err == nil || strings.Contains(err.Error(), "48151623") || strings.Contains(err.Error(), "hush") {
+		t.Errorf("told: %v", err)
+	}
+	for _, want := range []string{"line 5: stringData.pin: …: want a string", "line 7: data.key: …: illegal base64"} {
+		if err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %s", err, want)
 		}
 	}
 }

@@ -104,6 +104,8 @@ func child(node *yaml.Node, step string) (key, value *yaml.Node) {
 type faults struct {
 	place place
 	list  []error
+	// secret: values of the document are told to nobody.
+	secret bool
 }
 
 func (f *faults) add(field, format string, args ...any) {

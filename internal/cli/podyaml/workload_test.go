@@ -105,10 +105,10 @@ func TestClaimsAreBoundAsTheySay(t *testing.T) {
 // TestWhatWorkloadsNeedAKeeperFor: -d refuses those.
 func TestWhatWorkloadsNeedAKeeperFor(t *testing.T) {
 	for text, want := range map[string]string{
-		workloadOf("Job", ""): "spec.backoffLimit: 6 (6 is the default; 0 needs no keeper)",
-		workloadOf("Job", "  backoffLimit: 0\n  completions: 3\n  parallelism: 2\n  activeDeadlineSeconds: 9\n"): "spec.parallelism: 2 of 3 completions spec.activeDeadlineSeconds",
+		workloadOf("Job", ""): "line 4: spec.backoffLimit: 6 (6 is the default; 0 needs no keeper)",
+		workloadOf("Job", "  backoffLimit: 0\n  completions: 3\n  parallelism: 2\n  activeDeadlineSeconds: 9\n"): "line 7: spec.parallelism: 2 of 3 completions line 8: spec.activeDeadlineSeconds",
 		workloadOf("Job", "  backoffLimit: 0\n"):            "",
-		workloadOf("StatefulSet", "  minReadySeconds: 1\n"): "spec.minReadySeconds",
+		workloadOf("StatefulSet", "  minReadySeconds: 1\n"): "line 5: spec.minReadySeconds",
 		workloadOf("Deployment", "  replicas: 3\n"):         "",
 	} {
 		m, err := Parse([]byte(text))

@@ -41,8 +41,7 @@ func (b *builder) install(ctx context.Context) error {
 		all = append(all, err, b.write(target, text))
 	}
 	all = append(all,
-		b.write(VersionFile, []byte(b.version+"\n")),
-		b.write(KindVersionFile, []byte(b.version)), // kind ends no line there
+		b.versionFiles(),
 		b.tools(),
 		os.Symlink("/etc/systemd/system/berth-routes.service", filepath.Join(b.root, "etc/systemd/system/multi-user.target.wants/berth-routes.service")),
 		os.MkdirAll(filepath.Join(b.root, "etc/kubernetes/manifests"), 0o755),

@@ -6,6 +6,14 @@ import (
 	"path/filepath"
 )
 
+// versionFiles say which Kubernetes this is, to us and to scripts for nodes of kind.
+func (b *builder) versionFiles() error {
+	return errors.Join(
+		b.write(VersionFile, []byte(b.version+"\n")),
+		b.write(KindVersionFile, []byte(b.version)), // kind ends no line there
+	)
+}
+
 // tools puts crictl and ctr beside berth, which is either of them by its name. A program that is
 // given takes the place of its link, as does either of what a root file system brings.
 func (b *builder) tools() error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -38,6 +39,28 @@ func TestTools(t *testing.T) {
 		info, statErr := os.Lstat(filepath.Join(bin, "crictl"))
 		if err := errors.Join(err, statErr); err != nil || string(text) != "the real one" || info.Mode() != 0o755 {
 			t.Errorf("crictl is %q, %v: %v", text, info, err)
+		}
+	}
+}
+
+// TestVersionFiles: scripts read the version where kind has it, without an end of line.
+func TestVersionFiles(t *testing.T) {
+	b := &builder{root: t.TempDir(), version: "v1.36.3"}
+	if err := b.versionFiles(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"kind/version": "v1.36.3", "usr/share/berth/kubernetes-version": "v1.36.3\n"} {
+		if text, err := os.ReadFile(filepath.Join(b.root, name)); err != nil || string(text) != want {
+			t.Errorf("/%s has %q: %v", name, text, err)
+		}
+	}
+}
+
+// TestPackages: programs that scripts for nodes of kind call there.
+func TestPackages(t *testing.T) {
+	for _, name := range []string{"curl", "jq", "iproute2", "procps"} {
+		if !slices.Contains(Packages(), name) {
+			t.Errorf("nodes have no %s", name)
 		}
 	}
 }

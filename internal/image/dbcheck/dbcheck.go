@@ -2,7 +2,8 @@
 //
 // bbolt maps the file and follows its pages. A page that lies sends it out of the map, into a
 // panic of a goroutine that nobody can recover, or round in circles. So the check runs in a
-// child with limits of its own, and whatever ends the child but success is damage.
+// child with limits of its own, and whatever ends the child but success is damage, unless a disk kept it
+// waiting.
 package dbcheck
 
 import (
@@ -50,7 +51,13 @@ func Check(ctx context.Context, helper []string, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	return check(ctx, helper, path, patience)
+}
+
+// check has the child end after some time. One that has computed meanwhile goes round in circles; one
+// that has waited reads from a disk that is slow, which is no fault of the database.
+func check(parent context.Context, helper []string, path string, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(parent, patience)
 	defer cancel()
 	argv := append(append([]string{}, helper[1:]...), Arg, path)
 	cmd := exec.CommandContext(ctx, helper[0], argv...)
@@ -62,10 +69,12 @@ func Check(ctx context.Context, helper []string, path string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("%s: reading it whole took more than %s: %w", path, patience, ErrDamaged)
+	case parent.Err() != nil:
+		return context.Cause(parent)
+	case ctx.Err() != nil && cmd.ProcessState != nil && cmd.ProcessState.UserTime() < patience/10:
+		return fmt.Errorf("cannot read %s whole within %s: the disk is slow", path, patience)
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return fmt.Errorf("%s: reading it whole took more than %s: %w", path, patience, ErrDamaged)
 	case !errors.As(err, &exit):
 		return fmt.Errorf("cannot start the check of %s: %w", path, err)
 	case exit.ExitCode() == exitLocked:

@@ -31,6 +31,15 @@ func (e *Engine) taskDeadline(t provision.Task) time.Duration {
 	return limit
 }
 
+// backFor is how long an object of a kind may take to go back. Each has its own time: one that hangs
+// must not take that of the others.
+func backFor(kind provision.Kind) time.Duration {
+	if timed, ok := kind.(provision.TimedKind); ok {
+		return timed.Deadline()
+	}
+	return taskFor
+}
+
 // within runs f, whose context ends after limit. What f waits for ends with its context: a
 // program is killed. The error says so then, and wraps errs.Deadline.
 func within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {

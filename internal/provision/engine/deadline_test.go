@@ -123,3 +123,45 @@ func (p deadlineProbe) Run(ctx context.Context, _ provision.Host) error {
 	}
 	return nil
 }
+
+// stuck is a kind of which one object does not go back, until its context ends.
+type stuck struct{ provision.Kind }
+
+func (stuck) Deadline() time.Duration { return 20 * time.Millisecond }
+
+func (s stuck) Restore(ctx context.Context, host provision.Host, name string, state provision.State, content provision.Content) error {
+	if name != "/etc/stuck" {
+		return s.Kind.Restore(ctx, host, name, state, content)
+	}
+	<-ctx.Done()
+	return errors.New("signal: terminated")
+}
+
+// TestWayBackHasADeadline: what does not go back takes the time of nothing else, and is told.
+func TestWayBackHasADeadline(t *testing.T) {
+	h := machine(t)
+	apply(t, h, provision.Target{Tasks: []provision.Task{
+		tasks.File{Path: "/etc/a", Content: "x"}, tasks.File{Path: "/etc/stuck", Content: "x"}, tasks.File{Path: "/etc/z", Content: "x"},
+	}})
+	kinds := tasks.Kinds()
+	kinds[provision.KindFile] = stuck{kinds[provision.KindFile]}
+	e, err := engine.New(engine.Config{Host: h, Kinds: kinds})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := e.PlanReset(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = e.Reset(ctx, b, engine.BackOptions{})
+	if ctx.Err() != nil || !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), "cannot restore file /etc/stuck: it was not done after 20ms") {
+		t.Errorf("reset returned %v", err)
+	}
+	for _, name := range []string{"/etc/a", "/etc/z"} {
+		if _, err := h.Files().Stat(name); !errors.Is(err, errs.NotFound) {
+			t.Errorf("%s is still there: %v", name, err)
+		}
+	}
+}

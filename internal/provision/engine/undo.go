@@ -42,9 +42,9 @@ func (r *run) undo(ctx context.Context) error {
 		}
 		left, err := r.restore(ctx, r.toUndo(touched, repaired), r.tried, handling{restart: func(ctx context.Context, unit string) error {
 			if task := r.restored(ctx).restarter(unit); task != nil {
-				return task.Restart(ctx, r.Host)
+				return within(ctx, taskFor, func(ctx context.Context) error { return task.Restart(ctx, r.Host) })
 			}
-			return r.Host.Units().Restart(ctx, unit)
+			return within(ctx, taskFor, func(ctx context.Context) error { return r.Host.Units().Restart(ctx, unit) })
 		}})
 		r.out.Left = append(r.out.Left, left...)
 		if err != nil {
@@ -124,7 +124,9 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 	u := undoing{Engine: e}
 	for _, p := range slices.Backward(priors) {
 		if releaser, ok := e.Kinds[p.Object.Kind].(provision.Releaser); ok {
-			u.note(p, releaser.Release(ctx, e.Host, p.Object.Name, p.State))
+			u.note(p, within(ctx, backFor(releaser), func(ctx context.Context) error {
+				return releaser.Release(ctx, e.Host, p.Object.Name, p.State)
+			}))
 		}
 	}
 	u.restoreThings(ctx, placesLast(priors))
@@ -240,12 +242,15 @@ func (e *Engine) restoreOne(ctx context.Context, p journal.Prior) error {
 			return err
 		}
 	}
-	return kind.Restore(ctx, e.Host, p.Object.Name, p.State, func() (io.ReadCloser, error) {
+	content := func() (io.ReadCloser, error) {
 		r, err := e.journal.Content(p.State.Digest)
 		if errors.Is(err, errs.NotFound) {
 			return nil, fmt.Errorf("the content that %s had is not kept any more; the next apply makes it anew: %w", p.Object, errs.State)
 		}
 		return r, err
+	}
+	return within(ctx, backFor(kind), func(ctx context.Context) error {
+		return kind.Restore(ctx, e.Host, p.Object.Name, p.State, content)
 	})
 }
 

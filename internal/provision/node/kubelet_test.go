@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,32 @@ func TestKubeletBinary(t *testing.T) {
 			if !strings.Contains(text, "ExecStart="+dir+"/kubelet") {
 				t.Errorf("the %s does not start %s/kubelet:\n%s", what, dir, text)
 			}
+		}
+	}
+}
+
+// TestPlanWithAKubeletElsewhere: the whole way from the machine to its tasks.
+func TestPlanWithAKubeletElsewhere(t *testing.T) {
+	n := load(t, "runtime: {name: berth}\nkubelet: {kubeadm: true}\n")
+	h := ofVersion(t, false)
+	put(t, h, "/lib/systemd/systemd", "")
+	if _, err := Detect(t.Context(), h, n, "/usr/local/bin/berth", ""); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "kubelet") {
+		t.Errorf("without a kubelet: %v", err)
+	}
+	put(t, h, "/usr/local/bin/kubelet", "")
+	f, err := Detect(t.Context(), h, n, "/usr/local/bin/berth", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := Build(n, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(target.Tasks, func(task provision.Task) bool { return task.ID() == "unit "+kubeletUnit })
+	unit := target.Tasks[i].(tasks.Unit)
+	for _, text := range []string{unit.Content, unit.DropIns["10-kubeadm.conf"]} {
+		if !strings.Contains(text, "ExecStart=/usr/local/bin/kubelet") || strings.Contains(text, "/usr/bin/") {
+			t.Errorf("got\n%s", text)
 		}
 	}
 }

@@ -133,6 +133,9 @@ func (p Packages) missing(ctx context.Context, host provision.Host) ([]provision
 // packageKind is an installed package, or one that was left half installed, with no version.
 type packageKind struct{}
 
+// Deadline is that of the task.
+func (packageKind) Deadline() time.Duration { return Packages{}.Deadline() }
+
 // Read tells the version.
 func (packageKind) Read(ctx context.Context, host provision.Host, name string) (provision.State, error) {
 	installed, err := host.Packages().Installed(ctx, []string{name})

@@ -244,7 +244,7 @@ func (w wishFile) text(host provision.Host, now provision.State) (string, error)
 		}
 		old = string(data)
 	}
-	if !isText(old) || !isText(w.content) {
+	if !isText(old) || !isText(w.content) || provision.HasPrivateKey(old) || provision.HasPrivateKey(w.content) {
 		return "", nil
 	}
 	return string(diff.Diff(from, []byte(old), w.path, []byte(w.content))), nil

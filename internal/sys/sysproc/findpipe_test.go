@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -111,4 +112,33 @@ func TestFindPipeOpensNothingElse(t *testing.T) {
 	}
 	stop()
 	swapping.Wait()
+}
+
+// A process with very many descriptors costs no memory for all of them at once.
+func TestFindPipeAmongMany(t *testing.T) {
+	_, container, id := outputPipe(t)
+	const many = 3000
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for range many {
+		fd, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f, err := sysproc.FindPipe(os.Getpid(), id, os.O_RDONLY)
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if took := after.TotalAlloc - before.TotalAlloc; took > 256<<10 {
+		t.Errorf("a pipe at descriptor %d, before %d others, took %d bytes", container.Fd(), many, took)
+	}
 }

@@ -38,20 +38,22 @@ type Report struct {
 	Errors map[string]string
 }
 
-// Main runs the program by its name, which is Program or Swapper, and returns its exit
-// status.
+// Main runs the program by its name, which is Program, Swapper or Hunter, and returns its
+// exit status.
 func Main(args []string) int {
 	var err error
 	switch {
 	case args[0] == Swapper:
 		err = swap(args[1:])
+	case args[0] == Hunter && len(args) == 2:
+		err = hunt(args[1])
 	case args[0] == Program && len(args) == 2:
 		var pid int
 		if pid, err = strconv.Atoi(args[1]); err == nil {
 			err = json.NewEncoder(os.Stdout).Encode(attack(pid))
 		}
 	default:
-		err = fmt.Errorf("call it as %s PID or as %s PATH PATH", Program, Swapper)
+		err = fmt.Errorf("call it as %s PID, as %s SECONDS or as %s PATH PATH", Program, Hunter, Swapper)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -129,7 +129,7 @@ func (r *Relabeller) join(v volume) *flight {
 		f = &flight{cancel: cancel, done: make(chan struct{})}
 		r.pending[v] = f
 		go func() {
-			f.err = r.run(ctx, v, f)
+			f.err = errs.Guard("relabelling of "+v.path, func() error { return r.run(ctx, v, f) })
 			if ctx.Err() != nil {
 				f.err = context.Cause(ctx)
 			}
@@ -260,7 +260,10 @@ func (w *walk) entry(ctx context.Context, dir *os.File, entry fs.DirEntry, depth
 	if err != nil {
 		return ignoreGone(err)
 	}
-	if !w.group.TryGo(func() error { return w.directory(ctx, sub, depth+1) }) {
+	guarded := func() error {
+		return errs.Guard("relabelling of "+sub.Name(), func() error { return w.directory(ctx, sub, depth+1) })
+	}
+	if !w.group.TryGo(guarded) {
 		return w.directory(ctx, sub, depth+1)
 	}
 	return nil

@@ -173,3 +173,16 @@ func TestFileSystemsWithoutLabels(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPanicEndsOneVolume: a fault is the error of who waits for the volume, and ends nobody else.
+func TestPanicEndsOneVolume(t *testing.T) {
+	r := NewRelabeller(testAttribute)
+	close(r.slots) // to send to it panics
+	err := r.Relabel(t.Context(), t.TempDir(), "x", nil)
+	if err == nil || !strings.Contains(err.Error(), "because of a fault in berth") || errs.Kind(err) != nil {
+		t.Errorf("got %v", err)
+	}
+	if len(r.pending) > 0 {
+		t.Error("the volume is still worked on")
+	}
+}

@@ -136,8 +136,7 @@ func (p Paths) Kill(ctx context.Context) error {
 		if len(pids) == 0 {
 			return nil
 		}
-		p.killOnce(pids)
-		if err := p.Thaw(); err != nil {
+		if err := p.killOnce(); err != nil {
 			return err
 		}
 		select {
@@ -148,19 +147,23 @@ func (p Paths) Kill(ctx context.Context) error {
 	}
 }
 
-// killOnce sends SIGKILL to everybody at one instant where the kernel can
-// (cgroup.kill, v2 since 5.14), so that nobody forks away.
-func (p Paths) killOnce(pids []int) {
-	if dir, ok := p[""]; ok && os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
-		if rest, err := p.live(); err == nil {
-			pids = rest // on a hybrid host some may be in v1 trees only
-		}
+// killOnce sends SIGKILL to everybody at one instant, so that nobody forks away: by
+// cgroup.kill (v2 since 5.14), else to a cgroup that is frozen meanwhile.
+func (p Paths) killOnce() error {
+	dir, unified := p[""]
+	if !unified || os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) != nil {
+		p.freeze()
+	} else if _, hybrid := p["freezer"]; hybrid {
+		p.freeze() // some may be in v1 trees only
 	}
+	pids, err := p.live()
 	for _, pid := range pids {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			continue // it has ended by itself; the next look tells
-		}
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it has ended by itself; the next look tells
 	}
+	if err != nil {
+		err = fmt.Errorf("cannot list the processes of a cgroup: %w", err)
+	}
+	return errors.Join(err, p.Thaw())
 }
 
 // live returns the processes that have not ended.

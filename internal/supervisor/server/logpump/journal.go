@@ -128,11 +128,7 @@ func (j *journal) ready(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := j.move(file); err != nil {
-		return err
-	}
-	j.log.Warn("log file is there again", "bytes discarded so far", j.discarded.Load())
-	return nil
+	return j.move(file)
 }
 
 // lose notes that there is no log.
@@ -156,6 +152,9 @@ func (j *journal) move(file logFile) error {
 	}
 	if j.file != nil {
 		j.file.Close()
+	}
+	if j.lost != nil {
+		j.log.Warn("log file is there again", "bytes discarded so far", j.discarded.Load())
 	}
 	j.file, j.lost = file, nil
 	j.pos.log, j.pos.offset = st.ID, st.Size

@@ -349,8 +349,10 @@ func TestDeletedLogIsMadeAnew(t *testing.T) {
 		t.Error(err)
 	}
 	p.Close()
-	if !strings.Contains(said.String(), "log is gone") {
-		t.Errorf("nothing was said about it: %s", said.String())
+	for _, want := range []string{"log is gone", `"bytes discarded so far"=1000000`} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("the log of berth lacks %q: %s", want, said.String())
+		}
 	}
 }
 

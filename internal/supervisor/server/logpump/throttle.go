@@ -2,6 +2,11 @@ package logpump
 
 import "time"
 
+// turnCost is what a turn of the worker counts in bytes, beside those that it writes: a
+// container that writes single bytes would cost a core, at next to no bytes. Who waits
+// has more to be moved in the next turn.
+const turnCost = 8 << 10
+
 // burst is how many seconds of its rate a container may write at once.
 const burst = 10
 
@@ -17,6 +22,8 @@ type throttle struct {
 	at     time.Time
 	// seen is the pump's count of bytes at the last call.
 	seen int64
+	// turns is how often wait was called.
+	turns int64
 	// reported: the container's first wait is in the log.
 	reported bool
 }
@@ -24,8 +31,8 @@ type throttle struct {
 // newThrottle begins with a full burst. A rate of 0 limits nothing.
 func newThrottle(rate int64) throttle { return throttle{rate: rate, credit: burst * rate} }
 
-// wait returns how long the pump must rest now that it has written total bytes in
-// all.
+// wait returns how long the pump must rest after a turn, now that it has written total
+// bytes in all.
 func (t *throttle) wait(total int64, now time.Time) time.Duration {
 	if t.rate == 0 {
 		return 0
@@ -35,8 +42,9 @@ func (t *throttle) wait(total int64, now time.Time) time.Duration {
 		t.credit = min(t.credit+max(earned, 0), burst*t.rate)
 	}
 	t.at = now
-	t.credit -= total - t.seen
+	t.credit -= total - t.seen + turnCost
 	t.seen = total
+	t.turns++
 	if t.credit >= 0 {
 		return 0
 	}

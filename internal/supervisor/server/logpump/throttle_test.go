@@ -13,23 +13,25 @@ import (
 func TestThrottle(t *testing.T) {
 	at := time.Unix(1000, 0)
 	second := func(n float64) time.Time { return at.Add(time.Duration(n * float64(time.Second))) }
-	th := newThrottle(100)
+	const unit = turnCost // so that a turn without output counts as one
+	th := newThrottle(100 * unit)
 	for _, step := range []struct {
 		total int64
 		now   float64
 		want  time.Duration
 	}{
-		{1000, 0, 0},                      // the burst
-		{1050, 0, 500 * time.Millisecond}, // half a second's worth more
-		{1050, 0.5, 0},                    // it was waited for
-		{1250, 1.5, time.Second},
-		{1250, 100, 0}, // a long rest earns a burst and no more
-		{2250, 100, 0},
-		{2260, 100, 100 * time.Millisecond},
-		{2260, 50, 100 * time.Millisecond}, // a clock that goes back earns nothing
+		{999, 0, 0},                       // the burst
+		{1048, 0, 500 * time.Millisecond}, // half a second's worth more
+		{1048, 0.51, 0},                   // it was waited for
+		{1247, 1.51, time.Second},
+		{1247, 100, 0}, // a long rest earns a burst and no more
+		{2245, 100, 0},
+		{2254, 100, 100 * time.Millisecond},
+		{2254, 100, 110 * time.Millisecond}, // a turn that moves nothing counts, too
+		{2254, 50, 120 * time.Millisecond},  // a clock that goes back earns nothing
 	} {
-		if got := th.wait(step.total, second(step.now)); got != step.want {
-			t.Errorf("%d bytes after %v s: wait %v, want %v", step.total, step.now, got, step.want)
+		if got := th.wait(step.total*unit, second(step.now)).Round(time.Microsecond); got != step.want {
+			t.Errorf("%d units after %v s: wait %v, want %v", step.total, step.now, got, step.want)
 		}
 	}
 	none := newThrottle(0)
@@ -84,4 +86,40 @@ func TestFloodIsHeldToItsRate(t *testing.T) {
 	if got := int64(bytes.Count(log, []byte("\n"))); got != lines {
 		t.Errorf("%d lines are in the log, the container wrote %d", got, lines)
 	}
+}
+
+// Single bytes cost the supervisor as much as large pieces, and nearly nothing in the
+// log: what is held to the rate is how often they are looked at.
+func TestFloodOfSingleBytesIsHeldToItsRate(t *testing.T) {
+	b := newBench(t)
+	b.cfg.Rate = 1 << 20
+	began := time.Now()
+	p := b.open()
+	turns := func() int64 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.throttle.turns
+	}
+	var stop atomic.Bool
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		for !stop.Load() && err == nil {
+			_, err = b.stdout.Write([]byte("x"))
+		}
+		ended <- err
+	}()
+	burstTurns := int64(burst) * b.cfg.Rate / turnCost
+	waitFor(t, func() bool { return turns() >= burstTurns })
+	time.Sleep(time.Second)
+	got := turns()
+	if most := burstTurns + int64(time.Since(began).Seconds()*float64(b.cfg.Rate/turnCost)) + 2; got > most {
+		t.Errorf("the pump looked %d times at the output in %v, want at most %d", got, time.Since(began), most)
+	}
+	stop.Store(true)
+	b.drain(p)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	b.drain(p)
 }

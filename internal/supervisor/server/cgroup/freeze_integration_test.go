@@ -1,0 +1,80 @@
+//go:build integration
+
+package cgroup
+
+import (
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/require"
+)
+
+// relays are processes that are replaced by a child of theirs all the time. The first
+// process reaps those that are gone.
+const relays = `$SIG{CHLD} = "IGNORE"; syscall($ARGV[0], $ARGV[1], 1);
+for (1..30) { if (fork() == 0) { while (1) { exit if fork() } } }
+sleep 1000`
+
+// TestKilledAtOneInstant: who is in the list of processes has been replaced before it is
+// killed. One look kills all of them nevertheless.
+func TestKilledAtOneInstant(t *testing.T) {
+	require.Root(t)
+	require.Binary(t, "perl")
+	paths := realCgroup(t, 200)
+	for range 8 { // a race: one of them is enough to fail
+		first := startRelays(t, paths)
+		if err := paths.killOnce(); err != nil {
+			t.Fatal(err)
+		}
+		awaitNone(t, paths)
+		_ = first.Wait() // how it ended is not what counts
+	}
+}
+
+// startRelays returns when the processes replace each other.
+func startRelays(t *testing.T, paths Paths) (first *exec.Cmd) {
+	t.Helper()
+	join := ""
+	for _, dir := range paths.dirs() {
+		join += "echo $$ > " + dir + "/cgroup.procs; "
+	}
+	script := join + `exec perl -e "$1" ` + fmt.Sprint(unix.SYS_PRCTL, " ", unix.PR_SET_CHILD_SUBREAPER)
+	first = exec.Command("sh", "-c", script, "sh", relays)
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for deadline := time.Now().Add(30 * time.Second); len(seen) < 60; time.Sleep(time.Millisecond) {
+		pids, err := paths.live()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range pids {
+			seen[pid] = true
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("only %d processes were there", len(seen))
+		}
+	}
+	return first
+}
+
+func awaitNone(t *testing.T, paths Paths) {
+	t.Helper()
+	for deadline := time.Now().Add(require.Patience(2 * time.Second)); ; time.Sleep(time.Millisecond) {
+		left, err := paths.live()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("processes live on: %v", left)
+		}
+	}
+}
