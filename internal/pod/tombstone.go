@@ -98,10 +98,12 @@ func (t *tombstones) flush() {
 	t.touched = map[string]struct{}{}
 	t.mu.Unlock()
 	failed := map[string]error{}
-	for id := range batch {
-		err := errs.Guard("tombstone of "+id, func() error { return errors.Join(t.bury(id), t.buryContainer(id)) })
-		if err != nil {
-			failed[id] = err
+	// A loss of power between two writes leaves no container without its sandbox.
+	for _, step := range []func(id string) error{t.bury, t.buryContainer, t.forget} {
+		for id := range batch {
+			if err := errs.Guard("tombstone of "+id, func() error { return step(id) }); err != nil {
+				failed[id] = err
+			}
 		}
 	}
 	for id, err := range failed {
@@ -121,9 +123,29 @@ func (t *tombstones) flush() {
 func (t *tombstones) bury(id string) error {
 	rec, err := t.service.sandboxes.Get(id)
 	if err != nil {
-		return t.sandboxes.Delete(id)
+		return nil //nolint:nilerr // forget sees to it
 	}
 	return put(t.sandboxes, id, rec.tombstone())
+}
+
+// forget removes the tombstone of a sandbox that has gone, after those of its containers,
+// which may be in the next batch.
+func (t *tombstones) forget(id string) error {
+	if _, err := t.service.sandboxes.Get(id); err == nil {
+		return nil
+	}
+	if _, err := t.sandboxes.Get(id); err != nil {
+		return nil //nolint:nilerr // it has none
+	}
+	for _, rec := range t.containers.All() {
+		if rec.SandboxID != id {
+			continue
+		}
+		if err := t.containers.Delete(rec.ID); err != nil {
+			return err
+		}
+	}
+	return t.sandboxes.Delete(id)
 }
 
 // buryContainer is for an id that may be a container's.

@@ -105,11 +105,20 @@ func execs(ctx context.Context, o options, peers []*peer, r *registry) (*table, 
 	}
 	for _, p := range peers {
 		t.percentiles(p, "ExecSync", samples[p])
+		before, err := machineCPU()
+		if err != nil {
+			return nil, err
+		}
 		begin := time.Now()
 		if err := inParallel(o.execs, func(int) error { return p.exec(ctx, pods[p], "/bin/busybox", "true") }); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 		t.setRate(p, "ExecSync, ten at a time", "1/s", float64(o.execs)/time.Since(begin).Seconds())
+		after, err := machineCPU()
+		if err != nil {
+			return nil, err
+		}
+		t.set(p, "CPU per ExecSync", "ms", milli(after-before)/float64(o.execs))
 		if err := p.down(ctx, pods[p]); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}

@@ -59,6 +59,9 @@ func TestBadSandboxesAreRefusedAndLeaveNothing(t *testing.T) {
 		x.badSandbox("hostname with a space", invalid, func(c sandboxConfig) { c.Hostname = "a b" }, "hostname"),
 		x.badSandbox("hostname with NUL", invalid, func(c sandboxConfig) { c.Hostname = "a\x00" }, "hostname"),
 		x.badSandbox("hostname too long", invalid, func(c sandboxConfig) { c.Hostname = strings.Repeat("a", 65) }, "hostname"),
+		x.badSandbox("another hostname for the host's network", invalid, func(c sandboxConfig) {
+			c.Hostname, security(c).NamespaceOptions.Network = "elsewhere", runtimeapi.NamespaceMode_NODE
+		}, "config.hostname", "elsewhere"),
 		x.badSandbox("huge hostname", invalid, func(c sandboxConfig) { c.Hostname = huge }, "hostname"),
 		x.badSandbox("DNS server of two lines", invalid, func(c sandboxConfig) { c.DnsConfig.Servers = []string{"1.1.1.1\nnameserver 6.6.6.6"} }, "dns_config.servers"),
 		x.badSandbox("huge DNS server", invalid, func(c sandboxConfig) { c.DnsConfig.Servers = []string{huge + "\n"} }, "dns_config.servers"),

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/pod/job"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -194,5 +195,27 @@ func TestHungPluginIsTold(t *testing.T) {
 	}
 	if got := b.RunSandbox(config); !strings.HasPrefix(got, id) {
 		t.Errorf("the sandbox is %s, the job was for %s", got, id)
+	}
+}
+
+// TestHostPortsOfCNI: a pod with a host port that no plugin serves is refused by the port
+// and the file, unless the configuration says that the network serves it.
+func TestHostPortsOfCNI(t *testing.T) {
+	for _, key := range []string{"", "host_ports = 'cni'\n"} {
+		opts := fakeCNI(t, `test "$CNI_COMMAND" = ADD && echo '`+fakeResult+`'; exit 0`)
+		opts.NoImages = true
+		opts.Config += key
+		b := harness.Start(t, opts)
+		config := b.Sandbox("web")
+		config.PortMappings = []*runtimeapi.PortMapping{{HostPort: 8080, ContainerPort: 80}}
+		answer, err := b.Runtime.RunPodSandbox(b.Ctx(), &runtimeapi.RunPodSandboxRequest{Config: config})
+		if key != "" {
+			if err != nil {
+				t.Errorf("with %s%v", key, err)
+			}
+			b.RemovePod(answer.GetPodSandboxId())
+			continue
+		}
+		checkRefusal(t, err, codes.Unimplemented, []string{"port_mappings", "8080", "10-fake.conflist", "network.host_ports"})
 	}
 }

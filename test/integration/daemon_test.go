@@ -561,3 +561,21 @@ func TestStopDoesNotWaitForRequests(t *testing.T) {
 	// What was asked for is done, by the next daemon at the latest.
 	b.AwaitExit(pod.Container)
 }
+
+// TestStopWithPodsIsShort: a daemon that has pods does not wait for its keeper, which stays
+// with them. Without a service manager an upgrade is as short as this.
+func TestStopWithPodsIsShort(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	pod := b.RunPod("stays", "exec sleep 1000")
+	shortest := time.Hour
+	for range 3 {
+		began := time.Now()
+		b.StopDaemon()
+		shortest = min(shortest, time.Since(began))
+		b.StartDaemon()
+	}
+	if shortest > 4*time.Second {
+		t.Errorf("it took %v", shortest)
+	}
+	b.RemovePod(pod.Sandbox)
+}

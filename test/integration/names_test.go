@@ -56,3 +56,38 @@ func TestNamesWithSpacesAndSlashes(t *testing.T) {
 		}
 	}
 }
+
+// TestPIDModeLeftOut: a container whose request says nothing of PIDs has its own in a pod
+// whose containers have theirs, and shares those of a pod that shares them. Once it has
+// ended, no pid is shown for it.
+func TestPIDModeLeftOut(t *testing.T) {
+	b := harness.Start(t, harness.Options{})
+	for mode, want := range map[runtimeapi.NamespaceMode]string{runtimeapi.NamespaceMode_CONTAINER: "1", runtimeapi.NamespaceMode_POD: "more"} {
+		pod := runPodWith(b, "pids", "sleep 1000", func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
+			config.Linux.SecurityContext.NamespaceOptions.Pid = mode
+			container.Linux.SecurityContext.NamespaceOptions = nil
+		})
+		if got := b.ExecOut(pod.Container, "[ $(cat /proc/1/comm) = sleep ] && echo 1 || echo more"); got != want {
+			t.Errorf("in a pod of mode %s: pid 1 is its own: %s, want %s", mode, got, want)
+		}
+		pid := func() int {
+			answer, err := b.Runtime.ContainerStatus(b.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: pod.Container, Verbose: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var info struct{ Pid int }
+			decode(t, answer.Info, &info)
+			return info.Pid
+		}
+		if pid() == 0 {
+			t.Error("no pid of a container that runs")
+		}
+		if _, err := b.Runtime.StopContainer(b.Ctx(), &runtimeapi.StopContainerRequest{ContainerId: pod.Container}); err != nil {
+			t.Fatal(err)
+		}
+		if got := pid(); got != 0 {
+			t.Errorf("a container that has ended has pid %d", got)
+		}
+		b.RemovePod(pod.Sandbox)
+	}
+}

@@ -10,7 +10,9 @@ import (
 	"time"
 )
 
-func TestCheck(t *testing.T) {
+// TestScanRunsOrSaysWhyNot: what the scan finds fails, and so does a scan that cannot be made
+// where it is demanded.
+func TestScanRunsOrSaysWhyNot(t *testing.T) {
 	found := errors.New("exit status 3")
 	answers := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer answers.Close()

@@ -115,13 +115,14 @@ func (p *place) release(log *slog.Logger) error {
 	if err != nil || !ours {
 		return err
 	}
+	// The records of pods stay, so there is no keeper to wait for.
+	if left, err := os.ReadDir(filepath.Join(p.cfg.State, podsDir, "sandboxes")); err == nil && len(left) > 0 {
+		return nil
+	}
 	deadline := time.Now().Add(stopTimeout / 2)
 	lived, err := p.awaitNoKeeper(deadline)
 	if lived || err != nil {
 		return err
-	}
-	if left, err := os.ReadDir(filepath.Join(p.cfg.State, podsDir, "sandboxes")); err == nil && len(left) > 0 {
-		return nil
 	}
 	// The keeper's lock goes a moment before the rest of its files does.
 	for {

@@ -1,0 +1,62 @@
+package pod_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/podtest"
+)
+
+// TestNoTombstoneWithoutItsSandbox: whenever the power goes, the tombstone of a container on
+// disk has that of its sandbox beside it, while pods come and while they go.
+func TestNoTombstoneWithoutItsSandbox(t *testing.T) {
+	w := podtest.NewWorld(t, podtest.Fake())
+	w.Limits = pod.Limits{Batch: 100 * time.Millisecond} // one for all pods
+	var seen atomic.Int32
+	script := podtest.NewScript(func(_ int, name string) error {
+		if name != "after disk.Write" && name != "after disk.Remove" {
+			return nil
+		}
+		files, err := filepath.Glob(filepath.Join(w.RootDir, "tombstones", "containers", "[0-9a-f]*.json"))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, file := range files {
+			var head struct{ Record struct{ SandboxID string } }
+			data, err := os.ReadFile(file)
+			if err != nil {
+				continue // it has just gone
+			}
+			if err := json.Unmarshal(data, &head); err != nil {
+				t.Error(err)
+			}
+			seen.Add(1)
+			sandbox := filepath.Join(w.RootDir, "tombstones", "sandboxes", head.Record.SandboxID+".json")
+			if _, err := os.Stat(sandbox); err != nil {
+				if _, err := os.Stat(file); err == nil {
+					t.Errorf("%s: %s is there without %s", name, filepath.Base(file), sandbox)
+				}
+			}
+		}
+		return nil
+	})
+	b := &bed{World: w, T: t, script: script, s: w.Daemon(script)}
+	for i := range 8 {
+		id := b.mustRun(b.SandboxConfig(fmt.Sprintf("pod-%d", i)))
+		if err := b.s.StartContainer(t.Context(), b.mustCreate(id, "c", b.Programs.Sleep)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	podtest.Eventually(t, "tombstones are written", func() bool { return seen.Load() > 8 })
+	b.clear()
+	podtest.Eventually(t, "tombstones are gone", func() bool {
+		left, err := filepath.Glob(filepath.Join(w.RootDir, "tombstones", "*", "*.json"))
+		return err == nil && len(left) == 0
+	})
+}
