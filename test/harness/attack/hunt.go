@@ -78,11 +78,11 @@ func (h *Hunt) try(name string, known map[string]bool) {
 	h.Users = strings.Join(strings.Fields(string(users)), " ")
 }
 
-// seize traces a process, and reports whether that was before it executed the command: it
-// stops at its execve then, or has the helper's name still.
+// seize traces a process, and reports whether it stopped as the helper. What stops at or
+// after its execve has the rights of the command: an attach that comes during an execve
+// waits for its end.
 func seize(pid int) (caught bool, err error) {
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEEXEC, 0, 0)
-	if errno != 0 {
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEEXEC, 0, 0); errno != 0 {
 		return false, errno
 	}
 	if err := unix.PtraceInterrupt(pid); err != nil {
@@ -92,11 +92,8 @@ func seize(pid int) (caught bool, err error) {
 	if _, err := unix.Wait4(pid, &status, unix.WALL, nil); err != nil || !status.Stopped() {
 		return false, err
 	}
-	if status.TrapCause() == unix.PTRACE_EVENT_EXEC {
-		return true, nil
-	}
 	comm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
-	if err == nil && strings.TrimSpace(string(comm)) == helper {
+	if err == nil && strings.TrimSpace(string(comm)) == helper && status.TrapCause() != unix.PTRACE_EVENT_EXEC {
 		return true, nil
 	}
 	return false, unix.PtraceDetach(pid)
