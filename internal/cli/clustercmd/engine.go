@@ -34,7 +34,7 @@ func (f *engineFlags) add(cmd *cobra.Command) {
 // berth that runs on this host does.
 func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
 	ctx := cmd.Context()
-	o := provider.Options{Name: f.name, Env: command.Host()}
+	o := provider.Options{Name: f.name, Env: command.Host(), FirstInstalled: cmd.Root().Name() == kindName}
 	if f.verbose > 0 {
 		o.Trace = func(tool string, args []string) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "+ %s %s\n", tool, strings.Join(withoutSecrets(args), " "))

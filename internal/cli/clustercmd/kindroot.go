@@ -9,11 +9,14 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
+// kindName is what berth is called where it is kind.
+const kindName = "kind"
+
 // NewKind returns the command that berth is where it is called kind: kind's commands and flags,
 // and nothing else.
 func NewKind() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "kind",
+		Use:   kindName,
 		Short: "Clusters of Kubernetes on one machine, by kind's commands",
 		Long: "This is berth " + version.Version + " under the name kind. It has the commands and flags of kind v" + kindVersion + ", and writes\n" +
 			"to standard output what kind writes. `berth cluster` has more.",

@@ -40,11 +40,17 @@ type Options struct {
 	// Name is that of --provider: a tool. Empty: KIND_EXPERIMENTAL_PROVIDER of Env, and
 	// without that whichever tool is the first that can be used.
 	Name string
+	// FirstInstalled has the first tool that is installed decide, as kind does: when it cannot be
+	// used, Find fails and tries no other. It has no effect with a name.
+	FirstInstalled bool
 	// Env is the environment of the process.
 	Env map[string]string
 	// Trace is told each call of the tool; nil is nobody.
 	Trace func(tool string, args []string)
 }
+
+// providerVariable is kind's for another engine than the first.
+const providerVariable = "KIND_EXPERIMENTAL_PROVIDER"
 
 // ErrNoTool is that there is no tool that can be used, and none was asked for.
 var ErrNoTool = errors.New("no container engine can be used")
@@ -66,7 +72,7 @@ func Find(ctx context.Context, o Options) (e *Engine, skipped []error, err error
 func find(ctx context.Context, o Options, look func(tool string) command.Runner, open func(tool string) (*Engine, error)) (*Engine, []error, error) {
 	name := o.Name
 	if name == "" {
-		name = o.Env["KIND_EXPERIMENTAL_PROVIDER"]
+		name = o.Env[providerVariable]
 	}
 	if name != "" {
 		if _, err := dialectOf(name); err != nil {
@@ -95,6 +101,8 @@ func find(ctx context.Context, o Options, look func(tool string) command.Runner,
 				return nil, nil, context.Cause(ctx)
 			case !errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.Unsupported):
 				return nil, nil, err
+			case o.FirstInstalled:
+				return nil, nil, fmt.Errorf("%w\n  kind uses the first engine that is installed; to use another: %s=podman", err, providerVariable)
 			}
 			skipped = append(skipped, err)
 		}

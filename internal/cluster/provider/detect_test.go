@@ -24,6 +24,7 @@ func TestFind(t *testing.T) {
 		there     map[string]string
 		broken    map[string]error
 		flag, env string
+		first     bool
 		want      string
 		skipped   int
 		kind      error
@@ -43,6 +44,14 @@ func TestFind(t *testing.T) {
 		"a client alone": {
 			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("%s: %w", down, errs.Unavailable)},
 			want: "podman", skipped: 1,
+		},
+		"a client alone, as kind": {
+			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("%s: %w", down, errs.Unavailable)},
+			first: true, kind: errs.Unavailable, says: []string{down, "KIND_EXPERIMENTAL_PROVIDER=podman"},
+		},
+		"a client that is asked for, as kind": {
+			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("%s: %w", down, errs.Unavailable)},
+			first: true, env: "podman", want: "podman",
 		},
 		"an old one": {
 			there: map[string]string{"podman": podman, "docker": docker}, broken: map[string]error{"docker": fmt.Errorf("%s: %w", old, errs.Unsupported)},
@@ -79,7 +88,7 @@ func TestFind(t *testing.T) {
 				opened = tool
 				return engine(t, tool, newFake()), nil
 			}
-			e, skipped, err := find(t.Context(), Options{Name: test.flag, Env: map[string]string{"KIND_EXPERIMENTAL_PROVIDER": test.env}}, look, open)
+			e, skipped, err := find(t.Context(), Options{Name: test.flag, FirstInstalled: test.first, Env: map[string]string{"KIND_EXPERIMENTAL_PROVIDER": test.env}}, look, open)
 			if opened != test.want || (e == nil) != (test.want == "") || len(skipped) != test.skipped || !errors.Is(err, test.kind) {
 				t.Errorf("%q, %v, %v", opened, skipped, err)
 			}
