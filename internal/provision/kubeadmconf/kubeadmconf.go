@@ -170,6 +170,12 @@ func (n Node) registration(joins bool) document {
 	if joins && !n.AsksDriver {
 		arg("cgroup-driver", n.CgroupDriver)
 	}
+	if joins {
+		// A cluster of containers, as of kind or `berth cluster`, names a cgroupRoot that only its
+		// containers have, and the kubelet exits where it is missing. kubelet.flags come later on the
+		// command line, and win.
+		arg("cgroup-root", "/")
+	}
 	if joins && n.CgroupV1 {
 		arg("fail-cgroupv1", "false")
 	}

@@ -97,6 +97,17 @@ func TestOlderKubernetes(t *testing.T) {
 	}
 }
 
+// TestCgroupRoot: a node that joins keeps pods below its own root, whatever the cluster's
+// KubeletConfiguration says; a cluster that begins says nothing.
+func TestCgroupRoot(t *testing.T) {
+	for name, text := range configurations(t) {
+		joins := strings.HasPrefix(name, "join")
+		if got := strings.Contains(text, "  - name: cgroup-root\n    value: /\n"); got != joins || !joins && strings.Contains(text, "cgroupRoot") {
+			t.Errorf("%s: sets the root of cgroups: %v, want %v\n%s", name, got, joins, text)
+		}
+	}
+}
+
 // TestFaults: each fault is told by what to change, and no token is.
 func TestFaults(t *testing.T) {
 	join := func(change func(*kubeadmconf.Node, *kubeadmconf.Join)) error {
