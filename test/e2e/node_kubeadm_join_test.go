@@ -67,35 +67,13 @@ func TestKubeadmInThreeCommands(t *testing.T) {
 	// This host may be small, and nobody asks for names or Services here.
 	t.Log(kubeadm(t, plane, "init", "--config", "/root/init.yaml", "--skip-phases=addon", "--ignore-preflight-errors=NumCPU,Mem"))
 
-	// Warnings stand before it.
-	out := plane.Run("kubeadm", "token", "create", "--print-join-command")
-	_, printed, found := strings.Cut(out, "kubeadm join ")
-	if !found {
-		t.Fatalf("kubeadm prints %q", out)
-	}
-	args := append([]string{"/opt/berth", "node", "kubeadm", "join"}, strings.Fields(printed)...)
-	worker.Run(append(args, "--node-name", "worker", "--out", "/root/join.yaml")...)
-	t.Log(kubeadm(t, worker, "join", "--config", "/root/join.yaml"))
+	joins(t, worker, "worker", plane.Run("kubeadm", "token", "create", "--print-join-command"))
 
 	kubectl := func(args ...string) string {
 		return plane.Run(append([]string{"kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf"}, args...)...)
 	}
 	kubectl("wait", "--for=condition=Ready", "node/plane", "node/worker", "--timeout=150s")
-	var nodes struct {
-		Items []struct {
-			Metadata struct {
-				Name   string
-				Labels map[string]string
-			}
-			Spec struct {
-				Taints []struct{ Key, Value, Effect string }
-			}
-			Status struct {
-				Addresses []struct{ Type, Address string }
-				NodeInfo  struct{ ContainerRuntimeVersion string }
-			}
-		}
-	}
+	var nodes struct{ Items []joined }
 	if err := json.Unmarshal([]byte(kubectl("get", "nodes", "-o", "json")), &nodes); err != nil {
 		t.Fatal(err)
 	}
@@ -104,18 +82,7 @@ func TestKubeadmInThreeCommands(t *testing.T) {
 		if n.Metadata.Name == "worker" {
 			zone, ip, taints = "b", "10.200.0.2", 1
 		}
-		if got := n.Metadata.Labels["berth.run/zone"]; got != zone {
-			t.Errorf("%s: label %q, want %q", n.Metadata.Name, got, zone)
-		}
-		if got := n.Status.Addresses[0].Address; got != ip {
-			t.Errorf("%s: address %s, want %s", n.Metadata.Name, got, ip)
-		}
-		if len(n.Spec.Taints) != taints || taints > 0 && n.Spec.Taints[0].Key != "berth.run/only" {
-			t.Errorf("%s: taints %v, want those of its node file", n.Metadata.Name, n.Spec.Taints)
-		}
-		if got := n.Status.NodeInfo.ContainerRuntimeVersion; !strings.HasPrefix(got, "berth://") {
-			t.Errorf("%s: runtime %s", n.Metadata.Name, got)
-		}
+		n.isAsDescribed(t, zone, ip, taints)
 	}
 	if len(nodes.Items) != 2 {
 		t.Errorf("the cluster has %d nodes, want 2", len(nodes.Items))
@@ -123,6 +90,51 @@ func TestKubeadmInThreeCommands(t *testing.T) {
 	if out := worker.Run("/opt/berth", "node", "apply", "--yes"); !strings.Contains(out, "Nothing to change.") {
 		t.Errorf("apply changes the node that kubeadm has joined:\n%s", out)
 	}
+}
+
+// joined is what a cluster knows of a node.
+type joined struct {
+	Metadata struct {
+		Name   string
+		Labels map[string]string
+	}
+	Spec struct {
+		PodCIDR string
+		Taints  []struct{ Key, Value, Effect string }
+	}
+	Status struct {
+		Addresses []struct{ Type, Address string }
+		NodeInfo  struct{ ContainerRuntimeVersion string }
+	}
+}
+
+// isAsDescribed wants what the node file joinable says.
+func (n joined) isAsDescribed(t *testing.T, zone, ip string, taints int) {
+	t.Helper()
+	if got := n.Metadata.Labels["berth.run/zone"]; got != zone {
+		t.Errorf("%s: label %q, want %q", n.Metadata.Name, got, zone)
+	}
+	if got := n.Status.Addresses[0].Address; got != ip {
+		t.Errorf("%s: address %s, want %s", n.Metadata.Name, got, ip)
+	}
+	if len(n.Spec.Taints) != taints || taints > 0 && n.Spec.Taints[0].Key != "berth.run/only" {
+		t.Errorf("%s: taints %v, want those of its node file", n.Metadata.Name, n.Spec.Taints)
+	}
+	if got := n.Status.NodeInfo.ContainerRuntimeVersion; !strings.HasPrefix(got, "berth://") {
+		t.Errorf("%s: runtime %s", n.Metadata.Name, got)
+	}
+}
+
+// joins has a machine join the cluster whose kubeadm has printed the command for it.
+func joins(t *testing.T, m *systemd.Machine, name, printed string) {
+	t.Helper()
+	_, command, found := strings.Cut(printed, "kubeadm join ") // warnings stand before it
+	if !found {
+		t.Fatalf("kubeadm prints %q", printed)
+	}
+	args := append([]string{"/opt/berth", "node", "kubeadm", "join"}, strings.Fields(command)...)
+	m.Run(append(args, "--node-name", name, "--out", "/root/join.yaml")...)
+	t.Log(kubeadm(t, m, "join", "--config", "/root/join.yaml"))
 }
 
 // kubeadm runs a verb of kubeadm and tells the kubelet's log where it fails.

@@ -112,6 +112,23 @@ func Link(a *Machine, addressA string, b *Machine, addressB string) {
 	}
 }
 
+// Plug connects the machine by a cable to a bridge in a network namespace that has a name. Its end
+// is called eth0 and has an address such as 10.200.0.1/24, and
+// the bridge's is called machine.
+func (m *Machine) Plug(namespace, bridge, address string) {
+	m.t.Helper()
+	command(m.t, "ip", "-n", namespace, "link", "add", "machine", "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(m.pid()))
+	command(m.t, "ip", "-n", namespace, "link", "set", "machine", "master", bridge, "up")
+	m.Run("ip", "address", "add", address, "dev", "eth0")
+	m.Run("ip", "link", "set", "eth0", "up")
+}
+
+// Unplug takes the cable of Plug away.
+func (m *Machine) Unplug() {
+	m.t.Helper()
+	m.Run("ip", "link", "delete", "eth0")
+}
+
 // pid is the machine's first process as this host numbers it.
 func (m *Machine) pid() int {
 	m.t.Helper()
