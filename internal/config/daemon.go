@@ -62,7 +62,7 @@ type Runtime struct {
 	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd."`
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH."`
 	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 splits as late as can be, which is the latter." reload:"yes"`
-	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log, as they stand there, and 8 KiB more for each look at its pipes; after a burst of ten seconds' worth its writes block. What writes a log takes CPU time outside of the pod. 0 is no limit." reload:"yes"`
+	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes"`
 
 	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both; lenient is auto, but leaves such a label out where the kernel has no SELinux, as containerd and CRI-O do, and as Kubernetes' conformance tests expect." oneof:"auto off lenient"`
 	SELinuxVolume string `toml:"selinux_volume_label" help:"Label of volumes that are relabelled: private is the pod's own, shared one that every container may use." oneof:"private shared" reload:"yes"`
