@@ -52,8 +52,7 @@ func wantsMore(cmd *cobra.Command, _ []string) error {
 	return errors.New("Subcommand is required")
 }
 
-// KindIsQuiet reports whether a call of kind asks for silence on standard error, whatever else is wrong
-// with its arguments.
+// KindIsQuiet reports whether the arguments of kind have -q, even where other arguments are wrong.
 func KindIsQuiet(args []string) bool {
 	cmd := &cobra.Command{FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}}
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "")

@@ -8,7 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestSay: what is wrong is told without the names of kinds, which are for programs.
+// TestSay: the keeper prints an error without the name of its kind, which is for programs.
 func TestSay(t *testing.T) {
 	var told strings.Builder
 	k := &keeper{out: newMultiplexer(false, "", nil, nil)}

@@ -311,7 +311,7 @@ func (k *keeper) unhurried(ctx context.Context) (context.Context, context.Cancel
 	return ctx, cancel
 }
 
-// say tells people what the keeper does. Errors are told in the words for people.
+// say prints what the keeper does, with errors in the words for people.
 func (k *keeper) say(format string, args ...any) {
 	for i, arg := range args {
 		if err, ok := arg.(error); ok {

@@ -104,7 +104,7 @@ func child(node *yaml.Node, step string) (key, value *yaml.Node) {
 type faults struct {
 	place place
 	list  []error
-	// secret: values of the document are told to nobody.
+	// secret: no message has a value of the document.
 	secret bool
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // TestSlowDisk: a database is damaged when reading it goes round in circles, and not when a disk lets the
-// reader wait, or when the daemon is told to stop.
+// reader wait, or when the daemon stops.
 func TestSlowDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metadata.db")
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {

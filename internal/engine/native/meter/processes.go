@@ -25,7 +25,7 @@ func countProcesses(d *engine.Details, pids []int) {
 }
 
 // countOpen counts descriptors, with so many looks at what they are: beyond, sockets are
-// not counted, and descriptors only where the kernel tells how many there are (6.2).
+// not counted, and descriptors only where the kernel gives their number (6.2).
 // Processes that end meanwhile count for nothing.
 func countOpen(d *engine.Details, pids []int, looks int) {
 	for _, pid := range pids {

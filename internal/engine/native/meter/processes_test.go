@@ -59,7 +59,7 @@ func TestCountedDescriptors(t *testing.T) {
 	}
 }
 
-// sized reports whether the kernel tells how many descriptors a process has (6.2).
+// sized reports whether the kernel gives the number of a process's descriptors (6.2).
 func sized(t *testing.T) bool {
 	t.Helper()
 	var st unix.Stat_t

@@ -158,7 +158,7 @@ func (p Paths) killOnce() error {
 	}
 	pids, err := p.live()
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it has ended by itself; the next look tells
+		_ = syscall.Kill(pid, syscall.SIGKILL) // may have ended by itself; the next look shows it
 	}
 	if err != nil {
 		err = fmt.Errorf("cannot list the processes of a cgroup: %w", err)
