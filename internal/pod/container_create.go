@@ -30,7 +30,7 @@ func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config 
 	if err != nil {
 		return "", fmt.Errorf("cannot create container: %w", err)
 	}
-	if err := s.opts.CheckContainer(config, sb.Config.Get()); err != nil {
+	if err := s.opts.Engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
 	logPath, err := containerLogPath(sb.Config.Get(), config)
@@ -165,7 +165,7 @@ func (s *Service) abandonContainer(ctx context.Context, j *job.Job, id string, c
 	}
 	_, updateErr := s.containers.Update(id, func(r *ContainerRecord) error {
 		r.Removing = true
-		r.exit(time.Now(), codeStartError, reasonStartError, fmt.Sprintf("it could not be made (%v) and is being removed (%v)", cause, err))
+		r.exit(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be made (%v) and is being removed (%v)", cause, err))
 		return nil
 	})
 	s.retryContainer(ctx, id)
@@ -248,7 +248,7 @@ func (s *Service) containerSpec(rec *ContainerRecord, sb *SandboxRecord, img *im
 	case target.State != ContainerRunning:
 		return nil, fmt.Errorf("%s: container %q does not run: %w", targetField, target.ID, errs.State)
 	}
-	spec.TargetPID = target.Pid
+	spec.TargetID, spec.TargetPID = target.ID, target.Pid
 	return spec, nil
 }
 

@@ -112,7 +112,7 @@ func (s *Service) rebootedSandbox(r *SandboxRecord) *SandboxRecord {
 // rebootedContainer makes of a record what a reboot made of the container.
 func (s *Service) rebootedContainer(r *ContainerRecord) *ContainerRecord {
 	if r.visible() && r.State != ContainerExited {
-		r.exit(time.Now(), codeUnknown, reasonUnknown, fmt.Sprintf("the node was restarted while the container was %s", r.State))
+		r.exit(time.Now(), engine.CodeUnknown, engine.ReasonUnknown, fmt.Sprintf("the node was restarted while the container was %s", r.State))
 	}
 	r.Boot = s.opts.BootID
 	return r
@@ -153,7 +153,7 @@ func (s *Service) recoverSandbox(ctx context.Context, rec *SandboxRecord, actual
 		s.log.Error("a sandbox was lost while nobody looked", "sandbox", rec.ID, "pod", rec.name())
 		s.pursue(ctx, s.stopSandboxRequest(next))
 	case SandboxStopped:
-		if rec.holds() { // an older berth stopped it
+		if s.holds(rec) { // an older berth stopped it
 			s.pursue(ctx, s.stopSandboxRequest(rec))
 		}
 	}
@@ -170,7 +170,7 @@ func (s *Service) recoverContainer(ctx context.Context, rec *ContainerRecord, ac
 		if why := rec.startError(); why != "" {
 			// Berth died before it wrote that down. The engine has nothing to tell.
 			s.recordExit(&engine.Exit{
-				ContainerID: rec.ID, Code: codeStartError, At: time.Now(), Reason: reasonStartError,
+				ContainerID: rec.ID, Code: engine.CodeStartError, At: time.Now(), Reason: engine.ReasonStartError,
 				Message: fmt.Sprintf("cannot start container %q: %s", rec.ID, why),
 			})
 			return

@@ -23,7 +23,7 @@ func (s *Service) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 	if config.GetMetadata() == nil {
 		return "", fmt.Errorf("config.metadata: sandbox config must include metadata: %w", errs.Invalid)
 	}
-	if err := s.opts.CheckSandbox(config); err != nil {
+	if err := s.opts.Engine.CheckSandbox(config); err != nil {
 		return "", err
 	}
 	if _, err := hostPorts(config); err != nil {

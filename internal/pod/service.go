@@ -26,7 +26,6 @@ import (
 	"github.com/berthrun/berth/internal/pod/events"
 	"github.com/berthrun/berth/internal/pod/job"
 	"github.com/berthrun/berth/internal/store"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Options are what a Service is made from.
@@ -34,12 +33,6 @@ type Options struct {
 	Engine  engine.Engine
 	Images  image.Store
 	Network network.Network
-	// CheckSandbox and CheckContainer refuse what the engine's specs cannot
-	// honour, with kind Invalid or Unsupported and the field's name.
-	CheckSandbox   func(*runtimeapi.PodSandboxConfig) error
-	CheckContainer func(*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig) error
-	// CheckResources does the same for limits in a field of an update, as a whole.
-	CheckResources func(field string, limits *runtimeapi.LinuxContainerResources) error
 	// StateDir is on tmpfs and holds records; RootDir is on disk and holds
 	// tombstones, attachments still to be undone and the sandboxes' files.
 	StateDir, RootDir string
@@ -236,18 +229,28 @@ func (s *Service) EngineInfo(ctx context.Context) (*engine.Info, error) {
 	return &complete, nil
 }
 
-// unsafeInits warns of pods with an init through which their containers can reach the
-// host: it was made by a berth that did not confine it, and lives as long as the pod.
+// unsafeInits warns of pods whose containers can reach the host, through an init that an
+// earlier berth made: the init lives as long as the pod.
 func (s *Service) unsafeInits() []string {
 	var warnings []string
 	for _, rec := range s.sandboxes.All() {
-		if rec.State == SandboxReady && rec.Engine != nil && rec.Engine.Pid != 0 && rec.Engine.PodInit < engine.PodInitSealed {
-			warnings = append(warnings, fmt.Sprintf("pod %s (sandbox %s) shares its PID namespace and was made by an earlier berth: "+
-				"its containers can reach the host through its init; delete the pod and make it again", rec.name(), rec.ID))
+		if rec.State != SandboxReady {
+			continue
+		}
+		if why := s.view(rec).Unsafe; why != "" {
+			warnings = append(warnings, fmt.Sprintf("pod %s (sandbox %s) %s; delete the pod and make it again", rec.name(), rec.ID, why))
 		}
 	}
 	slices.Sort(warnings)
 	return warnings
+}
+
+// view is what the engine reads from the record of a sandbox that it made.
+func (s *Service) view(rec *SandboxRecord) engine.SandboxView {
+	if rec.Engine == nil {
+		return engine.SandboxView{}
+	}
+	return s.opts.Engine.ViewSandbox(rec.Engine)
 }
 
 // NetworkReady is nil when sandboxes can be attached, else why not.

@@ -61,6 +61,9 @@ func (s *Service) removeSandboxRequest(rec *SandboxRecord) *job.Request {
 	}
 }
 
+// holds reports whether namespaces of a sandbox may be there.
+func (s *Service) holds(rec *SandboxRecord) bool { return len(s.view(rec).Namespaces) > 0 }
+
 func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error {
 	rec, err := s.sandboxes.Get(id)
 	if err != nil {
@@ -68,7 +71,7 @@ func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error 
 	}
 	switch rec.State {
 	case SandboxStopped:
-		if !rec.holds() {
+		if !s.holds(rec) {
 			return nil
 		}
 	case SandboxReady:
@@ -90,7 +93,9 @@ func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error 
 	}
 	_, err = s.sandboxes.Update(id, func(r *SandboxRecord) error {
 		r.State, r.Network = SandboxStopped, nil // its addresses may be another's now
-		r.released()
+		if r.Engine != nil {
+			r.Engine = s.opts.Engine.ReleasedSandbox(r.Engine)
+		}
 		return nil
 	})
 	if err != nil {

@@ -111,10 +111,10 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 // changes.
 func (s *Service) checkUpdate(field string, next, change *runtimeapi.LinuxContainerResources) error {
 	left := &runtimeapi.LinuxContainerResources{OomScoreAdj: change.GetOomScoreAdj()}
-	if err := s.opts.CheckResources(field, left); err != nil {
+	if err := s.opts.Engine.CheckResources(field, left); err != nil {
 		return err
 	}
-	return s.opts.CheckResources(field, next)
+	return s.opts.Engine.CheckResources(field, next)
 }
 
 // mergeResources returns old with what change says in its place. Neither is

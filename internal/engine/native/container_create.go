@@ -27,11 +27,11 @@ import (
 
 // Create mounts the root filesystem, looks up what the spec depends on, computes
 // it, and has the supervisor make the container.
-func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
+func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engine.Container, error) {
 	e.moves.Soon()
-	spec, err := e.annotated(spec)
+	spec, err := e.specOf(asked)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, fmt.Errorf("cannot create container %s: %w", asked.ID, err)
 	}
 	labels, err := e.labelsOf(spec)
 	if err != nil {
@@ -101,12 +101,16 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	return container, nil
 }
 
-// annotated is a request with what its pod asks for by annotations.
-func (e *Engine) annotated(spec *engine.ContainerSpec) (*engine.ContainerSpec, error) {
-	config, err := ocispec.WithAnnotations(spec.Config, spec.SandboxSpec.Config, e.rules().AllowedAnnotations)
-	changed := *spec
-	changed.Config = config
-	return &changed, err
+// specOf reads a request's sandbox, and adds to its configuration what its pod asks for by
+// annotations.
+func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
+	sb, err := sandboxOf(asked.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	spec := *asked
+	spec.Config, err = ocispec.WithAnnotations(asked.Config, asked.SandboxSpec.Config, e.rules().AllowedAnnotations)
+	return &containerSpec{ContainerSpec: &spec, Sandbox: sb}, err
 }
 
 // The stage that the caller was in, which a longer one gives way to again.
@@ -116,7 +120,7 @@ const (
 )
 
 // stageOf hears the stages of a Create, whether or not anybody listens.
-func stageOf(spec *engine.ContainerSpec) func(name, waitsFor string) {
+func stageOf(spec *containerSpec) func(name, waitsFor string) {
 	if spec.Stage == nil {
 		return func(string, string) {}
 	}
@@ -131,7 +135,7 @@ func userOf(user ocispec.User) *engine.User {
 	return &engine.User{UID: int64(user.UID), GID: int64(user.GID), Groups: groups}
 }
 
-func (e *Engine) requestOf(ctx context.Context, spec *engine.ContainerSpec) (*supervisor.CreateRequest, error) {
+func (e *Engine) requestOf(ctx context.Context, spec *containerSpec) (*supervisor.CreateRequest, error) {
 	request := &supervisor.CreateRequest{
 		ID:            spec.ID,
 		Bundle:        e.bundleDir(spec.ID),
@@ -180,7 +184,7 @@ func makeLogDir(dir, below string) error {
 
 // inputOf gathers all that the spec depends on. missing are the mount sources that are
 // still to be made.
-func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs string, labels selinux.Labels) (in ocispec.Input, missing []hostpath.Missing, err error) {
+func (e *Engine) inputOf(ctx context.Context, spec *containerSpec, rootfs string, labels selinux.Labels) (in ocispec.Input, missing []hostpath.Missing, err error) {
 	hostname, err := hostnameOf(spec.SandboxSpec.Config)
 	if err != nil {
 		return in, nil, err
@@ -233,7 +237,7 @@ func (e *Engine) inputOf(ctx context.Context, spec *engine.ContainerSpec, rootfs
 }
 
 // annotationsOf are those of the requests that are passed on to hooks.
-func (e *Engine) annotationsOf(spec *engine.ContainerSpec) map[string]string {
+func (e *Engine) annotationsOf(spec *containerSpec) map[string]string {
 	rules := e.rules()
 	passed := ocispec.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
 	maps.Copy(passed, ocispec.PassedAnnotations(spec.Config.GetAnnotations(), rules.ContainerAnnotations))

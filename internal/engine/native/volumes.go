@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -36,7 +35,7 @@ func volumeOwner(key string) (sandboxID string, ok bool) {
 
 // volumesOf mounts the images that the request names, and returns the directories
 // to mount from, by the mount's index.
-func (e *Engine) volumesOf(ctx context.Context, spec *engine.ContainerSpec) (map[int]string, error) {
+func (e *Engine) volumesOf(ctx context.Context, spec *containerSpec) (map[int]string, error) {
 	volumes := map[int]string{}
 	for i, m := range spec.Config.GetMounts() {
 		if m.GetImage() == nil {
@@ -54,7 +53,7 @@ func (e *Engine) volumesOf(ctx context.Context, spec *engine.ContainerSpec) (map
 	return volumes, nil
 }
 
-func (e *Engine) mountVolume(ctx context.Context, spec *engine.ContainerSpec, imageID string) (string, error) {
+func (e *Engine) mountVolume(ctx context.Context, spec *containerSpec, imageID string) (string, error) {
 	key := volumeKey(spec.SandboxSpec.ID, imageID)
 	// Before it is mounted, so that removal finds it.
 	if err := os.MkdirAll(filepath.Join(e.sandboxPaths(spec.SandboxSpec.ID).volumes, key), 0o700); err != nil {
