@@ -1,4 +1,5 @@
-// Package errs holds the kinds of error that berth tells apart.
+// Package errs holds the kinds of error that berth tells apart, and the causes that an
+// error about a container may carry (Fault).
 //
 // A kind is decided where an error is born, by wrapping one of the sentinels:
 //

@@ -31,7 +31,7 @@ func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxCon
 		return fmt.Errorf("cannot update container %s: %w", id, err)
 	}
 	if err := e.cfg.Supervisor.Update(ctx, id, limits); err != nil {
-		return refusedLimit(ocispec.FieldUpdate, err)
+		return fmt.Errorf("cannot update container %s: %w", id, refusedLimit(ocispec.FieldUpdate, err))
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engi
 		container.StartError = fault.Text
 		return container, e.madeSources(spec.ID).Keep()
 	case err != nil:
-		return nil, refusedContainer(spec.Config, err)
+		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, refusedContainer(spec.Config, err))
 	}
 	if err := e.madeSources(spec.ID).Keep(); err != nil {
 		return nil, err

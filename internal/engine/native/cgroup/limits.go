@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"strings"
 	"syscall"
 
@@ -33,19 +35,37 @@ func Limit(ctx context.Context, paths Paths, slice string, res *specs.LinuxResou
 		return fmt.Errorf("cannot limit the pod's cgroup, which is not there: %w", errs.NotFound)
 	}
 	if err := change(ctx, m, filesOf(paths, config.Resources), slice != "", config.Resources); err != nil {
-		return fmt.Errorf("cannot limit the pod's cgroup: %w", withKind(err))
+		return fmt.Errorf("cannot limit the pod's cgroup: %w", refused(err))
 	}
 	return nil
 }
 
-func withKind(err error) error {
-	switch {
-	case strings.HasPrefix(err.Error(), "unable to set memory limit"), errors.Is(err, syscall.EBUSY):
-		return fmt.Errorf("%w: %w", err, errs.State)
-	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ERANGE):
-		return fmt.Errorf("%w: %w", err, errs.Invalid)
+// refused gives a limit that the kernel refuses its kind and the name of its file.
+func refused(err error) error {
+	var kind error
+	fault := &errs.Fault{Cause: errs.CauseLimit}
+	var written *fs.PathError
+	if errors.As(err, &written) {
+		fault.Path = path.Base(written.Path)
 	}
-	return err
+	switch {
+	case tooLittleMemory(err):
+		kind, fault.Path = errs.State, "memory.limit_in_bytes"
+	case errors.Is(err, syscall.EBUSY):
+		kind = errs.State
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ERANGE):
+		kind = errs.Invalid
+	default:
+		return err
+	}
+	fault.Err = fmt.Errorf("%w: %w", err, kind)
+	return fault
+}
+
+// tooLittleMemory reports whether a memory limit is below what is in use: on v1 package
+// cgroups has a text for that in place of the kernel's EBUSY, and no type.
+func tooLittleMemory(err error) bool {
+	return strings.HasPrefix(err.Error(), "unable to set memory limit")
 }
 
 // managed leaves out the hierarchies without limits.

@@ -69,7 +69,7 @@ func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	kill := e.Group
 	if err := within(ctx, kill, process, func() error { return c.Start(process) }); err != nil {
 		r.forgotten.reapSoon()
-		return 0, kindOf(fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err))
+		return 0, classify(fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err), "")
 	}
 	return process.Pid()
 }

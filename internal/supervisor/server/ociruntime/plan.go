@@ -47,7 +47,7 @@ func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeou
 		Spec:             spec,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot use the spec of container %s: %w: %w", id, err, errs.Invalid)
+		return nil, fmt.Errorf("cannot use the spec of container %s: %w", id, withCause(fmt.Errorf("%w: %w", err, errs.Invalid), ""))
 	}
 	setBundle(config, bundle)
 	process, err := newProcess(spec.Process)
