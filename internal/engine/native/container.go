@@ -36,27 +36,6 @@ func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxCon
 	return nil
 }
 
-// Remove removes the container's processes first: while one lives, its root
-// filesystem must stay.
-func (e *Engine) Remove(ctx context.Context, id string) error {
-	if err := e.cfg.Supervisor.Remove(ctx, id); err != nil {
-		return err
-	}
-	if err := e.cfg.Rootfs.Release(ctx, id); err != nil {
-		return err
-	}
-	if err := e.madeSources(id).Remove(ctx); err != nil {
-		return err
-	}
-	// After that: while the bundle is there, List tells of the container.
-	if err := e.removeBundle(id); err != nil {
-		return err
-	}
-	e.cgroups.forget(id)
-	e.meter.Forget(id)
-	return nil
-}
-
 // ReopenLog makes the container's log go to a new file.
 func (e *Engine) ReopenLog(ctx context.Context, id string) error {
 	return e.cfg.Supervisor.ReopenLog(ctx, id)

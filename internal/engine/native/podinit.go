@@ -87,5 +87,5 @@ func (e *Engine) removePodInit(ctx context.Context, id string) error {
 	if !e.hasBundle(id) {
 		return nil
 	}
-	return errors.Join(e.cfg.Supervisor.Remove(ctx, id), e.removeBundle(id))
+	return errors.Join(e.cfg.Supervisor.Remove(ctx, id), e.removeBundle(ctx, id))
 }

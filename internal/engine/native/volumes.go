@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -31,6 +32,14 @@ func volumeKey(sandboxID, imageID string) string {
 func volumeOwner(key string) (sandboxID string, ok bool) {
 	sandboxID, _, ok = strings.Cut(key, "-")
 	return sandboxID, ok
+}
+
+// prepareVolumes mounts the images that the request names. The sandbox keeps them.
+func (e *Engine) prepareVolumes(ctx context.Context, c *creation) (err error) {
+	if c.in.Volumes, err = e.volumesOf(ctx, c.containerSpec); err != nil {
+		return &engine.VolumeError{Err: err}
+	}
+	return nil
 }
 
 // volumesOf mounts the images that the request names, and returns the directories
