@@ -215,7 +215,7 @@ func (e *execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	}
 	defer sender.Close()
 	e.socket = receiver
-	c.server.vault.hold(e.key(), receiver)
+	c.server.vault.hold(ctx, e.key(), receiver)
 	pid, err := c.server.runtime.Exec(ctx, &ociruntime.Exec{
 		ContainerID: c.id,
 		Process:     spec,
