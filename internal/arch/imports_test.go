@@ -80,6 +80,7 @@ func bans() []ban {
 		ban{from: "internal/crilog", to: "internal/", why: "log lines are pure: nothing of ours is needed to write or read them"},
 		ban{from: "internal/hoststoml", to: "internal/", why: "nodes and clusters describe registries in words of their own"},
 		ban{from: "internal/errs", to: "internal/", why: "everything may import errs, so it imports nothing"},
+		ban{from: "internal/keyed", to: "internal/", why: "everything may import keyed, so it imports errs alone", but: "internal/errs"},
 		ban{from: "internal/undo", to: "internal/", why: "everything may import undo, so it imports nothing"},
 	)
 }

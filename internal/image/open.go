@@ -27,8 +27,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/dbcheck"
-	"github.com/berthrun/berth/internal/image/once"
 	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/keyed"
 )
 
 // PullRules say how images are pulled.
@@ -112,9 +112,9 @@ type Images struct {
 	cgroups   *unpack.Cgroups
 	runner    *unpack.Runner
 
-	flights once.Flights[string, Progress]
+	pulls keyed.Flights[progressFeed, string]
 	// blobs and chains are held while one is fetched or unpacked.
-	blobs, chains once.Keys
+	blobs, chains keyed.Mutex
 
 	// mu guards index, names and uses.
 	mu    sync.RWMutex
@@ -125,7 +125,7 @@ type Images struct {
 
 	pool dirPool
 	// keys is held while the root filesystem of one key is changed.
-	keys once.Keys
+	keys keyed.Mutex
 	// trashed wakes the worker that empties the trash.
 	trashed chan struct{}
 	// patience is how long Close waits for removals; settled is closed when nothing else

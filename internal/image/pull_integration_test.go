@@ -383,7 +383,8 @@ func TestPullsOfOneReferenceAreDoneOnce(t *testing.T) {
 	r.Push("app", "1", img)
 	s := open(t, testConfig(t))
 	const pulls = 8
-	var wg sync.WaitGroup
+	var wg, joined sync.WaitGroup
+	joined.Add(pulls)
 	leaver, leave := context.WithCancel(context.Background())
 	for i := range pulls {
 		wg.Go(func() {
@@ -391,7 +392,8 @@ func TestPullsOfOneReferenceAreDoneOnce(t *testing.T) {
 			if i == 0 {
 				ctx = leaver
 			}
-			id, err := s.Pull(ctx, host+"/app:1", Auth{}, nil)
+			join := sync.OnceFunc(joined.Done)
+			id, err := s.Pull(ctx, host+"/app:1", Auth{}, func(Progress) { join() })
 			if i == 0 && errors.Is(err, context.Canceled) {
 				return
 			}
@@ -400,9 +402,7 @@ func TestPullsOfOneReferenceAreDoneOnce(t *testing.T) {
 			}
 		})
 	}
-	for s.flights.Callers() < pulls {
-		runtime.Gosched()
-	}
+	joined.Wait()
 	// One that leaves does not end it for the others.
 	leave()
 	close(all)

@@ -62,7 +62,7 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 		return id, err
 	}
 	j.Stage("find image", "the image store")
-	img, err := job.Do(ctx, s.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
+	img, err := callFor(ctx, s.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
 		return s.findImage(ctx, rec.Config.Get().GetImage())
 	})
 	if errors.Is(err, errs.Invalid) {
@@ -104,7 +104,7 @@ func (s *Service) makeContainer(ctx context.Context, j *job.Job, rec *ContainerR
 	}
 	spec.Stage = j.Stage
 	j.Stage("create container", "the engine")
-	made, err := job.Do(ctx, s.calls, rec.ID, "create container", func(ctx context.Context) (*engine.Container, error) {
+	made, err := callFor(ctx, s.calls, rec.ID, "create container", func(ctx context.Context) (*engine.Container, error) {
 		return s.opts.Engine.Create(ctx, spec)
 	})
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) er
 		if m.GetImage() == nil {
 			continue
 		}
-		img, err := job.Do(ctx, s.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
+		img, err := callFor(ctx, s.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
 			return s.findImage(ctx, m.GetImage())
 		})
 		if err != nil {

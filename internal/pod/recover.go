@@ -11,7 +11,6 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/pod/job"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -312,7 +311,7 @@ func (s *Service) collectNetwork(ctx context.Context) {
 	defer open()
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
-	_, err := job.Do(ctx, s.calls, "network", "collect the network's garbage", func(ctx context.Context) (struct{}, error) {
+	_, err := callFor(ctx, s.calls, "network", "collect the network's garbage", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Network.GC(ctx, s.attachments.IDs())
 	})
 	if err != nil && ctx.Err() == nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/pod/events"
 	"github.com/berthrun/berth/internal/pod/job"
@@ -101,7 +102,7 @@ type Service struct {
 	tombstones  *tombstones
 
 	jobs   *job.Table
-	calls  *job.Calls
+	calls  *keyed.Calls
 	ends   ends
 	graces graces
 	// events tells of every change of the records that clients can see.
@@ -125,7 +126,7 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 	limits := opts.Limits.withDefaults()
 	s := &Service{
 		opts: opts, limits: limits, log: opts.Log,
-		calls: job.NewCalls(limits.Grace), ends: newEnds(), graces: newGraces(),
+		calls: keyed.NewCalls(limits.Grace), ends: newEnds(), graces: newGraces(),
 	}
 	s.SetJobLimits(limits.Stage, limits.Total)
 	s.SetShowSecrets(opts.ShowSecrets)

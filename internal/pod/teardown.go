@@ -355,14 +355,6 @@ func removeLog(rec *ContainerRecord) error {
 	return sysproc.RemoveBornSince(dir, path, time.Unix(0, rec.CreatedAt))
 }
 
-// call is job.Do for what returns nothing.
-func (s *Service) call(ctx context.Context, id, what string, fn func(context.Context, string) error) error {
-	_, err := job.Do(ctx, s.calls, id, what, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, fn(ctx, id)
-	})
-	return err
-}
-
 // retrySandbox asks again, after a pause, for the teardown that the record tells.
 func (s *Service) retrySandbox(ctx context.Context, id string) {
 	ctx = context.WithoutCancel(ctx)

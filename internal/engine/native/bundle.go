@@ -14,8 +14,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// bundleFile is the OCI spec in a bundle.
-const bundleFile = "config.json"
+const (
+	// bundleFile is the OCI spec in a bundle.
+	bundleFile = "config.json"
+	// processFile is the process in that spec. Exec reads it, and not the whole spec, of
+	// which the seccomp profile is the most.
+	processFile = "process.json"
+)
 
 // makeBundle makes the container's bundle, without a spec.
 func (e *Engine) makeBundle(_ context.Context, c *creation) error {
@@ -27,28 +32,35 @@ func (e *Engine) makeBundle(_ context.Context, c *creation) error {
 
 // writeBundle writes the spec into a bundle, which it makes where there is none.
 func (e *Engine) writeBundle(id string, spec *specs.Spec) error {
-	data, err := json.Marshal(spec)
-	if err != nil {
-		return fmt.Errorf("cannot write the bundle of %s: %w", id, err)
-	}
 	dir := e.bundleDir(id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the bundle of %s: %w", id, err)
 	}
-	// The environment is in it.
-	if err := os.WriteFile(filepath.Join(dir, bundleFile), data, 0o600); err != nil {
+	write := func(name string, part any) error {
+		data, err := json.Marshal(part)
+		if err != nil {
+			return err
+		}
+		// The environment is in both.
+		return os.WriteFile(filepath.Join(dir, name), data, 0o600)
+	}
+	if err := errors.Join(write(processFile, spec.Process), write(bundleFile, spec)); err != nil {
 		return fmt.Errorf("cannot write the bundle of %s: %w", id, err)
 	}
 	return nil
 }
 
 // readProcess reads a container's own process from its bundle. Kind NotFound when
-// there is no bundle.
+// there is no bundle. The bundles of older versions have the whole spec alone.
 func (e *Engine) readProcess(id string) (*specs.Process, error) {
 	var spec struct {
 		Process *specs.Process `json:"process"`
 	}
-	if err := e.readBundle(id, &spec); err != nil {
+	err := e.readBundle(id, processFile, &spec.Process)
+	if errors.Is(err, errs.NotFound) {
+		err = e.readBundle(id, bundleFile, &spec)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if spec.Process == nil {
@@ -72,15 +84,14 @@ func (e *Engine) removeBundle(_ context.Context, id string) error {
 	return nil
 }
 
-// readBundle decodes what a container's bundle says. Kind NotFound when there is no
-// bundle.
-func (e *Engine) readBundle(id string, spec any) error {
-	data, err := os.ReadFile(filepath.Join(e.bundleDir(id), bundleFile))
+// readBundle decodes a file of a container's bundle. Kind NotFound when it is not there.
+func (e *Engine) readBundle(id, name string, into any) error {
+	data, err := os.ReadFile(filepath.Join(e.bundleDir(id), name))
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("container %s: %w", id, errs.NotFound)
 	}
 	if err == nil {
-		err = json.Unmarshal(data, spec)
+		err = json.Unmarshal(data, into)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the bundle of container %s: %w", id, err)

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"syscall"
 
@@ -52,14 +51,10 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	if err != nil {
 		return 0, err
 	}
-	process, err := json.Marshal(ocispec.ExecProcess(own, spec.Command, spec.TTY))
-	if err != nil {
-		return 0, fmt.Errorf("cannot exec in container %s: %w", spec.ContainerID, err)
-	}
 	resize, stop := forwardSizes(spec.Resize)
 	defer stop()
 	return e.cfg.Supervisor.Exec(ctx,
-		&supervisor.ExecRequest{ContainerID: spec.ContainerID, Process: process},
+		&supervisor.ExecRequest{ContainerID: spec.ContainerID, Process: ocispec.ExecProcess(own, spec.Command, spec.TTY)},
 		supervisor.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, Resize: resize})
 }
 

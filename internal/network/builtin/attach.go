@@ -19,7 +19,7 @@ func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network
 		return nil, err
 	}
 	var result *network.Result
-	err := n.turns.Take(ctx, att.SandboxID, "attach to the network", func() error {
+	err := n.calls.Do(ctx, att.SandboxID, "attach to the network", func() error {
 		return n.host.do(func() (err error) {
 			result, err = n.attach(context.WithoutCancel(ctx), att)
 			return err

@@ -73,7 +73,7 @@ type Network struct {
 	table   *table
 	fire    *firewall
 	reaper  *reaper
-	turns   network.Turns
+	calls   network.SandboxCalls
 	ports   hostport.Index
 
 	// mu guards what follows; it is never held over a wait.
@@ -97,7 +97,7 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 	if cfg.Bridge == "" {
 		cfg.Bridge = bridgeName(cfg.Instance)
 	}
-	n := &Network{cfg: cfg, log: cfg.Log, notes: map[string]string{}}
+	n := &Network{cfg: cfg, log: cfg.Log, calls: network.NewSandboxCalls(), notes: map[string]string{}}
 	if n.host, err = openHost(cfg.HostNetNS); err != nil {
 		return nil, err
 	}

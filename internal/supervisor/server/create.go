@@ -91,9 +91,9 @@ func (c *container) make(ctx context.Context, plan *ociruntime.Plan) error {
 		return fmt.Errorf("cannot make the streams of container %s: %w", c.id, err)
 	}
 	defer ends.close()
-	c.holdStreams()
+	c.holdStreams(ctx)
 	if plan.Terminal {
-		c.server.vault.hold(c.key("console"), ends.console)
+		c.server.vault.hold(ctx, c.key("console"), ends.console)
 		c.mu.Lock()
 		c.console = ends.console
 		c.mu.Unlock()
@@ -124,7 +124,7 @@ func (c *container) made(ctx context.Context, pid int) error {
 	c.pidfd = pidfd
 	console := c.console
 	c.mu.Unlock()
-	c.server.vault.hold(c.key("pidfd"), pidfd)
+	c.server.vault.hold(ctx, c.key("pidfd"), pidfd)
 	if console != nil {
 		master, err := receiveTerminal(ctx, console)
 		if err != nil {
@@ -166,7 +166,7 @@ func identify(pid int, pidfd *os.File) (*process, error) {
 }
 
 // holdStreams gives the keeper duplicates of the pipes.
-func (c *container) holdStreams() {
+func (c *container) holdStreams(ctx context.Context) {
 	named := c.streams.named()
 	delete(named, supervisor.StreamTerminal) // it waits in the console's socket
 	var files []*os.File
@@ -174,7 +174,7 @@ func (c *container) holdStreams() {
 		files = append(files, named[name])
 	}
 	if len(files) > 0 {
-		c.server.vault.hold(c.key("pipes"), files...)
+		c.server.vault.hold(ctx, c.key("pipes"), files...)
 	}
 }
 

@@ -155,7 +155,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("cannot get what the keeper holds: %w", err)
 	}
 	go s.oom.Run(s.stopping)
-	s.strangers.begin(s.vault)
+	s.strangers.begin(ctx, s.vault)
 	s.adopt(ctx)
 	go s.strangers.listen(s.stopping)
 	listener, err := s.listen()

@@ -52,7 +52,7 @@ type strangerEnd struct {
 const eventsKey = "exits"
 
 // begin goes on with a predecessor's socket, or opens one.
-func (o *strangers) begin(v *vault) {
+func (o *strangers) begin(ctx context.Context, v *vault) {
 	if sysproc.PidfdsTellExits() {
 		return
 	}
@@ -70,7 +70,7 @@ func (o *strangers) begin(v *vault) {
 		o.events = nil
 		return
 	}
-	v.hold(eventsKey, o.events.File())
+	v.hold(ctx, eventsKey, o.events.File())
 }
 
 // follow takes an adopted process in. It must be called before listen.
