@@ -31,15 +31,15 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	e.moves.Soon()
 	spec, err := e.annotated(spec)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	labels, err := e.labelsOf(spec)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	volumes, err := e.volumesOf(ctx, spec)
 	if err != nil {
-		return nil, &engine.VolumeError{Err: fmt.Errorf("cannot create container %s: %w", spec.ID, err)}
+		return nil, &engine.VolumeError{Err: err}
 	}
 	rootfs, err := e.cfg.Rootfs.Prepare(ctx, image.RootfsSpec{
 		Key: spec.ID, ImageID: spec.ImageID, Map: userMap(spec.SandboxSpec, spec.Sandbox), MountLabel: labels.Mount,
@@ -50,22 +50,22 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	}
 	in, missing, err := e.inputOf(ctx, spec, rootfs.Path, labels)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	in.Volumes = volumes
 	if in.ImageVolumes, err = e.imageVolumesOf(ctx, spec, rootfs.Path, labels); err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	ociSpec, err := ocispec.Container(in)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	if err := e.injectCDI(ctx, spec.Config, ociSpec); err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	request, err := e.requestOf(ctx, spec)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	if err := e.writeBundle(spec.ID, ociSpec); err != nil {
 		return nil, err
@@ -75,13 +75,13 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 	e.warnTracer(spec)
 	e.warnBinary(spec.ID, spec.Config)
 	if err := e.madeSources(spec.ID).Make(ctx, missing); err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	if err := e.shareFiles(spec, labels); err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	if err := e.relabelVolumes(ctx, spec, in.Sources, labels); err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)
+		return nil, err
 	}
 	container := &engine.Container{User: userOf(in.User)}
 	made, err := e.cfg.Supervisor.Create(ctx, request)
@@ -91,7 +91,7 @@ func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engin
 		container.StartError = fault.Text
 		return container, e.madeSources(spec.ID).Keep()
 	case err != nil:
-		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, refusedContainer(spec.Config, err))
+		return nil, refusedContainer(spec.Config, err)
 	}
 	if err := e.madeSources(spec.ID).Keep(); err != nil {
 		return nil, err

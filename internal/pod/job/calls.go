@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +34,8 @@ func NewCalls(grace time.Duration) *Calls {
 
 // Do calls fn when no other call for this id runs, and returns what it returns.
 // When ctx ends and fn does not return within the grace, Do returns an error of
-// kind Deadline without it. what completes "cannot ...".
+// kind Deadline without it. what completes "cannot ..." in every error, so fn's own errors
+// say only why; it may end in the id.
 func Do[T any](ctx context.Context, c *Calls, id, what string, fn func(context.Context) (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -46,7 +48,7 @@ func Do[T any](ctx context.Context, c *Calls, id, what string, fn func(context.C
 	came := make(chan outcome, 1)
 	go func() {
 		var o outcome
-		o.err = errs.Guard(what+" "+id, func() (err error) {
+		o.err = errs.Guard(withID(what, id), func() (err error) {
 			o.value, err = fn(ctx)
 			return err
 		})
@@ -66,6 +68,14 @@ func Do[T any](ctx context.Context, c *Calls, id, what string, fn func(context.C
 	case <-patience.C:
 		return none, fmt.Errorf("cannot %s: %w: it does not return, %s after it was cancelled: %w", what, errs.Deadline, c.grace, context.Cause(ctx))
 	}
+}
+
+// withID names a call for the log.
+func withID(what, id string) string {
+	if strings.HasSuffix(what, id) {
+		return what
+	}
+	return what + " " + id
 }
 
 func wrap(what string, err error) error {
