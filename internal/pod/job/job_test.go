@@ -405,9 +405,9 @@ func TestPanicOfAJobIsItsError(t *testing.T) {
 
 func TestPanicOfACallLeavesTheIDFree(t *testing.T) {
 	calls := NewCalls(time.Second)
-	for range 2 {
-		_, err := Do(t.Context(), calls, "id", "remove", func(context.Context) (int, error) { panic("oh no") })
-		if err == nil || !strings.Contains(err.Error(), "remove id") || errs.Kind(err) != nil {
+	for _, what := range []string{"remove", "remove id"} {
+		_, err := Do(t.Context(), calls, "id", what, func(context.Context) (int, error) { panic("oh no") })
+		if err == nil || !strings.Contains(err.Error(), "remove id failed") || errs.Kind(err) != nil {
 			t.Errorf("a call that panicked: %v", err)
 		}
 	}
