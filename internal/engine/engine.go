@@ -62,7 +62,9 @@ type Engine interface {
 
 	// Create makes a container up to the point where its init waits to execute
 	// the user's program. On error the caller calls Remove. A program that cannot
-	// be executed is no error here, see Container.StartError.
+	// be executed is no error here, see Container.StartError. An error says why, with the
+	// field of the request where it is the request's fault; that the container cannot be
+	// created is the caller's to say. The same holds for Update.
 	Create(ctx context.Context, spec *ContainerSpec) (*Container, error)
 	// Start executes the user's program. An error that says that the program
 	// could not be started has kind Invalid; the container's exit then comes

@@ -104,7 +104,7 @@ func (s *Service) makeContainer(ctx context.Context, j *job.Job, rec *ContainerR
 	}
 	spec.Stage = j.Stage
 	j.Stage("create container", "the engine")
-	made, err := callFor(ctx, s.calls, rec.ID, "create container", func(ctx context.Context) (*engine.Container, error) {
+	made, err := callFor(ctx, s.calls, rec.ID, "create container "+rec.ID, func(ctx context.Context) (*engine.Container, error) {
 		return s.opts.Engine.Create(ctx, spec)
 	})
 	if err != nil {

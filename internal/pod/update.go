@@ -49,7 +49,7 @@ func (s *Service) updateContainer(ctx context.Context, j *job.Job, id string, re
 		return err
 	}
 	j.Stage("update container", "the engine")
-	if _, err := callFor(ctx, s.calls, id, "update container", func(ctx context.Context) (struct{}, error) {
+	if _, err := callFor(ctx, s.calls, id, "update container "+id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Engine.Update(ctx, id, next)
 	}); err != nil {
 		return err

@@ -275,10 +275,10 @@ func (f *Fake) Create(_ context.Context, spec *engine.ContainerSpec) (*engine.Co
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sandboxes[spec.SandboxSpec.ID] == nil {
-		return nil, fmt.Errorf("cannot create container %q: sandbox %q: %w", spec.ID, spec.SandboxSpec.ID, errs.NotFound)
+		return nil, fmt.Errorf("sandbox %q: %w", spec.SandboxSpec.ID, errs.NotFound)
 	}
 	if f.containers[spec.ID] != nil {
-		return nil, fmt.Errorf("cannot create container %q twice: %w", spec.ID, errs.Exists)
+		return nil, fmt.Errorf("container %q: %w", spec.ID, errs.Exists)
 	}
 	log, err := openFakeLog(spec.LogPath)
 	if err != nil {
@@ -382,7 +382,7 @@ func (f *Fake) Update(_ context.Context, id string, res *runtimeapi.LinuxContain
 	defer f.mu.Unlock()
 	c := f.containers[id]
 	if c == nil {
-		return fmt.Errorf("cannot update container %q: %w", id, errs.NotFound)
+		return fmt.Errorf("container %q: %w", id, errs.NotFound)
 	}
 	c.limits = res
 	return nil

@@ -27,10 +27,10 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
 	limits, err := ocispec.Update(ocispec.FieldUpdate, res, e.host)
 	if err != nil {
-		return fmt.Errorf("cannot update container %s: %w", id, err)
+		return err
 	}
 	if err := e.cfg.Supervisor.Update(ctx, id, limits); err != nil {
-		return fmt.Errorf("cannot update container %s: %w", id, refusedLimit(ocispec.FieldUpdate, err))
+		return refusedLimit(ocispec.FieldUpdate, err)
 	}
 	return nil
 }

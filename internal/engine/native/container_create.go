@@ -3,7 +3,6 @@ package native
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -33,14 +32,6 @@ type creation struct {
 // Create prepares the container's features, and has the supervisor make the container.
 func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engine.Container, error) {
 	e.moves.Soon()
-	container, err := e.create(ctx, asked)
-	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", asked.ID, err)
-	}
-	return container, nil
-}
-
-func (e *Engine) create(ctx context.Context, asked *engine.ContainerSpec) (*engine.Container, error) {
 	spec, err := e.specOf(asked)
 	if err != nil {
 		return nil, err

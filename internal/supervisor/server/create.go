@@ -29,7 +29,7 @@ const (
 
 // create makes a container up to the point where its init waits. What it made is
 // undone when it fails. The error does not say that the container cannot be created: the
-// client does.
+// daemon does, once.
 func (s *Server) create(ctx context.Context, req *supervisor.CreateRequest) (*container, error) {
 	if err := s.checkDescriptors(createsEndAt); err != nil {
 		return nil, err
