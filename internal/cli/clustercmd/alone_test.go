@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -83,6 +84,54 @@ func TestLockIsOneOnly(t *testing.T) {
 	group.Wait()
 	if had.Load() == 0 {
 		t.Error("nobody had it")
+	}
+}
+
+// TestLockIsOfTheName: whoever opens the file before its holder removes it gets no lock that way,
+// since the next one makes a file anew.
+func TestLockIsOfTheName(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// Whoever opens a file with a lease waits for the lease to end, and has found the file by then.
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system has no leases: %v", err)
+	}
+	late := make(chan error, 1)
+	go func() {
+		_, err := lockFile(name, unix.LOCK_EX)
+		late <- err
+	}()
+	for {
+		lease, err := unix.FcntlInt(file.Fd(), unix.F_GETLEASE, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease != unix.F_WRLCK {
+			break // somebody opens the file
+		}
+		select {
+		case err := <-late:
+			t.Fatalf("the file was opened in spite of its lease: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	release, err := lockFile(name, unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("%v, want it held", err)
 	}
 }
 
