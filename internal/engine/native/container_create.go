@@ -28,7 +28,7 @@ import (
 // Create mounts the root filesystem, looks up what the spec depends on, computes
 // it, and has the supervisor make the container.
 func (e *Engine) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
-	e.moves.Soon()
+	e.warmer.Warm()
 	spec, err := e.annotated(spec)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create container %s: %w", spec.ID, err)

@@ -50,8 +50,8 @@ func withKind(err error) error {
 
 // managed leaves out the hierarchies without limits.
 func managed(paths Paths) map[string]string {
-	if len(paths) == 1 {
-		return paths // v2
+	if paths.unified() {
+		return paths
 	}
 	out := map[string]string{}
 	for controller, dir := range paths {

@@ -155,7 +155,7 @@ func filesOf(paths Paths, res *cgroups.Resources) []string {
 			}
 		}
 	}
-	if len(paths) == 1 {
+	if paths.unified() {
 		add("", filesV2()...)
 		for name := range res.Unified {
 			if file := filepath.Join(paths[""], name); !slices.Contains(files, file) {
@@ -169,7 +169,7 @@ func filesOf(paths Paths, res *cgroups.Resources) []string {
 	}
 	for _, limit := range res.HugetlbLimit {
 		prefix := "hugetlb." + limit.Pagesize
-		if len(paths) == 1 {
+		if paths.unified() {
 			add("", prefix+".max", prefix+".rsvd.max")
 		} else {
 			add("hugetlb", prefix+".limit_in_bytes", prefix+".rsvd.limit_in_bytes")

@@ -1,26 +1,24 @@
-// Package cgroup knows where the cgroups of pods are, makes the parents that
-// nobody else makes, limits them, and reads figures. The containers' own cgroups and
-// their limits are the supervisor's.
+// Package cgroup holds what berth does with cgroups, on v1, hybrid and v2 hosts: it
+// finds, makes and removes them, limits them, reads their figures, and kills what runs
+// in them. Tree is the layout of the host, and Paths is where one cgroup is in it.
+//
+// The cgroups of containers and their limits are made by libcontainer, in the
+// supervisor. The package knows no pods and no containers.
 package cgroup
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/berthrun/berth/internal/errs"
 )
-
-// Paths maps controller to a cgroup's directory; on v2 the only key is "", on a
-// hybrid host "" is the v2 hierarchy beside the controllers' own.
-type Paths map[string]string
 
 // Tree is the host's cgroup file system.
 type Tree struct {
@@ -136,132 +134,20 @@ func (t *Tree) CanLimitSwap() bool {
 	return err == nil && len(entries) > 0
 }
 
-// Paths returns where the cgroup at path ("/kubepods/podX") is in each hierarchy.
-func (t *Tree) Paths(path string) Paths {
+// Paths returns where the cgroup ("/kubepods/podX") is in each hierarchy.
+func (t *Tree) Paths(cgroup string) Paths {
 	paths := Paths{}
 	for controller, mount := range t.mounts {
-		paths[controller] = filepath.Join(mount, path)
+		paths[controller] = filepath.Join(mount, cgroup)
 	}
 	return paths
 }
 
-// SlicePath returns the cgroup of a systemd slice: "a-b.slice" is below "a.slice".
-func SlicePath(slice string) (string, error) {
-	name, ok := strings.CutSuffix(slice, ".slice")
-	if !ok || strings.Contains(name, "/") || name == "" {
-		return "", fmt.Errorf("%q is no slice: %w", slice, errs.Invalid)
-	}
-	if name == "-" {
-		return "/", nil
-	}
-	path, prefix := "/", ""
-	for part := range strings.SplitSeq(name, "-") {
-		if part == "" {
-			return "", fmt.Errorf("%q is no slice: %w", slice, errs.Invalid)
-		}
-		path = filepath.Join(path, prefix+part+".slice")
-		prefix += part + "-"
-	}
-	return path, nil
-}
-
-// Exists reports whether the cgroup at path exists in the hierarchy that matters
-// for a pod.
-func (t *Tree) Exists(path string) bool {
+// PathOf returns the cgroup that paths are of: the inverse of Paths.
+func (t *Tree) PathOf(paths Paths) string {
 	key := ""
 	if !t.V2 {
 		key = "memory"
 	}
-	if t.mounts[key] == "" {
-		return false
-	}
-	_, err := os.Stat(filepath.Join(t.mounts[key], path))
-	return err == nil
-}
-
-// Make makes the cgroup at path in every hierarchy.
-func (t *Tree) Make(path string) error {
-	for _, dir := range t.Paths(path).dirs() {
-		// A parent may go at this moment: RemoveEmpty of the last one in it.
-		err := os.MkdirAll(dir, 0o755)
-		for range 10 {
-			if !errors.Is(err, os.ErrNotExist) {
-				break
-			}
-			err = os.MkdirAll(dir, 0o755)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot make the cgroup: %w", err)
-		}
-	}
-	return nil
-}
-
-// Missing returns the topmost cgroup of path that does not exist, "" when all of
-// it does.
-func (t *Tree) Missing(path string) string {
-	missing := ""
-	for ; path != "/" && path != "." && !t.Exists(path); path = filepath.Dir(path) {
-		missing = path
-	}
-	return missing
-}
-
-// Remove removes the cgroup at path and what is below it, in every hierarchy. Nil
-// when there is none; kind State when processes are in it.
-func (t *Tree) Remove(path string) error {
-	var errList []error
-	for _, dir := range t.Paths(path).dirs() {
-		errList = append(errList, removeTree(dir))
-	}
-	return errors.Join(errList...)
-}
-
-// RemoveEmpty removes the cgroup at path, and its parents up to top, as far as
-// nothing is in them or below them.
-func (t *Tree) RemoveEmpty(path, top string) {
-	for ; strings.HasPrefix(path+"/", top+"/") && path != "/"; path = filepath.Dir(path) {
-		for _, dir := range t.Paths(path).dirs() {
-			// Whoever is in it, or makes one below it this moment, keeps it.
-			_ = syscall.Rmdir(dir)
-		}
-	}
-}
-
-func removeTree(dir string) error {
-	err := syscall.Rmdir(dir)
-	if err == nil || errors.Is(err, syscall.ENOENT) {
-		return nil
-	}
-	entries, readErr := os.ReadDir(dir)
-	if readErr != nil {
-		return fmt.Errorf("cannot remove the cgroup %s: %w", dir, readErr)
-	}
-	for _, entry := range entries {
-		if entry.IsDir() {
-			if err := removeTree(filepath.Join(dir, entry.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	err = syscall.Rmdir(dir)
-	switch {
-	case err == nil, errors.Is(err, syscall.ENOENT):
-		return nil
-	case errors.Is(err, syscall.EBUSY):
-		return fmt.Errorf("cannot remove the cgroup %s: processes are in it: %w", dir, errs.State)
-	}
-	return fmt.Errorf("cannot remove the cgroup %s: %w", dir, err)
-}
-
-// dirs returns each directory once: controllers may be mounted together.
-func (p Paths) dirs() []string {
-	var dirs []string
-	for _, dir := range p {
-		if !slices.Contains(dirs, dir) {
-			dirs = append(dirs, dir)
-		}
-	}
-	slices.Sort(dirs)
-	return dirs
+	return path.Join("/", strings.TrimPrefix(paths[key], t.mounts[key]))
 }
