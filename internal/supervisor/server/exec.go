@@ -16,9 +16,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/wire"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )

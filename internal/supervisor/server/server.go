@@ -22,9 +22,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/keep"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
 	"github.com/berthrun/berth/internal/supervisor/server/logpump"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"

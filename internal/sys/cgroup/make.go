@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Exists reports whether the cgroup at path exists in the hierarchy that matters
@@ -47,4 +51,41 @@ func (t *Tree) Make(path string) error {
 		}
 	}
 	return nil
+}
+
+// MakeBelow makes a cgroup of one process below the cgroup parent, as libcontainer wants
+// it: the result is each controller's directory relative to parent's. A hierarchy in
+// which no process can join it is left out. Kind State when parent is gone.
+func (p Paths) MakeBelow(parent Paths) (relative map[string]string, err error) {
+	relative = make(map[string]string)
+	for controller, dir := range p {
+		if err := syscall.Mkdir(dir, 0o755); err != nil && !errors.Is(err, syscall.EEXIST) {
+			if errors.Is(err, syscall.ENOENT) {
+				return nil, fmt.Errorf("container's cgroup: %w", errs.State)
+			}
+			return nil, fmt.Errorf("cannot make cgroup %s: %w", dir, err)
+		}
+		if !joinable(dir) {
+			if err := syscall.Rmdir(dir); err != nil {
+				return nil, fmt.Errorf("cannot remove cgroup %s: %w", dir, err)
+			}
+			continue
+		}
+		rel, err := filepath.Rel(parent[controller], dir)
+		if err != nil {
+			return nil, err
+		}
+		relative[controller] = rel
+	}
+	return relative, nil
+}
+
+// joinable reports whether a process can join the cgroup in dir. It cannot where a
+// container on cgroup v2 made its own cgroup the root of threaded ones: there are only
+// threads below that. (Controllers that the container enables for cgroups below do no
+// harm: a cgroup without children may have processes whatever its parent does, which the
+// container's own cgroup then may not.)
+func joinable(dir string) bool {
+	kind, err := os.ReadFile(filepath.Join(dir, "cgroup.type"))
+	return err != nil || strings.TrimSpace(string(kind)) != "domain invalid"
 }

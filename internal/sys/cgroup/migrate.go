@@ -66,7 +66,7 @@ func (t *Tree) procsOf(r io.Reader) string {
 		}
 		for controller := range strings.SplitSeq(fields[1], ",") {
 			if mount := t.mounts[controller]; mount != "" && controller != "cpuset" {
-				found = filepath.Join(mount, fields[2], "cgroup.procs")
+				found = filepath.Join(mount, fields[2], procsFile)
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -15,6 +14,40 @@ import (
 // Paths maps controller to a cgroup's directory; on v2 the only key is "", on a
 // hybrid host "" is the v2 hierarchy beside the controllers' own.
 type Paths map[string]string
+
+// Check refuses paths that could belong to another container: each must be absolute and
+// clean, and end in a name that contains id. Kind Invalid.
+func (p Paths) Check(id string) error {
+	if len(p) == 0 {
+		return fmt.Errorf("no cgroup paths: %w", errs.Invalid)
+	}
+	for controller, dir := range p {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || id == "" || !strings.Contains(filepath.Base(dir), id) {
+			return fmt.Errorf("cgroup path %q of controller %q does not end in the id %q: %w", dir, controller, id, errs.Invalid)
+		}
+	}
+	return nil
+}
+
+// Sub returns the paths of the cgroup name below this one, for those of the controllers
+// that are there.
+func (p Paths) Sub(name string, controllers ...string) Paths {
+	sub := make(Paths)
+	for _, c := range controllers {
+		if dir, ok := p[c]; ok {
+			sub[c] = filepath.Join(dir, name)
+		}
+	}
+	return sub
+}
+
+// Exist reports whether the cgroup is there, in one hierarchy at least.
+func (p Paths) Exist() bool {
+	return slices.ContainsFunc(p.dirs(), func(dir string) bool {
+		_, err := os.Stat(dir)
+		return err == nil
+	})
+}
 
 // unified reports whether the cgroup is of a unified hierarchy (v2 alone).
 func (p Paths) unified() bool {
@@ -45,30 +78,4 @@ func SlicePath(slice string) (string, error) {
 		prefix += part + "-"
 	}
 	return path, nil
-}
-
-// Processes returns the processes in the cgroup and below it, of one hierarchy: enough
-// for figures. What has gone meanwhile has none.
-func (p Paths) Processes() []int {
-	key := ""
-	if !p.unified() {
-		key = "pids"
-		if p[key] == "" {
-			key = "memory"
-		}
-	}
-	var pids []int
-	_ = filepath.WalkDir(p[key], func(dir string, entry os.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return nil //nolint:nilerr // what has gone meanwhile has no processes
-		}
-		r := &reader{}
-		for word := range strings.FieldsSeq(string(r.file(dir, "cgroup.procs"))) {
-			if pid, err := strconv.Atoi(word); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-		return nil
-	})
-	return pids
 }

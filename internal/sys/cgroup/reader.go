@@ -22,12 +22,15 @@ type reader struct {
 	buffer []byte
 }
 
-// result is the first error, or that there was nothing to read.
+// result returns the first error, or kind NotFound when there was nothing to read.
 func (r *reader) result(paths Paths) error {
-	if r.err == nil && r.read == 0 {
+	if r.err != nil {
+		return fmt.Errorf("cannot read a cgroup's figures: %w", r.err)
+	}
+	if r.read == 0 {
 		return fmt.Errorf("cgroup %v: %w", paths, errs.NotFound)
 	}
-	return r.err
+	return nil
 }
 
 // maxFile is more than any of these files holds; a longer one is cut.
@@ -48,10 +51,10 @@ func (r *reader) file(dir, name string) []byte {
 	case err == nil:
 		r.read++
 		return r.buffer
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.EOPNOTSUPP):
+	case absent(err):
 		return nil
 	}
-	r.err = fmt.Errorf("cannot read a cgroup's figures: %s/%s: %w", dir, name, err)
+	r.err = fmt.Errorf("%s/%s: %w", dir, name, err)
 	return nil
 }
 
@@ -75,6 +78,12 @@ func (r *reader) fill(fd int) error {
 		r.buffer = r.buffer[:len(r.buffer)+n]
 	}
 	return nil
+}
+
+// absent reports whether err says that a cgroup, or a file in it, is not there: it was
+// removed, or this cgroup has no such file.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EOPNOTSUPP)
 }
 
 func (r *reader) number(dir, name string) uint64 { return parseNumber(r.file(dir, name)) }
