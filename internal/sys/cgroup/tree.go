@@ -72,6 +72,29 @@ func parse(r io.Reader) (*Tree, error) {
 	return tree, nil
 }
 
+// Roots returns where the hierarchies are mounted, each once. One that is mounted from
+// below its root, as in a container, is left out: its cgroups are not the host's.
+func Roots() ([]string, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the cgroup mounts: %w", err)
+	}
+	return rootsOf(infos), nil
+}
+
+func rootsOf(infos []*mountinfo.Info) []string {
+	var roots []string
+	seen := map[[2]int]bool{}
+	for _, info := range infos {
+		device := [2]int{info.Major, info.Minor}
+		if info.Root == "/" && !seen[device] {
+			seen[device] = true
+			roots = append(roots, info.Mountpoint)
+		}
+	}
+	return roots
+}
+
 // Options are those of the mount of a unified hierarchy that the kernel keeps for the
 // whole of it: whoever mounts it in the first cgroup namespace sets all of them. None on v1.
 func (t *Tree) Options() ([]string, error) {

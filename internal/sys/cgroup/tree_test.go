@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -42,6 +43,21 @@ func TestFindsHierarchies(t *testing.T) {
 	}
 	if _, err := parse(strings.NewReader("")); !errors.Is(err, errs.Unsupported) {
 		t.Errorf("no cgroups: %v, want kind Unsupported", err)
+	}
+}
+
+// TestRoots: each hierarchy is there once, and none of which only a part is mounted.
+func TestRoots(t *testing.T) {
+	mounts := hybrid + `50 31 0:29 / /mnt/cpu rw - cgroup cgroup rw,cpu,cpuacct
+51 31 0:40 /docker/a /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
+`
+	infos, err := mountinfo.GetMountsFromReader(strings.NewReader(mounts), mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"}
+	if diff := cmp.Diff(want, rootsOf(infos)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
