@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // defaultMTU holds where the host has no default route to take one from.
@@ -277,7 +278,7 @@ func (n *Network) adoptLinks() error {
 	if bridge == 0 {
 		return nil
 	}
-	boot, err := bootID()
+	boot, err := sysproc.BootID()
 	if err != nil {
 		return err
 	}
