@@ -96,7 +96,7 @@ func (e *Engine) removeCgroupParent(ctx context.Context, id string, paths sandbo
 		return nil // exited containers have cgroups in it until they are removed
 	}
 	// What somebody makes at this path from now on is not the sandbox's.
-	if err := os.Remove(paths.ownCgroup); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(paths.ownCgroup)); err != nil {
 		return fmt.Errorf("cannot forget the sandbox's cgroup: %w", err)
 	}
 	return nil

@@ -113,7 +113,7 @@ func keepRouterAdvertisements(bridge string) error {
 		if err != nil || strings.TrimSpace(string(value)) != "1" || link == "all" || link == "lo" || link == bridge {
 			continue
 		}
-		if err := setSysctl("ipv6/conf/"+link+"/accept_ra", "2"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(setSysctl("ipv6/conf/"+link+"/accept_ra", "2")); err != nil {
 			return err
 		}
 	}

@@ -196,11 +196,7 @@ func (k *keeper) leave() error {
 			k.log.Warn("the ledger is left behind", "error", err)
 		}
 	}
-	err := os.Remove(filepath.Join(k.opts.StateDir, StatusName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
+	return errs.IgnoreNotExist(os.Remove(filepath.Join(k.opts.StateDir, StatusName)))
 }
 
 // publish writes keeper.json. It is for people: a failure is told, no more.

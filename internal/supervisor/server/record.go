@@ -135,10 +135,3 @@ func writeJSON(write func(path string, data []byte) error, path string, v any) e
 	}
 	return nil
 }
-
-func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}

@@ -261,7 +261,7 @@ func (s *Server) idle() bool {
 func (s *Server) listen() (*net.UnixListener, error) {
 	path := filepath.Join(s.opts.StateDir, socketName)
 	next := path + ".next"
-	if err := os.Remove(next); ignoreAbsent(err) != nil {
+	if err := errs.IgnoreNotExist(os.Remove(next)); err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: next, Net: "unix"})
