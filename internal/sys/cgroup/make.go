@@ -38,7 +38,7 @@ func (t *Tree) Missing(path string) string {
 // Make makes the cgroup at path in every hierarchy.
 func (t *Tree) Make(path string) error {
 	for _, dir := range t.Paths(path).dirs() {
-		// A parent may go at this moment: RemoveEmpty of the last one in it.
+		// RemoveEmpty may remove a parent at this moment.
 		err := os.MkdirAll(dir, 0o755)
 		for range 10 {
 			if !errors.Is(err, os.ErrNotExist) {

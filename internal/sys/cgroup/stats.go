@@ -126,7 +126,7 @@ func statsV1(r *reader, s *Stats, paths Paths) {
 
 func workingSet(usage, inactive uint64) uint64 { return usage - min(usage, inactive) }
 
-// limitV1 knows that v1 says "no limit" with a number near the largest.
+// limitV1 returns NoLimit for a number near the largest, which v1 reports for it.
 func limitV1(stat keyed, key string) uint64 {
 	if v, ok := stat.find(key); ok && v < math.MaxInt64/2 {
 		return v

@@ -128,7 +128,7 @@ func optionsOf(r io.Reader) ([]string, error) {
 	return options, nil
 }
 
-// isController tells controllers and named hierarchies from a mount's options.
+// isController reports whether an option of a mount is a controller or a named hierarchy.
 func isController(option string) bool {
 	switch option {
 	case "rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods":
@@ -152,7 +152,7 @@ func (t *Tree) CanLimitSwap() bool {
 		_, err := os.Stat(filepath.Join(t.mounts["memory"], "memory.memsw.limit_in_bytes"))
 		return t.mounts["memory"] != "" && err == nil
 	}
-	// The root cgroup has no such file; any other tells.
+	// The root cgroup has no such file; any other has it.
 	entries, err := filepath.Glob(filepath.Join(t.mounts[""], "*", "memory.swap.max"))
 	return err == nil && len(entries) > 0
 }
