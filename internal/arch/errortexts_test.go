@@ -19,7 +19,7 @@ import (
 func textsMatched() map[string]string {
 	return map[string]string{
 		"internal/supervisor/server/ociruntime/errors.go": "libcontainer's init sends its errors over a pipe as text",
-		"internal/engine/native/cgroup/limits.go":         "package cgroups replaces the kernel's EBUSY with a text",
+		"internal/sys/cgroup/limit.go":                    "package cgroups replaces the kernel's EBUSY with a text",
 		"internal/errs/message.go":                        "it shortens messages for people and decides nothing",
 	}
 }

@@ -11,6 +11,7 @@ package errs
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
 )
 
@@ -60,6 +61,15 @@ func Kind(err error) error {
 // verbs use it: what is gone has been removed.
 func IgnoreNotFound(err error) error {
 	if errors.Is(err, NotFound) {
+		return nil
+	}
+	return err
+}
+
+// IgnoreNotExist returns nil when err says that a file does not exist, and err otherwise.
+// What is gone has been removed.
+func IgnoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err

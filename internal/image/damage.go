@@ -252,7 +252,7 @@ func (s *Images) setAside(ctx context.Context, damage error) (*rebuilding, error
 			}
 			continue
 		}
-		if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Rename(from, to)); err != nil {
 			return nil, err
 		}
 	}
@@ -261,7 +261,7 @@ func (s *Images) setAside(ctx context.Context, damage error) (*rebuilding, error
 		if _, err := os.Lstat(to); err == nil {
 			continue
 		}
-		if err := os.Rename(s.layersDir(), to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Rename(s.layersDir(), to)); err != nil {
 			return nil, err
 		}
 		return under, nil

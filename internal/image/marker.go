@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // marker lists snapshots whose files may not be on disk yet.
@@ -25,16 +26,9 @@ type marker struct {
 	Snapshots []string `json:"snapshots"`
 }
 
-const bootIDFile = "/proc/sys/kernel/random/boot_id"
-
-func bootID() (string, error) {
-	data, err := os.ReadFile(bootIDFile)
-	return strings.TrimSpace(string(data)), err
-}
-
 // mark makes a marker. done starts the sync, after which the marker goes.
 func (s *Images) mark(chains []string) (done func(), err error) {
-	boot, err := bootID()
+	boot, err := sysproc.BootID()
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +84,7 @@ func writeSynced(path string, data []byte) error {
 
 // checkMarkers removes the snapshots that a loss of power may have damaged.
 func (s *Images) checkMarkers(ctx context.Context) error {
-	boot, err := bootID()
+	boot, err := sysproc.BootID()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -83,7 +84,7 @@ func (s *Images) hasNames() bool {
 // replaceSynced replaces a file so that a loss of power leaves the old or the new one.
 func replaceSynced(path string, data []byte) error {
 	temp := filepath.Join(filepath.Dir(path), sysfile.TempPrefix+filepath.Base(path))
-	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(temp)); err != nil {
 		return err
 	}
 	if err := writeSynced(temp, data); err != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/berthrun/berth/internal/image/dbcheck"
 	"github.com/berthrun/berth/internal/image/unpack"
 	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // PullRules say how images are pulled.
@@ -109,7 +110,7 @@ type Images struct {
 	images    images.Store
 	leases    leases.Manager
 	platform  platforms.MatchComparer
-	cgroups   *unpack.Cgroups
+	cgroups   *cgroup.HelperGroups
 	runner    *unpack.Runner
 
 	pulls keyed.Flights[progressFeed, string]
@@ -183,7 +184,7 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	}
 	// Stores side by side share the parent cgroup: the prefix is of this root.
 	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(cfg.Root)))[:12]
-	if s.cgroups, err = unpack.NewCgroups(cfg.CgroupParent, prefix); err != nil {
+	if s.cgroups, err = cgroup.NewHelperGroups(cfg.CgroupParent, prefix); err != nil {
 		// In a container that may not make cgroups, say.
 		cfg.Log.Warn("layers are unpacked without a memory limit: this host gives no cgroup for it", "error", err)
 		s.cgroups = nil

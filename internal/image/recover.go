@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // recover brings the store into a state that a clean end would have left: what a
@@ -160,7 +162,7 @@ func (s *Images) dropDamagedBlobs(ctx context.Context) error {
 		if err := s.content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
-		if err := os.Remove(s.blobPath(dgst)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Remove(s.blobPath(dgst))); err != nil {
 			return err
 		}
 	}

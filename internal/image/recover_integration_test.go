@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // imported opens a store with one image of three layers.
@@ -115,7 +116,7 @@ func TestLossOfPowerBeforeTheSyncUnpacksAgain(t *testing.T) {
 
 func TestKillBeforeTheSyncKeepsTheLayers(t *testing.T) {
 	s, img := imported(t)
-	boot, err := bootID()
+	boot, err := sysproc.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -191,7 +191,7 @@ func (s *Images) release(key string) error {
 	if err := sysfile.Detach(target); err != nil {
 		return err
 	}
-	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(target)); err != nil {
 		return err
 	}
 	if err := s.discard(s.containerDir(key)); err != nil {

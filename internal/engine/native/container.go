@@ -46,7 +46,7 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
 		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
 	}
-	e.moves.Soon()
+	e.warmer.Warm()
 	own, err := e.readProcess(spec.ContainerID)
 	if err != nil {
 		return 0, err

@@ -8,11 +8,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // creation is a Create under way: the request, and what the features have found out and
@@ -31,7 +31,7 @@ type creation struct {
 
 // Create prepares the container's features, and has the supervisor make the container.
 func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engine.Container, error) {
-	e.moves.Soon()
+	e.warmer.Warm()
 	spec, err := e.specOf(asked)
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err != nil {
 		return nil, err
 	}
-	e.moves.Soon() // its containers will follow
+	e.warmer.Warm() // its containers will follow
 	sb := &sandbox{Sandbox: engine.Sandbox{CgroupParent: parent}}
 	if err := e.limitOwnCgroup(ctx, spec, &sb.Sandbox); err != nil {
 		return nil, err

@@ -14,9 +14,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/wire"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -392,7 +392,7 @@ func (e *execution) forget() {
 	}()
 	c.server.vault.release(e.key())
 	closeFiles([]*os.File{e.socket, e.pidfd})
-	if err := os.Remove(e.path()); ignoreAbsent(err) != nil {
+	if err := errs.IgnoreNotExist(os.Remove(e.path())); err != nil {
 		c.server.log.Warn("the record of an exec is not removed", "container", c.id, "exec", e.id, "error", err)
 	}
 	if e.init != nil && c.server.opts.Keeper != nil {

@@ -157,7 +157,7 @@ func (o *strangers) forget(p *process) {
 	if !adopted || o.events == nil {
 		return
 	}
-	if err := os.Remove(o.path(p.Pid)); ignoreAbsent(err) != nil {
+	if err := errs.IgnoreNotExist(os.Remove(o.path(p.Pid))); err != nil {
 		o.log.Warn("the end of a process is not forgotten", "pid", p.Pid, "error", err)
 	}
 }

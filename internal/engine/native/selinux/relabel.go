@@ -205,14 +205,14 @@ func (w *walk) entry(ctx context.Context, dir *os.File, entry fs.DirEntry, depth
 		f.Close()
 	}
 	if err != nil || !entry.IsDir() {
-		return ignoreGone(err)
+		return errs.IgnoreNotExist(err)
 	}
 	sub, err := sysfile.OpenDirectory(dir, entry.Name())
 	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
 		return nil // no directory any more
 	}
 	if err != nil {
-		return ignoreGone(err)
+		return errs.IgnoreNotExist(err)
 	}
 	guarded := func() error {
 		return errs.Guard("relabelling of "+sub.Name(), func() error { return w.directory(ctx, sub, depth+1) })
@@ -232,13 +232,6 @@ func (w *walk) set(f *os.File) error {
 	err = sysfile.SetXattr(f, w.r.attr, w.label)
 	if errors.Is(err, syscall.ENOTSUP) {
 		return nil // a file system of its own, without labels
-	}
-	return err
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
 	}
 	return err
 }

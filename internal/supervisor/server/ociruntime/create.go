@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // giveUp bounds the wait for libcontainer to notice that its init was killed.

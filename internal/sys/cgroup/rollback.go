@@ -20,9 +20,9 @@ type group interface {
 	Set(res *cgroups.Resources) error
 }
 
-// change writes limits to a group whose files are told, and puts back what they held
-// if not all can be written. A request that has ended by then was answered already, and
-// its limits are not in the record: it counts as one that failed.
+// change writes limits to the files of a group, and restores what they held if not all
+// can be written. A request that has ended by then was answered already, and its limits
+// are not in the record: it counts as one that failed.
 func change(ctx context.Context, g group, files []string, systemd bool, to *cgroups.Resources) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func change(ctx context.Context, g group, files []string, systemd bool, to *cgro
 	if err == nil {
 		return nil
 	}
-	if left := before.putBack(g, systemd); left != nil {
+	if left := before.restore(g, systemd); left != nil {
 		return fmt.Errorf("%w; of the limits written before that, some hold although nobody recorded them: %w", err, left)
 	}
 	return fmt.Errorf("%w; all limits are as they were", err)
@@ -67,14 +67,14 @@ func readValues(files []string) (values, error) {
 	return all, nil
 }
 
-// putBack makes the files hold what they held, and tells of those that do not.
-func (v values) putBack(g group, systemd bool) error {
+// restore writes what the files held. The error names those that refuse it.
+func (v values) restore(g group, systemd bool) error {
 	left := slices.DeleteFunc(slices.Clone(v), value.holds)
-	var told error
+	var systemdErr error
 	if systemd && len(left) > 0 {
-		// It would write its own idea of them again, some day.
+		// Without this systemd writes the limits that failed when it next applies them.
 		if err := g.Set(left.resources()); err != nil {
-			told = fmt.Errorf("cannot tell systemd of the limits before: %w", err)
+			systemdErr = fmt.Errorf("cannot tell systemd of the limits before: %w", err)
 		}
 	}
 	// The kernel takes some values only after others: memory before memory and swap,
@@ -88,7 +88,7 @@ func (v values) putBack(g group, systemd bool) error {
 			}
 		}
 		if len(failed) == 0 || len(failed) == len(left) {
-			return errors.Join(append(errList, told)...)
+			return errors.Join(append(errList, systemdErr)...)
 		}
 		left = failed
 	}
@@ -112,14 +112,14 @@ func (v value) write() error {
 	return errors.Join(err, f.Close())
 }
 
-// resources are the values as systemd is told them.
+// resources returns the values in the form that systemd takes.
 func (v values) resources() *cgroups.Resources {
 	res := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}
 	for _, one := range v {
 		text := string(bytes.TrimSpace(one.data))
 		number, err := strconv.ParseInt(text, 10, 64)
 		if number >= math.MaxInt64/2 {
-			number = -1 // v1's way to say that there is no limit
+			number = -1 // v1 reports this for no limit
 		}
 		switch name := filepath.Base(one.path); {
 		case text == "":
@@ -155,7 +155,7 @@ func filesOf(paths Paths, res *cgroups.Resources) []string {
 			}
 		}
 	}
-	if len(paths) == 1 {
+	if paths.unified() {
 		add("", filesV2()...)
 		for name := range res.Unified {
 			if file := filepath.Join(paths[""], name); !slices.Contains(files, file) {
@@ -169,7 +169,7 @@ func filesOf(paths Paths, res *cgroups.Resources) []string {
 	}
 	for _, limit := range res.HugetlbLimit {
 		prefix := "hugetlb." + limit.Pagesize
-		if len(paths) == 1 {
+		if paths.unified() {
 			add("", prefix+".max", prefix+".rsvd.max")
 		} else {
 			add("hugetlb", prefix+".limit_in_bytes", prefix+".rsvd.limit_in_bytes")

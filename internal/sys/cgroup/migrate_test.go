@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMovesDoNotWait: whoever announces a move goes on at once, though the kernel takes
-// its time, and one announcement at a time is enough for it.
-func TestMovesDoNotWait(t *testing.T) {
+// TestWarmDoesNotWait: Warm returns at once, though the kernel takes its time, and one
+// migration at a time is enough for it.
+func TestWarmDoesNotWait(t *testing.T) {
 	procs := filepath.Join(t.TempDir(), "cgroup.procs")
 	if err := unix.Mkfifo(procs, 0o600); err != nil { // a write waits until somebody reads
 		t.Fatal(err)
 	}
-	m := &Moves{own: func() string { return procs }}
+	w := &Warmer{own: func() string { return procs }}
 	for range 100 {
-		m.Soon()
+		w.Warm()
 	}
 	reader, err := os.Open(procs)
 	if err != nil {
@@ -28,7 +28,7 @@ func TestMovesDoNotWait(t *testing.T) {
 	data := make([]byte, 200)
 	n, err := reader.Read(data)
 	if err != nil || string(data[:n]) != "0" {
-		t.Fatalf("written: %q, %v; want one move", data[:n], err)
+		t.Fatalf("written: %q, %v; want one migration", data[:n], err)
 	}
 }
 

@@ -39,8 +39,8 @@ func TestCheckRefusesWhatIsNotTheContainers(t *testing.T) {
 	}
 }
 
-// tree makes directories that look like cgroups with the given processes.
-func tree(t *testing.T, procs map[string]string) string {
+// withProcesses makes directories that look like cgroups with the given processes.
+func withProcesses(t *testing.T, procs map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for dir, text := range procs {
@@ -56,7 +56,7 @@ func tree(t *testing.T, procs map[string]string) string {
 }
 
 func TestPidsOfAllHierarchies(t *testing.T) {
-	root := tree(t, map[string]string{"memory/c": "5\n7\n", "memory/c/sub": "9\n", "pids/c": "7\n11\n0\n"})
+	root := withProcesses(t, map[string]string{"memory/c": "5\n7\n", "memory/c/sub": "9\n", "pids/c": "7\n11\n0\n"})
 	paths := Paths{"memory": root + "/memory/c", "pids": root + "/pids/c", "cpu": root + "/cpu/gone"}
 	pids, err := paths.Pids()
 	if err != nil || !slices.Equal(pids, []int{5, 7, 9, 11}) {
@@ -65,7 +65,7 @@ func TestPidsOfAllHierarchies(t *testing.T) {
 }
 
 func TestSignalOfNobodyIsNotFound(t *testing.T) {
-	root := tree(t, map[string]string{"c": ""})
+	root := withProcesses(t, map[string]string{"c": ""})
 	if err := (Paths{"": root + "/c"}).Signal(15); !errors.Is(err, errs.NotFound) {
 		t.Errorf("%v", err)
 	}
@@ -76,7 +76,7 @@ func TestKillReturnsWhenAllAreDead(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	root := tree(t, map[string]string{"c": ""})
+	root := withProcesses(t, map[string]string{"c": ""})
 	procs := root + "/c/cgroup.procs"
 	if err := os.WriteFile(procs, []byte(strconv.Itoa(cmd.Process.Pid)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestKillReturnsWhenAllAreDead(t *testing.T) {
 }
 
 func TestOOMKills(t *testing.T) {
-	root := tree(t, map[string]string{"v1": "", "v2": ""})
+	root := withProcesses(t, map[string]string{"v1": "", "v2": ""})
 	os.WriteFile(root+"/v1/memory.oom_control", []byte("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 0o600)
 	os.WriteFile(root+"/v2/memory.events", []byte("low 0\noom 4\noom_kill 2\noom_group_kill 1\n"), 0o600)
 	for name, tc := range map[string]struct {

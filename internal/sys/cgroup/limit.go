@@ -16,12 +16,12 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Limit changes the limits of a pod's cgroup; what res leaves nil or empty stays as
-// it is. slice is the pod's slice, which systemd is told too, "" with the cgroupfs
-// driver. On v1 memory and swap are written in the order that the kernel takes.
-// Either all limits are changed or, also when ctx ends meanwhile, none; the error says
-// what could not be put back. Kind NotFound when there is no such cgroup, Invalid for
-// values that the kernel refuses, State for a memory limit below what is in use.
+// Limit changes the limits of a pod's cgroup; what res leaves nil or empty stays as it
+// is. slice is the pod's slice, which systemd limits too, "" with the cgroupfs driver. On
+// v1 memory and swap are written in the order that the kernel takes. Either all limits are
+// changed or, also when ctx ends meanwhile, none; the error says what could not be
+// restored. Kind NotFound when there is no such cgroup, Invalid for values that the kernel
+// refuses, State for a memory limit below what is in use.
 func Limit(ctx context.Context, paths Paths, slice string, res *specs.LinuxResources) error {
 	config := &cgroups.Cgroup{Resources: resourcesOf(res)}
 	if slice != "" {
@@ -70,8 +70,8 @@ func tooLittleMemory(err error) bool {
 
 // managed leaves out the hierarchies without limits.
 func managed(paths Paths) map[string]string {
-	if len(paths) == 1 {
-		return paths // v2
+	if paths.unified() {
+		return paths
 	}
 	out := map[string]string{}
 	for controller, dir := range paths {

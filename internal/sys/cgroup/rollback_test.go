@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/cgroups"
 )
 
-// halfway writes into its directory what it is told to, and then fails.
+// halfway writes some files into its directory, and then fails.
 type halfway struct {
 	dir    string
 	writes map[string]string
@@ -87,8 +87,8 @@ func TestLimitsAreChangedAllOrNone(t *testing.T) {
 	}
 }
 
-// TestLimitsThatCannotBePutBack: the error names the file.
-func TestLimitsThatCannotBePutBack(t *testing.T) {
+// TestLimitsThatCannotBeRestored: the error names the file.
+func TestLimitsThatCannotBeRestored(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"memory.max": "max\n"})
 	g := &halfway{dir: dir, err: errors.New("the kernel refuses"), then: func() {
@@ -102,8 +102,9 @@ func TestLimitsThatCannotBePutBack(t *testing.T) {
 	}
 }
 
-// TestSystemdIsToldOfTheLimitsBefore: it would write those that failed again, some day.
-func TestSystemdIsToldOfTheLimitsBefore(t *testing.T) {
+// TestRollbackReachesSystemd: systemd gets the limits from before too, or it would write
+// those that failed again.
+func TestRollbackReachesSystemd(t *testing.T) {
 	v1, v2 := t.TempDir(), t.TempDir()
 	write(t, v1, map[string]string{"memory.limit_in_bytes": "9223372036854771712\n", "cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n", "cpu.shares": "1024\n"})
 	write(t, v2, map[string]string{"memory.max": "max\n", "cpuset.cpus": "", "cpu.weight": "100\n"})
@@ -128,7 +129,7 @@ func TestSystemdIsToldOfTheLimitsBefore(t *testing.T) {
 			t.Fatal("no error")
 		}
 		if len(g.sets) != 2 {
-			t.Fatalf("systemd was told %d times", len(g.sets))
+			t.Fatalf("systemd was set %d times", len(g.sets))
 		}
 		if diff := cmp.Diff(test.want, g.sets[1]); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

@@ -3,31 +3,59 @@ package cgroup
 import (
 	"math"
 	"os"
-	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/berthrun/berth/internal/engine"
 )
 
-// Details reads what only metrics show. Kind NotFound when the cgroup is gone.
-func (t *Tree) Details(paths Paths) (*engine.Details, error) {
-	d := &engine.Details{MemorySwapLimit: engine.NoLimit}
-	r := &reader{}
-	key := ""
-	if t.V2 {
-		detailsV2(r, d, paths[""])
-	} else {
-		key = "memory"
-		detailsV1(r, d, paths)
-	}
-	d.Cgroup = path.Join("/", strings.TrimPrefix(paths[key], t.mounts[key]))
-	return d, r.result(paths)
+// Details are the figures that only metrics show.
+type Details struct {
+	// CPU time in nanoseconds, and what its quota did, in periods and nanoseconds.
+	CPUUser, CPUSystem                                        uint64
+	Periods, ThrottledPeriods, Throttled, BurstPeriods, Burst uint64
+	// CPUPeriod and CPUQuota are microseconds; a quota of 0 is none.
+	CPUPeriod, CPUQuota, CPUShares uint64
+	// MemoryPeak is the highest usage; MemoryFailures counts how often the limit was hit.
+	MemoryPeak, MemoryFailures uint64
+	// MemorySwapLimit is of memory and swap together; NoLimit for none.
+	MemoryReservation, MemorySwapLimit uint64
+	// OOMKills counts the processes that the OOM killer killed.
+	OOMKills  uint64
+	HugePages []HugePages
+	Devices   []DeviceIO
+	// TasksLimit is NoLimit for none.
+	TasksLimit uint64
 }
 
-func detailsV2(r *reader, d *engine.Details, dir string) {
+// HugePages are those of one size ("2MB").
+type HugePages struct {
+	Size                  string
+	Usage, Peak, Failures uint64
+}
+
+// DeviceIO is what went to and from a block device.
+type DeviceIO struct {
+	Major, Minor uint64
+	// Device is its node, such as /dev/sda; "" when it has none.
+	Device                               string
+	ReadBytes, WriteBytes, Reads, Writes uint64
+	DiscardBytes, Discards               uint64
+}
+
+// Details reads the figures that only metrics show. Kind NotFound when the cgroup is
+// gone.
+func (p Paths) Details() (Details, error) {
+	d := Details{MemorySwapLimit: NoLimit}
+	r := &reader{}
+	if p.unified() {
+		detailsV2(r, &d, p[""])
+	} else {
+		detailsV1(r, &d, p)
+	}
+	return d, r.result(p)
+}
+
+func detailsV2(r *reader, d *Details, dir string) {
 	cpu := r.keyed(dir, "cpu.stat")
 	d.CPUUser, d.CPUSystem = micro(cpu.get("user_usec")), micro(cpu.get("system_usec"))
 	d.Periods, d.ThrottledPeriods, d.Throttled = cpu.get("nr_periods"), cpu.get("nr_throttled"), micro(cpu.get("throttled_usec"))
@@ -38,24 +66,24 @@ func detailsV2(r *reader, d *engine.Details, dir string) {
 	d.MemoryPeak = r.number(dir, "memory.peak")
 	events := r.keyed(dir, "memory.events")
 	d.MemoryFailures, d.OOMKills = events.get("max"), events.get("oom_kill")
-	if high := r.limit(dir, "memory.high"); high != engine.NoLimit {
+	if high := r.limit(dir, "memory.high"); high != NoLimit {
 		d.MemoryReservation = high
 	}
 	memory, swap := r.limit(dir, "memory.max"), r.limit(dir, "memory.swap.max")
-	if memory != engine.NoLimit && swap != engine.NoLimit {
+	if memory != NoLimit && swap != NoLimit {
 		d.MemorySwapLimit = memory + swap
 	}
 	d.TasksLimit = r.limit(dir, "pids.max")
 	d.Devices = parseIOStat(r.text(dir, "io.stat"))
 	for _, size := range hugePageSizes(dir, ".current") {
-		d.HugePages = append(d.HugePages, engine.HugePages{
+		d.HugePages = append(d.HugePages, HugePages{
 			Size: size, Usage: r.number(dir, "hugetlb."+size+".current"),
 			Failures: r.keyed(dir, "hugetlb."+size+".events").get("max"),
 		})
 	}
 }
 
-func detailsV1(r *reader, d *engine.Details, paths Paths) {
+func detailsV1(r *reader, d *Details, paths Paths) {
 	d.CPUUser = r.number(paths["cpuacct"], "cpuacct.usage_user")
 	d.CPUSystem = r.number(paths["cpuacct"], "cpuacct.usage_sys")
 	dir := paths["cpu"]
@@ -77,16 +105,12 @@ func detailsV1(r *reader, d *engine.Details, paths Paths) {
 		r.text(paths["blkio"], "blkio.throttle.io_serviced_recursive"))
 	for _, size := range hugePageSizes(paths["hugetlb"], ".usage_in_bytes") {
 		prefix := "hugetlb." + size
-		d.HugePages = append(d.HugePages, engine.HugePages{
+		d.HugePages = append(d.HugePages, HugePages{
 			Size: size, Usage: r.number(paths["hugetlb"], prefix+".usage_in_bytes"),
 			Peak: r.number(paths["hugetlb"], prefix+".max_usage_in_bytes"), Failures: r.number(paths["hugetlb"], prefix+".failcnt"),
 		})
 	}
 }
-
-func (r *reader) text(dir, name string) string { return strings.TrimSpace(string(r.file(dir, name))) }
-
-func micro(usec uint64) uint64 { return usec * uint64(time.Microsecond) }
 
 // sharesOf turns a weight of v2 into the shares of v1 that make it.
 func sharesOf(weight uint64) uint64 {
@@ -119,8 +143,8 @@ func hugePageSizes(dir, ending string) []string {
 // parseIOStat reads lines like
 //
 //	8:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0
-func parseIOStat(text string) []engine.DeviceIO {
-	var all []engine.DeviceIO
+func parseIOStat(text string) []DeviceIO {
+	var all []DeviceIO
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 {
@@ -154,10 +178,10 @@ func parseIOStat(text string) []engine.DeviceIO {
 }
 
 // parseBlkio reads lines like "8:0 Read 90112", of bytes and of requests.
-func parseBlkio(bytes, requests string) []engine.DeviceIO {
-	var all []engine.DeviceIO
+func parseBlkio(bytes, requests string) []DeviceIO {
+	var all []DeviceIO
 	index := map[string]int{}
-	read := func(text string, fields map[string]func(*engine.DeviceIO) *uint64) {
+	read := func(text string, fields map[string]func(*DeviceIO) *uint64) {
 		for line := range strings.Lines(text) {
 			words := strings.Fields(line)
 			if len(words) != 3 || fields[words[1]] == nil {
@@ -176,23 +200,23 @@ func parseBlkio(bytes, requests string) []engine.DeviceIO {
 			*fields[words[1]](&all[i]) = parseNumber([]byte(words[2]))
 		}
 	}
-	read(bytes, map[string]func(*engine.DeviceIO) *uint64{
-		"Read":    func(d *engine.DeviceIO) *uint64 { return &d.ReadBytes },
-		"Write":   func(d *engine.DeviceIO) *uint64 { return &d.WriteBytes },
-		"Discard": func(d *engine.DeviceIO) *uint64 { return &d.DiscardBytes },
+	read(bytes, map[string]func(*DeviceIO) *uint64{
+		"Read":    func(d *DeviceIO) *uint64 { return &d.ReadBytes },
+		"Write":   func(d *DeviceIO) *uint64 { return &d.WriteBytes },
+		"Discard": func(d *DeviceIO) *uint64 { return &d.DiscardBytes },
 	})
-	read(requests, map[string]func(*engine.DeviceIO) *uint64{
-		"Read":    func(d *engine.DeviceIO) *uint64 { return &d.Reads },
-		"Write":   func(d *engine.DeviceIO) *uint64 { return &d.Writes },
-		"Discard": func(d *engine.DeviceIO) *uint64 { return &d.Discards },
+	read(requests, map[string]func(*DeviceIO) *uint64{
+		"Read":    func(d *DeviceIO) *uint64 { return &d.Reads },
+		"Write":   func(d *DeviceIO) *uint64 { return &d.Writes },
+		"Discard": func(d *DeviceIO) *uint64 { return &d.Discards },
 	})
 	return all
 }
 
 // parseDevice reads "MAJOR:MINOR" and finds the device's node.
-func parseDevice(text string) (engine.DeviceIO, bool) {
+func parseDevice(text string) (DeviceIO, bool) {
 	major, minor, _ := strings.Cut(text, ":")
-	var d engine.DeviceIO
+	var d DeviceIO
 	var err error
 	if d.Major, err = strconv.ParseUint(major, 10, 32); err != nil {
 		return d, false
@@ -210,29 +234,4 @@ func parseDevice(text string) (engine.DeviceIO, bool) {
 		}
 	}
 	return d, true
-}
-
-// Processes returns the processes in the cgroup and below it.
-func (t *Tree) Processes(paths Paths) []int {
-	key := ""
-	if !t.V2 {
-		key = "pids"
-		if paths[key] == "" {
-			key = "memory"
-		}
-	}
-	var pids []int
-	_ = filepath.WalkDir(paths[key], func(dir string, entry os.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return nil //nolint:nilerr // what has gone meanwhile has no processes
-		}
-		r := &reader{}
-		for word := range strings.FieldsSeq(string(r.file(dir, "cgroup.procs"))) {
-			if pid, err := strconv.Atoi(word); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-		return nil
-	})
-	return pids
 }

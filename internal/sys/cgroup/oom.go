@@ -2,11 +2,27 @@ package cgroup
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"sync"
 
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
+
+// OOMKills returns how often the OOM killer hit the cgroup, 0 where nobody counts.
+func (p Paths) OOMKills() (uint64, error) {
+	file := "memory.oom_control"
+	dir, ok := p["memory"]
+	if !ok {
+		dir, file = p[""], "memory.events"
+	}
+	r := &reader{}
+	kills := r.keyed(dir, file).get("oom_kill")
+	if r.err != nil {
+		return 0, fmt.Errorf("cannot read OOM kills: %w", r.err)
+	}
+	return kills, nil
+}
 
 // OOMWatch sees OOM kills while they happen, on cgroup v2: systemd removes a
 // scope, and its counter with it, as soon as the last process has ended. On v1
@@ -54,14 +70,13 @@ func (o *OOMWatch) Run(ctx context.Context) {
 
 // Add watches a container, on cgroup v2; kills are those that do not count.
 func (o *OOMWatch) Add(id string, group Paths, kills uint64) error {
-	dir, v2 := group[""]
-	if !v2 || len(group) > 1 {
+	if !group.unified() {
 		return nil
 	}
 	o.mu.Lock()
 	o.groups[id] = watched{group, kills}
 	o.mu.Unlock()
-	return o.files.Add(filepath.Join(dir, "memory.events"), id)
+	return o.files.Add(filepath.Join(group[""], "memory.events"), id)
 }
 
 // Saw reports whether the OOM killer hit the container.
