@@ -3,7 +3,9 @@
 package arch
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -110,6 +112,32 @@ func TestOnlyCLIReadsConfig(t *testing.T) {
 			if to == "internal/config" && !below(from, "internal/cli") {
 				t.Errorf("%s imports internal/config: only cli reads configuration", from)
 			}
+		}
+	}
+}
+
+// TestOneFileOpensTheNativeEngine: above its interface, the daemon's file that opens the
+// native engine is the only one that knows it.
+func TestOneFileOpensTheNativeEngine(t *testing.T) {
+	const native, opener = "internal/engine/native", "internal/cli/daemon"
+	for from, tos := range load(t) {
+		for _, to := range tos {
+			if below(to, native) && !below(from, native) && from != opener {
+				t.Errorf("%s imports %s: what is above the engine knows its interface only", from, to)
+			}
+		}
+	}
+	files, err := filepath.Glob(filepath.Join("..", "..", opener, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), module+native) && filepath.Base(file) != "native.go" {
+			t.Errorf("%s imports %s: only native.go does", file, native)
 		}
 	}
 }
