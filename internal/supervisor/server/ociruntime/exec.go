@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/opencontainers/runc/libcontainer"
-	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -50,50 +47,11 @@ func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 		return 0, fmt.Errorf("cannot exec: %w", err)
 	}
 	r.host.FitProcess(e.Process)
-	process, err := newProcess(e.Process)
+	pid, err = r.starter.exec(ctx, e, found)
 	if err != nil {
 		return 0, fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err)
 	}
-	if process.SubCgroupPaths, err = e.Group.MakeBelow(found.Cgroups); err != nil {
-		return 0, fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err)
-	}
-	if err := giveStreams(c.Config(), process, &e.StdIO); err != nil {
-		return 0, fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err)
-	}
-	process.PidfdSocket = e.Pidfd
-	e.StdIO.apply(process)
-	kill := e.Group
-	if err := within(ctx, kill, process, func() error { return c.Start(process) }); err != nil {
-		r.forgotten.reapSoon()
-		return 0, classify(fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err), "")
-	}
-	return process.Pid()
-}
-
-// giveStreams gives the streams to the user of a process in a user namespace, who
-// may want to open them again (/dev/stdout). libcontainer does it from inside, where
-// it may not: they belong to the host's root.
-func giveStreams(config configs.Config, process *libcontainer.Process, io *StdIO) error {
-	if !config.Namespaces.Contains(configs.NEWUSER) {
-		return nil
-	}
-	uid, err := config.HostUID(process.UID)
-	if err != nil {
-		return fmt.Errorf("cannot use the user: %w: %w", err, errs.Invalid)
-	}
-	gid, err := config.HostGID(process.GID)
-	if err != nil {
-		return fmt.Errorf("cannot use the group: %w: %w", err, errs.Invalid)
-	}
-	for _, f := range []*os.File{io.Stdin, io.Stdout, io.Stderr} {
-		if f == nil {
-			continue
-		}
-		if err := f.Chown(uid, gid); err != nil {
-			return fmt.Errorf("cannot give a stream to the process: %w", err)
-		}
-	}
-	return nil
+	return pid, nil
 }
 
 // ExecGroupPrefix begins the name of each exec's cgroup.

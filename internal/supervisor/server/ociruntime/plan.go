@@ -7,10 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/opencontainers/cgroups/manager"
-	"github.com/opencontainers/runc/libcontainer"
-	"github.com/opencontainers/runc/libcontainer/configs"
-	"github.com/opencontainers/runc/libcontainer/specconv"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -28,8 +24,8 @@ type Plan struct {
 	// to own its pipes.
 	UID, GID int
 
-	config  *configs.Config
-	process *libcontainer.Process
+	// payload is what the starter has computed for create.
+	payload any
 }
 
 // Plan checks the spec and computes what Create will do. It changes spec where
@@ -41,32 +37,10 @@ func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeou
 	}
 	r.host.Fit(spec)
 	boundHooks(spec.Hooks, int((timeout+time.Second-1)/time.Second))
-	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
-		CgroupName:       id,
-		UseSystemdCgroup: systemd,
-		Spec:             spec,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("cannot use the spec of container %s: %w", id, withCause(fmt.Errorf("%w: %w", err, errs.Invalid), ""))
+	p := &Plan{ID: id, Terminal: spec.Process.Terminal}
+	if err := r.starter.plan(p, bundle, spec, systemd); err != nil {
+		return nil, err
 	}
-	setBundle(config, bundle)
-	process, err := newProcess(spec.Process)
-	if err != nil {
-		return nil, fmt.Errorf("cannot use the process of container %s: %w", id, err)
-	}
-	process.Init = true
-	p := &Plan{ID: id, Terminal: spec.Process.Terminal, config: config, process: process}
-	if p.UID, err = config.HostUID(process.UID); err != nil {
-		return nil, fmt.Errorf("cannot use the user of container %s: %w: %w", id, err, errs.Invalid)
-	}
-	if p.GID, err = config.HostGID(process.GID); err != nil {
-		return nil, fmt.Errorf("cannot use the group of container %s: %w: %w", id, err, errs.Invalid)
-	}
-	cm, err := manager.New(config.Cgroups)
-	if err != nil {
-		return nil, fmt.Errorf("cannot use the cgroup of container %s: %w: %w", id, err, errs.Invalid)
-	}
-	p.Cgroups = cm.GetPaths()
 	return p, p.Cgroups.Check(id)
 }
 
@@ -111,16 +85,6 @@ func boundHooks(hooks *specs.Hooks, seconds int) {
 			if list[i].Timeout == nil || *list[i].Timeout <= 0 || *list[i].Timeout > seconds {
 				list[i].Timeout = &seconds
 			}
-		}
-	}
-}
-
-// setBundle puts right what specconv takes from the current directory; runc's
-// list and state tell it.
-func setBundle(config *configs.Config, bundle string) {
-	for i, label := range config.Labels {
-		if strings.HasPrefix(label, "bundle=") {
-			config.Labels[i] = "bundle=" + bundle
 		}
 	}
 }

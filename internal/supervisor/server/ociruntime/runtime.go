@@ -1,5 +1,6 @@
 // Package ociruntime is the one place that turns an OCI spec into a running
-// process, and the only package that knows libcontainer.
+// process, and the only package that knows libcontainer. starter.go is its seam to what
+// starts processes, waiting.go the protocol of an init that waits for the start.
 //
 // A Runtime keeps nothing of containers in memory between calls: what it knows of one
 // is in the state directory, in runc's own format. So each call works on an
@@ -36,9 +37,9 @@ const Name = "libcontainer"
 
 // Runtime makes and finds containers below one state directory.
 type Runtime struct {
-	root      string
-	host      *Host
-	forgotten forgotten
+	root    string
+	host    *Host
+	starter starter
 }
 
 // New returns a Runtime on root, which it creates when needed. spare tells of children
@@ -49,7 +50,7 @@ func New(root string, host *Host, spare func(pid int) bool) (*Runtime, error) {
 		return nil, fmt.Errorf("cannot make the runtime's state directory: %w", err)
 	}
 	logrus.SetLevel(logrus.ErrorLevel)
-	return &Runtime{root: root, host: host, forgotten: forgotten{spare: spare}}, nil
+	return &Runtime{root: root, host: host, starter: &libcontainerStarter{root: root, forgotten: &forgotten{spare: spare}}}, nil
 }
 
 // Init is what an init that libcontainer starts runs before main, while Go is on the
@@ -89,6 +90,8 @@ type Found struct {
 	Created   time.Time
 	// Waiting is true while the init waits to execute the user's program.
 	Waiting bool
+
+	loaded *libcontainer.Container
 }
 
 // Find returns what the state directory tells, whether the process still runs or
@@ -113,6 +116,7 @@ func (r *Runtime) found(c *libcontainer.Container) (*Found, error) {
 		Cgroups:   state.CgroupPaths,
 		Created:   state.Created,
 		Waiting:   fifoErr == nil,
+		loaded:    c,
 	}, nil
 }
 
@@ -144,5 +148,4 @@ func (r *Runtime) load(id string) (*libcontainer.Container, error) {
 	return c, nil
 }
 
-func (r *Runtime) dir(id string) string  { return filepath.Join(r.root, id) }
-func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, "exec.fifo") }
+func (r *Runtime) dir(id string) string { return filepath.Join(r.root, id) }

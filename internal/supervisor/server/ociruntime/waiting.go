@@ -3,6 +3,7 @@ package ociruntime
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -10,8 +11,15 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// initName is what libcontainer calls an init until it executes the program.
+// An init waits until the container is started: it opens the FIFO below, which its
+// container's state directory has, to write one byte, executes the program once somebody
+// reads, and bears initName until then. The FIFO is removed when the program runs.
+
+// initName is the name (comm) of an init that has not executed the program.
 const initName = "runc:[2:INIT]"
+
+// fifo is the path of the container's FIFO.
+func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, "exec.fifo") }
 
 // execPatience bounds the wait for an init that has said that it goes on: it has
 // two system calls to make. A program may also bear the init's name.

@@ -1,0 +1,197 @@
+package ociruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/cgroups/manager"
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+)
+
+// libcontainerStarter starts processes with runc's library, in this process.
+type libcontainerStarter struct {
+	root      string
+	forgotten *forgotten
+}
+
+// libcontainerPlan is its payload of a Plan.
+type libcontainerPlan struct {
+	config  *configs.Config
+	process *libcontainer.Process
+}
+
+func (l *libcontainerStarter) plan(p *Plan, bundle string, spec *specs.Spec, systemd bool) error {
+	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
+		CgroupName:       p.ID,
+		UseSystemdCgroup: systemd,
+		Spec:             spec,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot use the spec of container %s: %w", p.ID, withCause(fmt.Errorf("%w: %w", err, errs.Invalid), ""))
+	}
+	setBundle(config, bundle)
+	process, err := newProcess(spec.Process)
+	if err != nil {
+		return fmt.Errorf("cannot use the process of container %s: %w", p.ID, err)
+	}
+	process.Init = true
+	if p.UID, err = config.HostUID(process.UID); err != nil {
+		return fmt.Errorf("cannot use the user of container %s: %w: %w", p.ID, err, errs.Invalid)
+	}
+	if p.GID, err = config.HostGID(process.GID); err != nil {
+		return fmt.Errorf("cannot use the group of container %s: %w: %w", p.ID, err, errs.Invalid)
+	}
+	cm, err := manager.New(config.Cgroups)
+	if err != nil {
+		return fmt.Errorf("cannot use the cgroup of container %s: %w: %w", p.ID, err, errs.Invalid)
+	}
+	p.Cgroups = cm.GetPaths()
+	p.payload = &libcontainerPlan{config, process}
+	return nil
+}
+
+func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
+	plan := p.payload.(*libcontainerPlan)
+	c, err := libcontainer.Create(l.root, p.ID, plan.config)
+	switch {
+	case errors.Is(err, libcontainer.ErrExist), errors.Is(err, fs.ErrExist):
+		return 0, fmt.Errorf("container %s: %w", p.ID, errs.Exists)
+	case errors.Is(err, libcontainer.ErrInvalidID):
+		return 0, fmt.Errorf("container id %q: %w", p.ID, errs.Invalid)
+	case err != nil:
+		return 0, classify(err, plan.config.Rootfs)
+	}
+	io.apply(plan.process)
+	if err := within(ctx, p.Cgroups, plan.process, func() error { return startFault(c.Start(plan.process)) }); err != nil {
+		return 0, classify(err, plan.config.Rootfs)
+	}
+	if pid, err = plan.process.Pid(); err != nil {
+		return 0, fmt.Errorf("cannot learn the pid of container %s: %w", p.ID, err)
+	}
+	return pid, nil
+}
+
+func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
+	c := found.loaded
+	process, err := newProcess(e.Process)
+	if err != nil {
+		return 0, err
+	}
+	if process.SubCgroupPaths, err = e.Group.MakeBelow(found.Cgroups); err != nil {
+		return 0, err
+	}
+	if err := giveStreams(c.Config(), process, &e.StdIO); err != nil {
+		return 0, err
+	}
+	process.PidfdSocket = e.Pidfd
+	e.StdIO.apply(process)
+	if err := within(ctx, e.Group, process, func() error { return c.Start(process) }); err != nil {
+		l.forgotten.reapSoon()
+		return 0, classify(err, "")
+	}
+	return process.Pid()
+}
+
+// giveUp bounds the wait for libcontainer to notice that its init was killed.
+const giveUp = 10 * time.Second
+
+// within runs a start of libcontainer's, which knows no context. When ctx ends
+// first it kills what the start put into the cgroup, again and again, for the
+// start ends when its init does.
+func within(ctx context.Context, group cgroup.Paths, process *libcontainer.Process, start func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- start() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	late, stop := context.WithTimeout(context.WithoutCancel(ctx), giveUp)
+	defer stop()
+	for {
+		killErr := group.Kill(late)
+		select {
+		case err := <-done:
+			if err == nil {
+				// It was faster than the deadline, but what it made is dead, or will be.
+				err = reap(process)
+			}
+			return fmt.Errorf("%w (%w)", cause(ctx), err)
+		case <-late.Done():
+			return fmt.Errorf("%w, and its processes do not die: %w", cause(ctx), errors.Join(killErr, errs.Deadline))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// reap kills and reaps a process whose start was too late for anybody to hear of it.
+// A zombie in a container's PID namespace keeps the container's init from ending.
+func reap(process *libcontainer.Process) error {
+	if err := process.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("cannot kill the process: %w", err)
+	}
+	if _, err := process.Wait(); err != nil {
+		var ended *exec.ExitError // what a killed one is to it
+		if !errors.As(err, &ended) {
+			return fmt.Errorf("cannot reap the process: %w", err)
+		}
+	}
+	return errors.New("the process was killed")
+}
+
+// cause is why ctx ended, with a kind.
+func cause(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("the runtime took too long: %w", errs.Deadline)
+	}
+	return ctx.Err()
+}
+
+// giveStreams gives the streams to the user of a process in a user namespace, who
+// may want to open them again (/dev/stdout). libcontainer does it from inside, where
+// it may not: they belong to the host's root.
+func giveStreams(config configs.Config, process *libcontainer.Process, io *StdIO) error {
+	if !config.Namespaces.Contains(configs.NEWUSER) {
+		return nil
+	}
+	uid, err := config.HostUID(process.UID)
+	if err != nil {
+		return fmt.Errorf("cannot use the user: %w: %w", err, errs.Invalid)
+	}
+	gid, err := config.HostGID(process.GID)
+	if err != nil {
+		return fmt.Errorf("cannot use the group: %w: %w", err, errs.Invalid)
+	}
+	for _, f := range []*os.File{io.Stdin, io.Stdout, io.Stderr} {
+		if f == nil {
+			continue
+		}
+		if err := f.Chown(uid, gid); err != nil {
+			return fmt.Errorf("cannot give a stream to the process: %w", err)
+		}
+	}
+	return nil
+}
+
+// setBundle puts right what specconv takes from the current directory; runc's
+// list and state tell it.
+func setBundle(config *configs.Config, bundle string) {
+	for i, label := range config.Labels {
+		if strings.HasPrefix(label, "bundle=") {
+			config.Labels[i] = "bundle=" + bundle
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package ociruntime
+
+import (
+	"context"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// starter starts the processes of containers. libcontainerStarter is one. Another one
+// needs no change outside of this package, as long as it
+//   - writes the container's state as runc does (Runtime.Find reads it, and `runc list`),
+//   - has an init wait as waiting.go says,
+//   - starts inits and execs as children of this process.
+type starter interface {
+	// plan adds to p the facts that follow from the spec, and the starter's payload. The
+	// spec is checked. Nothing is made.
+	plan(p *Plan, bundle string, spec *specs.Spec, systemd bool) error
+	// create is Runtime.Create.
+	create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error)
+	// exec is Runtime.Exec in a container that runs and is not frozen. The process fits the
+	// host.
+	exec(ctx context.Context, e *Exec, found *Found) (pid int, err error)
+}
