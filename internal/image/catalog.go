@@ -13,6 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // Catalog tells what images are made of, and gives them names: what whoever sends
@@ -61,9 +63,9 @@ func (s *Images) Layers(ctx context.Context) ([]Layered, error) {
 			return nil, fmt.Errorf("cannot tell the layers of image %s: %w", img.ID, err)
 		}
 		found := Layered{ID: img.ID, Tags: img.Tags}
-		for i, layer := range t.layers {
+		for i, layer := range t.Layers {
 			if s.present(ctx, layer) == nil {
-				found.Layers = append(found.Layers, Layer{DiffID: t.image.RootFS.DiffIDs[i], Digest: layer.Digest, MediaType: layer.MediaType, Size: layer.Size})
+				found.Layers = append(found.Layers, Layer{DiffID: t.Image.RootFS.DiffIDs[i], Digest: layer.Digest, MediaType: layer.MediaType, Size: layer.Size})
 			}
 		}
 		all = append(all, found)
@@ -72,24 +74,24 @@ func (s *Images) Layers(ctx context.Context) ([]Layered, error) {
 }
 
 // treeOf reads the tree of an image by its id.
-func (s *Images) treeOf(ctx context.Context, id string) (*tree, error) {
+func (s *Images) treeOf(ctx context.Context, id string) (*tree.Tree, error) {
 	record, err := s.images.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return s.readTree(ctx, id, record.Target, s.present)
+	return s.trees().Read(ctx, id, record.Target, s.present)
 }
 
 // Tag implements Catalog.
-func (s *Images) Tag(ctx context.Context, ref string, names []string) error {
+func (s *Images) Tag(ctx context.Context, ref string, texts []string) error {
 	var parsed []reference.Named
-	for _, name := range names {
-		named, err := parseName(name)
+	for _, text := range texts {
+		named, err := names.Parse(text)
 		if err != nil {
 			return err
 		}
 		if strings.Contains(named.String(), "@") {
-			return fmt.Errorf("cannot name an image %s: a digest follows from the content: %w", name, errs.Invalid)
+			return fmt.Errorf("cannot name an image %s: a digest follows from the content: %w", text, errs.Invalid)
 		}
 		parsed = append(parsed, named)
 	}
@@ -104,23 +106,23 @@ func (s *Images) Tag(ctx context.Context, ref string, names []string) error {
 	defer end()
 	err = s.withLease(ctx, func(ctx context.Context) error { return s.tag(ctx, img.ID, parsed) })
 	if err != nil {
-		return fmt.Errorf("cannot name image %s %s: %w", ref, strings.Join(names, ", "), diskError(err))
+		return fmt.Errorf("cannot name image %s %s: %w", ref, strings.Join(texts, ", "), diskError(err))
 	}
 	return nil
 }
 
-func (s *Images) tag(ctx context.Context, id string, names []reference.Named) error {
+func (s *Images) tag(ctx context.Context, id string, added []reference.Named) error {
 	t, err := s.treeOf(ctx, id)
 	if err != nil {
 		return err
 	}
 	// Whoever removes the image from now on finds its content in use.
 	lease, _ := leases.FromContext(ctx)
-	target := leases.Resource{ID: t.target.Digest.String(), Type: "content"}
+	target := leases.Resource{ID: t.Target.Digest.String(), Type: "content"}
 	if err := s.leases.AddResource(ctx, leases.Lease{ID: lease}, target); err != nil {
 		return err
 	}
-	chains := t.chains()
+	chains := t.Chains()
 	there, err := s.keepSnapshot(ctx, chains[len(chains)-1])
 	if err != nil {
 		return err
@@ -129,8 +131,8 @@ func (s *Images) tag(ctx context.Context, id string, names []reference.Named) er
 		return errors.Join(err, fmt.Errorf("the image is being removed: %w", errs.NotFound))
 	}
 	var all []string
-	for _, named := range names {
-		all = append(append(all, named.String()), digestNames(named, t)...)
+	for _, named := range added {
+		all = append(append(all, named.String()), t.DigestNames(named)...)
 	}
 	_, err = s.record(ctx, t, slices.Compact(all), false)
 	return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // damages are what may befall a database.
@@ -248,7 +249,7 @@ func TestRebuildThatIsCutShortIsBegunAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &rebuilder{
-		s: half, under: under, keep: map[digest.Digest]bool{}, ids: map[string]*tree{}, found: map[string]foundLayer{}, restored: map[string]bool{},
+		s: half, under: under, keep: map[digest.Digest]bool{}, ids: map[string]*tree.Tree{}, found: map[string]foundLayer{}, restored: map[string]bool{},
 	}
 	if r.names, err = half.readNames(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 )
 
 // contentResource is how leases call blobs.
@@ -46,27 +47,27 @@ func (s *Images) Export(ctx context.Context, refs []string, to io.Writer) error 
 
 // hold leases all blobs of an image, and tells its manifest and the names that it is
 // exported by: that of ref, or all where ref is none.
-func (s *Images) hold(ctx context.Context, ref string) (manifest imagespec.Descriptor, names []string, err error) {
+func (s *Images) hold(ctx context.Context, ref string) (manifest imagespec.Descriptor, tags []string, err error) {
 	s.mu.RLock()
 	e, err := s.find(ref)
 	s.mu.RUnlock()
 	if err != nil {
 		return manifest, nil, err
 	}
-	names, record := e.Tags, e.ID
-	if named, err := parseName(ref); err == nil && slices.Contains(e.Tags, named.String()) {
-		names, record = []string{named.String()}, named.String()
+	tags, record := e.Tags, e.ID
+	if named, err := names.Parse(ref); err == nil && slices.Contains(e.Tags, named.String()) {
+		tags, record = []string{named.String()}, named.String()
 	}
 	found, err := s.images.Get(ctx, record)
 	if err != nil {
 		return manifest, nil, err
 	}
-	t, err := s.readTree(ctx, record, found.Target, s.present)
+	t, err := s.trees().Read(ctx, record, found.Target, s.present)
 	if err != nil {
 		return manifest, nil, err
 	}
 	lease, _ := leases.FromContext(ctx)
-	blobs := append([]imagespec.Descriptor{t.manifest, t.config}, t.layers...)
+	blobs := append([]imagespec.Descriptor{t.Manifest, t.Config}, t.Layers...)
 	for _, blob := range blobs {
 		if err := s.leases.AddResource(ctx, leases.Lease{ID: lease}, leases.Resource{ID: blob.Digest.String(), Type: contentResource}); err != nil {
 			return manifest, nil, fmt.Errorf("cannot lease blob %s: %w", blob.Digest, diskError(err))
@@ -77,5 +78,5 @@ func (s *Images) hold(ctx context.Context, ref string) (manifest imagespec.Descr
 			return manifest, nil, err
 		}
 	}
-	return t.manifest, names, nil
+	return t.Manifest, tags, nil
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/archive"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -17,7 +19,7 @@ func (s *Images) Import(ctx context.Context, stream io.Reader, name string, pin 
 	var fallback reference.Named
 	if name != "" {
 		var err error
-		if fallback, err = parseName(name); err != nil {
+		if fallback, err = names.Parse(name); err != nil {
 			return nil, err
 		}
 	}
@@ -53,7 +55,7 @@ func (s *Images) importStream(ctx context.Context, stream io.Reader, fallback re
 		return nil, err
 	}
 	// All are checked and unpacked before the first is shown.
-	trees := make([]*tree, len(found))
+	trees := make([]*tree.Tree, len(found))
 	for i, image := range found {
 		if trees[i], err = s.importImage(ctx, image, m); err != nil {
 			return nil, err
@@ -89,21 +91,21 @@ func nameAll(found []archive.Image, fallback reference.Named) error {
 	return nil
 }
 
-func recordNames(image archive.Image, t *tree) []string {
+func recordNames(image archive.Image, t *tree.Tree) []string {
 	var names []string
 	for _, named := range image.Names {
-		names = append(append(names, named.String()), digestNames(named, t)...)
+		names = append(append(names, named.String()), t.DigestNames(named)...)
 	}
 	return names
 }
 
-func (s *Images) importImage(ctx context.Context, image archive.Image, m *meter) (*tree, error) {
-	t, err := s.readTree(ctx, image.String(), image.Target, s.present)
+func (s *Images) importImage(ctx context.Context, image archive.Image, m *meter) (*tree.Tree, error) {
+	t, err := s.trees().Read(ctx, image.String(), image.Target, s.present)
 	if err != nil {
 		return nil, err
 	}
 	var total int64
-	for i, layer := range t.layers {
+	for i, layer := range t.Layers {
 		if err := s.present(ctx, layer); err != nil {
 			return nil, fmt.Errorf("image %s: layer %d: %w", image, i, err)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -13,11 +12,10 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/identity"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // entry is an image in memory. It is never changed, only replaced.
@@ -54,38 +52,38 @@ func (s *Images) lowerDirs(ctx context.Context, chain string) ([]string, error) 
 	return lower, nil
 }
 
-// load makes an image's entry from its content and snapshots. names are all
+// load makes an image's entry from its content and snapshots. refs are all
 // references to it.
-func (s *Images) load(ctx context.Context, t *tree, names []string, pinned bool) (*entry, error) {
-	chain := identity.ChainID(t.image.RootFS.DiffIDs).String()
+func (s *Images) load(ctx context.Context, t *tree.Tree, refs []string, pinned bool) (*entry, error) {
+	chain := t.TopChain()
 	lower, err := s.lowerDirs(ctx, chain)
 	if err != nil {
 		return nil, err
 	}
 	e := &entry{
 		Image: Image{
-			ID:           t.id(),
-			Size:         t.size(),
-			Config:       t.image.Config,
-			OS:           t.image.OS,
-			Architecture: t.image.Architecture,
-			Variant:      t.image.Variant,
+			ID:           t.ID(),
+			Size:         t.Size(),
+			Config:       t.Image.Config,
+			OS:           t.Image.OS,
+			Architecture: t.Image.Architecture,
+			Variant:      t.Image.Variant,
 			ChainID:      chain,
 			Pinned:       pinned,
-			Annotations:  t.annotations,
+			Annotations:  t.Annotations,
 		},
 		chain: chain,
 		lower: lower,
 	}
-	if t.image.Created != nil {
-		e.Created = *t.image.Created
+	if t.Image.Created != nil {
+		e.Created = *t.Image.Created
 	} else {
 		e.Created = time.Unix(0, 0)
 	}
-	for _, name := range names {
+	for _, name := range refs {
 		switch {
-		case isID(name):
-		case isDigestName(name):
+		case names.IsID(name):
+		case names.HasDigest(name):
 			e.Digests = append(e.Digests, name)
 		default:
 			e.Tags = append(e.Tags, name)
@@ -95,7 +93,7 @@ func (s *Images) load(ctx context.Context, t *tree, names []string, pinned bool)
 	e.Tags = slices.Compact(e.Tags)
 	// The digest that a registry gives the name comes before that of its part for this
 	// platform.
-	part := "@" + t.manifest.Digest.String()
+	part := "@" + t.Manifest.Digest.String()
 	slices.SortFunc(e.Digests, func(a, b string) int {
 		if last := strings.HasSuffix(a, part); last != strings.HasSuffix(b, part) {
 			if last {
@@ -133,13 +131,13 @@ func (s *Images) find(ref string) (*entry, error) {
 	if e := s.index[ref]; e != nil {
 		return e, nil
 	}
-	named, nameErr := parseName(ref)
+	named, nameErr := names.Parse(ref)
 	if nameErr == nil {
 		if e := s.index[s.names[named.String()]]; e != nil {
 			return e, nil
 		}
 	}
-	prefix, ok := idPrefix(ref)
+	prefix, ok := names.IDPrefix(ref)
 	if !ok {
 		if nameErr != nil {
 			return nil, nameErr
@@ -242,52 +240,3 @@ func (s *Images) Usage(ctx context.Context) (Usage, error) {
 	}
 	return usage, nil
 }
-
-// parseName makes a full reference of what people and kubelets write: the domain,
-// "library/" and the tag "latest" are filled in. A reference with a digest loses
-// its tag, as the digest decides.
-func parseName(ref string) (reference.Named, error) {
-	named, err := reference.ParseDockerRef(ref)
-	if err != nil {
-		return nil, fmt.Errorf("image reference %q: %w: %w", ref, err, errs.Invalid)
-	}
-	return named, nil
-}
-
-// digestNames are the references of the same repository by what the name points to, and, where
-// that is an index, by the manifest of this platform: both are this image in the repository.
-func digestNames(named reference.Named, t *tree) []string {
-	names := []string{digestName(named, t.target.Digest)}
-	if t.manifest.Digest != t.target.Digest {
-		names = append(names, digestName(named, t.manifest.Digest))
-	}
-	return names
-}
-
-// digestName is the reference of the same repository by digest.
-func digestName(named reference.Named, dgst digest.Digest) string {
-	return reference.TrimNamed(named).Name() + "@" + dgst.String()
-}
-
-var idPattern = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,64}$`)
-
-// idPrefix reports whether ref can be (the beginning of) an image id, and returns
-// it with its algorithm.
-func idPrefix(ref string) (string, bool) {
-	if !idPattern.MatchString(ref) {
-		return "", false
-	}
-	if !strings.HasPrefix(ref, "sha256:") {
-		ref = "sha256:" + ref
-	}
-	return ref, true
-}
-
-// isID reports whether a recorded name is an image's id and no reference: a registry
-// may be called sha256, and have a port.
-func isID(name string) bool {
-	return strings.HasPrefix(name, "sha256:") && !strings.Contains(name, "/")
-}
-
-// isDigestName reports whether a recorded reference names a digest.
-func isDigestName(name string) bool { return strings.Contains(name, "@") }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/image/unpack"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -22,8 +23,8 @@ import (
 // unpackLayers makes the snapshots of an image that are not there yet, lowest
 // first. ready waits until content has layer i; unpacked is told of bytes as they
 // are unpacked, and of fewer than none when some must be unpacked again.
-func (s *Images) unpackLayers(ctx context.Context, t *tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
-	chains := t.chains()
+func (s *Images) unpackLayers(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
+	chains := t.Chains()
 	there, err := s.keepSnapshot(ctx, chains[len(chains)-1])
 	if err != nil || there {
 		return err
@@ -44,9 +45,9 @@ func (s *Images) unpackLayers(ctx context.Context, t *tree, ready func(ctx conte
 			if err := ready(ctx, i); err != nil {
 				return err
 			}
-			err := errs.Guard("unpacking of "+t.layers[i].Digest.String(), func() error { return u.layer(ctx, i) })
+			err := errs.Guard("unpacking of "+t.Layers[i].Digest.String(), func() error { return u.layer(ctx, i) })
 			if err != nil {
-				return fmt.Errorf("cannot unpack layer %d (%s): %w", i, t.layers[i].Digest, diskError(err))
+				return fmt.Errorf("cannot unpack layer %d (%s): %w", i, t.Layers[i].Digest, diskError(err))
 			}
 			close(u.committed[i])
 			return nil
@@ -63,7 +64,7 @@ const unpackers = 2
 // below it waits for them.
 type unpacking struct {
 	s        *Images
-	t        *tree
+	t        *tree.Tree
 	chains   []string
 	unpacked func(int64)
 	// committed are closed when the snapshot of a layer is there.
@@ -135,7 +136,7 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone b
 		return false, err
 	}
 	job.Alone = alone
-	blob, err := os.Open(u.s.blobPath(u.t.layers[i].Digest))
+	blob, err := os.Open(u.s.blobPath(u.t.Layers[i].Digest))
 	if err != nil {
 		return false, err
 	}
@@ -146,8 +147,8 @@ func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone b
 		u.unpacked(-seen)
 		return false, err
 	}
-	u.unpacked(u.t.layers[i].Size - seen)
-	if want := u.t.image.RootFS.DiffIDs[i]; result.DiffID != want {
+	u.unpacked(u.t.Layers[i].Size - seen)
+	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
 		return false, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
 	}
 	return true, nil

@@ -9,9 +9,12 @@ import (
 	"syscall"
 
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // ns prepares a context for containerd's libraries.
@@ -60,3 +63,18 @@ func diskError(err error) error {
 	}
 	return err
 }
+
+// present is the tree.Provide for content that must be there already.
+func (s *Images) present(ctx context.Context, desc imagespec.Descriptor) error {
+	info, err := s.content.Info(ctx, desc.Digest)
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("blob %s is missing: %w", desc.Digest, errs.Invalid)
+	}
+	if err == nil && info.Size != desc.Size {
+		return fmt.Errorf("blob %s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errs.Invalid)
+	}
+	return err
+}
+
+// trees reads images from the store's content.
+func (s *Images) trees() tree.Reader { return tree.Reader{Content: s.content, Platform: s.platform} }

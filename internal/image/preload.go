@@ -96,17 +96,17 @@ type preloading struct {
 }
 
 func (p *preloading) take(ctx context.Context, image archive.Image) error {
-	t, err := p.s.readTree(ctx, image.String(), image.Target, p.linkDocument)
+	t, err := p.s.trees().Read(ctx, image.String(), image.Target, p.linkDocument)
 	if err != nil {
 		return err
 	}
-	for i, layer := range t.layers {
+	for i, layer := range t.Layers {
 		if err := p.linkBlob(ctx, layer); err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
 	if p.lower == nil {
-		err = p.linkLayers(ctx, t.chains())
+		err = p.linkLayers(ctx, t.Chains())
 	} else {
 		ready := func(context.Context, int) error { return nil }
 		err = p.s.unpackLayers(ctx, t, ready, func(int64) {})

@@ -18,6 +18,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -135,7 +136,7 @@ func (s *Images) layoutIndex(ctx context.Context) (*imagespec.Index, error) {
 				return nil, fmt.Errorf("cannot look up %s: %w", name, err)
 			}
 			desc := record.Target
-			if !isID(name) {
+			if !names.IsID(name) {
 				desc.Annotations = map[string]string{images.AnnotationImageName: name, imagespec.AnnotationRefName: name}
 			}
 			index.Manifests = append(index.Manifests, desc)

@@ -11,13 +11,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
 // Pull implements Store.
 func (s *Images) Pull(ctx context.Context, ref string, auth Auth, progress func(Progress)) (string, error) {
-	named, err := parseName(ref)
+	named, err := names.Parse(ref)
 	if err != nil {
 		return "", err
 	}
@@ -71,8 +73,8 @@ func (s *Images) pull(ctx context.Context, named reference.Named, auth Auth, m *
 	return img, err
 }
 
-func pulledNames(named reference.Named, t *tree) []string {
-	names := digestNames(named, t)
+func pulledNames(named reference.Named, t *tree.Tree) []string {
+	names := t.DigestNames(named)
 	if _, ok := named.(reference.Digested); !ok {
 		names = append(names, named.String())
 	}
@@ -81,7 +83,7 @@ func pulledNames(named reference.Named, t *tree) []string {
 
 // resolve asks the registry what the name means and fetches the documents that
 // describe the image.
-func (s *Images) resolve(ctx context.Context, named reference.Named, remote *registry.Repository, m *meter) (*tree, error) {
+func (s *Images) resolve(ctx context.Context, named reference.Named, remote *registry.Repository, m *meter) (*tree.Tree, error) {
 	m.stage(stageResolving, 0)
 	end := m.transfer()
 	target, err := remote.Resolve(ctx)
@@ -89,7 +91,7 @@ func (s *Images) resolve(ctx context.Context, named reference.Named, remote *reg
 	if err != nil {
 		return nil, err
 	}
-	return s.readTree(ctx, named.String(), target, func(ctx context.Context, desc imagespec.Descriptor) error {
+	return s.trees().Read(ctx, named.String(), target, func(ctx context.Context, desc imagespec.Descriptor) error {
 		return s.fetch(ctx, remote, desc, m, func(int64) { m.touch() })
 	})
 }
@@ -108,9 +110,9 @@ func (s *Images) fetch(ctx context.Context, remote *registry.Repository, desc im
 
 // fetchLayers fetches the layers side by side and unpacks each as soon as it and
 // all below it are there.
-func (s *Images) fetchLayers(ctx context.Context, t *tree, remote *registry.Repository, m *meter) error {
+func (s *Images) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.Repository, m *meter) error {
 	var total, missing int64
-	for _, layer := range t.layers {
+	for _, layer := range t.Layers {
 		total += layer.Size
 		if s.present(ctx, layer) != nil {
 			missing += layer.Size
@@ -123,7 +125,7 @@ func (s *Images) fetchLayers(ctx context.Context, t *tree, remote *registry.Repo
 	}
 	m.stage(stageFetching, total)
 	group, ctx := errgroup.WithContext(ctx)
-	fetched := make([]chan struct{}, len(t.layers))
+	fetched := make([]chan struct{}, len(t.Layers))
 	for i := range fetched {
 		fetched[i] = make(chan struct{})
 	}
@@ -142,10 +144,10 @@ func (s *Images) fetchLayers(ctx context.Context, t *tree, remote *registry.Repo
 	return group.Wait()
 }
 
-func (s *Images) fetchAll(ctx context.Context, t *tree, total int64, remote *registry.Repository, m *meter, fetched []chan struct{}) error {
+func (s *Images) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *meter, fetched []chan struct{}) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
-	for i, layer := range t.layers {
+	for i, layer := range t.Layers {
 		group.Go(func() error {
 			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, m, m.add) })
 			if err != nil {

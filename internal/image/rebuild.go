@@ -17,6 +17,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // rebuilder makes the records of a store whose databases are new.
@@ -28,7 +30,7 @@ type rebuilder struct {
 	report report
 	// keep are blobs of images that are there again, ids those images.
 	keep map[digest.Digest]bool
-	ids  map[string]*tree
+	ids  map[string]*tree.Tree
 	// found are the directories of layers by chain, restored those that are snapshots again.
 	found    map[string]foundLayer
 	restored map[string]bool
@@ -43,7 +45,7 @@ type foundLayer struct {
 func (s *Images) rebuild(ctx context.Context, under *rebuilding) error {
 	r := &rebuilder{
 		s: s, under: under, report: report{At: time.Now().UTC(), Reason: under.Reason},
-		keep: map[digest.Digest]bool{}, ids: map[string]*tree{},
+		keep: map[digest.Digest]bool{}, ids: map[string]*tree.Tree{},
 		found: map[string]foundLayer{}, restored: map[string]bool{},
 	}
 	var err error
@@ -82,7 +84,7 @@ func (r *rebuilder) namedImages(ctx context.Context) error {
 			if ctx.Err() != nil || diskFull(err) {
 				return err
 			}
-			if !isID(named.Name) {
+			if !names.IsID(named.Name) {
 				r.report.Lost = append(r.report.Lost, fmt.Sprintf("%s: %v", named.Name, err))
 			}
 			continue
@@ -90,7 +92,7 @@ func (r *rebuilder) namedImages(ctx context.Context) error {
 		if err := r.s.writeRecords(ctx, t, []string{named.Name}, nil, named.Pinned); err != nil {
 			return err
 		}
-		r.ids[t.id()] = t
+		r.ids[t.ID()] = t
 	}
 	return nil
 }
@@ -100,7 +102,7 @@ func diskFull(err error) bool { return errors.Is(diskError(err), errs.Exhausted)
 // namelessImages records, by their ids, the images of manifests that no name leads to.
 func (r *rebuilder) namelessImages(ctx context.Context) error {
 	return r.blobs(func(dgst digest.Digest, path string, fi os.FileInfo) error {
-		if r.keep[dgst] || fi.Size() > maxDocument {
+		if r.keep[dgst] || fi.Size() > tree.MaxDocument {
 			return nil
 		}
 		data, err := os.ReadFile(path)
@@ -119,13 +121,13 @@ func (r *rebuilder) namelessImages(ctx context.Context) error {
 		if err != nil {
 			return context.Cause(ctx) // of another platform, or incomplete
 		}
-		if r.ids[t.id()] != nil {
+		if r.ids[t.ID()] != nil {
 			return nil
 		}
-		if err := r.s.writeRecords(ctx, t, []string{t.id()}, nil, false); err != nil {
+		if err := r.s.writeRecords(ctx, t, []string{t.ID()}, nil, false); err != nil {
 			return err
 		}
-		r.ids[t.id()] = t
+		r.ids[t.ID()] = t
 		r.report.Nameless++
 		return nil
 	})
@@ -151,18 +153,18 @@ func (r *rebuilder) blobs(fn func(dgst digest.Digest, path string, fi os.FileInf
 }
 
 // adoptTree reads an image from blobs on disk, and has the store's content include them.
-func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec.Descriptor) (*tree, error) {
-	t, err := r.s.readTree(ctx, name, target, r.adoptDocument)
+func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec.Descriptor) (*tree.Tree, error) {
+	t, err := r.s.trees().Read(ctx, name, target, r.adoptDocument)
 	if err != nil {
 		return nil, err
 	}
-	for _, layer := range t.layers {
+	for _, layer := range t.Layers {
 		// One that is missing is missed when the layer must be unpacked again.
 		if err := r.adopt(ctx, layer); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
 	}
-	for _, desc := range append(append(append([]imagespec.Descriptor{}, t.indexes...), t.layers...), t.target, t.manifest, t.config) {
+	for _, desc := range append(append(append([]imagespec.Descriptor{}, t.Indexes...), t.Layers...), t.Target, t.Manifest, t.Config) {
 		r.keep[desc.Digest] = true
 	}
 	return t, nil
@@ -222,7 +224,7 @@ func (r *rebuilder) findLayers(context.Context) error {
 // restoreLayers makes snapshots of the layers that images and root filesystems have.
 func (r *rebuilder) restoreLayers(ctx context.Context) error {
 	for _, t := range r.ids {
-		chains := t.chains()
+		chains := t.Chains()
 		if err := r.restore(ctx, chains[len(chains)-1]); err != nil {
 			return err
 		}
@@ -267,7 +269,7 @@ func (r *rebuilder) restore(ctx context.Context, chain string) error {
 	var way []foundLayer
 	for chain != "" && !r.restored[chain] {
 		layer, ok := r.found[chain]
-		if !ok || len(way) > maxLayers {
+		if !ok || len(way) > tree.MaxLayers {
 			return nil
 		}
 		way = append(way, layer)

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
+
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // Labels as containerd's CRI plugin writes them, so that its tools agree with us.
@@ -25,28 +27,28 @@ const (
 
 // record writes down that the image is complete and has these names besides its
 // id, all in one transaction, and shows it. A name that another image had moves.
-func (s *Images) record(ctx context.Context, t *tree, names []string, pin bool) (*Image, error) {
-	names = append(slices.Clone(names), t.id())
+func (s *Images) record(ctx context.Context, t *tree.Tree, names []string, pin bool) (*Image, error) {
+	names = append(slices.Clone(names), t.ID())
 	fresh := len(names)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	losers := map[string]bool{}
 	for _, name := range names {
-		if id, ok := s.names[name]; ok && id != t.id() {
+		if id, ok := s.names[name]; ok && id != t.ID() {
 			losers[id] = true
 		}
 	}
 	pinned := pin
-	if old := s.index[t.id()]; old != nil {
+	if old := s.index[t.ID()]; old != nil {
 		pinned = pinned || old.Pinned
 	}
 	for name, id := range s.names {
-		if id == t.id() && !slices.Contains(names, name) {
+		if id == t.ID() && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	if err := s.writeRecords(ctx, t, names[:fresh], names[fresh:], pinned); err != nil {
-		return nil, fmt.Errorf("cannot record image %s: %w", t.id(), diskError(err))
+		return nil, fmt.Errorf("cannot record image %s: %w", t.ID(), diskError(err))
 	}
 	s.saveNames(ctx, nil)
 	e, err := s.load(ctx, t, names, pinned)
@@ -78,7 +80,7 @@ func (s *Images) renamed(id string) {
 
 // writeRecords points the fresh names to the image. The others, which it had
 // before, keep the manifest that they were pulled with.
-func (s *Images) writeRecords(ctx context.Context, t *tree, fresh, others []string, pinned bool) error {
+func (s *Images) writeRecords(ctx context.Context, t *tree.Tree, fresh, others []string, pinned bool) error {
 	labels := map[string]string{managedLabel: managedValue}
 	if pinned {
 		labels[pinnedLabel] = pinnedValue
@@ -91,9 +93,9 @@ func (s *Images) writeRecords(ctx context.Context, t *tree, fresh, others []stri
 	return s.db.Update(func(tx *bbolt.Tx) error {
 		ctx := boltutil.WithTransaction(ctx, tx)
 		for _, name := range fresh {
-			img := images.Image{Name: name, Target: t.target, Labels: labels}
-			if strings.HasSuffix(name, "@"+t.manifest.Digest.String()) {
-				img.Target = t.manifest
+			img := images.Image{Name: name, Target: t.Target, Labels: labels}
+			if strings.HasSuffix(name, "@"+t.Manifest.Digest.String()) {
+				img.Target = t.Manifest
 			}
 			_, err := s.images.Update(ctx, img)
 			if errdefs.IsNotFound(err) {
@@ -115,25 +117,25 @@ func (s *Images) writeRecords(ctx context.Context, t *tree, fresh, others []stri
 
 // link tells the collector which content keeps which: indexes the manifest, the
 // manifest config and layers, the config the snapshots.
-func (s *Images) link(ctx context.Context, t *tree) error {
-	for i, index := range t.indexes {
-		child := t.manifest.Digest
-		if i+1 < len(t.indexes) {
-			child = t.indexes[i+1].Digest
+func (s *Images) link(ctx context.Context, t *tree.Tree) error {
+	for i, index := range t.Indexes {
+		child := t.Manifest.Digest
+		if i+1 < len(t.Indexes) {
+			child = t.Indexes[i+1].Digest
 		}
 		if err := s.label(ctx, index.Digest, map[string]string{contentRefLabel + "m.0": child.String()}); err != nil {
 			return err
 		}
 	}
-	children := map[string]string{contentRefLabel + "config": t.config.Digest.String()}
-	for i, layer := range t.layers {
+	children := map[string]string{contentRefLabel + "config": t.Config.Digest.String()}
+	for i, layer := range t.Layers {
 		children[fmt.Sprintf("%sl.%d", contentRefLabel, i)] = layer.Digest.String()
 	}
-	if err := s.label(ctx, t.manifest.Digest, children); err != nil {
+	if err := s.label(ctx, t.Manifest.Digest, children); err != nil {
 		return err
 	}
-	chains := t.chains()
-	return s.label(ctx, t.config.Digest, map[string]string{snapshotRefLabel: chains[len(chains)-1]})
+	chains := t.Chains()
+	return s.label(ctx, t.Config.Digest, map[string]string{snapshotRefLabel: chains[len(chains)-1]})
 }
 
 func (s *Images) label(ctx context.Context, dgst digest.Digest, labels map[string]string) error {

@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/image/tree"
 )
 
 // recover brings the store into a state that a clean end would have left: what a
@@ -107,18 +109,18 @@ func (s *Images) readIndex(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	trees := map[string]*tree{}
+	trees := map[string]*tree.Tree{}
 	names := map[string][]string{}
 	pinned := map[string]bool{}
 	lost := map[string]bool{}
 	for _, record := range records {
-		t, err := s.readTree(ctx, record.Name, record.Target, s.intact)
+		t, err := s.trees().Read(ctx, record.Name, record.Target, s.intact)
 		if err != nil {
 			s.log.Warn("an image has lost content and is forgotten; it must be pulled or imported again", "image", record.Name, "error", err)
 			lost[record.Name] = true
 			continue
 		}
-		id := t.id()
+		id := t.ID()
 		trees[id] = t
 		names[id] = append(names[id], record.Name)
 		pinned[id] = pinned[id] || record.Labels[pinnedLabel] == pinnedValue
@@ -197,7 +199,7 @@ func (s *Images) intact(ctx context.Context, desc imagespec.Descriptor) error {
 }
 
 // loadOrRepair loads an image, after unpacking again what is missing of it.
-func (s *Images) loadOrRepair(ctx context.Context, t *tree, names []string, pinned bool) (*entry, error) {
+func (s *Images) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool) (*entry, error) {
 	e, err := s.load(ctx, t, names, pinned)
 	if err == nil {
 		err = s.layersExist(e.lower)
@@ -205,8 +207,8 @@ func (s *Images) loadOrRepair(ctx context.Context, t *tree, names []string, pinn
 	if err == nil {
 		return e, nil
 	}
-	s.log.Warn("an image has lost layers and is unpacked again", "image", t.id(), "error", err)
-	for _, chain := range t.chains() {
+	s.log.Warn("an image has lost layers and is unpacked again", "image", t.ID(), "error", err)
+	for _, chain := range t.Chains() {
 		dirs, err := s.lowerDirs(ctx, chain)
 		if err == nil {
 			err = s.layersExist(dirs)
@@ -219,7 +221,7 @@ func (s *Images) loadOrRepair(ctx context.Context, t *tree, names []string, pinn
 		}
 	}
 	err = s.withLease(ctx, func(ctx context.Context) error {
-		ready := func(ctx context.Context, i int) error { return s.intact(ctx, t.layers[i]) }
+		ready := func(ctx context.Context, i int) error { return s.intact(ctx, t.Layers[i]) }
 		return s.unpackLayers(ctx, t, ready, func(int64) {})
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package image
+package tree
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -16,38 +15,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
 )
-
-// FuzzReference: a reference that is taken is whole, names the same when it is read
-// again, and is never both an id and a name of a repository.
-func FuzzReference(f *testing.F) {
-	for _, seed := range []string{
-		"busybox", "docker.io/library/busybox:1.36", "localhost:5000/a/b@sha256:" + strings.Repeat("a", 64),
-		"sha256:" + strings.Repeat("0", 64), strings.Repeat("f", 64), "[::1]:5000/x:y", "a//b", "A:b", "x:y@sha256:0", "",
-	} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, ref string) {
-		if id, ok := idPrefix(ref); ok && !isID(id) {
-			t.Errorf("%q became the id %q", ref, id)
-		}
-		named, err := parseName(ref)
-		if err != nil {
-			if !errors.Is(err, errs.Invalid) {
-				t.Errorf("%q: %v blames nobody", ref, err)
-			}
-			return
-		}
-		whole := named.String()
-		if isID(whole) || strings.ContainsAny(whole, " \n\x00") || !strings.Contains(whole, "/") {
-			t.Errorf("%q became %q", ref, whole)
-		}
-		again, err := parseName(whole)
-		if err != nil || again.String() != whole {
-			t.Errorf("%q became %q, and then %v, %v", ref, whole, again, err)
-		}
-	})
-}
 
 // documents is a content store that answers with one document after the other,
 // whatever is asked for: digests stop no fuzzer.
@@ -106,21 +75,20 @@ func FuzzTree(f *testing.F) {
 	f.Add("", []byte(`{"manifests":[null,{"platform":{}}]}`), []byte(`{"config":{},"layers":[null]}`), []byte(`{"rootfs":{"diff_ids":[null]}}`))
 	f.Fuzz(func(t *testing.T, mediaType string, first, second, third []byte) {
 		store := &documents{left: [][]byte{first, second, third}}
-		s := &Images{content: store, platform: platforms.Default()}
 		target := imagespec.Descriptor{MediaType: mediaType, Digest: sum, Size: 1}
-		tree, err := s.readTree(t.Context(), "x", target, func(context.Context, imagespec.Descriptor) error { return nil })
+		tree, err := Reader{Content: store, Platform: platforms.Default()}.Read(t.Context(), "x", target, func(context.Context, imagespec.Descriptor) error { return nil })
 		if err != nil {
 			if !errors.Is(err, errs.Invalid) && !errors.Is(err, errs.Unsupported) {
 				t.Errorf("%v blames nobody", err)
 			}
 			return
 		}
-		if !isID(tree.id()) || tree.size() < 0 {
-			t.Errorf("an image has the id %q and the size %d", tree.id(), tree.size())
+		if !names.IsID(tree.ID()) || tree.Size() < 0 {
+			t.Errorf("an image has the id %q and the size %d", tree.ID(), tree.Size())
 		}
-		chains := tree.chains()
-		if len(chains) != len(tree.layers) || slices.Contains(chains, "") {
-			t.Errorf("%d layers have the snapshots %q", len(tree.layers), chains)
+		chains := tree.Chains()
+		if len(chains) != len(tree.Layers) || slices.Contains(chains, "") {
+			t.Errorf("%d layers have the snapshots %q", len(tree.Layers), chains)
 		}
 	})
 }

@@ -1,11 +1,9 @@
-package image
+package tree
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/containerd/platforms"
@@ -13,34 +11,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/imagetest"
 )
-
-// hostile are digests that lead out of a directory of blobs, or that other tools read in
-// another way.
-func hostile() []string {
-	hex := strings.Repeat("a", 64)
-	return []string{
-		"sha256:../../x", "sha256:../../../../../../etc/passwd", "sha256:/etc/passwd", "../sha256:" + hex, "sha256/../..:" + hex,
-		"sha256:" + strings.ToUpper(hex), "SHA256:" + hex, "sha256:" + hex[1:], "sha256:" + hex + "a", "sha256:" + hex[2:] + "/x",
-		"sha256:" + hex + "\n", " sha256:" + hex, "sha256:" + hex[1:] + "\x00", "sha256:" + hex[3:] + "%2f", "sha256:", ":", ":" + hex, hex,
-		"sha1:" + hex[:40], "md5:" + hex[:32], "sha256+b64:" + hex, "sha512:" + hex, ".:" + hex, "..:..", "sha256:sha256:" + hex,
-	}
-}
-
-func TestHostileDigestsInReferences(t *testing.T) {
-	for _, text := range hostile() {
-		if text == strings.Repeat("a", 64) {
-			continue // which is an id, and a repository's name nowhere
-		}
-		named, err := parseName("registry.test/app@" + text)
-		if err == nil || !errors.Is(err, errs.Invalid) {
-			t.Errorf("reference with %q became %v, %v", text, named, err)
-		}
-		if id, ok := idPrefix(text); ok && !isID(id) {
-			t.Errorf("%q became the id %q", text, id)
-		}
-	}
-}
 
 // A digest of an index, a manifest or a config is checked before anybody looks for it.
 func TestHostileDigestsInManifests(t *testing.T) {
@@ -53,7 +25,7 @@ func TestHostileDigestsInManifests(t *testing.T) {
 		}
 		return data
 	}
-	for _, text := range hostile() {
+	for _, text := range imagetest.HostileDigests() {
 		bad := digest.Digest(text)
 		chain := func(index, config, layer, diffID digest.Digest) [][]byte {
 			return [][]byte{
@@ -78,11 +50,11 @@ func TestHostileDigestsInManifests(t *testing.T) {
 			"the id of contents": {good, chain(good, good, good, bad)},
 			"none of them":       {good, chain(good, good, good, good)},
 		} {
-			s := &Images{content: &documents{left: c.left}, platform: platforms.Default(), cfg: Config{Root: "/root"}}
-			tree, err := s.readTree(t.Context(), "x", imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: c.target, Size: 1},
+			r := Reader{Content: &documents{left: c.left}, Platform: platforms.Default()}
+			tree, err := r.Read(t.Context(), "x", imagespec.Descriptor{MediaType: imagespec.MediaTypeImageIndex, Digest: c.target, Size: 1},
 				func(_ context.Context, desc imagespec.Descriptor) error {
-					if path := s.blobPath(desc.Digest); path != filepath.Join("/root/content/blobs/sha256", good.Encoded()) {
-						t.Errorf("%q in %s became the path %s", text, place, path)
+					if desc.Digest != good {
+						t.Errorf("%q in %s is asked for as %q", text, place, desc.Digest)
 					}
 					return nil
 				})
