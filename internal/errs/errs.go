@@ -10,6 +10,7 @@ package errs
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 )
 
@@ -60,6 +61,14 @@ func Kind(err error) error {
 func IgnoreNotFound(err error) error {
 	if errors.Is(err, NotFound) {
 		return nil
+	}
+	return err
+}
+
+// OfDisk gives an error of a full disk its kind, Exhausted. Others stay as they are.
+func OfDisk(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", err, Exhausted)
 	}
 	return err
 }

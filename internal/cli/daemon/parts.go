@@ -22,7 +22,8 @@ import (
 	"github.com/berthrun/berth/internal/engine/native"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper"
+	"github.com/berthrun/berth/internal/image/local"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin"
 	"github.com/berthrun/berth/internal/network/cni"
@@ -41,7 +42,7 @@ type parts struct {
 	// config is what holds; a reload replaces it.
 	config atomic.Pointer[config.Daemon]
 
-	images     *image.Images
+	images     *local.Images
 	network    network.Network
 	supervisor *supervisor.Client
 	engine     *native.Engine
@@ -134,7 +135,7 @@ func (p *parts) close(ctx context.Context) error {
 	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.engine.Close(), p.supervisor.Close(), p.network.Close(), p.images.Close())
 }
 
-func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*image.Images, error) {
+func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*local.Images, error) {
 	root := filepath.Join(cfg.Root, imagesDir)
 	if cfg.Runtime.SELinux != "off" {
 		err := selinux.LabelStore(ctx, root, func(files int64) {
@@ -144,11 +145,11 @@ func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ima
 			return nil, err
 		}
 	}
-	return image.Open(ctx, image.Config{
+	return local.Open(ctx, local.Config{
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
 		PullRules:    pullRules(cfg),
-		UnpackHelper: image.OwnHelper(),
+		UnpackHelper: helper.Own(),
 		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
 		UserAgent:    "berth/" + version.Version,
 		Log:          log,

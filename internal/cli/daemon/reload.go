@@ -9,7 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine/native"
-	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/local"
 )
 
 // reloadOnHangup reads the configuration again on SIGHUP. A bad file changes
@@ -52,8 +52,8 @@ func (p *parts) apply(cfg *config.Daemon) {
 	p.config.Store(cfg)
 }
 
-func pullRules(cfg *config.Daemon) image.PullRules {
-	return image.PullRules{
+func pullRules(cfg *config.Daemon) local.PullRules {
+	return local.PullRules{
 		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
