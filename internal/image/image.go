@@ -17,7 +17,8 @@ import (
 
 // Image is one image in the store.
 type Image struct {
-	// ID is the digest of its config, "sha256:<hex>".
+	// ID names the image in its store, which chooses it: callers compare ids and pass them on,
+	// and read nothing from them. An image that is removed and comes again has the same one.
 	ID string
 	// Tags are full references ("docker.io/library/busybox:1.36"); Digests are
 	// the same by manifest digest ("docker.io/library/busybox@sha256:...").
@@ -30,8 +31,8 @@ type Image struct {
 	OS, Architecture, Variant string
 	// Created is when the image was built.
 	Created time.Time
-	// ChainID is the digest of its layers together, which names its topmost
-	// snapshot.
+	// ChainID is the digest of its layers together, for people and tools; "" in a store that
+	// has none.
 	ChainID string
 	// Annotations are those of its manifest, none when they are too many to be told
 	// in every list.
@@ -59,12 +60,20 @@ type Progress struct {
 	Done, Total int64
 }
 
-// Usage of one filesystem.
+// Usage of one file system.
 type Usage struct {
+	// Mountpoint is a directory on it, by which the kubelet finds the file system.
 	Mountpoint string
 	Bytes      int64
 	Inodes     int64
 	At         time.Time
+}
+
+// DiskUsage is what a store takes, by file system, and at least one of each.
+type DiskUsage struct {
+	// Images are the file systems of content and layers, Containers those of what containers
+	// write. One that is in both has the same Mountpoint in both.
+	Images, Containers []Usage
 }
 
 // Store holds images. All methods are safe for concurrent use; errors carry a
@@ -86,8 +95,8 @@ type Store interface {
 	// it used on disk. Nil when there is none. Snapshots that a Rootfs still
 	// uses stay until its Release.
 	Remove(ctx context.Context, ref string) error
-	// Usage tells what images take on disk.
-	Usage(ctx context.Context) (Usage, error)
+	// Usage adds up what images take on disk.
+	Usage(ctx context.Context) (DiskUsage, error)
 	// Import reads a docker or OCI archive (plain, gzip or zstd), unpacks it and
 	// returns the images that it named. name, if not "", names an image that
 	// carries no name. Imported images are pinned when pin is set.

@@ -29,10 +29,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// Images finds the images that containers are made from; see image.Store.
+type Images interface {
+	Get(ctx context.Context, ref string) (*image.Image, error)
+}
+
 // Options are what a Service is made from.
 type Options struct {
 	Engine  engine.Engine
-	Images  image.Store
+	Images  Images
 	Network network.Network
 	// CheckSandbox and CheckContainer refuse what the engine's specs cannot
 	// honour, with kind Invalid or Unsupported and the field's name.

@@ -108,7 +108,7 @@ func TestPullByTagAndDigest(t *testing.T) {
 		t.Errorf("pulled by digest: %+v, %v", got, err)
 	}
 	usage, err := s.Usage(ctx)
-	if err != nil || usage.Bytes < 250_000 || usage.Inodes < 5 {
+	if err != nil || len(usage.Images) != 1 || usage.Images[0].Bytes < 250_000 || usage.Images[0].Inodes < 5 {
 		t.Errorf("usage %+v, %v", usage, err)
 	}
 }

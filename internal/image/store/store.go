@@ -98,5 +98,11 @@ func New(cfg Config) *Store {
 	return s
 }
 
-// Usage implements image.Store.
-func (s *Store) Usage(ctx context.Context) (image.Usage, error) { return s.db.Usage(ctx) }
+// Usage implements image.Store. Images and what containers write lie on one file system.
+func (s *Store) Usage(ctx context.Context) (image.DiskUsage, error) {
+	usage, err := s.db.Usage(ctx)
+	if err != nil {
+		return image.DiskUsage{}, err
+	}
+	return image.DiskUsage{Images: []image.Usage{usage}, Containers: []image.Usage{usage}}, nil
+}
