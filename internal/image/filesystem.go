@@ -52,7 +52,7 @@ type RootfsSpec struct {
 
 // VolumeSpec says which volume to make.
 type VolumeSpec struct {
-	// Key is the root filesystem's, Name tells its volumes apart.
+	// Key is the root filesystem's, Name is unique among its volumes.
 	Key, Name string
 	// From is a directory that nobody writes to: the volume is a copy of it. "" makes
 	// an empty one that belongs to UID and GID.
@@ -62,7 +62,7 @@ type VolumeSpec struct {
 	Tell func(sysfile.Copied)
 }
 
-// UserMap tells how a user namespace sees files.
+// UserMap says how a user namespace sees files.
 type UserMap struct {
 	// UserNS is the path of the namespace. UID and GID are the host's numbers of
 	// its root.

@@ -34,14 +34,14 @@ type Image struct {
 	// ChainID is the digest of its layers together, for people and tools; "" in a store that
 	// has none.
 	ChainID string
-	// Annotations are those of its manifest, none when they are too many to be told
+	// Annotations are those of its manifest, none when they are too many to be sent
 	// in every list.
 	Annotations map[string]string
 	// Pinned images are never collected by the kubelet.
 	Pinned bool
 }
 
-// Auth is what a registry is told about the caller. The zero value is anonymous.
+// Auth is how a caller authenticates to a registry. The zero value is anonymous.
 type Auth struct {
 	Username, Password string
 	// Auth is base64 of "username:password", as in docker's config file.
@@ -53,7 +53,7 @@ type Auth struct {
 	IdentityToken, RegistryToken string
 }
 
-// Progress is told how far a pull or an import is. Total is 0 while unknown.
+// Progress is how far a pull or an import is. Total is 0 while unknown.
 type Progress struct {
 	// Stage is "resolving", "fetching", "unpacking" or "done".
 	Stage       string
@@ -106,8 +106,8 @@ type Store interface {
 	Export(ctx context.Context, refs []string, to io.Writer) error
 }
 
-// Catalog tells what images are made of, and gives them names: what whoever sends
-// images needs to know, to send no more than is missing.
+// Catalog lists what images are made of, and names them. Clients that send images use it to
+// send no more than is missing.
 type Catalog interface {
 	// Layers returns all images with those of their layers whose content is there,
 	// sorted by id.

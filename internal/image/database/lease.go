@@ -46,7 +46,7 @@ func (d *DB) Collect(ctx context.Context) {
 	}
 }
 
-// KeepSnapshot makes the context's lease keep a snapshot, and tells whether the
+// KeepSnapshot makes the context's lease keep a snapshot, and reports whether the
 // snapshot is there.
 func (d *DB) KeepSnapshot(ctx context.Context, chain string) (bool, error) {
 	id, ok := leases.FromContext(ctx)

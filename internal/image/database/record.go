@@ -83,7 +83,7 @@ func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep stri
 // IsPinned reports whether a record says that its image is pinned.
 func IsPinned(record images.Image) bool { return record.Labels[pinnedLabel] == pinnedValue }
 
-// link tells the collector which content keeps which: indexes the manifest, the
+// link labels for the collector which content keeps which: indexes the manifest, the
 // manifest config and layers, the config the snapshots.
 func (d *DB) link(ctx context.Context, t *tree.Tree) error {
 	for i, index := range t.Indexes {

@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// upperdirLabel tells where the overlay snapshotter keeps a snapshot's files.
+// upperdirLabel says where the overlay snapshotter keeps a snapshot's files.
 const upperdirLabel = "containerd.io/snapshot/overlay.upperdir"
 
 // UpperDir is where a snapshot's files are.

@@ -58,8 +58,8 @@ func New(cfg Config) *Unpacker {
 func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 
 // Unpack makes the snapshots of an image that are not there yet, lowest
-// first. ready waits until content has layer i; unpacked is told of bytes as they
-// are unpacked, and of fewer than none when some must be unpacked again.
+// first. ready waits until content has layer i; unpacked gets the bytes as they
+// are unpacked, a negative number when some must be unpacked again.
 func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
 	chains := t.Chains()
 	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])

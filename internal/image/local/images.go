@@ -44,7 +44,7 @@ type Config struct {
 	// CgroupParent is where the helper's cgroups are made, a path from the root
 	// of the hierarchy; "/berth-unpack" if empty.
 	CgroupParent string
-	// UserAgent is what registries are told about the client.
+	// UserAgent is sent to registries; "berth" if empty.
 	UserAgent string
 	Log       *slog.Logger
 }

@@ -126,7 +126,7 @@ func (m *Manager) unmountMapped(key string) error {
 	return nil
 }
 
-// reachable tells of the first directory above the mounts that keeps others out.
+// reachable reports the first directory above the mounts that keeps others out.
 // Kind Unsupported: a namespace's root is one of them.
 func (m *Manager) reachable() error {
 	path := "/"

@@ -32,7 +32,7 @@ func (p *dirPool) start(m *Manager) {
 		for {
 			dir, err := p.make(m)
 			if err != nil {
-				// Whoever needs one makes it and tells the error.
+				// The caller that needs one makes it, and returns the error.
 				dir = ""
 			}
 			select {

@@ -17,8 +17,8 @@ import (
 //	volumes       one directory each; one that is not whole yet has partSuffix
 //	image         which layers are below
 //
-// It belongs to one root filesystem at a time, and to nobody between them: whoever named
-// it removes it. Without the inode index an upper directory may be mounted again over the
+// It belongs to one root filesystem at a time, and to nobody between them: the caller that
+// named it removes it. Without the inode index an upper directory may be mounted again over the
 // same layers wherever they lie by then, also when the image was removed and imported anew.
 
 // partSuffix ends the name of a volume that is being filled.

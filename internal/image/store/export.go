@@ -45,7 +45,7 @@ func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 	})
 }
 
-// hold leases all blobs of an image, and tells its manifest and the names that it is
+// hold leases all blobs of an image, and returns its manifest and the names that it is
 // exported by: that of ref, or all where ref is none.
 func (s *Store) hold(ctx context.Context, ref string) (manifest imagespec.Descriptor, tags []string, err error) {
 	s.mu.RLock()

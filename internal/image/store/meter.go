@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// reportInterval is how often progress is told at most.
+// reportInterval is the shortest time between two reports of progress.
 const reportInterval = 50 * time.Millisecond
 
 // The stages of Progress.
@@ -22,13 +22,13 @@ const (
 	stageDone      = "done"
 )
 
-// meter counts what a pull or an import has done and tells it.
+// meter counts what a pull or an import has done and reports it.
 type meter struct {
 	report func(image.Progress)
 
 	mu       sync.Mutex
 	progress image.Progress
-	told     time.Time
+	reported time.Time
 	// unpacked counts bytes of layers that are unpacked while others are fetched.
 	unpacked int64
 	// active transfers, and when the last byte of any came.
@@ -46,7 +46,7 @@ func (m *meter) stage(name string, total int64) {
 	if name == stageUnpacking {
 		m.progress.Done = m.unpacked
 	}
-	m.tell()
+	m.send()
 }
 
 // add counts n more bytes of the current stage.
@@ -55,8 +55,8 @@ func (m *meter) add(n int64) {
 	defer m.mu.Unlock()
 	m.last = time.Now()
 	m.progress.Done += n
-	if m.last.Sub(m.told) >= reportInterval {
-		m.tell()
+	if m.last.Sub(m.reported) >= reportInterval {
+		m.send()
 	}
 }
 
@@ -70,16 +70,16 @@ func (m *meter) unpack(n int64) {
 		return
 	}
 	m.progress.Done = m.unpacked
-	if time.Since(m.told) >= reportInterval {
-		m.tell()
+	if time.Since(m.reported) >= reportInterval {
+		m.send()
 	}
 }
 
-func (m *meter) tell() {
+func (m *meter) send() {
 	if m.report == nil {
 		return
 	}
-	m.told = time.Now()
+	m.reported = time.Now()
 	m.report(m.progress)
 }
 

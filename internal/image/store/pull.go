@@ -38,7 +38,7 @@ func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, progress 
 	})
 }
 
-// flightKey tells pulls apart without keeping credentials.
+// flightKey is the key of a pull, which differs by credentials and keeps none.
 func flightKey(named reference.Named, auth image.Auth) string {
 	fields := []string{auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken}
 	return fmt.Sprintf("%s %x", named, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))

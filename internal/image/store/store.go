@@ -57,7 +57,7 @@ type Config struct {
 	Background *background.Group
 	// PullRules hold until SetPullRules.
 	PullRules PullRules
-	// UserAgent is what registries are told about the client.
+	// UserAgent is sent to registries.
 	UserAgent string
 	Log       *slog.Logger
 }
