@@ -1,6 +1,7 @@
 // Package preload takes images that lie ready on the host into a store.
 //
-// A preloaded directory has such images, part of what the host was installed from, say. It is an OCI image layout whose layers are unpacked beside:
+// A preloaded directory has such images, part of what the host was installed from, say. It is
+// an OCI image layout whose layers are unpacked beside:
 //
 //	oci-layout, index.json, blobs   the images, named by annotations as in archives
 //	layers/<hex>                    the files of a layer, as an overlay takes them from
@@ -8,8 +9,9 @@
 //
 // A store takes its images once, pinned, and copies nothing: blobs and layers are links to
 // the directory, which stays as it is. That its layers are what the digests say is not
-// checked: a process that can write there can write the host's programs. A store that finds links
-// broken forgets their images as it does with lost content. LayOut makes such a directory.
+// checked: a process that can write there can write the host's programs. A store that finds
+// links broken forgets their images as it does with lost content. LayOut makes such a
+// directory.
 package preload
 
 import (
