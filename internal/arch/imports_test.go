@@ -79,7 +79,9 @@ func bans() []ban {
 		ban{from: "internal/provision/node/distro", to: "internal/provision", why: "the table of distributions is plain data"},
 		ban{from: "internal/crilog", to: "internal/", why: "log lines are pure: nothing of ours is needed to write or read them"},
 		ban{from: "internal/hoststoml", to: "internal/", why: "nodes and clusters describe registries in words of their own"},
+		ban{from: "internal/sys", to: "internal/", why: "what the kernel offers is wrapped without knowing who uses it", but: "internal/errs"},
 		ban{from: "internal/errs", to: "internal/", why: "everything may import errs, so it imports nothing"},
+		ban{from: "internal/keyed", to: "internal/", why: "everything may import keyed, so it imports errs alone", but: "internal/errs"},
 		ban{from: "internal/undo", to: "internal/", why: "everything may import undo, so it imports nothing"},
 	)
 }

@@ -25,6 +25,8 @@ type Daemon struct {
 
 	CadvisorSocket string `toml:"cadvisor_socket" help:"Socket on which berth answers what a kubelet's cAdvisor asks of containerd, so that /metrics/cadvisor tells pods and images: /run/containerd/containerd.sock for a kubelet of defaults. Left alone while somebody else answers there. Empty: none." flag:"cadvisor-socket"`
 
+	Engine string `toml:"engine" help:"What runs containers. native is berth itself, through its supervisor." oneof:"native"`
+
 	Log     Log     `toml:"log" help:"What berth tells about itself."`
 	Network Network `toml:"network" help:"How pods reach the network."`
 	Runtime Runtime `toml:"runtime" help:"How containers run."`
@@ -173,6 +175,7 @@ const (
 func DefaultDaemon() *Daemon {
 	return &Daemon{
 		Listen: "unix://" + DefaultSocket,
+		Engine: "native",
 		Root:   DefaultRoot,
 		State:  DefaultState,
 		Log:    Log{Level: "info", Format: "auto"},

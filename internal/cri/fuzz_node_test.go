@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cri/streaming"
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
@@ -37,14 +38,28 @@ type fuzzedNode struct {
 	ids map[string]string
 }
 
+// checkedEngine is a fake with the native engine's checks of requests.
+type checkedEngine struct{ engine.Engine }
+
+func (checkedEngine) CheckSandbox(config *runtimeapi.PodSandboxConfig) error {
+	return ocispec.CheckSandbox(config)
+}
+
+func (checkedEngine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
+	return ocispec.CheckContainer(config, sandbox)
+}
+
+func (checkedEngine) CheckResources(field string, limits *runtimeapi.LinuxContainerResources) error {
+	return ocispec.CheckResources(field, limits)
+}
+
 func newFuzzedNode(f *testing.F) *fuzzedNode {
 	f.Helper()
 	n := &fuzzedNode{parts: podtest.Fake(), dir: f.TempDir()}
 	failed(f, "make the directory of logs", os.Mkdir(n.logs(), 0o700))
 	var err error
 	n.pods, err = pod.New(f.Context(), pod.Options{
-		Engine: n.parts.Engine, Images: n.parts.Images, Network: n.parts.Network,
-		CheckSandbox: ocispec.CheckSandbox, CheckContainer: ocispec.CheckContainer, CheckResources: ocispec.CheckResources,
+		Engine: checkedEngine{n.parts.Engine}, Images: n.parts.Images, Network: n.parts.Network,
 		StateDir: filepath.Join(n.dir, "state"), RootDir: filepath.Join(n.dir, "root"), BootID: "boot",
 		Log: slog.New(slog.DiscardHandler), Limits: pod.Limits{Kill: time.Second, Batch: time.Millisecond},
 	})

@@ -44,6 +44,7 @@ func TestErrorsWithoutAKind(t *testing.T) {
 	}{
 		"none":      {nil, codes.OK},
 		"fault":     {errors.New("disk on fire"), codes.Internal},
+		"job":       {errs.Guard("run sandbox web", func() error { panic("oh no") }), codes.Internal},
 		"deadline":  {fmt.Errorf("waiting: %w", context.DeadlineExceeded), codes.DeadlineExceeded},
 		"cancelled": {fmt.Errorf("waiting: %w", context.Canceled), codes.Canceled},
 		"full disk": {&fs.PathError{Op: "write", Path: "/x", Err: syscall.ENOSPC}, codes.ResourceExhausted},

@@ -136,7 +136,9 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 
 // NewGRPCServer makes a gRPC server with the interceptors of this package: every
 // request is logged once, a panic becomes an Internal error, and errors of berth's
-// kinds become codes and lose their credentials. Handlers may ask for socket.PeerPid.
+// kinds become codes and lose their credentials. The interceptors recover the panics of
+// handlers; those of jobs and of other goroutines are errors already, see errs.Guard.
+// Handlers may ask for socket.PeerPid.
 func NewGRPCServer(log *slog.Logger) *grpc.Server {
 	i := interceptors{log: log, scrub: scrub.New()}
 	return grpc.NewServer(

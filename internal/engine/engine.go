@@ -21,10 +21,20 @@ import (
 
 // Engine is a runtime backend. All methods are safe for concurrent use; calls
 // for one id come one at a time, except Exec, Attach, Signal, Stats and
-// ReopenLog, which may come at any time.
+// ReopenLog, which may come at any time. LogReopener, Meter, Marker and Inspector are
+// optional.
 //
 // Errors carry a kind of package errs.
 type Engine interface {
+	// CheckSandbox and CheckContainer refuse a request that this engine cannot honour,
+	// before anything is made for it: Invalid or Unsupported, with the field's name. The
+	// calls below may rely on it. sandbox is the request of the container's sandbox.
+	CheckSandbox(config *runtimeapi.PodSandboxConfig) error
+	CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error
+	// CheckResources does the same for all limits of an update; field is the request's
+	// field that holds them.
+	CheckResources(field string, limits *runtimeapi.LinuxContainerResources) error
+
 	// CreateSandbox makes the namespaces, the cgroup and the files of a sandbox,
 	// so that a network can be attached to Sandbox.NetNS. On error the caller
 	// calls RemoveSandbox.
@@ -39,6 +49,10 @@ type Engine interface {
 	// detached, the namespaces, mounts and cgroup of the sandbox. Its files stay, and
 	// List still reports it.
 	ReleaseSandbox(ctx context.Context, id string) error
+	// ReleasedSandbox returns what is left of sb after ReleaseSandbox, for its record.
+	ReleasedSandbox(sb *Sandbox) *Sandbox
+	// ViewSandbox reads the part of sb that only the engine understands.
+	ViewSandbox(sb *Sandbox) SandboxView
 	// UpdateSandbox changes the limits of the sandbox's cgroup, which all its
 	// containers are below. What is 0 or "" in res stays as it is.
 	UpdateSandbox(ctx context.Context, sb *Sandbox, res *runtimeapi.LinuxContainerResources) error
@@ -48,7 +62,9 @@ type Engine interface {
 
 	// Create makes a container up to the point where its init waits to execute
 	// the user's program. On error the caller calls Remove. A program that cannot
-	// be executed is no error here, see Container.StartError.
+	// be executed is no error here, see Container.StartError. An error says why, with the
+	// field of the request where it is the request's fault; that the container cannot be
+	// created is the caller's to say. The same holds for Update.
 	Create(ctx context.Context, spec *ContainerSpec) (*Container, error)
 	// Start executes the user's program. An error that says that the program
 	// could not be started has kind Invalid; the container's exit then comes
@@ -73,8 +89,6 @@ type Engine interface {
 	// Attach connects streams to a running container until it ends, ctx ends,
 	// or the client's streams do.
 	Attach(ctx context.Context, spec *AttachSpec) error
-	// ReopenLog makes the container's log go to a new file at its log path.
-	ReopenLog(ctx context.Context, id string) error
 
 	// Stats reads the figures of the given containers; one that is gone is
 	// absent from the result. Attributes are left to the caller.
@@ -98,50 +112,6 @@ type Engine interface {
 	Info(ctx context.Context) (*Info, error)
 }
 
-// SandboxSpec is what a sandbox is made from. It is part of the sandbox's record
-// and does not change after CreateSandbox.
-type SandboxSpec struct {
-	// ID is 64 lower-case hex digits.
-	ID string
-	// Config is the kubelet's request.
-	Config *runtimeapi.PodSandboxConfig
-	// Handler is the runtime class entry, "" for the default.
-	Handler string
-	// Dir holds the sandbox's files on disk: hostname, hosts, resolv.conf. It is
-	// made and removed by the engine.
-	Dir string
-}
-
-// Sandbox is what CreateSandbox made. It is part of the sandbox's record.
-type Sandbox struct {
-	// NetNS is the path of the pinned network namespace, "" with host network.
-	NetNS string `json:"netns,omitempty"`
-	// UserNS is the path of the pinned user namespace that owns the others, "" for
-	// the host's.
-	UserNS string `json:"userns,omitempty"`
-	// IPCNS, UTSNS and PIDNS are paths of pinned namespaces, "" where the
-	// host's (or, for PIDNS, each container's own) is used.
-	IPCNS string `json:"ipcns,omitempty"`
-	UTSNS string `json:"utsns,omitempty"`
-	PIDNS string `json:"pidns,omitempty"`
-	// CgroupParent is the cgroup below which the sandbox's containers live, as
-	// the OCI runtime takes it: a path (cgroupfs) or a slice name (systemd).
-	CgroupParent string `json:"cgroupParent,omitempty"`
-	// Pid is the sandbox's own process, 0 when it has none.
-	Pid int `json:"pid,omitempty"`
-	// PodInit says what the sandbox's own process is: PodInitSealed, or 0 where there is
-	// none, or one that a berth before that has made.
-	PodInit int `json:"podInit,omitempty"`
-	// ProcessLabel and MountLabel are the SELinux labels of the sandbox's containers
-	// and of their files, "" where there are none.
-	ProcessLabel string `json:"processLabel,omitempty"`
-	MountLabel   string `json:"mountLabel,omitempty"`
-}
-
-// PodInitSealed is a sandbox's process from which nobody gets anywhere. Containers of a
-// pod whose process is older may reach the host through it.
-const PodInitSealed = 1
-
 // ContainerSpec is what a container is made from.
 type ContainerSpec struct {
 	ID          string
@@ -160,8 +130,9 @@ type ContainerSpec struct {
 	// VolumeImages are the store's ids of the images that Config mounts, by the
 	// mount's index. Create answers with a VolumeError when one cannot be mounted.
 	VolumeImages map[int]string
-	// TargetPID is the init of the container whose PID namespace is joined
-	// (NamespaceMode TARGET), 0 for none.
+	// TargetID is the container whose PID namespace is joined (NamespaceMode TARGET), ""
+	// for none, and TargetPID its init.
+	TargetID  string
 	TargetPID int
 	// Stage, if not nil, hears which part of a long Create is under way and what it
 	// waits for, each time that there is progress.
@@ -251,21 +222,34 @@ type Actual struct {
 	Pid int
 }
 
-// Exit tells how a container ended.
+// Exit is how a container ended.
 type Exit struct {
 	ContainerID string
-	// Code is the exit status, 128+n when signal n ended it. It is 255 with a
-	// Reason of "Unknown" only when nobody could learn it, and 128 with a Reason of
-	// "StartError" when the program was never executed.
+	// Code is the exit status, 128+n when signal n ended it. It is CodeUnknown with
+	// ReasonUnknown, and CodeStartError with ReasonStartError.
 	Code int32
 	// At is when it ended (or was found to have ended).
 	At time.Time
 	// OOMKilled is true when the kernel's OOM killer hit the container.
 	OOMKilled bool
-	// Reason is "" unless berth knows more than the code: "StartError",
-	// "Unknown". Message explains it to a person.
+	// Reason is "" unless the engine knows more than the code. Message explains it to a
+	// person.
 	Reason, Message string
 }
+
+// The reasons of an exit that has no code of a program. The kubelet shows them.
+const (
+	// ReasonStartError is of a program that was never executed.
+	ReasonStartError = "StartError"
+	// ReasonUnknown is of an exit whose status nobody could read.
+	ReasonUnknown = "Unknown"
+)
+
+// The codes that go with those reasons.
+const (
+	CodeStartError = 128
+	CodeUnknown    = 255
+)
 
 // Info tells what a backend is and can do.
 type Info struct {

@@ -1,4 +1,5 @@
-// Package errs holds the kinds of error that berth tells apart.
+// Package errs holds the kinds of error that berth tells apart, and the causes that an
+// error about a container may carry (Fault).
 //
 // A kind is decided where an error is born, by wrapping one of the sentinels:
 //
@@ -11,6 +12,7 @@ package errs
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"syscall"
 )
 
@@ -60,6 +62,15 @@ func Kind(err error) error {
 // verbs use it: what is gone has been removed.
 func IgnoreNotFound(err error) error {
 	if errors.Is(err, NotFound) {
+		return nil
+	}
+	return err
+}
+
+// IgnoreNotExist returns nil when err says that a file does not exist, and err otherwise.
+// What is gone has been removed.
+func IgnoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err

@@ -30,7 +30,7 @@ func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config 
 	if err != nil {
 		return "", fmt.Errorf("cannot create container: %w", err)
 	}
-	if err := s.opts.CheckContainer(config, sb.Config.Get()); err != nil {
+	if err := s.opts.Engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
 	logPath, err := containerLogPath(sb.Config.Get(), config)
@@ -62,7 +62,7 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 		return id, err
 	}
 	j.Stage("find image", "the image store")
-	img, err := job.Do(ctx, s.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
+	img, err := callFor(ctx, s.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
 		return s.findImage(ctx, rec.Config.Get().GetImage())
 	})
 	if errors.Is(err, errs.Invalid) {
@@ -104,7 +104,7 @@ func (s *Service) makeContainer(ctx context.Context, j *job.Job, rec *ContainerR
 	}
 	spec.Stage = j.Stage
 	j.Stage("create container", "the engine")
-	made, err := job.Do(ctx, s.calls, rec.ID, "create container", func(ctx context.Context) (*engine.Container, error) {
+	made, err := callFor(ctx, s.calls, rec.ID, "create container "+rec.ID, func(ctx context.Context) (*engine.Container, error) {
 		return s.opts.Engine.Create(ctx, spec)
 	})
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *Service) abandonContainer(ctx context.Context, j *job.Job, id string, c
 	}
 	_, updateErr := s.containers.Update(id, func(r *ContainerRecord) error {
 		r.Removing = true
-		r.exit(time.Now(), codeStartError, reasonStartError, fmt.Sprintf("it could not be made (%v) and is being removed (%v)", cause, err))
+		r.exit(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be made (%v) and is being removed (%v)", cause, err))
 		return nil
 	})
 	s.retryContainer(ctx, id)
@@ -203,7 +203,7 @@ func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) er
 		if m.GetImage() == nil {
 			continue
 		}
-		img, err := job.Do(ctx, s.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
+		img, err := callFor(ctx, s.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
 			return s.findImage(ctx, m.GetImage())
 		})
 		if err != nil {
@@ -248,7 +248,7 @@ func (s *Service) containerSpec(rec *ContainerRecord, sb *SandboxRecord, img *im
 	case target.State != ContainerRunning:
 		return nil, fmt.Errorf("%s: container %q does not run: %w", targetField, target.ID, errs.State)
 	}
-	spec.TargetPID = target.Pid
+	spec.TargetID, spec.TargetPID = target.ID, target.Pid
 	return spec, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/pod/job"
 )
@@ -47,7 +48,7 @@ func (s *Service) startContainer(ctx context.Context, j *job.Job, id string) err
 		return s.failStart(ctx, j, id, fmt.Errorf("cannot start container %q: %s: %w", id, why, errs.Invalid))
 	}
 	j.Stage("start container", "the engine")
-	pid, err := job.Do(ctx, s.calls, id, "start container", func(ctx context.Context) (int, error) {
+	pid, err := callFor(ctx, s.calls, id, "start container", func(ctx context.Context) (int, error) {
 		return s.opts.Engine.Start(ctx, id)
 	})
 	if err != nil {
@@ -78,7 +79,7 @@ func (s *Service) failStart(ctx context.Context, j *job.Job, id string, cause er
 	j.Stage("kill what was started", "the engine")
 	killErr := s.signal(ctx, id, syscall.SIGKILL, true)
 	_, err := s.containers.Update(id, func(r *ContainerRecord) error {
-		r.exit(time.Now(), codeStartError, reasonStartError, cause.Error())
+		r.exit(time.Now(), engine.CodeStartError, engine.ReasonStartError, cause.Error())
 		return nil
 	})
 	s.ends.tell(id)

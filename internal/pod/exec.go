@@ -47,7 +47,11 @@ func (s *Service) ReopenContainerLog(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("cannot reopen container log: %w", err)
 	}
-	return s.opts.Engine.ReopenLog(ctx, rec.ID)
+	reopener, can := s.opts.Engine.(engine.LogReopener)
+	if !can {
+		return fmt.Errorf("cannot reopen the log of container %s: its engine cannot: %w", rec.ID, errs.Unsupported)
+	}
+	return reopener.ReopenLog(ctx, rec.ID)
 }
 
 // running finds a container in which commands can run.

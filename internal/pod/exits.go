@@ -177,5 +177,5 @@ func (s *Service) ended(ctx context.Context, id string) error {
 // settle gives a container that is known to be dead, and whose exit nobody told,
 // the exit that berth tells then: unknown, with the cause.
 func (s *Service) settle(id, why string) {
-	s.recordExit(&engine.Exit{ContainerID: id, Code: codeUnknown, At: time.Now(), Reason: reasonUnknown, Message: why})
+	s.recordExit(&engine.Exit{ContainerID: id, Code: engine.CodeUnknown, At: time.Now(), Reason: engine.ReasonUnknown, Message: why})
 }

@@ -98,10 +98,7 @@ func daemonOn(t *testing.T, parts *podtest.Parts, state, root string) *pod.Servi
 	t.Helper()
 	s, err := pod.New(t.Context(), pod.Options{
 		Engine: parts.Engine, Images: parts.Images, Network: parts.Network,
-		CheckSandbox:   func(*runtimeapi.PodSandboxConfig) error { return nil },
-		CheckContainer: func(*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig) error { return nil },
-		CheckResources: func(string, *runtimeapi.LinuxContainerResources) error { return nil },
-		StateDir:       state, RootDir: root, BootID: "boot", Log: slog.New(slog.DiscardHandler),
+		StateDir: state, RootDir: root, BootID: "boot", Log: slog.New(slog.DiscardHandler),
 		Limits: pod.Limits{
 			Kill: time.Second, Settle: 50 * time.Millisecond, Batch: time.Millisecond, RetryMin: time.Millisecond, Grace: time.Second, Step: 2 * time.Second,
 		},

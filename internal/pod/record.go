@@ -87,22 +87,6 @@ func (r *SandboxRecord) Validate() error {
 
 func (r *SandboxRecord) visible() bool { return r.State != SandboxCreating }
 
-// holds reports whether namespaces of the sandbox may be there.
-func (r *SandboxRecord) holds() bool {
-	return r.Engine != nil && (r.Engine.NetNS != "" || r.Engine.UserNS != "" || r.Engine.IPCNS != "" || r.Engine.UTSNS != "" || r.Engine.PIDNS != "")
-}
-
-// released forgets the namespaces and the process of a sandbox that has none any more:
-// their paths may not be shown to tools that would enter them.
-func (r *SandboxRecord) released() {
-	if r.Engine == nil {
-		return
-	}
-	r.Engine = &engine.Sandbox{
-		CgroupParent: r.Engine.CgroupParent, ProcessLabel: r.Engine.ProcessLabel, MountLabel: r.Engine.MountLabel,
-	}
-}
-
 func (r *SandboxRecord) name() string { return sandboxName(r.Config.Get().GetMetadata()) }
 
 // request is what tells a retry from another request: what was asked for, but for what a
@@ -137,19 +121,12 @@ const (
 	ContainerExited   ContainerState = "exited"
 )
 
-// The reasons of an exit, as the kubelet and people know them.
+// The reasons of an exit that has a code, as the kubelet and people know them. Those of
+// other exits are the engine's.
 const (
-	reasonCompleted  = "Completed"
-	reasonError      = "Error"
-	reasonOOMKilled  = "OOMKilled"
-	reasonStartError = "StartError"
-	reasonUnknown    = "Unknown"
-)
-
-// The codes of exits that no process told.
-const (
-	codeStartError = 128
-	codeUnknown    = 255
+	reasonCompleted = "Completed"
+	reasonError     = "Error"
+	reasonOOMKilled = "OOMKilled"
 )
 
 // ContainerRecord is what berth knows of a container; see SandboxRecord.
@@ -310,7 +287,7 @@ func containerEvents(old, new *ContainerRecord) []runtimeapi.ContainerEventType 
 	switch {
 	case new.State == ContainerRunning:
 		all = append(all, eventStarted)
-	case new.State == ContainerExited && was && old.State == ContainerStarting && new.Reason != reasonStartError:
+	case new.State == ContainerExited && was && old.State == ContainerStarting && new.Reason != engine.ReasonStartError:
 		all = append(all, eventStarted, eventStopped)
 	case new.State == ContainerExited:
 		all = append(all, eventStopped)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/pod/job"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -112,7 +111,7 @@ func (s *Service) rebootedSandbox(r *SandboxRecord) *SandboxRecord {
 // rebootedContainer makes of a record what a reboot made of the container.
 func (s *Service) rebootedContainer(r *ContainerRecord) *ContainerRecord {
 	if r.visible() && r.State != ContainerExited {
-		r.exit(time.Now(), codeUnknown, reasonUnknown, fmt.Sprintf("the node was restarted while the container was %s", r.State))
+		r.exit(time.Now(), engine.CodeUnknown, engine.ReasonUnknown, fmt.Sprintf("the node was restarted while the container was %s", r.State))
 	}
 	r.Boot = s.opts.BootID
 	return r
@@ -153,7 +152,7 @@ func (s *Service) recoverSandbox(ctx context.Context, rec *SandboxRecord, actual
 		s.log.Error("a sandbox was lost while nobody looked", "sandbox", rec.ID, "pod", rec.name())
 		s.pursue(ctx, s.stopSandboxRequest(next))
 	case SandboxStopped:
-		if rec.holds() { // an older berth stopped it
+		if s.holds(rec) { // an older berth stopped it
 			s.pursue(ctx, s.stopSandboxRequest(rec))
 		}
 	}
@@ -170,7 +169,7 @@ func (s *Service) recoverContainer(ctx context.Context, rec *ContainerRecord, ac
 		if why := rec.startError(); why != "" {
 			// Berth died before it wrote that down. The engine has nothing to tell.
 			s.recordExit(&engine.Exit{
-				ContainerID: rec.ID, Code: codeStartError, At: time.Now(), Reason: reasonStartError,
+				ContainerID: rec.ID, Code: engine.CodeStartError, At: time.Now(), Reason: engine.ReasonStartError,
 				Message: fmt.Sprintf("cannot start container %q: %s", rec.ID, why),
 			})
 			return
@@ -312,7 +311,7 @@ func (s *Service) collectNetwork(ctx context.Context) {
 	defer open()
 	ctx, cancel := context.WithTimeout(ctx, collectTime)
 	defer cancel()
-	_, err := job.Do(ctx, s.calls, "network", "collect the network's garbage", func(ctx context.Context) (struct{}, error) {
+	_, err := callFor(ctx, s.calls, "network", "collect the network's garbage", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Network.GC(ctx, s.attachments.IDs())
 	})
 	if err != nil && ctx.Err() == nil {

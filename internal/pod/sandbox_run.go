@@ -23,7 +23,7 @@ func (s *Service) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 	if config.GetMetadata() == nil {
 		return "", fmt.Errorf("config.metadata: sandbox config must include metadata: %w", errs.Invalid)
 	}
-	if err := s.opts.CheckSandbox(config); err != nil {
+	if err := s.opts.Engine.CheckSandbox(config); err != nil {
 		return "", err
 	}
 	if _, err := hostPorts(config); err != nil {
@@ -67,7 +67,7 @@ func (s *Service) runSandbox(ctx context.Context, j *job.Job, rec *SandboxRecord
 func (s *Service) makeSandbox(ctx context.Context, j *job.Job, rec *SandboxRecord) error {
 	spec := s.sandboxSpec(rec)
 	j.Stage("create sandbox", "the engine")
-	sb, err := job.Do(ctx, s.calls, rec.ID, "create sandbox", func(ctx context.Context) (*engine.Sandbox, error) {
+	sb, err := callFor(ctx, s.calls, rec.ID, "create sandbox", func(ctx context.Context) (*engine.Sandbox, error) {
 		return s.opts.Engine.CreateSandbox(ctx, spec)
 	})
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Service) makeSandbox(ctx context.Context, j *job.Job, rec *SandboxRecor
 		return err
 	}
 	j.Stage("start sandbox", "the engine")
-	if _, err = job.Do(ctx, s.calls, rec.ID, "start sandbox", func(ctx context.Context) (struct{}, error) {
+	if _, err = callFor(ctx, s.calls, rec.ID, "start sandbox", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Engine.StartSandbox(ctx, spec, sb)
 	}); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (s *Service) attach(ctx context.Context, j *job.Job, rec *SandboxRecord, sb
 		return nil, fmt.Errorf("cannot attach sandbox to its network: %w", err)
 	}
 	j.Stage("attach network", "the network's plugins")
-	result, err := job.Do(ctx, s.calls, rec.ID, "attach sandbox to its network", func(ctx context.Context) (*network.Result, error) {
+	result, err := callFor(ctx, s.calls, rec.ID, "attach sandbox to its network", func(ctx context.Context) (*network.Result, error) {
 		return s.opts.Network.Attach(ctx, att)
 	})
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *Service) detach(ctx context.Context, id string) error {
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
-	if _, err := job.Do(ctx, s.calls, id, "detach sandbox from its network", func(ctx context.Context) (struct{}, error) {
+	if _, err := callFor(ctx, s.calls, id, "detach sandbox from its network", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Network.Detach(ctx, att)
 	}); err != nil {
 		return err

@@ -22,11 +22,11 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/pod/events"
 	"github.com/berthrun/berth/internal/pod/job"
 	"github.com/berthrun/berth/internal/store"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Images finds the images that containers are made from; see image.Store.
@@ -39,12 +39,6 @@ type Options struct {
 	Engine  engine.Engine
 	Images  Images
 	Network network.Network
-	// CheckSandbox and CheckContainer refuse what the engine's specs cannot
-	// honour, with kind Invalid or Unsupported and the field's name.
-	CheckSandbox   func(*runtimeapi.PodSandboxConfig) error
-	CheckContainer func(*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig) error
-	// CheckResources does the same for limits in a field of an update, as a whole.
-	CheckResources func(field string, limits *runtimeapi.LinuxContainerResources) error
 	// StateDir is on tmpfs and holds records; RootDir is on disk and holds
 	// tombstones, attachments still to be undone and the sandboxes' files.
 	StateDir, RootDir string
@@ -113,7 +107,7 @@ type Service struct {
 	tombstones  *tombstones
 
 	jobs   *job.Table
-	calls  *job.Calls
+	calls  *keyed.Calls
 	ends   ends
 	graces graces
 	// events tells of every change of the records that clients can see.
@@ -137,7 +131,7 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 	limits := opts.Limits.withDefaults()
 	s := &Service{
 		opts: opts, limits: limits, log: opts.Log,
-		calls: job.NewCalls(limits.Grace), ends: newEnds(), graces: newGraces(),
+		calls: keyed.NewCalls(limits.Grace), ends: newEnds(), graces: newGraces(),
 	}
 	s.SetJobLimits(limits.Stage, limits.Total)
 	s.SetShowSecrets(opts.ShowSecrets)
@@ -241,18 +235,28 @@ func (s *Service) EngineInfo(ctx context.Context) (*engine.Info, error) {
 	return &complete, nil
 }
 
-// unsafeInits warns of pods with an init through which their containers can reach the
-// host: it was made by a berth that did not confine it, and lives as long as the pod.
+// unsafeInits warns of pods whose containers can reach the host, through an init that an
+// earlier berth made: the init lives as long as the pod.
 func (s *Service) unsafeInits() []string {
 	var warnings []string
 	for _, rec := range s.sandboxes.All() {
-		if rec.State == SandboxReady && rec.Engine != nil && rec.Engine.Pid != 0 && rec.Engine.PodInit < engine.PodInitSealed {
-			warnings = append(warnings, fmt.Sprintf("pod %s (sandbox %s) shares its PID namespace and was made by an earlier berth: "+
-				"its containers can reach the host through its init; delete the pod and make it again", rec.name(), rec.ID))
+		if rec.State != SandboxReady {
+			continue
+		}
+		if why := s.view(rec).Unsafe; why != "" {
+			warnings = append(warnings, fmt.Sprintf("pod %s (sandbox %s) %s; delete the pod and make it again", rec.name(), rec.ID, why))
 		}
 	}
 	slices.Sort(warnings)
 	return warnings
+}
+
+// view is what the engine reads from the record of a sandbox that it made.
+func (s *Service) view(rec *SandboxRecord) engine.SandboxView {
+	if rec.Engine == nil {
+		return engine.SandboxView{}
+	}
+	return s.opts.Engine.ViewSandbox(rec.Engine)
 }
 
 // NetworkReady is nil when sandboxes can be attached, else why not.

@@ -206,7 +206,7 @@ func TestLogsOfRemovedContainers(t *testing.T) {
 	}
 	fail.Store(true)
 	half := b.ContainerConfig("half", nil)
-	if _, err := b.s.CreateContainer(t.Context(), sandbox, half); !errors.Is(err, podtest.ErrInjected) {
+	if _, err := b.s.CreateContainer(t.Context(), sandbox, half); !errors.Is(err, podtest.ErrInjected) || strings.Count(err.Error(), "cannot create container ") != 1 {
 		t.Errorf("CreateContainer: %v", err)
 	}
 	time.Sleep(50 * time.Millisecond) // so that the file's clock tells the two apart

@@ -187,7 +187,7 @@ func (s *Service) kill(ctx context.Context, j *job.Job, id string) error {
 func (s *Service) signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
 	ctx, cancel := context.WithTimeout(ctx, s.limits.Kill)
 	defer cancel()
-	_, err := job.Do(ctx, s.calls, "signals to "+id, "send signal", func(ctx context.Context) (struct{}, error) {
+	_, err := callFor(ctx, s.calls, "signals to "+id, "send signal", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Engine.Signal(ctx, id, sig, all)
 	})
 	return errs.IgnoreNotFound(err)

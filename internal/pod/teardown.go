@@ -61,6 +61,9 @@ func (s *Service) removeSandboxRequest(rec *SandboxRecord) *job.Request {
 	}
 }
 
+// holds reports whether namespaces of a sandbox may be there.
+func (s *Service) holds(rec *SandboxRecord) bool { return len(s.view(rec).Namespaces) > 0 }
+
 func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error {
 	rec, err := s.sandboxes.Get(id)
 	if err != nil {
@@ -68,7 +71,7 @@ func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error 
 	}
 	switch rec.State {
 	case SandboxStopped:
-		if !rec.holds() {
+		if !s.holds(rec) {
 			return nil
 		}
 	case SandboxReady:
@@ -90,7 +93,9 @@ func (s *Service) stopSandbox(ctx context.Context, j *job.Job, id string) error 
 	}
 	_, err = s.sandboxes.Update(id, func(r *SandboxRecord) error {
 		r.State, r.Network = SandboxStopped, nil // its addresses may be another's now
-		r.released()
+		if r.Engine != nil {
+			r.Engine = s.opts.Engine.ReleasedSandbox(r.Engine)
+		}
 		return nil
 	})
 	if err != nil {
@@ -348,14 +353,6 @@ func removeLog(rec *ContainerRecord) error {
 	}
 	defer dir.Close()
 	return sysproc.RemoveBornSince(dir, path, time.Unix(0, rec.CreatedAt))
-}
-
-// call is job.Do for what returns nothing.
-func (s *Service) call(ctx context.Context, id, what string, fn func(context.Context, string) error) error {
-	_, err := job.Do(ctx, s.calls, id, what, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, fn(ctx, id)
-	})
-	return err
 }
 
 // retrySandbox asks again, after a pause, for the teardown that the record tells.

@@ -49,7 +49,7 @@ func (s *Service) updateContainer(ctx context.Context, j *job.Job, id string, re
 		return err
 	}
 	j.Stage("update container", "the engine")
-	if _, err := job.Do(ctx, s.calls, id, "update container", func(ctx context.Context) (struct{}, error) {
+	if _, err := callFor(ctx, s.calls, id, "update container "+id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Engine.Update(ctx, id, next)
 	}); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 		return err
 	}
 	j.Stage("update sandbox", "the engine")
-	if _, err := job.Do(ctx, s.calls, id, "update sandbox", func(ctx context.Context) (struct{}, error) {
+	if _, err := callFor(ctx, s.calls, id, "update sandbox", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.opts.Engine.UpdateSandbox(ctx, rec.Engine, next.Resources.Get())
 	}); err != nil {
 		return err
@@ -111,10 +111,10 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 // changes.
 func (s *Service) checkUpdate(field string, next, change *runtimeapi.LinuxContainerResources) error {
 	left := &runtimeapi.LinuxContainerResources{OomScoreAdj: change.GetOomScoreAdj()}
-	if err := s.opts.CheckResources(field, left); err != nil {
+	if err := s.opts.Engine.CheckResources(field, left); err != nil {
 		return err
 	}
-	return s.opts.CheckResources(field, next)
+	return s.opts.Engine.CheckResources(field, next)
 }
 
 // mergeResources returns old with what change says in its place. Neither is

@@ -53,7 +53,7 @@ func (s *Service) sandboxInfo(rec *SandboxRecord) (map[string]string, error) {
 		Overhead    any           `json:"overhead"`
 		Resources   any           `json:"resources"`
 	}{
-		rec.State, rec.Message, s.podPid(rec), rec.Engine, rec.Network, shownNetworkOf(rec), rec.netNSClosed(), sandboxSpecOf(rec),
+		rec.State, rec.Message, s.podPid(rec), rec.Engine, rec.Network, shownNetworkOf(rec), rec.netNSClosed(), sandboxSpecOf(rec, s.view(rec)),
 		store.MessageOf(rec.updatedConfig()), rec.Handler,
 		rec.Config.Get().GetHostname(), rec.Config.Get().GetLogDirectory(), s.jobInfo(rec.name()), s.containersOf(rec.ID),
 		rec.resources().Overhead, rec.resources().Resources,
@@ -100,7 +100,7 @@ type sandboxSpecNS struct {
 
 // sandboxSpecOf lists the namespaces that the sandbox has and does not share with the
 // host. Nil unless the sandbox is ready: nothing can be entered any more.
-func sandboxSpecOf(rec *SandboxRecord) *sandboxSpec {
+func sandboxSpecOf(rec *SandboxRecord, view engine.SandboxView) *sandboxSpec {
 	if rec.State != SandboxReady || rec.Engine == nil {
 		return nil
 	}
@@ -109,12 +109,8 @@ func sandboxSpecOf(rec *SandboxRecord) *sandboxSpec {
 		Hostname: config.GetHostname(),
 		Linux:    sandboxSpecLinux{CgroupsPath: sb.CgroupParent, Sysctl: config.GetLinux().GetSysctls(), Namespaces: []sandboxSpecNS{}},
 	}
-	for _, ns := range []sandboxSpecNS{
-		{"network", sb.NetNS}, {"ipc", sb.IPCNS}, {"uts", sb.UTSNS}, {"pid", sb.PIDNS}, {"user", sb.UserNS},
-	} {
-		if ns.Path != "" {
-			spec.Linux.Namespaces = append(spec.Linux.Namespaces, ns)
-		}
+	for _, ns := range view.Namespaces {
+		spec.Linux.Namespaces = append(spec.Linux.Namespaces, sandboxSpecNS(ns))
 	}
 	return spec
 }

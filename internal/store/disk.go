@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -44,7 +43,7 @@ func (fs FileSystem) Write(path string, data []byte) error {
 }
 
 // Remove removes the file.
-func (FileSystem) Remove(path string) error { return ignoreAbsent(os.Remove(path)) }
+func (FileSystem) Remove(path string) error { return errs.IgnoreNotExist(os.Remove(path)) }
 
 // Sync syncs the file and the directory that it is in.
 func (FileSystem) Sync(path string) error {
@@ -54,14 +53,7 @@ func (FileSystem) Sync(path string) error {
 func syncOne(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return ignoreAbsent(err)
+		return errs.IgnoreNotExist(err)
 	}
 	return errors.Join(f.Sync(), f.Close())
-}
-
-func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -4,13 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"time"
-
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/wire"
@@ -33,13 +30,12 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest, streams Streams) (c
 	if call.ExecID == "" {
 		call.ExecID = newID()
 	}
-	var process specs.Process
-	if err := json.Unmarshal(req.Process, &process); err != nil {
-		return 0, fmt.Errorf("cannot decode the process of an exec: %w: %w", err, errs.Invalid)
+	if req.Process == nil {
+		return 0, fmt.Errorf("exec %q without a process: %w", call.ExecID, errs.Invalid)
 	}
 	p := newPlumbing(ctx)
 	defer p.close()
-	if process.Terminal {
+	if req.Process.Terminal {
 		err = p.terminal(streams)
 	} else {
 		err = p.pipes(streams)

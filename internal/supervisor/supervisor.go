@@ -8,9 +8,10 @@
 package supervisor
 
 import (
-	"encoding/json"
 	"io"
 	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // ProtocolVersion is told in the first message of each connection. One version
@@ -99,9 +100,8 @@ type ExecRequest struct {
 	ContainerID string `json:"containerID"`
 	// ExecID tells execs of one container apart; "" lets the client choose.
 	ExecID string `json:"execID"`
-	// Process is an OCI runtime-spec process object; Terminal in it selects a
-	// pty.
-	Process json.RawMessage `json:"process"`
+	// Process is what runs; Terminal in it selects a pty.
+	Process *specs.Process `json:"process"`
 }
 
 // Streams are what a client of Exec or Attach reads and writes. Nil ones are not

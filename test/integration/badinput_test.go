@@ -89,6 +89,9 @@ func checkRefusal(t *testing.T, err error, code codes.Code, words []string) {
 			t.Errorf("the message does not say %q: %s", word, s.Message())
 		}
 	}
+	if strings.Count(s.Message(), "cannot create container") > 1 {
+		t.Errorf("the message says more than once what cannot be done: %s", s.Message())
+	}
 	const longest = 4096
 	if len(s.Message()) > longest {
 		t.Errorf("the message has %d bytes: %.200s ...", len(s.Message()), s.Message())

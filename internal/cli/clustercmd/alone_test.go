@@ -5,11 +5,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,6 +87,54 @@ func TestLockIsOneOnly(t *testing.T) {
 	}
 }
 
+// TestLockIsOfTheName: whoever opens the file before its holder removes it gets no lock that way,
+// since the next one makes a file anew.
+func TestLockIsOfTheName(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// Whoever opens a file with a lease waits for the lease to end, and has found the file by then.
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system has no leases: %v", err)
+	}
+	late := make(chan error, 1)
+	go func() {
+		_, err := lockFile(name, unix.LOCK_EX)
+		late <- err
+	}()
+	for {
+		lease, err := unix.FcntlInt(file.Fd(), unix.F_GETLEASE, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease != unix.F_WRLCK {
+			break // somebody opens the file
+		}
+		select {
+		case err := <-late:
+			t.Fatalf("the file was opened in spite of its lease: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	release, err := lockFile(name, unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("%v, want it held", err)
+	}
+}
+
 // TestLockDir: nobody else can put anything there, so that nobody else holds a lock.
 func TestLockDir(t *testing.T) {
 	uid := os.Getuid()
@@ -128,9 +178,11 @@ func TestLockDir(t *testing.T) {
 	}
 }
 
-// TestRegistryIsAlone: commands that change the registry do so one at a time; status changes nothing.
-func TestRegistryIsAlone(t *testing.T) {
-	dir := t.TempDir()
+// fakePodman makes a podman that has nothing the only engine of the test. It returns the directory
+// that it is in, which is HOME, too.
+func fakePodman(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	script := "#!/bin/sh\ncase \"$*\" in\n--version) echo podman version 4.3.1 ;;\ninfo*) echo '{\"host\":{\"cgroupVersion\":\"v2\"},\"store\":{\"graphRoot\":\"" + dir + "\"}}' ;;\n\"network inspect\"*) echo 'Error: network not found' >&2; exit 125 ;;\nesac\n"
 	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -138,6 +190,29 @@ func TestRegistryIsAlone(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "podman")
 	t.Setenv("HOME", dir)
+	return dir
+}
+
+// locks are the names of the files of locks that are held, also those of other berths.
+func locks(t *testing.T, home string) (names []string) {
+	t.Helper()
+	dir, err := lockDir(os.Getuid(), "/run", home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		names = append(names, file.Name())
+	}
+	return names
+}
+
+// TestRegistryIsAlone: commands that change the registry do so one at a time; status changes nothing.
+func TestRegistryIsAlone(t *testing.T) {
+	dir := fakePodman(t)
 	call := func(args ...string) error {
 		cmd := newRegistry()
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
@@ -152,9 +227,14 @@ func TestRegistryIsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before := locks(t, dir)
 	release, err := alone(engine, plan.RegistryGroup)
 	if err != nil {
 		t.Fatal(err)
+	}
+	// A lock that is no file in a directory of this user's is one that others can take, too.
+	if !slices.ContainsFunc(locks(t, dir), func(name string) bool { return !slices.Contains(before, name) }) {
+		t.Error("the lock is not in the directory of locks")
 	}
 	for _, verb := range []string{"start", "stop", "delete"} {
 		if err := call(verb); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "another berth makes or changes the registry") {

@@ -121,7 +121,7 @@ func newServeRegistry() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("the registry cannot listen: %w", err)
 			}
-			r, err := registry.Open(ctx, plan.RegistryDir, registry.FromHost, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			r, err := registry.Open(ctx, plan.RegistryDir, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			if err != nil {
 				return err
 			}

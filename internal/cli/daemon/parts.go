@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -19,18 +17,11 @@ import (
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/streaming"
-	"github.com/berthrun/berth/internal/engine/native"
-	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/image/helper"
-	"github.com/berthrun/berth/internal/image/local"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/builtin"
 	"github.com/berthrun/berth/internal/network/cni"
-	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/pod"
-	"github.com/berthrun/berth/internal/supervisor"
-	"github.com/berthrun/berth/internal/supervisor/spawn"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 	"github.com/berthrun/berth/internal/undo"
 	"github.com/berthrun/berth/internal/version"
@@ -42,14 +33,12 @@ type parts struct {
 	// config is what holds; a reload replaces it.
 	config atomic.Pointer[config.Daemon]
 
-	images     *local.Images
-	network    network.Network
-	supervisor *supervisor.Client
-	engine     *native.Engine
-	pods       *pod.Service
-	streams    *streaming.Server
-	cri        *cri.Server
-	own        *berthapi.Server
+	network network.Network
+	backend *backend
+	pods    *pod.Service
+	streams *streaming.Server
+	cri     *cri.Server
+	own     *berthapi.Server
 }
 
 // build makes the parts. On error what was made is closed again.
@@ -59,29 +48,15 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
 
-	if p.images, err = openImages(ctx, cfg, log); err != nil {
-		return nil, fmt.Errorf("cannot open the image store: %w", err)
-	}
-	u.Push("close the image store", func(context.Context) error { return p.images.Close() })
-
 	if p.network, err = openNetwork(ctx, cfg, log); err != nil {
 		return nil, fmt.Errorf("cannot set up the network: %w", err)
 	}
 	u.Push("close the network", func(context.Context) error { return p.network.Close() })
 
-	binary, err := supervisorBinary(cfg)
-	if err != nil {
+	if p.backend, err = openBackend(ctx, cfg, log); err != nil {
 		return nil, err
 	}
-	if p.supervisor, err = openSupervisor(ctx, cfg, binary, log); err != nil {
-		return nil, err
-	}
-	u.Push("leave the supervisor", func(context.Context) error { return p.supervisor.Close() })
-
-	if p.engine, err = openEngine(cfg, p, binary, log); err != nil {
-		return nil, err
-	}
-	u.Push("close the engine", func(context.Context) error { return p.engine.Close() })
+	u.Push("close the engine", func(context.Context) error { return p.backend.close() })
 
 	if p.pods, err = openPods(ctx, cfg, p, log); err != nil {
 		return nil, err
@@ -94,14 +69,14 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	u.Push("close streaming", func(context.Context) error { return p.streams.Close() })
 
 	p.cri, err = cri.New(cri.Options{
-		Pods: p.pods, Images: p.images, Streams: p.streams, Version: version.Version,
+		Pods: p.pods, Images: p.backend.images, Streams: p.streams, Version: version.Version,
 		Metrics: cfg.Stats.PodMetrics,
 		Config:  p.shownConfig, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	p.own = &berthapi.Server{Images: p.images, Jobs: p.jobs}
+	p.own = &berthapi.Server{Images: p.backend.images, Jobs: p.jobs}
 	return p, nil
 }
 
@@ -132,30 +107,7 @@ func (p *parts) healthy(ctx context.Context, within time.Duration) error {
 func (p *parts) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.engine.Close(), p.supervisor.Close(), p.network.Close(), p.images.Close())
-}
-
-func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*local.Images, error) {
-	root := filepath.Join(cfg.Root, imagesDir)
-	if cfg.Runtime.SELinux != "off" {
-		err := selinux.LabelStore(ctx, root, func(files int64) {
-			log.Info("labelling the image store for SELinux, once", "store", root, "files", files)
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return local.Open(ctx, local.Config{
-		Root:         root,
-		State:        filepath.Join(cfg.State, imagesDir),
-		PullRules:    pullRules(cfg),
-		UnpackHelper: helper.Own(),
-		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
-		UserAgent:    "berth/" + version.Version,
-		Log:          log,
-
-		PreloadedDirs: cfg.Image.PreloadedDirs,
-	})
+	return errors.Join(p.streams.Close(), p.pods.Close(ctx), p.backend.close(), p.network.Close())
 }
 
 func openStreams(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*streaming.Server, error) {
@@ -225,89 +177,21 @@ func prefixes(texts []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// supervisorBinary finds berth-supervisor: as configured, beside this program, or
-// in PATH.
-func supervisorBinary(cfg *config.Daemon) (string, error) {
-	const name = "berth-supervisor"
-	if cfg.Runtime.Supervisor != "" {
-		return cfg.Runtime.Supervisor, nil
-	}
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
-			return beside, nil
-		}
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("%s is neither beside this program nor in PATH; set the configuration key runtime.supervisor: %w", name, errs.NotFound)
-	}
-	return filepath.Abs(path)
-}
-
-// openSupervisor finds or starts the supervisor. Under systemd the default instance
-// has a unit for it.
-func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, log *slog.Logger) (*supervisor.Client, error) {
-	state := filepath.Join(cfg.State, supervisorDir)
-	options := spawn.Options{
-		Binary:   binary,
-		StateDir: state,
-		LogFile:  filepath.Join(cfg.State, "supervisor.log"),
-		Cgroup:   "berth-" + instanceOf(cfg) + "-supervisor",
-	}
-	if instanceOf(cfg) == defaultInstance && os.Getenv("NOTIFY_SOCKET") != "" {
-		options.Unit = "berth-supervisor.service"
-	}
-	if err := spawn.Ensure(ctx, options); err != nil {
-		return nil, err
-	}
-	return supervisor.Connect(ctx, supervisor.Options{
-		Socket: spawn.Socket(state), Logger: log,
-		Revive: func(ctx context.Context) error { return spawn.Ensure(ctx, options) },
-	})
-}
-
-func openEngine(cfg *config.Daemon, p *parts, binary string, log *slog.Logger) (*native.Engine, error) {
-	driver := cfg.Runtime.CgroupDriver
-	if driver == "auto" {
-		driver = ""
-	}
-	return native.New(native.Config{
-		Instance:     instanceOf(cfg),
-		StateDir:     filepath.Join(cfg.State, engineDir),
-		NetNSDir:     cfg.Network.NetNSDir,
-		CgroupDriver: driver,
-		CgroupPrefix: cfg.Runtime.ScopePrefix,
-		PodInit:      binary,
-
-		SELinux:           selinux.Mode(cfg.Runtime.SELinux),
-		SELinuxCategories: cfg.Runtime.SELinuxRange,
-		StatsPeriod:       time.Duration(cfg.Stats.Period),
-
-		Supervisor: p.supervisor,
-		Rootfs:     p.images,
-		Log:        log,
-	}, engineRules(cfg))
-}
-
 func openPods(ctx context.Context, cfg *config.Daemon, p *parts, log *slog.Logger) (*pod.Service, error) {
 	boot, err := sysproc.BootID()
 	if err != nil {
 		return nil, err
 	}
 	return pod.New(ctx, pod.Options{
-		Engine:         p.engine,
-		Images:         p.images,
-		Network:        p.network,
-		CheckSandbox:   ocispec.CheckSandbox,
-		CheckContainer: ocispec.CheckContainer,
-		CheckResources: ocispec.CheckResources,
-		StateDir:       filepath.Join(cfg.State, podsDir),
-		RootDir:        filepath.Join(cfg.Root, podsDir),
-		BootID:         boot,
-		Log:            log,
-		Limits:         pod.Limits{Stage: time.Duration(cfg.Jobs.StageTimeout), Total: time.Duration(cfg.Jobs.TotalTimeout)},
-		ShowSecrets:    cfg.Debug.ShowSecrets,
+		Engine:      p.backend.engine,
+		Images:      p.backend.images,
+		Network:     p.network,
+		StateDir:    filepath.Join(cfg.State, podsDir),
+		RootDir:     filepath.Join(cfg.Root, podsDir),
+		BootID:      boot,
+		Log:         log,
+		Limits:      pod.Limits{Stage: time.Duration(cfg.Jobs.StageTimeout), Total: time.Duration(cfg.Jobs.TotalTimeout)},
+		ShowSecrets: cfg.Debug.ShowSecrets,
 	})
 }
 

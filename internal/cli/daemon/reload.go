@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/config"
-	"github.com/berthrun/berth/internal/engine/native"
-	"github.com/berthrun/berth/internal/image/local"
 )
 
 // reloadOnHangup reads the configuration again on SIGHUP. A bad file changes
@@ -44,52 +42,9 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
 // apply makes every key hold that can change while the daemon runs: for what is made
 // from now on.
 func (p *parts) apply(cfg *config.Daemon) {
-	p.images.SetPullRules(pullRules(cfg))
-	p.engine.SetRules(engineRules(cfg))
+	p.backend.apply(cfg)
 	p.pods.SetJobLimits(time.Duration(cfg.Jobs.StageTimeout), time.Duration(cfg.Jobs.TotalTimeout))
 	p.pods.SetShowSecrets(cfg.Debug.ShowSecrets)
 	p.streams.SetIdleTimeout(time.Duration(cfg.Stream.IdleTimeout))
 	p.config.Store(cfg)
-}
-
-func pullRules(cfg *config.Daemon) local.PullRules {
-	return local.PullRules{
-		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
-		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
-		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
-		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
-	}
-}
-
-// maxLogLine is the longest line of a container's log that is not split.
-const maxLogLine = 1 << 20
-
-func engineRules(cfg *config.Daemon) native.Rules {
-	defaults := cfg.Default.Read()
-	rules := native.Rules{
-		MaxLogLine: cfg.Runtime.MaxLogLineSize,
-		LogRate:    int64(cfg.Runtime.LogRateMiB) << 20,
-		Devices: native.DeviceRules{
-			OwnedByUser:           cfg.Runtime.DeviceOwnership,
-			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,
-			PrivilegedAllAllowed:  cfg.Runtime.PrivilegedAllowDevice,
-			CDIDirs:               cfg.Runtime.CDISpecDirs,
-			Added:                 defaults.Devices,
-		},
-		SharedVolumes:        cfg.Runtime.SELinuxVolume == "shared",
-		AppArmorOff:          cfg.Runtime.AppArmor == "off",
-		AppArmorProfile:      cfg.Runtime.AppArmorProfile,
-		Seccomp:              native.SeccompRules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
-		AbsentSources:        cfg.Runtime.AbsentSources,
-		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
-		PodAnnotations:       cfg.Runtime.PodAnnotations,
-		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,
-		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,
-		Defaults:             defaults.Container,
-		Sysctls:              defaults.Sysctls,
-	}
-	if rules.MaxLogLine == 0 {
-		rules.MaxLogLine = maxLogLine
-	}
-	return rules
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -48,7 +49,7 @@ func bindTo(f *os.File, isDir bool, target string) error {
 		return err
 	}
 	if !isDir {
-		if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Remove(target)); err != nil {
 			return err
 		}
 		if err := os.WriteFile(target, nil, 0o600); err != nil {

@@ -20,6 +20,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Files that the one who makes the cluster writes.
@@ -205,7 +207,7 @@ func (n node) proxies(lookup func(string) (string, bool)) error {
 	}
 	const file = "/etc/systemd/system.conf.d/10-proxies.conf"
 	if len(pairs) == 0 {
-		if err := os.Remove(n.path(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Remove(n.path(file))); err != nil {
 			return err
 		}
 		return nil

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // renew makes the node's files follow its addresses, on engines that give a container
@@ -42,7 +44,7 @@ func (n node) renew(ctx context.Context, now []netip.Addr) error {
 	if err := n.replace(addressesFile, words(now)); err != nil {
 		return err
 	}
-	if err := os.Remove(n.path(halfFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(n.path(halfFile))); err != nil {
 		return fmt.Errorf("cannot record the node's addresses: %w", err)
 	}
 	return nil

@@ -27,7 +27,7 @@ func lockAll(ctx context.Context, files []string) (unlock func() error, err erro
 	unlock = func() error {
 		var all []error
 		for _, file := range held {
-			if err := os.Remove(lockName(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := errs.IgnoreNotExist(os.Remove(lockName(file))); err != nil {
 				all = append(all, fmt.Errorf("cannot unlock kubeconfig: %w", err))
 			}
 		}

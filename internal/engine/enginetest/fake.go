@@ -129,17 +129,29 @@ func (f *Fake) CreateSandbox(_ context.Context, spec *engine.SandboxSpec) (*engi
 		return nil, fmt.Errorf("cannot create sandbox %q twice: %w", spec.ID, errs.Exists)
 	}
 	f.sandboxes[spec.ID] = &fakeSandbox{}
-	sb := &engine.Sandbox{CgroupParent: "/fake/" + spec.ID, IPCNS: "/fake/ipc/" + spec.ID, UTSNS: "/fake/uts/" + spec.ID}
+	sb := &engine.Sandbox{CgroupParent: "/fake/" + spec.ID}
+	own := fakePart{IPC: "/fake/ipc/" + spec.ID, UTS: "/fake/uts/" + spec.ID}
 	ns := spec.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if ns.GetNetwork() != runtimeapi.NamespaceMode_NODE {
 		sb.NetNS = "/fake/net/" + spec.ID
 	}
 	if ns.GetPid() == runtimeapi.NamespaceMode_POD {
 		f.nextPid++
-		sb.PIDNS, sb.Pid = "/fake/pid/"+spec.ID, f.nextPid
+		own.PID, own.PodInit, sb.Pid = "/fake/pid/"+spec.ID, 1, f.nextPid
 		f.sandboxes[spec.ID].pid = f.nextPid
 	}
-	return sb, nil
+	var err error
+	sb.Backend, err = engine.EncodeBackend(own)
+	return sb, err
+}
+
+// fakePart is the fake's own part of a sandbox. The namespaces are paths.
+type fakePart struct {
+	IPC string `json:"ipcns"`
+	UTS string `json:"utsns"`
+	PID string `json:"pidns,omitempty"`
+	// PodInit is 1 of a sandbox whose process is safe, as each is that this fake made.
+	PodInit int `json:"podInit,omitempty"`
 }
 
 // StartSandbox implements engine.Engine.
@@ -176,6 +188,45 @@ func (f *Fake) ReleaseSandbox(_ context.Context, id string) error {
 		return fmt.Errorf("cannot release sandbox %q: it was not stopped: %w", id, errs.State)
 	}
 	sb.released = true
+	return nil
+}
+
+// ReleasedSandbox implements engine.Engine.
+func (f *Fake) ReleasedSandbox(sb *engine.Sandbox) *engine.Sandbox {
+	return &engine.Sandbox{CgroupParent: sb.CgroupParent}
+}
+
+// ViewSandbox implements engine.Engine.
+func (f *Fake) ViewSandbox(sb *engine.Sandbox) engine.SandboxView {
+	var own fakePart
+	_ = sb.DecodeBackend(&own) // nothing but the fake's own can be in it
+	var view engine.SandboxView
+	for _, ns := range []engine.Namespace{
+		{Type: "network", Path: sb.NetNS}, {Type: "ipc", Path: own.IPC}, {Type: "uts", Path: own.UTS}, {Type: "pid", Path: own.PID},
+	} {
+		if ns.Path != "" {
+			view.Namespaces = append(view.Namespaces, ns)
+		}
+	}
+	if sb.Pid != 0 && own.PodInit == 0 {
+		view.Unsafe = "has an init of old"
+	}
+	return view
+}
+
+// CheckSandbox implements engine.Engine: it refuses nothing.
+func (f *Fake) CheckSandbox(*runtimeapi.PodSandboxConfig) error { return nil }
+
+// CheckContainer implements engine.Engine: it refuses nothing.
+func (f *Fake) CheckContainer(*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig) error {
+	return nil
+}
+
+// CheckResources implements engine.Engine, with one of the rules of limits.
+func (f *Fake) CheckResources(field string, limits *runtimeapi.LinuxContainerResources) error {
+	if score := limits.GetOomScoreAdj(); score < -1000 || score > 1000 {
+		return fmt.Errorf("%s.oom_score_adj: %d is out of range: %w", field, score, errs.Invalid)
+	}
 	return nil
 }
 
@@ -224,10 +275,10 @@ func (f *Fake) Create(_ context.Context, spec *engine.ContainerSpec) (*engine.Co
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sandboxes[spec.SandboxSpec.ID] == nil {
-		return nil, fmt.Errorf("cannot create container %q: sandbox %q: %w", spec.ID, spec.SandboxSpec.ID, errs.NotFound)
+		return nil, fmt.Errorf("sandbox %q: %w", spec.SandboxSpec.ID, errs.NotFound)
 	}
 	if f.containers[spec.ID] != nil {
-		return nil, fmt.Errorf("cannot create container %q twice: %w", spec.ID, errs.Exists)
+		return nil, fmt.Errorf("container %q: %w", spec.ID, errs.Exists)
 	}
 	log, err := openFakeLog(spec.LogPath)
 	if err != nil {
@@ -263,7 +314,7 @@ func (f *Fake) Start(_ context.Context, id string) (int, error) {
 	command := append(slices.Clone(c.spec.Config.GetCommand()), c.spec.Config.GetArgs()...)
 	switch program(command) {
 	case "missing":
-		f.end(id, 128, "StartError")
+		f.end(id, engine.CodeStartError, engine.ReasonStartError)
 		return 0, fmt.Errorf("cannot start container %q: there is no program %q: %w", id, command[0], errs.Invalid)
 	case "exit":
 		f.end(id, exitCode(command), "")
@@ -331,7 +382,7 @@ func (f *Fake) Update(_ context.Context, id string, res *runtimeapi.LinuxContain
 	defer f.mu.Unlock()
 	c := f.containers[id]
 	if c == nil {
-		return fmt.Errorf("cannot update container %q: %w", id, errs.NotFound)
+		return fmt.Errorf("container %q: %w", id, errs.NotFound)
 	}
 	c.limits = res
 	return nil
@@ -350,7 +401,7 @@ func (f *Fake) Remove(_ context.Context, id string) error {
 	return c.log.close()
 }
 
-// ReopenLog implements engine.Engine.
+// ReopenLog implements engine.LogReopener.
 func (f *Fake) ReopenLog(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

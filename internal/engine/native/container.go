@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"syscall"
 
@@ -28,32 +27,11 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
 	limits, err := ocispec.Update(ocispec.FieldUpdate, res, e.host)
 	if err != nil {
-		return fmt.Errorf("cannot update container %s: %w", id, err)
+		return err
 	}
 	if err := e.cfg.Supervisor.Update(ctx, id, limits); err != nil {
 		return refusedLimit(ocispec.FieldUpdate, err)
 	}
-	return nil
-}
-
-// Remove removes the container's processes first: while one lives, its root
-// filesystem must stay.
-func (e *Engine) Remove(ctx context.Context, id string) error {
-	if err := e.cfg.Supervisor.Remove(ctx, id); err != nil {
-		return err
-	}
-	if err := e.cfg.Rootfs.Release(ctx, id); err != nil {
-		return err
-	}
-	if err := e.madeSources(id).Remove(ctx); err != nil {
-		return err
-	}
-	// After that: while the bundle is there, List tells of the container.
-	if err := e.removeBundle(id); err != nil {
-		return err
-	}
-	e.cgroups.forget(id)
-	e.meter.Forget(id)
 	return nil
 }
 
@@ -68,19 +46,15 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
 		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
 	}
-	e.moves.Soon()
+	e.warmer.Warm()
 	own, err := e.readProcess(spec.ContainerID)
 	if err != nil {
 		return 0, err
 	}
-	process, err := json.Marshal(ocispec.ExecProcess(own, spec.Command, spec.TTY))
-	if err != nil {
-		return 0, fmt.Errorf("cannot exec in container %s: %w", spec.ContainerID, err)
-	}
 	resize, stop := forwardSizes(spec.Resize)
 	defer stop()
 	return e.cfg.Supervisor.Exec(ctx,
-		&supervisor.ExecRequest{ContainerID: spec.ContainerID, Process: process},
+		&supervisor.ExecRequest{ContainerID: spec.ContainerID, Process: ocispec.ExecProcess(own, spec.Command, spec.TTY)},
 		supervisor.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, Resize: resize})
 }
 

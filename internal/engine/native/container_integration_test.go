@@ -128,8 +128,8 @@ func TestHostNamespaces(t *testing.T) {
 			Network: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE,
 		}
 	})
-	if sb.NetNS+sb.IPCNS+sb.UTSNS+sb.PIDNS != "" {
-		t.Errorf("namespaces were made: %+v", sb)
+	if all := w.Engine.ViewSandbox(sb).Namespaces; len(all) > 0 {
+		t.Errorf("namespaces were made: %+v", all)
 	}
 	var want strings.Builder
 	for _, kind := range []string{"net", "ipc", "uts", "pid"} {
@@ -147,7 +147,7 @@ func TestPodSharesPIDs(t *testing.T) {
 	spec, sb := w.sandbox(func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	})
-	if sb.Pid == 0 || sb.PIDNS == "" {
+	if sb.Pid == 0 || !hasNamespace(w.Engine, sb, "pid") {
 		t.Fatalf("no init: %+v", sb)
 	}
 	first := w.container(spec, sb, "trap 'exit 0' TERM; while :; do sleep 0.05; done", nil)

@@ -169,10 +169,7 @@ func nodesBelow(from string) ([]ocispec.Device, error) {
 		if ok {
 			devices = append(devices, device)
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return err
+		return errs.IgnoreNotExist(err)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the devices below %s: %w", from, err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -328,4 +329,9 @@ func (r *busyboxRootfs) Keys(context.Context) ([]string, error) {
 		keys = append(keys, entry.Name())
 	}
 	return keys, err
+}
+
+// hasNamespace reports whether the sandbox has a namespace of the type to itself.
+func hasNamespace(e engine.Engine, sb *engine.Sandbox, kind string) bool {
+	return slices.ContainsFunc(e.ViewSandbox(sb).Namespaces, func(ns engine.Namespace) bool { return ns.Type == kind })
 }

@@ -10,10 +10,9 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -79,7 +78,7 @@ func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
 // warnTracer warns of a container that can take over what runs commands in it: see
 // docs/running.md. A privileged one needs no such way, and in a user namespace it leads
 // nowhere.
-func (e *Engine) warnTracer(spec *engine.ContainerSpec) {
+func (e *Engine) warnTracer(spec *containerSpec) {
 	sets, err := ocispec.Capabilities(spec.Config, e.host, e.rules().Defaults.Capabilities)
 	if err != nil || !slices.Contains(sets.Permitted, "CAP_SYS_PTRACE") || // an error is the spec's to tell
 		spec.Config.GetLinux().GetSecurityContext().GetPrivileged() || spec.Sandbox.UserNS != "" {

@@ -12,7 +12,6 @@ import (
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 
-	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
@@ -27,7 +26,7 @@ import (
 
 // imageVolumesOf makes the directories. The root filesystem at rootfs shows owners as
 // the pod's user namespace maps them, so the copies belong to the pod, too.
-func (e *Engine) imageVolumesOf(ctx context.Context, spec *engine.ContainerSpec, rootfs string, labels selinux.Labels) ([]ocispec.ImageVolume, error) {
+func (e *Engine) imageVolumesOf(ctx context.Context, spec *containerSpec, rootfs string, labels selinux.Labels) ([]ocispec.ImageVolume, error) {
 	declared := spec.ImageConfig
 	if e.rules().NoImageVolumes {
 		declared.Volumes = nil
@@ -64,7 +63,7 @@ func (e *Engine) imageVolumesOf(ctx context.Context, spec *engine.ContainerSpec,
 
 // volumeName is what the i-th volume, at path, is called. What is kept must be found again
 // when a later request has others.
-func volumeName(i int, spec *engine.ContainerSpec, path string) string {
+func volumeName(i int, spec *containerSpec, path string) string {
 	if ocispec.StorageOf(spec.Config) == "" {
 		return strconv.Itoa(i)
 	}
@@ -73,7 +72,7 @@ func volumeName(i int, spec *engine.ContainerSpec, path string) string {
 }
 
 // imageVolume makes the one of a name, with what the image has at path.
-func (e *Engine) imageVolume(ctx context.Context, spec *engine.ContainerSpec, rootfs, named, path string) (string, error) {
+func (e *Engine) imageVolume(ctx context.Context, spec *containerSpec, rootfs, named, path string) (string, error) {
 	from, err := sysfile.DirInRoot(rootfs, path)
 	if errors.Is(err, errs.NotFound) {
 		from, err = "", nil

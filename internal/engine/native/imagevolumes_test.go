@@ -57,10 +57,10 @@ func imageVolumes(t *testing.T, rules Rules, labels selinux.Labels, declared ...
 		image.Volumes[path] = struct{}{}
 	}
 	var stages []string
-	volumes, err := e.imageVolumesOf(t.Context(), &engine.ContainerSpec{
+	volumes, err := e.imageVolumesOf(t.Context(), &containerSpec{ContainerSpec: &engine.ContainerSpec{
 		ID: "c", ImageConfig: image, Config: &runtimeapi.ContainerConfig{}, SandboxSpec: &engine.SandboxSpec{},
 		Stage: func(name, _ string) { stages = append(stages, name) },
-	}, rootfs, labels)
+	}}, rootfs, labels)
 	for i, spec := range maker.made {
 		maker.made[i].From, _ = filepath.Rel(rootfs, spec.From)
 	}

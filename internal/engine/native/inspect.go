@@ -15,7 +15,7 @@ import (
 // Inspect implements engine.Inspector.
 func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[string]any, error) {
 	var spec specs.Spec
-	if err := e.readBundle(asked.ContainerID, &spec); err != nil {
+	if err := e.readBundle(asked.ContainerID, bundleFile, &spec); err != nil {
 		return nil, err
 	}
 	if asked.Resources != nil && spec.Linux != nil {

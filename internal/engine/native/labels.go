@@ -19,12 +19,12 @@ const labelsFile = "selinux.json"
 
 // labelSandbox chooses the sandbox's labels, and writes them down before they are
 // used.
-func (e *Engine) labelSandbox(spec *engine.SandboxSpec, paths sandboxPaths, sandbox *engine.Sandbox) error {
+func (e *Engine) labelSandbox(spec *engine.SandboxSpec, paths sandboxPaths, sb *sandbox) error {
 	labels, err := e.selinux.Sandbox(spec.ID, spec.Config.GetLinux().GetSecurityContext().GetSelinuxOptions())
 	if err != nil || labels == (selinux.Labels{}) {
 		return err
 	}
-	sandbox.ProcessLabel, sandbox.MountLabel = labels.Process, labels.Mount
+	sb.ProcessLabel, sb.MountLabel = labels.Process, labels.Mount
 	data, err := json.Marshal(labels)
 	if err != nil {
 		return fmt.Errorf("cannot write down the sandbox's labels: %w", err)
@@ -54,7 +54,7 @@ func (e *Engine) labelFiles(dir string, paths sandboxPaths, label string) error 
 // shareFiles lets a container that has a label of its own use what all containers of its
 // sandbox mount. The files get a label without categories then: with the container's they
 // would be lost to the others.
-func (e *Engine) shareFiles(spec *engine.ContainerSpec, labels selinux.Labels) error {
+func (e *Engine) shareFiles(spec *containerSpec, labels selinux.Labels) error {
 	if labels.Unconfined() || labels.Mount == spec.Sandbox.MountLabel {
 		return nil
 	}
@@ -84,14 +84,14 @@ func (e *Engine) adoptLabels() error {
 }
 
 // labelsOf are a container's labels.
-func (e *Engine) labelsOf(spec *engine.ContainerSpec) (selinux.Labels, error) {
+func (e *Engine) labelsOf(spec *containerSpec) (selinux.Labels, error) {
 	sandbox := selinux.Labels{Process: spec.Sandbox.ProcessLabel, Mount: spec.Sandbox.MountLabel}
 	return e.selinux.Container(sandbox, spec.Config.GetLinux().GetSecurityContext().GetSelinuxOptions(), isPrivileged(spec.Config))
 }
 
 // relabelVolumes labels the mounts that ask for it, in a stage of its own: it lasts
 // as long as there are files. An image's files have the label of their own mount.
-func (e *Engine) relabelVolumes(ctx context.Context, spec *engine.ContainerSpec, sources map[string]ocispec.Source, labels selinux.Labels) error {
+func (e *Engine) relabelVolumes(ctx context.Context, spec *containerSpec, sources map[string]ocispec.Source, labels selinux.Labels) error {
 	if labels.Mount == "" || labels.Unconfined() {
 		return nil
 	}

@@ -80,25 +80,25 @@ func TestLabelsOfSandboxes(t *testing.T) {
 	if err := os.WriteFile(hosts, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sandbox := &engine.Sandbox{}
-	if err := e.labelSandbox(&engine.SandboxSpec{ID: "pod", Config: &runtimeapi.PodSandboxConfig{}}, paths, sandbox); err != nil {
+	sb := &sandbox{}
+	if err := e.labelSandbox(&engine.SandboxSpec{ID: "pod", Config: &runtimeapi.PodSandboxConfig{}}, paths, sb); err != nil {
 		t.Fatal(err)
 	}
-	if sandbox.ProcessLabel != "u:r:container_t:s0:c0,c1000" || sandbox.MountLabel != "u:r:container_file_t:s0:c0,c1000" {
-		t.Errorf("sandbox %+v", sandbox)
+	if sb.ProcessLabel != "u:r:container_t:s0:c0,c1000" || sb.MountLabel != "u:r:container_file_t:s0:c0,c1000" {
+		t.Errorf("sandbox %+v", sb)
 	}
-	if err := e.labelFiles(dir, paths, sandbox.MountLabel); err != nil {
+	if err := e.labelFiles(dir, paths, sb.MountLabel); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{hosts, paths.shm} {
-		if got := fileLabel(t, path); got != sandbox.MountLabel {
+		if got := fileLabel(t, path); got != sb.MountLabel {
 			t.Errorf("%s has %q", path, got)
 		}
 	}
 	// A container with a label of its own shares them with the others.
-	spec := &engine.ContainerSpec{SandboxSpec: &engine.SandboxSpec{ID: "pod", Dir: dir}, Sandbox: sandbox}
+	spec := &containerSpec{ContainerSpec: &engine.ContainerSpec{SandboxSpec: &engine.SandboxSpec{ID: "pod", Dir: dir}}, Sandbox: sb}
 	for _, c := range []struct{ labels, want string }{
-		{"s0:c0,c1000", sandbox.MountLabel},
+		{"s0:c0,c1000", sb.MountLabel},
 		{"s0:c7,c8", "u:r:container_file_t:s0"},
 	} {
 		err := e.shareFiles(spec, selinux.Labels{Process: "u:r:container_t:" + c.labels, Mount: "u:r:container_file_t:" + c.labels})
@@ -149,12 +149,12 @@ func TestVolumesAreRelabelled(t *testing.T) {
 			labels = selinux.Labels{}
 		}
 		var stages []string
-		spec := &engine.ContainerSpec{
+		spec := &containerSpec{ContainerSpec: &engine.ContainerSpec{
 			Config: &runtimeapi.ContainerConfig{Mounts: []*runtimeapi.Mount{
 				{HostPath: volume, ContainerPath: "/v", SelinuxRelabel: true}, {HostPath: kept, ContainerPath: "/k"},
 			}},
 			Stage: func(name, _ string) { stages = append(stages, name) },
-		}
+		}}
 		sources := map[string]ocispec.Source{volume: {Path: volume}, kept: {Path: kept}}
 		if err := e.relabelVolumes(context.Background(), spec, sources, labels); err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -101,19 +101,16 @@ func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	return to, nil
 }
 
-// codeStartError is what the kubelet and people know as "it could not be started".
-const codeStartError = 128
-
 func exitOf(exit supervisor.Exit) engine.Exit {
 	out := engine.Exit{
 		ContainerID: exit.ID, Code: exit.Code, At: exit.At, OOMKilled: exit.OOMKilled, Message: exit.Message,
 	}
 	switch {
 	case exit.Unknown:
-		out.Reason = "Unknown"
+		out.Reason = engine.ReasonUnknown
 	case exit.StartFailed:
 		// How the init ended is nothing of the program's, which never ran.
-		out.Reason, out.Code = "StartError", codeStartError
+		out.Reason, out.Code = engine.ReasonStartError, engine.CodeStartError
 	}
 	return out
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
@@ -21,7 +20,7 @@ import (
 
 // lookUpUser resolves the container's user in the image's own files, of which a
 // hostile image may make anything.
-func (e *Engine) lookUpUser(ctx context.Context, spec *engine.ContainerSpec, rootfs string) (ocispec.User, error) {
+func (e *Engine) lookUpUser(ctx context.Context, spec *containerSpec, rootfs string) (ocispec.User, error) {
 	type userFiles struct{ passwd, group []byte }
 	files, err := probe.Ask(ctx, e.probes, "read the users of "+rootfs, func() (userFiles, error) {
 		passwd, err := readUserFile(rootfs, "etc/passwd")

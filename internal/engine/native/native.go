@@ -20,7 +20,6 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/apparmor"
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/engine/native/meter"
 	"github.com/berthrun/berth/internal/engine/native/nspool"
 	"github.com/berthrun/berth/internal/engine/native/probe"
@@ -29,6 +28,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -140,7 +140,7 @@ type Engine struct {
 	relabel *selinux.Relabeller
 	slices  systemdSlices
 	cgroups *cgroups
-	moves   *cgroup.Moves
+	warmer  *cgroup.Warmer
 
 	// sealing guards the making of the root of pods' inits, sealed is true when it is.
 	sealing sync.Mutex
@@ -174,7 +174,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 		selinux:    selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
 		relabel:    selinux.NewRelabeller(selinux.Attribute),
 		slices:     newSlices(),
-		moves:      tree.NewMoves(),
+		warmer:     tree.NewWarmer(),
 		ownParents: map[string]string{},
 	}
 	e.SetRules(rules)

@@ -16,7 +16,7 @@ import (
 
 // startPodInit starts the init of a PID namespace that the sandbox's containers
 // share, as a container with the sandbox's own id, and pins the namespace.
-func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, paths sandboxPaths, sandbox *engine.Sandbox) error {
+func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, paths sandboxPaths, sb *sandbox) error {
 	if e.cfg.PodInit == "" {
 		return fmt.Errorf("config.linux.security_context.namespace_options.pid: POD needs an init, and none is configured: %w", errs.Unsupported)
 	}
@@ -43,10 +43,10 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 		UserNamespace: ocispec.UserNamespaceOf(spec.Config),
 		IDs:           ids,
 		Rootfs:        rootfs,
-		CgroupsPath:   e.cgroupsPath(sandbox.CgroupParent, spec.ID),
-		Namespaces:    ocispec.Namespaces{User: sandbox.UserNS, Net: sandbox.NetNS, IPC: sandbox.IPCNS, UTS: sandbox.UTSNS},
-		ProcessLabel:  sandbox.ProcessLabel,
-		MountLabel:    sandbox.MountLabel,
+		CgroupsPath:   e.cgroupsPath(sb.CgroupParent, spec.ID),
+		Namespaces:    ocispec.Namespaces{User: sb.UserNS, Net: sb.NetNS, IPC: sb.IPCNS, UTS: sb.UTSNS},
+		ProcessLabel:  sb.ProcessLabel,
+		MountLabel:    sb.MountLabel,
 		AppArmor:      profile,
 		Seccomp:       filter,
 	}.Spec()
@@ -59,17 +59,17 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 	if err != nil {
 		return fmt.Errorf("cannot make the pod's init: %w", err)
 	}
-	if sandbox.Pid, err = e.cfg.Supervisor.Start(ctx, spec.ID); err != nil {
+	if sb.Pid, err = e.cfg.Supervisor.Start(ctx, spec.ID); err != nil {
 		return fmt.Errorf("cannot start the pod's init: %w", err)
 	}
-	if err := e.awaitConfined(ctx, sandbox.Pid); err != nil {
+	if err := e.awaitConfined(ctx, sb.Pid); err != nil {
 		return err
 	}
-	sandbox.PodInit = engine.PodInitSealed
-	if err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/pid", sandbox.Pid), paths.pid); err != nil {
+	sb.PodInit = podInitSealed
+	if err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/pid", sb.Pid), paths.pid); err != nil {
 		return err
 	}
-	sandbox.PIDNS = paths.pid
+	sb.PIDNS = paths.pid
 	return nil
 }
 
@@ -87,5 +87,5 @@ func (e *Engine) removePodInit(ctx context.Context, id string) error {
 	if !e.hasBundle(id) {
 		return nil
 	}
-	return errors.Join(e.cfg.Supervisor.Remove(ctx, id), e.removeBundle(id))
+	return errors.Join(e.cfg.Supervisor.Remove(ctx, id), e.removeBundle(ctx, id))
 }

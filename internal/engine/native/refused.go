@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -15,48 +14,56 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// What only the kernel or the OCI runtime finds out is told in their words, which name
-// files and paths. These find the request's field to put before them.
+// Some faults of a request are found by the kernel or the OCI runtime only, in terms of
+// files and paths. These find the request's field for them, by the cause that the error
+// carries (errs.Fault). An older supervisor sends none: then no field is named.
 
 // refusedContainer names the field of a request for a container that the supervisor
 // refused as Invalid.
 func refusedContainer(config *runtimeapi.ContainerConfig, err error) error {
-	if !errors.Is(err, errs.Invalid) {
+	var fault *errs.Fault
+	if !errors.Is(err, errs.Invalid) || !errors.As(err, &fault) {
 		return err
 	}
-	text := err.Error()
-	if strings.Contains(text, "/dev/null inside container") {
-		return fmt.Errorf("%s: %w", hidesNull(config), err)
-	}
-	for i, m := range config.GetMounts() {
-		if strings.Contains(text, `at `+strconv.Quote(path.Clean(m.GetContainerPath()))) {
-			return fmt.Errorf("config.mounts[%d].container_path: %w", i, err)
-		}
-	}
-	if asked, _ := ocispec.SeccompOf(config, ocispec.SeccompProfile{}); asked.Path != "" && strings.Contains(text, "seccomp") {
-		return fmt.Errorf("%s.localhost_ref: %w", seccompField, err)
-	}
-	for i, d := range config.GetDevices() {
-		if strings.Contains(text, "creating device nodes") && strings.Contains(text, path.Clean(placeOf(d))) {
-			return fmt.Errorf("config.devices[%d].container_path: %w", i, err)
-		}
-	}
-	for _, part := range []struct{ words, field string }{
-		{"creating device nodes", "config.devices"},
-		{"log file", "config.log_path"},
-		{"log path", "config.log_path"},
-		{"log directory", "config.log_path"},
-		{"leads out of", "config.log_path"},
-		{"spec is longer than", "config"},
-	} {
-		if strings.Contains(text, part.words) {
-			return fmt.Errorf("%s: %w", part.field, err)
-		}
-	}
-	if field, known := limitOf(text); known {
-		return fmt.Errorf("%s.%s: %w", ocispec.FieldCreate, field, err)
+	if field := fieldOf(config, fault); field != "" {
+		return fmt.Errorf("%s: %w", field, err)
 	}
 	return err
+}
+
+// fieldOf is the field of a request that a fault is about, "" when no field is: a mount
+// or a filter may be of berth's own making.
+func fieldOf(config *runtimeapi.ContainerConfig, fault *errs.Fault) string {
+	switch fault.Cause {
+	case errs.CauseDevNull:
+		return hidesNull(config)
+	case errs.CauseMount:
+		for i, m := range config.GetMounts() {
+			if path.Clean(m.GetContainerPath()) == fault.Path {
+				return fmt.Sprintf("config.mounts[%d].container_path", i)
+			}
+		}
+	case errs.CauseDevice:
+		for i, d := range config.GetDevices() {
+			if path.Clean(placeOf(d)) == path.Clean(fault.Path) {
+				return fmt.Sprintf("config.devices[%d].container_path", i)
+			}
+		}
+		return "config.devices"
+	case errs.CauseSeccomp:
+		if asked, _ := ocispec.SeccompOf(config, ocispec.SeccompProfile{}); asked.Path != "" {
+			return seccompField + ".localhost_ref"
+		}
+	case errs.CauseLimit:
+		if limit := limitOf(fault.Path); limit != "" {
+			return ocispec.FieldCreate + "." + limit
+		}
+	case errs.CauseLog:
+		return "config.log_path"
+	case errs.CauseSpec:
+		return "config"
+	}
+	return ""
 }
 
 // hidesNull names what takes the place of /dev/null, which the OCI runtime must be able
@@ -93,37 +100,37 @@ func refusedLimit(field string, err error) error {
 	if !errors.Is(err, errs.Invalid) && !errors.Is(err, errs.State) {
 		return err
 	}
-	if name, known := limitOf(err.Error()); known {
-		field += "." + name
+	var fault *errs.Fault
+	if errors.As(err, &fault) && fault.Cause == errs.CauseLimit {
+		if limit := limitOf(fault.Path); limit != "" {
+			field += "." + limit
+		}
 	}
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// limitOf tells which limit a text with a cgroup's file or libcontainer's words means.
-func limitOf(text string) (field string, known bool) {
-	for _, limit := range []struct{ words, field string }{
-		{"cpuset.cpus", "cpuset_cpus"},
+// limitOf is the field of LinuxContainerResources that is written to a cgroup's file, ""
+// for none.
+func limitOf(file string) string {
+	for _, limit := range []struct{ prefix, field string }{
 		{"cpuset.mems", "cpuset_mems"},
+		{"cpuset.", "cpuset_cpus"},
 		{"cpu.cfs_quota_us", "cpu_quota"},
 		{"cpu.cfs_period_us", "cpu_period"},
 		{"cpu.max", "cpu_quota"},
 		{"cpu.shares", "cpu_shares"},
 		{"cpu.weight", "cpu_shares"},
-		{"cpu-shares", "cpu_shares"},
 		{"hugetlb.", "hugepage_limits"},
 		{"memory.memsw", "memory_swap_limit_in_bytes"},
 		{"memory.swap", "memory_swap_limit_in_bytes"},
 		{"memory.limit_in_bytes", "memory_limit_in_bytes"},
 		{"memory.max", "memory_limit_in_bytes"},
-		{"memory limit", "memory_limit_in_bytes"},
-		{"rejecting memory", "memory_limit_in_bytes"},
-		{"cpuset", "cpuset_cpus"},
 	} {
-		if strings.Contains(text, limit.words) {
-			return limit.field, true
+		if strings.HasPrefix(file, limit.prefix) {
+			return limit.field
 		}
 	}
-	return "", false
+	return ""
 }
 
 // refusedSysctl names the sysctl of a request that could not be written.

@@ -13,8 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// What the kernel and the OCI runtime refuse in their own words is told by the request's
-// field.
+// What the kernel and the OCI runtime refuse is reported under the request's field.
 func TestRefusalsNameTheField(t *testing.T) {
 	config := &runtimeapi.ContainerConfig{
 		Mounts:  []*runtimeapi.Mount{{ContainerPath: "/a"}, {ContainerPath: "/etc/passwd/"}},
@@ -23,38 +22,62 @@ func TestRefusalsNameTheField(t *testing.T) {
 			Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/p.json"},
 		}},
 	}
-	for text, want := range map[string]string{
-		`error mounting "/etc" to rootfs at "/etc/passwd": not a directory`:                               "config.mounts[1].container_path",
-		`failed to write "900": write /sys/fs/cgroup/cpuset/x/cpuset.cpus: numerical result out of range`: "config.linux.resources.cpuset_cpus",
-		`error creating device nodes: mkdirat /rootfs/etc/group/x: not a directory`:                       "config.devices[2].container_path",
-		`error creating device nodes: open /rootfs/other: not a directory`:                                "config.devices",
-		`error reopening /dev/null inside container: open /dev/null: operation not permitted`:             "config.devices[1]",
-		"string X is not a valid action for seccomp":                                                      "config.linux.security_context.seccomp.localhost_ref",
-		"memory limit too low":                                     "config.linux.resources.memory_limit_in_bytes",
-		"log file /logs/x is not a regular file":                   "config.log_path",
-		`path "x" leads out of "/logs" or through a symbolic link`: "config.log_path",
-		"spec is longer than 5 bytes":                              "config",
+	invalid := func(cause errs.Cause, path string) error {
+		return fmt.Errorf("made: %w", &errs.Fault{Cause: cause, Path: path, Err: fmt.Errorf("no: %w", errs.Invalid)})
+	}
+	for _, c := range []struct {
+		cause      errs.Cause
+		path, want string
+	}{
+		{errs.CauseMount, "/etc/passwd", "config.mounts[1].container_path"},
+		{errs.CauseMount, "/sys", ""},
+		{errs.CauseLimit, "cpuset.cpus", "config.linux.resources.cpuset_cpus"},
+		{errs.CauseLimit, "cpuset.mems", "config.linux.resources.cpuset_mems"},
+		{errs.CauseLimit, "memory.max", "config.linux.resources.memory_limit_in_bytes"},
+		{errs.CauseLimit, "io.max", ""},
+		{errs.CauseDevice, "/etc/group/x", "config.devices[2].container_path"},
+		{errs.CauseDevice, "/dev/null", "config.devices[1].container_path"},
+		{errs.CauseDevice, "/rootfs/other", "config.devices"},
+		{errs.CauseDevice, "", "config.devices"},
+		{errs.CauseDevNull, "/dev/null", "config.devices[1]"},
+		{errs.CauseSeccomp, "", "config.linux.security_context.seccomp.localhost_ref"},
+		{errs.CauseLog, "x", "config.log_path"},
+		{errs.CauseSpec, "", "config"},
+		{"of a newer supervisor", "/a", ""},
 	} {
-		if got := fieldtest.Named(refusedContainer(config, fmt.Errorf("%s: %w", text, errs.Invalid)).Error()); got != want {
-			t.Errorf("%s: names %q, want %s", text, got, want)
+		err := invalid(c.cause, c.path)
+		got := refusedContainer(config, err)
+		if fieldtest.Named(got.Error()) != c.want || !errors.Is(got, errs.Invalid) {
+			t.Errorf("%s %q: %v, want %s", c.cause, c.path, got, c.want)
+		}
+		if c.want == "" && got.Error() != err.Error() {
+			t.Errorf("%s %q: %v became %v", c.cause, c.path, err, got)
 		}
 	}
+	if got := fieldtest.Named(refusedContainer(&runtimeapi.ContainerConfig{}, invalid(errs.CauseSeccomp, "")).Error()); got != "" {
+		t.Errorf("berth's own filter: names %q", got)
+	}
 	config.Mounts = append(config.Mounts, &runtimeapi.Mount{ContainerPath: "/dev"})
-	hidden := fmt.Errorf("error reopening /dev/null inside container: open /dev/null: no such file or directory: %w", errs.Invalid)
-	if got := fieldtest.Named(refusedContainer(config, hidden).Error()); got != "config.mounts[2].container_path" {
+	if got := fieldtest.Named(refusedContainer(config, invalid(errs.CauseDevNull, "/dev/null")).Error()); got != "config.mounts[2].container_path" {
 		t.Errorf("a mount over /dev: names %q", got)
 	}
-	other := errors.New("write cpuset.cpus: input/output error")
-	if got := refusedContainer(config, other); !errors.Is(got, other) || got.Error() != other.Error() {
-		t.Errorf("no fault of the request: %v", got)
-	}
-	for text, want := range map[string]string{
-		"write cpu.cfs_quota_us: invalid argument": "resources.cpu_quota",
-		"unable to set memory limit to 5":          "resources.memory_limit_in_bytes",
-		"something else":                           "resources",
+	for name, other := range map[string]error{
+		"no fault of the request":  &errs.Fault{Cause: errs.CauseLimit, Path: "cpuset.cpus", Err: errors.New("input/output error")},
+		"from an older supervisor": fmt.Errorf("write cpuset.cpus: %w", errs.Invalid),
 	} {
-		if got := fieldtest.Named(refusedLimit(ocispec.FieldUpdateSandbox, fmt.Errorf("%s: %w", text, errs.Invalid)).Error()); got != want {
-			t.Errorf("%s: names %q, want %s", text, got, want)
+		if got := refusedContainer(config, other); !errors.Is(got, other) || got.Error() != other.Error() {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	for err, want := range map[error]string{
+		invalid(errs.CauseLimit, "cpu.cfs_quota_us"):                                        "resources.cpu_quota",
+		&errs.Fault{Cause: errs.CauseLimit, Path: "memory.limit_in_bytes", Err: errs.State}: "resources.memory_limit_in_bytes",
+		invalid(errs.CauseLimit, ""):                                                        "resources",
+		fmt.Errorf("container x is ending: %w", errs.State):                                 "resources",
+		fmt.Errorf("container x: %w", errs.NotFound):                                        "",
+	} {
+		if got := fieldtest.Named(refusedLimit(ocispec.FieldUpdateSandbox, err).Error()); got != want {
+			t.Errorf("%v: names %q, want %s", err, got, want)
 		}
 	}
 	pod := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Sysctls: map[string]string{"net.no.such": "1"}}}

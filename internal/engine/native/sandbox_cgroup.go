@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // cgroupParent is where the sandbox's containers live: a path (cgroupfs) or a
@@ -96,7 +96,7 @@ func (e *Engine) removeCgroupParent(ctx context.Context, id string, paths sandbo
 		return nil // exited containers have cgroups in it until they are removed
 	}
 	// What somebody makes at this path from now on is not the sandbox's.
-	if err := os.Remove(paths.ownCgroup); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(paths.ownCgroup)); err != nil {
 		return fmt.Errorf("cannot forget the sandbox's cgroup: %w", err)
 	}
 	return nil

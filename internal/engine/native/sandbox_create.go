@@ -41,19 +41,19 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err != nil {
 		return nil, err
 	}
-	e.moves.Soon() // its containers will follow
-	sandbox := &engine.Sandbox{CgroupParent: parent}
-	if err := e.limitOwnCgroup(ctx, spec, sandbox); err != nil {
+	e.warmer.Warm() // its containers will follow
+	sb := &sandbox{Sandbox: engine.Sandbox{CgroupParent: parent}}
+	if err := e.limitOwnCgroup(ctx, spec, &sb.Sandbox); err != nil {
 		return nil, err
 	}
-	if err := e.labelSandbox(spec, paths, sandbox); err != nil {
+	if err := e.labelSandbox(spec, paths, sb); err != nil {
 		return nil, err
 	}
 	hostname, err := hostnameOf(spec.Config)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.makeNamespaces(spec.Config, paths, hostname, sandbox); err != nil {
+	if err := e.makeNamespaces(spec.Config, paths, hostname, sb); err != nil {
 		return nil, fmt.Errorf("cannot make sandbox %s: %w", spec.ID, refusedSysctl(spec.Config, err))
 	}
 	files := sandboxFiles{
@@ -63,11 +63,11 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := files.write(nil); err != nil {
 		return nil, err
 	}
-	if err := e.labelFiles(spec.Dir, paths, sandbox.MountLabel); err != nil {
+	if err := e.labelFiles(spec.Dir, paths, sb.MountLabel); err != nil {
 		return nil, err
 	}
 	if namespaceOptions(spec.Config).GetPid() == runtimeapi.NamespaceMode_POD {
-		if err := e.startPodInit(ctx, spec, paths, sandbox); err != nil {
+		if err := e.startPodInit(ctx, spec, paths, sb); err != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +76,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 		return nil, err
 	}
 	e.meter.Watch(spec.ID, groups)
-	return sandbox, nil
+	return sb.record()
 }
 
 // checkDemands refuses what this host cannot enforce. A sandbox without a process has
@@ -144,14 +144,14 @@ func makeSandboxDirs(paths sandboxPaths, filesDir string) error {
 
 // makeNamespaces makes what the sandbox does not share with the host. A pod in the
 // host's network has the host's name as well.
-func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandboxPaths, hostname string, sandbox *engine.Sandbox) error {
+func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandboxPaths, hostname string, sb *sandbox) error {
 	user, err := e.userNamespace(config, paths.user)
 	if err != nil {
 		return err
 	}
 	namespaces := sysns.PodNamespaces{User: user, Hostname: hostname}
 	if user != nil {
-		sandbox.UserNS = paths.user
+		sb.UserNS = paths.user
 	}
 	if !hostNetwork(config) {
 		if user != nil {
@@ -159,11 +159,11 @@ func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandb
 		} else if err := e.netns.Pin(paths.netns); err != nil {
 			return err
 		}
-		sandbox.NetNS, sandbox.UTSNS = paths.netns, paths.uts
+		sb.NetNS, sb.UTSNS = paths.netns, paths.uts
 		namespaces.UTS = paths.uts
 	}
 	if namespaceOptions(config).GetIpc() == runtimeapi.NamespaceMode_POD {
-		sandbox.IPCNS, namespaces.IPC = paths.ipc, paths.ipc
+		sb.IPCNS, namespaces.IPC = paths.ipc, paths.ipc
 		_, namespaces.Sysctls = ocispec.SplitSysctls(withDefaults(config, e.rules().Sysctls))
 		if err := os.Mkdir(paths.shm, 0o711); err != nil {
 			return fmt.Errorf("cannot make the sandbox's shm: %w", err)

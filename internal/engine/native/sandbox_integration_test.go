@@ -87,7 +87,7 @@ func TestSandboxIsMadeAndRemovedFromItsID(t *testing.T) {
 	if want := filepath.Join(netns, "berth-nativetest-"+sandboxID); sb.NetNS != want {
 		t.Errorf("network namespace at %s, want %s", sb.NetNS, want)
 	}
-	if sb.PIDNS != "" || sb.Pid != 0 {
+	if hasNamespace(e, sb, "pid") || sb.Pid != 0 {
 		t.Errorf("a sandbox that shares no PIDs has a process: %+v", sb)
 	}
 	err = sysns.InNetNS(sb.NetNS, func() error {

@@ -13,8 +13,8 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // A kubelet makes its pods' slices and stops them. For a sandbox whose request names

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // TestCgroupsAreAskedForOnce: a container without a cgroup is no reason to ask the

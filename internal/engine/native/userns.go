@@ -57,11 +57,11 @@ func ownerOf(config *runtimeapi.PodSandboxConfig) sysfd.Owner {
 	return sysfd.Owner{}
 }
 
-// userMap tells how the sandbox sees root filesystems, nil for as they are.
-func userMap(spec *engine.SandboxSpec, sandbox *engine.Sandbox) *image.UserMap {
-	if sandbox.UserNS == "" {
+// userMap maps the ids of root filesystems for the sandbox, nil where they stay as they are.
+func userMap(spec *engine.SandboxSpec, sb *sandbox) *image.UserMap {
+	if sb.UserNS == "" {
 		return nil
 	}
 	owner := ownerOf(spec.Config)
-	return &image.UserMap{UserNS: sandbox.UserNS, UID: owner.UID, GID: owner.GID}
+	return &image.UserMap{UserNS: sb.UserNS, UID: owner.UID, GID: owner.GID}
 }

@@ -34,9 +34,17 @@ func volumeOwner(key string) (sandboxID string, ok bool) {
 	return sandboxID, ok
 }
 
+// prepareVolumes mounts the images that the request names. The sandbox keeps them.
+func (e *Engine) prepareVolumes(ctx context.Context, c *creation) (err error) {
+	if c.in.Volumes, err = e.volumesOf(ctx, c.containerSpec); err != nil {
+		return &engine.VolumeError{Err: err}
+	}
+	return nil
+}
+
 // volumesOf mounts the images that the request names, and returns the directories
 // to mount from, by the mount's index.
-func (e *Engine) volumesOf(ctx context.Context, spec *engine.ContainerSpec) (map[int]string, error) {
+func (e *Engine) volumesOf(ctx context.Context, spec *containerSpec) (map[int]string, error) {
 	volumes := map[int]string{}
 	for i, m := range spec.Config.GetMounts() {
 		if m.GetImage() == nil {
@@ -54,7 +62,7 @@ func (e *Engine) volumesOf(ctx context.Context, spec *engine.ContainerSpec) (map
 	return volumes, nil
 }
 
-func (e *Engine) mountVolume(ctx context.Context, spec *engine.ContainerSpec, imageID string) (string, error) {
+func (e *Engine) mountVolume(ctx context.Context, spec *containerSpec, imageID string) (string, error) {
 	key := volumeKey(spec.SandboxSpec.ID, imageID)
 	// Before it is mounted, so that removal finds it.
 	if err := os.MkdirAll(filepath.Join(e.sandboxPaths(spec.SandboxSpec.ID).volumes, key), 0o700); err != nil {

@@ -15,13 +15,17 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// trashSlice is how long one tree is removed before the next one has its turn: a tree of a
+// Slice is how long one tree is removed before the next one has its turn: a tree of a
 // million files keeps no other from going.
-const trashSlice = 2 * time.Second
+const Slice = 2 * time.Second
 
 // Trash is a directory whose trees are removed in the background. Its methods are safe for
 // concurrent use.
 type Trash struct {
+	// Slice is how long one tree is removed before the next one has its turn. Set it before
+	// anything is discarded.
+	Slice time.Duration
+
 	dir   string
 	group *Group
 	log   *slog.Logger
@@ -32,10 +36,13 @@ type Trash struct {
 	removals sync.WaitGroup
 }
 
-// NewTrash makes the trash in dir, which exists and is on the file system of what is
-// discarded. Nothing is removed before Start.
+// NewTrash makes the trash in dir, with the usual Slice. The directory exists and is on the
+// file system of what is discarded. Nothing is removed before Start.
 func NewTrash(dir string, group *Group, log *slog.Logger) *Trash {
-	return &Trash{dir: dir, group: group, log: log, filled: make(chan struct{}, 1), settled: make(chan struct{})}
+	return &Trash{
+		Slice: Slice, dir: dir, group: group, log: log,
+		filled: make(chan struct{}, 1), settled: make(chan struct{}),
+	}
 }
 
 // Discard moves a tree to the trash, from which it is removed in the background. Nil when
@@ -117,7 +124,7 @@ func (t *Trash) empty(ctx context.Context) {
 
 // removeSlice removes a tree for one turn. What is left then is no error.
 func (t *Trash) removeSlice(ctx context.Context, name string) error {
-	turn, cancel := context.WithTimeout(ctx, trashSlice)
+	turn, cancel := context.WithTimeout(ctx, t.Slice)
 	defer cancel()
 	err := sysfile.RemoveTree(turn, filepath.Join(t.dir, name))
 	if turn.Err() != nil {

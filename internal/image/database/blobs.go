@@ -90,7 +90,7 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 		if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
-		if err := os.Remove(d.BlobPath(dgst)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Remove(d.BlobPath(dgst))); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // LayerLabel is a file beside the files of a layer that says which layer they are, so that
@@ -88,7 +90,7 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 			return nil
 		}
 		label := LayerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
-		if err := WriteLayerLabel(upper, label); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(WriteLayerLabel(upper, label)); err != nil {
 			errList = append(errList, err)
 		}
 		return nil

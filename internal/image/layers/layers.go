@@ -16,9 +16,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
-	"github.com/berthrun/berth/internal/image/once"
 	"github.com/berthrun/berth/internal/image/tree"
 	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -40,7 +40,7 @@ type Unpacker struct {
 	unsyncedDir string
 	maxLayer    atomic.Int64
 	// chains are held while one is unpacked.
-	chains once.Keys
+	chains keyed.Mutex
 }
 
 // UnsyncedDir is the directory below a store's root with the lists of unsynced layers.

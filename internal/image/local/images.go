@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/image/rootfs"
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // PullRules say how images are pulled.
@@ -63,7 +64,7 @@ type Images struct {
 	cfg        Config
 	log        *slog.Logger
 	lock       *os.File
-	cgroups    *unpack.Cgroups
+	cgroups    *cgroup.HelperGroups
 	runner     *unpack.Runner
 	background *background.Group
 	trash      *background.Trash

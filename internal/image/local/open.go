@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/image/rootfs"
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // Open opens the store, repairs what an unclean end left in it, and takes it for
@@ -41,7 +42,7 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	}
 	// Stores side by side share the parent cgroup: the prefix is of this root.
 	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(cfg.Root)))[:12]
-	if s.cgroups, err = unpack.NewCgroups(cfg.CgroupParent, prefix); err != nil {
+	if s.cgroups, err = cgroup.NewHelperGroups(cfg.CgroupParent, prefix); err != nil {
 		// In a container that may not make cgroups, say.
 		cfg.Log.Warn("layers are unpacked without a memory limit: this host gives no cgroup for it", "error", err)
 		s.cgroups = nil

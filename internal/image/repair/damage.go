@@ -176,7 +176,7 @@ func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, erro
 			}
 			continue
 		}
-		if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Rename(from, to)); err != nil {
 			return nil, err
 		}
 	}
@@ -185,7 +185,7 @@ func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, erro
 		if _, err := os.Lstat(to); err == nil {
 			continue
 		}
-		if err := os.Rename(r.Paths.LayersDir(), to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Rename(r.Paths.LayersDir(), to)); err != nil {
 			return nil, err
 		}
 		return under, nil

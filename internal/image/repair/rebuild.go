@@ -165,7 +165,7 @@ func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec
 	}
 	for _, layer := range t.Layers {
 		// One that is missing is missed when the layer must be unpacked again.
-		if err := r.adopt(ctx, layer); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(r.adopt(ctx, layer)); err != nil {
 			return nil, err
 		}
 	}

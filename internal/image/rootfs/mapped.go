@@ -116,11 +116,11 @@ func (m *Manager) unmountMapped(key string) error {
 		if err := sysfile.Detach(path); err != nil {
 			return err
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(dir)); err != nil {
 		return err
 	}
 	return nil

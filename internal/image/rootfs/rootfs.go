@@ -18,8 +18,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/background"
-	"github.com/berthrun/berth/internal/image/once"
 	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -76,7 +76,7 @@ type Manager struct {
 
 	pool dirPool
 	// keys is held while the root filesystem of one key is changed.
-	keys once.Keys
+	keys keyed.Mutex
 }
 
 var _ image.Rootfs = (*Manager)(nil)
@@ -259,7 +259,7 @@ func (m *Manager) release(key string) error {
 	if err := sysfile.Detach(target); err != nil {
 		return err
 	}
-	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(target)); err != nil {
 		return err
 	}
 	if err := m.discard(m.containerDir(key)); err != nil {

@@ -24,18 +24,32 @@ func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, progress 
 	if err != nil {
 		return "", err
 	}
-	return s.flights.Do(ctx, flightKey(named, auth), progress, func(ctx context.Context, report func(image.Progress)) (string, error) {
+	flight, err := s.pulls.Join(ctx, flightKey(named, auth), func(ctx context.Context, feed *progressFeed) (string, error) {
 		ctx, end, err := s.background.Begin(ctx)
 		if err != nil {
 			return "", err
 		}
 		defer end()
-		img, err := s.pull(ctx, named, auth, newMeter(report))
+		img, err := s.pull(ctx, named, auth, newMeter(feed.report))
 		if err != nil {
 			return "", fmt.Errorf("cannot pull image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
 		}
 		return img.ID, nil
 	})
+	if err != nil {
+		return "", err
+	}
+	defer flight.Shared.watch(progress)()
+	select {
+	case <-flight.Done():
+		flight.Leave()
+		return flight.Result()
+	case <-ctx.Done():
+		if last := flight.Leave(); last {
+			<-flight.Done() // what the pull made is gone when its last caller returns
+		}
+		return "", context.Cause(ctx)
+	}
 }
 
 // flightKey is the key of a pull, which differs by credentials and keeps none.

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/image/background"
 	"github.com/berthrun/berth/internal/image/database"
 	"github.com/berthrun/berth/internal/image/layers"
-	"github.com/berthrun/berth/internal/image/once"
+	"github.com/berthrun/berth/internal/keyed"
 )
 
 // PullRules say how images are pulled.
@@ -71,9 +71,9 @@ type Store struct {
 	userAgent  string
 	log        *slog.Logger
 
-	flights once.Flights[string, image.Progress]
+	pulls keyed.Flights[progressFeed, string]
 	// blobs are held while one is fetched.
-	blobs once.Keys
+	blobs keyed.Mutex
 
 	// mu guards index, names and holds.
 	mu    sync.RWMutex

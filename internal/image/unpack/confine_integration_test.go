@@ -41,7 +41,7 @@ func (b *bench) start(ctx context.Context, lower ...string) (pid int, layer *os.
 			b.t.Fatalf("the child ended: %v", err)
 		default:
 		}
-		procs, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.dir, "*", "cgroup.procs"))
+		procs, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "*", "cgroup.procs"))
 		for _, file := range procs {
 			data, _ := os.ReadFile(file)
 			if pid, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && (confined(b.t, pid) || time.Now().After(deadline)) {
@@ -122,7 +122,7 @@ func TestChildIsConfined(t *testing.T) {
 		t.Errorf("the child's mounts: %s, %v", mounts, err)
 	}
 	for _, name := range []string{"memory.limit_in_bytes", "memory.max"} {
-		limits, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.dir, "*", name))
+		limits, _ := filepath.Glob(filepath.Join(b.runner.Cgroups.Dir(), "*", name))
 		for _, limit := range limits {
 			if data, err := os.ReadFile(limit); err != nil || strings.TrimSpace(string(data)) != strconv.Itoa(MemoryLimit) {
 				t.Errorf("%s: %s, %v", limit, data, err)

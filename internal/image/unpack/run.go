@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -34,7 +35,7 @@ type Runner struct {
 	// Helper is the command that ends up in Main; the job is appended to it.
 	Helper []string
 	// Cgroups makes the children's cgroups; nil runs them in ours.
-	Cgroups *Cgroups
+	Cgroups *cgroup.HelperGroups
 }
 
 // Run unpacks layer into job.Upper in a child and waits for it. read is told now
@@ -43,12 +44,12 @@ type Runner struct {
 // bad layer, Exhausted for a full disk or a layer that needs too much memory.
 func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int64)) (Result, error) {
 	if r.Cgroups != nil {
-		cgroup, err := r.Cgroups.New(MemoryLimit)
+		group, err := r.Cgroups.New(MemoryLimit)
 		if err != nil {
-			return Result{}, err
+			return Result{}, fmt.Errorf("unpack helper: %w", err)
 		}
-		defer cgroup.Remove()
-		job.Cgroup = cgroup.Procs()
+		defer group.Remove()
+		job.Cgroup = group.Procs()
 	}
 	if read != nil {
 		defer watch(layer, read)()

@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // helper is the unpack helper, built once for all tests.
@@ -47,7 +48,7 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	require.Root(t)
 	b := &bench{t: t, root: t.TempDir()}
-	cgroups, err := NewCgroups("berth-unpack-test", "t")
+	cgroups, err := cgroup.NewHelperGroups("berth-unpack-test", "t")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestRunLeavesNothingOfItsConfinement(t *testing.T) {
 	if _, err := b.run(b.tar(imagetest.Layer{{Path: "x"}})); err != nil {
 		t.Fatal(err)
 	}
-	entries, err := os.ReadDir(b.runner.Cgroups.dir)
+	entries, err := os.ReadDir(b.runner.Cgroups.Dir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Attach connects the sandbox to the bridge. Repeated, it finishes what is not
@@ -19,7 +20,7 @@ func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network
 		return nil, err
 	}
 	var result *network.Result
-	err := n.turns.Take(ctx, att.SandboxID, "attach to the network", func() error {
+	err := n.calls.Do(ctx, att.SandboxID, "attach to the network", func() error {
 		return n.host.do(func() (err error) {
 			result, err = n.attach(context.WithoutCancel(ctx), att)
 			return err
@@ -88,7 +89,7 @@ func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, 
 
 // newRecord takes addresses and ports and writes them down.
 func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*record, error) {
-	boot, err := bootID()
+	boot, err := sysproc.BootID()
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // defaultMTU holds where the host has no default route to take one from.
@@ -112,7 +113,7 @@ func keepRouterAdvertisements(bridge string) error {
 		if err != nil || strings.TrimSpace(string(value)) != "1" || link == "all" || link == "lo" || link == bridge {
 			continue
 		}
-		if err := setSysctl("ipv6/conf/"+link+"/accept_ra", "2"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := errs.IgnoreNotExist(setSysctl("ipv6/conf/"+link+"/accept_ra", "2")); err != nil {
 			return err
 		}
 	}
@@ -277,7 +278,7 @@ func (n *Network) adoptLinks() error {
 	if bridge == 0 {
 		return nil
 	}
-	boot, err := bootID()
+	boot, err := sysproc.BootID()
 	if err != nil {
 		return err
 	}

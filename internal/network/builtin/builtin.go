@@ -30,6 +30,7 @@ import (
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Config says where the network lives and how it looks.
@@ -73,7 +74,7 @@ type Network struct {
 	table   *table
 	fire    *firewall
 	reaper  *reaper
-	turns   network.Turns
+	calls   network.SandboxCalls
 	ports   hostport.Index
 
 	// mu guards what follows; it is never held over a wait.
@@ -97,7 +98,7 @@ func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 	if cfg.Bridge == "" {
 		cfg.Bridge = bridgeName(cfg.Instance)
 	}
-	n := &Network{cfg: cfg, log: cfg.Log, notes: map[string]string{}}
+	n := &Network{cfg: cfg, log: cfg.Log, calls: network.NewSandboxCalls(), notes: map[string]string{}}
 	if n.host, err = openHost(cfg.HostNetNS); err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (n *Network) load() error {
 	for _, q := range slices.Concat(bad, badChoice) {
 		n.log.Warn("a record of the network is damaged and was moved aside", "file", q.Path, "error", q.Err)
 	}
-	boot, err := bootID()
+	boot, err := sysproc.BootID()
 	if err != nil {
 		return err
 	}
@@ -287,12 +288,4 @@ func tableName(instance string) string {
 		return tablePrefix + "-" + hash
 	}
 	return tablePrefix
-}
-
-func bootID() (string, error) {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("cannot read the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
 }

@@ -21,7 +21,7 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 	if err := checkID(sandbox); err != nil {
 		return err
 	}
-	err := n.turns.Take(ctx, sandbox, "detach from the network", func() error {
+	err := n.calls.Do(ctx, sandbox, "detach from the network", func() error {
 		return n.host.do(func() error { return n.release(context.WithoutCancel(ctx), sandbox) })
 	})
 	if err != nil {

@@ -84,7 +84,7 @@ func (r *reaper) look(ctx context.Context) bool {
 			if r.n.host.index(linkName(sandbox)) != 0 && time.Since(since) < reapPatience {
 				return nil
 			}
-			return r.n.turns.Take(ctx, sandbox, "release of its address", func() error { return r.n.finishRelease(sandbox) })
+			return r.n.calls.Do(ctx, sandbox, "release of its address", func() error { return r.n.finishRelease(sandbox) })
 		})
 		if err != nil && ctx.Err() == nil {
 			r.n.log.Warn("an address of the built-in network is not free yet", "sandbox", sandbox, "error", err)
@@ -115,8 +115,8 @@ func (r *reaper) forget(sandbox string) {
 }
 
 // finishRelease removes what is left of a released attachment: its link, should it
-// still be there, its record, and then its addresses are free. The caller has the
-// sandbox's turn.
+// still be there, its record, and then its addresses are free. Runs as the sandbox's
+// only call: see network.SandboxCalls.
 func (n *Network) finishRelease(sandbox string) error {
 	rec, err := n.records.Get(sandbox)
 	if err == nil && rec.Released {
@@ -141,7 +141,7 @@ func (n *Network) finishReleases(ctx context.Context) (freed int, err error) {
 		if !rec.Released {
 			continue
 		}
-		err := n.turns.Take(ctx, rec.Sandbox, "release of its address", func() error {
+		err := n.calls.Do(ctx, rec.Sandbox, "release of its address", func() error {
 			return n.finishRelease(rec.Sandbox)
 		})
 		if err == nil {

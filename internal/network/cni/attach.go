@@ -22,7 +22,7 @@ import (
 // repeated after it failed, it runs DEL first.
 func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	var result *network.Result
-	err := n.turns.Take(ctx, att.SandboxID, "CNI ADD", func() (err error) {
+	err := n.calls.Do(ctx, att.SandboxID, "CNI ADD", func() (err error) {
 		result, err = n.attach(ctx, att)
 		return err
 	})

@@ -55,7 +55,7 @@ type Network struct {
 	lib     *libcni.CNIConfig
 	records *store.Dir[record]
 	ranges  *store.Dir[podRanges]
-	turns   network.Turns
+	calls   network.SandboxCalls
 	ports   hostport.Index
 	status  statusCache
 	replays *replayer
@@ -90,6 +90,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 	}
 	n := &Network{
 		cfg: cfg, log: cfg.Log, records: records, ranges: ranges,
+		calls: network.NewSandboxCalls(), status: newStatusCache(),
 		confs: &confs{dir: cfg.ConfDir, log: cfg.Log},
 		lib:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{hostNetNS: cfg.HostNetNS}),
 	}

@@ -22,7 +22,7 @@ func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
 }
 
 func (n *Network) detach(ctx context.Context, sandbox string) error {
-	err := n.turns.Take(ctx, sandbox, "CNI DEL", func() error {
+	err := n.calls.Do(ctx, sandbox, "CNI DEL", func() error {
 		err := n.del(context.WithoutCancel(ctx), sandbox)
 		if err != nil {
 			n.replays.add(sandbox)
@@ -35,8 +35,8 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 	return nil
 }
 
-// del runs DEL and removes the record. Nil when there is none. The caller has the
-// sandbox's turn.
+// del runs DEL and removes the record. Nil when there is none. Runs as the sandbox's
+// only call: see network.SandboxCalls.
 func (n *Network) del(ctx context.Context, sandbox string) error {
 	rec, err := n.records.Get(sandbox)
 	if errors.Is(err, errs.NotFound) {

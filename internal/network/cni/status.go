@@ -23,12 +23,14 @@ const (
 
 // statusCache remembers the last answer of the plugins of one configuration.
 type statusCache struct {
-	turn  network.Turns // one question at a time
+	calls network.SandboxCalls // one question at a time
 	mu    sync.Mutex
 	conf  []byte
 	at    time.Time
 	cause error
 }
+
+func newStatusCache() statusCache { return statusCache{calls: network.NewSandboxCalls()} }
 
 // check returns the remembered answer, or asks. Callers that come meanwhile wait
 // for the answer.
@@ -36,7 +38,7 @@ func (s *statusCache) check(ctx context.Context, c *conf, ask func() error) erro
 	if known, cause := s.get(c); known {
 		return cause
 	}
-	return s.turn.Take(ctx, "", "CNI STATUS", func() error {
+	return s.calls.Do(ctx, "", "CNI STATUS", func() error {
 		if known, cause := s.get(c); known {
 			return cause
 		}

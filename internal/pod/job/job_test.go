@@ -239,62 +239,6 @@ func TestShortDeadlineLeavesTimeToWork(t *testing.T) {
 	})
 }
 
-func TestCallsOfOneIDComeOneAtATime(t *testing.T) {
-	c := NewCalls(time.Second)
-	var mu sync.Mutex
-	running := map[string]int{}
-	var wg sync.WaitGroup
-	for i := range 20 {
-		id := fmt.Sprint("id", i%2)
-		wg.Go(func() {
-			_, err := Do(t.Context(), c, id, "work", func(context.Context) (int, error) {
-				mu.Lock()
-				running[id]++
-				if running[id] > 1 {
-					t.Error("two calls at a time")
-				}
-				mu.Unlock()
-				time.Sleep(time.Millisecond)
-				mu.Lock()
-				running[id]--
-				mu.Unlock()
-				return 0, nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func TestCallThatDoesNotReturnIsLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewCalls(10 * time.Second)
-		stuck := make(chan struct{})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		begin := time.Now()
-		_, err := Do(ctx, c, "id", "mount", func(context.Context) (int, error) { <-stuck; return 1, nil })
-		if took := time.Since(begin); took != 70*time.Second || !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), "cannot mount") {
-			t.Errorf("left after %s: %v", took, err)
-		}
-		again, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		_, err = Do(again, c, "id", "unmount", func(context.Context) (int, error) { return 2, nil })
-		if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "an earlier call (mount)") {
-			t.Errorf("the id is busy: %v", err)
-		}
-		if got, err := Do(t.Context(), c, "other", "mount", func(context.Context) (int, error) { return 3, nil }); got != 3 || err != nil {
-			t.Errorf("another id: %d, %v", got, err)
-		}
-		close(stuck)
-		if got, err := Do(t.Context(), c, "id", "unmount", func(context.Context) (int, error) { return 2, nil }); got != 2 || err != nil {
-			t.Errorf("after it returned: %d, %v", got, err)
-		}
-	})
-}
-
 func TestEveryStageIsTold(t *testing.T) {
 	var stages []string
 	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
@@ -400,15 +344,5 @@ func TestPanicOfAJobIsItsError(t *testing.T) {
 	close(proceed)
 	if result, err := enter(t, table, waiting("create", proceed)).Wait(t.Context()); err != nil || result != "create" {
 		t.Errorf("the next job: %q, %v", result, err)
-	}
-}
-
-func TestPanicOfACallLeavesTheIDFree(t *testing.T) {
-	calls := NewCalls(time.Second)
-	for range 2 {
-		_, err := Do(t.Context(), calls, "id", "remove", func(context.Context) (int, error) { panic("oh no") })
-		if err == nil || !strings.Contains(err.Error(), "remove id") || errs.Kind(err) != nil {
-			t.Errorf("a call that panicked: %v", err)
-		}
 	}
 }

@@ -43,6 +43,11 @@ func (e *EngineOf) RemoveSandbox(ctx context.Context, id string) error {
 	return run(ctx, e.Script, "engine.RemoveSandbox", func() error { return e.Engine.RemoveSandbox(ctx, id) })
 }
 
+// ReopenLog implements engine.LogReopener.
+func (e *EngineOf) ReopenLog(ctx context.Context, id string) error {
+	return e.Engine.(engine.LogReopener).ReopenLog(ctx, id)
+}
+
 // Create implements engine.Engine.
 func (e *EngineOf) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
 	return ask(ctx, e.Script, "engine.Create", func() (*engine.Container, error) { return e.Engine.Create(ctx, spec) })

@@ -14,7 +14,6 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/enginetest"
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/network"
 	"github.com/berthrun/berth/internal/pod"
@@ -35,8 +34,6 @@ type Parts struct {
 	// Left names what is left on the machine beyond what Engine.List tells; may
 	// be nil.
 	Left func() []string
-	// Refuse, if not nil, is the Service's check of container configs.
-	Refuse func(*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig) error
 	// Limits of the Services; zero fields take short times that suit tests.
 	Limits pod.Limits
 }
@@ -95,19 +92,13 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	if script == nil {
 		script = NewScript(nil)
 	}
-	refuse := w.Refuse
-	if refuse == nil {
-		refuse = func(*runtimeapi.ContainerConfig, *runtimeapi.PodSandboxConfig) error { return nil }
-	}
 	limits := w.Limits
 	if limits == (pod.Limits{}) {
 		limits = pod.Limits{Kill: 5 * time.Second, Settle: 2 * time.Second, Batch: time.Millisecond, RetryMin: 20 * time.Millisecond}
 	}
 	s, err := pod.New(w.t.Context(), pod.Options{
 		Engine: &EngineOf{w.Engine, script}, Network: &NetworkOf{w.Network, script}, Images: &ImagesOf{w.Images, script},
-		CheckSandbox: func(*runtimeapi.PodSandboxConfig) error { return nil }, CheckContainer: refuse,
-		CheckResources: checkLimits,
-		StateDir:       w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits,
+		StateDir: w.StateDir, RootDir: w.RootDir, BootID: w.BootID, Disk: &Disk{script}, Limits: limits,
 		Log: slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -116,14 +107,6 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 	w.scripts[s] = script
 	w.t.Cleanup(func() { w.Bury(s) })
 	return s, nil
-}
-
-// checkLimits stands for the rules of limits, with one of them.
-func checkLimits(field string, limits *runtimeapi.LinuxContainerResources) error {
-	if score := limits.GetOomScoreAdj(); score < -1000 || score > 1000 {
-		return fmt.Errorf("%s.oom_score_adj: %d is out of range: %w", field, score, errs.Invalid)
-	}
-	return nil
 }
 
 // Bury closes a Service. One whose daemon is dead may hang in calls that will

@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/provision"
 )
 
@@ -31,13 +32,14 @@ type Store struct {
 
 	mu       sync.Mutex
 	clients  map[string]*http.Client // by the certificates that they use
-	locks    map[string]*sync.Mutex  // one fetch of an asset at a time
 	verified map[string]bool         // files that have had the right hash in this process
+
+	fetching keyed.Mutex // one fetch of an asset at a time
 }
 
 // New returns a store that keeps its files in dir. Proxies are those of the environment.
 func New(files provision.Files, dir string) *Store {
-	return &Store{files: files, dir: dir, clients: map[string]*http.Client{}, locks: map[string]*sync.Mutex{}, verified: map[string]bool{}}
+	return &Store{files: files, dir: dir, clients: map[string]*http.Client{}, verified: map[string]bool{}}
 }
 
 // place is where the parts of one asset lie.
@@ -111,7 +113,10 @@ func (s *Store) Fetch(ctx context.Context, ref provision.AssetRef) ([]provision.
 		return nil, err
 	}
 	p := s.place(ref)
-	unlock := s.lock(p.file)
+	unlock, err := s.fetching.Lock(ctx, p.file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot fetch asset %s: %w", ref.Name, err)
+	}
 	defer unlock()
 	if err := s.makeDirs(); err != nil {
 		return nil, err
@@ -183,17 +188,6 @@ func (s *Store) Read(ctx context.Context, ref provision.AssetRef, members []stri
 		}
 	}
 	return nil
-}
-
-func (s *Store) lock(key string) (unlock func()) {
-	s.mu.Lock()
-	if s.locks[key] == nil {
-		s.locks[key] = &sync.Mutex{}
-	}
-	m := s.locks[key]
-	s.mu.Unlock()
-	m.Lock()
-	return m.Unlock
 }
 
 func (s *Store) makeDirs() error {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/require"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 func TestKeeperLivesInACgroupOfItsOwn(t *testing.T) {
@@ -22,7 +23,7 @@ func TestKeeperLivesInACgroupOfItsOwn(t *testing.T) {
 	name := fmt.Sprintf("berth-keeptest%d-supervisor", os.Getpid())
 	keeper := h.keeperWith(nil, "idle", "cgroup="+name)
 	s := h.status(ready)
-	roots, err := cgroupRoots()
+	roots, err := cgroup.Roots()
 	if err != nil || len(roots) == 0 {
 		t.Fatalf("roots %v %v", roots, err)
 	}

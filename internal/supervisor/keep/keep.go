@@ -31,9 +31,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -198,6 +200,15 @@ func closeAll(held map[string][]int) {
 	for _, fds := range held {
 		sysfd.CloseFDs(fds)
 	}
+}
+
+// enterCgroup moves the keeper out of the cgroup of the daemon that started it, and of
+// whatever pod or session that is in, into one of its own.
+func enterCgroup(name string) error {
+	if name != filepath.Base(name) || strings.Contains(name, "kubepods") {
+		return fmt.Errorf("cgroup %q is no name for a supervisor's own", name)
+	}
+	return cgroup.Enter(name)
 }
 
 // prepare makes the process a keeper. What the host forbids is left out.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -186,7 +187,7 @@ func (k *keeper) leave() error {
 		sysfd.CloseFDs(fds)
 	}
 	if k.opts.Cgroup != "" {
-		if err := leaveCgroup(k.opts.Cgroup); err != nil {
+		if err := cgroup.Leave(k.opts.Cgroup); err != nil {
 			k.log.Warn("the keeper's cgroup is left behind", "error", err)
 		}
 	}
@@ -195,11 +196,7 @@ func (k *keeper) leave() error {
 			k.log.Warn("the ledger is left behind", "error", err)
 		}
 	}
-	err := os.Remove(filepath.Join(k.opts.StateDir, StatusName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
+	return errs.IgnoreNotExist(os.Remove(filepath.Join(k.opts.StateDir, StatusName)))
 }
 
 // publish writes keeper.json. It is for people: a failure is told, no more.

@@ -136,7 +136,7 @@ func (s *testSupervisor) serve(ctx context.Context) (err error) {
 		return err
 	}
 	path := filepath.Join(state, "supervisor.sock")
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
 		return err
 	}
 	listener, err := net.Listen("unix", path)

@@ -86,16 +86,16 @@ func (s *Server) adoptOne(ctx context.Context, rec *record) {
 		} else {
 			s.dropHeld(c.id)
 		}
-		c.adoptExecs()
+		c.adoptExecs(ctx)
 		return
 	}
 	c.verb <- struct{}{} // until adoptRest
-	c.adoptInit(rec)
-	c.adoptStreams(rec)
+	c.adoptInit(ctx, rec)
+	c.adoptStreams(ctx, rec)
 	if err := s.oom.Add(c.id, rec.Cgroups, rec.OOMKills); err != nil {
 		s.log.Debug("OOM kills are seen at the exit only", "container", c.id, "error", err)
 	}
-	c.adoptExecs()
+	c.adoptExecs(ctx)
 	if c.lacksAny() {
 		go errs.Protect("adoption of container "+c.id, func() { c.adoptLate(ctx) })
 		return
@@ -138,14 +138,14 @@ func (s *Server) dropHeld(id string) {
 // adoptInit finds the init: the keeper's descriptor of it, or the process with
 // the pid and start time that the record tells. Nil when it was reaped and nobody
 // held it; then the keeper's ledger knows its end.
-func (c *container) adoptInit(rec *record) {
+func (c *container) adoptInit(ctx context.Context, rec *record) {
 	c.server.strangers.follow(rec.Init)
 	for _, f := range c.server.vault.get(c.key("pidfd")) {
 		inode, err := sysproc.PidfdInode(f)
 		if err == nil && (rec.Init.Inode == 0 || inode == rec.Init.Inode) {
 			pidfd, err := sysfd.Pollable(f)
 			if err == nil {
-				c.setPidfd(pidfd)
+				c.setPidfd(ctx, pidfd)
 				return
 			}
 		}
@@ -157,14 +157,14 @@ func (c *container) adoptInit(rec *record) {
 		}
 		return
 	}
-	c.setPidfd(pidfd)
+	c.setPidfd(ctx, pidfd)
 }
 
-func (c *container) setPidfd(pidfd *os.File) {
+func (c *container) setPidfd(ctx context.Context, pidfd *os.File) {
 	c.mu.Lock()
 	c.pidfd = pidfd
 	c.mu.Unlock()
-	c.server.vault.hold(c.key("pidfd"), pidfd)
+	c.server.vault.hold(ctx, c.key("pidfd"), pidfd)
 }
 
 // openProcess opens a recorded process. NotFound when it is gone and its pid
@@ -246,18 +246,18 @@ func (c *container) startOn(ctx context.Context) error {
 			return err
 		}
 		defer fifo.Close()
-		return c.server.runtime.FinishStart(ctx, c.starter(pidfd), fifo)
+		return c.server.runtime.FinishStart(ctx, c.starter(ctx, pidfd), fifo)
 	}
 	if pidfd == nil {
 		// It ended, and nobody can tell whether in the program or before: its
 		// code has to.
 		return nil
 	}
-	return c.server.runtime.StartAgain(ctx, c.starter(pidfd))
+	return c.server.runtime.StartAgain(ctx, c.starter(ctx, pidfd))
 }
 
 // adoptExecs goes on with execs that a predecessor ran.
-func (c *container) adoptExecs() {
+func (c *container) adoptExecs(ctx context.Context) {
 	matches, err := filepath.Glob(filepath.Join(c.server.dir(c.id), execPrefix+"*"+execSuffix))
 	if err != nil {
 		return
@@ -273,17 +273,17 @@ func (c *container) adoptExecs() {
 		c.mu.Lock()
 		c.execs[e.id] = e
 		c.mu.Unlock()
-		e.adopt(&r)
+		e.adopt(ctx, &r)
 	}
 }
 
-func (e *execution) adopt(r *execRecord) {
+func (e *execution) adopt(ctx context.Context, r *execRecord) {
 	held := e.container.server.vault.get(e.key())
 	if len(held) == 1 {
 		socket, err := sysfd.Pollable(held[0])
 		if err == nil {
 			e.socket = socket
-			e.container.server.vault.hold(e.key(), socket)
+			e.container.server.vault.hold(ctx, e.key(), socket)
 			e.adoptPidfd()
 		}
 	}

@@ -18,14 +18,14 @@ const offerTimeout = 15 * time.Second
 
 // adoptStreams finds the pipes and the terminal: in the keeper, else in a process
 // of the container's. What is found nowhere a client may still offer.
-func (c *container) adoptStreams(rec *record) {
+func (c *container) adoptStreams(ctx context.Context, rec *record) {
 	c.adoptPipes(rec)
 	for _, console := range c.server.vault.get(c.key("console")) {
-		c.adoptConsole(console)
+		c.adoptConsole(ctx, console)
 	}
 	for _, f := range c.server.vault.get(c.key("terminal")) { // an offer of a client's, once
 		if terminal, err := sysfd.Pollable(f); err == nil {
-			c.server.vault.hold(c.key("terminal"), terminal)
+			c.server.vault.hold(ctx, c.key("terminal"), terminal)
 			c.streams.set(supervisor.StreamTerminal, terminal)
 		}
 	}
@@ -47,7 +47,7 @@ func (c *container) adoptStreams(rec *record) {
 			}
 		}
 	}
-	c.holdStreams()
+	c.holdStreams(ctx)
 }
 
 // adoptPipes takes what the keeper holds, by what each pipe is, not by its place.
@@ -63,7 +63,7 @@ func (c *container) adoptPipes(rec *record) {
 	}
 }
 
-func (c *container) adoptConsole(console *os.File) {
+func (c *container) adoptConsole(ctx context.Context, console *os.File) {
 	f, err := sysfd.Pollable(console)
 	if err != nil {
 		c.server.log.Warn("a terminal's socket cannot be used", "container", c.id, "error", err)
@@ -72,10 +72,10 @@ func (c *container) adoptConsole(console *os.File) {
 	c.mu.Lock()
 	c.console = f
 	c.mu.Unlock()
-	c.server.vault.hold(c.key("console"), f)
-	ctx, stop := context.WithTimeout(context.Background(), time.Second) // it is there, or will never be
+	c.server.vault.hold(ctx, c.key("console"), f)
+	short, stop := context.WithTimeout(context.Background(), time.Second) // it is there, or will never be
 	defer stop()
-	master, err := receiveTerminal(ctx, f)
+	master, err := receiveTerminal(short, f)
 	if err != nil {
 		c.server.log.Warn("a terminal is lost", "container", c.id, "error", err)
 		return
@@ -138,7 +138,7 @@ func (c *container) adoptLate(ctx context.Context) {
 }
 
 // offer takes descriptors that a client held for a container which lost them.
-func (ss *session) offer(_ context.Context, req *wire.Request) (*wire.Reply, error) {
+func (ss *session) offer(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	var set supervisor.StreamSet
 	if err := req.Decode(&set); err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (ss *session) offer(_ context.Context, req *wire.Request) (*wire.Reply, err
 	for name, f := range named {
 		if c.lacks(name) && c.owns(name, f) {
 			keepFile(req, f)
-			c.take(name, f)
+			c.take(ctx, name, f)
 		}
 	}
 	return nil, nil
@@ -174,15 +174,15 @@ func (c *container) owns(name string, f *os.File) bool {
 	return err == nil && id == rec.Pipes[name]
 }
 
-func (c *container) take(name string, f *os.File) {
+func (c *container) take(ctx context.Context, name string, f *os.File) {
 	switch name {
 	case supervisor.StreamPidfd:
 		if pidfd, err := sysfd.Pollable(f); err == nil {
-			c.setPidfd(pidfd)
+			c.setPidfd(ctx, pidfd)
 		}
 		return
 	case supervisor.StreamStart:
-		c.server.vault.hold(c.key("start"), f)
+		c.server.vault.hold(ctx, c.key("start"), f)
 		return
 	case supervisor.StreamTerminal:
 		terminal, err := sysfd.Pollable(f)
@@ -190,8 +190,8 @@ func (c *container) take(name string, f *os.File) {
 			return
 		}
 		f = terminal
-		c.server.vault.hold(c.key("terminal"), terminal)
+		c.server.vault.hold(ctx, c.key("terminal"), terminal)
 	}
 	c.streams.set(name, f)
-	c.holdStreams()
+	c.holdStreams(ctx)
 }

@@ -31,7 +31,7 @@ func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, 
 	if body.Stdin {
 		defer func() {
 			if ss.server.stopping.Err() == nil { // else the client goes on with the successor
-				c.stdinDone()
+				c.stdinDone(ctx)
 			}
 		}()
 	}
@@ -107,18 +107,18 @@ func sink(req *wire.Request, f *os.File) (*os.File, error) {
 }
 
 // stdinDone is what a client says when its input has ended.
-func (ss *session) stdinDone(_ context.Context, req *wire.Request) (*wire.Reply, error) {
+func (ss *session) stdinDone(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	c, err := ss.container(req)
 	if err != nil {
 		return nil, err
 	}
-	c.stdinDone()
+	c.stdinDone(ctx)
 	return nil, nil
 }
 
 // stdinDone closes the input of a StdinOnce container everywhere, so that the
 // container sees its end.
-func (c *container) stdinDone() {
+func (c *container) stdinDone(ctx context.Context) {
 	rec := c.snapshot()
 	if !rec.Request.StdinOnce || rec.Terminal || rec.StdinClosed || rec.Stage == exited {
 		return
@@ -127,6 +127,6 @@ func (c *container) stdinDone() {
 		c.server.log.Warn("the end of the input is not recorded", "container", c.id, "error", err)
 	}
 	c.streams.closeStdin()
-	c.holdStreams()
+	c.holdStreams(ctx)
 	c.server.tellDropped(c.id, supervisor.StreamStdin)
 }

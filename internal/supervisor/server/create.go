@@ -28,10 +28,11 @@ const (
 )
 
 // create makes a container up to the point where its init waits. What it made is
-// undone when it fails.
+// undone when it fails. The error does not say that the container cannot be created: the
+// daemon does, once.
 func (s *Server) create(ctx context.Context, req *supervisor.CreateRequest) (*container, error) {
 	if err := s.checkDescriptors(createsEndAt); err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", req.ID, err)
+		return nil, err
 	}
 	ctx, stop := context.WithTimeout(ctx, timeout(req.StartTimeout))
 	defer stop()
@@ -42,7 +43,7 @@ func (s *Server) create(ctx context.Context, req *supervisor.CreateRequest) (*co
 	defer leave()
 	spec, err := readSpec(req.Bundle)
 	if err != nil {
-		return nil, fmt.Errorf("cannot create container %s: %w", req.ID, err)
+		return nil, err
 	}
 	plan, err := s.runtime.Plan(req.ID, req.Bundle, spec, req.SystemdCgroup, timeout(req.StartTimeout))
 	if err != nil {
@@ -79,7 +80,7 @@ func timeout(asked time.Duration) time.Duration {
 func (c *container) make(ctx context.Context, plan *ociruntime.Plan) error {
 	dir := c.server.dir(c.id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cannot create container %s: %w", c.id, err)
+		return err
 	}
 	if err := c.update(func(*record) {}); err != nil {
 		return err
@@ -90,15 +91,15 @@ func (c *container) make(ctx context.Context, plan *ociruntime.Plan) error {
 		return fmt.Errorf("cannot make the streams of container %s: %w", c.id, err)
 	}
 	defer ends.close()
-	c.holdStreams()
+	c.holdStreams(ctx)
 	if plan.Terminal {
-		c.server.vault.hold(c.key("console"), ends.console)
+		c.server.vault.hold(ctx, c.key("console"), ends.console)
 		c.mu.Lock()
 		c.console = ends.console
 		c.mu.Unlock()
 	}
 	if err := c.openPump(ctx); err != nil {
-		return fmt.Errorf("cannot create container %s: %w", c.id, err)
+		return err
 	}
 	pid, err := c.server.runtime.Create(ctx, plan, &ends.StdIO)
 	if err != nil {
@@ -123,7 +124,7 @@ func (c *container) made(ctx context.Context, pid int) error {
 	c.pidfd = pidfd
 	console := c.console
 	c.mu.Unlock()
-	c.server.vault.hold(c.key("pidfd"), pidfd)
+	c.server.vault.hold(ctx, c.key("pidfd"), pidfd)
 	if console != nil {
 		master, err := receiveTerminal(ctx, console)
 		if err != nil {
@@ -165,7 +166,7 @@ func identify(pid int, pidfd *os.File) (*process, error) {
 }
 
 // holdStreams gives the keeper duplicates of the pipes.
-func (c *container) holdStreams() {
+func (c *container) holdStreams(ctx context.Context) {
 	named := c.streams.named()
 	delete(named, supervisor.StreamTerminal) // it waits in the console's socket
 	var files []*os.File
@@ -173,7 +174,7 @@ func (c *container) holdStreams() {
 		files = append(files, named[name])
 	}
 	if len(files) > 0 {
-		c.server.vault.hold(c.key("pipes"), files...)
+		c.server.vault.hold(ctx, c.key("pipes"), files...)
 	}
 }
 
@@ -217,7 +218,7 @@ func readSpec(bundle string) (*specs.Spec, error) {
 		return nil, fmt.Errorf("cannot read the spec: %w", err)
 	}
 	if len(data) > maxSpec {
-		return nil, fmt.Errorf("spec is longer than %d bytes: %w", maxSpec, errs.Invalid)
+		return nil, &errs.Fault{Cause: errs.CauseSpec, Err: fmt.Errorf("spec is longer than %d bytes: %w", maxSpec, errs.Invalid)}
 	}
 	var spec specs.Spec
 	if err := json.Unmarshal(data, &spec); err != nil {

@@ -2,12 +2,10 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -16,9 +14,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/supervisor/wire"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
@@ -109,11 +107,8 @@ func (ss *session) execWait(ctx context.Context, req *wire.Request) (*wire.Reply
 // The end of its connection, or of this process, does not cut a start in two: a
 // process that had begun would be killed, and run a second time by the successor.
 func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio ociruntime.StdIO) (_ *execution, err error) {
-	var spec specs.Process
-	if err := json.Unmarshal(req.Process, &spec); err != nil {
-		return nil, fmt.Errorf("cannot decode the process of an exec: %w: %w", err, errs.Invalid)
-	}
-	if len(spec.Args) == 0 || !regexp.MustCompile(`^[0-9A-Za-z_-]{1,128}$`).MatchString(req.ExecID) {
+	spec := req.Process
+	if spec == nil || len(spec.Args) == 0 || !validExecID(req.ExecID) {
 		return nil, fmt.Errorf("exec %q without command, or with a bad id: %w", req.ExecID, errs.Invalid)
 	}
 	if spec.Terminal != (stdio.Console != nil) {
@@ -149,7 +144,7 @@ func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, timeout(c.snapshot().Request.StartTimeout))
 	defer stop()
-	if err := e.start(ctx, &spec, stdio); err != nil {
+	if err := e.start(ctx, spec, stdio); err != nil {
 		if c.server.stopping.Err() != nil {
 			return nil, fmt.Errorf("%w: %w", err, errs.Unavailable) // a successor finds how far it came
 		}
@@ -165,6 +160,12 @@ func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 	}
 	go e.watchGuarded()
 	return e, nil
+}
+
+// validExecID reports whether the id can be part of a file's and of a cgroup's name.
+func validExecID(id string) bool {
+	const letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-"
+	return len(id) >= 1 && len(id) <= 128 && strings.Trim(id, letters) == ""
 }
 
 // newExec makes an id known, with a caller who waits. The id of one that a predecessor
@@ -215,7 +216,7 @@ func (e *execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	}
 	defer sender.Close()
 	e.socket = receiver
-	c.server.vault.hold(e.key(), receiver)
+	c.server.vault.hold(ctx, e.key(), receiver)
 	pid, err := c.server.runtime.Exec(ctx, &ociruntime.Exec{
 		ContainerID: c.id,
 		Process:     spec,
@@ -391,7 +392,7 @@ func (e *execution) forget() {
 	}()
 	c.server.vault.release(e.key())
 	closeFiles([]*os.File{e.socket, e.pidfd})
-	if err := os.Remove(e.path()); ignoreAbsent(err) != nil {
+	if err := errs.IgnoreNotExist(os.Remove(e.path())); err != nil {
 		c.server.log.Warn("the record of an exec is not removed", "container", c.id, "exec", e.id, "error", err)
 	}
 	if e.init != nil && c.server.opts.Keeper != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -47,6 +48,17 @@ func TestIDOfAnExecThatNeverBegan(t *testing.T) {
 		e.forget()
 		if _, err := os.Stat(e.path()); !errors.Is(err, os.ErrNotExist) || len(c.execs) != 0 {
 			t.Fatalf("left behind: %v, %v", err, c.execs)
+		}
+	}
+}
+
+func TestExecIDs(t *testing.T) {
+	for id, valid := range map[string]bool{
+		"": false, "a": true, "Az09_-": true, strings.Repeat("a", 128): true, strings.Repeat("a", 129): false,
+		"a/b": false, "..": false, "a b": false, "a\n": false, "é": false,
+	} {
+		if validExecID(id) != valid {
+			t.Errorf("%q: valid is %v", id, !valid)
 		}
 	}
 }

@@ -469,11 +469,10 @@ func (h *host) exec(id, script string) (string, string, int32, error) {
 }
 
 func execRequest(id, script string) *supervisor.ExecRequest {
-	process, err := json.Marshal(&specs.Process{Args: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/bin"}, Cwd: "/"})
-	if err != nil {
-		panic(err)
+	return &supervisor.ExecRequest{
+		ContainerID: id,
+		Process:     &specs.Process{Args: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/bin"}, Cwd: "/"},
 	}
-	return &supervisor.ExecRequest{ContainerID: id, Process: process}
 }
 
 func wantKind(t *testing.T, err, kind error) {

@@ -157,7 +157,7 @@ func TestExec(t *testing.T) {
 		t.Errorf("cat: %d bytes, %d %v", stdout.Len(), code, err)
 	}
 	bad := execRequest("box", "")
-	bad.Process = []byte(`{"args":["/nope"],"cwd":"/"}`)
+	bad.Process = &specs.Process{Args: []string{"/nope"}, Cwd: "/"}
 	_, err = h.client.Exec(h.ctx(), bad, supervisor.Streams{})
 	wantKind(t, err, errs.Invalid)
 	_, _, _, err = h.exec("nobody", "true")
@@ -223,7 +223,8 @@ func TestExecTerminal(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("box", `sleep 1000`)
 	req := execRequest("box", "")
-	req.Process = []byte(`{"args":["/bin/sh","-c","stty size; read x; echo got $x; exit 4"],"env":["PATH=/bin"],"cwd":"/","terminal":true,"consoleSize":{"height":20,"width":50}}`)
+	req.Process.Args = []string{"/bin/sh", "-c", "stty size; read x; echo got $x; exit 4"}
+	req.Process.Terminal, req.Process.ConsoleSize = true, &specs.Box{Height: 20, Width: 50}
 	var out bytes.Buffer
 	code, err := h.client.Exec(h.ctx(), req, supervisor.Streams{Stdin: strings.NewReader("word\n"), Stdout: &out})
 	if err != nil || code != 4 {

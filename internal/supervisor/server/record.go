@@ -11,7 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // recordVersion is written into each record. One version apart is read.
@@ -134,11 +134,4 @@ func writeJSON(write func(path string, data []byte) error, path string, v any) e
 		return fmt.Errorf("cannot write record: %w", err)
 	}
 	return nil
-}
-
-func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 

@@ -22,9 +22,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/keep"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
 	"github.com/berthrun/berth/internal/supervisor/server/logpump"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -155,7 +155,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("cannot get what the keeper holds: %w", err)
 	}
 	go s.oom.Run(s.stopping)
-	s.strangers.begin(s.vault)
+	s.strangers.begin(ctx, s.vault)
 	s.adopt(ctx)
 	go s.strangers.listen(s.stopping)
 	listener, err := s.listen()
@@ -261,7 +261,7 @@ func (s *Server) idle() bool {
 func (s *Server) listen() (*net.UnixListener, error) {
 	path := filepath.Join(s.opts.StateDir, socketName)
 	next := path + ".next"
-	if err := os.Remove(next); ignoreAbsent(err) != nil {
+	if err := errs.IgnoreNotExist(os.Remove(next)); err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: next, Net: "unix"})

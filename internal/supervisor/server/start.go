@@ -49,12 +49,12 @@ func (c *container) start(ctx context.Context) (pid int, err error) {
 	if err := c.update(func(r *record) { r.Stage = starting }); err != nil {
 		return 0, err
 	}
-	err = c.server.runtime.Start(ctx, c.starter(pidfd))
+	err = c.server.runtime.Start(ctx, c.starter(ctx, pidfd))
 	return rec.Init.Pid, c.started(ctx, err)
 }
 
-// starter is what the runtime needs to know of this container.
-func (c *container) starter(pidfd *os.File) *ociruntime.Starting {
+// starter is what the runtime needs to know of this container, whose start ends with ctx.
+func (c *container) starter(ctx context.Context, pidfd *os.File) *ociruntime.Starting {
 	return &ociruntime.Starting{
 		ID:    c.id,
 		Pidfd: pidfd,
@@ -66,7 +66,7 @@ func (c *container) starter(pidfd *os.File) *ociruntime.Starting {
 			if err != nil {
 				return err
 			}
-			c.server.vault.hold(c.key("start"), own)
+			c.server.vault.hold(ctx, c.key("start"), own)
 			set := supervisor.StreamSet{ID: c.id, Names: []string{supervisor.StreamStart}}
 			c.server.others(nil, func(ss *session) {
 				// What is on its way is held by the socket.

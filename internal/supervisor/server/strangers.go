@@ -52,7 +52,7 @@ type strangerEnd struct {
 const eventsKey = "exits"
 
 // begin goes on with a predecessor's socket, or opens one.
-func (o *strangers) begin(v *vault) {
+func (o *strangers) begin(ctx context.Context, v *vault) {
 	if sysproc.PidfdsTellExits() {
 		return
 	}
@@ -70,7 +70,7 @@ func (o *strangers) begin(v *vault) {
 		o.events = nil
 		return
 	}
-	v.hold(eventsKey, o.events.File())
+	v.hold(ctx, eventsKey, o.events.File())
 }
 
 // follow takes an adopted process in. It must be called before listen.
@@ -157,7 +157,7 @@ func (o *strangers) forget(p *process) {
 	if !adopted || o.events == nil {
 		return
 	}
-	if err := os.Remove(o.path(p.Pid)); ignoreAbsent(err) != nil {
+	if err := errs.IgnoreNotExist(os.Remove(o.path(p.Pid))); err != nil {
 		o.log.Warn("the end of a process is not forgotten", "pid", p.Pid, "error", err)
 	}
 }

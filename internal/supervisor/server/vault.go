@@ -49,17 +49,18 @@ func newVault(keeper Keeper, log *slog.Logger) *vault {
 	return &vault{keeper: keeper, log: log, held: make(map[string][]*os.File)}
 }
 
-// hold keeps files under key, in place of what was there.
-func (v *vault) hold(key string, files ...*os.File) {
+// hold keeps files under key, in place of what was there. The end of ctx ends the wait
+// for the keeper's answer only: the files are on their way to it by then.
+func (v *vault) hold(ctx context.Context, key string, files ...*os.File) {
 	v.mu.Lock()
 	v.held[key] = files
 	v.mu.Unlock()
 	if v.keeper == nil {
 		return
 	}
-	ctx, stop := context.WithTimeout(context.Background(), keeperTimeout)
+	bounded, stop := context.WithTimeout(ctx, keeperTimeout)
 	defer stop()
-	if err := v.keeper.Hold(ctx, key, files...); err != nil {
+	if err := v.keeper.Hold(bounded, key, files...); err != nil && !errors.Is(err, ctx.Err()) {
 		v.complain("the keeper does not hold descriptors", key, err)
 	}
 }

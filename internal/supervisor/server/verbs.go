@@ -175,7 +175,7 @@ func (ss *session) update(ctx context.Context, req *wire.Request) (*wire.Reply, 
 	}
 	defer c.end()
 	if _, err := c.live(); err != nil {
-		return nil, fmt.Errorf("cannot update container %s: %w: %w", c.id, err, errs.State)
+		return nil, fmt.Errorf("%w: %w", err, errs.State)
 	}
 	return nil, ss.server.runtime.Update(c.id, &res)
 }

@@ -43,10 +43,13 @@ type message struct {
 	Error  *wireError      `json:"error,omitempty"`
 }
 
-// wireError is an error on its way: its text, and the text of its kind.
+// wireError is an error on its way: its text, the text of its kind, and the cause and
+// the path of the errs.Fault in it. An older peer sends no cause, and ignores one.
 type wireError struct {
-	Kind string `json:"kind,omitempty"`
-	Text string `json:"text"`
+	Kind  string     `json:"kind,omitempty"`
+	Text  string     `json:"text"`
+	Cause errs.Cause `json:"cause,omitempty"`
+	Path  string     `json:"path,omitempty"`
 }
 
 func encodeError(err error) *wireError {
@@ -54,16 +57,24 @@ func encodeError(err error) *wireError {
 	if k := errs.Kind(err); k != nil {
 		e.Kind = k.Error()
 	}
+	var fault *errs.Fault
+	if errors.As(err, &fault) {
+		e.Cause, e.Path = fault.Cause, fault.Path
+	}
 	return e
 }
 
 func decodeError(e *wireError) error {
+	err := &remoteError{text: e.Text}
 	for _, k := range errs.Kinds() {
 		if k.Error() == e.Kind {
-			return &remoteError{text: e.Text, kind: k}
+			err.kind = k
 		}
 	}
-	return &remoteError{text: e.Text}
+	if e.Cause != "" {
+		return &errs.Fault{Cause: e.Cause, Path: e.Path, Err: err}
+	}
+	return err
 }
 
 // remoteError is an error that the peer returned: the same text, the same kind.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 )
 
 // peer answers "echo" with its body and files, "kind" with an error of that kind,
-// "gone" after it has closed the connection, and "hang" when its context ends.
+// "fault" with one that has its body as path, "gone" after it has closed the connection, and "hang" when its context ends.
 type peer struct {
 	mu    sync.Mutex
 	notes []string
@@ -45,6 +46,10 @@ func (p *peer) HandleCall(ctx context.Context, req *Request) (*Reply, error) {
 			}
 		}
 		return nil, errors.New("no kind")
+	case "fault":
+		return nil, fmt.Errorf("cannot do a thing: %w", &errs.Fault{
+			Cause: errs.CauseMount, Path: text, Err: fmt.Errorf("no such place: %w", errs.Invalid),
+		})
 	case "gone": // the connection ends while the answer is made
 		p.conn.Close()
 		return &Reply{Body: text, After: func(sent bool) { p.sent <- sent }}, nil
@@ -153,6 +158,43 @@ func TestPanicIsTheCallsError(t *testing.T) {
 	var text string
 	if _, err := a.Call(t.Context(), "echo", "still here", &text); err != nil || text != "still here" {
 		t.Errorf("the call after it: %q, %v", text, err)
+	}
+}
+
+func TestErrorsKeepTheirCause(t *testing.T) {
+	a, _, _, _ := pair(t)
+	_, err := a.Call(t.Context(), "fault", "/a b", nil)
+	var fault *errs.Fault
+	if !errors.As(err, &fault) || fault.Cause != errs.CauseMount || fault.Path != "/a b" {
+		t.Errorf("came back as %#v", err)
+	}
+	if !errors.Is(err, errs.Invalid) || err.Error() != "cannot do a thing: no such place: "+errs.Invalid.Error() {
+		t.Errorf("came back as %v", err)
+	}
+	if _, err := a.Call(t.Context(), "kind", errs.Invalid.Error(), nil); errors.As(err, &fault) {
+		t.Errorf("an error without a cause came back as %#v", err)
+	}
+}
+
+// TestPeersOneVersionApart: an older peer sends neither cause nor path, a newer one may
+// send causes that are not known here.
+func TestPeersOneVersionApart(t *testing.T) {
+	for sent, cause := range map[string]errs.Cause{
+		`{"kind":"invalid argument","text":"no"}`:                                "",
+		`{"kind":"invalid argument","text":"no","cause":"new","path":"p","x":1}`: "new",
+	} {
+		var e wireError
+		if err := json.Unmarshal([]byte(sent), &e); err != nil {
+			t.Fatal(err)
+		}
+		err := decodeError(&e)
+		var fault *errs.Fault
+		if errors.As(err, &fault) != (cause != "") || fault != nil && fault.Cause != cause {
+			t.Errorf("%s: %#v", sent, err)
+		}
+		if !errors.Is(err, errs.Invalid) || err.Error() != "no" {
+			t.Errorf("%s: %v", sent, err)
+		}
 	}
 }
 

@@ -2,13 +2,14 @@ package sysfile
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // TempPrefix begins the names of files that Replace is writing.
@@ -25,7 +26,7 @@ func Replace(path string, data []byte) error {
 		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		return errors.Join(err, ignoreAbsent(os.Remove(temp)))
+		return errors.Join(err, errs.IgnoreNotExist(os.Remove(temp)))
 	}
 	return nil
 }
@@ -71,7 +72,7 @@ func (r *Reserve) Write(path string, data []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if full(err) {
-		if r.held = false; ignoreAbsent(os.Remove(r.path)) == nil {
+		if r.held = false; errs.IgnoreNotExist(os.Remove(r.path)) == nil {
 			err = Replace(path, data)
 		}
 	}
@@ -100,18 +101,11 @@ func full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
 // ReplaceSynced replaces a file, mode 0600, so that a loss of power leaves the old or the
 // new one.
 func ReplaceSynced(path string, data []byte) error {
 	temp := filepath.Join(filepath.Dir(path), TempPrefix+filepath.Base(path))
-	if err := ignoreAbsent(os.Remove(temp)); err != nil {
+	if err := errs.IgnoreNotExist(os.Remove(temp)); err != nil {
 		return err
 	}
 	if err := WriteSynced(temp, data); err != nil {

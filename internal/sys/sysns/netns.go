@@ -77,7 +77,7 @@ func RemoveNetNS(path string) error {
 			return fmt.Errorf("cannot unpin the network namespace at %s: %w", path, err)
 		}
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
 		return fmt.Errorf("cannot remove the pin of a network namespace: %w", err)
 	}
 	return nil

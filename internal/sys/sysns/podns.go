@@ -141,7 +141,7 @@ func Unpin(path string) error {
 	if err := sysfile.Detach(path); err != nil {
 		return fmt.Errorf("cannot unpin a namespace: %w", err)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
 		return fmt.Errorf("cannot remove the pin of a namespace: %w", err)
 	}
 	return nil

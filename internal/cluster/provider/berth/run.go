@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -176,11 +175,7 @@ func (e *Engine) dropLogs(r *record) error {
 	if r.Run <= keptLogs {
 		return nil
 	}
-	err := os.Remove(filepath.Join(e.nodeDir(r.name()), logs, logName(r.Run-keptLogs-1)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
+	return errs.IgnoreNotExist(os.Remove(filepath.Join(e.nodeDir(r.name()), logs, logName(r.Run-keptLogs-1))))
 }
 
 // removePods removes all pods of a node, with their containers.

@@ -156,10 +156,12 @@ func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error
 // waits for the same one.
 func (h *Host) loadDefault(ctx context.Context) error {
 	ended := h.loading.DoChan(h.defaultName, func() (any, error) {
-		if loaded, err := h.loaded(h.defaultName); loaded || err != nil {
-			return nil, err // by the run that ended just before
-		}
-		return nil, h.load(h.defaultName)
+		return nil, errs.Guard("load of the AppArmor profile "+h.defaultName, func() error {
+			if loaded, err := h.loaded(h.defaultName); loaded || err != nil {
+				return err // by the run that ended just before
+			}
+			return h.load(h.defaultName)
+		})
 	})
 	late := time.NewTimer(h.patience)
 	defer late.Stop()

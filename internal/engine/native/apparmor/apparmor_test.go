@@ -166,6 +166,18 @@ func TestParserThatHangs(t *testing.T) {
 	}
 }
 
+// TestPanicOfALoadIsItsError: it ends one container's start, and not the daemon.
+func TestPanicOfALoadIsItsError(t *testing.T) {
+	h, _ := fakeHost(t, "p (enforce)\n")
+	h.load = func(string) error { panic("oh no") }
+	for range 2 {
+		_, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true})
+		if err == nil || !strings.Contains(err.Error(), "load of the AppArmor profile") || errs.Kind(err) != nil {
+			t.Errorf("a load that panicked: %v", err)
+		}
+	}
+}
+
 func TestHostsThatCannot(t *testing.T) {
 	h, _ := fakeHost(t, "p (enforce)\n")
 	h.why = "the kernel has no AppArmor"

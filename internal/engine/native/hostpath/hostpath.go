@@ -123,7 +123,7 @@ func absentIn(path string) []string {
 
 // Keep leaves the directories to the volumes' owners.
 func (m Made) Keep() error {
-	if err := os.Remove(m.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(m.File)); err != nil {
 		return fmt.Errorf("cannot write down that the mount sources stay: %w", err)
 	}
 	return nil

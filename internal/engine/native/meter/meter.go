@@ -20,9 +20,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -51,7 +51,7 @@ type Rootfs interface {
 // New makes a Meter and starts its background work. period is the window over which a
 // rate of CPU is told, 0 for the default.
 func New(tree *cgroup.Tree, rootfs Rootfs, period time.Duration) *Meter {
-	m := &Meter{tree: tree, rates: newRates(tree.CPU), disks: newDisks(rootfs.WritableUsage)}
+	m := &Meter{tree: tree, rates: newRates(cgroup.Paths.CPU), disks: newDisks(rootfs.WritableUsage)}
 	m.rates.start(cmp.Or(period, sampleEvery))
 	return m
 }
@@ -113,22 +113,26 @@ func (m *Meter) Figures(ctx context.Context, targets map[string]Target, details 
 	return all, ctx.Err()
 }
 
-func (m *Meter) read(id string, target Target, details bool) (*engine.Figures, error) {
+func (m *Meter) read(id string, target Target, withDetails bool) (*engine.Figures, error) {
 	if len(target.Cgroups) == 0 {
 		return nil, fmt.Errorf("cgroup of %s: %w", id, errs.NotFound)
 	}
-	f, err := m.tree.Figures(target.Cgroups)
+	stats, err := target.Cgroups.Stats()
 	if err != nil {
 		return nil, err
 	}
+	f := figuresOf(&stats)
 	m.rates.watch(id, target.Cgroups, f.At, f.CPU)
-	if !details {
+	if !withDetails {
 		return f, nil
 	}
-	if f.Details, err = m.tree.Details(target.Cgroups); err != nil {
+	details, err := target.Cgroups.Details()
+	if err != nil {
 		return nil, err
 	}
-	countProcesses(f.Details, m.tree.Processes(target.Cgroups))
+	f.Details = detailsOf(&details)
+	f.Details.Cgroup = m.tree.PathOf(target.Cgroups)
+	countProcesses(f.Details, target.Cgroups.Processes())
 	return f, nil
 }
 

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 

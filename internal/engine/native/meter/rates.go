@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berthrun/berth/internal/engine/native/cgroup"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // sampleEvery is the window over which a rate of CPU is told: short enough for who

@@ -9,8 +9,9 @@ package probe
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -18,41 +19,32 @@ import (
 // Pool runs questions. All methods are safe for concurrent use.
 type Pool struct {
 	timeout time.Duration
-	limit   int
-
-	mu      sync.Mutex
-	pending map[string]*question
-}
-
-type question struct {
-	done  chan struct{}
-	value any
-	err   error
+	// threads has an element for each question that is pending.
+	threads chan struct{}
+	pending singleflight.Group
 }
 
 // New returns a pool whose questions may take timeout each, limit at a time.
 func New(timeout time.Duration, limit int) *Pool {
-	return &Pool{timeout: timeout, limit: limit, pending: map[string]*question{}}
+	return &Pool{timeout: timeout, threads: make(chan struct{}, limit)}
 }
 
 // Ask runs ask on a thread of its own and returns what it returns. Askers of the
 // same key at the same time share one run and its answer, which nobody may change: a
-// key names the verb and all that ask depends on ("look at /mnt"). Kind Unavailable, naming the key, when no answer came in
-// time; Exhausted when too many others hang already.
+// key names the verb and all that ask depends on ("look at /mnt"). Kind Unavailable,
+// naming the key, when no answer came in time; Exhausted when too many others hang
+// already.
 func Ask[T any](ctx context.Context, p *Pool, key string, ask func() (T, error)) (T, error) {
 	var zero T
-	q, err := p.start(key, func() (any, error) { return ask() })
-	if err != nil {
-		return zero, err
-	}
+	answered := p.pending.DoChan(key, func() (any, error) { return run(p, key, ask) })
 	timer := time.NewTimer(p.timeout)
 	defer timer.Stop()
 	select {
-	case <-q.done:
-		if q.err != nil {
-			return zero, q.err
+	case answer := <-answered:
+		if answer.Err != nil {
+			return zero, answer.Err
 		}
-		return q.value.(T), nil
+		return answer.Val.(T), nil
 	case <-ctx.Done():
 		return zero, fmt.Errorf("cannot %s: %w", key, ctx.Err())
 	case <-timer.C:
@@ -60,26 +52,18 @@ func Ask[T any](ctx context.Context, p *Pool, key string, ask func() (T, error))
 	}
 }
 
-func (p *Pool) start(key string, ask func() (any, error)) (*question, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if q, ok := p.pending[key]; ok {
-		return q, nil
+// run asks, unless too many questions hang. singleflight would end the process for a
+// panic, so run guards ask.
+func run[T any](p *Pool, key string, ask func() (T, error)) (value T, err error) {
+	select {
+	case p.threads <- struct{}{}:
+		defer func() { <-p.threads }()
+	default:
+		return value, fmt.Errorf("cannot %s: %d calls into file systems hang already: %w", key, cap(p.threads), errs.Exhausted)
 	}
-	if len(p.pending) >= p.limit {
-		return nil, fmt.Errorf("cannot %s: %d calls into file systems hang already: %w", key, len(p.pending), errs.Exhausted)
-	}
-	q := &question{done: make(chan struct{})}
-	p.pending[key] = q
-	go func() {
-		q.err = errs.Guard(key, func() (err error) {
-			q.value, err = ask()
-			return err
-		})
-		p.mu.Lock()
-		delete(p.pending, key)
-		p.mu.Unlock()
-		close(q.done)
-	}()
-	return q, nil
+	err = errs.Guard(key, func() (err error) {
+		value, err = ask()
+		return err
+	})
+	return value, err
 }

@@ -67,3 +67,13 @@ func TestCallerMayLeave(t *testing.T) {
 		t.Errorf("%v, want the caller's own error", err)
 	}
 }
+
+func TestPanicOfAQuestionIsItsError(t *testing.T) {
+	pool := New(time.Second, 1)
+	for range 2 {
+		_, err := Ask(context.Background(), pool, "look at /odd", func() (int, error) { panic("oh no") })
+		if err == nil || !strings.Contains(err.Error(), "look at /odd") || errs.Kind(err) != nil {
+			t.Errorf("a question that panicked: %v", err)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -46,25 +47,15 @@ type Relabeller struct {
 	written  string
 	tolerant bool
 
-	mu sync.Mutex
-	// pending are the volumes that are worked on: who asks for the same waits for it.
-	pending map[volume]*flight
+	// volumes are those that are worked on, with the number of files that were looked at.
+	volumes keyed.Flights[atomic.Int64, struct{}]
 }
 
 type volume struct{ path, label string }
 
-// flight is the work on one volume. It goes on while anybody waits.
-type flight struct {
-	cancel  context.CancelCauseFunc
-	waiters int // guarded by Relabeller.mu
-	files   atomic.Int64
-	done    chan struct{}
-	err     error // set before done is closed
-}
-
 // NewRelabeller returns a Relabeller that sets the given attribute.
 func NewRelabeller(attr string) *Relabeller {
-	return &Relabeller{attr: attr, slots: make(chan struct{}, parallelVolumes), pending: map[volume]*flight{}}
+	return &Relabeller{attr: attr, slots: make(chan struct{}, parallelVolumes)}
 }
 
 // forStore makes r one for a store of layers, in which there is what containers wrote,
@@ -82,12 +73,29 @@ func (r *Relabeller) Relabel(ctx context.Context, root, label string, tell func(
 	if slices.Contains(systemPaths(), path.Clean(root)) {
 		return fmt.Errorf("relabel failed %s: SELinux relabeling of a directory of the system is not allowed: %w", root, errs.Invalid)
 	}
-	for {
-		err := r.wait(ctx, r.join(volume{path.Clean(root), label}), root, tell)
-		if errors.Is(err, errLeft) && ctx.Err() == nil {
-			continue // it was ended by those who waited before us
+	v := volume{path.Clean(root), label}
+	flight, err := r.volumes.Join(ctx, "relabelling of "+v.path+" as "+v.label, func(ctx context.Context, files *atomic.Int64) (struct{}, error) {
+		return struct{}{}, r.run(ctx, v, files)
+	})
+	if err != nil {
+		return fmt.Errorf("relabel failed %s: an earlier run has not ended: %w", root, ctx.Err())
+	}
+	defer flight.Leave()
+	ticker := time.NewTicker(tellEvery)
+	defer ticker.Stop()
+	for last := int64(0); ; {
+		select {
+		case <-flight.Done():
+			_, err := flight.Result()
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("relabel failed %s: %d files were looked at: %w", root, flight.Shared.Load(), ctx.Err())
+		case <-ticker.C:
+			if now := flight.Shared.Load(); tell != nil && now != last {
+				last = now
+				tell(now)
+			}
 		}
-		return err
 	}
 }
 
@@ -101,63 +109,9 @@ func (r *Relabeller) Set(path, label string) error {
 	return sysfile.SetXattr(f, r.attr, label)
 }
 
-func (r *Relabeller) wait(ctx context.Context, f *flight, root string, tell func(files int64)) error {
-	defer r.leave(f)
-	ticker := time.NewTicker(tellEvery)
-	defer ticker.Stop()
-	for last := int64(0); ; {
-		select {
-		case <-f.done:
-			return f.err
-		case <-ctx.Done():
-			return fmt.Errorf("relabel failed %s: %d files were looked at: %w", root, f.files.Load(), ctx.Err())
-		case <-ticker.C:
-			if now := f.files.Load(); tell != nil && now != last {
-				last = now
-				tell(now)
-			}
-		}
-	}
-}
-
-func (r *Relabeller) join(v volume) *flight {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.pending[v]
-	if f == nil {
-		ctx, cancel := context.WithCancelCause(context.Background())
-		f = &flight{cancel: cancel, done: make(chan struct{})}
-		r.pending[v] = f
-		go func() {
-			f.err = errs.Guard("relabelling of "+v.path, func() error { return r.run(ctx, v, f) })
-			if ctx.Err() != nil {
-				f.err = context.Cause(ctx)
-			}
-			r.mu.Lock()
-			delete(r.pending, v)
-			r.mu.Unlock()
-			cancel(nil)
-			close(f.done)
-		}()
-	}
-	f.waiters++
-	return f
-}
-
-// errLeft ends the work on a volume that nobody waits for.
-var errLeft = errors.New("nobody waits for the volume any more")
-
-// leave ends the work when nobody waits for it any more. Who comes later begins
-// anew, and finds what was done.
-func (r *Relabeller) leave(f *flight) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if f.waiters--; f.waiters == 0 {
-		f.cancel(errLeft)
-	}
-}
-
-func (r *Relabeller) run(ctx context.Context, v volume, f *flight) error {
+// run labels one volume. It ends with ctx; who comes later begins anew, and finds what
+// was done.
+func (r *Relabeller) run(ctx context.Context, v volume, files *atomic.Int64) error {
 	select {
 	case r.slots <- struct{}{}:
 		// A file system that hangs keeps its thread, not its place.
@@ -188,7 +142,7 @@ func (r *Relabeller) run(ctx context.Context, v volume, f *flight) error {
 		if err != nil {
 			return relabelError(v.path, err)
 		}
-		w := &walk{r: r, label: v.label, files: &f.files}
+		w := &walk{r: r, label: v.label, files: files}
 		w.group, ctx = errgroup.WithContext(ctx)
 		w.group.SetLimit(parallelFiles)
 		err = w.directory(ctx, dir, 0)
@@ -251,14 +205,14 @@ func (w *walk) entry(ctx context.Context, dir *os.File, entry fs.DirEntry, depth
 		f.Close()
 	}
 	if err != nil || !entry.IsDir() {
-		return ignoreGone(err)
+		return errs.IgnoreNotExist(err)
 	}
 	sub, err := sysfile.OpenDirectory(dir, entry.Name())
 	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
 		return nil // no directory any more
 	}
 	if err != nil {
-		return ignoreGone(err)
+		return errs.IgnoreNotExist(err)
 	}
 	guarded := func() error {
 		return errs.Guard("relabelling of "+sub.Name(), func() error { return w.directory(ctx, sub, depth+1) })
@@ -278,13 +232,6 @@ func (w *walk) set(f *os.File) error {
 	err = sysfile.SetXattr(f, w.r.attr, w.label)
 	if errors.Is(err, syscall.ENOTSUP) {
 		return nil // a file system of its own, without labels
-	}
-	return err
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
 	}
 	return err
 }

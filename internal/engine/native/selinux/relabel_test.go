@@ -110,8 +110,8 @@ func TestRelabelIsEnded(t *testing.T) {
 	if _, without := labelled(t, root, "x"); without != 0 {
 		t.Errorf("%d files are without the label", without)
 	}
-	if len(r.pending) != 0 || len(r.slots) != 0 {
-		t.Errorf("%d pending, %d slots taken", len(r.pending), len(r.slots))
+	if len(r.slots) != 0 {
+		t.Errorf("%d slots taken", len(r.slots))
 	}
 }
 
@@ -178,11 +178,11 @@ func TestFileSystemsWithoutLabels(t *testing.T) {
 func TestPanicEndsOneVolume(t *testing.T) {
 	r := NewRelabeller(testAttribute)
 	close(r.slots) // to send to it panics
-	err := r.Relabel(t.Context(), t.TempDir(), "x", nil)
-	if err == nil || !strings.Contains(err.Error(), "because of a fault in berth") || errs.Kind(err) != nil {
-		t.Errorf("got %v", err)
-	}
-	if len(r.pending) > 0 {
-		t.Error("the volume is still worked on")
+	root := t.TempDir()
+	for range 2 { // the second would wait for a volume that is still worked on
+		err := r.Relabel(t.Context(), root, "x", nil)
+		if err == nil || !strings.Contains(err.Error(), "because of a fault in berth") || errs.Kind(err) != nil {
+			t.Errorf("got %v", err)
+		}
 	}
 }

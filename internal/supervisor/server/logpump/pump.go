@@ -54,6 +54,11 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// logFault is an error about the log, not about the pump's own files.
+func (c *Config) logFault(err error) error {
+	return &errs.Fault{Cause: errs.CauseLog, Path: c.LogPath, Err: err}
+}
+
 // Pump moves the output of one container. All methods are safe for concurrent
 // use.
 //
@@ -105,7 +110,7 @@ type Pump struct {
 //
 // For a new container the log is opened before Open returns: Invalid if the path
 // escapes the log directory, Unavailable if a directory is missing or ctx ends
-// while the file system hangs. A recovered one opens it in its own time, since a
+// while the file system hangs, and an errs.Fault with CauseLog in each case. A recovered one opens it in its own time, since a
 // hung disk must not stop the recovery of the others.
 func (l *Loop) Open(ctx context.Context, cfg Config, stdout, stderr *os.File) (_ *Pump, err error) {
 	p, err := newPump(l, cfg, stdout, stderr)
@@ -162,7 +167,7 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 	p.journal.log = cfg.Log
 	if cfg.LogPath != "" {
 		if err := checkPath(cfg.LogDir, cfg.LogPath); err != nil {
-			return nil, err
+			return nil, cfg.logFault(err)
 		}
 		p.journal.place = l.locate(cfg.LogDir, cfg.LogPath)
 	}
@@ -209,7 +214,7 @@ func (p *Pump) create(ctx context.Context) error {
 	}
 	file, first, err := p.openLog(ctx)
 	if err != nil {
-		return err
+		return p.cfg.logFault(err)
 	}
 	p.journal.file, p.journal.pos = file, first
 	p.journal.record, err = createRecord(recordPath(p.cfg.Dir), p.maxText, first)

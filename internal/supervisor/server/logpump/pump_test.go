@@ -418,8 +418,10 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		cfg := b.cfg
 		cfg.LogPath = path
-		if _, err := b.loop.Open(b.ctx(), cfg, b.reader[0], b.reader[1]); !errors.Is(err, kind) {
-			t.Errorf("%s: %v, want %v", path, err, kind)
+		_, err := b.loop.Open(b.ctx(), cfg, b.reader[0], b.reader[1])
+		var fault *errs.Fault
+		if !errors.Is(err, kind) || !errors.As(err, &fault) || fault.Cause != errs.CauseLog || fault.Path != path {
+			t.Errorf("%s: %#v, want %v", path, err, kind)
 		}
 	}
 	cfg := b.cfg

@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // giveUp bounds the wait for libcontainer to notice that its init was killed.
@@ -21,8 +21,9 @@ const giveUp = 10 * time.Second
 
 // Create makes the container up to the point where its init waits to execute the
 // user's program, and returns the init's pid, a child of this process. When ctx
-// ends first, everything that was started is killed. On error (a *ProgramError,
-// when it is the program's fault) the caller undoes by Remove. No two calls for one id may run at a time.
+// ends first, everything that was started is killed. On error the caller undoes by Remove;
+// the error is a *ProgramError when it is the program's fault, and has an errs.Fault where
+// libcontainer names the part of the container. No two calls for one id may run at a time.
 func (r *Runtime) Create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -34,11 +35,11 @@ func (r *Runtime) Create(ctx context.Context, p *Plan, io *StdIO) (pid int, err 
 	case errors.Is(err, libcontainer.ErrInvalidID):
 		return 0, fmt.Errorf("container id %q: %w", p.ID, errs.Invalid)
 	case err != nil:
-		return 0, kindOf(fmt.Errorf("cannot create container %s: %w", p.ID, err))
+		return 0, classify(err, p.config.Rootfs)
 	}
 	io.apply(p.process)
 	if err := within(ctx, p.Cgroups, p.process, func() error { return startFault(c.Start(p.process)) }); err != nil {
-		return 0, kindOf(fmt.Errorf("cannot create container %s: %w", p.ID, err))
+		return 0, classify(err, p.config.Rootfs)
 	}
 	if pid, err = p.process.Pid(); err != nil {
 		return 0, fmt.Errorf("cannot learn the pid of container %s: %w", p.ID, err)

@@ -2,6 +2,9 @@ package ociruntime
 
 import (
 	"fmt"
+	"path"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -30,13 +33,21 @@ func startFault(err error) error {
 	return err
 }
 
-// kindOf gives an error of libcontainer's a kind. Most of them crossed a pipe
-// from the init as text, so the text is all there is to tell by.
-func kindOf(err error) error {
+// classify gives an error of libcontainer's a kind and a cause. Most of these errors
+// crossed a pipe from the init as text, so the text is all that there is. rootfs is the
+// container's root filesystem on the host, or "".
+func classify(err error, rootfs string) error {
 	if err == nil || errs.Kind(err) != nil {
 		return err
 	}
-	text := err.Error()
+	if kind := kindOf(err.Error()); kind != nil {
+		err = fmt.Errorf("%w: %w", err, kind)
+	}
+	return withCause(err, rootfs)
+}
+
+// kindOf is the kind that a text of libcontainer's means, nil for a fault of the host's.
+func kindOf(text string) error {
 	for _, faultOfTheSpec := range []string{
 		`exec: "`,      // the program is not there, or cannot be executed
 		"chdir to cwd", //
@@ -62,16 +73,81 @@ func kindOf(err error) error {
 		"seccomp agent",
 	} {
 		if strings.Contains(text, faultOfTheSpec) {
-			return fmt.Errorf("%w: %w", err, errs.Invalid)
+			return errs.Invalid
 		}
 	}
 	// A limit.
 	if strings.Contains(text, "failed to write \"") && (strings.Contains(text, ": invalid argument") || strings.Contains(text, ": argument list too long")) {
-		return fmt.Errorf("%w: %w", err, errs.Invalid)
+		return errs.Invalid
 	}
 	if strings.Contains(text, "resource temporarily unavailable") || strings.Contains(text, "too many open files") ||
 		strings.Contains(text, "no space left on device") {
-		return fmt.Errorf("%w: %w", err, errs.Exhausted)
+		return errs.Exhausted
+	}
+	return nil
+}
+
+// withCause turns an error of libcontainer's into an errs.Fault where its text names a
+// part of the container. See classify for rootfs.
+func withCause(err error, rootfs string) error {
+	if cause, at := causeOf(err.Error(), rootfs); cause != "" {
+		return &errs.Fault{Cause: cause, Path: at, Err: err}
 	}
 	return err
+}
+
+// quoted is a string as %q prints it.
+const quoted = `"(?:[^"\\]|\\.)*"`
+
+// These find the paths in texts of libcontainer and of its package cgroups.
+var (
+	mountPoint   = regexp.MustCompile(`error mounting ` + quoted + ` to rootfs at (` + quoted + `)`)
+	deviceParent = regexp.MustCompile(`mkdir parent of device inode (` + quoted + `)`)
+	deviceNode   = regexp.MustCompile(`(?:create device inode|mknodat) (.+?): `)
+	limitFile    = regexp.MustCompile(`failed to write ` + quoted + `: write (.+?): `)
+)
+
+// causeOf is the cause and the path that a text of libcontainer's means, "" for none.
+func causeOf(text, rootfs string) (cause errs.Cause, at string) {
+	if strings.Contains(text, "/dev/null inside container") {
+		return errs.CauseDevNull, "/dev/null"
+	}
+	if found := mountPoint.FindStringSubmatch(text); found != nil {
+		return errs.CauseMount, unquote(found[1])
+	}
+	if strings.Contains(text, "seccomp") {
+		return errs.CauseSeccomp, ""
+	}
+	if _, after, found := strings.Cut(text, "creating device nodes"); found {
+		return errs.CauseDevice, devicePlace(after, rootfs)
+	}
+	if found := limitFile.FindStringSubmatch(text); found != nil {
+		return errs.CauseLimit, path.Base(found[1])
+	}
+	for _, memory := range []string{"memory limit too low", "unable to set memory limit", "rejecting memory"} {
+		if strings.Contains(text, memory) {
+			return errs.CauseLimit, "memory.max"
+		}
+	}
+	return "", ""
+}
+
+// devicePlace is where the container would see the device node that a text is about, ""
+// when the text does not name it.
+func devicePlace(text, rootfs string) string {
+	if found := deviceParent.FindStringSubmatch(text); found != nil {
+		return unquote(found[1])
+	}
+	if found := deviceNode.FindStringSubmatch(text); found != nil {
+		return strings.TrimPrefix(found[1], strings.TrimSuffix(rootfs, "/"))
+	}
+	return ""
+}
+
+// unquote undoes %q. What it cannot undo stays as it is.
+func unquote(text string) string {
+	if plain, err := strconv.Unquote(text); err == nil {
+		return plain
+	}
+	return text
 }

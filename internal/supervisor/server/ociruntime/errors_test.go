@@ -23,9 +23,52 @@ func TestKindOf(t *testing.T) {
 		start + `error mounting "/x" to rootfs at "/y": securejoin.OpenInRoot /y: openat2 /y: too many levels of symbolic links`: errs.Invalid,
 		start + "something else": nil,
 	} {
-		if got := errs.Kind(kindOf(errors.New(text))); !errors.Is(got, want) {
+		err := classify(errors.New(text), "/r")
+		if got := errs.Kind(err); !errors.Is(got, want) {
 			t.Errorf("%s: kind %v, want %v", text, got, want)
 		}
+		if want != nil && err.Error() != text+": "+want.Error() {
+			t.Errorf("%s became %v", text, err)
+		}
+	}
+}
+
+func TestCauseOf(t *testing.T) {
+	const start = "unable to start container process: error during container init: "
+	for _, c := range []struct {
+		text  string
+		cause errs.Cause
+		path  string
+	}{
+		{start + `error mounting "/etc" to rootfs at "/etc/pass\"wd": not a directory`, errs.CauseMount, `/etc/pass"wd`},
+		{start + `error mounting "a \" to rootfs at \"/b" to rootfs at "/c": not a directory`, errs.CauseMount, "/c"},
+		{start + `error reopening /dev/null inside container: open /dev/null: is a directory`, errs.CauseDevNull, "/dev/null"},
+		{start + `error creating device nodes: mkdir parent of device inode "/etc/group/x": not a directory`, errs.CauseDevice, "/etc/group/x"},
+		{start + `error creating device nodes: create device inode /dev/x: too many levels of symbolic links`, errs.CauseDevice, "/dev/x"},
+		{start + `error creating device nodes: mknodat /r/dev/x y: file name too long`, errs.CauseDevice, "/dev/x y"},
+		{start + `error creating device nodes: mknodat /other/dev/x: file name too long`, errs.CauseDevice, "/other/dev/x"},
+		{start + `error creating device nodes: not a directory`, errs.CauseDevice, ""},
+		{start + `error creating seccomp syscall condition for syscall getpid: syscalls only have up to 6 arguments`, errs.CauseSeccomp, ""},
+		{`string X is not a valid action for seccomp`, errs.CauseSeccomp, ""},
+		{`unable to apply cgroup configuration: failed to write "900": write /sys/fs/cgroup/cpuset/x/cpuset.mems: invalid argument`, errs.CauseLimit, "cpuset.mems"},
+		{`failed to write "-5": write /sys/fs/cgroup/x/hugetlb.2MB.max: numerical result out of range`, errs.CauseLimit, "hugetlb.2MB.max"},
+		{`container init was OOM-killed (memory limit too low?)`, errs.CauseLimit, "memory.max"},
+		{`unable to set memory limit to 5 (current usage: 9, peak usage: 9)`, errs.CauseLimit, "memory.max"},
+		{`rejecting memory limit 5 <= usage 9`, errs.CauseLimit, "memory.max"},
+		{`failed to write 77: write /sys/fs/cgroup/x/cgroup.procs: invalid argument`, "", ""},
+		{start + "something else", "", ""},
+	} {
+		err := withCause(errors.New(c.text), "/r")
+		var fault *errs.Fault
+		if errors.As(err, &fault) != (c.cause != "") || fault != nil && (fault.Cause != c.cause || fault.Path != c.path) {
+			t.Errorf("%s: %#v, want %s %q", c.text, err, c.cause, c.path)
+		}
+		if err.Error() != c.text {
+			t.Errorf("%s became %v", c.text, err)
+		}
+	}
+	if err := classify(nil, ""); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -2,19 +2,15 @@ package ociruntime
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
 
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // Exec is a process to be run in a running container.
@@ -58,7 +54,7 @@ func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err)
 	}
-	if process.SubCgroupPaths, err = makeGroup(e.Group, found.Cgroups); err != nil {
+	if process.SubCgroupPaths, err = e.Group.MakeBelow(found.Cgroups); err != nil {
 		return 0, fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err)
 	}
 	if err := giveStreams(c.Config(), process, &e.StdIO); err != nil {
@@ -69,7 +65,7 @@ func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	kill := e.Group
 	if err := within(ctx, kill, process, func() error { return c.Start(process) }); err != nil {
 		r.forgotten.reapSoon()
-		return 0, kindOf(fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err))
+		return 0, classify(fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err), "")
 	}
 	return process.Pid()
 }
@@ -115,40 +111,4 @@ func ExecGroup(container cgroup.Paths, execID string) cgroup.Paths {
 		}
 	}
 	return nil
-}
-
-// unusable tells of a cgroup that no process can join: a container on cgroup v2 that
-// made its own cgroup the root of threaded ones has only threads below it. (That it
-// has controllers for others below it does no harm: a group without children of its
-// own may have processes whatever its parent does, which the container's own group
-// then may not.)
-func unusable(dir string) bool {
-	kind, err := os.ReadFile(filepath.Join(dir, "cgroup.type"))
-	return err == nil && strings.TrimSpace(string(kind)) == "domain invalid"
-}
-
-// makeGroup makes the directories and returns them as libcontainer wants them
-// told: relative to the container's.
-func makeGroup(group, container cgroup.Paths) (map[string]string, error) {
-	relative := make(map[string]string)
-	for controller, dir := range group {
-		if err := syscall.Mkdir(dir, 0o755); err != nil && !errors.Is(err, syscall.EEXIST) {
-			if errors.Is(err, syscall.ENOENT) {
-				return nil, fmt.Errorf("container's cgroup: %w", errs.State)
-			}
-			return nil, fmt.Errorf("cannot make cgroup %s: %w", dir, err)
-		}
-		if unusable(dir) {
-			if err := syscall.Rmdir(dir); err != nil {
-				return nil, fmt.Errorf("cannot remove cgroup %s: %w", dir, err)
-			}
-			continue
-		}
-		rel, err := filepath.Rel(container[controller], dir)
-		if err != nil {
-			return nil, err
-		}
-		relative[controller] = rel
-	}
-	return relative, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // Plan is all that will be made of a spec, with nothing made yet: what undoing
@@ -47,7 +47,7 @@ func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeou
 		Spec:             spec,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot use the spec of container %s: %w: %w", id, err, errs.Invalid)
+		return nil, fmt.Errorf("cannot use the spec of container %s: %w", id, withCause(fmt.Errorf("%w: %w", err, errs.Invalid), ""))
 	}
 	setBundle(config, bundle)
 	process, err := newProcess(spec.Process)

@@ -24,7 +24,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/supervisor/server/cgroup"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // initLogLevel keeps a dying init from writing its last words to the container's

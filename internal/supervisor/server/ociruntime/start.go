@@ -74,7 +74,7 @@ func (r *Runtime) FinishStart(ctx context.Context, s *Starting, fifo *os.File) e
 		return r.notStarted(s, errs.NotFound)
 	}
 	awaitExecuted(ctx, s)
-	if err := os.Remove(r.fifo(s.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(r.fifo(s.ID))); err != nil {
 		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
 	}
 	return nil
@@ -103,7 +103,7 @@ func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
 			return err
 		}
 	}
-	if err := os.Remove(r.fifo(s.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := errs.IgnoreNotExist(os.Remove(r.fifo(s.ID))); err != nil {
 		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
 	}
 	return nil

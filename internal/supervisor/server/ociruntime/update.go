@@ -11,7 +11,8 @@ import (
 )
 
 // Update changes limits of a container's cgroup; what res leaves nil or empty
-// stays. On error the old limits are back. No two calls for one id may run at a
+// stays. On error the old limits are back; the error has an errs.Fault where the kernel
+// refuses one. No two calls for one id may run at a
 // time.
 func (r *Runtime) Update(id string, res *specs.LinuxResources) error {
 	c, err := r.load(id)
@@ -26,10 +27,7 @@ func (r *Runtime) Update(id string, res *specs.LinuxResources) error {
 	limits.SkipDevices = true
 	group.Resources = &limits
 	config.Cgroups = &group
-	if err := c.Set(config); err != nil {
-		return kindOf(fmt.Errorf("cannot update container %s: %w", id, err))
-	}
-	return nil
+	return classify(c.Set(config), "")
 }
 
 // merge applies what a kubelet changes in place.

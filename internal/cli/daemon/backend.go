@@ -1,0 +1,39 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+)
+
+// backend is what runs containers, and holds their images. Only this file and the one of
+// each engine know which engine it is.
+type backend struct {
+	engine engine.Engine
+	images imageStore
+	// apply makes the keys hold that can change while the daemon runs.
+	apply func(*config.Daemon)
+	// close leaves the containers running.
+	close func() error
+}
+
+// imageStore is what CRI, pods and berth's own service need of an image store together.
+type imageStore interface {
+	image.Store
+	image.Catalog
+}
+
+// openBackend opens the engine that the configuration names.
+func openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*backend, error) {
+	switch cfg.Engine {
+	case "native":
+		return openNative(ctx, cfg, log)
+	default:
+		return nil, fmt.Errorf("there is no engine %q: set the configuration key engine: %w", cfg.Engine, errs.Invalid)
+	}
+}

@@ -1,0 +1,189 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/engine/native"
+	"github.com/berthrun/berth/internal/engine/native/selinux"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/helper"
+	"github.com/berthrun/berth/internal/image/local"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/spawn"
+	"github.com/berthrun/berth/internal/undo"
+	"github.com/berthrun/berth/internal/version"
+)
+
+// openNative opens the image store, finds or starts the supervisor, and makes the engine
+// that joins them.
+func openNative(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *backend, err error) {
+	var u undo.Stack
+	defer u.OnError(ctx, &err)
+	images, err := openImages(ctx, cfg, log)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the image store: %w", err)
+	}
+	u.Push("close the image store", func(context.Context) error { return images.Close() })
+
+	binary, err := supervisorBinary(cfg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := openSupervisor(ctx, cfg, binary, log)
+	if err != nil {
+		return nil, err
+	}
+	u.Push("leave the supervisor", func(context.Context) error { return client.Close() })
+
+	engine, err := newNative(cfg, images, client, binary, log)
+	if err != nil {
+		return nil, err
+	}
+	return &backend{
+		engine: engine,
+		images: images,
+		apply: func(cfg *config.Daemon) {
+			images.SetPullRules(pullRules(cfg))
+			engine.SetRules(engineRules(cfg))
+		},
+		close: func() error { return errors.Join(engine.Close(), client.Close(), images.Close()) },
+	}, nil
+}
+
+func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*local.Images, error) {
+	root := filepath.Join(cfg.Root, imagesDir)
+	if cfg.Runtime.SELinux != "off" {
+		err := selinux.LabelStore(ctx, root, func(files int64) {
+			log.Info("labelling the image store for SELinux, once", "store", root, "files", files)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return local.Open(ctx, local.Config{
+		Root:         root,
+		State:        filepath.Join(cfg.State, imagesDir),
+		PullRules:    pullRules(cfg),
+		UnpackHelper: helper.Own(),
+		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
+		UserAgent:    "berth/" + version.Version,
+		Log:          log,
+
+		PreloadedDirs: cfg.Image.PreloadedDirs,
+	})
+}
+
+// supervisorBinary finds berth-supervisor: as configured, beside this program, or
+// in PATH.
+func supervisorBinary(cfg *config.Daemon) (string, error) {
+	const name = "berth-supervisor"
+	if cfg.Runtime.Supervisor != "" {
+		return cfg.Runtime.Supervisor, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor in PATH; set the configuration key runtime.supervisor: %w", name, errs.NotFound)
+	}
+	return filepath.Abs(path)
+}
+
+// openSupervisor finds or starts the supervisor. Under systemd the default instance
+// has a unit for it.
+func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, log *slog.Logger) (*supervisor.Client, error) {
+	state := filepath.Join(cfg.State, supervisorDir)
+	options := spawn.Options{
+		Binary:   binary,
+		StateDir: state,
+		LogFile:  filepath.Join(cfg.State, "supervisor.log"),
+		Cgroup:   "berth-" + instanceOf(cfg) + "-supervisor",
+	}
+	if instanceOf(cfg) == defaultInstance && os.Getenv("NOTIFY_SOCKET") != "" {
+		options.Unit = "berth-supervisor.service"
+	}
+	if err := spawn.Ensure(ctx, options); err != nil {
+		return nil, err
+	}
+	return supervisor.Connect(ctx, supervisor.Options{
+		Socket: spawn.Socket(state), Logger: log,
+		Revive: func(ctx context.Context) error { return spawn.Ensure(ctx, options) },
+	})
+}
+
+func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Client, binary string, log *slog.Logger) (*native.Engine, error) {
+	driver := cfg.Runtime.CgroupDriver
+	if driver == "auto" {
+		driver = ""
+	}
+	return native.New(native.Config{
+		Instance:     instanceOf(cfg),
+		StateDir:     filepath.Join(cfg.State, engineDir),
+		NetNSDir:     cfg.Network.NetNSDir,
+		CgroupDriver: driver,
+		CgroupPrefix: cfg.Runtime.ScopePrefix,
+		PodInit:      binary,
+
+		SELinux:           selinux.Mode(cfg.Runtime.SELinux),
+		SELinuxCategories: cfg.Runtime.SELinuxRange,
+		StatsPeriod:       time.Duration(cfg.Stats.Period),
+
+		Supervisor: client,
+		Rootfs:     images,
+		Log:        log,
+	}, engineRules(cfg))
+}
+
+func pullRules(cfg *config.Daemon) local.PullRules {
+	return local.PullRules{
+		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
+		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
+		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		MaxLayer:               int64(cfg.Image.MaxLayerGiB) << 30,
+	}
+}
+
+// maxLogLine is the longest line of a container's log that is not split.
+const maxLogLine = 1 << 20
+
+func engineRules(cfg *config.Daemon) native.Rules {
+	defaults := cfg.Default.Read()
+	rules := native.Rules{
+		MaxLogLine: cfg.Runtime.MaxLogLineSize,
+		LogRate:    int64(cfg.Runtime.LogRateMiB) << 20,
+		Devices: native.DeviceRules{
+			OwnedByUser:           cfg.Runtime.DeviceOwnership,
+			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,
+			PrivilegedAllAllowed:  cfg.Runtime.PrivilegedAllowDevice,
+			CDIDirs:               cfg.Runtime.CDISpecDirs,
+			Added:                 defaults.Devices,
+		},
+		SharedVolumes:        cfg.Runtime.SELinuxVolume == "shared",
+		AppArmorOff:          cfg.Runtime.AppArmor == "off",
+		AppArmorProfile:      cfg.Runtime.AppArmorProfile,
+		Seccomp:              native.SeccompRules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
+		AbsentSources:        cfg.Runtime.AbsentSources,
+		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
+		PodAnnotations:       cfg.Runtime.PodAnnotations,
+		ContainerAnnotations: cfg.Runtime.ContainerAnnotations,
+		AllowedAnnotations:   cfg.Runtime.AllowedAnnotations,
+		Defaults:             defaults.Container,
+		Sysctls:              defaults.Sysctls,
+	}
+	if rules.MaxLogLine == 0 {
+		rules.MaxLogLine = maxLogLine
+	}
+	return rules
+}

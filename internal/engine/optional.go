@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Meter is an optional power of an Engine: it reads all that the host counts, for
+// metrics, and not only what CRI's stats have room for.
+type Meter interface {
+	// Figures reads the figures of sandboxes (their pods' cgroups and networks) and
+	// of containers, with Details, by id. What is gone is absent.
+	Figures(ctx context.Context, sandboxes []SandboxRef, containers []string) (map[string]*Figures, error)
+}
+
+// LogReopener is an optional power of an Engine: after a log was renamed, it makes the
+// container's output go to a new file.
+type LogReopener interface {
+	// ReopenLog opens a new file at the log path of a running container.
+	ReopenLog(ctx context.Context, id string) error
+}
+
+// Marker is an optional power of an Engine whose sandboxes have no process: it marks
+// them for tools that find a pod by the cgroup of its pause container.
+type Marker interface {
+	// MarkSandbox makes an empty cgroup with the sandbox's id beside those of its
+	// containers, and makes it anew when pid, the process that stands for the pod,
+	// is another than before. A pid of 0 removes it, as StopSandbox does.
+	MarkSandbox(ctx context.Context, sandbox SandboxRef, pid int) error
+}
+
+// Inspector is an optional power of an Engine: it tells people what it made of a
+// container.
+type Inspector interface {
+	// Inspect returns values by name, fit to be shown as JSON: "runtimeSpec" is the
+	// OCI spec with the limits that hold now, "snapshotter" and "snapshotKey" say where
+	// its root filesystem is. NotFound when nothing is left of it.
+	Inspect(ctx context.Context, spec *InspectSpec) (map[string]any, error)
+}
+
+// InspectSpec says what is shown of a container.
+type InspectSpec struct {
+	ContainerID string
+	// Resources are the container's limits since they were updated, nil before.
+	Resources *runtimeapi.LinuxContainerResources
+	// Secrets shows the values of environments, which are hidden otherwise.
+	Secrets bool
+}

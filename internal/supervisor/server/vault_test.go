@@ -1,0 +1,44 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+)
+
+// slowKeeper answers when the context of the question ends, or with its error.
+type slowKeeper struct {
+	Keeper
+	err error
+}
+
+func (k slowKeeper) Hold(ctx context.Context, _ string, _ ...*os.File) error {
+	if k.err != nil {
+		return k.err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestHoldEndsWithItsRequest: a request that has ended does not wait for the keeper's
+// answer, and that is no fault of the keeper.
+func TestHoldEndsWithItsRequest(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	v := newVault(slowKeeper{}, log)
+	v.hold(ended, "box/pidfd", os.Stdin)
+	if len(v.get("box/pidfd")) != 1 || text.Len() > 0 {
+		t.Errorf("held %v, logged %q", v.keys(), text.String())
+	}
+	v = newVault(slowKeeper{err: errors.New("no room")}, log)
+	v.hold(ended, "box/pidfd", os.Stdin)
+	if !strings.Contains(text.String(), "no room") {
+		t.Errorf("logged %q", text.String())
+	}
+}

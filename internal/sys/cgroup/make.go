@@ -1,0 +1,91 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Exists reports whether the cgroup at path exists in the hierarchy that matters
+// for a pod.
+func (t *Tree) Exists(path string) bool {
+	key := ""
+	if !t.V2 {
+		key = "memory"
+	}
+	if t.mounts[key] == "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(t.mounts[key], path))
+	return err == nil
+}
+
+// Missing returns the topmost cgroup of path that does not exist, "" when all of
+// it does.
+func (t *Tree) Missing(path string) string {
+	missing := ""
+	for ; path != "/" && path != "." && !t.Exists(path); path = filepath.Dir(path) {
+		missing = path
+	}
+	return missing
+}
+
+// Make makes the cgroup at path in every hierarchy.
+func (t *Tree) Make(path string) error {
+	for _, dir := range t.Paths(path).dirs() {
+		// RemoveEmpty may remove a parent at this moment.
+		err := os.MkdirAll(dir, 0o755)
+		for range 10 {
+			if !errors.Is(err, os.ErrNotExist) {
+				break
+			}
+			err = os.MkdirAll(dir, 0o755)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot make the cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// MakeBelow makes a cgroup of one process below the cgroup parent, as libcontainer wants
+// it: the result is each controller's directory relative to parent's. A hierarchy in
+// which no process can join it is left out. Kind State when parent is gone.
+func (p Paths) MakeBelow(parent Paths) (relative map[string]string, err error) {
+	relative = make(map[string]string)
+	for controller, dir := range p {
+		if err := syscall.Mkdir(dir, 0o755); err != nil && !errors.Is(err, syscall.EEXIST) {
+			if errors.Is(err, syscall.ENOENT) {
+				return nil, fmt.Errorf("container's cgroup: %w", errs.State)
+			}
+			return nil, fmt.Errorf("cannot make cgroup %s: %w", dir, err)
+		}
+		if !joinable(dir) {
+			if err := syscall.Rmdir(dir); err != nil {
+				return nil, fmt.Errorf("cannot remove cgroup %s: %w", dir, err)
+			}
+			continue
+		}
+		rel, err := filepath.Rel(parent[controller], dir)
+		if err != nil {
+			return nil, err
+		}
+		relative[controller] = rel
+	}
+	return relative, nil
+}
+
+// joinable reports whether a process can join the cgroup in dir. It cannot where a
+// container on cgroup v2 made its own cgroup the root of threaded ones: there are only
+// threads below that. (Controllers that the container enables for cgroups below do no
+// harm: a cgroup without children may have processes whatever its parent does, which the
+// container's own cgroup then may not.)
+func joinable(dir string) bool {
+	kind, err := os.ReadFile(filepath.Join(dir, "cgroup.type"))
+	return err != nil || strings.TrimSpace(string(kind)) != "domain invalid"
+}

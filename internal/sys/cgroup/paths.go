@@ -1,0 +1,81 @@
+package cgroup
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Paths maps controller to a cgroup's directory; on v2 the only key is "", on a
+// hybrid host "" is the v2 hierarchy beside the controllers' own.
+type Paths map[string]string
+
+// Check refuses paths that could belong to another container: each must be absolute and
+// clean, and end in a name that contains id. Kind Invalid.
+func (p Paths) Check(id string) error {
+	if len(p) == 0 {
+		return fmt.Errorf("no cgroup paths: %w", errs.Invalid)
+	}
+	for controller, dir := range p {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || id == "" || !strings.Contains(filepath.Base(dir), id) {
+			return fmt.Errorf("cgroup path %q of controller %q does not end in the id %q: %w", dir, controller, id, errs.Invalid)
+		}
+	}
+	return nil
+}
+
+// Sub returns the paths of the cgroup name below this one, for those of the controllers
+// that are there.
+func (p Paths) Sub(name string, controllers ...string) Paths {
+	sub := make(Paths)
+	for _, c := range controllers {
+		if dir, ok := p[c]; ok {
+			sub[c] = filepath.Join(dir, name)
+		}
+	}
+	return sub
+}
+
+// Exist reports whether the cgroup is there, in one hierarchy at least.
+func (p Paths) Exist() bool {
+	return slices.ContainsFunc(p.dirs(), func(dir string) bool {
+		_, err := os.Stat(dir)
+		return err == nil
+	})
+}
+
+// unified reports whether the cgroup is of a unified hierarchy (v2 alone).
+func (p Paths) unified() bool {
+	_, ok := p[""]
+	return ok && len(p) == 1
+}
+
+// dirs returns each directory once: controllers may be mounted together.
+func (p Paths) dirs() []string {
+	return slices.Compact(slices.Sorted(maps.Values(p)))
+}
+
+// SlicePath returns the cgroup of a systemd slice: "a-b.slice" is below "a.slice".
+func SlicePath(slice string) (string, error) {
+	name, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || strings.Contains(name, "/") || name == "" {
+		return "", fmt.Errorf("%q is no slice: %w", slice, errs.Invalid)
+	}
+	if name == "-" {
+		return "/", nil
+	}
+	path, prefix := "/", ""
+	for part := range strings.SplitSeq(name, "-") {
+		if part == "" {
+			return "", fmt.Errorf("%q is no slice: %w", slice, errs.Invalid)
+		}
+		path = filepath.Join(path, prefix+part+".slice")
+		prefix += part + "-"
+	}
+	return path, nil
+}

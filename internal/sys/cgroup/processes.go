@@ -1,0 +1,133 @@
+package cgroup
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// procsFile lists the processes of a cgroup, and moves those that are written to it there.
+const procsFile = "cgroup.procs"
+
+// Pids returns every process in the cgroup and below it, in any hierarchy.
+func (p Paths) Pids() ([]int, error) {
+	found := make(map[int]bool)
+	var errList []error
+	for _, dir := range p.dirs() {
+		errList = append(errList, walk(dir, func(dir string) error {
+			data, err := os.ReadFile(filepath.Join(dir, procsFile))
+			if absent(err) { // also of a threaded cgroup, which lists at its root
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			for _, field := range strings.Fields(string(data)) {
+				pid, err := strconv.Atoi(field)
+				if err != nil {
+					return fmt.Errorf("cannot parse %s/%s: %w", dir, procsFile, err)
+				}
+				if pid > 0 { // 0 is a process of a pid namespace that is not below ours
+					found[pid] = true
+				}
+			}
+			return nil
+		}))
+	}
+	return slices.Sorted(maps.Keys(found)), errors.Join(errList...)
+}
+
+// Processes returns the processes in the cgroup and below it, of one hierarchy: enough
+// for figures. What has gone meanwhile has none.
+func (p Paths) Processes() []int {
+	dir := p[""]
+	if !p.unified() {
+		dir = cmp.Or(p["pids"], p["memory"])
+	}
+	r := &reader{}
+	var pids []int
+	_ = walk(dir, func(dir string) error {
+		r.err = nil // what cannot be read here says nothing of the others
+		for word := range strings.FieldsSeq(string(r.file(dir, procsFile))) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+		return nil
+	})
+	return pids
+}
+
+// live returns the processes that have not ended.
+func (p Paths) live() ([]int, error) {
+	pids, err := p.Pids()
+	return slices.DeleteFunc(pids, ended), err
+}
+
+// ended reports whether pid is gone or a zombie. A process whose first thread has ended
+// while others run looks like a zombie and is none.
+func ended(pid int) bool {
+	proc, err := sysproc.ReadProc(pid)
+	if errors.Is(err, errs.NotFound) {
+		return true
+	}
+	if err != nil || !proc.Zombie() {
+		return false
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return err != nil || len(threads) <= 1
+}
+
+// Signal sends sig to every process. NotFound when there is none.
+func (p Paths) Signal(sig syscall.Signal) error {
+	pids, err := p.live()
+	if err != nil {
+		return fmt.Errorf("cannot list the processes of a cgroup: %w", err)
+	}
+	sent := 0
+	for _, pid := range pids {
+		err := syscall.Kill(pid, sig)
+		if err == nil {
+			sent++
+		} else if !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("cannot send %v to process %d: %w", sig, pid, err)
+		}
+	}
+	if sent == 0 {
+		return fmt.Errorf("processes of the cgroup: %w", errs.NotFound)
+	}
+	return nil
+}
+
+// walk calls fn for dir and every directory below it, deepest last. What vanishes
+// meanwhile is passed over.
+func walk(dir string, fn func(dir string) error) error {
+	if err := fn(dir); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if absent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := walk(filepath.Join(dir, e.Name()), fn); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
