@@ -88,6 +88,58 @@ func bans() []ban {
 	)
 }
 
+// floors are the packages of the image store, from the top to the ground: none imports one
+// above it.
+func floors() []string {
+	return []string{
+		"local",
+		"repair",
+		"preload",
+		"rootfs",
+		"store",
+		"layers",
+		"database",
+		"tree",
+		"names",
+	}
+}
+
+func TestImageStoreIsBuiltUpwards(t *testing.T) {
+	imports := load(t)
+	order := floors()
+	height := map[string]int{}
+	for i, floor := range order {
+		height["internal/image/"+floor] = len(order) - i
+	}
+	for pkg := range height {
+		for _, to := range imports[pkg] {
+			if height[to] >= height[pkg] {
+				t.Errorf("%s imports %s, which is not below it", pkg, to)
+			}
+		}
+	}
+	for _, to := range imports["internal/image"] {
+		if below(to, "internal/image") {
+			t.Errorf("internal/image imports %s: the contract knows no implementation", to)
+		}
+	}
+}
+
+// TestImagesAreKnownByTheirContract: what is below internal/image is for those who open a
+// store, and for tests.
+func TestImagesAreKnownByTheirContract(t *testing.T) {
+	for from, tos := range load(t) {
+		if below(from, "internal/image") || below(from, "internal/cli") || !below(from, "internal/") {
+			continue
+		}
+		for _, to := range tos {
+			if below(to, "internal/image") && to != "internal/image" {
+				t.Errorf("%s imports %s: the contract, internal/image, is enough", from, to)
+			}
+		}
+	}
+}
+
 func TestImportDirection(t *testing.T) {
 	imports := load(t)
 	for _, b := range bans() {

@@ -20,10 +20,13 @@ type Server struct {
 	Jobs func() []Job
 }
 
-// Images are the store of images and what it tells of them.
+// Images is what the service needs of an image store; see image.Store.
 type Images interface {
-	image.Store
 	image.Catalog
+	Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (id string, err error)
+	Get(ctx context.Context, ref string) (*image.Image, error)
+	Import(ctx context.Context, archive io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error)
+	Export(ctx context.Context, refs []string, to io.Writer) error
 }
 
 // Register adds the service to a gRPC server.

@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/berthrun/berth/internal/cli/daemon"
 	"github.com/berthrun/berth/internal/config"
-	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper"
 	"github.com/spf13/cobra"
 )
 
@@ -31,7 +31,7 @@ func newUnpackLayer() *cobra.Command {
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if code := image.UnpackMain(args); code != 0 {
+			if code := helper.Main(args); code != 0 {
 				return &ExitError{Code: code}
 			}
 			return nil

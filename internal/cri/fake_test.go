@@ -86,8 +86,9 @@ func (f *fakeImages) Pull(_ context.Context, ref string, auth image.Auth, _ func
 
 func (f *fakeImages) Remove(context.Context, string) error { return f.getErr }
 
-func (f *fakeImages) Usage(context.Context) (image.Usage, error) {
-	return image.Usage{Mountpoint: "/var/lib/berth", Bytes: 7, Inodes: 3, At: time.Unix(1, 0)}, nil
+func (f *fakeImages) Usage(context.Context) (image.DiskUsage, error) {
+	usage := []image.Usage{{Mountpoint: "/var/lib/berth", Bytes: 7, Inodes: 3, At: time.Unix(1, 0)}}
+	return image.DiskUsage{Images: usage, Containers: usage}, nil
 }
 
 // fakeStreams answers the id that it was asked for.

@@ -88,20 +88,28 @@ func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageReq
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo implements runtimeapi.ImageServiceServer. Images and what containers
-// write lie on one filesystem.
+// ImageFsInfo implements runtimeapi.ImageServiceServer.
 func (s *Server) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	usage, err := s.opts.Images.Usage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	filesystems := []*runtimeapi.FilesystemUsage{{
-		Timestamp:  usage.At.UnixNano(),
-		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: usage.Mountpoint},
-		UsedBytes:  &runtimeapi.UInt64Value{Value: uint64(max(usage.Bytes, 0))},
-		InodesUsed: &runtimeapi.UInt64Value{Value: uint64(max(usage.Inodes, 0))},
-	}}
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: filesystems, ContainerFilesystems: filesystems}, nil
+	return &runtimeapi.ImageFsInfoResponse{
+		ImageFilesystems: filesystems(usage.Images), ContainerFilesystems: filesystems(usage.Containers),
+	}, nil
+}
+
+func filesystems(list []image.Usage) []*runtimeapi.FilesystemUsage {
+	messages := make([]*runtimeapi.FilesystemUsage, 0, len(list))
+	for _, usage := range list {
+		messages = append(messages, &runtimeapi.FilesystemUsage{
+			Timestamp:  usage.At.UnixNano(),
+			FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: usage.Mountpoint},
+			UsedBytes:  &runtimeapi.UInt64Value{Value: uint64(max(usage.Bytes, 0))},
+			InodesUsed: &runtimeapi.UInt64Value{Value: uint64(max(usage.Inodes, 0))},
+		})
+	}
+	return messages
 }
 
 func (s *Server) checkImage(ctx context.Context, req interface{ GetImage() *runtimeapi.ImageSpec }) error {

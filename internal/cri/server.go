@@ -78,10 +78,19 @@ type Streams interface {
 	PortForwardURL(req *runtimeapi.PortForwardRequest) (string, error)
 }
 
+// Images is what the calls of ImageService need of an image store; see image.Store.
+type Images interface {
+	Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (id string, err error)
+	Get(ctx context.Context, ref string) (*image.Image, error)
+	List(ctx context.Context) ([]image.Image, error)
+	Remove(ctx context.Context, ref string) error
+	Usage(ctx context.Context) (image.DiskUsage, error)
+}
+
 // Options are what a Server is made from. All but Config, Metrics and Log are required.
 type Options struct {
 	Pods    Pods
-	Images  image.Store
+	Images  Images
 	Streams Streams
 	// Version of berth, told by Version.
 	Version string

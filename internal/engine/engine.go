@@ -118,7 +118,7 @@ type ContainerSpec struct {
 	SandboxSpec *SandboxSpec
 	Sandbox     *Sandbox
 	Config      *runtimeapi.ContainerConfig
-	// ImageID is the store's id of the image ("sha256:...": the config digest).
+	// ImageID is the store's id of the image.
 	ImageID string
 	// ImageConfig is the image's own idea of how to run it.
 	ImageConfig imagespec.ImageConfig

@@ -11,6 +11,7 @@ package errs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"syscall"
 )
@@ -71,6 +72,14 @@ func IgnoreNotFound(err error) error {
 func IgnoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	return err
+}
+
+// OfDisk gives an error of a full disk its kind, Exhausted. Others stay as they are.
+func OfDisk(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", err, Exhausted)
 	}
 	return err
 }

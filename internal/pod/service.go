@@ -29,10 +29,15 @@ import (
 	"github.com/berthrun/berth/internal/store"
 )
 
+// Images finds the images that containers are made from; see image.Store.
+type Images interface {
+	Get(ctx context.Context, ref string) (*image.Image, error)
+}
+
 // Options are what a Service is made from.
 type Options struct {
 	Engine  engine.Engine
-	Images  image.Store
+	Images  Images
 	Network network.Network
 	// StateDir is on tmpfs and holds records; RootDir is on disk and holds
 	// tombstones, attachments still to be undone and the sandboxes' files.

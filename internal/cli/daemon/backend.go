@@ -5,21 +5,27 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 )
 
 // backend is what runs containers, and holds their images. Only this file and the one of
 // each engine know which engine it is.
 type backend struct {
 	engine engine.Engine
-	images berthapi.Images
+	images imageStore
 	// apply makes the keys hold that can change while the daemon runs.
 	apply func(*config.Daemon)
 	// close leaves the containers running.
 	close func() error
+}
+
+// imageStore is what CRI, pods and berth's own service need of an image store together.
+type imageStore interface {
+	image.Store
+	image.Catalog
 }
 
 // openBackend opens the engine that the configuration names.

@@ -14,7 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/engine/native"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper"
+	"github.com/berthrun/berth/internal/image/local"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/supervisor/spawn"
 	"github.com/berthrun/berth/internal/undo"
@@ -57,7 +58,7 @@ func openNative(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made
 	}, nil
 }
 
-func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*image.Images, error) {
+func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*local.Images, error) {
 	root := filepath.Join(cfg.Root, imagesDir)
 	if cfg.Runtime.SELinux != "off" {
 		err := selinux.LabelStore(ctx, root, func(files int64) {
@@ -67,11 +68,11 @@ func openImages(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ima
 			return nil, err
 		}
 	}
-	return image.Open(ctx, image.Config{
+	return local.Open(ctx, local.Config{
 		Root:         root,
 		State:        filepath.Join(cfg.State, imagesDir),
 		PullRules:    pullRules(cfg),
-		UnpackHelper: image.OwnHelper(),
+		UnpackHelper: helper.Own(),
 		CgroupParent: "/berth-" + instanceOf(cfg) + "-unpack",
 		UserAgent:    "berth/" + version.Version,
 		Log:          log,
@@ -122,7 +123,7 @@ func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, log 
 	})
 }
 
-func newNative(cfg *config.Daemon, images *image.Images, client *supervisor.Client, binary string, log *slog.Logger) (*native.Engine, error) {
+func newNative(cfg *config.Daemon, images *local.Images, client *supervisor.Client, binary string, log *slog.Logger) (*native.Engine, error) {
 	driver := cfg.Runtime.CgroupDriver
 	if driver == "auto" {
 		driver = ""
@@ -145,8 +146,8 @@ func newNative(cfg *config.Daemon, images *image.Images, client *supervisor.Clie
 	}, engineRules(cfg))
 }
 
-func pullRules(cfg *config.Daemon) image.PullRules {
-	return image.PullRules{
+func pullRules(cfg *config.Daemon) local.PullRules {
+	return local.PullRules{
 		RegistryConfigDirs:     cfg.Image.RegistryConfigDirs,
 		NoProgressTimeout:      time.Duration(cfg.Image.NoProgressTimeout),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,

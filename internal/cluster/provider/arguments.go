@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/distribution/reference"
+
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
@@ -184,21 +186,15 @@ func pairs(args []string, flag string, entries map[string]string) []string {
 }
 
 // qualified is an image's name as podman takes it: with a registry, which is docker's
-// where none is given, and without a tag where there is a digest.
+// where none is given, and without a tag where there is a digest. What is no name stays as
+// it is, for podman to refuse.
 func qualified(image string) string {
-	name, digest, found := strings.Cut(image, "@")
-	if i := strings.LastIndex(name, ":"); found && i > strings.LastIndex(name, "/") {
-		name = name[:i]
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return image
 	}
-	registry, _, slash := strings.Cut(name, "/")
-	switch {
-	case !slash:
-		name = "docker.io/library/" + name
-	case !strings.ContainsAny(registry, ".:") && registry != "localhost":
-		name = "docker.io/" + name
+	if digested, ok := named.(reference.Digested); ok {
+		return reference.TrimNamed(named).Name() + "@" + digested.Digest().String()
 	}
-	if found {
-		name += "@" + digest
-	}
-	return name
+	return named.String()
 }

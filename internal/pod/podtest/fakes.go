@@ -126,8 +126,9 @@ func (i *Images) Remove(context.Context, string) error {
 }
 
 // Usage implements image.Store.
-func (i *Images) Usage(context.Context) (image.Usage, error) {
-	return image.Usage{Mountpoint: "/"}, nil
+func (i *Images) Usage(context.Context) (image.DiskUsage, error) {
+	usage := []image.Usage{{Mountpoint: "/"}}
+	return image.DiskUsage{Images: usage, Containers: usage}, nil
 }
 
 // Import implements image.Store.

@@ -100,3 +100,34 @@ func (r *Reserve) hold() {
 func full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
+
+// ReplaceSynced replaces a file, mode 0600, so that a loss of power leaves the old or the
+// new one.
+func ReplaceSynced(path string, data []byte) error {
+	temp := filepath.Join(filepath.Dir(path), TempPrefix+filepath.Base(path))
+	if err := errs.IgnoreNotExist(os.Remove(temp)); err != nil {
+		return err
+	}
+	if err := WriteSynced(temp, data); err != nil {
+		return errors.Join(err, os.RemoveAll(temp))
+	}
+	return os.Rename(temp, path)
+}
+
+// WriteSynced makes a file, mode 0600, that a loss of power does not take.
+func WriteSynced(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

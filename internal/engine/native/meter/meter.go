@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -42,9 +43,14 @@ type Meter struct {
 	disks *disks
 }
 
+// Rootfs adds up what containers have written; see image.Rootfs.
+type Rootfs interface {
+	WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (image.Usage, error)
+}
+
 // New makes a Meter and starts its background work. period is the window over which a
 // rate of CPU is told, 0 for the default.
-func New(tree *cgroup.Tree, rootfs image.Rootfs, period time.Duration) *Meter {
+func New(tree *cgroup.Tree, rootfs Rootfs, period time.Duration) *Meter {
 	m := &Meter{tree: tree, rates: newRates(cgroup.Paths.CPU), disks: newDisks(rootfs.WritableUsage)}
 	m.rates.start(cmp.Or(period, sampleEvery))
 	return m

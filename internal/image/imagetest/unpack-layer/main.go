@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/helper"
 )
 
-func main() { os.Exit(image.UnpackMain(os.Args[1:])) }
+func main() { os.Exit(helper.Main(os.Args[1:])) }

@@ -1,0 +1,134 @@
+package background
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// Slice is how long one tree is removed before the next one has its turn: a tree of a
+// million files keeps no other from going.
+const Slice = 2 * time.Second
+
+// Trash is a directory whose trees are removed in the background. Its methods are safe for
+// concurrent use.
+type Trash struct {
+	// Slice is how long one tree is removed before the next one has its turn. Set it before
+	// anything is discarded.
+	Slice time.Duration
+
+	dir   string
+	group *Group
+	log   *slog.Logger
+	// filled wakes the worker.
+	filled chan struct{}
+	// settled is closed when nothing is discarded any more.
+	settled  chan struct{}
+	removals sync.WaitGroup
+}
+
+// NewTrash makes the trash in dir, with the usual Slice. The directory exists and is on the
+// file system of what is discarded. Nothing is removed before Start.
+func NewTrash(dir string, group *Group, log *slog.Logger) *Trash {
+	return &Trash{
+		Slice: Slice, dir: dir, group: group, log: log,
+		filled: make(chan struct{}, 1), settled: make(chan struct{}),
+	}
+}
+
+// Discard moves a tree to the trash, from which it is removed in the background. Nil when
+// there is none.
+func (t *Trash) Discard(path string) error {
+	err := os.Rename(path, filepath.Join(t.dir, strings.ToLower(rand.Text())))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		t.wake()
+	}
+	return err
+}
+
+// wake wakes the one worker that removes what is in the trash, and what an earlier process
+// left there.
+func (t *Trash) wake() {
+	select {
+	case t.filled <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// Start begins to empty the trash, until Close.
+func (t *Trash) Start() {
+	t.removals.Go(func() {
+		ctx, cancel := t.group.afterPatience()
+		defer cancel()
+		for {
+			t.empty(ctx)
+			select {
+			case <-t.filled:
+			case <-t.settled:
+				// Small things that were discarded just now go, too.
+				t.empty(ctx)
+				return
+			}
+		}
+	})
+}
+
+// Close ends the worker. The group is closed by then: nothing discards any more. Call it once.
+func (t *Trash) Close() {
+	close(t.settled)
+	t.removals.Wait()
+}
+
+// empty removes all trees in the trash by turns. What cannot be removed is tried again
+// at the next start.
+func (t *Trash) empty(ctx context.Context) {
+	failed := map[string]bool{}
+	for {
+		entries, err := os.ReadDir(t.dir)
+		if err != nil {
+			t.log.Warn("cannot list what is to be removed", "error", err)
+			return
+		}
+		left := 0
+		for _, entry := range entries {
+			if failed[entry.Name()] {
+				continue
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			left++
+			err := errs.Guard("removal of "+entry.Name(), func() error { return t.removeSlice(ctx, entry.Name()) })
+			if err != nil {
+				failed[entry.Name()] = true
+				t.log.Warn("cannot remove what a container wrote, or a layer; it is tried again at the next start", "error", err)
+			}
+		}
+		if left == 0 {
+			return
+		}
+	}
+}
+
+// removeSlice removes a tree for one turn. What is left then is no error.
+func (t *Trash) removeSlice(ctx context.Context, name string) error {
+	turn, cancel := context.WithTimeout(ctx, t.Slice)
+	defer cancel()
+	err := sysfile.RemoveTree(turn, filepath.Join(t.dir, name))
+	if turn.Err() != nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package database
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// preloadedLabel is a blob's that is a link, with the directory that it leads to as its value.
+const preloadedLabel = "run.berth.preloaded"
+
+// Present is the tree.Provide for content that must be there already.
+func (d *DB) Present(ctx context.Context, desc imagespec.Descriptor) error {
+	info, err := d.Content.Info(ctx, desc.Digest)
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("blob %s is missing: %w", desc.Digest, errs.Invalid)
+	}
+	if err == nil && info.Size != desc.Size {
+		return fmt.Errorf("blob %s has %d bytes, its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errs.Invalid)
+	}
+	return err
+}
+
+// Intact is the provide that looks at the blob itself: a database says nothing
+// about what a disk has lost.
+func (d *DB) Intact(ctx context.Context, desc imagespec.Descriptor) error {
+	if err := d.Present(ctx, desc); err != nil {
+		return err
+	}
+	fi, err := os.Stat(d.BlobPath(desc.Digest))
+	if err != nil {
+		return err
+	}
+	if fi.Size() != desc.Size {
+		return fmt.Errorf("blob %s has %d bytes on disk, want %d", desc.Digest, fi.Size(), desc.Size)
+	}
+	return nil
+}
+
+// AdoptBlob has the content store include a blob whose file, or link, lies where its blobs
+// are: it is committed without being written again. preloaded is the directory that a link
+// leads to, "" for a file. A blob that is known already is leased.
+func (d *DB) AdoptBlob(ctx context.Context, desc imagespec.Descriptor, preloaded string) error {
+	w, err := content.OpenWriter(ctx, d.Content, content.WithRef("adopt-"+strings.ToLower(rand.Text())), content.WithDescriptor(desc))
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var labels []content.Opt
+	if preloaded != "" {
+		labels = append(labels, content.WithLabels(map[string]string{preloadedLabel: preloaded}))
+	}
+	err = w.Commit(ctx, desc.Size, desc.Digest, labels...)
+	return errors.Join(err, w.Close())
+}
+
+// DropDamagedBlobs removes blobs whose file a loss of power has emptied, cut or taken: as long as
+// the database has them, nothing fetches them again. What is unpacked of them stays in use.
+func (d *DB) DropDamagedBlobs(ctx context.Context) error {
+	damaged := map[digest.Digest]int64{}
+	err := d.Content.Walk(ctx, func(info content.Info) error {
+		fi, err := os.Stat(d.BlobPath(info.Digest))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			damaged[info.Digest] = 0
+		case err == nil && fi.Size() != info.Size:
+			damaged[info.Digest] = fi.Size()
+		}
+		return nil // what cannot be looked at now may be whole
+	})
+	if err != nil {
+		return err
+	}
+	for dgst, size := range damaged {
+		d.log.Warn("a blob is damaged on disk and is removed; the next pull or import of its image brings it again", "blob", dgst, "bytes_on_disk", size)
+		// The file goes, too: what is fetched is not written over one that is there.
+		if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if err := errs.IgnoreNotExist(os.Remove(d.BlobPath(dgst))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sweep removes content and snapshots that are not, or not completely, recorded.
+// The collector looks at the disk only where it has removed something: so it is
+// given something to remove in each place.
+func (d *DB) Sweep(ctx context.Context) error {
+	probe := []byte("swept at start\n")
+	desc := imagespec.Descriptor{Digest: digest.FromBytes(probe), Size: int64(len(probe))}
+	if err := content.WriteBlob(ctx, d.Content, "sweep", bytes.NewReader(probe), desc); err != nil {
+		return err
+	}
+	if _, err := d.Snapshots.Prepare(ctx, "sweep", ""); err != nil && !errdefs.IsAlreadyExists(err) {
+		return err
+	}
+	_, err := d.db.GarbageCollect(ctx)
+	return err
+}

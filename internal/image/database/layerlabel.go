@@ -1,0 +1,105 @@
+package database
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// LayerLabel is a file beside the files of a layer that says which layer they are, so that
+// the directories can be understood without the snapshotter's database. It is written when
+// the layer is whole.
+type LayerLabel struct {
+	Chain  string `json:"chain"`
+	Parent string `json:"parent,omitempty"`
+}
+
+const (
+	// LabelName is the label's file in a layer's directory, FilesName the directory of the
+	// layer's files in it.
+	LabelName = "layer"
+	FilesName = "fs"
+)
+
+// WriteLayerLabel labels the snapshot whose files are in upper.
+func WriteLayerLabel(upper string, label LayerLabel) error {
+	data, err := json.Marshal(label)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(filepath.Dir(upper), LabelName), data, 0o600)
+}
+
+// ReadLayerLabel reads the label of a layer's directory. An error is one of a directory that
+// is no whole layer.
+func ReadLayerLabel(dir string) (LayerLabel, error) {
+	var label LayerLabel
+	data, err := os.ReadFile(filepath.Join(dir, LabelName))
+	if err != nil {
+		return label, err
+	}
+	if err := json.Unmarshal(data, &label); err != nil {
+		return label, err
+	}
+	if err := digest.Digest(label.Chain).Validate(); err != nil {
+		return label, err
+	}
+	if label.Parent != "" {
+		if err := digest.Digest(label.Parent).Validate(); err != nil {
+			return label, err
+		}
+	}
+	_, err = os.Lstat(filepath.Join(dir, FilesName)) // a link is one that lies ready elsewhere
+	return label, err
+}
+
+// LabelLayers labels the layers that have no label, from the snapshots' database alone, which
+// is whole and which nobody has open. Nil when there is no database.
+func LabelLayers(ctx context.Context, paths Paths) (err error) {
+	if _, err := os.Lstat(paths.SnapshotsFile()); err != nil {
+		return nil //nolint:nilerr // there is none
+	}
+	store, err := openLayerStore(paths, os.RemoveAll)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	return labelLayers(WithNamespace(ctx), store)
+}
+
+// labelLayers labels the committed snapshots that have no label: those of a store that an
+// earlier version made.
+func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
+	var errList []error
+	err := store.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		upper := UpperDir(info)
+		if info.Kind != snapshots.KindCommitted || upper == "" {
+			return nil
+		}
+		if _, err := os.Lstat(filepath.Join(filepath.Dir(upper), LabelName)); err == nil {
+			return nil
+		}
+		label := LayerLabel{Chain: chainOf(info.Name), Parent: chainOf(info.Parent)}
+		if err := errs.IgnoreNotExist(WriteLayerLabel(upper, label)); err != nil {
+			errList = append(errList, err)
+		}
+		return nil
+	})
+	if err != nil && !errdefs.IsNotFound(err) { // there never was a snapshot
+		return fmt.Errorf("cannot list layers: %w", err)
+	}
+	return errors.Join(errList...)
+}
+
+// chainOf takes what the metadata puts before a snapshot's name from it: namespace and number.
+func chainOf(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }

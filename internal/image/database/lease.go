@@ -1,0 +1,106 @@
+package database
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const (
+	workLease   = "work-"
+	rootfsLease = "rootfs-"
+
+	snapshotResource = "snapshots/" + snapshotter
+)
+
+// WithLease runs fn with a lease that keeps all that fn writes from the collector
+// until fn has returned. What nothing else keeps then goes away.
+func (d *DB) WithLease(ctx context.Context, fn func(ctx context.Context) error) error {
+	ctx = WithNamespace(ctx)
+	lease, err := d.Leases.Create(ctx, leases.WithID(workLease+strings.ToLower(rand.Text())))
+	if err != nil {
+		return fmt.Errorf("cannot make a lease: %w", errs.OfDisk(err))
+	}
+	err = fn(leases.WithLease(ctx, lease.ID))
+	// A caller that is gone must not keep the lease.
+	ctx = context.WithoutCancel(ctx)
+	if deleteErr := d.Leases.Delete(ctx, lease); deleteErr != nil && err == nil {
+		err = fmt.Errorf("cannot delete a lease: %w", deleteErr)
+	}
+	if err != nil {
+		d.Collect(ctx)
+	}
+	return err
+}
+
+// Collect removes content and snapshots that no name, lease or container keeps.
+func (d *DB) Collect(ctx context.Context) {
+	if _, err := d.db.GarbageCollect(ctx); err != nil {
+		d.log.Warn("cannot collect unused image content", "error", err)
+	}
+}
+
+// KeepSnapshot makes the context's lease keep a snapshot, and reports whether the
+// snapshot is there.
+func (d *DB) KeepSnapshot(ctx context.Context, chain string) (bool, error) {
+	id, ok := leases.FromContext(ctx)
+	if !ok {
+		return false, fmt.Errorf("snapshot %s is looked up without a lease", chain)
+	}
+	err := d.Leases.AddResource(ctx, leases.Lease{ID: id}, leases.Resource{ID: chain, Type: snapshotResource})
+	if err != nil {
+		return false, fmt.Errorf("cannot lease snapshot %s: %w", chain, errs.OfDisk(err))
+	}
+	_, err = d.Snapshots.Stat(ctx, chain)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look up snapshot %s: %w", chain, err)
+	}
+	return true, nil
+}
+
+// KeepForContainers makes a lease that keeps a snapshot which containers use and
+// no image does.
+func (d *DB) KeepForContainers(ctx context.Context, chain string) error {
+	lease, err := d.Leases.Create(ctx, leases.WithID(rootfsLease+chain))
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.Leases.AddResource(ctx, lease, leases.Resource{ID: chain, Type: snapshotResource})
+}
+
+// DropLeases removes the leases of work that ended with its process, and those of snapshots
+// that no container uses any more. It returns the snapshots whose leases stay.
+func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept []string, err error) {
+	all, err := d.Leases.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, lease := range all {
+		if chain, ok := strings.CutPrefix(lease.ID, rootfsLease); ok && used(chain) {
+			kept = append(kept, chain)
+			continue
+		}
+		if err := d.Leases.Delete(ctx, leases.Lease{ID: lease.ID}); err != nil {
+			return nil, err
+		}
+	}
+	return kept, nil
+}
+
+// DropForContainers lets go of a snapshot that was kept for containers. NotFound of errdefs
+// when it was not.
+func (d *DB) DropForContainers(ctx context.Context, chain string) error {
+	return d.Leases.Delete(ctx, leases.Lease{ID: rootfsLease + chain})
+}

@@ -1,0 +1,79 @@
+package database
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/containerd/containerd/v2/core/images"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// names.json is a copy of what the database alone knows of images: their names, and which
+// are pinned. All else can be read from content and layers. It never has a name that the
+// database has not: a name is written there after it is written to the database, and goes
+// before it goes from the database.
+
+// NamedImage is a name of an image, as the copy has it.
+type NamedImage struct {
+	Name   string               `json:"name"`
+	Target imagespec.Descriptor `json:"target"`
+	Pinned bool                 `json:"pinned,omitempty"`
+}
+
+type nameList struct {
+	Version int          `json:"version"`
+	Images  []NamedImage `json:"images"`
+}
+
+const namesVersion = 1
+
+// SaveNames copies the names of the database, but for those that are about to go. Failing is
+// no reason to refuse an image: the copy is of use only once the database is lost.
+func (d *DB) SaveNames(ctx context.Context, going map[string]bool) {
+	records, err := d.Images.List(ctx)
+	if err == nil {
+		err = d.writeNames(records, going)
+	}
+	if err != nil {
+		d.log.Warn("cannot write the copy of the images' names; a damaged database would take them along", "error", err)
+	}
+}
+
+func (d *DB) writeNames(records []images.Image, going map[string]bool) error {
+	list := nameList{Version: namesVersion, Images: []NamedImage{}}
+	for _, record := range records {
+		if !going[record.Name] {
+			list.Images = append(list.Images, NamedImage{record.Name, record.Target, IsPinned(record)})
+		}
+	}
+	data, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	return sysfile.ReplaceSynced(d.namesPath(), data)
+}
+
+// ReadNames reads the copy. An error says why there is none that can be used.
+func (d *DB) ReadNames() ([]NamedImage, error) {
+	data, err := os.ReadFile(d.namesPath())
+	if err != nil {
+		return nil, err
+	}
+	var list nameList
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", d.namesPath(), err)
+	}
+	if list.Version != namesVersion {
+		return nil, fmt.Errorf("%s has version %d, want %d", d.namesPath(), list.Version, namesVersion)
+	}
+	return list.Images, nil
+}
+
+func (d *DB) hasNames() bool {
+	names, err := d.ReadNames()
+	return err == nil && len(names) > 0
+}

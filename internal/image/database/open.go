@@ -1,0 +1,151 @@
+// Package database has what an image store keeps on disk: blobs, snapshots, leases, and
+// records of images, in containerd's databases and in the files beside them from which these
+// can be made again. It knows nothing of registries, archives or containers.
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/metadata"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/platforms"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+const (
+	// namespace is the one that containerd keeps Kubernetes' images in.
+	namespace   = "k8s.io"
+	snapshotter = "overlayfs"
+
+	// OpenTimeout is how long opening waits for another process that has the store.
+	OpenTimeout = 2 * time.Second
+)
+
+// WithNamespace prepares a context for containerd's libraries.
+func WithNamespace(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, namespace)
+}
+
+// DB is the databases of one image store. Its methods are safe for concurrent use; their
+// contexts come from WithNamespace unless they say otherwise.
+type DB struct {
+	Paths
+	// Content, Snapshots, Images and Leases are there from Open on.
+	Content   content.Store
+	Snapshots snapshots.Snapshotter
+	Images    images.Store
+	Leases    leases.Manager
+
+	bolt    *bbolt.DB
+	db      *metadata.DB
+	overlay *layerStore
+	discard func(path string) error
+	log     *slog.Logger
+}
+
+// New names the databases below a root directory. Directories of removed layers are given to
+// discard.
+func New(paths Paths, discard func(path string) error, log *slog.Logger) *DB {
+	return &DB{Paths: paths, discard: discard, log: log}
+}
+
+// Open opens the databases, and removes what transactions that were cut short left beside
+// them. Unavailable when another process has them, dbcheck.ErrDamaged when they know nothing
+// of layers that are there. After an error the caller calls Close or Abandon.
+func (d *DB) Open(ctx context.Context) (err error) {
+	ctx = WithNamespace(ctx)
+	// Both databases are synced: they are written when images change, never when
+	// a container is made.
+	path := d.MetadataFile()
+	d.bolt, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: OpenTimeout, FreelistType: bbolt.FreelistMapType})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return fmt.Errorf("cannot open the image store: another process has %s: %w", path, errs.Unavailable)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot open the image store's metadata %s: %w", path, err)
+	}
+	// Nothing is being fetched yet, and what was is not resumed. The collector
+	// would keep what was cut short while it was begun.
+	if err := os.RemoveAll(filepath.Join(d.ContentDir(), "ingest")); err != nil {
+		return fmt.Errorf("cannot remove unfinished content: %w", err)
+	}
+	blobs, err := local.NewStore(d.ContentDir())
+	if err != nil {
+		return fmt.Errorf("cannot open the content store: %w", err)
+	}
+	// The content store's test for fs-verity leaves its file open until it is collected.
+	go runtime.GC()
+	if d.overlay, err = openLayerStore(d.Paths, d.discard); err != nil {
+		return fmt.Errorf("cannot open the snapshots: %w", err)
+	}
+	if d.hasNames() {
+		if err := d.overlay.check(ctx); err != nil {
+			return fmt.Errorf("cannot use the snapshots: %w", err)
+		}
+	}
+	// Directories whose transaction was cut short would be in the way of the next
+	// snapshot, which gets the same number.
+	if err := d.overlay.Cleanup(ctx); err != nil {
+		return fmt.Errorf("cannot remove unfinished snapshots: %w", err)
+	}
+	d.db = metadata.NewDB(d.bolt, blobs, map[string]snapshots.Snapshotter{snapshotter: d.overlay})
+	if err := d.db.Init(ctx); err != nil {
+		return fmt.Errorf("cannot initialize the image store's metadata: %w", err)
+	}
+	if err := labelLayers(ctx, d.overlay); err != nil {
+		return fmt.Errorf("cannot label the layers: %w", err)
+	}
+	d.Content = d.db.ContentStore()
+	d.Snapshots = d.db.Snapshotter(snapshotter)
+	d.Images = metadata.NewImageStore(d.db)
+	d.Leases = metadata.NewLeaseManager(d.db)
+	return nil
+}
+
+// Close closes the databases.
+func (d *DB) Close() error {
+	var errList []error
+	if d.overlay != nil {
+		errList = append(errList, d.overlay.Close())
+	}
+	if d.bolt != nil {
+		errList = append(errList, d.bolt.Close())
+	}
+	return errors.Join(errList...)
+}
+
+// Abandon lets go of databases that cannot be used. A panic may have left a transaction that
+// is never ended, and closing would wait for it: so nobody waits for closing.
+func (d *DB) Abandon() { go func() { _ = d.Close() }() }
+
+// Unsynced runs fn, whose changes are synced to disk together at its end.
+func (d *DB) Unsynced(fn func() error) error {
+	d.bolt.NoSync = true
+	defer func() { d.bolt.NoSync = false }()
+	if err := fn(); err != nil {
+		return err
+	}
+	return d.bolt.Sync()
+}
+
+// ReadTree reads an image for this node's platform; see tree.Reader.
+func (d *DB) ReadTree(ctx context.Context, name string, target imagespec.Descriptor, provide tree.Provide) (*tree.Tree, error) {
+	return tree.Reader{Content: d.Content, Platform: platforms.Default()}.Read(ctx, name, target, provide)
+}

@@ -1,0 +1,118 @@
+package database
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/metadata/boltutil"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+// Labels as containerd's CRI plugin writes them, so that its tools agree with us.
+const (
+	managedLabel, managedValue = "io.cri-containerd.image", "managed"
+	pinnedLabel, pinnedValue   = "io.cri-containerd.pinned", "pinned"
+
+	contentRefLabel  = "containerd.io/gc.ref.content."
+	snapshotRefLabel = "containerd.io/gc.ref.snapshot." + snapshotter
+)
+
+// WriteRecords points the fresh names to the image. The others, which it had
+// before, keep the manifest that they were pulled with.
+func (d *DB) WriteRecords(ctx context.Context, t *tree.Tree, fresh, others []string, pinned bool) error {
+	labels := map[string]string{managedLabel: managedValue}
+	if pinned {
+		labels[pinnedLabel] = pinnedValue
+	}
+	// Not in the transaction of the names: the content store has a lock of its own,
+	// which others hold while they wait for a transaction.
+	if err := d.link(ctx, t); err != nil {
+		return err
+	}
+	return d.db.Update(func(tx *bbolt.Tx) error {
+		ctx := boltutil.WithTransaction(ctx, tx)
+		for _, name := range fresh {
+			img := images.Image{Name: name, Target: t.Target, Labels: labels}
+			if strings.HasSuffix(name, "@"+t.Manifest.Digest.String()) {
+				img.Target = t.Manifest
+			}
+			_, err := d.Images.Update(ctx, img)
+			if errdefs.IsNotFound(err) {
+				_, err = d.Images.Create(ctx, img)
+			}
+			if err != nil {
+				return fmt.Errorf("name %s: %w", name, err)
+			}
+		}
+		for _, name := range others {
+			img := images.Image{Name: name, Labels: labels}
+			if _, err := d.Images.Update(ctx, img, "labels"); err != nil {
+				return fmt.Errorf("name %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// DeleteRecords removes names. keep, if not "", is a snapshot that containers use and that is
+// kept for them from then on.
+func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep string) error {
+	return d.db.Update(func(tx *bbolt.Tx) error {
+		ctx := boltutil.WithTransaction(ctx, tx)
+		if keep != "" {
+			if err := d.KeepForContainers(ctx, keep); err != nil {
+				return err
+			}
+		}
+		for name := range names {
+			if err := d.Images.Delete(ctx, name); err != nil && !errdefs.IsNotFound(err) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// IsPinned reports whether a record says that its image is pinned.
+func IsPinned(record images.Image) bool { return record.Labels[pinnedLabel] == pinnedValue }
+
+// link labels for the collector which content keeps which: indexes the manifest, the
+// manifest config and layers, the config the snapshots.
+func (d *DB) link(ctx context.Context, t *tree.Tree) error {
+	for i, index := range t.Indexes {
+		child := t.Manifest.Digest
+		if i+1 < len(t.Indexes) {
+			child = t.Indexes[i+1].Digest
+		}
+		if err := d.label(ctx, index.Digest, map[string]string{contentRefLabel + "m.0": child.String()}); err != nil {
+			return err
+		}
+	}
+	children := map[string]string{contentRefLabel + "config": t.Config.Digest.String()}
+	for i, layer := range t.Layers {
+		children[fmt.Sprintf("%sl.%d", contentRefLabel, i)] = layer.Digest.String()
+	}
+	if err := d.label(ctx, t.Manifest.Digest, children); err != nil {
+		return err
+	}
+	chains := t.Chains()
+	return d.label(ctx, t.Config.Digest, map[string]string{snapshotRefLabel: chains[len(chains)-1]})
+}
+
+func (d *DB) label(ctx context.Context, dgst digest.Digest, labels map[string]string) error {
+	var fields []string
+	for key := range labels {
+		fields = append(fields, "labels."+key)
+	}
+	if _, err := d.Content.Update(ctx, content.Info{Digest: dgst, Labels: labels}, fields...); err != nil {
+		return fmt.Errorf("cannot label blob %s: %w", dgst, err)
+	}
+	return nil
+}

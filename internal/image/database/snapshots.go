@@ -1,0 +1,95 @@
+package database
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// upperdirLabel says where the overlay snapshotter keeps a snapshot's files.
+const upperdirLabel = "containerd.io/snapshot/overlay.upperdir"
+
+// UpperDir is where a snapshot's files are.
+func UpperDir(info snapshots.Info) string { return info.Labels[upperdirLabel] }
+
+// LowerDirs lists the directories of a committed snapshot and all below it,
+// topmost first, relative to LayersDir.
+func (d *DB) LowerDirs(ctx context.Context, chain string) ([]string, error) {
+	var lower []string
+	for chain != "" {
+		info, err := d.Snapshots.Stat(ctx, chain)
+		if err != nil {
+			return nil, fmt.Errorf("cannot find snapshot %s: %w", chain, err)
+		}
+		if info.Kind != snapshots.KindCommitted {
+			return nil, fmt.Errorf("snapshot %s is not complete", chain)
+		}
+		dir, err := filepath.Rel(d.LayersDir(), UpperDir(info))
+		if err != nil {
+			return nil, fmt.Errorf("cannot tell where snapshot %s is: %w", chain, err)
+		}
+		lower = append(lower, dir)
+		chain = info.Parent
+	}
+	return lower, nil
+}
+
+// WithSnapshot makes an active snapshot for fn, and removes it unless fn has
+// committed it.
+func (d *DB) WithSnapshot(ctx context.Context, parent string, fn func(key string) error) error {
+	key := "unpack-" + strings.ToLower(rand.Text())
+	if _, err := d.Snapshots.Prepare(ctx, key, parent); err != nil {
+		return fmt.Errorf("cannot prepare a snapshot: %w", err)
+	}
+	err := fn(key)
+	removeErr := d.Snapshots.Remove(context.WithoutCancel(ctx), key)
+	if errdefs.IsNotFound(removeErr) {
+		removeErr = nil
+	}
+	return errors.Join(err, removeErr)
+}
+
+func (d *DB) CommitSnapshot(ctx context.Context, chain, parent, key string, opts ...snapshots.Opt) error {
+	info, err := d.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return fmt.Errorf("cannot look up a snapshot: %w", err)
+	}
+	if err := WriteLayerLabel(UpperDir(info), LayerLabel{Chain: chain, Parent: parent}); err != nil {
+		return fmt.Errorf("cannot label a snapshot: %w", errs.OfDisk(err))
+	}
+	if err := d.Snapshots.Commit(ctx, chain, key, opts...); err != nil {
+		return fmt.Errorf("cannot commit a snapshot: %w", err)
+	}
+	return nil
+}
+
+// RemoveSnapshot removes a committed snapshot and all that stand on it.
+func (d *DB) RemoveSnapshot(ctx context.Context, chain string) error {
+	var children []string
+	err := d.Snapshots.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if info.Parent == chain {
+			children = append(children, info.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, child := range children {
+		if err := d.RemoveSnapshot(ctx, child); err != nil {
+			return err
+		}
+	}
+	if err := d.Snapshots.Remove(ctx, chain); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("cannot remove snapshot %s: %w", chain, err)
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+// Package layers unpacks the layers of images into snapshots, in a confined helper, several
+// at a time, and unpacks again what a loss of power took.
+package layers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/tree"
+	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// Config of an unpacker.
+type Config struct {
+	DB *database.DB
+	// Runner starts the helper.
+	Runner     *unpack.Runner
+	Background *background.Group
+	Log        *slog.Logger
+}
+
+// Unpacker unpacks layers. Its methods are safe for concurrent use.
+type Unpacker struct {
+	db          *database.DB
+	runner      *unpack.Runner
+	background  *background.Group
+	log         *slog.Logger
+	unsyncedDir string
+	maxLayer    atomic.Int64
+	// chains are held while one is unpacked.
+	chains keyed.Mutex
+}
+
+// UnsyncedDir is the directory below a store's root with the lists of unsynced layers.
+func UnsyncedDir(root string) string { return filepath.Join(root, "unsynced") }
+
+// New makes an unpacker. UnsyncedDir exists.
+func New(cfg Config) *Unpacker {
+	return &Unpacker{
+		db: cfg.DB, runner: cfg.Runner, background: cfg.Background, log: cfg.Log, unsyncedDir: UnsyncedDir(cfg.DB.Root),
+	}
+}
+
+// SetMaxLayer bounds the bytes of one layer's archive, unpacked, for what is unpacked from
+// now on.
+func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
+
+// Unpack makes the snapshots of an image that are not there yet, lowest
+// first. ready waits until content has layer i; unpacked gets the bytes as they
+// are unpacked, a negative number when some must be unpacked again.
+func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx context.Context, i int) error, unpacked func(n int64)) error {
+	chains := t.Chains()
+	there, err := u.db.KeepSnapshot(ctx, chains[len(chains)-1])
+	if err != nil || there {
+		return err
+	}
+	done, err := u.listUnsynced(chains)
+	if err != nil {
+		return err
+	}
+	defer done()
+	job := &unpacking{Unpacker: u, t: t, names: chains, unpacked: unpacked, committed: make([]chan struct{}, len(chains))}
+	for i := range job.committed {
+		job.committed[i] = make(chan struct{})
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(unpackers)
+	for i := range chains {
+		group.Go(func() error {
+			if err := ready(ctx, i); err != nil {
+				return err
+			}
+			err := errs.Guard("unpacking of "+t.Layers[i].Digest.String(), func() error { return job.layer(ctx, i) })
+			if err != nil {
+				return fmt.Errorf("cannot unpack layer %d (%s): %w", i, t.Layers[i].Digest, errs.OfDisk(err))
+			}
+			close(job.committed[i])
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// unpackers is how many layers of one image are unpacked side by side.
+const unpackers = 2
+
+// unpacking is an image whose layers are being unpacked, each by itself; they are
+// put together in order. A layer that says too little to be unpacked without those
+// below it waits for them.
+type unpacking struct {
+	*Unpacker
+	t        *tree.Tree
+	names    []string // of the snapshots, lowest first
+	unpacked func(int64)
+	// committed are closed when the snapshot of a layer is there.
+	committed []chan struct{}
+}
+
+// below waits for the snapshot under layer i and returns its name.
+func (u *unpacking) below(ctx context.Context, i int) (string, error) {
+	if i == 0 {
+		return "", nil
+	}
+	select {
+	case <-u.committed[i-1]:
+		return u.names[i-1], nil
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// layer makes the snapshot of layer i. Two images that want the same one unpack it
+// once.
+func (u *unpacking) layer(ctx context.Context, i int) error {
+	unlock, err := u.chains.Lock(ctx, u.names[i])
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	there, err := u.db.KeepSnapshot(ctx, u.names[i])
+	if err != nil || there {
+		return err
+	}
+	done, err := u.alone(ctx, i)
+	if err != nil || done {
+		return err
+	}
+	parent, err := u.below(ctx, i)
+	if err != nil {
+		return err
+	}
+	return u.db.WithSnapshot(ctx, parent, func(key string) error {
+		if _, err := u.fill(ctx, i, key, parent, false); err != nil {
+			return err
+		}
+		return u.db.CommitSnapshot(ctx, u.names[i], parent, key)
+	})
+}
+
+// alone unpacks layer i without the layers below. done is false when it cannot.
+func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
+	err = u.db.WithSnapshot(ctx, "", func(key string) error {
+		done, err = u.fill(ctx, i, key, "", i > 0)
+		if err != nil || !done {
+			return err
+		}
+		parent, err := u.below(ctx, i)
+		if err != nil {
+			return err
+		}
+		return u.db.CommitSnapshot(ctx, u.names[i], parent, key, snapshots.WithParent(parent))
+	})
+	return done, err
+}
+
+// fill unpacks layer i into the snapshot key. It is false when alone is asked for
+// and the layer cannot be unpacked so.
+func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone bool) (bool, error) {
+	job, err := u.job(ctx, key, parent)
+	if err != nil {
+		return false, err
+	}
+	job.Alone = alone
+	blob, err := os.Open(u.db.BlobPath(u.t.Layers[i].Digest))
+	if err != nil {
+		return false, err
+	}
+	defer blob.Close()
+	var seen int64
+	result, err := u.runner.Run(ctx, job, blob, func(offset int64) { u.unpacked(offset - seen); seen = offset })
+	if err != nil || result.NeedsLower {
+		u.unpacked(-seen)
+		return false, err
+	}
+	u.unpacked(u.t.Layers[i].Size - seen)
+	if want := u.t.Image.RootFS.DiffIDs[i]; result.DiffID != want {
+		return false, fmt.Errorf("its content has digest %s, the image's config says %s: %w", result.DiffID, want, errs.Invalid)
+	}
+	return true, nil
+}
+
+func (u *Unpacker) job(ctx context.Context, key, parent string) (unpack.Job, error) {
+	info, err := u.db.Snapshots.Stat(ctx, key)
+	if err != nil {
+		return unpack.Job{}, fmt.Errorf("cannot look up a snapshot: %w", err)
+	}
+	lower, err := u.db.LowerDirs(ctx, parent)
+	if err != nil {
+		return unpack.Job{}, err
+	}
+	free, err := sysfile.DiskFree(u.db.Root)
+	if err != nil {
+		return unpack.Job{}, err
+	}
+	upper := database.UpperDir(info)
+	return unpack.Job{
+		Upper:     upper,
+		Place:     filepath.Join(filepath.Dir(upper), "work"),
+		LowerRoot: u.db.LayersDir(),
+		Lower:     lower,
+		MaxBytes:  free,
+		MaxLayer:  u.maxLayer.Load(),
+	}, nil
+}

@@ -1,0 +1,108 @@
+package layers
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// unsynced lists snapshots whose files may not be on disk yet.
+//
+// Databases are synced with each change, files of layers are not: unpacking would
+// wait for the disk. So a list is written, and synced, before the first snapshot
+// of an image is committed, and removed once the file system has been synced in
+// the background. A list of another boot means that power was lost in between:
+// its snapshots are made again from their blobs, which are synced when fetched.
+type unsynced struct {
+	Boot      string   `json:"boot"`
+	Snapshots []string `json:"snapshots"`
+}
+
+// listUnsynced writes a list. done starts the sync, after which the list goes.
+func (u *Unpacker) listUnsynced(chains []string) (done func(), err error) {
+	boot, err := sysproc.BootID()
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(unsynced{Boot: boot, Snapshots: chains})
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(u.unsyncedDir, strings.ToLower(rand.Text()))
+	if err := sysfile.WriteSynced(path, data); err != nil {
+		return nil, fmt.Errorf("cannot mark snapshots as not yet on disk: %w", errs.OfDisk(err))
+	}
+	return func() {
+		u.background.Linger(func(ctx context.Context) {
+			if err := u.dropList(ctx, path); err != nil {
+				u.log.Warn("cannot sync unpacked layers to disk; they are checked after a reboot", "error", err)
+			}
+		})
+	}, nil
+}
+
+// dropList removes a list after a sync. A sync of a busy disk takes long and cannot be cut
+// short: when the store closes meanwhile the list stays, and the next start syncs again.
+func (u *Unpacker) dropList(ctx context.Context, path string) error {
+	synced := make(chan error, 1)
+	go func() { synced <- sysfile.SyncFS(u.db.Root) }()
+	select {
+	case err := <-synced:
+		if err != nil {
+			return err
+		}
+		return os.Remove(path)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// CheckUnsynced removes the snapshots that a loss of power may have damaged. Call it once,
+// before anything is unpacked.
+func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
+	boot, err := sysproc.BootID()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(u.unsyncedDir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(u.unsyncedDir, entry.Name())
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var list unsynced
+		if err := json.Unmarshal(data, &list); err != nil {
+			// Cut short before its sync: nothing was committed yet.
+			u.log.Warn("unreadable list of unsynced snapshots removed", "file", path, "error", err)
+		}
+		if list.Boot == boot {
+			u.background.Linger(func(ctx context.Context) {
+				if err := u.dropList(ctx, path); err != nil {
+					u.log.Warn("cannot sync unpacked layers to disk", "error", err)
+				}
+			})
+			continue
+		}
+		for _, chain := range list.Snapshots {
+			if err := u.db.RemoveSnapshot(ctx, chain); err != nil {
+				return err
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+//go:build integration
+
+package local
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+const (
+	crashWorkerArg = "crash-worker"
+	crashRounds    = 40
+	crashImages    = 4
+)
+
+// crashSpec is an image whose layers can be told from damaged ones: each file says
+// its own name.
+func crashSpec(i int) imagetest.Spec {
+	spec := imagetest.Spec{Name: fmt.Sprintf("crash%d:1", i), Compression: "gzip"}
+	for l := range 3 {
+		layer := imagetest.Layer{{Path: "d", Dir: true}}
+		for f := range 20 {
+			// The lowest layer is the same in all images.
+			name := fmt.Sprintf("d/%d-%d-%d", l, f, i*l)
+			layer = append(layer, imagetest.File{Path: name, Content: []byte(strings.Repeat(name, 500))})
+		}
+		spec.Layers = append(spec.Layers, layer)
+	}
+	return spec
+}
+
+// crashWorker uses a store until it is killed: args are root, state, registry and
+// the helper.
+func crashWorker(args []string) {
+	ctx := context.Background()
+	fail := func(err error) {
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	s, err := Open(ctx, Config{
+		Root: args[0], State: args[1], UnpackHelper: args[3:], CgroupParent: "/berth-image-test", Log: slog.New(slog.DiscardHandler),
+	})
+	fail(err)
+	fmt.Println("open")
+	for n := 0; ; n++ {
+		i := rand.IntN(crashImages)
+		var id string
+		if n%2 == 0 {
+			id, err = s.Pull(ctx, fmt.Sprintf("%s/crash%d:1", args[2], i), image.Auth{}, nil)
+			fail(err)
+		} else {
+			var archive bytes.Buffer
+			fail(imagetest.Archive(&archive, crashSpec(i)))
+			list, err := s.Import(ctx, &archive, "", true, nil)
+			fail(err)
+			id = list[0].ID
+		}
+		key := fmt.Sprint("k", rand.IntN(6))
+		fail(s.Release(ctx, key))
+		_, err = s.Prepare(ctx, image.RootfsSpec{Key: key, ImageID: id})
+		fail(err)
+		if rand.IntN(3) == 0 {
+			fail(s.Remove(ctx, id))
+		}
+		if n == 0 {
+			fmt.Println("once")
+		}
+	}
+}
+
+func TestKillAtAnyMoment(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	cfg := testConfig(t)
+	r := &imagetest.Registry{}
+	host := serve(t, r)
+	for i := range crashImages {
+		r.Push(fmt.Sprint("crash", i), "1", build(t, crashSpec(i)))
+	}
+	// Some rounds end before the first image is whole, some after, on any machine.
+	window := max(250*time.Millisecond, 2*turnTime(t, cfg, host))
+	found := verifyStore(t, cfg, -1)
+	for round := range crashRounds {
+		killWorker(t, cfg, host, time.Duration(random.Int64N(int64(window))))
+		found += verifyStore(t, cfg, round)
+	}
+	if found == 0 {
+		t.Error("no round left an image or a root filesystem: the test tests nothing")
+	}
+	s := open(t, cfg)
+	ctx := context.Background()
+	list, err := s.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := s.Keys(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, img := range list {
+		if err := s.Remove(ctx, img.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, key := range keys {
+		if err := s.Release(ctx, key); err != nil {
+			t.Error(err)
+		}
+	}
+	s.Close()
+	assertEmpty(t, s)
+	if left, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/memory/berth-image-test", "*-*")); len(left) > 0 {
+		t.Errorf("cgroups left: %v", left)
+	}
+}
+
+// worker is a process that uses the store, and what it prints.
+type worker struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+}
+
+// startWorker starts a worker and returns when it has opened the store.
+func startWorker(t *testing.T, cfg Config, host string) *worker {
+	t.Helper()
+	args := append([]string{crashWorkerArg, cfg.Root, cfg.State, host}, helper...)
+	cmd := exec.Command("/proc/self/exe", args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{t: t, cmd: cmd, lines: bufio.NewScanner(out)}
+	w.expect("open")
+	return w
+}
+
+func (w *worker) expect(line string) {
+	w.t.Helper()
+	if !w.lines.Scan() || w.lines.Text() != line {
+		w.t.Errorf("the worker failed: %q, want %q", w.lines.Text(), line)
+	}
+}
+
+// kill ends the worker; what it printed but for the end of its first turn is a
+// failure.
+func (w *worker) kill() {
+	w.t.Helper()
+	if err := w.cmd.Process.Kill(); err != nil {
+		w.t.Fatal(err)
+	}
+	for w.lines.Scan() {
+		if w.lines.Text() != "once" {
+			w.t.Errorf("the worker failed: %s", w.lines.Text())
+		}
+	}
+	_ = w.cmd.Wait()
+}
+
+// killWorker starts a worker and kills it after a while of work.
+func killWorker(t *testing.T, cfg Config, host string, after time.Duration) {
+	t.Helper()
+	w := startWorker(t, cfg, host)
+	time.Sleep(after)
+	w.kill()
+}
+
+// turnTime is how long a worker takes for its first turn on this machine now.
+func turnTime(t *testing.T, cfg Config, host string) time.Duration {
+	t.Helper()
+	w := startWorker(t, cfg, host)
+	begin := time.Now()
+	w.expect("once")
+	took := time.Since(begin)
+	w.kill()
+	return took
+}
+
+// verifyStore opens what a killed worker left and looks whether all of it is whole.
+// It returns how many images and root filesystems there are.
+func verifyStore(t *testing.T, cfg Config, round int) int {
+	t.Helper()
+	ctx := context.Background()
+	s, err := Open(ctx, cfg)
+	if err != nil {
+		t.Fatalf("round %d: %v", round, err)
+	}
+	defer s.Close()
+	for _, pattern := range []string{"content/ingest/*", "snapshots/snapshots/new-*"} {
+		if left, _ := filepath.Glob(filepath.Join(cfg.Root, pattern)); len(left) > 0 {
+			t.Errorf("round %d: left: %v", round, left)
+		}
+	}
+	list, err := s.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, img := range list {
+		m, err := s.Prepare(ctx, image.RootfsSpec{Key: "verify", ImageID: img.ID})
+		if err != nil {
+			t.Errorf("round %d: %v", round, err)
+			continue
+		}
+		verifyFiles(t, round, m.Path)
+		if err := s.Release(ctx, "verify"); err != nil {
+			t.Error(err)
+		}
+	}
+	keys, err := s.Keys(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		// Also those of removed images can be mounted again.
+		m, err := s.Prepare(ctx, image.RootfsSpec{Key: key, ImageID: recordedImage(t, s, key)})
+		if err != nil {
+			t.Errorf("round %d: key %s: %v", round, key, err)
+			continue
+		}
+		verifyFiles(t, round, m.Path)
+	}
+	return len(list) + len(keys)
+}
+
+// recordedImage is the image that a root filesystem's record names.
+func recordedImage(t *testing.T, s *Images, key string) string {
+	t.Helper()
+	var record struct {
+		Image string `json:"image"`
+	}
+	data, err := os.ReadFile(filepath.Join(s.rootfs.ContainersDir(), key, "image"))
+	if err == nil {
+		err = json.Unmarshal(data, &record)
+	}
+	if err != nil {
+		t.Errorf("the record of %s: %v", key, err)
+	}
+	return record.Image
+}
+
+func verifyFiles(t *testing.T, round int, root string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(root, "d"))
+	if err != nil || len(entries) != 60 {
+		t.Errorf("round %d: %d files, %v", round, len(entries), err)
+	}
+	for _, entry := range entries {
+		data, err := os.ReadFile(filepath.Join(root, "d", entry.Name()))
+		if err != nil || string(data) != strings.Repeat("d/"+entry.Name(), 500) {
+			t.Errorf("round %d: file %s is damaged: %v", round, entry.Name(), err)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+// Package local is the image store of this host: it joins content, images and root
+// filesystems in one directory on disk, opens them after whatever happened to them, and
+// closes them. It is built on containerd's libraries (content store, metadata, overlay
+// snapshotter, resolver).
+package local
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/repair"
+	"github.com/berthrun/berth/internal/image/rootfs"
+	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+)
+
+// PullRules say how images are pulled.
+type PullRules = store.PullRules
+
+// Config of a store.
+type Config struct {
+	// Root is a directory on disk: content, metadata, snapshots, and what
+	// containers write. It belongs to this store alone.
+	Root string
+	// State is a directory on tmpfs: root filesystems are mounted on
+	// State/rootfs/<key>.
+	State string
+	// PullRules hold until SetPullRules.
+	PullRules
+	// PreloadedDirs have images that are used where they lie; see package preload. One that
+	// is not there has none.
+	PreloadedDirs []string
+	// UnpackHelper is the command that ends up in helper.Main.
+	UnpackHelper []string
+	// CgroupParent is where the helper's cgroups are made, a path from the root
+	// of the hierarchy; "/berth-unpack" if empty.
+	CgroupParent string
+	// UserAgent is sent to registries; "berth" if empty.
+	UserAgent string
+	Log       *slog.Logger
+}
+
+const (
+	defaultCgroupParent = "/berth-unpack"
+	defaultUserAgent    = "berth"
+)
+
+// Images is the store of images and of root filesystems.
+type Images struct {
+	image.Store
+	image.Catalog
+	image.Rootfs
+
+	cfg        Config
+	log        *slog.Logger
+	lock       *os.File
+	cgroups    *cgroup.HelperGroups
+	runner     *unpack.Runner
+	background *background.Group
+	trash      *background.Trash
+	repair     repair.Repairer
+	// stop ends what goes on in the background.
+	stop func()
+
+	// db and what is made on it are those of the last attempt to open.
+	db     *database.DB
+	layers *layers.Unpacker
+	store  *store.Store
+	rootfs *rootfs.Manager
+}
+
+// SetPullRules makes other rules hold for pulls that begin from now on.
+func (s *Images) SetPullRules(rules PullRules) { s.store.SetPullRules(rules) }
+
+// Faults says what the store has lost, in words for people, until what was set aside is
+// removed.
+func (s *Images) Faults() []string { return s.repair.Faults() }
+
+// Close ends what goes on in the background and closes the store. Mounted root
+// filesystems stay. What is being removed gets a little time; the next Open goes on.
+func (s *Images) Close() error {
+	s.stop()
+	var errList []error
+	if s.cgroups != nil {
+		s.cgroups.Close()
+	}
+	if s.db != nil {
+		errList = append(errList, s.db.Close())
+	}
+	if s.lock != nil {
+		if err := s.lock.Close(); !errors.Is(err, os.ErrClosed) {
+			errList = append(errList, err)
+		}
+	}
+	return errors.Join(errList...)
+}
+
+func (c *Config) complete() error {
+	for name, dir := range map[string]string{"root": c.Root, "state": c.State} {
+		if !filepath.IsAbs(dir) || strings.ContainsAny(dir, ",:\\") {
+			return fmt.Errorf("%s directory of the image store %q: want an absolute path without comma, colon and backslash (overlay mounts take none): %w", name, dir, errs.Invalid)
+		}
+	}
+	if len(c.UnpackHelper) == 0 {
+		return fmt.Errorf("the image store has no unpack helper: %w", errs.Invalid)
+	}
+	if c.CgroupParent == "" {
+		c.CgroupParent = defaultCgroupParent
+	}
+	if c.UserAgent == "" {
+		c.UserAgent = defaultUserAgent
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	c.Root, c.State = filepath.Clean(c.Root), filepath.Clean(c.State)
+	return nil
+}
+
+func (c *Config) paths() database.Paths     { return database.Paths{Root: c.Root} }
+func (c *Config) rootfsPaths() rootfs.Paths { return rootfs.Paths{Root: c.Root, State: c.State} }
+func (c *Config) trashDir() string          { return filepath.Join(c.Root, "trash") }
+
+// makeDirs makes the directories that nobody but root may enter, whatever the
+// umask: a set-user-ID program of an image must be out of reach of users.
+func (c *Config) makeDirs() error {
+	for _, dir := range []string{c.Root, c.trashDir(), layers.UnsyncedDir(c.Root)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return c.rootfsPaths().MakeDirs()
+}

@@ -1,0 +1,162 @@
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/preload"
+	"github.com/berthrun/berth/internal/image/repair"
+	"github.com/berthrun/berth/internal/image/rootfs"
+	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/image/unpack"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+)
+
+// Open opens the store, repairs what an unclean end left in it, and takes it for
+// this process. Unavailable when another process has it. A database that cannot be read is
+// made again; see package repair.
+func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	s := newImages(cfg)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	database.ForwardLibraryLog(cfg.Log)
+	if err := cfg.makeDirs(); err != nil {
+		return nil, fmt.Errorf("cannot make the directories of the image store: %w", err)
+	}
+	if err := s.lockStore(); err != nil {
+		return nil, err
+	}
+	// Stores side by side share the parent cgroup: the prefix is of this root.
+	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(cfg.Root)))[:12]
+	if s.cgroups, err = cgroup.NewHelperGroups(cfg.CgroupParent, prefix); err != nil {
+		// In a container that may not make cgroups, say.
+		cfg.Log.Warn("layers are unpacked without a memory limit: this host gives no cgroup for it", "error", err)
+		s.cgroups = nil
+	}
+	s.runner = &unpack.Runner{Helper: cfg.UnpackHelper, Cgroups: s.cgroups}
+	if err := s.openWhole(ctx); err != nil {
+		return nil, err
+	}
+	s.Store, s.Catalog, s.Rootfs = s.store, s.store, s.rootfs
+	s.trash.Start()
+	s.rootfs.StartPool()
+	preloader := &preload.Preloader{DB: s.db, Layers: s.layers, Store: s.store, CanMount: s.rootfs.CanMount, Log: s.log}
+	preloader.Take(ctx, cfg.PreloadedDirs)
+	return s, nil
+}
+
+func newImages(cfg Config) *Images {
+	group := background.NewGroup()
+	s := &Images{
+		cfg: cfg, log: cfg.Log, background: group, trash: background.NewTrash(cfg.trashDir(), group, cfg.Log),
+		repair: repair.Repairer{Paths: cfg.paths(), Helper: cfg.UnpackHelper, Log: cfg.Log},
+	}
+	s.stop = sync.OnceFunc(func() {
+		s.background.Close()
+		s.trash.Close()
+	})
+	return s
+}
+
+// openWhole opens and recovers the store. When its databases cannot be read it sets them aside
+// once, and rebuilds.
+func (s *Images) openWhole(ctx context.Context) error {
+	damage, err := s.repair.Inspect(ctx)
+	if err != nil {
+		return err
+	}
+	for attempt := 0; ; attempt++ {
+		err := s.attempt(ctx, damage)
+		if attempt > 0 || !repair.IsDamage(err) || ctx.Err() != nil {
+			return err
+		}
+		damage = err
+		if s.db != nil {
+			s.db.Abandon()
+			s.db = nil
+		}
+	}
+}
+
+// attempt opens the store, after a rebuild if there was damage. A panic is damage, too.
+func (s *Images) attempt(ctx context.Context, damage error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("reading it panicked: %v: %w", r, dbcheck.ErrDamaged)
+		}
+	}()
+	ctx = database.WithNamespace(ctx)
+	var under *repair.Rebuilding
+	if damage != nil {
+		if under, err = s.repair.SetAside(ctx, damage); err != nil {
+			return fmt.Errorf("cannot set the damaged database of the image store aside: %w", err)
+		}
+	}
+	s.db = database.New(s.cfg.paths(), s.trash.Discard, s.log)
+	if err := s.db.Open(ctx); err != nil {
+		return err
+	}
+	if under != nil {
+		if err := s.repair.Rebuild(ctx, s.db, under, s.cfg.rootfsPaths().RecordedChains); err != nil {
+			return fmt.Errorf("cannot rebuild the image store in %s: %w", s.cfg.Root, err)
+		}
+	} else if err := s.repair.LostRecords(ctx, s.db); err != nil {
+		return err
+	}
+	s.makeParts()
+	if err := s.recoverParts(ctx); err != nil {
+		return fmt.Errorf("cannot recover the image store in %s: %w", s.cfg.Root, err)
+	}
+	s.db.SaveNames(ctx, nil)
+	return nil
+}
+
+// makeParts makes what works on the database.
+func (s *Images) makeParts() {
+	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, Background: s.background, Log: s.log})
+	s.store = store.New(store.Config{
+		DB: s.db, Layers: s.layers, Background: s.background, PullRules: s.cfg.PullRules, UserAgent: s.cfg.UserAgent, Log: s.log,
+	})
+	s.rootfs = rootfs.New(rootfs.Config{
+		Paths: s.cfg.rootfsPaths(), Images: s.store, LayersDir: s.db.LayersDir(),
+		Discard: s.trash.Discard, Background: s.background, Log: s.log,
+	})
+}
+
+// recoverParts brings the store into a state that a clean end would have left: what a killed
+// pull or import made is removed, what a loss of power may have damaged is made again, and the
+// images and root filesystems that there are become known.
+func (s *Images) recoverParts(ctx context.Context) error {
+	for _, step := range []struct {
+		of  string
+		run func(context.Context) error
+	}{
+		{"unsynced snapshots", s.layers.CheckUnsynced},
+		{"root filesystems", s.rootfs.Load},
+		{"leases", s.store.DropLeases},
+		{"content", s.db.DropDamagedBlobs},
+		{"images", s.store.Load},
+		{"unused content", s.db.Sweep},
+		{"unused content", func(context.Context) error { return s.rootfs.DropMounts() }},
+	} {
+		if err := step.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.of, err)
+		}
+	}
+	return nil
+}

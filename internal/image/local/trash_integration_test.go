@@ -1,0 +1,139 @@
+//go:build integration
+
+package local
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/imagetest"
+)
+
+func manyFiles(t *testing.T, dir string, n int) {
+	t.Helper()
+	if err := imagetest.ManyFiles(dir, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// trashEmpties waits until nothing is left to remove.
+func trashEmpties(t *testing.T, s *Images) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		left, err := os.ReadDir(s.cfg.trashDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still in the trash: %v", left)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// removalBegins waits until the first of many directories in the trash is gone: a removal that has
+// not begun is nothing that Close could wait for.
+func removalBegins(t *testing.T, dirs string, many int) {
+	t.Helper()
+	for left := many; left == many; {
+		found, err := filepath.Glob(dirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = len(found)
+	}
+}
+
+// TestCloseDoesNotWaitForRemovals: a container that wrote 300,000 files held up the stop of
+// the daemon for minutes. Close ends the removal, and the next start goes on.
+func TestCloseDoesNotWaitForRemovals(t *testing.T) {
+	ctx := context.Background()
+	s, img := imported(t)
+	m, err := s.Prepare(ctx, image.RootfsSpec{Key: "c", ImageID: img.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manyFiles(t, m.Path, 30_000)
+	s.background.Patience = 0
+	s.trash.Slice = time.Hour // a turn does not end the removal: Close does
+	if err := s.Release(ctx, "c"); err != nil {
+		t.Fatal(err)
+	}
+	dirs := filepath.Join(s.cfg.trashDir(), "*", "upper", "*")
+	removalBegins(t, dirs, 30)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(dirs); err != nil || len(left) == 0 {
+		t.Errorf("Close has waited for the whole removal: %v", err)
+	}
+	s = open(t, s.cfg)
+	if keys, err := s.Keys(ctx); err != nil || len(keys) > 0 {
+		t.Errorf("root filesystems after the next start: %v, %v", keys, err)
+	}
+	trashEmpties(t, s)
+}
+
+// TestRemovedLayersAreRemovedInTheBackground: a layer may have as many files as a container
+// may write.
+func TestRemovedLayersAreRemovedInTheBackground(t *testing.T) {
+	ctx := context.Background()
+	s, img := imported(t)
+	manyFiles(t, filepath.Join(s.db.LayersDir(), lowerOf(t, s, img.ID)[0]), 30_000)
+	s.background.Patience = 0
+	s.trash.Slice = time.Hour // a turn does not end the removal: Close does
+	if err := s.Remove(ctx, img.ID); err != nil {
+		t.Fatal(err)
+	}
+	dirs := filepath.Join(s.cfg.trashDir(), "*", "fs", "[0-9]*")
+	removalBegins(t, dirs, 30)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(dirs); err != nil || len(left) == 0 {
+		t.Errorf("who removed the image, or closed the store, has waited for all files: %v", err)
+	}
+	s = open(t, s.cfg)
+	trashEmpties(t, s)
+	s.Close()
+	assertEmpty(t, s)
+}
+
+// TestBacklogOfRemovalsDoesNotHoldUpTheStart: a start with thousands of stale directories
+// returns before they are removed.
+func TestBacklogOfRemovalsDoesNotHoldUpTheStart(t *testing.T) {
+	ctx := context.Background()
+	s, img := imported(t)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3000 {
+		stale := filepath.Join(s.cfg.trashDir(), fmt.Sprint("stale", i))
+		if i%2 == 0 {
+			stale = filepath.Join(s.rootfs.PoolDir(), fmt.Sprint("stale", i))
+		}
+		manyFiles(t, stale, 10)
+	}
+	manyFiles(t, filepath.Join(s.cfg.trashDir(), "aaa-large"), 10_000)
+	begin := time.Now()
+	s = open(t, s.cfg)
+	opened := time.Since(begin)
+	if left, err := os.ReadDir(s.cfg.trashDir()); err != nil || len(left) == 0 {
+		t.Errorf("the start has waited for the backlog: %v", err)
+	}
+	wantFiles(t, s, img.ID)
+	trashEmpties(t, s)
+	t.Logf("open took %v, the backlog went within %v", opened, time.Since(begin))
+	if _, err := s.Get(ctx, img.ID); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,53 @@
+// Package names reads names of images: references as people and kubelets write them, and
+// ids. It knows no store.
+package names
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Parse makes a full reference of what people and kubelets write: the domain, "library/"
+// and the tag "latest" are filled in. A reference with a digest loses its tag, as the digest
+// decides. Kind Invalid.
+func Parse(ref string) (reference.Named, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return nil, fmt.Errorf("image reference %q: %w: %w", ref, err, errs.Invalid)
+	}
+	return named, nil
+}
+
+// WithDigest is the reference of the same repository by digest.
+func WithDigest(named reference.Named, dgst digest.Digest) string {
+	return reference.TrimNamed(named).Name() + "@" + dgst.String()
+}
+
+var idPattern = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,64}$`)
+
+// IDPrefix reports whether ref can be (the beginning of) an image id, and returns it with
+// its algorithm.
+func IDPrefix(ref string) (string, bool) {
+	if !idPattern.MatchString(ref) {
+		return "", false
+	}
+	if !strings.HasPrefix(ref, "sha256:") {
+		ref = "sha256:" + ref
+	}
+	return ref, true
+}
+
+// IsID reports whether a recorded name is an image's id and no reference: a registry may be
+// called sha256, and have a port.
+func IsID(name string) bool {
+	return strings.HasPrefix(name, "sha256:") && !strings.Contains(name, "/")
+}
+
+// HasDigest reports whether a recorded reference names a digest.
+func HasDigest(name string) bool { return strings.Contains(name, "@") }

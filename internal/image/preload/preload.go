@@ -1,0 +1,206 @@
+// Package preload takes images that lie ready on the host into a store.
+//
+// A preloaded directory has such images, part of what the host was installed from, say. It is
+// an OCI image layout whose layers are unpacked beside:
+//
+//	oci-layout, index.json, blobs   the images, named by annotations as in archives
+//	layers/<hex>                    the files of a layer, as an overlay takes them from
+//	                                below; <hex> is of its chain ID
+//
+// A store takes its images once, pinned, and copies nothing: blobs and layers are links to
+// the directory, which stays as it is. That its layers are what the digests say is not
+// checked: a process that can write there can write the host's programs. A store that finds
+// links broken forgets their images as it does with lost content. LayOut makes such a
+// directory.
+package preload
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/archive"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+const layersName = "layers"
+
+// recordsDir has the records below a store's root.
+const recordsDir = "preloaded"
+
+// Forget removes the records below a store's root: all directories are looked at again.
+func Forget(root string) error { return os.RemoveAll(filepath.Join(root, recordsDir)) }
+
+// Preloader takes images into a store.
+type Preloader struct {
+	DB     *database.DB
+	Layers *layers.Unpacker
+	Store  *store.Store
+	// CanMount reports why an overlay cannot have a directory below it, nil when it can.
+	CanMount func(lower string) error
+	Log      *slog.Logger
+}
+
+// takenPath is the record that a directory's images are taken, with the digest of its index.
+func (p *Preloader) takenPath(dir string) string {
+	return filepath.Join(p.DB.Root, recordsDir, fmt.Sprintf("%x", sha256.Sum256([]byte(dir)))[:24])
+}
+
+// Take takes the images of directories that have changed since they were looked at. A
+// directory that is not there has none; one that cannot be used keeps no pod from running.
+func (p *Preloader) Take(ctx context.Context, dirs []string) {
+	ctx = database.WithNamespace(ctx)
+	for _, dir := range dirs {
+		if err := p.takeDir(ctx, filepath.Clean(dir)); err != nil {
+			p.Log.Error("the images of a directory cannot be used where they lie", "dir", dir, "error", err)
+		}
+	}
+}
+
+func (p *Preloader) takeDir(ctx context.Context, dir string) error {
+	index, err := os.ReadFile(filepath.Join(dir, imagespec.ImageIndexFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	version := digest.FromBytes(index).String()
+	if taken, err := os.ReadFile(p.takenPath(dir)); err == nil && string(taken) == version {
+		return nil
+	}
+	layout, err := os.ReadFile(filepath.Join(dir, imagespec.ImageLayoutFile))
+	if err != nil {
+		return err
+	}
+	found, err := archive.Layout(layout, index)
+	if err != nil {
+		return err
+	}
+	one := &preloading{Preloader: p, dir: dir, lower: p.CanMount(filepath.Join(dir, layersName))}
+	if one.lower != nil {
+		p.Log.Warn("layers that lie ready are unpacked again: nothing can be mounted on them where they are", "dir", dir, "error", one.lower)
+	}
+	for _, image := range found {
+		if err := p.DB.WithLease(ctx, func(ctx context.Context) error { return one.take(ctx, image) }); err != nil {
+			return fmt.Errorf("image %s: %w", image, errs.OfDisk(err))
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(p.takenPath(dir)), 0o700); err != nil {
+		return err
+	}
+	return sysfile.Replace(p.takenPath(dir), []byte(version))
+}
+
+// preloading is one directory whose images are being taken. lower is why its layers cannot be
+// below an overlay.
+type preloading struct {
+	*Preloader
+	dir   string
+	lower error
+}
+
+func (p *preloading) take(ctx context.Context, image archive.Image) error {
+	t, err := p.DB.ReadTree(ctx, image.String(), image.Target, p.linkDocument)
+	if err != nil {
+		return err
+	}
+	for i, layer := range t.Layers {
+		if err := p.linkBlob(ctx, layer); err != nil {
+			return fmt.Errorf("layer %d: %w", i, err)
+		}
+	}
+	if p.lower == nil {
+		err = p.linkLayers(ctx, t.Chains())
+	} else {
+		ready := func(context.Context, int) error { return nil }
+		err = p.Layers.Unpack(ctx, t, ready, func(int64) {})
+	}
+	if err != nil {
+		return err
+	}
+	_, err = p.Store.Record(ctx, t, store.ArchiveNames(image, t), true)
+	return err
+}
+
+// linkDocument is the provide that links a blob which is what its digest says.
+func (p *preloading) linkDocument(ctx context.Context, desc imagespec.Descriptor) error {
+	data, err := os.ReadFile(p.blobPath(desc.Digest))
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, errs.Invalid)
+	}
+	if got := desc.Digest.Algorithm().FromBytes(data); got != desc.Digest {
+		return fmt.Errorf("blob %s has digest %s: %w", desc.Digest, got, errs.Invalid)
+	}
+	return p.linkBlob(ctx, desc)
+}
+
+func (p *preloading) blobPath(dgst digest.Digest) string {
+	return filepath.Join(p.dir, imagespec.ImageBlobsDir, dgst.Algorithm().String(), dgst.Encoded())
+}
+
+// linkBlob has the store's content include a blob of the directory, unless it has it already.
+func (p *preloading) linkBlob(ctx context.Context, desc imagespec.Descriptor) error {
+	fi, err := os.Stat(p.blobPath(desc.Digest))
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, errs.Invalid)
+	}
+	if fi.Size() != desc.Size {
+		return fmt.Errorf("blob %s has %d bytes, its descriptor says %d: %w", desc.Digest, fi.Size(), desc.Size, errs.Invalid)
+	}
+	if err := p.DB.Present(ctx, desc); err != nil {
+		// A link of a try that was cut short is in the way, and nothing else.
+		link := p.DB.BlobPath(desc.Digest)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.RemoveAll(link), os.Symlink(p.blobPath(desc.Digest), link)); err != nil {
+			return err
+		}
+	}
+	return p.DB.AdoptBlob(ctx, desc, p.dir)
+}
+
+// linkLayers makes the snapshots that are missing of the directory's layers, lowest first.
+func (p *preloading) linkLayers(ctx context.Context, chains []string) error {
+	parent := ""
+	for _, chain := range chains {
+		there, err := p.DB.KeepSnapshot(ctx, chain)
+		if err != nil {
+			return err
+		}
+		if !there {
+			if err := p.linkLayer(ctx, chain, parent); err != nil {
+				return err
+			}
+		}
+		parent = chain
+	}
+	return nil
+}
+
+func (p *preloading) linkLayer(ctx context.Context, chain, parent string) error {
+	files := filepath.Join(p.dir, layersName, digest.Digest(chain).Encoded())
+	if fi, err := os.Stat(files); err != nil || !fi.IsDir() {
+		return fmt.Errorf("there is no directory %s: %w", files, errors.Join(err, errs.Invalid))
+	}
+	return p.DB.WithSnapshot(ctx, parent, func(key string) error {
+		info, err := p.DB.Snapshots.Stat(ctx, key)
+		if err != nil {
+			return fmt.Errorf("cannot look up a snapshot: %w", err)
+		}
+		upper := database.UpperDir(info)
+		if err := errors.Join(os.Remove(upper), os.Symlink(files, upper)); err != nil {
+			return err
+		}
+		return p.DB.CommitSnapshot(ctx, chain, parent, key)
+	})
+}

@@ -1,0 +1,240 @@
+// Package repair makes an image store again whose databases cannot be read.
+//
+// A store whose databases cannot be read is made again from what lies beside them: content
+// says what images there are, names.json how they are called, and each layer's directory which
+// layer it is. Both databases and what is in use by nobody then go to
+//
+//	Root/quarantine/<time>/  metadata.db, snapshots.db    as they were found
+//	                         layers-<n>/                  directories of layers that nothing names
+//	                         blobs/                       content of no image
+//	                         report.json                  what was found, and what is missing
+//
+// where they stay until somebody removes them. Nothing is removed because a database that is
+// new, or empty, does not know it. Containers that run keep their mounts, whichever directory
+// their layers are moved to.
+//
+// Root/rebuilding names the directory while this goes on, so that a start that is cut short is
+// begun anew.
+package repair
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/dbcheck"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+const reportName = "report.json"
+
+// Repairer finds out what is wrong with the databases of a store, and makes them again.
+type Repairer struct {
+	Paths database.Paths
+	// Helper is the command in which databases are checked.
+	Helper []string
+	Log    *slog.Logger
+}
+
+// QuarantineDir is where what was found is set aside.
+func (r Repairer) QuarantineDir() string { return filepath.Join(r.Paths.Root, "quarantine") }
+
+func (r Repairer) rebuildingPath() string { return filepath.Join(r.Paths.Root, "rebuilding") }
+
+// Rebuilding is a rebuild under way: where the old databases and layers are, and why.
+type Rebuilding struct {
+	Dir    string `json:"dir"`
+	Reason string `json:"reason"`
+}
+
+// report says what a rebuild has found.
+type report struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+	// Images are all that are there again; Nameless those of them without their names.
+	Images   int `json:"images"`
+	Nameless int `json:"nameless"`
+	// Layers are directories that are in use again.
+	Layers int `json:"layers"`
+	// Lost are names whose images are not there any more, with the reason.
+	Lost []string `json:"lost,omitempty"`
+	// Blobs and Directories were set aside.
+	Blobs       int `json:"blobs"`
+	Directories int `json:"directories"`
+}
+
+func (r report) text(dir string) string {
+	text := fmt.Sprintf("the image store's database could not be read (%s) and was made again from what lies beside it: %d images are there again", r.Reason, r.Images)
+	if r.Nameless > 0 {
+		text += fmt.Sprintf(", %d of them without names, which come with the next pull", r.Nameless)
+	}
+	if len(r.Lost) > 0 {
+		text += ", these are lost and must be pulled or imported again: " + strings.Join(r.Lost, "; ")
+	}
+	return text + fmt.Sprintf("; what was found lies in %s: remove it after you have looked at it and the containers of that time have ended", dir)
+}
+
+// IsDamage reports whether an error of opening is one of what the databases say. What the kernel
+// refuses (a full disk, a missing right) is not.
+func IsDamage(err error) bool {
+	if err == nil {
+		return false
+	}
+	if errors.Is(err, dbcheck.ErrDamaged) {
+		return true
+	}
+	var errno syscall.Errno
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return !ended && !errors.As(err, &errno) && !errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.Exhausted)
+}
+
+// Inspect reads both databases whole. damage is why they cannot be used, err what keeps it
+// from looking.
+func (r Repairer) Inspect(ctx context.Context) (damage, err error) {
+	if data, err := os.ReadFile(r.rebuildingPath()); err == nil {
+		var under Rebuilding
+		if err := json.Unmarshal(data, &under); err != nil || under.Reason == "" {
+			under.Reason = "an earlier rebuild was cut short"
+		}
+		return fmt.Errorf("%s: %w", under.Reason, dbcheck.ErrDamaged), nil
+	}
+	for _, path := range []string{r.Paths.MetadataFile(), r.Paths.SnapshotsFile()} {
+		fi, statErr := os.Lstat(path)
+		switch {
+		case statErr == nil && fi.Size() > 0:
+			err = dbcheck.Check(ctx, r.Helper, path)
+		case statErr != nil && !errors.Is(statErr, os.ErrNotExist):
+			return nil, statErr
+		case r.hasContent():
+			err = fmt.Errorf("%s is missing or empty, though there are images: %w", path, dbcheck.ErrDamaged)
+		default:
+			err = nil
+		}
+		switch {
+		case errors.Is(err, dbcheck.ErrDamaged):
+			return err, nil
+		case errors.Is(err, errs.Unavailable), ctx.Err() != nil:
+			return nil, err
+		case err != nil:
+			r.Log.Warn("the image store's database is used unchecked", "error", err)
+		}
+	}
+	return nil, nil
+}
+
+// hasContent reports whether there is anything that a database would know of.
+func (r Repairer) hasContent() bool {
+	for _, pattern := range []string{filepath.Join(r.Paths.ContentDir(), "blobs", "*", "*"), filepath.Join(r.Paths.LayersDir(), "*")} {
+		if found, err := filepath.Glob(pattern); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// LostRecords is damage when the database knows no image and the copy of the names does: it is
+// a new one in the place of another.
+func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
+	records, err := db.Images.List(ctx)
+	if err != nil || len(records) > 0 {
+		return err
+	}
+	names, err := db.ReadNames()
+	if err != nil || len(names) == 0 {
+		return nil //nolint:nilerr // there is no copy that would know better
+	}
+	return fmt.Errorf("%s knows no image, and there are %d: %w", r.Paths.MetadataFile(), len(names), dbcheck.ErrDamaged)
+}
+
+// SetAside moves both databases and the layers out of the way.
+func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, error) {
+	under, err := r.beginRebuild(damage)
+	if err != nil {
+		return nil, err
+	}
+	if dbcheck.Check(ctx, r.Helper, r.Paths.SnapshotsFile()) == nil {
+		if err := database.LabelLayers(ctx, r.Paths); err != nil {
+			r.Log.Warn("cannot tell all layers from their database; they are unpacked again", "error", err)
+		}
+	}
+	for from, to := range map[string]string{r.Paths.MetadataFile(): "metadata.db", r.Paths.SnapshotsFile(): "snapshots.db"} {
+		to = filepath.Join(under.Dir, to)
+		if _, err := os.Lstat(to); err == nil { // of a try that was cut short
+			err = os.Remove(from)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil, err
+			}
+			continue
+		}
+		if err := errs.IgnoreNotExist(os.Rename(from, to)); err != nil {
+			return nil, err
+		}
+	}
+	for n := 0; ; n++ {
+		to := filepath.Join(under.Dir, fmt.Sprintf("layers-%d", n))
+		if _, err := os.Lstat(to); err == nil {
+			continue
+		}
+		if err := errs.IgnoreNotExist(os.Rename(r.Paths.LayersDir(), to)); err != nil {
+			return nil, err
+		}
+		return under, nil
+	}
+}
+
+// beginRebuild makes the directory of what is set aside, or finds that of a try that was cut
+// short.
+func (r Repairer) beginRebuild(damage error) (*Rebuilding, error) {
+	if data, err := os.ReadFile(r.rebuildingPath()); err == nil {
+		var under Rebuilding
+		err := json.Unmarshal(data, &under)
+		if err == nil && filepath.Dir(under.Dir) == r.QuarantineDir() && os.MkdirAll(under.Dir, 0o700) == nil {
+			return &under, nil
+		}
+	}
+	if err := os.MkdirAll(r.QuarantineDir(), 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(r.QuarantineDir(), time.Now().UTC().Format("20060102T150405Z-"))
+	if err != nil {
+		return nil, err
+	}
+	under := &Rebuilding{Dir: dir, Reason: strings.TrimSuffix(damage.Error(), ": "+dbcheck.ErrDamaged.Error())}
+	data, err := json.Marshal(under)
+	if err != nil {
+		return nil, err
+	}
+	return under, sysfile.ReplaceSynced(r.rebuildingPath(), data)
+}
+
+// Faults says what the store has lost, in words for people, until what was set aside is
+// removed.
+func (r Repairer) Faults() []string {
+	reports, err := filepath.Glob(filepath.Join(r.QuarantineDir(), "*", reportName))
+	if err != nil {
+		return nil
+	}
+	slices.Sort(reports)
+	var all []string
+	for _, path := range reports {
+		var found report
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(data, &found)
+		}
+		if err == nil {
+			all = append(all, found.text(filepath.Dir(path)))
+		}
+	}
+	return all
+}

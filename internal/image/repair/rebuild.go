@@ -1,0 +1,337 @@
+package repair
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/preload"
+	"github.com/berthrun/berth/internal/image/tree"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// rebuilder makes the records of a store whose databases are new.
+type rebuilder struct {
+	db    *database.DB
+	under *Rebuilding
+	// used lists the topmost snapshots below root filesystems.
+	used func() ([]string, error)
+	// names are the copy of the names, nil when it is lost, too.
+	names  []database.NamedImage
+	report report
+	// keep are blobs of images that are there again, ids those images.
+	keep map[digest.Digest]bool
+	ids  map[string]*tree.Tree
+	// found are the directories of layers by chain, restored those that are snapshots again.
+	found    map[string]foundLayer
+	restored map[string]bool
+}
+
+type foundLayer struct {
+	database.LayerLabel
+	dir string
+}
+
+// Rebuild makes both databases, which are new and open, again, and says what it has found.
+// used lists the topmost snapshots below the root filesystems that there are.
+func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuilding, used func() ([]string, error)) error {
+	ctx = database.WithNamespace(ctx)
+	b := &rebuilder{
+		db: db, under: under, used: used, report: report{At: time.Now().UTC(), Reason: under.Reason},
+		keep: map[digest.Digest]bool{}, ids: map[string]*tree.Tree{},
+		found: map[string]foundLayer{}, restored: map[string]bool{},
+	}
+	var err error
+	if b.names, err = db.ReadNames(); err != nil {
+		r.Log.Warn("the copy of the images' names cannot be used; images come without names", "error", err)
+	}
+	// A rebuild that is cut short is begun anew: it is synced once, at its end.
+	if err := db.Unsynced(func() error { return b.run(ctx) }); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(b.report, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := sysfile.ReplaceSynced(filepath.Join(under.Dir, reportName), data); err != nil {
+		return err
+	}
+	r.Log.Error(b.report.text(under.Dir), "images", b.report.Images, "lost", len(b.report.Lost), "quarantine", under.Dir)
+	return os.Remove(r.rebuildingPath())
+}
+
+func (r *rebuilder) run(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		r.namedImages, r.namelessImages, r.findLayers, r.restoreLayers, r.forgetTaken, r.setBlobsAside, r.finish,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// namedImages records the images whose names are known.
+func (r *rebuilder) namedImages(ctx context.Context) error {
+	for _, named := range r.names {
+		t, err := r.adoptTree(ctx, named.Name, named.Target)
+		if err != nil {
+			if ctx.Err() != nil || diskFull(err) {
+				return err
+			}
+			if !names.IsID(named.Name) {
+				r.report.Lost = append(r.report.Lost, fmt.Sprintf("%s: %v", named.Name, err))
+			}
+			continue
+		}
+		if err := r.db.WriteRecords(ctx, t, []string{named.Name}, nil, named.Pinned); err != nil {
+			return err
+		}
+		r.ids[t.ID()] = t
+	}
+	return nil
+}
+
+func diskFull(err error) bool { return errors.Is(errs.OfDisk(err), errs.Exhausted) }
+
+// namelessImages records, by their ids, the images of manifests that no name leads to.
+func (r *rebuilder) namelessImages(ctx context.Context) error {
+	return r.blobs(func(dgst digest.Digest, path string, fi os.FileInfo) error {
+		if r.keep[dgst] || fi.Size() > tree.MaxDocument {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || dgst.Algorithm().FromBytes(data) != dgst {
+			return nil //nolint:nilerr // damaged content is of no image
+		}
+		var head imagespec.Manifest
+		if json.Unmarshal(data, &head) != nil || head.Config.Digest == "" || len(head.Layers) == 0 {
+			return nil
+		}
+		mediaType := head.MediaType
+		if mediaType == "" {
+			mediaType = imagespec.MediaTypeImageManifest
+		}
+		t, err := r.adoptTree(ctx, dgst.String(), imagespec.Descriptor{MediaType: mediaType, Digest: dgst, Size: int64(len(data))})
+		if err != nil {
+			return context.Cause(ctx) // of another platform, or incomplete
+		}
+		if r.ids[t.ID()] != nil {
+			return nil
+		}
+		if err := r.db.WriteRecords(ctx, t, []string{t.ID()}, nil, false); err != nil {
+			return err
+		}
+		r.ids[t.ID()] = t
+		r.report.Nameless++
+		return nil
+	})
+}
+
+// blobs calls fn for each blob on disk.
+func (r *rebuilder) blobs(fn func(dgst digest.Digest, path string, fi os.FileInfo) error) error {
+	paths, err := filepath.Glob(filepath.Join(r.db.ContentDir(), imagespec.ImageBlobsDir, "*", "*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		dgst := digest.NewDigestFromEncoded(digest.Algorithm(filepath.Base(filepath.Dir(path))), filepath.Base(path))
+		fi, err := os.Stat(path)
+		if err != nil || dgst.Validate() != nil || !fi.Mode().IsRegular() {
+			continue
+		}
+		if err := fn(dgst, path, fi); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adoptTree reads an image from blobs on disk, and has the store's content include them.
+func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec.Descriptor) (*tree.Tree, error) {
+	t, err := r.db.ReadTree(ctx, name, target, r.adoptDocument)
+	if err != nil {
+		return nil, err
+	}
+	for _, layer := range t.Layers {
+		// One that is missing is missed when the layer must be unpacked again.
+		if err := errs.IgnoreNotExist(r.adopt(ctx, layer)); err != nil {
+			return nil, err
+		}
+	}
+	for _, desc := range append(append(append([]imagespec.Descriptor{}, t.Indexes...), t.Layers...), t.Target, t.Manifest, t.Config) {
+		r.keep[desc.Digest] = true
+	}
+	return t, nil
+}
+
+// adoptDocument is the provide for a rebuild.
+func (r *rebuilder) adoptDocument(ctx context.Context, desc imagespec.Descriptor) error {
+	data, err := os.ReadFile(r.db.BlobPath(desc.Digest))
+	if err != nil {
+		return err
+	}
+	if got := desc.Digest.Algorithm().FromBytes(data); got != desc.Digest {
+		return fmt.Errorf("blob %s has digest %s", desc.Digest, got)
+	}
+	return r.adopt(ctx, desc)
+}
+
+// adopt has the content store include a blob that lies where its blobs are.
+func (r *rebuilder) adopt(ctx context.Context, desc imagespec.Descriptor) error {
+	path := r.db.BlobPath(desc.Digest)
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if fi.Size() != desc.Size {
+		return fmt.Errorf("blob %s has %d bytes on disk, want %d: %w", desc.Digest, fi.Size(), desc.Size, os.ErrNotExist)
+	}
+	preloaded := ""
+	if target, err := os.Readlink(path); err == nil { // it lies ready in a directory
+		preloaded = filepath.Dir(filepath.Dir(filepath.Dir(target)))
+	}
+	return r.db.AdoptBlob(ctx, desc, preloaded)
+}
+
+// findLayers finds the directories of whole layers among those that were set aside.
+func (r *rebuilder) findLayers(context.Context) error {
+	dirs, err := filepath.Glob(filepath.Join(r.under.Dir, "layers-*", "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if label, err := database.ReadLayerLabel(dir); err == nil {
+			r.found[label.Chain] = foundLayer{label, dir}
+		}
+	}
+	return nil
+}
+
+// restoreLayers makes snapshots of the layers that images and root filesystems have.
+func (r *rebuilder) restoreLayers(ctx context.Context) error {
+	for _, t := range r.ids {
+		chains := t.Chains()
+		if err := r.restore(ctx, chains[len(chains)-1]); err != nil {
+			return err
+		}
+	}
+	used, err := r.used()
+	if err != nil {
+		return err
+	}
+	for _, chain := range used {
+		if err := r.restore(ctx, chain); err != nil {
+			return err
+		}
+		if !r.restored[chain] {
+			continue
+		}
+		if err := r.db.KeepForContainers(ctx, chain); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restore makes a layer a snapshot again, after those below it. One that was not found, or
+// stands on one that was not, is left: its image is unpacked again.
+func (r *rebuilder) restore(ctx context.Context, chain string) error {
+	var way []foundLayer
+	for chain != "" && !r.restored[chain] {
+		layer, ok := r.found[chain]
+		if !ok || len(way) > tree.MaxLayers {
+			return nil
+		}
+		way = append(way, layer)
+		chain = layer.Parent
+	}
+	for i := len(way) - 1; i >= 0; i-- {
+		if err := r.restoreOne(ctx, way[i]); err != nil {
+			return fmt.Errorf("layer %s: %w", way[i].Chain, err)
+		}
+		r.restored[way[i].Chain] = true
+		r.report.Layers++
+	}
+	return nil
+}
+
+func (r *rebuilder) restoreOne(ctx context.Context, layer foundLayer) error {
+	return r.db.WithSnapshot(ctx, layer.Parent, func(key string) error {
+		info, err := r.db.Snapshots.Stat(ctx, key)
+		if err != nil {
+			return err
+		}
+		upper := database.UpperDir(info)
+		if err := os.Remove(upper); err != nil {
+			return err
+		}
+		if err := database.WriteLayerLabel(upper, layer.LayerLabel); err != nil {
+			return err
+		}
+		// What is mounted on it does not notice.
+		if err := os.Rename(filepath.Join(layer.dir, database.FilesName), upper); err != nil {
+			return err
+		}
+		return r.db.CommitSnapshot(ctx, layer.Chain, layer.Parent, key)
+	})
+}
+
+// forgetTaken has images that lie ready taken again where their names are lost.
+func (r *rebuilder) forgetTaken(context.Context) error {
+	if r.names != nil {
+		return nil
+	}
+	return preload.Forget(r.db.Root)
+}
+
+// setBlobsAside moves content of no image to the quarantine: the collector would remove it.
+func (r *rebuilder) setBlobsAside(context.Context) error {
+	return r.blobs(func(dgst digest.Digest, path string, _ os.FileInfo) error {
+		if r.keep[dgst] {
+			return nil
+		}
+		to := filepath.Join(r.under.Dir, imagespec.ImageBlobsDir, dgst.Algorithm().String(), dgst.Encoded())
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return err
+		}
+		r.report.Blobs++
+		return os.Rename(path, to)
+	})
+}
+
+// finish removes what is left of directories whose files are in use again, and counts.
+func (r *rebuilder) finish(context.Context) error {
+	r.report.Images = len(r.ids)
+	dirs, err := filepath.Glob(filepath.Join(r.under.Dir, "layers-*", "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if _, err := os.Lstat(filepath.Join(dir, database.FilesName)); err == nil {
+			r.report.Directories++
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	tops, err := filepath.Glob(filepath.Join(r.under.Dir, "layers-*"))
+	if err != nil {
+		return err
+	}
+	for _, top := range tops {
+		_ = os.Remove(top) // those that are empty
+	}
+	return nil
+}

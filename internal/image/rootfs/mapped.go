@@ -1,0 +1,183 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// A root filesystem for a user namespace is an overlay whose layers are seen with
+// mapped ids; what the container writes has the host's numbers on disk, so nothing
+// there belongs to the host's root.
+//
+// The container's init is nobody on the host and walks to its root by path. So
+// these lie apart, in State/mapped, which everybody may pass through, each in a
+// directory of its own that only its namespace's root group may:
+//
+//	<key>/rootfs   the mount
+//	<key>/layers   while it is made: the layers of all images, with mapped ids
+//	<key>/linked   the same for those that lie elsewhere, see preload.go
+
+const (
+	mappedRootfs = "rootfs"
+	mappedLayers = "layers"
+	mappedLinked = "linked"
+)
+
+// mountMapped mounts the overlay for a user namespace. All layers are mapped by one
+// mount, however many there are.
+func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysfile.Overlay) error {
+	if err := m.reachable(); err != nil {
+		return err
+	}
+	// A process that was killed here may have left some of it.
+	if err := m.unmountMapped(spec.Key); err != nil {
+		return err
+	}
+	dir := filepath.Join(m.MappedDir(), spec.Key)
+	layers := filepath.Join(dir, mappedLayers)
+	for _, d := range []string{dir, layers, m.mappedPath(spec.Key)} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.Chown(dir, 0, spec.Map.GID), os.Chmod(dir, 0o710)); err != nil {
+		return err
+	}
+	if err := sysfile.BindMapped(m.layersDir, layers, spec.Map.UserNS); err != nil {
+		return err
+	}
+	overlay.LowerRoot = layers
+	err := m.mapLinked(dir, spec.Map.UserNS, overlay.Lower, func(lower []string) error {
+		overlay.Lower = lower
+		return sysfile.MountOverlay(overlay, m.mappedPath(spec.Key))
+	})
+	// The overlay has its own hold of the layers.
+	return errors.Join(err, sysfile.Detach(layers), os.Remove(layers))
+}
+
+// mapLinked mounts, with mapped ids, the layers that are links out of the layers' directory,
+// while mount runs, which gets all layers as they are called from there on.
+func (m *Manager) mapLinked(dir, userns string, lower []string, mount func(lower []string) error) (err error) {
+	lower = slices.Clone(lower)
+	linked := filepath.Join(dir, mappedLinked)
+	defer func() { err = errors.Join(err, unmountLinked(linked)) }()
+	for i, layer := range lower {
+		target, readErr := os.Readlink(filepath.Join(m.layersDir, layer))
+		if readErr != nil {
+			continue // a directory
+		}
+		at := filepath.Join(linked, strconv.Itoa(i))
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			return err
+		}
+		if err := sysfile.BindMapped(target, at, userns); err != nil {
+			return fmt.Errorf("a layer lies ready in %s: %w; remove the image and pull or import it, to have its layers in %s", filepath.Dir(target), err, m.layersDir)
+		}
+		lower[i] = filepath.Join("..", mappedLinked, strconv.Itoa(i))
+	}
+	return mount(lower)
+}
+
+// unmountLinked removes the mounts in a directory, and it. Nil when there is none.
+func unmountLinked(linked string) error {
+	entries, err := os.ReadDir(linked)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		at := filepath.Join(linked, entry.Name())
+		if err := errors.Join(sysfile.Detach(at), os.Remove(at)); err != nil {
+			return err
+		}
+	}
+	return os.Remove(linked)
+}
+
+// unmountMapped undoes mountMapped. Nil when there is nothing.
+func (m *Manager) unmountMapped(key string) error {
+	dir := filepath.Join(m.MappedDir(), key)
+	if err := unmountLinked(filepath.Join(dir, mappedLinked)); err != nil {
+		return err
+	}
+	for _, name := range []string{mappedLayers, mappedRootfs} {
+		path := filepath.Join(dir, name)
+		if err := sysfile.Detach(path); err != nil {
+			return err
+		}
+		if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
+			return err
+		}
+	}
+	if err := errs.IgnoreNotExist(os.Remove(dir)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// reachable reports the first directory above the mounts that keeps others out.
+// Kind Unsupported: a namespace's root is one of them.
+func (m *Manager) reachable() error {
+	path := "/"
+	for name := range strings.SplitSeq(strings.TrimPrefix(m.MappedDir(), "/"), "/") {
+		path = filepath.Join(path, name)
+		fi, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		if fi.Mode()&0o001 == 0 {
+			return fmt.Errorf("the root of a user namespace cannot pass through %s (mode %o): let others search it, or move berth's state directory: %w", path, fi.Mode().Perm(), errs.Unsupported)
+		}
+	}
+	return nil
+}
+
+// CanMap implements image.Rootfs.
+func (m *Manager) CanMap(userns string) error {
+	if err := m.reachable(); err != nil {
+		return err
+	}
+	return m.probeMapped(userns)
+}
+
+// probeMapped mounts an overlay as mountMapped does: kernels before 5.19 map the
+// ids of a file system, but take no such layer.
+func (m *Manager) probeMapped(userns string) (err error) {
+	if err := sysfile.ProbeMapped(m.layersDir, userns); err != nil {
+		return err
+	}
+	dir, err := m.pool.take(m)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	lower, target := filepath.Join(dir, mappedLayers), filepath.Join(dir, mappedRootfs)
+	for _, d := range []string{lower, target} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := sysfile.BindMapped(filepath.Join(dir, upperName), lower, userns); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sysfile.Detach(lower)) }()
+	overlay := sysfile.Overlay{LowerRoot: dir, Lower: []string{mappedLayers}, Upper: filepath.Join(dir, workName), Work: filepath.Join(dir, recordName)}
+	if err := os.Mkdir(overlay.Work, 0o700); err != nil {
+		return err
+	}
+	if err := sysfile.MountOverlay(overlay, target); err != nil {
+		return fmt.Errorf("overlayfs takes no layers with mapped ids: %w: %w", err, errs.Unsupported)
+	}
+	return sysfile.Detach(target)
+}

@@ -1,0 +1,98 @@
+package rootfs
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// poolSize is how many directories are kept ready. Making one takes a millisecond
+// on ext4, which a container's start need not wait for.
+const poolSize = 16
+
+// dirPool keeps directories with upper and work in them ready for use. Its mode
+// bits do not depend on the umask.
+type dirPool struct {
+	ready chan string
+}
+
+// StartPool begins to keep directories ready, until the background group closes. Call it once,
+// before the manager is used.
+func (m *Manager) StartPool() { m.pool.start(m) }
+
+// start fills the pool and keeps it filled until the store closes.
+func (p *dirPool) start(m *Manager) {
+	p.ready = make(chan string, poolSize)
+	m.background.Go(func(ctx context.Context) {
+		for {
+			dir, err := p.make(m)
+			if err != nil {
+				// The caller that needs one makes it, and returns the error.
+				dir = ""
+			}
+			select {
+			case p.ready <- dir:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// take returns a ready directory, or makes one.
+func (p *dirPool) take(m *Manager) (string, error) {
+	select {
+	case dir := <-p.ready:
+		if dir != "" {
+			return dir, nil
+		}
+	default:
+	}
+	return p.make(m)
+}
+
+func (p *dirPool) make(m *Manager) (string, error) {
+	dir := filepath.Join(m.PoolDir(), strings.ToLower(rand.Text()))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	// The upper directory's owner and mode are those of the root directory in the
+	// container.
+	for name, mode := range map[string]os.FileMode{upperName: 0o755, workName: 0o700} {
+		path := filepath.Join(dir, name)
+		if err := os.Mkdir(path, mode); err != nil {
+			return "", err
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// CanMount reports whether a root filesystem can have a directory below it: nil, or
+// why not. Overlays can be on overlays twice only.
+func (m *Manager) CanMount(lower string) (err error) {
+	dir, err := m.pool.take(m)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	target := filepath.Join(dir, mappedRootfs)
+	if err := os.Mkdir(target, 0o700); err != nil {
+		return err
+	}
+	overlay := sysfile.Overlay{
+		LowerRoot: filepath.Dir(lower), Lower: []string{filepath.Base(lower)},
+		Upper: filepath.Join(dir, upperName), Work: filepath.Join(dir, workName),
+	}
+	if err := sysfile.MountOverlay(overlay, target); err != nil {
+		return err
+	}
+	return sysfile.Detach(target)
+}

@@ -1,0 +1,302 @@
+// Package rootfs makes root filesystems of containers: overlay mounts over the layers of an
+// image, also with mapped ids for user namespaces, and directories for what containers write.
+package rootfs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/store"
+	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// A root filesystem is a directory Root/containers/<key> that holds
+//
+//	upper, work   what the container writes, for the overlay mount
+//	volumes       what it writes elsewhere, see volume.go
+//	image         the record: which snapshot is below
+//
+// and a mount on State/rootfs/<key>, or, where a user namespace must reach it, on
+// State/mapped/<key>/rootfs (see mapped.go). The directory appears by rename,
+// complete, so that no transaction of a database is needed, and it goes by rename,
+// too. While it is there the snapshots below it stay, whatever happens to their
+// image.
+const (
+	upperName  = "upper"
+	workName   = "work"
+	recordName = "image"
+)
+
+var keyPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`)
+
+func checkKey(key string) error {
+	if !keyPattern.MatchString(key) {
+		return fmt.Errorf("root filesystem key %q: want letters, digits, '_', '.', '-': %w", key, errs.Invalid)
+	}
+	return nil
+}
+
+// Config of a manager.
+type Config struct {
+	Paths
+	// Images have the layers, LayersDir has their directories.
+	Images    *store.Store
+	LayersDir string
+	// Discard removes a directory in the background.
+	Discard    func(path string) error
+	Background *background.Group
+	Log        *slog.Logger
+}
+
+// Manager makes root filesystems. It implements image.Rootfs.
+type Manager struct {
+	Paths
+	images     *store.Store
+	layersDir  string
+	discard    func(path string) error
+	background *background.Group
+	log        *slog.Logger
+
+	// mu guards uses.
+	mu   sync.RWMutex
+	uses map[string]use
+
+	pool dirPool
+	// keys is held while the root filesystem of one key is changed.
+	keys keyed.Mutex
+}
+
+var _ image.Rootfs = (*Manager)(nil)
+
+// New makes a manager that knows no root filesystem before Load. The directories of its paths
+// exist; see Paths.MakeDirs.
+func New(cfg Config) *Manager {
+	return &Manager{
+		Paths: cfg.Paths, images: cfg.Images, layersDir: cfg.LayersDir, discard: cfg.Discard, background: cfg.Background, log: cfg.Log,
+		uses: map[string]use{},
+	}
+}
+
+// Prepare implements image.Rootfs.
+func (m *Manager) Prepare(ctx context.Context, spec image.RootfsSpec) (*image.Mounted, error) {
+	key := spec.Key
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	unlock, err := m.keys.Lock(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if spec.Storage != "" && spec.Map != nil {
+		return nil, fmt.Errorf("cannot prepare the root filesystem of %s: what is kept in %s cannot be mapped: %w", key, spec.Storage, errs.Unsupported)
+	}
+	u, fresh, err := m.reserve(spec)
+	if err != nil {
+		return nil, err
+	}
+	path, err := m.mountRootfs(spec, u, fresh)
+	if err != nil {
+		err = fmt.Errorf("cannot prepare the root filesystem of %s: %w", key, errs.OfDisk(err))
+		if fresh {
+			err = errors.Join(err, m.release(key))
+		}
+		return nil, err
+	}
+	return &image.Mounted{Path: path}, nil
+}
+
+// reserve keeps the layers of an image for a key, and a storage. fresh is false when
+// the key has them already.
+func (m *Manager) reserve(spec image.RootfsSpec) (u use, fresh bool, err error) {
+	key, imageID := spec.Key, spec.ImageID
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u, ok := m.uses[key]; ok {
+		if u.Image != imageID {
+			return u, false, fmt.Errorf("root filesystem %s is made from image %s, not %s: %w", key, u.Image, imageID, errs.Exists)
+		}
+		return u, false, nil
+	}
+	layers, err := m.images.AcquireLayers(imageID)
+	if err != nil {
+		return u, false, err
+	}
+	if holder := m.holder(spec.Storage); holder != "" {
+		m.images.ReleaseLayers(layers.Chain)
+		return u, false, fmt.Errorf("the storage %s is in use by the root filesystem of %s: %w", spec.Storage, holder, errs.State)
+	}
+	u = use{Image: layers.ImageID, Chain: layers.Chain, Storage: spec.Storage, lower: layers.Lower}
+	m.uses[key] = u
+	return u, true, nil
+}
+
+// holder is the root filesystem that has a storage, "" when none has. m.mu is held.
+func (m *Manager) holder(storage string) string {
+	if storage == "" {
+		return ""
+	}
+	for key, use := range m.uses {
+		if use.Storage == storage {
+			return key
+		}
+	}
+	return ""
+}
+
+// use returns the record of a root filesystem.
+func (m *Manager) use(key string) (use, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	u, ok := m.uses[key]
+	return u, ok
+}
+
+// forget takes a root filesystem from the records, and releases its layers.
+func (m *Manager) forget(key string) {
+	m.mu.Lock()
+	u, ok := m.uses[key]
+	delete(m.uses, key)
+	m.mu.Unlock()
+	if ok {
+		m.images.ReleaseLayers(u.Chain)
+	}
+}
+
+func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string, error) {
+	dir, target := m.containerDir(spec.Key), m.mountPath(spec.Key)
+	if spec.Map != nil {
+		target = m.mappedPath(spec.Key)
+	}
+	if fresh {
+		if err := m.makeContainerDir(dir, u, spec.Map); err != nil {
+			return "", err
+		}
+	} else if mounted, err := sysfile.IsMountPoint(target); err != nil || mounted {
+		return target, err
+	}
+	if err := u.openStorage(); err != nil {
+		return "", err
+	}
+	if len(u.lower) == 0 {
+		return "", fmt.Errorf("the layers of image %s are gone: %w", u.Image, errs.NotFound)
+	}
+	overlay := sysfile.Overlay{
+		LowerRoot: m.layersDir,
+		Lower:     u.lower,
+		Upper:     filepath.Join(u.written(dir), upperName),
+		Work:      filepath.Join(u.written(dir), workName),
+		ReadOnly:  spec.ReadOnly,
+		Label:     spec.MountLabel,
+	}
+	if spec.Map != nil {
+		return target, m.mountMapped(spec, overlay)
+	}
+	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	return target, sysfile.MountOverlay(overlay, target)
+}
+
+// makeContainerDir makes the directory of a root filesystem. Its root directory
+// belongs to the root of the namespace that sees it.
+func (m *Manager) makeContainerDir(dir string, u use, mapped *image.UserMap) error {
+	record, err := json.Marshal(u)
+	if err != nil {
+		return err
+	}
+	ready, err := m.pool.take(m)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(ready, recordName), record, 0o600); err != nil {
+		return err
+	}
+	if mapped != nil {
+		if err := os.Chown(filepath.Join(ready, upperName), mapped.UID, mapped.GID); err != nil {
+			return err
+		}
+	}
+	return os.Rename(ready, dir)
+}
+
+// Release implements image.Rootfs.
+func (m *Manager) Release(ctx context.Context, key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	unlock, err := m.keys.Lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := m.release(key); err != nil {
+		return fmt.Errorf("cannot release the root filesystem of %s: %w", key, err)
+	}
+	return nil
+}
+
+// release unmounts and removes. The tree that the container wrote may be large: it
+// is moved away, and removed in the background.
+func (m *Manager) release(key string) error {
+	if err := m.unmountMapped(key); err != nil {
+		return err
+	}
+	target := m.mountPath(key)
+	if err := sysfile.Detach(target); err != nil {
+		return err
+	}
+	if err := errs.IgnoreNotExist(os.Remove(target)); err != nil {
+		return err
+	}
+	if err := m.discard(m.containerDir(key)); err != nil {
+		return err
+	}
+	m.forget(key)
+	return nil
+}
+
+// WritableUsage implements image.Rootfs.
+func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (image.Usage, error) {
+	if err := checkKey(key); err != nil {
+		return image.Usage{}, err
+	}
+	used, err := sysfile.UsageOf(ctx, pace, m.writtenDirs(key)...)
+	if errors.Is(err, os.ErrNotExist) {
+		return image.Usage{}, fmt.Errorf("root filesystem %s: %w", key, errs.NotFound)
+	}
+	usage := image.Usage{Mountpoint: m.Root, Bytes: used.Bytes, Inodes: used.Inodes, At: time.Now()}
+	if err != nil {
+		return usage, fmt.Errorf("cannot tell what the container of %s has written: %w", key, err)
+	}
+	return usage, nil
+}
+
+// Keys implements image.Rootfs.
+func (m *Manager) Keys(context.Context) ([]string, error) {
+	var keys []string
+	for _, dir := range []string{m.ContainersDir(), m.MountsDir(), m.MappedDir()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, fmt.Errorf("cannot list root filesystems: %w", err)
+		}
+		for _, entry := range entries {
+			keys = append(keys, entry.Name())
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}

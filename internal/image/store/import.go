@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/distribution/reference"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/archive"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/tree"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// Import implements image.Store.
+func (s *Store) Import(ctx context.Context, stream io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error) {
+	var fallback reference.Named
+	if name != "" {
+		var err error
+		if fallback, err = names.Parse(name); err != nil {
+			return nil, err
+		}
+	}
+	ctx, end, err := s.background.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	var list []image.Image
+	err = s.db.WithLease(ctx, func(ctx context.Context) error {
+		list, err = s.importStream(ctx, stream, fallback, pin, newMeter(progress))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot import the archive: %w", errs.OfDisk(err))
+	}
+	// Archives have files that are part of no image.
+	s.db.Collect(context.WithoutCancel(database.WithNamespace(ctx)))
+	return list, nil
+}
+
+func (s *Store) importStream(ctx context.Context, stream io.Reader, fallback reference.Named, pin bool, m *meter) ([]image.Image, error) {
+	free, err := sysfile.DiskFree(s.db.Root)
+	if err != nil {
+		return nil, err
+	}
+	m.stage(stageFetching, 0)
+	found, err := archive.Read(ctx, s.db.Content, stream, archive.Limits{Bytes: free}, m.add)
+	if err != nil {
+		return nil, err
+	}
+	if err := nameAll(found, fallback); err != nil {
+		return nil, err
+	}
+	// All are checked and unpacked before the first is shown.
+	trees := make([]*tree.Tree, len(found))
+	for i, image := range found {
+		if trees[i], err = s.importImage(ctx, image, m); err != nil {
+			return nil, err
+		}
+	}
+	m.stage(stageDone, 0)
+	var list []image.Image
+	for i, image := range found {
+		img, err := s.Record(ctx, trees[i], ArchiveNames(image, trees[i]), pin)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, *img)
+	}
+	return list, nil
+}
+
+// nameAll gives the one image without a name the fallback.
+func nameAll(found []archive.Image, fallback reference.Named) error {
+	nameless := 0
+	for i := range found {
+		if len(found[i].Names) > 0 {
+			continue
+		}
+		nameless++
+		if fallback != nil {
+			found[i].Names = []reference.Named{fallback}
+		}
+	}
+	if nameless > 1 && fallback != nil {
+		return fmt.Errorf("the archive has %d images without a name, %s names one: %w", nameless, fallback, errs.Invalid)
+	}
+	return nil
+}
+
+// ArchiveNames are the names that an image of an archive gets.
+func ArchiveNames(image archive.Image, t *tree.Tree) []string {
+	var names []string
+	for _, named := range image.Names {
+		names = append(append(names, named.String()), t.DigestNames(named)...)
+	}
+	return names
+}
+
+func (s *Store) importImage(ctx context.Context, image archive.Image, m *meter) (*tree.Tree, error) {
+	t, err := s.db.ReadTree(ctx, image.String(), image.Target, s.db.Present)
+	if err != nil {
+		return nil, err
+	}
+	var total int64
+	for i, layer := range t.Layers {
+		if err := s.db.Present(ctx, layer); err != nil {
+			return nil, fmt.Errorf("image %s: layer %d: %w", image, i, err)
+		}
+		total += layer.Size
+	}
+	m = newMeter(m.report)
+	m.stage(stageUnpacking, total)
+	ready := func(context.Context, int) error { return nil }
+	if err := s.layers.Unpack(ctx, t, ready, m.unpack); err != nil {
+		return nil, fmt.Errorf("image %s: %w", image, err)
+	}
+	return t, nil
+}

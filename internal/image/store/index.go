@@ -1,0 +1,172 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+// entry is an image in memory. It is never changed, only replaced.
+type entry struct {
+	image.Image
+	// chain names the image's topmost snapshot; lower are the directories of
+	// all, topmost first, relative to layersDir.
+	chain string
+	lower []string
+}
+
+// load makes an image's entry from its content and snapshots. refs are all
+// references to it.
+func (s *Store) load(ctx context.Context, t *tree.Tree, refs []string, pinned bool) (*entry, error) {
+	chain := t.TopChain()
+	lower, err := s.db.LowerDirs(ctx, chain)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{
+		Image: image.Image{
+			ID:           t.ID(),
+			Size:         t.Size(),
+			Config:       t.Image.Config,
+			OS:           t.Image.OS,
+			Architecture: t.Image.Architecture,
+			Variant:      t.Image.Variant,
+			ChainID:      chain,
+			Pinned:       pinned,
+			Annotations:  t.Annotations,
+		},
+		chain: chain,
+		lower: lower,
+	}
+	if t.Image.Created != nil {
+		e.Created = *t.Image.Created
+	} else {
+		e.Created = time.Unix(0, 0)
+	}
+	for _, name := range refs {
+		switch {
+		case names.IsID(name):
+		case names.HasDigest(name):
+			e.Digests = append(e.Digests, name)
+		default:
+			e.Tags = append(e.Tags, name)
+		}
+	}
+	slices.Sort(e.Tags)
+	e.Tags = slices.Compact(e.Tags)
+	// The digest that a registry gives the name comes before that of its part for this
+	// platform.
+	part := "@" + t.Manifest.Digest.String()
+	slices.SortFunc(e.Digests, func(a, b string) int {
+		if last := strings.HasSuffix(a, part); last != strings.HasSuffix(b, part) {
+			if last {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a, b)
+	})
+	e.Digests = slices.Compact(e.Digests) // tags of one repository share it
+	return e, nil
+}
+
+// put makes the index say what the records now say of an image. s.mu is held.
+func (s *Store) put(e *entry, names []string) {
+	s.forget(e.ID)
+	s.index[e.ID] = e
+	for _, name := range names {
+		s.names[name] = e.ID
+	}
+}
+
+// forget takes an image out of the index. s.mu is held.
+func (s *Store) forget(id string) {
+	delete(s.index, id)
+	for name, owner := range s.names {
+		if owner == id {
+			delete(s.names, name)
+		}
+	}
+}
+
+// find looks an image up. s.mu is held.
+func (s *Store) find(ref string) (*entry, error) {
+	if e := s.index[ref]; e != nil {
+		return e, nil
+	}
+	named, nameErr := names.Parse(ref)
+	if nameErr == nil {
+		if e := s.index[s.names[named.String()]]; e != nil {
+			return e, nil
+		}
+	}
+	prefix, ok := names.IDPrefix(ref)
+	if !ok {
+		if nameErr != nil {
+			return nil, nameErr
+		}
+		return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
+	}
+	var found *entry
+	for id, e := range s.index {
+		if !strings.HasPrefix(id, prefix) {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("image id %q is ambiguous: %w", ref, errs.Invalid)
+		}
+		found = e
+	}
+	if found == nil {
+		return nil, fmt.Errorf("image %q: %w", ref, errs.NotFound)
+	}
+	return found, nil
+}
+
+// Get implements image.Store.
+func (s *Store) Get(_ context.Context, ref string) (*image.Image, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	e, err := s.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	img := e.clone()
+	return &img, nil
+}
+
+// List implements image.Store.
+func (s *Store) List(context.Context) ([]image.Image, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := make([]image.Image, 0, len(s.index))
+	for _, e := range s.index {
+		list = append(list, e.clone())
+	}
+	slices.SortFunc(list, func(a, b image.Image) int { return strings.Compare(a.ID, b.ID) })
+	return list, nil
+}
+
+// clone copies what a caller might change.
+func (e *entry) clone() image.Image {
+	img := e.Image
+	img.Tags, img.Digests = slices.Clone(e.Tags), slices.Clone(e.Digests)
+	return img
+}
+
+// findPresent is find for verbs to which an absent image is success: nil then.
+func (s *Store) findPresent(ref string) (*entry, error) {
+	e, err := s.find(ref)
+	if errors.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	return e, err
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+// DropLeases removes the leases of work that ended with its process, and those of layers that
+// are not held any more. Call it after all RestoreLayers, before Load.
+func (s *Store) DropLeases(ctx context.Context) error {
+	kept, err := s.db.DropLeases(ctx, func(chain string) bool { return s.holds.counts[chain] > 0 })
+	for _, chain := range kept {
+		s.holds.orphans[chain] = true
+	}
+	return err
+}
+
+// Load reads the images that are recorded, and repairs or forgets those that have lost
+// something. Call it once, before the store is used.
+func (s *Store) Load(ctx context.Context) error {
+	records, err := s.db.Images.List(ctx)
+	if err != nil {
+		return err
+	}
+	trees := map[string]*tree.Tree{}
+	names := map[string][]string{}
+	pinned := map[string]bool{}
+	lost := map[string]bool{}
+	for _, record := range records {
+		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
+		if err != nil {
+			s.log.Warn("an image has lost content and is forgotten; it must be pulled or imported again", "image", record.Name, "error", err)
+			lost[record.Name] = true
+			continue
+		}
+		id := t.ID()
+		trees[id] = t
+		names[id] = append(names[id], record.Name)
+		pinned[id] = pinned[id] || database.IsPinned(record)
+	}
+	for id, t := range trees {
+		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id])
+		if err != nil {
+			s.log.Warn("an image cannot be unpacked again and is forgotten", "image", id, "error", err)
+			for _, name := range names[id] {
+				lost[name] = true
+			}
+			continue
+		}
+		s.put(e, names[id])
+	}
+	return s.forgetRecords(ctx, lost)
+}
+
+// forgetRecords removes names of images that are not whole.
+func (s *Store) forgetRecords(ctx context.Context, lost map[string]bool) error {
+	if len(lost) > 0 {
+		s.db.SaveNames(ctx, lost)
+	}
+	for name := range lost {
+		if err := s.db.Images.Delete(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadOrRepair loads an image, after unpacking again what is missing of it.
+func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, pinned bool) (*entry, error) {
+	e, err := s.load(ctx, t, names, pinned)
+	if err == nil {
+		err = s.layersExist(e.lower)
+	}
+	if err == nil {
+		return e, nil
+	}
+	s.log.Warn("an image has lost layers and is unpacked again", "image", t.ID(), "error", err)
+	for _, chain := range t.Chains() {
+		dirs, err := s.db.LowerDirs(ctx, chain)
+		if err == nil {
+			err = s.layersExist(dirs)
+		}
+		if err != nil {
+			if err := s.db.RemoveSnapshot(ctx, chain); err != nil {
+				return nil, err
+			}
+			break
+		}
+	}
+	err = s.db.WithLease(ctx, func(ctx context.Context) error {
+		ready := func(ctx context.Context, i int) error { return s.db.Intact(ctx, t.Layers[i]) }
+		return s.layers.Unpack(ctx, t, ready, func(int64) {})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.load(ctx, t, names, pinned)
+}
+
+func (s *Store) layersExist(lower []string) error {
+	for _, dir := range lower {
+		if _, err := os.Stat(filepath.Join(s.db.LayersDir(), dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

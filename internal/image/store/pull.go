@@ -1,0 +1,180 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"github.com/distribution/reference"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/names"
+	"github.com/berthrun/berth/internal/image/registry"
+	"github.com/berthrun/berth/internal/image/tree"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+// Pull implements image.Store.
+func (s *Store) Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (string, error) {
+	named, err := names.Parse(ref)
+	if err != nil {
+		return "", err
+	}
+	flight, err := s.pulls.Join(ctx, flightKey(named, auth), func(ctx context.Context, feed *progressFeed) (string, error) {
+		ctx, end, err := s.background.Begin(ctx)
+		if err != nil {
+			return "", err
+		}
+		defer end()
+		img, err := s.pull(ctx, named, auth, newMeter(feed.report))
+		if err != nil {
+			return "", fmt.Errorf("cannot pull image %s: %w", named, registry.Scrub(err, registry.Auth(auth)))
+		}
+		return img.ID, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	defer flight.Shared.watch(progress)()
+	select {
+	case <-flight.Done():
+		flight.Leave()
+		return flight.Result()
+	case <-ctx.Done():
+		if last := flight.Leave(); last {
+			<-flight.Done() // what the pull made is gone when its last caller returns
+		}
+		return "", context.Cause(ctx)
+	}
+}
+
+// flightKey is the key of a pull, which differs by credentials and keeps none.
+func flightKey(named reference.Named, auth image.Auth) string {
+	fields := []string{auth.Username, auth.Password, auth.Auth, auth.ServerAddress, auth.IdentityToken, auth.RegistryToken}
+	return fmt.Sprintf("%s %x", named, sha256.Sum256([]byte(strings.Join(fields, "\x00"))))
+}
+
+func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth, m *meter) (img *image.Image, err error) {
+	rules := s.rules.Load()
+	ctx, release := m.guard(ctx, rules.NoProgressTimeout)
+	defer release()
+	defer func() {
+		// The guard's reason says more than "context canceled".
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = fmt.Errorf("%w", cause)
+		}
+	}()
+	err = s.db.WithLease(ctx, func(ctx context.Context) error {
+		remote, err := registry.Open(ctx, named, registry.Auth(auth), registry.Config{Dirs: rules.RegistryConfigDirs, UserAgent: s.userAgent})
+		if err != nil {
+			return err
+		}
+		defer remote.Close()
+		t, err := s.resolve(ctx, named, remote, m)
+		if err != nil {
+			return err
+		}
+		if err := s.fetchLayers(ctx, t, remote, m); err != nil {
+			return err
+		}
+		m.stage(stageDone, 0)
+		img, err = s.Record(ctx, t, pulledNames(named, t), false)
+		return err
+	})
+	return img, err
+}
+
+func pulledNames(named reference.Named, t *tree.Tree) []string {
+	names := t.DigestNames(named)
+	if _, ok := named.(reference.Digested); !ok {
+		names = append(names, named.String())
+	}
+	return names
+}
+
+// resolve asks the registry what the name means and fetches the documents that
+// describe the image.
+func (s *Store) resolve(ctx context.Context, named reference.Named, remote *registry.Repository, m *meter) (*tree.Tree, error) {
+	m.stage(stageResolving, 0)
+	end := m.transfer()
+	target, err := remote.Resolve(ctx)
+	end()
+	if err != nil {
+		return nil, err
+	}
+	return s.db.ReadTree(ctx, named.String(), target, func(ctx context.Context, desc imagespec.Descriptor) error {
+		return s.fetch(ctx, remote, desc, m, func(int64) { m.touch() })
+	})
+}
+
+// fetch gets one blob into the content store. Two pulls that want the same one
+// fetch it once.
+func (s *Store) fetch(ctx context.Context, remote *registry.Repository, desc imagespec.Descriptor, m *meter, got func(int64)) error {
+	unlock, err := s.blobs.Lock(ctx, desc.Digest.String())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	defer m.transfer()()
+	return errs.OfDisk(remote.Fetch(ctx, s.db.Content, desc, got))
+}
+
+// fetchLayers fetches the layers side by side and unpacks each as soon as it and
+// all below it are there.
+func (s *Store) fetchLayers(ctx context.Context, t *tree.Tree, remote *registry.Repository, m *meter) error {
+	var total, missing int64
+	for _, layer := range t.Layers {
+		total += layer.Size
+		if s.db.Present(ctx, layer) != nil {
+			missing += layer.Size
+		}
+	}
+	if free, err := sysfile.DiskFree(s.db.Root); err != nil {
+		return err
+	} else if missing > free {
+		return fmt.Errorf("its layers have %d bytes, the disk has %d left: %w", missing, free, errs.Exhausted)
+	}
+	m.stage(stageFetching, total)
+	group, ctx := errgroup.WithContext(ctx)
+	fetched := make([]chan struct{}, len(t.Layers))
+	for i := range fetched {
+		fetched[i] = make(chan struct{})
+	}
+	ready := func(ctx context.Context, i int) error {
+		select {
+		case <-fetched[i]:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	group.Go(func() error { return s.fetchAll(ctx, t, total, remote, m, fetched) })
+	group.Go(func() error {
+		return errs.Guard("unpacking", func() error { return s.layers.Unpack(ctx, t, ready, m.unpack) })
+	})
+	return group.Wait()
+}
+
+func (s *Store) fetchAll(ctx context.Context, t *tree.Tree, total int64, remote *registry.Repository, m *meter, fetched []chan struct{}) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(s.rules.Load().MaxConcurrentDownloads)
+	for i, layer := range t.Layers {
+		group.Go(func() error {
+			err := errs.Guard("fetching of "+layer.Digest.String(), func() error { return s.fetch(ctx, remote, layer, m, m.add) })
+			if err != nil {
+				return fmt.Errorf("layer %d: %w", i, err)
+			}
+			close(fetched[i])
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	m.stage(stageUnpacking, total)
+	return nil
+}

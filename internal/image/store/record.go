@@ -1,0 +1,64 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/tree"
+)
+
+// Record writes down that the image is complete and has these names besides its
+// id, all in one transaction, and shows it. A name that another image had moves.
+func (s *Store) Record(ctx context.Context, t *tree.Tree, names []string, pin bool) (*image.Image, error) {
+	names = append(slices.Clone(names), t.ID())
+	fresh := len(names)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	losers := map[string]bool{}
+	for _, name := range names {
+		if id, ok := s.names[name]; ok && id != t.ID() {
+			losers[id] = true
+		}
+	}
+	pinned := pin
+	if old := s.index[t.ID()]; old != nil {
+		pinned = pinned || old.Pinned
+	}
+	for name, id := range s.names {
+		if id == t.ID() && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if err := s.db.WriteRecords(ctx, t, names[:fresh], names[fresh:], pinned); err != nil {
+		return nil, fmt.Errorf("cannot record image %s: %w", t.ID(), errs.OfDisk(err))
+	}
+	s.db.SaveNames(ctx, nil)
+	e, err := s.load(ctx, t, names, pinned)
+	if err != nil {
+		return nil, err
+	}
+	s.put(e, names)
+	for id := range losers {
+		s.renamed(id)
+	}
+	img := e.clone()
+	return &img, nil
+}
+
+// renamed brings the entry of an image that lost a name up to date. Its id and
+// digest references stay. s.mu is held.
+func (s *Store) renamed(id string) {
+	old := s.index[id]
+	if old == nil {
+		return
+	}
+	keeps := func(list []string) []string {
+		return slices.DeleteFunc(slices.Clone(list), func(name string) bool { return s.names[name] != id })
+	}
+	e := *old
+	e.Tags, e.Digests = keeps(old.Tags), keeps(old.Digests)
+	s.index[id] = &e
+}

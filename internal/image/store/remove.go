@@ -1,0 +1,51 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/database"
+)
+
+// Remove implements image.Store.
+func (s *Store) Remove(ctx context.Context, ref string) error {
+	ctx = database.WithNamespace(ctx)
+	removed, err := s.removeRecords(ctx, ref)
+	if err != nil {
+		return fmt.Errorf("cannot remove image %s: %w", ref, errs.OfDisk(err))
+	}
+	if removed {
+		s.db.Collect(context.WithoutCancel(ctx))
+	}
+	return nil
+}
+
+func (s *Store) removeRecords(ctx context.Context, ref string) (removed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, err := s.findPresent(ref)
+	if err != nil || e == nil {
+		return false, err
+	}
+	held := ""
+	if s.holds.counts[e.chain] > 0 {
+		held = e.chain
+	}
+	going := map[string]bool{}
+	for name, id := range s.names {
+		if id == e.ID {
+			going[name] = true
+		}
+	}
+	s.db.SaveNames(ctx, going)
+	if err := s.db.DeleteRecords(ctx, going, held); err != nil {
+		s.db.SaveNames(ctx, nil)
+		return false, err
+	}
+	if held != "" {
+		s.holds.orphans[held] = true
+	}
+	s.forget(e.ID)
+	return true, nil
+}

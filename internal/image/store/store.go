@@ -1,0 +1,108 @@
+// Package store has the images of a host: it pulls, imports, exports, names and removes them,
+// and finds them by their names. Root filesystems hold layers of it (see Acquire), which stay
+// when their image is removed.
+package store
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/background"
+	"github.com/berthrun/berth/internal/image/database"
+	"github.com/berthrun/berth/internal/image/layers"
+	"github.com/berthrun/berth/internal/keyed"
+)
+
+// PullRules say how images are pulled.
+type PullRules struct {
+	// RegistryConfigDirs are searched for <host>/hosts.toml, first one wins.
+	RegistryConfigDirs []string
+	// NoProgressTimeout ends a pull whose registry sends nothing; 5 minutes if 0.
+	NoProgressTimeout time.Duration
+	// MaxConcurrentDownloads of one pull; 3 if 0.
+	MaxConcurrentDownloads int
+	// MaxLayer bounds the bytes of one layer's archive, unpacked; 128 GiB if 0.
+	MaxLayer int64
+}
+
+func (r PullRules) withDefaults() PullRules {
+	r.NoProgressTimeout = cmp.Or(r.NoProgressTimeout, defaultNoProgressTimeout)
+	r.MaxConcurrentDownloads = cmp.Or(r.MaxConcurrentDownloads, defaultDownloads)
+	r.MaxLayer = cmp.Or(r.MaxLayer, defaultMaxLayer)
+	return r
+}
+
+// SetPullRules makes other rules hold for pulls that begin from now on.
+func (s *Store) SetPullRules(rules PullRules) {
+	rules = rules.withDefaults()
+	s.rules.Store(&rules)
+	s.layers.SetMaxLayer(rules.MaxLayer)
+}
+
+const (
+	defaultNoProgressTimeout = 5 * time.Minute
+	defaultDownloads         = 3
+	defaultMaxLayer          = 128 << 30
+)
+
+// Config of a store.
+type Config struct {
+	DB         *database.DB
+	Layers     *layers.Unpacker
+	Background *background.Group
+	// PullRules hold until SetPullRules.
+	PullRules PullRules
+	// UserAgent is sent to registries.
+	UserAgent string
+	Log       *slog.Logger
+}
+
+// Store is the images of one root directory. It implements image.Store and image.Catalog.
+type Store struct {
+	db         *database.DB
+	layers     *layers.Unpacker
+	background *background.Group
+	rules      atomic.Pointer[PullRules]
+	userAgent  string
+	log        *slog.Logger
+
+	pulls keyed.Flights[progressFeed, string]
+	// blobs are held while one is fetched.
+	blobs keyed.Mutex
+
+	// mu guards index, names and holds.
+	mu    sync.RWMutex
+	index map[string]*entry
+	// names are all references and to which id each belongs.
+	names map[string]string
+	holds holds
+}
+
+var (
+	_ image.Store   = (*Store)(nil)
+	_ image.Catalog = (*Store)(nil)
+)
+
+// New makes a store that shows no image before Load. Its database is open.
+func New(cfg Config) *Store {
+	s := &Store{
+		db: cfg.DB, layers: cfg.Layers, background: cfg.Background, userAgent: cfg.UserAgent, log: cfg.Log,
+		index: map[string]*entry{}, names: map[string]string{}, holds: newHolds(),
+	}
+	s.SetPullRules(cfg.PullRules)
+	return s
+}
+
+// Usage implements image.Store. Images and what containers write lie on one file system.
+func (s *Store) Usage(ctx context.Context) (image.DiskUsage, error) {
+	usage, err := s.db.Usage(ctx)
+	if err != nil {
+		return image.DiskUsage{}, err
+	}
+	return image.DiskUsage{Images: []image.Usage{usage}, Containers: []image.Usage{usage}}, nil
+}

@@ -1,0 +1,263 @@
+// Package tree reads an image from content: from what its name points to, by way of indexes,
+// to the manifest, config and layers of this node's platform. It checks what it reads, and
+// writes nothing.
+package tree
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image/names"
+)
+
+const (
+	// MaxDocument bounds manifests, indexes and configs, which are held in memory.
+	MaxDocument = 8 << 20
+	// maxIndexDepth bounds indexes in indexes.
+	maxIndexDepth = 4
+	// MaxLayers bounds the layers of one image.
+	MaxLayers = 500
+	// maxAnnotations bounds an image's annotations, in bytes: a list of all images is
+	// one message.
+	maxAnnotations = 16 << 10
+	// maxLayer is more than any layer has; with MaxLayers their sum is a number, too.
+	maxLayer = 1 << 40
+)
+
+// Tree is an image as content has it: from what its name points to down to the
+// layers of this node's platform.
+type Tree struct {
+	// Target is what the name points to: an index, or the manifest itself.
+	Target imagespec.Descriptor
+	// Indexes lead from Target to Manifest.
+	Indexes  []imagespec.Descriptor
+	Manifest imagespec.Descriptor
+	Config   imagespec.Descriptor
+	Layers   []imagespec.Descriptor
+	Image    imagespec.Image
+	// Annotations are the manifest's, nil when there are too many.
+	Annotations map[string]string
+}
+
+// ID is the id of the image: the digest of its config.
+func (t *Tree) ID() string { return t.Config.Digest.String() }
+
+// TopChain is the name of the image's topmost snapshot.
+func (t *Tree) TopChain() string { return identity.ChainID(t.Image.RootFS.DiffIDs).String() }
+
+// DigestNames are the references of the same repository by what the name points to, and, where
+// that is an index, by the manifest of this platform: both are this image in the repository.
+func (t *Tree) DigestNames(named reference.Named) []string {
+	list := []string{names.WithDigest(named, t.Target.Digest)}
+	if t.Manifest.Digest != t.Target.Digest {
+		list = append(list, names.WithDigest(named, t.Manifest.Digest))
+	}
+	return list
+}
+
+// Chains are the names of the image's snapshots, lowest first.
+func (t *Tree) Chains() []string {
+	ids := identity.ChainIDs(slices.Clone(t.Image.RootFS.DiffIDs))
+	chains := make([]string, len(ids))
+	for i, id := range ids {
+		chains[i] = id.String()
+	}
+	return chains
+}
+
+// Size is what the image's content takes, in bytes.
+func (t *Tree) Size() int64 {
+	size := t.Manifest.Size + t.Config.Size
+	seen := map[digest.Digest]bool{}
+	for _, layer := range t.Layers {
+		if !seen[layer.Digest] {
+			size += layer.Size
+		}
+		seen[layer.Digest] = true
+	}
+	return size
+}
+
+// Provide makes the content store have what desc describes, or fails.
+type Provide func(ctx context.Context, desc imagespec.Descriptor) error
+
+// Reader reads trees.
+type Reader struct {
+	Content content.Provider
+	// Platform is this node's.
+	Platform platforms.MatchComparer
+}
+
+// Read reads the documents of the image that target describes, for this node's platform.
+// provide is called for each document before it is read. name is for messages. Unsupported
+// when the image is for other platforms only, Invalid when it is broken.
+func (r Reader) Read(ctx context.Context, name string, target imagespec.Descriptor, provide Provide) (*Tree, error) {
+	t := &Tree{Target: target}
+	at := target
+	for {
+		if len(t.Indexes) > maxIndexDepth {
+			return nil, fmt.Errorf("image %s: more than %d indexes in indexes: %w", name, maxIndexDepth, errs.Invalid)
+		}
+		document, err := r.readDocument(ctx, at, provide)
+		if err != nil {
+			return nil, err
+		}
+		if !isIndex(at, document) {
+			t.Manifest = at
+			return t, r.readManifest(ctx, name, t, document, provide)
+		}
+		t.Indexes = append(t.Indexes, at)
+		if at, err = r.choose(name, document); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// readDocument gets a small JSON document and checks that it is no other.
+func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, provide Provide) ([]byte, error) {
+	if err := desc.Digest.Validate(); err != nil {
+		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, errs.Invalid)
+	}
+	if desc.Size <= 0 || desc.Size > MaxDocument {
+		return nil, fmt.Errorf("%s %s claims %d bytes, at most %d are read: %w", desc.MediaType, desc.Digest, desc.Size, MaxDocument, errs.Invalid)
+	}
+	if err := provide(ctx, desc); err != nil {
+		return nil, err
+	}
+	desc.Data = nil
+	data, err := content.ReadBlob(ctx, r.Content, desc)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read blob %s: %w", desc.Digest, err)
+	}
+	if !json.Valid(data) {
+		return nil, fmt.Errorf("%s %s is no JSON: %w", desc.MediaType, desc.Digest, errs.Invalid)
+	}
+	return data, nil
+}
+
+func isIndex(desc imagespec.Descriptor, document []byte) bool {
+	if images.IsIndexType(desc.MediaType) {
+		return true
+	}
+	if images.IsManifestType(desc.MediaType) {
+		return false
+	}
+	var head struct {
+		Manifests json.RawMessage `json:"manifests"`
+	}
+	return json.Unmarshal(document, &head) == nil && head.Manifests != nil
+}
+
+// choose picks the manifest of an index that fits this node best.
+func (r Reader) choose(name string, document []byte) (imagespec.Descriptor, error) {
+	var index imagespec.Index
+	if err := json.Unmarshal(document, &index); err != nil {
+		return imagespec.Descriptor{}, fmt.Errorf("image %s: cannot read its index: %w: %w", name, err, errs.Invalid)
+	}
+	var best *imagespec.Descriptor
+	var others []string
+	for i := range index.Manifests {
+		desc := &index.Manifests[i]
+		switch {
+		case desc.Platform == nil:
+			// Only its config tells: taken if nothing else fits.
+			if best == nil {
+				best = desc
+			}
+		case !r.Platform.Match(*desc.Platform):
+			others = append(others, platforms.Format(*desc.Platform))
+		case best == nil || best.Platform == nil || r.Platform.Less(*desc.Platform, *best.Platform):
+			best = desc
+		}
+	}
+	if best == nil {
+		return imagespec.Descriptor{}, wrongPlatform(name, others)
+	}
+	return *best, nil
+}
+
+func wrongPlatform(name string, has []string) error {
+	has = slices.DeleteFunc(has, func(p string) bool { return strings.HasPrefix(p, "unknown") })
+	if len(has) == 0 {
+		has = []string{"for no platform"}
+	}
+	return fmt.Errorf("image %s is %s, this node is %s: %w", name, strings.Join(has, ", "),
+		platforms.Format(platforms.DefaultSpec()), errs.Unsupported)
+}
+
+func (r Reader) readManifest(ctx context.Context, name string, t *Tree, document []byte, provide Provide) error {
+	var manifest imagespec.Manifest
+	if err := json.Unmarshal(document, &manifest); err != nil {
+		return fmt.Errorf("image %s: cannot read its manifest: %w: %w", name, err, errs.Invalid)
+	}
+	t.Config, t.Layers, t.Annotations = manifest.Config, manifest.Layers, bounded(manifest.Annotations)
+	data, err := r.readDocument(ctx, t.Config, provide)
+	if err != nil {
+		return fmt.Errorf("image %s: its config: %w", name, err)
+	}
+	if err := json.Unmarshal(data, &t.Image); err != nil {
+		return fmt.Errorf("image %s: cannot read its config: %w: %w", name, err, errs.Invalid)
+	}
+	return r.checkImage(name, t)
+}
+
+func bounded(annotations map[string]string) map[string]string {
+	size := 0
+	for key, value := range annotations {
+		if size += len(key) + len(value); size > maxAnnotations {
+			return nil
+		}
+	}
+	return annotations
+}
+
+func (r Reader) checkImage(name string, t *Tree) error {
+	host := platforms.DefaultSpec()
+	// Old builders wrote no platform; it was the one of their host.
+	if t.Image.OS == "" {
+		t.Image.OS = host.OS
+	}
+	if t.Image.Architecture == "" {
+		t.Image.Architecture = host.Architecture
+	}
+	if t.Config.Digest.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("image %s: its config has a %s digest, and ids of images are made of sha256: %w", name, t.Config.Digest.Algorithm(), errs.Unsupported)
+	}
+	if !r.Platform.Match(platforms.Normalize(t.Image.Platform)) {
+		return wrongPlatform(name, []string{platforms.Format(t.Image.Platform)})
+	}
+	if len(t.Layers) != len(t.Image.RootFS.DiffIDs) {
+		return fmt.Errorf("image %s: its manifest has %d layers, its config %d: %w", name, len(t.Layers), len(t.Image.RootFS.DiffIDs), errs.Invalid)
+	}
+	if len(t.Layers) == 0 || len(t.Layers) > MaxLayers {
+		return fmt.Errorf("image %s has %d layers, want 1 to %d: %w", name, len(t.Layers), MaxLayers, errs.Invalid)
+	}
+	for i, layer := range t.Layers {
+		err := errors.Join(layer.Digest.Validate(), t.Image.RootFS.DiffIDs[i].Validate())
+		if err != nil || layer.Size < 0 || layer.Size > maxLayer {
+			return fmt.Errorf("image %s: layer %d: digest %q, diff id %q, %d bytes: %w: %w", name, i, layer.Digest, t.Image.RootFS.DiffIDs[i], layer.Size, err, errs.Invalid)
+		}
+		if !isLayer(layer.MediaType) {
+			return fmt.Errorf("image %s: layer %d is %s: %w", name, i, layer.MediaType, errs.Unsupported)
+		}
+	}
+	return nil
+}
+
+// isLayer reports whether the helper can unpack the type: tar, plain, gzip or zstd.
+func isLayer(mediaType string) bool {
+	return images.IsLayerType(mediaType) && !strings.Contains(mediaType, "encrypted")
+}
