@@ -6,6 +6,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
+// OverlaySnapshotter is containerd's name for layers that the kernel's overlay joins.
+const OverlaySnapshotter = "overlayfs"
+
 // Rootfs prepares root filesystems of containers from images.
 type Rootfs interface {
 	// Prepare makes and mounts (one overlay mount) the root filesystem that spec
@@ -27,6 +30,9 @@ type Rootfs interface {
 	WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (Usage, error)
 	// Keys lists every key of which anything is left.
 	Keys(ctx context.Context) ([]string, error)
+	// Snapshotter names what holds the layers and what containers write, as tools for
+	// containerd know it: OverlaySnapshotter.
+	Snapshotter() string
 	// CanMap reports whether Prepare can show root filesystems to user namespaces,
 	// with the one at userns as an example: nil, or why not, of kind Unsupported.
 	CanMap(userns string) error

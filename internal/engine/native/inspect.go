@@ -37,7 +37,7 @@ func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[stri
 	if !asked.Secrets {
 		hideSecrets(&spec)
 	}
-	return map[string]any{"runtimeSpec": &spec, "snapshotter": "overlayfs", "snapshotKey": asked.ContainerID}, nil
+	return map[string]any{"runtimeSpec": &spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": asked.ContainerID}, nil
 }
 
 // hideSecrets takes the values out of the environments of the container and its hooks.

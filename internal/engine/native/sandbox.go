@@ -71,8 +71,11 @@ func (e *Engine) ViewSandbox(sb *engine.Sandbox) engine.SandboxView {
 		e.log.Error("cannot read a sandbox's record", "error", err)
 	}
 	for _, ns := range []engine.Namespace{
-		{Type: "network", Path: read.NetNS}, {Type: "ipc", Path: read.IPCNS}, {Type: "uts", Path: read.UTSNS},
-		{Type: "pid", Path: read.PIDNS}, {Type: "user", Path: read.UserNS},
+		{Type: "network", Path: read.NetNS},
+		{Type: "ipc", Path: read.IPCNS},
+		{Type: "uts", Path: read.UTSNS},
+		{Type: "pid", Path: read.PIDNS},
+		{Type: "user", Path: read.UserNS},
 	} {
 		if ns.Path != "" {
 			view.Namespaces = append(view.Namespaces, ns)

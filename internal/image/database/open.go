@@ -26,13 +26,14 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
 const (
 	// namespace is the one that containerd keeps Kubernetes' images in.
 	namespace   = "k8s.io"
-	snapshotter = "overlayfs"
+	snapshotter = image.OverlaySnapshotter
 
 	// OpenTimeout is how long opening waits for another process that has the store.
 	OpenTimeout = 2 * time.Second
