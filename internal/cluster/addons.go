@@ -57,7 +57,7 @@ func (m *creation) installAddons(ctx context.Context) error {
 
 // applyIn has the kubectl of a control plane apply documents.
 func (c *Clusters) applyIn(ctx context.Context, node, documents string) error {
-	return c.Engine.Exec(ctx, node, provider.Command{
+	return c.Provider.Exec(ctx, node, provider.Command{
 		Args: []string{"kubectl", "--kubeconfig=" + adminFile, "apply", "--filename=-"}, Stdin: strings.NewReader(documents),
 	})
 }

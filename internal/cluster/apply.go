@@ -231,7 +231,7 @@ func (m *change) remirror(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"rm", "-rf", m.runtimes[name].registriesDir}}); err != nil {
+		if err := m.Provider.Exec(ctx, name, provider.Command{Args: []string{"rm", "-rf", m.runtimes[name].registriesDir}}); err != nil {
 			return err
 		}
 		if err := m.writeRegistries(ctx, name, m.runtimes[name], registries); err != nil {

@@ -58,7 +58,7 @@ func (c *Clusters) tell(ctx context.Context, all []provider.Node, what innode.Ba
 		return err
 	}
 	command := provider.Command{Args: []string{nodeimage.EntryProgram, "cluster", "in-node", "rebalance"}, Stdin: bytes.NewReader(text)}
-	if err := c.Engine.Exec(ctx, b.Name, command); err != nil {
+	if err := c.Provider.Exec(ctx, b.Name, command); err != nil {
 		return c.lastWords(ctx, b.Name, err)
 	}
 	return nil
@@ -90,7 +90,7 @@ func (c *Clusters) lastWords(ctx context.Context, name string, failed error) err
 		return failed
 	}
 	var log bytes.Buffer
-	if err := c.Engine.Logs(ctx, name, &log); err != nil {
+	if err := c.Provider.Logs(ctx, name, &log); err != nil {
 		return errors.Join(failed, err)
 	}
 	const kept = 5

@@ -54,7 +54,7 @@ func (m *change) planesStay() error {
 // the other: each may have the ports of itself, of those that were made anew before it, and of
 // those that go.
 func (m *change) portsFree(ctx context.Context) error {
-	if m.Engine.Facts().Remote {
+	if m.Provider.Facts().Remote {
 		return nil
 	}
 	type port struct {
@@ -117,7 +117,7 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	for i, n := range nodes {
 		request.Specs = append(request.Specs, m.trialOf(n, i))
 	}
-	if err := m.Engine.Create(ctx, request); err != nil {
+	if err := m.Provider.Create(ctx, request); err != nil {
 		return fmt.Errorf("what is planned cannot be made: %w", err)
 	}
 	defer func() {
@@ -155,7 +155,7 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 
 // endTrials removes containers to look at, those that a change left that was killed, too.
 func (m *change) endTrials(ctx context.Context) error {
-	all, err := m.Engine.List(ctx, m.Cluster.Name)
+	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (m *change) endTrials(ctx context.Context) error {
 	for _, n := range slices.DeleteFunc(all, func(n provider.Node) bool { return !trial(n) }) {
 		names = append(names, n.Name)
 	}
-	return m.Engine.Delete(ctx, names...)
+	return m.Provider.Delete(ctx, names...)
 }
 
 // tryPatches makes what a node is set up with of what its image has: a patch of the description may

@@ -22,16 +22,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Engine is what makes containers, and has their images.
-type Engine interface {
-	provider.Provider
-	provider.Images
-}
-
-// Clusters are those of one engine.
+// Clusters are those of one provider.
 type Clusters struct {
-	Engine Engine
-	// Network is the engine's network that nodes are on; "" is plan.DefaultNetwork.
+	Provider provider.Provider
+	// Network is the provider's network that nodes are on; "" is plan.DefaultNetwork.
 	Network string
 	// Kubeconfig are the files that clusters are put into.
 	Kubeconfig kubeconfig.Files
@@ -67,17 +61,17 @@ func (c *Clusters) step(text string, do func() error) error {
 
 // Nodes are the containers of a cluster. It is errs.NotFound that there is none.
 func (c *Clusters) Nodes(ctx context.Context, name string) ([]provider.Node, error) {
-	all, err := c.Engine.List(ctx, name)
+	all, err := c.Provider.List(ctx, name)
 	all = slices.DeleteFunc(all, trial)
 	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("no nodes found for cluster %q in %s: %w", name, c.Engine.Name(), errs.NotFound)
+		err = fmt.Errorf("no nodes found for cluster %q in %s: %w", name, c.Provider.Name(), errs.NotFound)
 	}
 	return all, err
 }
 
 // AllNodes are the containers of all clusters.
 func (c *Clusters) AllNodes(ctx context.Context) ([]provider.Node, error) {
-	all, err := c.Engine.List(ctx, "")
+	all, err := c.Provider.List(ctx, "")
 	return slices.DeleteFunc(all, func(n provider.Node) bool { return n.Labels[plan.LabelCluster] == plan.RegistryGroup || trial(n) }), err
 }
 
@@ -125,6 +119,6 @@ func contexts(name string, all []provider.Node) []string {
 // output is what a command in a node writes.
 func (c *Clusters) output(ctx context.Context, node string, args ...string) (string, error) {
 	var out bytes.Buffer
-	err := c.Engine.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
+	err := c.Provider.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
 	return strings.TrimSpace(out.String()), err
 }

@@ -186,9 +186,9 @@ func (m *change) takeOut(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	drop := m.Engine.Delete
+	drop := m.Provider.Delete
 	if m.keeping[name] {
-		drop = m.Engine.Release
+		drop = m.Provider.Release
 	}
 	if err := drop(ctx, name); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (m *change) forgetMember(ctx context.Context, name string, addresses ...net
 			args = append(args, a.String())
 		}
 	}
-	return m.Engine.Exec(ctx, from, provider.Command{Args: args})
+	return m.Provider.Exec(ctx, from, provider.Command{Args: args})
 }
 
 // other is a control plane that runs, other than one that goes or has not joined yet.

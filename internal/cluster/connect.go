@@ -56,7 +56,7 @@ func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, containe
 		}
 		group.Go(func() error {
 			file := provider.File{Path: innode.RoutesFile, Content: []byte(routes(n.Name, nodes))}
-			return c.Engine.Exec(ctx, n.Name, provider.Command{Files: []provider.File{file}, Args: []string{"systemctl", "restart", innode.RoutesUnit}})
+			return c.Provider.Exec(ctx, n.Name, provider.Command{Files: []provider.File{file}, Args: []string{"systemctl", "restart", innode.RoutesUnit}})
 		})
 	}
 	return group.Wait()

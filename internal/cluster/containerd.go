@@ -25,7 +25,7 @@ func (m *making) setUpContainerd(ctx context.Context, described config.Node) err
 		return err
 	}
 	file := provider.File{Path: m.runtimes[name].kubeadmFile, Mode: 0o600, Content: []byte(text)}
-	if err := m.Engine.Exec(ctx, name, provider.Command{Files: []provider.File{file}}); err != nil {
+	if err := m.Provider.Exec(ctx, name, provider.Command{Files: []provider.File{file}}); err != nil {
 		return err
 	}
 	registries, _, err := m.nodeRegistries(described)
@@ -58,7 +58,7 @@ func (c *Clusters) configureContainerd(ctx context.Context, node string, s confi
 		files = append(files, provider.File{Path: containerdFile, Content: []byte(now)})
 		script = restartContainerd + script
 	}
-	if err := c.Engine.Exec(ctx, node, provider.Command{Files: files, Args: []string{"sh", "-c", script}}); err != nil {
+	if err := c.Provider.Exec(ctx, node, provider.Command{Files: files, Args: []string{"sh", "-c", script}}); err != nil {
 		return fmt.Errorf("containerd does not answer: %w", err)
 	}
 	return nil

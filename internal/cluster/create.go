@@ -114,7 +114,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 // check refuses what cannot succeed before anything is made.
 func (m *creation) check(ctx context.Context) error {
 	name := m.Cluster.Name
-	existing, err := m.Engine.List(ctx, name)
+	existing, err := m.Provider.List(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (m *creation) check(ctx context.Context) error {
 
 // able refuses what berth cannot do.
 func (m *making) able() error {
-	if err := unsupported(m.Cluster, m.Engine.Facts()); err != nil {
+	if err := unsupported(m.Cluster, m.Provider.Facts()); err != nil {
 		return err
 	}
 	for _, n := range m.Cluster.Nodes {
@@ -150,19 +150,19 @@ func (m *making) able() error {
 // avoidLoopback6 has the API listen on the other loopback address where nobody would reach it on
 // that of IPv6, which is the default of clusters of IPv6 only.
 func (m *making) avoidLoopback6() {
-	if m.Engine.Facts().Loopback6 || m.Cluster.Networking.APIServerAddress != "::1" {
+	if m.Provider.Facts().Loopback6 || m.Cluster.Networking.APIServerAddress != "::1" {
 		return
 	}
 	changed := *m.Cluster
 	changed.Networking.APIServerAddress = "127.0.0.1"
 	m.Cluster = &changed
-	m.Warn(fmt.Sprintf("%s leads no port of ::1 into containers; the API listens on 127.0.0.1 of this host instead", m.Engine.Name()))
+	m.Warn(fmt.Sprintf("%s leads no port of ::1 into containers; the API listens on 127.0.0.1 of this host instead", m.Provider.Name()))
 }
 
 // fit refuses to make nodes where the host or its engine lacks what they need.
 func (m *making) fit() error {
 	var fatal []error
-	for _, finding := range append(m.Engine.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
+	for _, finding := range append(m.Provider.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
 		text := finding.Problem + "\n  to fix it: " + finding.Fix
 		switch {
 		case finding.Fatal:
@@ -194,7 +194,7 @@ func (m *creation) makeNodes(ctx context.Context) (err error) {
 	if err := m.planIt(ctx); err != nil {
 		return err
 	}
-	if err := m.checkSubnets(m.Engine.PlanHost(m.network)); err != nil {
+	if err := m.checkSubnets(m.Provider.PlanHost(m.network)); err != nil {
 		return err
 	}
 	if err := m.makeContainers(ctx, m.plan.Containers, m.retain, nil); err != nil {
@@ -225,13 +225,13 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 	undone := m.step("Removing what was made", func() error {
 		var all []error
 		if m.made {
-			all = append(all, m.Engine.DeleteCluster(ctx, name))
+			all = append(all, m.Provider.DeleteCluster(ctx, name))
 		}
 		if m.registryMade.container {
-			all = append(all, m.Engine.DeleteCluster(ctx, plan.RegistryGroup))
+			all = append(all, m.Provider.DeleteCluster(ctx, plan.RegistryGroup))
 		}
 		if network != "" {
-			all = append(all, m.Engine.RemoveNetwork(ctx, network))
+			all = append(all, m.Provider.RemoveNetwork(ctx, network))
 		}
 		return errors.Join(all...)
 	})
@@ -244,6 +244,6 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 // left reports whether there are containers of the cluster: an engine that has failed to make
 // all of them may have made some. Where it does not tell, there may be.
 func (m *creation) left(ctx context.Context) bool {
-	all, err := m.Engine.List(ctx, m.Cluster.Name)
+	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	return err != nil || len(all) > 0
 }

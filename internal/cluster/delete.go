@@ -15,7 +15,7 @@ import (
 // files. The network stays, as kind has it: scripts connect containers to it between two
 // clusters. All is tried. An absent cluster is no error; found tells whether there was one.
 func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err error) {
-	all, err := c.Engine.List(ctx, name)
+	all, err := c.Provider.List(ctx, name)
 	if err != nil {
 		return false, err
 	}
@@ -33,7 +33,7 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 		failed = append(failed, c.Kubeconfig.Remove(ctx, context))
 	}
 	err = c.step("Deleting nodes of "+name, func() error {
-		return c.Engine.DeleteCluster(ctx, name)
+		return c.Provider.DeleteCluster(ctx, name)
 	})
 	if err = errors.Join(append(failed, err)...); err != nil {
 		return len(all) > 0, fmt.Errorf("cannot delete the cluster %s: %w", name, err)

@@ -102,7 +102,7 @@ type fake struct {
 	env map[string]string
 }
 
-var _ Engine = (*fake)(nil)
+var _ provider.Provider = (*fake)(nil)
 
 var errFake = errors.New("the engine has a bad day")
 
@@ -117,7 +117,7 @@ func newFake(t *testing.T) *fake {
 func (f *fake) clusters() (c *Clusters, steps *[]string) {
 	steps = &[]string{}
 	return &Clusters{
-		Engine: f, Kubeconfig: kubeconfig.Files{filepath.Join(f.t.TempDir(), "config")},
+		Provider: f, Kubeconfig: kubeconfig.Files{filepath.Join(f.t.TempDir(), "config")},
 		Step: func(text string) func(error) { f.say(steps, text); return func(error) {} },
 		Warn: func(text string) { f.say(steps, "warning: "+text) },
 	}, steps

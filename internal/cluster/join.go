@@ -61,7 +61,7 @@ func (m *making) joinControlPlanes(ctx context.Context, from string, names []str
 			Args:  []string{"tar", "--extract", "--file=-", "--directory=/", "--no-same-owner", "--same-permissions"},
 			Stdin: bytes.NewReader(authorities),
 		}
-		if err := m.Engine.Exec(ctx, name, command); err != nil {
+		if err := m.Provider.Exec(ctx, name, command); err != nil {
 			return fmt.Errorf("cannot give %s the cluster's authorities: %w", name, err)
 		}
 		if err := m.kubeadm(ctx, name, "join"); err != nil {
@@ -79,7 +79,7 @@ func (m *making) authorities(ctx context.Context, from string) ([]byte, error) {
 		args = append(args, "etc/kubernetes/pki/"+name)
 	}
 	var archive bytes.Buffer
-	if err := m.Engine.Exec(ctx, from, provider.Command{Args: args, Stdout: &archive}); err != nil {
+	if err := m.Provider.Exec(ctx, from, provider.Command{Args: args, Stdout: &archive}); err != nil {
 		return nil, fmt.Errorf("cannot read the cluster's authorities of %s: %w", from, err)
 	}
 	return archive.Bytes(), nil

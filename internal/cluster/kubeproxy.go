@@ -13,7 +13,7 @@ import (
 
 // checkProxy tells what this host lacks for the mode of kube-proxy.
 func (m *making) checkProxy() []hostcheck.Finding {
-	facts := m.Engine.Facts()
+	facts := m.Provider.Facts()
 	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS || facts.Remote {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (m *making) checkTools(ctx context.Context, node, image string) error {
 	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS {
 		return nil
 	}
-	if err := m.Engine.Exec(ctx, node, provider.Command{Args: []string{"test", "-x", "/usr/sbin/ipset"}}); err != nil {
+	if err := m.Provider.Exec(ctx, node, provider.Command{Args: []string{"test", "-x", "/usr/sbin/ipset"}}); err != nil {
 		return fmt.Errorf("networking.kubeProxyMode is ipvs, and the image %s of %s has no ipset, which kube-proxy runs; make the image anew, with Debian's package ipset in --rootfs, or choose nftables: %w: %w", image, node, errs.Unsupported, err)
 	}
 	return nil

@@ -173,7 +173,7 @@ func (m *creation) joinOthers(ctx context.Context) error {
 func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
 	args := append([]string{"kubeadm"}, strings.Fields(verb)...)
 	args = append(append(args, "--config="+m.runtimes[node].kubeadmFile), flags...)
-	run := func(ctx context.Context) error { return m.Engine.Exec(ctx, node, provider.Command{Args: args}) }
+	run := func(ctx context.Context) error { return m.Provider.Exec(ctx, node, provider.Command{Args: args}) }
 	if verb == "init" || verb == "join" {
 		if err := m.watched(ctx, node, run); err != nil {
 			if seen := (*crash)(nil); errors.As(err, &seen) {

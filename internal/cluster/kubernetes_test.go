@@ -79,7 +79,7 @@ func TestWorkersJoinWhileInitGoesOn(t *testing.T) {
 	for _, ends := range []error{nil, errFake} {
 		f := newFake(t)
 		c, steps := f.clusters()
-		c.Engine = &slowInit{fake: f, joined: make(chan struct{}), ends: ends}
+		c.Provider = &slowInit{fake: f, joined: make(chan struct{}), ends: ends}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err := c.Create(ctx, CreateOptions{Cluster: describe(t, "pools: [{name: worker}]\n")})
 		cancel()

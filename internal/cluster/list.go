@@ -65,5 +65,5 @@ func (c *Clusters) Meant(ctx context.Context, name string) (string, error) {
 	for _, summary := range found {
 		names = append(names, summary.Name)
 	}
-	return "", fmt.Errorf("%s has several clusters: %s; say which, by its name or with --name: %w", c.Engine.Name(), strings.Join(names, ", "), errs.Invalid)
+	return "", fmt.Errorf("%s has several clusters: %s; say which, by its name or with --name: %w", c.Provider.Name(), strings.Join(names, ", "), errs.Invalid)
 }

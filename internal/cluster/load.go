@@ -107,7 +107,7 @@ func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images
 		return err
 	}
 	defer file.Close()
-	err = c.step("Saving "+strings.Join(save, ", "), func() error { return file.why(c.Engine.Save(ctx, file, save...)) })
+	err = c.step("Saving "+strings.Join(save, ", "), func() error { return file.why(c.Provider.Save(ctx, file, save...)) })
 	if err != nil {
 		return err
 	}
@@ -146,12 +146,12 @@ func (c *Clusters) present(ctx context.Context, images []string) ([]string, erro
 	var ids []string
 	var missing []error
 	for _, image := range images {
-		found, err := c.Engine.Present(ctx, image)
+		found, err := c.Provider.Present(ctx, image)
 		switch {
 		case err != nil:
 			return nil, err
 		case found.ID == "":
-			missing = append(missing, fmt.Errorf("image: %q not present locally; pull or build it with %s first: %w", image, c.Engine.Name(), errs.NotFound))
+			missing = append(missing, fmt.Errorf("image: %q not present locally; pull or build it with %s first: %w", image, c.Provider.Name(), errs.NotFound))
 		}
 		ids = append(ids, "sha256:"+found.ID)
 	}
@@ -197,7 +197,7 @@ func (c *Clusters) tag(ctx context.Context, r *receiver, id string, lacks []stri
 	if len(lacks) == 0 {
 		return nil
 	}
-	if err := c.Engine.Exec(ctx, r.name, provider.Command{Args: r.tag(id, lacks)}); err != nil {
+	if err := c.Provider.Exec(ctx, r.name, provider.Command{Args: r.tag(id, lacks)}); err != nil {
 		return err
 	}
 	r.images[id] = append(r.images[id], lacks...)
@@ -264,7 +264,7 @@ func (c *Clusters) sendWithout(ctx context.Context, r *receiver, file *imagefile
 		to.CloseWithError(err)
 	}()
 	// Progress of several nodes at once would be for nobody.
-	err = c.Engine.Exec(ctx, r.name, provider.Command{Args: args, Stdin: from, Stderr: io.Discard})
+	err = c.Provider.Exec(ctx, r.name, provider.Command{Args: args, Stdin: from, Stderr: io.Discard})
 	from.CloseWithError(io.ErrClosedPipe)
 	if failed := <-written; err == nil && failed != nil {
 		return failed

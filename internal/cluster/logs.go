@@ -33,7 +33,7 @@ func (c *Clusters) Logs(ctx context.Context, name, dir string) error {
 		return err
 	}
 	failed := []error{
-		c.save(filepath.Join(dir, c.Engine.Name()+"-info.txt"), func(w io.Writer) error { return c.Engine.Describe(ctx, "", w) }),
+		c.save(filepath.Join(dir, c.Provider.Name()+"-info.txt"), func(w io.Writer) error { return c.Provider.Describe(ctx, "", w) }),
 		c.save(filepath.Join(dir, "berth-version.txt"), func(w io.Writer) error {
 			_, err := fmt.Fprintln(w, version.Version, version.Commit)
 			return err
@@ -108,8 +108,8 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 		return err
 	}
 	failed := []error{
-		c.save(filepath.Join(dir, "serial.log"), func(w io.Writer) error { return c.Engine.Logs(ctx, n.Name, w) }),
-		c.save(filepath.Join(dir, "inspect.json"), func(w io.Writer) error { return c.Engine.Describe(ctx, n.Name, w) }),
+		c.save(filepath.Join(dir, "serial.log"), func(w io.Writer) error { return c.Provider.Logs(ctx, n.Name, w) }),
+		c.save(filepath.Join(dir, "inspect.json"), func(w io.Writer) error { return c.Provider.Describe(ctx, n.Name, w) }),
 	}
 	if !n.Running {
 		return errors.Join(failed...)
@@ -138,7 +138,7 @@ func (c *Clusters) told(ctx context.Context, name, dir string, commands map[stri
 			// Its own words are in the file.
 			args := []string{"timeout", "60", "sh", "-c", commands[file]}
 			both := &together{to: w}
-			return c.Engine.Exec(ctx, name, provider.Command{Args: args, Stdout: both, Stderr: both})
+			return c.Provider.Exec(ctx, name, provider.Command{Args: args, Stdout: both, Stderr: both})
 		}))
 	}
 	return failed
@@ -175,7 +175,7 @@ func (c *Clusters) varLog(ctx context.Context, node, dir string) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := c.Engine.Exec(ctx, node, provider.Command{Args: []string{"sh", "-c", pack}, Stdout: w})
+		err := c.Provider.Exec(ctx, node, provider.Command{Args: []string{"sh", "-c", pack}, Stdout: w})
 		w.CloseWithError(err)
 		packed <- err
 	}()

@@ -84,7 +84,7 @@ func TestLogsOfHalfACluster(t *testing.T) {
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers), Retain: true}); err == nil {
 		t.Fatal("no failure")
 	}
-	if err := c.Engine.Stop(t.Context(), "dev-worker2"); err != nil {
+	if err := c.Provider.Stop(t.Context(), "dev-worker2"); err != nil {
 		t.Fatal(err)
 	}
 	f.failOn = "timeout 60 sh -c berth info"

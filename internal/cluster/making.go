@@ -46,7 +46,7 @@ func (m *making) ensure(ctx context.Context, nodes []config.Node) error {
 			continue
 		}
 		done[n.Image] = true
-		if _, err := m.Engine.Ensure(ctx, n.Image, nil); err != nil {
+		if _, err := m.Provider.Ensure(ctx, n.Image, nil); err != nil {
 			if n.Image == config.DefaultImage {
 				return fmt.Errorf("%w\n  to make it: berth cluster build-image --kubernetes v1.36.3; one of kind's will do, too: --image kindest/node:VERSION", err)
 			}
@@ -70,14 +70,14 @@ func (m *making) first() config.Node {
 // berth has made that, or else the usual one of berth, which then has to be there.
 func (m *making) helper(ctx context.Context) (string, error) {
 	image := m.first().Image
-	found, err := m.Engine.Present(ctx, image)
+	found, err := m.Provider.Present(ctx, image)
 	if err != nil {
 		return "", err
 	}
 	if _, ours := found.Labels[nodeimage.LabelBerth]; ours {
 		return image, nil
 	}
-	if _, err := m.Engine.Ensure(ctx, config.DefaultImage, nil); err != nil {
+	if _, err := m.Provider.Ensure(ctx, config.DefaultImage, nil); err != nil {
 		return "", fmt.Errorf("%w\n  the load balancer and the registry run in berth's own image, also beside nodes of %s; to make it: berth cluster build-image --kubernetes v1.36.3", err, image)
 	}
 	return config.DefaultImage, nil
@@ -85,10 +85,10 @@ func (m *making) helper(ctx context.Context) (string, error) {
 
 // planIt finds the network, or makes it, and plans the containers on it.
 func (m *making) planIt(ctx context.Context) (err error) {
-	if m.network, err = m.Engine.EnsureNetwork(ctx, m.Clusters.network()); err != nil {
+	if m.network, err = m.Provider.EnsureNetwork(ctx, m.Clusters.network()); err != nil {
 		return err
 	}
-	host := m.Engine.PlanHost(m.network)
+	host := m.Provider.PlanHost(m.network)
 	if m.Cluster.HasBalancer() {
 		if host.Helper, err = m.helper(ctx); err != nil {
 			return err
@@ -115,7 +115,7 @@ func (m *making) makeContainers(ctx context.Context, wanted []plan.Container, re
 		c.Ports = append([]plan.Port(nil), c.Ports...)
 		some.Containers = append(some.Containers, c)
 	}
-	if !m.Engine.Facts().Remote {
+	if !m.Provider.Facts().Remote {
 		release, err := some.PickPorts(ctx)
 		if err != nil {
 			return err
@@ -128,7 +128,7 @@ func (m *making) makeContainers(ctx context.Context, wanted []plan.Container, re
 		made.Reuse = reuse[c.Name]
 		request.Specs = append(request.Specs, made)
 	}
-	return m.Engine.Create(ctx, request)
+	return m.Provider.Create(ctx, request)
 }
 
 // spec is a container as the engine makes it: a load balancer runs a command of its own.

@@ -35,7 +35,7 @@ func (c *Clusters) writeRegistries(ctx context.Context, node string, runtime nod
 	if err != nil || len(files) == 0 {
 		return err
 	}
-	return c.Engine.Exec(ctx, node, provider.Command{Files: files})
+	return c.Provider.Exec(ctx, node, provider.Command{Files: files})
 }
 
 // mirrorsOf is the hosts.toml of one registry, and the certificates that it names.

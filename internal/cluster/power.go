@@ -15,7 +15,7 @@ func (c *Clusters) Stop(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return c.step("Stopping nodes of "+name, func() error { return c.Engine.Stop(ctx, names(all)...) })
+	return c.step("Stopping nodes of "+name, func() error { return c.Provider.Stop(ctx, names(all)...) })
 }
 
 // Start starts what is stopped of a cluster. Ports that the engine picked may be others
@@ -32,7 +32,7 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 		}
 	}
 	err = c.step("Starting nodes of "+name, func() error {
-		if err := c.Engine.Start(ctx, names(all)...); err != nil {
+		if err := c.Provider.Start(ctx, names(all)...); err != nil {
 			return err
 		}
 		if all, err = c.Nodes(ctx, name); err != nil {

@@ -47,12 +47,12 @@ type RegistryStatus struct {
 
 // Registry tells of the registry. It is errs.NotFound that there is none.
 func (c *Clusters) Registry(ctx context.Context) (RegistryStatus, error) {
-	found, err := c.Engine.List(ctx, plan.RegistryGroup)
+	found, err := c.Provider.List(ctx, plan.RegistryGroup)
 	if err != nil {
 		return RegistryStatus{}, err
 	}
 	if len(found) == 0 {
-		return RegistryStatus{}, fmt.Errorf("there is no registry in %s; berth cluster registry start makes one: %w", c.Engine.Name(), errs.NotFound)
+		return RegistryStatus{}, fmt.Errorf("there is no registry in %s; berth cluster registry start makes one: %w", c.Provider.Name(), errs.NotFound)
 	}
 	n := found[0]
 	s := RegistryStatus{Name: n.Name, State: n.State, Running: n.Running, Image: n.Image}
@@ -92,18 +92,18 @@ func (c *Clusters) StopRegistry(ctx context.Context) error {
 	if _, err := c.Registry(ctx); err != nil {
 		return err
 	}
-	return c.step("Stopping the registry", func() error { return c.Engine.Stop(ctx, plan.RegistryName) })
+	return c.step("Stopping the registry", func() error { return c.Provider.Stop(ctx, plan.RegistryName) })
 }
 
 // DeleteRegistry removes the registry with its images; the network stays, as with a cluster. An absent one is no error; found
 // tells whether there was one. The mirrors of nodes stay, and lead nowhere.
 func (c *Clusters) DeleteRegistry(ctx context.Context) (found bool, err error) {
-	all, err := c.Engine.List(ctx, plan.RegistryGroup)
+	all, err := c.Provider.List(ctx, plan.RegistryGroup)
 	if err != nil {
 		return false, err
 	}
 	err = c.step("Deleting the registry", func() error {
-		return c.Engine.DeleteCluster(ctx, plan.RegistryGroup)
+		return c.Provider.DeleteCluster(ctx, plan.RegistryGroup)
 	})
 	if err != nil {
 		return len(all) > 0, fmt.Errorf("cannot delete the registry: %w", err)
@@ -131,7 +131,7 @@ func (c *Clusters) ensureRegistry(ctx context.Context, o RegistryOptions) (s Reg
 	case o.Port != 0 && o.Port != s.port:
 		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; ask for its port, or make it anew after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
 	case !s.Running:
-		if err := c.Engine.Start(ctx, plan.RegistryName); err != nil {
+		if err := c.Provider.Start(ctx, plan.RegistryName); err != nil {
 			return s, made, err
 		}
 	}
@@ -147,10 +147,10 @@ func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (made ma
 		return made, fmt.Errorf("port %d: want 1 to 65535, or 0 for a free one: %w", o.Port, errs.Invalid)
 	}
 	image := cmp.Or(o.Image, config.DefaultImage)
-	if _, err := c.Engine.Ensure(ctx, image, nil); err != nil {
+	if _, err := c.Provider.Ensure(ctx, image, nil); err != nil {
 		return made, fmt.Errorf("%w\n  its program is in the image of nodes: berth cluster build-image --kubernetes v1.36.3", err)
 	}
-	found, err := c.Engine.Present(ctx, image)
+	found, err := c.Provider.Present(ctx, image)
 	if err != nil {
 		return made, err
 	}
@@ -158,24 +158,24 @@ func (c *Clusters) makeRegistry(ctx context.Context, o RegistryOptions) (made ma
 		return made, fmt.Errorf("the image %s is not of berth cluster build-image, so that the registry's program is not in it: %w", image, errs.Invalid)
 	}
 	p := plan.Plan{Containers: []plan.Container{plan.Registry(image, o.Port)}}
-	if !c.Engine.Facts().Remote {
+	if !c.Provider.Facts().Remote {
 		release, err := p.PickPorts(ctx)
 		if err != nil {
 			return made, err
 		}
 		release()
 	}
-	network, err := c.Engine.EnsureNetwork(ctx, c.network())
+	network, err := c.Provider.EnsureNetwork(ctx, c.network())
 	if err != nil {
 		return made, err
 	}
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
 	if network.Made {
-		u.Push("make the network "+network.Name, func(ctx context.Context) error { return c.Engine.RemoveNetwork(ctx, network.Name) })
+		u.Push("make the network "+network.Name, func(ctx context.Context) error { return c.Provider.RemoveNetwork(ctx, network.Name) })
 	}
 	command := []string{nodeimage.EntryProgram, "cluster", "in-node", "registry"}
-	if err := c.Engine.Create(ctx, provider.Request{Network: network, Specs: []provider.Spec{{Container: p.Containers[0], Command: command}}}); err != nil {
+	if err := c.Provider.Create(ctx, provider.Request{Network: network, Specs: []provider.Spec{{Container: p.Containers[0], Command: command}}}); err != nil {
 		return made, err
 	}
 	made.container = true
@@ -195,7 +195,7 @@ const (
 
 // awaitRegistry waits until the registry answers on this host.
 func (c *Clusters) awaitRegistry(ctx context.Context, s RegistryStatus) error {
-	if c.Engine.Facts().Remote {
+	if c.Provider.Facts().Remote {
 		return nil // its loopback is another one
 	}
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
@@ -221,7 +221,7 @@ func (c *Clusters) awaitRegistry(ctx context.Context, s RegistryStatus) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the registry does not answer at %s; its log tells more (%s logs %s): %w: %w", s.Address, c.Engine.Name(), s.Name, errs.Unavailable, last)
+			return fmt.Errorf("the registry does not answer at %s; its log tells more (%s logs %s): %w: %w", s.Address, c.Provider.Name(), s.Name, errs.Unavailable, last)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

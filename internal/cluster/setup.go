@@ -101,7 +101,7 @@ func (m *making) setUpNode(ctx context.Context, described config.Node) error {
 // script has a shell in a node run text, once files are written. Its error has the last words of
 // the node's units.
 func (m *making) script(ctx context.Context, name, text string, files ...provider.File) error {
-	if err := m.Engine.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", text}}); err != nil {
+	if err := m.Provider.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", text}}); err != nil {
 		return m.explain(ctx, name, err)
 	}
 	return nil
@@ -120,8 +120,8 @@ func (m *making) kubeadmConfig(described config.Node) (string, error) {
 // kubeadmConfigOf is that of a node as a container with a runtime and a version of Kubernetes.
 func (m *making) kubeadmConfigOf(described config.Node, node provider.Node, runtime nodeRuntime, version string) (string, error) {
 	return kubeadm.Config(kubeadm.Node{
-		Cluster: m.Cluster, Node: described, Version: version, Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
-		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: runtime.socket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
+		Cluster: m.Cluster, Node: described, Version: version, Engine: m.Provider.Name(), Endpoint: m.plan.Endpoint,
+		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: runtime.socket, Token: m.token, Rootless: m.Provider.Facts().Rootless,
 		CgroupDriver: m.cgroupDriver(),
 	})
 }
@@ -131,7 +131,7 @@ func (m *making) kubeadmConfigOf(described config.Node, node provider.Node, runt
 // at times before they have used it, and the kubelet tries again seconds later. Containerd in kind's
 // images is set to systemd, and kubelets have one configuration for all nodes.
 func (m *making) cgroupDriver() string {
-	if m.ours() && !m.Engine.Facts().CgroupV2 {
+	if m.ours() && !m.Provider.Facts().CgroupV2 {
 		return "cgroupfs"
 	}
 	return "systemd"

@@ -15,7 +15,7 @@ func (m *creation) checkSubnets(host plan.Host) error {
 		return err
 	}
 	if len(clashes) > 0 {
-		return clashes[0].Refusal(fmt.Sprintf("the network %s of %s, which nodes are on", m.network.Name, m.Engine.Name()))
+		return clashes[0].Refusal(fmt.Sprintf("the network %s of %s, which nodes are on", m.network.Name, m.Provider.Name()))
 	}
 	if clashes, err = m.Cluster.Clashes(host.Routes); err != nil {
 		return err

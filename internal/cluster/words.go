@@ -45,7 +45,7 @@ func (m *making) explain(ctx context.Context, node string, failed error) error {
 // ended says that a node runs no more, which somebody may have seen to in the middle; "" is that it
 // runs, or that the engine does not tell.
 func (m *making) ended(ctx context.Context, node string) string {
-	all, err := m.Engine.List(ctx, m.Cluster.Name)
+	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	if err != nil {
 		return ""
 	}

@@ -14,19 +14,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // alone makes sure that no other berth of this user makes or changes the cluster meanwhile: each
 // would take what the other has made so far for something that is left.
-func alone(engine cluster.Engine, name string) (release func(), err error) {
+func alone(engine provider.Provider, name string) (release func(), err error) {
 	return lockOf(engine, name, unix.LOCK_EX)
 }
 
 // beside is alone, for what others may do at the same time, too.
-func beside(engine cluster.Engine, name string) (release func(), err error) {
+func beside(engine provider.Provider, name string) (release func(), err error) {
 	return lockOf(engine, name, unix.LOCK_SH)
 }
 
@@ -34,7 +34,7 @@ func beside(engine cluster.Engine, name string) (release func(), err error) {
 const lockTime = 2 * time.Minute
 
 // registryAlone waits until nobody else changes the registry.
-func registryAlone(ctx context.Context, engine cluster.Engine) (release func(), err error) {
+func registryAlone(ctx context.Context, engine provider.Provider) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
 	for {
@@ -50,7 +50,7 @@ func registryAlone(ctx context.Context, engine cluster.Engine) (release func(), 
 	}
 }
 
-func lockOf(engine cluster.Engine, name string, how int) (release func(), err error) {
+func lockOf(engine provider.Provider, name string, how int) (release func(), err error) {
 	// Engines of one name may be several: by their roots, and by what tells their tools
 	// where they are.
 	which := sha256.Sum256([]byte(engine.Name() + "\x00" + engine.Facts().Root + "\x00" + os.Getenv("DOCKER_HOST") + "\x00" + os.Getenv("CONTAINER_HOST") + "\x00" + name))

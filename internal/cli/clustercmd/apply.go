@@ -50,7 +50,7 @@ func newApply() *cobra.Command {
 				return err
 			}
 			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				release, err := alone(c.Engine, described.Name)
+				release, err := alone(c.Provider, described.Name)
 				if err != nil {
 					return err
 				}

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/progress"
-	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/nodeimage/release"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/storage"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/version"
@@ -63,7 +63,7 @@ func buildImage() (*cobra.Command, *nodeimage.Options) {
 			defer func() { err = errors.Join(err, os.RemoveAll(o.Work)) }()
 			steps := progress.NewSteps(cmd.ErrOrStderr())
 			o.Step = steps.Begin
-			var images cluster.Engine
+			var images provider.Provider
 			if output == "" {
 				if images, err = engine.open(cmd); err != nil {
 					return err

@@ -34,7 +34,7 @@ func (s *session) complete(cmd *cobra.Command) {
 // nodes offers nodes: of the cluster that --name says, or of all.
 func (s *session) nodes() cobra.CompletionFunc {
 	return s.completion(func(ctx context.Context, c *cluster.Clusters) ([]string, error) {
-		found, err := c.Engine.List(ctx, s.name)
+		found, err := c.Provider.List(ctx, s.name)
 		var names []string
 		for _, n := range found {
 			names = append(names, n.Name)
@@ -54,7 +54,7 @@ func (s *session) completion(find func(context.Context, *cluster.Clusters) ([]st
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names, err := find(ctx, &cluster.Clusters{Engine: engine})
+		names, err := find(ctx, &cluster.Clusters{Provider: engine})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

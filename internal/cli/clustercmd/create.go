@@ -55,9 +55,9 @@ func create(kinds bool) *cobra.Command {
 			}
 			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				if c.Network != "" {
-					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, networkVariable(c.Engine.Name())))
+					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, networkVariable(c.Provider.Name())))
 				}
-				release, err := alone(c.Engine, o.Cluster.Name)
+				release, err := alone(c.Provider, o.Cluster.Name)
 				if err != nil {
 					return err
 				}

@@ -107,14 +107,14 @@ func removeAll(cmd *cobra.Command, notes io.Writer, s *session, names []string) 
 
 // remove removes one cluster, and notes where there was none.
 func remove(ctx context.Context, notes io.Writer, c *cluster.Clusters, name string) error {
-	release, err := alone(c.Engine, name)
+	release, err := alone(c.Provider, name)
 	if err != nil {
 		return err
 	}
 	defer release()
 	found, err := c.Delete(ctx, name)
 	if err == nil && !found {
-		fmt.Fprintf(notes, "there was no cluster %s in %s\n", name, c.Engine.Name())
+		fmt.Fprintf(notes, "there was no cluster %s in %s\n", name, c.Provider.Name())
 	}
 	return err
 }

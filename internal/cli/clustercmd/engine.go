@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/berth"
 	"github.com/berthrun/berth/internal/cluster/provider/command"
@@ -32,7 +31,7 @@ func (f *engineFlags) add(cmd *cobra.Command) {
 
 // open finds the engine and asks it what it is. Without any tool that makes containers, a
 // berth that runs on this host does.
-func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
+func (f *engineFlags) open(cmd *cobra.Command) (provider.Provider, error) {
 	ctx := cmd.Context()
 	o := provider.Options{Name: f.name, Env: command.Host(), FirstInstalled: cmd.Root().Name() == kindName}
 	if f.verbose > 0 {
@@ -68,7 +67,7 @@ func (f *engineFlags) open(cmd *cobra.Command) (cluster.Engine, error) {
 // providerVariable is kind's for another engine than the first.
 const providerVariable = "KIND_EXPERIMENTAL_PROVIDER"
 
-func openOwn(ctx context.Context, o berth.Options) (cluster.Engine, error) {
+func openOwn(ctx context.Context, o berth.Options) (provider.Provider, error) {
 	engine, err := berth.Open(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use berth as provider: %w", err)

@@ -27,10 +27,10 @@ func newInHost() *cobra.Command {
 	for _, verb := range []struct {
 		name, short string
 		wait        time.Duration
-		do          func(*berth.Engine, context.Context) error
+		do          func(*berth.Provider, context.Context) error
 	}{
-		{"up", "Start the nodes of all clusters that nobody has stopped", bootTime, (*berth.Engine).Up},
-		{"down", "Stop the nodes of all clusters; up starts them again", 0, (*berth.Engine).Down},
+		{"up", "Start the nodes of all clusters that nobody has stopped", bootTime, (*berth.Provider).Up},
+		{"down", "Stop the nodes of all clusters; up starts them again", 0, (*berth.Provider).Down},
 	} {
 		cmd.AddCommand(&cobra.Command{
 			Use:   verb.name,
@@ -54,7 +54,7 @@ func newInHost() *cobra.Command {
 const bootTime = time.Minute
 
 // awaitOwn opens the berth of this host, as soon as it runs.
-func awaitOwn(ctx context.Context, wait time.Duration) (*berth.Engine, error) {
+func awaitOwn(ctx context.Context, wait time.Duration) (*berth.Provider, error) {
 	for deadline := time.Now().Add(wait); ; {
 		engine, err := berth.Open(ctx, berth.Options{Env: command.Host()})
 		if err == nil {

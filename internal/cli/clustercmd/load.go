@@ -40,7 +40,7 @@ func newLoad() *cobra.Command {
 // load loads images into a cluster that nobody changes meanwhile. Others may load, too.
 func load(cmd *cobra.Command, s *session, o cluster.LoadOptions) error {
 	return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
-		release, err := beside(c.Engine, name)
+		release, err := beside(c.Provider, name)
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func newNodeAdd() *cobra.Command {
 				return nil
 			}
 			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				release, err := alone(c.Engine, name)
+				release, err := alone(c.Provider, name)
 				if err != nil {
 					return err
 				}

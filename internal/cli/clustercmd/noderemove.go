@@ -22,7 +22,7 @@ func newNodeRemove() *cobra.Command {
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				release, err := alone(c.Engine, name)
+				release, err := alone(c.Provider, name)
 				if err != nil {
 					return err
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -68,14 +69,14 @@ func (s *session) use(cmd *cobra.Command, do func(context.Context, *cluster.Clus
 }
 
 // with is use, for an engine that is open.
-func (s *session) with(cmd *cobra.Command, engine cluster.Engine, do func(context.Context, *cluster.Clusters) error) error {
+func (s *session) with(cmd *cobra.Command, engine provider.Provider, do func(context.Context, *cluster.Clusters) error) error {
 	files, err := kubeconfig.Locate(s.kubeconfig, os.Getenv)
 	if err != nil {
 		return err
 	}
 	steps := progress.NewSteps(cmd.ErrOrStderr())
 	c := &cluster.Clusters{
-		Engine: engine, Network: networkName(engine.Name()), Kubeconfig: files, Step: steps.Begin,
+		Provider: engine, Network: networkName(engine.Name()), Kubeconfig: files, Step: steps.Begin,
 		Warn:         func(text string) { steps.Say("warning: " + text) },
 		FirstTime:    func(what string) bool { return firstTime(what, "/etc/machine-id") },
 		LockRegistry: func(ctx context.Context) (func(), error) { return registryAlone(ctx, engine) },
@@ -104,7 +105,7 @@ func (s *session) useOne(cmd *cobra.Command, args []string, do func(ctx context.
 // useAlone is useOne, while no other berth changes the cluster.
 func (s *session) useAlone(cmd *cobra.Command, args []string, do func(ctx context.Context, c *cluster.Clusters, name string) error) error {
 	return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-		release, err := alone(c.Engine, name)
+		release, err := alone(c.Provider, name)
 		if err != nil {
 			return err
 		}
@@ -116,7 +117,7 @@ func (s *session) useAlone(cmd *cobra.Command, args []string, do func(ctx contex
 // useRegistry is use, while no other berth changes the registry.
 func (s *session) useRegistry(cmd *cobra.Command, do func(context.Context, *cluster.Clusters) error) error {
 	return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-		release, err := alone(c.Engine, plan.RegistryGroup)
+		release, err := alone(c.Provider, plan.RegistryGroup)
 		if err != nil {
 			return err
 		}

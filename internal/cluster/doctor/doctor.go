@@ -57,8 +57,8 @@ func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Find
 		d.nodes, err = c.Nodes(ctx, o.Name)
 	}
 	d.run(ctx, "engine", func(context.Context) error {
-		f := c.Engine.Facts()
-		d.add(finding.OK, strings.TrimSpace(c.Engine.Name()+" "+f.Version), "")
+		f := c.Provider.Facts()
+		d.add(finding.OK, strings.TrimSpace(c.Provider.Name()+" "+f.Version), "")
 		return nil
 	})
 	d.run(ctx, "host", d.host)
@@ -150,7 +150,7 @@ func (d *diagnosis) ask(ctx context.Context, node, script string) (said string, 
 	defer cancel()
 	var out strings.Builder
 	args := []string{"timeout", fmt.Sprint(2 * patience.Seconds()), "sh", "-c", "( " + script + "\n) 2>&1 || :"}
-	err = d.Engine.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
+	err = d.Provider.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", node, err)
 	}

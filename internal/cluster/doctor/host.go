@@ -18,7 +18,7 @@ func (d *diagnosis) host(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range d.Engine.Check(max(1, len(all))) {
+	for _, f := range d.Provider.Check(max(1, len(all))) {
 		level := finding.Warning
 		if f.Fatal {
 			level = finding.Problem
@@ -50,9 +50,9 @@ func full(free, size, least uint64) finding.Level {
 
 // engineDisk looks for room where the engine keeps images and volumes.
 func (d *diagnosis) engineDisk(context.Context) error {
-	f := d.Engine.Facts()
+	f := d.Provider.Facts()
 	if f.Root == "" || f.Remote {
-		return d.skip(d.Engine.Name() + " does not say where it keeps images, or is on another host")
+		return d.skip(d.Provider.Name() + " does not say where it keeps images, or is on another host")
 	}
 	free, err := sysfile.DiskFree(f.Root)
 	if err != nil {
@@ -62,7 +62,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 	if err != nil {
 		return err
 	}
-	fix := "remove images and containers that nobody needs: " + d.Engine.Name() + " system prune"
+	fix := "remove images and containers that nobody needs: " + d.Provider.Name() + " system prune"
 	if level := full(uint64(free), size.Bytes, leastFree); level != finding.OK {
 		d.add(level, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
 	}

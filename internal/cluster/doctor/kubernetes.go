@@ -120,7 +120,7 @@ func (d *diagnosis) ready(context.Context) error {
 	}
 	for _, n := range d.known {
 		if !n.Ready {
-			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor looks into the node; journalctl -u kubelet in it tells more", d.Engine.Name(), n.Name))
+			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor looks into the node; journalctl -u kubelet in it tells more", d.Provider.Name(), n.Name))
 		}
 		if !slices.ContainsFunc(d.nodes, func(c provider.Node) bool { return c.Name == n.Name }) {
 			d.add(finding.Problem, fmt.Sprintf("the cluster knows a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
