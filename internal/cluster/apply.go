@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
@@ -88,12 +89,12 @@ func (c *Clusters) change(ctx context.Context, name string, o ApplyOptions, edit
 	if o.Wait == 0 {
 		return nil
 	}
-	return c.step("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, members(m.nodes), time.Time{}, o.Wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait) })
 }
 
 // lookAt finds out what a cluster is.
 func (c *Clusters) lookAt(ctx context.Context, name string) (*change, error) {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +102,8 @@ func (c *Clusters) lookAt(ctx context.Context, name string) (*change, error) {
 	there.Network = c.networks(all)[0]
 	m := &change{making: there.making(nil), joining: map[string]bool{}, keeping: map[string]bool{}}
 	m.nodes = all
-	m.context = contexts(name, m.nodes)[0]
-	if plane, err := controlPlane(m.nodes); err != nil || !plane.Running {
+	m.context = inventory.Contexts(name, m.nodes)[0]
+	if plane, err := inventory.ControlPlane(m.nodes); err != nil || !plane.Running {
 		return nil, errors.Join(err, fmt.Errorf("no control plane of it runs; berth cluster start --name %s: %w", name, errs.State))
 	}
 	if err := m.reach(ctx); err != nil {
@@ -111,14 +112,14 @@ func (c *Clusters) lookAt(ctx context.Context, name string) (*change, error) {
 	if m.before, err = kept(ctx, m.api, name); err != nil {
 		return nil, err
 	}
-	_, m.before.Balanced = balancer(m.nodes)
+	_, m.before.Balanced = inventory.Balancer(m.nodes)
 	m.before.FromKind = m.context == plan.ContextName(&config.Cluster{Name: name, FromKind: true})
 	return m, nil
 }
 
 // reach makes a client of the cluster's API.
 func (m *change) reach(ctx context.Context) error {
-	plane, err := controlPlane(m.nodes)
+	plane, err := inventory.ControlPlane(m.nodes)
 	if err != nil {
 		return err
 	}
@@ -154,14 +155,14 @@ func (m *change) decide(ctx context.Context, whole bool) error {
 // prepare brings and checks what the change needs, before anything is changed.
 func (m *change) prepare(ctx context.Context) error {
 	if coming := m.described(m.coming()); len(coming) > 0 {
-		if err := m.step("Ensuring the node image", func() error { return m.ensure(ctx, coming) }); err != nil {
+		if err := m.RunStep("Ensuring the node image", func() error { return m.ensure(ctx, coming) }); err != nil {
 			return err
 		}
 	}
 	if len(m.coming())+len(m.Remove) == 0 {
 		return nil
 	}
-	return m.step("Checking what is to be made", func() error { return m.check(ctx) })
+	return m.RunStep("Checking what is to be made", func() error { return m.check(ctx) })
 }
 
 // carryOut is the order of steps. New nodes come first, so that there is room for pods of
@@ -199,7 +200,7 @@ func (m *change) carryOut(ctx context.Context) error {
 		if !s.when {
 			continue
 		}
-		if err := m.step(s.text, func() error { return s.do(ctx) }); err != nil {
+		if err := m.RunStep(s.text, func() error { return s.do(ctx) }); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
@@ -44,7 +45,7 @@ func (f *fake) state() string {
 		served = append(served, s.Name)
 	}
 	joined, members := slices.Sorted(slices.Values(f.joined)), slices.Sorted(slices.Values(f.members))
-	return strings.ReplaceAll(fmt.Sprint(names(f.nodes), joined, members, served), "dev-", "")
+	return strings.ReplaceAll(fmt.Sprint(inventory.Names(f.nodes), joined, members, served), "dev-", "")
 }
 
 func (f *fake) description() string {
@@ -142,7 +143,7 @@ func TestHostLacks(t *testing.T) {
 		t.Errorf("as it is: %v", err)
 	}
 	if err := c.RemoveNodes(t.Context(), "dev", []string{"dev-worker2"}, ApplyOptions{}); err != nil || len(f.nodes) != 2 {
-		t.Errorf("one less: %v, %v", err, names(f.nodes))
+		t.Errorf("one less: %v, %v", err, inventory.Names(f.nodes))
 	}
 }
 

@@ -10,19 +10,10 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
-
-// balancer is the load balancer of a cluster; found is that there is one.
-func balancer(all []provider.Node) (b provider.Node, found bool) {
-	for _, n := range all {
-		if Role(n) == config.BalancerRole {
-			return n, true
-		}
-	}
-	return b, false
-}
 
 // balance tells the load balancer of a cluster, if there is one, to spread the API over the
 // control planes among the containers.
@@ -32,11 +23,11 @@ func (c *Clusters) balance(ctx context.Context, all []provider.Node, net config.
 
 // rebalance does so for a cluster whose description is not at hand: it listens as before.
 func (c *Clusters) rebalance(ctx context.Context, all []provider.Node) error {
-	b, found := balancer(all)
+	b, found := inventory.Balancer(all)
 	if !found {
 		return nil
 	}
-	text, err := c.output(ctx, b.Name, "cat", innode.BalancerFile)
+	text, err := provider.Output(ctx, c.Provider, b.Name, "cat", innode.BalancerFile)
 	if err != nil {
 		return fmt.Errorf("cannot ask %s what it balances: %w", b.Name, err)
 	}
@@ -48,7 +39,7 @@ func (c *Clusters) rebalance(ctx context.Context, all []provider.Node) error {
 }
 
 func (c *Clusters) tell(ctx context.Context, all []provider.Node, what innode.Balancer) error {
-	b, found := balancer(all)
+	b, found := inventory.Balancer(all)
 	if !found {
 		return nil
 	}
@@ -69,7 +60,7 @@ func (c *Clusters) tell(ctx context.Context, all []provider.Node, what innode.Ba
 func servers(all []provider.Node, v4 bool) []innode.Server {
 	var found []innode.Server
 	for _, n := range all {
-		if Role(n) != config.ControlPlane {
+		if inventory.Role(n) != config.ControlPlane {
 			continue
 		}
 		s := innode.Server{Name: n.Name, Host: n.Name}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -40,7 +41,7 @@ func (m *change) planesStay() error {
 			continue
 		}
 		runs := func(n provider.Node) bool {
-			return Role(n) == config.ControlPlane && n.Running && n.Name != name && !slices.Contains(m.Remove, n.Name)
+			return inventory.Role(n) == config.ControlPlane && n.Running && n.Name != name && !slices.Contains(m.Remove, n.Name)
 		}
 		comes := slices.ContainsFunc(m.described(m.Add), func(n config.Node) bool { return n.Role == config.ControlPlane })
 		if !slices.ContainsFunc(m.nodes, runs) && !comes {
@@ -95,12 +96,6 @@ func (m *change) portsFree(ctx context.Context) error {
 	release()
 	return nil
 }
-
-// trialRole is the role of a container that is there to be looked at.
-const trialRole = "trial"
-
-// trial reports whether a container is one to look at, and no node.
-func trial(n provider.Node) bool { return Role(n) == trialRole }
 
 // try makes each node for a moment, without its ports and its volume and with nothing that runs in
 // it, and looks at what its image has.
@@ -160,7 +155,7 @@ func (m *change) endTrials(ctx context.Context) error {
 		return err
 	}
 	var names []string
-	for _, n := range slices.DeleteFunc(all, func(n provider.Node) bool { return !trial(n) }) {
+	for _, n := range slices.DeleteFunc(all, func(n provider.Node) bool { return !inventory.IsTrial(n) }) {
 		names = append(names, n.Name)
 	}
 	return m.Provider.Delete(ctx, names...)
@@ -179,7 +174,7 @@ func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.No
 		}
 		return nil
 	}
-	text, err := m.output(ctx, made.Name, "cat", containerdFile)
+	text, err := provider.Output(ctx, m.Provider, made.Name, "cat", containerdFile)
 	if err == nil {
 		_, err = containerdConfig(text, m.Cluster.Settings, true)
 	}
@@ -194,9 +189,9 @@ func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.No
 func (m *change) trialOf(n config.Node, i int) provider.Spec {
 	at := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == m.Cluster.ContainerName(n) })
 	c := m.plan.Containers[at]
-	c.Name = fmt.Sprintf("%s-%s-%s%d", m.Cluster.Name, trialRole, strings.ToLower(rand.Text()[:6]), i)
-	c.Role = trialRole
-	c.Labels = map[string]string{plan.LabelCluster: m.Cluster.Name, plan.LabelRole: trialRole}
+	c.Name = fmt.Sprintf("%s-%s-%s%d", m.Cluster.Name, inventory.TrialRole, strings.ToLower(rand.Text()[:6]), i)
+	c.Role = inventory.TrialRole
+	c.Labels = map[string]string{plan.LabelCluster: m.Cluster.Name, plan.LabelRole: inventory.TrialRole}
 	c.Ports, c.Volumes = nil, nil
 	c.Mounts = slices.Clone(c.Mounts)
 	for i := range c.Mounts {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -127,18 +128,18 @@ func TestTrialThatWasLeft(t *testing.T) {
 	c := create(t, f, twoWorkers)
 	before := f.state()
 	left := provider.Spec{
-		Container: plan.Container{Name: "dev-trial-abcdef0", Role: trialRole, Labels: map[string]string{plan.LabelCluster: "dev", plan.LabelRole: trialRole}},
+		Container: plan.Container{Name: "dev-trial-abcdef0", Role: inventory.TrialRole, Labels: map[string]string{plan.LabelCluster: "dev", plan.LabelRole: inventory.TrialRole}},
 		Command:   []string{"sleep", "600"},
 	}
 	if err := f.Create(t.Context(), provider.Request{Specs: []provider.Spec{left}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, list := range []func() ([]provider.Node, error){
-		func() ([]provider.Node, error) { return c.Nodes(t.Context(), "dev") },
-		func() ([]provider.Node, error) { return c.AllNodes(t.Context()) },
+		func() ([]provider.Node, error) { return inventory.Nodes(t.Context(), c.Provider, "dev") },
+		func() ([]provider.Node, error) { return inventory.AllNodes(t.Context(), c.Provider) },
 	} {
 		if all, err := list(); err != nil || len(all) != 3 {
-			t.Errorf("nodes are %v, %v", names(all), err)
+			t.Errorf("nodes are %v, %v", inventory.Names(all), err)
 		}
 	}
 	edited := "nodes: [{}, {role: worker, image: \"other:1\"}, {role: worker}]\n"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
@@ -73,7 +74,7 @@ func TestCreateAndDelete(t *testing.T) {
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), `node(s) already exist for a cluster with the name "dev"`) {
 		t.Errorf("once more: %v", err)
 	}
-	if found, err := c.List(t.Context()); err != nil || fmt.Sprint(found) != "[{dev 3 3 berth-dev}]" {
+	if found, err := inventory.Clusters(t.Context(), c.Provider); err != nil || fmt.Sprint(found) != "[{dev 3 3 berth-dev}]" {
 		t.Errorf("%v, %v", found, err)
 	}
 	for i, want := range []bool{true, false} {
@@ -93,7 +94,7 @@ func TestMeant(t *testing.T) {
 	c, _ := f.clusters()
 	meant := func(name, want string) {
 		t.Helper()
-		if got, err := c.Meant(t.Context(), name); got != want || err != nil {
+		if got, err := inventory.Resolve(t.Context(), c.Provider, name); got != want || err != nil {
 			t.Errorf("%q means %q, %v; want %q", name, got, err, want)
 		}
 	}
@@ -111,7 +112,7 @@ func TestMeant(t *testing.T) {
 		}
 	}
 	meant("other", "other")
-	if _, err := c.Meant(t.Context(), ""); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "several clusters: dev, kind; say which") {
+	if _, err := inventory.Resolve(t.Context(), c.Provider, ""); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "several clusters: dev, kind; say which") {
 		t.Errorf("two clusters: %v", err)
 	}
 	if found, err := c.Delete(t.Context(), "dev"); !found || err != nil {
@@ -170,7 +171,7 @@ func TestNetworkStays(t *testing.T) {
 		}
 	}
 	if len(f.removed) > 0 || !f.network || len(f.nodes) > 0 {
-		t.Errorf("removed %q, the network is there: %v, left: %v", f.removed, f.network, names(f.nodes))
+		t.Errorf("removed %q, the network is there: %v, left: %v", f.removed, f.network, inventory.Names(f.nodes))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -151,7 +152,7 @@ func (m *change) takeBack(ctx context.Context, nodes []config.Node) error {
 // remove drains a node and removes it. That pods do not end in time is told, and no error.
 func (m *change) remove(ctx context.Context, name string) error {
 	n, _ := m.find(name) // one that somebody has removed does not run
-	if m.Drain > 0 && n.Running && Role(n) != config.BalancerRole {
+	if m.Drain > 0 && n.Running && inventory.Role(n) != config.BalancerRole {
 		draining, cancel := context.WithTimeout(ctx, m.Drain)
 		err := m.api.Drain(draining, name)
 		cancel()
@@ -174,7 +175,7 @@ func (m *change) takeOut(ctx context.Context, name string) error {
 	gone, role := provider.Node{}, known(m.before, name)
 	m.nodes = slices.DeleteFunc(m.nodes, func(n provider.Node) bool {
 		if n.Name == name {
-			gone, role = n, Role(n)
+			gone, role = n, inventory.Role(n)
 		}
 		return n.Name == name
 	})
@@ -217,7 +218,7 @@ func (m *change) forgetMember(ctx context.Context, name string, addresses ...net
 // other is a control plane that runs, other than one that goes or has not joined yet.
 func (m *change) other(name string) (string, error) {
 	for _, n := range m.nodes {
-		if Role(n) == config.ControlPlane && n.Running && n.Name != name && !m.joining[n.Name] {
+		if inventory.Role(n) == config.ControlPlane && n.Running && n.Name != name && !m.joining[n.Name] {
 			return n.Name, nil
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -259,14 +260,14 @@ func merged(a, b map[string]any) map[string]any {
 
 // possible refuses changes that a cluster does not survive.
 func possible(c Changes, existing []provider.Node, after *config.Cluster) error {
-	_, balanced := balancer(existing)
+	_, balanced := inventory.Balancer(existing)
 	if !balanced && after.ControlPlanes() > 1 {
 		return fmt.Errorf("nodes: the cluster was made with one control plane, whose address is in all certificates and kubeconfig files; several need a cluster that has had a load balancer from the start: delete it, and create it with them: %w", errs.Unsupported)
 	}
 	left, stay := 0, 0
 	var going []string
 	for _, n := range existing {
-		if Role(n) != config.ControlPlane {
+		if inventory.Role(n) != config.ControlPlane {
 			continue
 		}
 		switch {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
@@ -40,7 +41,7 @@ func (m *creation) connect(ctx context.Context) error {
 func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, containers []provider.Node) error {
 	waiting, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	members := members(containers)
+	members := inventory.Members(containers)
 	nodes, err := client.Wait(waiting, every(members, func(n kubeapi.Node) bool { return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0 }))
 	if err != nil {
 		return fmt.Errorf("not all nodes have a range of pods and an address: %w", err)
@@ -60,17 +61,6 @@ func (c *Clusters) connect(ctx context.Context, client *kubeapi.Client, containe
 		})
 	}
 	return group.Wait()
-}
-
-// members are the names of the containers that are nodes.
-func members(all []provider.Node) []string {
-	var found []string
-	for _, n := range all {
-		if Role(n) != config.BalancerRole {
-			found = append(found, n.Name)
-		}
-	}
-	return found
 }
 
 // among are those nodes of the API that have containers, and the names of the others: who has

@@ -45,7 +45,7 @@ func (c *Clusters) configureContainerd(ctx context.Context, node string, s confi
 	if err != nil {
 		return err
 	}
-	before, err := c.output(ctx, node, "cat", containerdFile)
+	before, err := provider.Output(ctx, c.Provider, node, "cat", containerdFile)
 	if err != nil {
 		return fmt.Errorf("cannot read containerd's configuration: %w", err)
 	}
@@ -136,7 +136,7 @@ func configPath(text string) (string, error) {
 
 // snapshotter is the one that containerd unpacks images of pods with.
 func (c *Clusters) snapshotter(ctx context.Context, node string) (string, error) {
-	text, err := c.output(ctx, node, "containerd", "config", "dump")
+	text, err := provider.Output(ctx, c.Provider, node, "containerd", "config", "dump")
 	if err != nil {
 		return "", err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -130,7 +131,7 @@ func (m *making) watch(ctx context.Context, node string, end context.CancelCause
 
 // parts asks a node.
 func (m *making) parts(ctx context.Context, node string) ([]part, error) {
-	text, err := m.output(ctx, node, "sh", "-c", crashScript)
+	text, err := provider.Output(ctx, m.Provider, node, "sh", "-c", crashScript)
 	return readParts(text), err
 }
 
@@ -144,7 +145,7 @@ func (m *making) wordsOf(ctx context.Context, node string, p part) []string {
 		}
 		args = []string{"tail", "--lines=" + heard, fmt.Sprintf("%s/%d.log", p.logs, log)}
 	}
-	text, err := m.output(ctx, node, args...)
+	text, err := provider.Output(ctx, m.Provider, node, args...)
 	if err != nil {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -97,7 +98,7 @@ func TestCrashes(t *testing.T) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 			if err != nil && len(f.nodes) > 0 {
-				t.Errorf("left: %v", names(f.nodes))
+				t.Errorf("left: %v", inventory.Names(f.nodes))
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -58,8 +59,8 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	if o.Wait == 0 {
 		return file, nil
 	}
-	return file, c.step("Waiting for all nodes to be Ready", func() error {
-		return waitReady(ctx, m.api, members(m.nodes), time.Time{}, o.Wait)
+	return file, c.RunStep("Waiting for all nodes to be Ready", func() error {
+		return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait)
 	})
 }
 
@@ -104,7 +105,7 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 			}
 			return s.do(ctx)
 		}
-		if err := m.step(s.text, do); err != nil {
+		if err := m.RunStep(s.text, do); err != nil {
 			return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
 		}
 	}
@@ -222,7 +223,7 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 	if !m.made && !m.registryMade.container && network == "" {
 		return failed
 	}
-	undone := m.step("Removing what was made", func() error {
+	undone := m.RunStep("Removing what was made", func() error {
 		var all []error
 		if m.made {
 			all = append(all, m.Provider.DeleteCluster(ctx, name))

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
@@ -20,7 +21,7 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 		return false, err
 	}
 	var failed []error
-	known := contexts(name, all)
+	known := inventory.Contexts(name, all)
 	if len(all) == 0 {
 		// None of its containers is left to say that it was made from a file of kind's. Files
 		// that cannot be read are told by Remove.
@@ -32,7 +33,7 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 	for _, context := range known {
 		failed = append(failed, c.Kubeconfig.Remove(ctx, context))
 	}
-	err = c.step("Deleting nodes of "+name, func() error {
+	err = c.RunStep("Deleting nodes of "+name, func() error {
 		return c.Provider.DeleteCluster(ctx, name)
 	})
 	if err = errors.Join(append(failed, err)...); err != nil {

@@ -22,11 +22,13 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/cluster/report"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -118,8 +120,10 @@ func (f *fake) clusters() (c *Clusters, steps *[]string) {
 	steps = &[]string{}
 	return &Clusters{
 		Provider: f, Kubeconfig: kubeconfig.Files{filepath.Join(f.t.TempDir(), "config")},
-		Step: func(text string) func(error) { f.say(steps, text); return func(error) {} },
-		Warn: func(text string) { f.say(steps, "warning: "+text) },
+		Reporter: report.Reporter{
+			Step: func(text string) func(error) { f.say(steps, text); return func(error) {} },
+			Warn: func(text string) { f.say(steps, "warning: "+text) },
+		},
 	}, steps
 }
 
@@ -276,17 +280,17 @@ func (f *fake) Create(_ context.Context, r provider.Request) error {
 			f.made++
 			f.volumes[spec.Name] = f.made
 		}
-		if (spec.Command != nil) != (Role(n) == config.BalancerRole || Role(n) == plan.RegistryRole || Role(n) == trialRole) {
+		if (spec.Command != nil) != (inventory.Role(n) == config.BalancerRole || inventory.Role(n) == plan.RegistryRole || inventory.Role(n) == inventory.TrialRole) {
 			f.t.Errorf("%s runs %q", spec.Name, spec.Command)
 		}
 		for _, p := range spec.Ports {
 			// With a load balancer, nobody but it leads to the API.
-			if p.Container == plan.APIPort && (Role(n) == config.BalancerRole || !strings.Contains(fmt.Sprint(r.Specs[0].Name), "balancer")) {
+			if p.Container == plan.APIPort && (inventory.Role(n) == config.BalancerRole || !strings.Contains(fmt.Sprint(r.Specs[0].Name), "balancer")) {
 				p.Host = int(f.address().Port())
 			}
 			n.Ports = append(n.Ports, p)
 		}
-		if Role(n) == plan.RegistryRole {
+		if inventory.Role(n) == plan.RegistryRole {
 			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: f.registryPort, Container: plan.RegistryPort, Protocol: config.TCP}}
 		}
 		f.nodes = append(f.nodes, n)

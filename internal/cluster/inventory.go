@@ -45,7 +45,7 @@ func (c *Clusters) ask(ctx context.Context, node provider.Node) (*receiver, erro
 }
 
 func (c *Clusters) askBerth(ctx context.Context, r *receiver) error {
-	text, err := c.output(ctx, r.name, "berth", "image", "layers", "-o", "json")
+	text, err := provider.Output(ctx, c.Provider, r.name, "berth", "image", "layers", "-o", "json")
 	if err != nil {
 		return err
 	}
@@ -79,11 +79,11 @@ func (r *receiver) readBerth(text string) error {
 
 // askContainerd asks containerd. What it has unpacked and thrown away is sent again.
 func (c *Clusters) askContainerd(ctx context.Context, r *receiver) error {
-	images, err := c.output(ctx, r.name, ctr("images", "list")...)
+	images, err := provider.Output(ctx, c.Provider, r.name, ctr("images", "list")...)
 	if err != nil {
 		return err
 	}
-	blobs, err := c.output(ctx, r.name, ctr("content", "list", "--quiet")...)
+	blobs, err := provider.Output(ctx, c.Provider, r.name, ctr("content", "list", "--quiet")...)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -188,7 +189,7 @@ func TestHelpersBesideContainerd(t *testing.T) {
 	}
 	for _, n := range f.nodes {
 		want := "kindest/node:v1.36.3"
-		if Role(n) != config.ControlPlane {
+		if inventory.Role(n) != config.ControlPlane {
 			want = config.DefaultImage
 		}
 		if n.Image != want {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
@@ -192,7 +193,7 @@ func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string
 // kubeconfig is the cluster's, as a control plane has it, for this host or, internal, for its
 // nodes' network.
 func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []provider.Node, name string, internal bool) (*api.Config, error) {
-	text, err := c.output(ctx, plane.Name, "cat", adminFile)
+	text, err := provider.Output(ctx, c.Provider, plane.Name, "cat", adminFile)
 	if err != nil {
 		return nil, fmt.Errorf("the cluster has no kubeconfig: %w", err)
 	}
@@ -208,7 +209,7 @@ func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []pr
 // serverOf is the URL of the API for this host: a control plane's, or that of the load balancer
 // where there is one.
 func serverOf(plane provider.Node, all []provider.Node) (string, error) {
-	entrance, found := balancer(all)
+	entrance, found := inventory.Balancer(all)
 	if !found {
 		entrance = plane
 	}

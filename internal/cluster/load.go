@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/imagefile"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -30,7 +31,7 @@ type LoadOptions struct {
 // Load puts images into the nodes of a cluster, all at once. What a node has of them is
 // not sent to it.
 func (c *Clusters) Load(ctx context.Context, name string, o LoadOptions) error {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (c *Clusters) Load(ctx context.Context, name string, o LoadOptions) error {
 func receivers(all []provider.Node, asked []string) ([]provider.Node, error) {
 	var found []provider.Node
 	for _, n := range all {
-		if Role(n) != config.BalancerRole && (len(asked) == 0 || slices.Contains(asked, n.Name)) {
+		if inventory.Role(n) != config.BalancerRole && (len(asked) == 0 || slices.Contains(asked, n.Name)) {
 			found = append(found, n)
 		}
 	}
@@ -100,14 +101,14 @@ func (c *Clusters) loadImages(ctx context.Context, nodes []provider.Node, images
 		}
 	}
 	if len(save) == 0 {
-		return c.step(fmt.Sprintf("%d nodes have %s already", len(nodes), strings.Join(images, ", ")), func() error { return nil })
+		return c.RunStep(fmt.Sprintf("%d nodes have %s already", len(nodes), strings.Join(images, ", ")), func() error { return nil })
 	}
 	file, err := newSpool()
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	err = c.step("Saving "+strings.Join(save, ", "), func() error { return file.why(c.Provider.Save(ctx, file, save...)) })
+	err = c.RunStep("Saving "+strings.Join(save, ", "), func() error { return file.why(c.Provider.Save(ctx, file, save...)) })
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (c *Clusters) loadStdin(ctx context.Context, nodes []provider.Node, from io
 		_, err := io.Copy(file, from)
 		read <- file.why(err)
 	}()
-	err = c.step("Reading standard input", func() error {
+	err = c.RunStep("Reading standard input", func() error {
 		select {
 		case err := <-read:
 			// Whoever writes may have been interrupted, too, and what came is half of it.
@@ -212,7 +213,7 @@ func (c *Clusters) loadFile(ctx context.Context, nodes []provider.Node, archive 
 		return err
 	}
 	defer file.Close()
-	return c.step(fmt.Sprintf("Loading into %d nodes", len(nodes)), func() error {
+	return c.RunStep(fmt.Sprintf("Loading into %d nodes", len(nodes)), func() error {
 		if asked == nil {
 			if asked, err = c.askAll(ctx, nodes); err != nil {
 				return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/redact"
@@ -28,7 +29,7 @@ import (
 // Of a cluster that is half made or sick all is written that there is; what a node could
 // not tell is warned of. The error is of files that cannot be written.
 func (c *Clusters) Logs(ctx context.Context, name, dir string) error {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	if !n.Running {
 		return errors.Join(failed...)
 	}
-	if Role(n) == config.BalancerRole {
+	if inventory.Role(n) == config.BalancerRole {
 		return errors.Join(append(failed, c.told(ctx, n.Name, dir, balancerLogs())...)...)
 	}
 	runtime, _, err := c.identify(ctx, n)
@@ -123,7 +124,7 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 		c.Warn(fmt.Sprintf("which container runtime %s has cannot be told, and nothing is asked of it: %s", n.Name, said))
 	}
 	commands := runtime.logs()
-	if Role(n) == config.ControlPlane {
+	if inventory.Role(n) == config.ControlPlane {
 		maps.Copy(commands, clusterCommands())
 	}
 	failed = append(failed, c.told(ctx, n.Name, dir, commands)...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
@@ -142,7 +143,7 @@ func spec(c plan.Container) provider.Spec {
 
 // look reads the containers that there are now.
 func (m *making) look(ctx context.Context) (err error) {
-	m.nodes, err = m.Nodes(ctx, m.Cluster.Name)
+	m.nodes, err = inventory.Nodes(ctx, m.Provider, m.Cluster.Name)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"text/template"
 
 	"github.com/berthrun/berth/internal/cluster/patch"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/storage"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -39,7 +40,7 @@ func (m *creation) defaultNetwork(ctx context.Context, node string) (string, err
 	if m.runtimes[node].ours() || m.Cluster.Networking.DisableDefaultCNI {
 		return "", nil
 	}
-	text, err := m.output(ctx, node, "cat", networkManifest)
+	text, err := provider.Output(ctx, m.Provider, node, "cat", networkManifest)
 	if err == nil {
 		text, err = fillManifest(text, m.Cluster.Networking.PodSubnet, m.plan.Endpoint)
 	}
@@ -58,7 +59,7 @@ func (m *creation) defaultStorage(ctx context.Context, node string) (string, err
 	case m.runtimes[node].ours():
 		return storage.Manifest(), nil
 	}
-	text, err := m.output(ctx, node, "sh", "-c", "! test -e "+storageManifest+" || cat "+storageManifest)
+	text, err := provider.Output(ctx, m.Provider, node, "sh", "-c", "! test -e "+storageManifest+" || cat "+storageManifest)
 	if err != nil {
 		return "", fmt.Errorf("cannot give the cluster the storage of its node image: %w", err)
 	}

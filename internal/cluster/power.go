@@ -5,23 +5,24 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
 // Stop stops all containers of a cluster. What is on their disks stays.
 func (c *Clusters) Stop(ctx context.Context, name string) error {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
-	return c.step("Stopping nodes of "+name, func() error { return c.Provider.Stop(ctx, names(all)...) })
+	return c.RunStep("Stopping nodes of "+name, func() error { return c.Provider.Stop(ctx, inventory.Names(all)...) })
 }
 
 // Start starts what is stopped of a cluster. Ports that the engine picked may be others
 // than before, so kubeconfig files are written anew, and so are routes, in case that addresses are.
 func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) error {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
@@ -31,11 +32,11 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 			since = time.Now().Truncate(time.Second) // nodes count in whole seconds
 		}
 	}
-	err = c.step("Starting nodes of "+name, func() error {
-		if err := c.Provider.Start(ctx, names(all)...); err != nil {
+	err = c.RunStep("Starting nodes of "+name, func() error {
+		if err := c.Provider.Start(ctx, inventory.Names(all)...); err != nil {
 			return err
 		}
-		if all, err = c.Nodes(ctx, name); err != nil {
+		if all, err = inventory.Nodes(ctx, c.Provider, name); err != nil {
 			return err
 		}
 		return c.rebalance(ctx, all)
@@ -54,16 +55,16 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	err = c.step("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) })
+	err = c.RunStep("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) })
 	if err != nil || wait == 0 {
 		return err
 	}
-	return c.step("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, members(all), since, wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), since, wait) })
 }
 
 // reconnect renews routes where they are ours.
 func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *kubeapi.Client) error {
-	node, err := controlPlane(all)
+	node, err := inventory.ControlPlane(all)
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *k
 	if err != nil || !runtime.ours() {
 		return err
 	}
-	mode, err := c.output(ctx, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", daemonFile)
+	mode, err := provider.Output(ctx, c.Provider, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", daemonFile)
 	if err != nil {
 		return fmt.Errorf("cannot tell the network of the nodes: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
@@ -66,14 +67,14 @@ func (c *Clusters) Registry(ctx context.Context) (RegistryStatus, error) {
 // Clusters that are made later have it from the start.
 func (c *Clusters) StartRegistry(ctx context.Context, o RegistryOptions) (RegistryStatus, error) {
 	var s RegistryStatus
-	err := c.step("Starting the registry", func() (err error) {
+	err := c.RunStep("Starting the registry", func() (err error) {
 		s, _, err = c.ensureRegistry(ctx, o)
 		return err
 	})
 	if err != nil {
 		return s, err
 	}
-	clusters, err := c.List(ctx)
+	clusters, err := inventory.Clusters(ctx, c.Provider)
 	if err != nil {
 		return s, err
 	}
@@ -82,7 +83,7 @@ func (c *Clusters) StartRegistry(ctx context.Context, o RegistryOptions) (Regist
 		if summary.Running == 0 {
 			continue
 		}
-		failed = append(failed, c.step("Telling the nodes of "+summary.Name, func() error { return c.tellOfRegistry(ctx, summary.Name, s) }))
+		failed = append(failed, c.RunStep("Telling the nodes of "+summary.Name, func() error { return c.tellOfRegistry(ctx, summary.Name, s) }))
 	}
 	return s, errors.Join(failed...)
 }
@@ -92,7 +93,7 @@ func (c *Clusters) StopRegistry(ctx context.Context) error {
 	if _, err := c.Registry(ctx); err != nil {
 		return err
 	}
-	return c.step("Stopping the registry", func() error { return c.Provider.Stop(ctx, plan.RegistryName) })
+	return c.RunStep("Stopping the registry", func() error { return c.Provider.Stop(ctx, plan.RegistryName) })
 }
 
 // DeleteRegistry removes the registry with its images; the network stays, as with a cluster. An absent one is no error; found
@@ -102,7 +103,7 @@ func (c *Clusters) DeleteRegistry(ctx context.Context) (found bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	err = c.step("Deleting the registry", func() error {
+	err = c.RunStep("Deleting the registry", func() error {
 		return c.Provider.DeleteCluster(ctx, plan.RegistryGroup)
 	})
 	if err != nil {
@@ -270,13 +271,13 @@ data:
 
 // tellOfRegistry gives nodes that run the mirror, and the cluster the word of it.
 func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistryStatus) error {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
 	group, within := errgroup.WithContext(ctx)
 	for _, n := range all {
-		if n.Running && Role(n) != config.BalancerRole {
+		if n.Running && inventory.Role(n) != config.BalancerRole {
 			group.Go(func() error {
 				runtime, _, err := c.identify(within, n)
 				if err != nil {
@@ -289,7 +290,7 @@ func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistrySt
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	first, err := controlPlane(all)
+	first, err := inventory.ControlPlane(all)
 	if err != nil || !first.Running {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
@@ -83,7 +84,7 @@ func TestRegistryOfACluster(t *testing.T) {
 	if text := f.files["dev-control-plane:applied"]; !strings.Contains(text, "local-registry-hosting") || !strings.Contains(text, `host: "`+s.Address+`"`) {
 		t.Errorf("applied was\n%s", text)
 	}
-	if all, err := c.List(t.Context()); err != nil || len(all) != 1 || all[0].Nodes != 3 {
+	if all, err := inventory.Clusters(t.Context(), c.Provider); err != nil || len(all) != 1 || all[0].Nodes != 3 {
 		t.Errorf("clusters %+v, %v", all, err)
 	}
 	if !strings.Contains(strings.Join(*steps, ","), "Starting the registry,Making nodes") {
@@ -223,7 +224,7 @@ func TestEachThingIsUndone(t *testing.T) {
 			}
 			stays := there == "the registry"
 			if got := len(f.nodes) == 1 && f.nodes[0].Name == plan.RegistryName; got != stays || len(f.nodes) > 1 {
-				t.Errorf("%s was there, call %d (%v): left are %v", there, at, err, names(f.nodes))
+				t.Errorf("%s was there, call %d (%v): left are %v", there, at, err, inventory.Names(f.nodes))
 			}
 			if there == "nothing" && f.network || there != "nothing" && len(f.removed) > 0 {
 				t.Errorf("%s was there, call %d (%v): a network %v, removed %q", there, at, err, f.network, f.removed)

@@ -55,14 +55,14 @@ func (c *Clusters) identify(ctx context.Context, node provider.Node) (nodeRuntim
 	if version := node.Labels[nodeimage.LabelKubernetes]; version != "" {
 		return berthRuntime(), version, nil
 	}
-	version, err := c.output(ctx, node.Name, "cat", nodeimage.VersionFile)
+	version, err := provider.Output(ctx, c.Provider, node.Name, "cat", nodeimage.VersionFile)
 	if err == nil {
 		return berthRuntime(), version, nil
 	}
 	if ctx.Err() != nil {
 		return nodeRuntime{}, "", err
 	}
-	version, err = c.output(ctx, node.Name, "sh", "-c", "command -v containerd >/dev/null && cat "+kindVersionFile)
+	version, err = provider.Output(ctx, c.Provider, node.Name, "sh", "-c", "command -v containerd >/dev/null && cat "+kindVersionFile)
 	if err != nil {
 		return nodeRuntime{}, "", fmt.Errorf("the image of %s is neither of berth cluster build-image nor of kindest/node: %w: %w", node.Name, errs.Unsupported, err)
 	}

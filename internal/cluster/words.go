@@ -27,7 +27,7 @@ func (m *making) explain(ctx context.Context, node string, failed error) error {
 	for _, unit := range m.runtimes[node].units {
 		args = append(args, "--unit="+unit)
 	}
-	text, err := m.output(ctx, node, args...)
+	text, err := provider.Output(ctx, m.Provider, node, args...)
 	if err != nil {
 		if ended := m.ended(ctx, node); ended != "" {
 			return fmt.Errorf("%w\n%s", failed, ended)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 )
 
 // completeTime is how long a shell waits for names, at most.
@@ -17,7 +18,7 @@ const completeTime = 5 * time.Second
 // complete offers names to shells: clusters for the flag --name and for an argument NAME.
 func (s *session) complete(cmd *cobra.Command) {
 	clusters := s.completion(func(ctx context.Context, c *cluster.Clusters) ([]string, error) {
-		found, err := c.List(ctx)
+		found, err := inventory.Clusters(ctx, c.Provider)
 		var names []string
 		for _, summary := range found {
 			names = append(names, summary.Name)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -85,7 +86,7 @@ func removeAll(cmd *cobra.Command, notes io.Writer, s *session, names []string) 
 	}
 	return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 		if len(names) == 0 {
-			found, err := c.List(ctx)
+			found, err := inventory.Clusters(ctx, c.Provider)
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/doctor"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
 )
@@ -33,7 +34,7 @@ func newDoctor() *cobra.Command {
 			if engine, err := s.engine.open(cmd); err != nil {
 				findings = doctor.NoEngine(err)
 			} else if err := s.with(cmd, engine, func(ctx context.Context, c *cluster.Clusters) error {
-				name, err := c.Meant(ctx, given)
+				name, err := inventory.Resolve(ctx, c.Provider, given)
 				o := doctor.Options{Name: name, Wanted: given != ""}
 				if errors.Is(err, errs.Invalid) {
 					o.Which = err

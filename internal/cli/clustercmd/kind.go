@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/version"
@@ -39,7 +40,7 @@ func newGet() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return list.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				found, err := c.List(ctx)
+				found, err := inventory.Clusters(ctx, c.Provider)
 				if err == nil && len(found) == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), "No kind clusters found.")
 				}
@@ -75,10 +76,10 @@ func newGetNodes() *cobra.Command {
 			}
 			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				if all {
-					found, err := c.AllNodes(ctx)
+					found, err := inventory.AllNodes(ctx, c.Provider)
 					return errors.Join(err, tell(found, "No kind nodes for any cluster."))
 				}
-				found, err := c.Nodes(ctx, name)
+				found, err := inventory.Nodes(ctx, c.Provider, name)
 				if errs.IgnoreNotFound(err) != nil {
 					return err
 				}

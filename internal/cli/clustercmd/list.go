@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -27,7 +28,7 @@ func newList() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				found, err := c.List(ctx)
+				found, err := inventory.Clusters(ctx, c.Provider)
 				if err != nil {
 					return err
 				}
@@ -63,7 +64,7 @@ func newNodes() *cobra.Command {
 				}
 				all := []node{} // none is an empty list to programs, too
 				for _, n := range found {
-					all = append(all, node{n, cluster.Role(n)})
+					all = append(all, node{n, inventory.Role(n)})
 				}
 				return format.Print(cmd.OutOrStdout(), all, func(w io.Writer) error {
 					var rows [][]string
@@ -84,7 +85,7 @@ func newNodes() *cobra.Command {
 					return fmt.Errorf("--all is every cluster: say it, or a name: %w", errs.Invalid)
 				}
 				return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-					found, err := c.AllNodes(ctx)
+					found, err := inventory.AllNodes(ctx, c.Provider)
 					if err != nil {
 						return err
 					}
@@ -92,7 +93,7 @@ func newNodes() *cobra.Command {
 				})
 			}
 			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				found, err := c.Nodes(ctx, name)
+				found, err := inventory.Nodes(ctx, c.Provider, name)
 				if err != nil {
 					return err
 				}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 )
 
 // newLogs exports logs.
@@ -40,7 +41,7 @@ func directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDir
 // exportLogs writes the logs of a cluster that there is. tell is called before and after.
 func exportLogs(cmd *cobra.Command, s *session, args []string, tell func(name, dir string, done bool)) error {
 	return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) (err error) {
-		if _, err := c.Nodes(ctx, name); err != nil {
+		if _, err := inventory.Nodes(ctx, c.Provider, name); err != nil {
 			return err
 		}
 		dir := ""

@@ -11,9 +11,11 @@ import (
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/report"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -76,8 +78,8 @@ func (s *session) with(cmd *cobra.Command, engine provider.Provider, do func(con
 	}
 	steps := progress.NewSteps(cmd.ErrOrStderr())
 	c := &cluster.Clusters{
-		Provider: engine, Network: networkName(engine.Name()), Kubeconfig: files, Step: steps.Begin,
-		Warn:         func(text string) { steps.Say("warning: " + text) },
+		Provider: engine, Network: networkName(engine.Name()), Kubeconfig: files,
+		Reporter:     report.Reporter{Step: steps.Begin, Warn: func(text string) { steps.Say("warning: " + text) }},
 		FirstTime:    func(what string) bool { return firstTime(what, "/etc/machine-id") },
 		LockRegistry: func(ctx context.Context) (func(), error) { return registryAlone(ctx, engine) },
 	}
@@ -131,5 +133,5 @@ func (s *session) meant(ctx context.Context, c *cluster.Clusters, given string) 
 	if given == "" && s.ofKind {
 		return config.DefaultKindName, nil
 	}
-	return c.Meant(ctx, given)
+	return inventory.Resolve(ctx, c.Provider, given)
 }

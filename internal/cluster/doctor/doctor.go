@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -54,7 +55,7 @@ func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Find
 	d := &diagnosis{Clusters: c, name: o.Name}
 	var err error
 	if o.Which == nil {
-		d.nodes, err = c.Nodes(ctx, o.Name)
+		d.nodes, err = inventory.Nodes(ctx, c.Provider, o.Name)
 	}
 	d.run(ctx, "engine", func(context.Context) error {
 		f := c.Provider.Facts()
@@ -136,7 +137,7 @@ func (d *diagnosis) skip(why string) error {
 func (d *diagnosis) machines() []provider.Node {
 	var all []provider.Node
 	for _, n := range d.nodes {
-		if n.Running && cluster.Role(n) != config.BalancerRole {
+		if n.Running && inventory.Role(n) != config.BalancerRole {
 			all = append(all, n)
 		}
 	}

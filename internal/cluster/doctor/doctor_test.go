@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/cluster/report"
 	"github.com/berthrun/berth/internal/finding"
 )
 
@@ -127,7 +128,7 @@ func (p *patient) Exec(ctx context.Context, name string, c provider.Command) err
 func (p *patient) clusters() *cluster.Clusters {
 	c := &cluster.Clusters{
 		Provider: p, Kubeconfig: kubeconfig.Files{filepath.Join(p.t.TempDir(), "config")},
-		Step: func(string) func(error) { return func(error) {} }, Warn: func(string) {},
+		Reporter: report.Reporter{Step: func(string) func(error) { return func(error) {} }, Warn: func(string) {}},
 	}
 	if _, _, err := c.Export(p.t.Context(), "dev", false); err != nil {
 		p.t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
@@ -14,7 +15,7 @@ import (
 // host tells what engine and host lack for the nodes that there are: limits, delegation of
 // cgroups, modules of the kernel.
 func (d *diagnosis) host(ctx context.Context) error {
-	all, err := d.AllNodes(ctx)
+	all, err := inventory.AllNodes(ctx, d.Provider)
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/finding"
@@ -21,7 +21,7 @@ const kubectl = "kubectl --kubeconfig=/etc/kubernetes/admin.conf --request-timeo
 // API server says in its own node.
 func (d *diagnosis) controlPlane(ctx context.Context) error {
 	for _, n := range d.machines() {
-		if cluster.Role(n) != config.ControlPlane {
+		if inventory.Role(n) != config.ControlPlane {
 			continue
 		}
 		said, err := d.ask(ctx, n.Name, "test -e /etc/kubernetes/admin.conf && echo made")
@@ -127,7 +127,7 @@ func (d *diagnosis) ready(context.Context) error {
 		}
 	}
 	for _, n := range d.nodes {
-		if cluster.Role(n) != config.BalancerRole && !slices.ContainsFunc(d.known, func(k kubeapi.Node) bool { return k.Name == n.Name }) {
+		if inventory.Role(n) != config.BalancerRole && !slices.ContainsFunc(d.known, func(k kubeapi.Node) bool { return k.Name == n.Name }) {
 			d.add(finding.Problem, n.Name+" has not joined the cluster", d.again())
 		}
 	}

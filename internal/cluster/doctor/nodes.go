@@ -10,8 +10,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/finding"
@@ -21,7 +21,7 @@ import (
 func (d *diagnosis) running(ctx context.Context) error {
 	planes := 0
 	for _, n := range d.nodes {
-		if cluster.Role(n) == config.ControlPlane {
+		if inventory.Role(n) == config.ControlPlane {
 			planes++
 		}
 		if n.Running {
@@ -175,7 +175,7 @@ func (d *diagnosis) nodeDisks(ctx context.Context) error {
 func (d *diagnosis) names(ctx context.Context) error {
 	endpoint := ""
 	for _, n := range d.nodes {
-		if role := cluster.Role(n); n.Running && (role == config.BalancerRole || role == config.ControlPlane && endpoint == "") {
+		if role := inventory.Role(n); n.Running && (role == config.BalancerRole || role == config.ControlPlane && endpoint == "") {
 			endpoint = n.Name
 		}
 	}

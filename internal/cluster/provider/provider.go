@@ -19,12 +19,14 @@
 package provider
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"maps"
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -228,4 +230,11 @@ type File struct {
 	Path    string
 	Mode    int64 // 0 is 0644
 	Content []byte
+}
+
+// Output runs a command in a container and returns its standard output without the space around it.
+func Output(ctx context.Context, p Provider, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	err := p.Exec(ctx, name, Command{Args: args, Stdout: &out})
+	return strings.TrimSpace(out.String()), err
 }

@@ -1,4 +1,4 @@
-package cluster
+package inventory
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -21,9 +22,9 @@ type Summary struct {
 	Context string `json:"context"`
 }
 
-// List tells the clusters there are, sorted by name.
-func (c *Clusters) List(ctx context.Context) ([]Summary, error) {
-	all, err := c.AllNodes(ctx)
+// Clusters returns the clusters of a provider, sorted by name.
+func Clusters(ctx context.Context, p provider.Provider) ([]Summary, error) {
+	all, err := AllNodes(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -44,14 +45,15 @@ func (c *Clusters) List(ctx context.Context) ([]Summary, error) {
 	return found, nil
 }
 
-// Meant is the cluster that is meant by a name, or by none: the only one that the engine has. A
-// cluster may have got its name from a file, which is not at hand any more. It is errs.Invalid
-// that there are several; with none it is the name that a description without one has.
-func (c *Clusters) Meant(ctx context.Context, name string) (string, error) {
+// Resolve returns the name of the cluster that a command works on: the given name, or without one
+// the only cluster of the provider. A cluster may have its name from a file that the user no longer
+// has at hand. Without a cluster it is config.DefaultName; the error is errs.Invalid when there are
+// several.
+func Resolve(ctx context.Context, p provider.Provider, name string) (string, error) {
 	if name != "" {
 		return name, nil
 	}
-	found, err := c.List(ctx)
+	found, err := Clusters(ctx, p)
 	if err != nil {
 		return "", err
 	}
@@ -65,5 +67,5 @@ func (c *Clusters) Meant(ctx context.Context, name string) (string, error) {
 	for _, summary := range found {
 		names = append(names, summary.Name)
 	}
-	return "", fmt.Errorf("%s has several clusters: %s; say which, by its name or with --name: %w", c.Provider.Name(), strings.Join(names, ", "), errs.Invalid)
+	return "", fmt.Errorf("%s has several clusters: %s; say which, by its name or with --name: %w", p.Name(), strings.Join(names, ", "), errs.Invalid)
 }
