@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
@@ -58,6 +59,6 @@ func (m *creation) installAddons(ctx context.Context) error {
 // applyIn has the kubectl of a control plane apply documents.
 func (c *Clusters) applyIn(ctx context.Context, node, documents string) error {
 	return c.Provider.Exec(ctx, node, provider.Command{
-		Args: []string{"kubectl", "--kubeconfig=" + adminFile, "apply", "--filename=-"}, Stdin: strings.NewReader(documents),
+		Args: []string{"kubectl", "--kubeconfig=" + kubeadm.AdminFile, "apply", "--filename=-"}, Stdin: strings.NewReader(documents),
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -232,10 +233,10 @@ func (m *change) remirror(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := m.Provider.Exec(ctx, name, provider.Command{Args: []string{"rm", "-rf", m.runtimes[name].registriesDir}}); err != nil {
+		if err := m.Provider.Exec(ctx, name, provider.Command{Args: []string{"rm", "-rf", m.runtimes[name].RegistriesDir}}); err != nil {
 			return err
 		}
-		if err := m.writeRegistries(ctx, name, m.runtimes[name], registries); err != nil {
+		if err := noderuntime.WriteRegistries(ctx, m.Provider, name, m.runtimes[name], registries); err != nil {
 			return err
 		}
 	}

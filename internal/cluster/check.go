@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -122,12 +123,12 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	}()
 	found := maps.Clone(m.runtimes)
 	versions := make([]string, len(nodes))
-	runtimes := make([]nodeRuntime, len(nodes))
+	runtimes := make([]noderuntime.Runtime, len(nodes))
 	group, within := errgroup.WithContext(ctx)
 	for i, n := range nodes {
 		group.Go(func() (err error) {
 			made := provider.Node{Name: request.Specs[i].Name}
-			if runtimes[i], versions[i], err = m.identify(within, made); err != nil {
+			if runtimes[i], versions[i], err = noderuntime.Identify(within, m.Provider, made); err != nil {
 				if errors.Is(err, errs.Unsupported) {
 					err = fmt.Errorf("the image %s of %s is neither of berth cluster build-image nor of kindest/node: %w", n.Image, m.Cluster.ContainerName(n), errs.Unsupported)
 				}
@@ -163,20 +164,20 @@ func (m *change) endTrials(ctx context.Context) error {
 
 // tryPatches makes what a node is set up with of what its image has: a patch of the description may
 // fit no document of that version.
-func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.Node, runtime nodeRuntime, version string) error {
+func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.Node, runtime noderuntime.Runtime, version string) error {
 	none := provider.Node{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} // no patch goes by addresses
 	if _, err := m.kubeadmConfigOf(n, none, runtime, version); err != nil {
 		return err
 	}
-	if runtime.ours() {
+	if runtime.IsBerth() {
 		if err := m.checkTools(ctx, made.Name, n.Image); err != nil {
 			return fmt.Errorf("%s: %w", m.Cluster.ContainerName(n), err)
 		}
 		return nil
 	}
-	text, err := provider.Output(ctx, m.Provider, made.Name, "cat", containerdFile)
+	text, err := provider.Output(ctx, m.Provider, made.Name, "cat", noderuntime.ContainerdFile)
 	if err == nil {
-		_, err = containerdConfig(text, m.Cluster.Settings, true)
+		_, err = noderuntime.ContainerdConfig(text, m.Cluster.Settings, true)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: containerd cannot be configured: %w", m.Cluster.ContainerName(n), err)

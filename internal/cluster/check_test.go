@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
@@ -38,18 +39,18 @@ func TestApplyChecksFirst(t *testing.T) {
 			errs.Invalid, "cannot make the kubeadm configuration of dev-worker2: patches of the node",
 		},
 	} {
-		f := newFake(t)
-		f.versions = map[string]string{"newer:1": "v1.37.0", "foreign:1": "none"}
+		f := clustertest.New(t)
+		f.Versions = map[string]string{"newer:1": "v1.37.0", "foreign:1": "none"}
 		c := create(t, f, "nodes: [{}, {role: worker}, {role: worker}]\n")
-		before, nodes, volumes := f.state(), f.nodes, maps.Clone(f.volumes)
+		before, nodes, volumes := state(f), f.Nodes, maps.Clone(f.Volumes)
 		for range 2 {
-			err := c.Apply(t.Context(), describe(t, "nodes: [{}, {role: worker, labels: {a: b}}, "+text+"]\n"), ApplyOptions{})
+			err := c.Apply(t.Context(), clustertest.Describe(t, "nodes: [{}, {role: worker, labels: {a: b}}, "+text+"]\n"), ApplyOptions{})
 			if !errors.Is(err, want.kind) || !strings.Contains(fmt.Sprint(err), want.says) || !strings.Contains(fmt.Sprint(err), "nothing was changed") {
 				t.Errorf("%s: %v, want %s", text, err, want.says)
 			}
-			same := slices.EqualFunc(nodes, f.nodes, func(a, b provider.Node) bool { return a.Name == b.Name && a.IPv4 == b.IPv4 })
-			if f.state() != before || !same || !maps.Equal(volumes, f.volumes) || len(f.changed) > 0 {
-				t.Errorf("%s: %s, before %s; volumes %v, before %v; changed %q", text, f.state(), before, f.volumes, volumes, f.changed)
+			same := slices.EqualFunc(nodes, f.Nodes, func(a, b provider.Node) bool { return a.Name == b.Name && a.IPv4 == b.IPv4 })
+			if state(f) != before || !same || !maps.Equal(volumes, f.Volumes) || len(f.Changed) > 0 {
+				t.Errorf("%s: %s, before %s; volumes %v, before %v; changed %q", text, state(f), before, f.Volumes, volumes, f.Changed)
 			}
 		}
 	}
@@ -57,16 +58,16 @@ func TestApplyChecksFirst(t *testing.T) {
 
 // TestNoPlaneRuns: the last control plane that runs is not taken away from those that do not.
 func TestNoPlaneRuns(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {}, {role: worker}]\n")
 	if err := f.Stop(t.Context(), "dev-control-plane2"); err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"nodes: [{image: \"other:1\"}, {}, {role: worker}]\n", "nodes: [{name: control-plane2}, {role: worker}]\n"} {
-		before := f.state()
-		err := c.Apply(t.Context(), describe(t, text), ApplyOptions{})
-		if !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "dev-control-plane: no other control plane runs") || f.state() != before || len(f.changed) > 0 {
-			t.Errorf("%v; %s, before %s, %q", err, f.state(), before, f.changed)
+		before := state(f)
+		err := c.Apply(t.Context(), clustertest.Describe(t, text), ApplyOptions{})
+		if !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "dev-control-plane: no other control plane runs") || state(f) != before || len(f.Changed) > 0 {
+			t.Errorf("%v; %s, before %s, %q", err, state(f), before, f.Changed)
 		}
 	}
 }
@@ -74,45 +75,45 @@ func TestNoPlaneRuns(t *testing.T) {
 // TestPortsChange: a worker whose ports change keeps its volume, also over an attempt that failed;
 // one whose image changes does not.
 func TestPortsChange(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {role: worker}, {role: worker}]\n")
-	volumes := maps.Clone(f.volumes)
-	edited := describe(t, "nodes: [{}, {role: worker, extraPortMappings: [{containerPort: 80}]}, {role: worker, image: \"other:1\"}]\n")
+	volumes := maps.Clone(f.Volumes)
+	edited := clustertest.Describe(t, "nodes: [{}, {role: worker, extraPortMappings: [{containerPort: 80}]}, {role: worker, image: \"other:1\"}]\n")
 	var planned Changes
 	agree := func(c Changes) error {
 		planned = c
 		return nil
 	}
-	f.failOn = "dev-worker: kubeadm join"
-	if err := c.Apply(t.Context(), edited, ApplyOptions{Agree: agree}); !errors.Is(err, errFake) {
+	f.FailOn = "dev-worker: kubeadm join"
+	if err := c.Apply(t.Context(), edited, ApplyOptions{Agree: agree}); !errors.Is(err, clustertest.ErrFake) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(planned.Recreate, []string{"dev-worker"}) || !slices.Equal(planned.Replace, []string{"dev-worker2"}) {
 		t.Errorf("planned %+v", planned)
 	}
-	if f.volumes["dev-worker"] != volumes["dev-worker"] || strings.Contains(f.state(), "worker ") {
-		t.Errorf("after a failure: %s, volumes %v, before %v", f.state(), f.volumes, volumes)
+	if f.Volumes["dev-worker"] != volumes["dev-worker"] || strings.Contains(state(f), "worker ") {
+		t.Errorf("after a failure: %s, volumes %v, before %v", state(f), f.Volumes, volumes)
 	}
-	f.failOn = ""
+	f.FailOn = ""
 	if err := c.Apply(t.Context(), edited, ApplyOptions{Agree: agree}); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(planned.Add, []string{"dev-worker"}) || f.volumes["dev-worker"] != volumes["dev-worker"] || f.volumes["dev-worker2"] == volumes["dev-worker2"] {
-		t.Errorf("planned %+v; volumes %v, before %v", planned, f.volumes, volumes)
+	if !slices.Equal(planned.Add, []string{"dev-worker"}) || f.Volumes["dev-worker"] != volumes["dev-worker"] || f.Volumes["dev-worker2"] == volumes["dev-worker2"] {
+		t.Errorf("planned %+v; volumes %v, before %v", planned, f.Volumes, volumes)
 	}
-	if got, want := f.state(), "[control-plane worker worker2] [control-plane worker worker2] [control-plane] []"; got != want {
+	if got, want := state(f), "[control-plane worker worker2] [control-plane worker worker2] [control-plane] []"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
 // TestApplyFromAnotherShell: whoever applies may have other proxies.
 func TestApplyFromAnotherShell(t *testing.T) {
-	f := newFake(t)
-	f.env = map[string]string{"HTTPS_PROXY": "http://one:3128"}
+	f := clustertest.New(t)
+	f.Env = map[string]string{"HTTPS_PROXY": "http://one:3128"}
 	c := create(t, f, twoWorkers)
-	f.env = map[string]string{"HTTPS_PROXY": "http://two:3128", "http_proxy": "http://three:3128"}
+	f.Env = map[string]string{"HTTPS_PROXY": "http://two:3128", "http_proxy": "http://three:3128"}
 	var planned []string
-	err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{Agree: func(c Changes) error {
+	err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{Agree: func(c Changes) error {
 		planned = c.Lines()
 		return nil
 	}})
@@ -124,9 +125,9 @@ func TestApplyFromAnotherShell(t *testing.T) {
 // TestTrialThatWasLeft: what a change that was killed has left to look at is no node, and goes with
 // the next change.
 func TestTrialThatWasLeft(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, twoWorkers)
-	before := f.state()
+	before := state(f)
 	left := provider.Spec{
 		Container: plan.Container{Name: "dev-trial-abcdef0", Role: inventory.TrialRole, Labels: map[string]string{plan.LabelCluster: "dev", plan.LabelRole: inventory.TrialRole}},
 		Command:   []string{"sleep", "600"},
@@ -143,10 +144,10 @@ func TestTrialThatWasLeft(t *testing.T) {
 		}
 	}
 	edited := "nodes: [{}, {role: worker, image: \"other:1\"}, {role: worker}]\n"
-	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Wait: time.Second}); err != nil {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, edited), ApplyOptions{Wait: time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	if after := f.state(); after != before {
+	if after := state(f); after != before {
 		t.Errorf("%s, before %s", after, before)
 	}
 }

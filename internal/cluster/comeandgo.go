@@ -14,6 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/nodenet"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -91,7 +93,7 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 	for _, n := range nodes {
 		delete(m.joining, m.Cluster.ContainerName(n))
 	}
-	return m.balance(ctx, m.nodes, m.Cluster.Networking)
+	return nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking)
 }
 
 // fitting refuses nodes whose network is another one than the cluster's, or whose Kubernetes is
@@ -118,7 +120,7 @@ func (m *change) runs(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	m.runtimes[name], m.versions[name], err = m.identify(ctx, node)
+	m.runtimes[name], m.versions[name], err = noderuntime.Identify(ctx, m.Provider, node)
 	return m.versions[name], err
 }
 
@@ -180,7 +182,7 @@ func (m *change) takeOut(ctx context.Context, name string) error {
 		return n.Name == name
 	})
 	if role == config.ControlPlane {
-		if err := m.balance(ctx, m.nodes, m.Cluster.Networking); err != nil {
+		if err := nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking); err != nil {
 			return err
 		}
 		if err := m.forgetMember(ctx, name, gone.IPv4, gone.IPv6); err != nil {
@@ -240,7 +242,7 @@ func (m *change) replace(ctx context.Context, name string) error {
 	if err := m.look(ctx); err != nil {
 		return err
 	}
-	if err := m.balance(ctx, m.nodes, m.Cluster.Networking); err != nil {
+	if err := nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking); err != nil {
 		return err
 	}
 	// It may be on another port of the host.

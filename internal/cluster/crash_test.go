@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -83,22 +84,22 @@ func TestCrashes(t *testing.T) {
 		"a node that says little": {[]string{""}, "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFake(t)
-			clusters, _ := f.clusters()
+			f := clustertest.New(t)
+			clusters, _ := clusters(f)
 			clusters.watchPause = time.Millisecond
-			f.waits = func(ctx context.Context) error {
-				for ctx.Err() == nil && f.asked() < len(c.parts)+4 {
+			f.Waits = func(ctx context.Context) error {
+				for ctx.Err() == nil && f.Asked() < len(c.parts)+4 {
 					time.Sleep(time.Millisecond)
 				}
 				return context.Cause(ctx)
 			}
-			f.parts, f.crashLog, f.crashText = c.parts, c.log, c.text
-			_, err := clusters.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
+			f.Parts, f.CrashLog, f.CrashText = c.parts, c.log, c.text
+			_, err := clusters.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")})
 			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, errs.State) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
-			if err != nil && len(f.nodes) > 0 {
-				t.Errorf("left: %v", inventory.Names(f.nodes))
+			if err != nil && len(f.Nodes) > 0 {
+				t.Errorf("left: %v", inventory.Names(f.Nodes))
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -137,7 +138,7 @@ func (m *making) able() error {
 		return err
 	}
 	for _, n := range m.Cluster.Nodes {
-		if _, err := mirrors("", n.Registries); err != nil {
+		if _, err := noderuntime.HostsFiles("", n.Registries); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,8 @@ package cluster
 import (
 	"strings"
 	"testing"
+
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 )
 
 // TestDNSPrefersUDP: kubeadm's Corefile gets the option, once; where there is none, or another one,
@@ -23,13 +25,13 @@ func TestDNSPrefersUDP(t *testing.T) {
 		}
 	}
 
-	f := newFake(t)
-	f.coredns = `{"data":{"Corefile":".:53 {\n    forward . /etc/resolv.conf {\n    }\n}\n"}}`
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+	f := clustertest.New(t)
+	f.CoreDNS = `{"data":{"Corefile":".:53 {\n    forward . /etc/resolv.conf {\n    }\n}\n"}}`
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(f.coredns, `forward . /etc/resolv.conf {\n       prefer_udp\n`) {
-		t.Errorf("the ConfigMap is %s", f.coredns)
+	if !strings.Contains(f.CoreDNS, `forward . /etc/resolv.conf {\n       prefer_udp\n`) {
+		t.Errorf("the ConfigMap is %s", f.CoreDNS)
 	}
 }

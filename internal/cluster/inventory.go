@@ -11,6 +11,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berthrun/berth/internal/cluster/imagefile"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -18,7 +19,7 @@ import (
 // receiver is a node that gets images.
 type receiver struct {
 	name    string
-	runtime nodeRuntime
+	runtime noderuntime.Runtime
 	// images are the names of images by ID.
 	images map[string][]string
 	has    imagefile.Has
@@ -31,11 +32,11 @@ func (c *Clusters) ask(ctx context.Context, node provider.Node) (*receiver, erro
 	r := &receiver{name: node.Name, images: map[string][]string{}, refs: map[string]string{}}
 	r.has = imagefile.Has{Blobs: map[digest.Digest]bool{}, Layers: map[digest.Digest]imagespec.Descriptor{}}
 	var err error
-	if r.runtime, _, err = c.identify(ctx, node); err != nil {
+	if r.runtime, _, err = noderuntime.Identify(ctx, c.Provider, node); err != nil {
 		return nil, err
 	}
 	ask := c.askBerth
-	if !r.runtime.ours() {
+	if !r.runtime.IsBerth() {
 		ask = c.askContainerd
 	}
 	if err := ask(ctx, r); err != nil {
@@ -134,7 +135,7 @@ func (r *receiver) missing(id string, names []string) (lacks []string, there boo
 
 // tag is the call that gives an image of a node more names.
 func (r *receiver) tag(id string, names []string) []string {
-	if r.runtime.ours() {
+	if r.runtime.IsBerth() {
 		return append([]string{"berth", "image", "tag", r.refs[id]}, names...)
 	}
 	return ctr(append([]string{"images", "tag", "--force", r.refs[id]}, names...)...)
@@ -142,9 +143,9 @@ func (r *receiver) tag(id string, names []string) []string {
 
 // take is the call that reads an archive.
 func (c *Clusters) take(ctx context.Context, r *receiver) ([]string, error) {
-	if r.runtime.ours() {
+	if r.runtime.IsBerth() {
 		return []string{"berth", "image", "import", "-"}, nil
 	}
-	snapshotter, err := c.snapshotter(ctx, r.name)
+	snapshotter, err := noderuntime.Snapshotter(ctx, c.Provider, r.name)
 	return ctr("images", "import", "--digests", "--snapshotter="+snapshotter, "-"), err
 }

@@ -15,12 +15,10 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
+	"github.com/berthrun/berth/internal/cluster/nodenet"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
-
-// adminFile is kubeadm's kubeconfig of an administrator, on control planes.
-const adminFile = "/etc/kubernetes/admin.conf"
 
 // startControlPlane begins `kubeadm init` on the first control plane, and returns when other nodes
 // may join: the end of init, where the first control plane is all there is, or where others follow
@@ -78,6 +76,15 @@ func (m *creation) enter(ctx context.Context, first provider.Node) error {
 		m.connecting.Go(func() error { return m.connect(ctx) })
 	}
 	return context.Cause(ctx)
+}
+
+// connect gives each node of a new cluster routes to the pods of all others. A network of
+// the image's own does that itself.
+func (m *creation) connect(ctx context.Context) error {
+	if !m.ours() {
+		return nil
+	}
+	return nodenet.Connect(ctx, m.Provider, m.Warn, m.api, m.nodes)
 }
 
 // finishConnecting waits until all nodes have their routes.
@@ -173,7 +180,7 @@ func (m *creation) joinOthers(ctx context.Context) error {
 // kubeadm runs a verb of it, of one word or more, on a node.
 func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
 	args := append([]string{"kubeadm"}, strings.Fields(verb)...)
-	args = append(append(args, "--config="+m.runtimes[node].kubeadmFile), flags...)
+	args = append(append(args, "--config="+m.runtimes[node].KubeadmFile), flags...)
 	run := func(ctx context.Context) error { return m.Provider.Exec(ctx, node, provider.Command{Args: args}) }
 	if verb == "init" || verb == "join" {
 		if err := m.watched(ctx, node, run); err != nil {
@@ -193,7 +200,7 @@ func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string
 // kubeconfig is the cluster's, as a control plane has it, for this host or, internal, for its
 // nodes' network.
 func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []provider.Node, name string, internal bool) (*api.Config, error) {
-	text, err := provider.Output(ctx, c.Provider, plane.Name, "cat", adminFile)
+	text, err := provider.Output(ctx, c.Provider, plane.Name, "cat", kubeadm.AdminFile)
 	if err != nil {
 		return nil, fmt.Errorf("the cluster has no kubeconfig: %w", err)
 	}
@@ -225,7 +232,7 @@ func serverOf(plane provider.Node, all []provider.Node) (string, error) {
 func waitReady(ctx context.Context, client *kubeapi.Client, members []string, since time.Time, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	nodes, err := client.Wait(ctx, every(members, func(n kubeapi.Node) bool { return n.Ready && !n.Seen.Before(since) }))
+	nodes, err := client.Wait(ctx, kubeapi.Every(members, func(n kubeapi.Node) bool { return n.Ready && !n.Seen.Before(since) }))
 	if err == nil {
 		return nil
 	}

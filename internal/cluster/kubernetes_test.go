@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
@@ -27,13 +28,13 @@ func TestControlPlaneIsMarkedLast(t *testing.T) {
 			"kubeadm init --config=/etc/berth/cluster/kubeadm.yaml --skip-token-print --skip-phases=addon/kube-proxy,mark-control-plane,mark-control-plane",
 		},
 	} {
-		f := newFake(t)
-		c, _ := f.clusters()
-		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, patch)}); err != nil {
+		f := clustertest.New(t)
+		c, _ := clusters(f)
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, patch)}); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, line := range f.ran {
+		for _, line := range f.Ran {
 			if _, command, _ := strings.Cut(line, ": "); strings.HasPrefix(command, "kubeadm init") {
 				got = append(got, command)
 			}
@@ -46,7 +47,7 @@ func TestControlPlaneIsMarkedLast(t *testing.T) {
 
 // slowInit is an engine in which `kubeadm init` goes on until a node joins, and then ends so.
 type slowInit struct {
-	*fake
+	*clustertest.Fake
 	joined chan struct{}
 	once   sync.Once
 	ends   error
@@ -70,45 +71,45 @@ func (s *slowInit) Exec(ctx context.Context, name string, c provider.Command) er
 			return ctx.Err()
 		}
 	}
-	return s.fake.Exec(ctx, name, c)
+	return s.Fake.Exec(ctx, name, c)
 }
 
 // TestWorkersJoinWhileInitGoesOn: they need what the API tells anybody, and no add-ons. When init
 // fails then, that is the error.
 func TestWorkersJoinWhileInitGoesOn(t *testing.T) {
-	for _, ends := range []error{nil, errFake} {
-		f := newFake(t)
-		c, steps := f.clusters()
-		c.Provider = &slowInit{fake: f, joined: make(chan struct{}), ends: ends}
+	for _, ends := range []error{nil, clustertest.ErrFake} {
+		f := clustertest.New(t)
+		c, steps := clusters(f)
+		c.Provider = &slowInit{Fake: f, joined: make(chan struct{}), ends: ends}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		_, err := c.Create(ctx, CreateOptions{Cluster: describe(t, "pools: [{name: worker}]\n")})
+		_, err := c.Create(ctx, CreateOptions{Cluster: clustertest.Describe(t, "pools: [{name: worker}]\n")})
 		cancel()
-		if !errors.Is(err, ends) || ends != nil && (len(f.nodes) > 0 || !strings.Contains(err.Error(), "dev-control-plane")) {
-			t.Errorf("init ends with %v: %v, nodes %v, %q", ends, err, f.nodes, *steps)
+		if !errors.Is(err, ends) || ends != nil && (len(f.Nodes) > 0 || !strings.Contains(err.Error(), "dev-control-plane")) {
+			t.Errorf("init ends with %v: %v, nodes %v, %q", ends, err, f.Nodes, *steps)
 		}
 	}
 }
 
 // TestInitFailsBeforeItsAPI: the step that fails is its own, not that of the nodes which join.
 func TestInitFailsBeforeItsAPI(t *testing.T) {
-	f := newFake(t)
-	f.api.Close()
-	f.failOn = "kubeadm init"
-	c, steps := f.clusters()
-	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)})
-	if !errors.Is(err, errFake) || len(f.nodes) > 0 || slices.Contains(*steps, "Joining workers") || !slices.Contains(*steps, "Starting the control plane") {
-		t.Errorf("%v, nodes %v, %q", err, f.nodes, *steps)
+	f := clustertest.New(t)
+	f.API.Close()
+	f.FailOn = "kubeadm init"
+	c, steps := clusters(f)
+	_, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)})
+	if !errors.Is(err, clustertest.ErrFake) || len(f.Nodes) > 0 || slices.Contains(*steps, "Joining workers") || !slices.Contains(*steps, "Starting the control plane") {
+		t.Errorf("%v, nodes %v, %q", err, f.Nodes, *steps)
 	}
 }
 
 // TestMarkingThatFails fails the creation before the kubeconfig tells of the cluster.
 func TestMarkingThatFails(t *testing.T) {
-	f := newFake(t)
-	f.failOn = "kubeadm init phase"
-	c, _ := f.clusters()
-	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")})
-	if err == nil || !strings.Contains(err.Error(), "last words of kubelet and berth in dev-control-plane") || len(f.nodes) > 0 {
-		t.Errorf("%v, nodes %v", err, f.nodes)
+	f := clustertest.New(t)
+	f.FailOn = "kubeadm init phase"
+	c, _ := clusters(f)
+	_, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")})
+	if err == nil || !strings.Contains(err.Error(), "last words of kubelet and berth in dev-control-plane") || len(f.Nodes) > 0 {
+		t.Errorf("%v, nodes %v", err, f.Nodes)
 	}
 	if _, err := os.Stat(c.Kubeconfig[0]); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a kubeconfig is left: %v", err)
@@ -118,10 +119,10 @@ func TestMarkingThatFails(t *testing.T) {
 // TestLoopback6: the API of a cluster of IPv6 only is where clients reach it.
 func TestLoopback6(t *testing.T) {
 	for leads, want := range map[bool]string{true: "::1", false: "127.0.0.1"} {
-		f := newFake(t)
-		f.facts.Loopback6 = leads
-		c, said := f.clusters()
-		described := describe(t, "networking: {ipFamily: ipv6}\n")
+		f := clustertest.New(t)
+		f.FakeFacts.Loopback6 = leads
+		c, said := clusters(f)
+		described := clustertest.Describe(t, "networking: {ipFamily: ipv6}\n")
 		m := c.making(described)
 		if err := m.able(); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -59,9 +61,9 @@ func layersTold(id, tag string) string {
 }
 
 // received are the layers in what a node was sent.
-func (f *fake) received(node string) string {
+func received(f *clustertest.Fake, node string) string {
 	var all []string
-	sent := f.files[node+":image"]
+	sent := f.Files[node+":image"]
 	for name, layer := range map[string]string{"base": baseLayer, "own": ownLayer} {
 		if strings.Contains(sent, layer) {
 			all = append(all, name)
@@ -72,48 +74,48 @@ func (f *fake) received(node string) string {
 }
 
 func TestLoadSendsWhatIsMissing(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+	f := clustertest.New(t)
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
 		t.Fatal(err)
 	}
-	f.saved, f.ids = savedImage(t), map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
-	f.has = map[string]string{
+	f.Saved, f.IDs = savedImage(t), map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
+	f.Has = map[string]string{
 		"dev-control-plane": layersTold(appID(), "docker.io/library/app:1"),
 		"dev-worker":        layersTold("sha256:other", "docker.io/library/other:1"),
 	}
-	f.ran = nil
+	f.Ran = nil
 	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil {
 		t.Fatal(err)
 	}
 	for node, want := range map[string]string{"dev-control-plane": "", "dev-worker": "own", "dev-worker2": "base own"} {
-		if got := f.received(node); got != want {
+		if got := received(f, node); got != want {
 			t.Errorf("%s got layers %q, want %q", node, got, want)
 		}
 	}
-	if asked := strings.Count(strings.Join(f.ran, "\n"), "berth image layers"); asked != 3 {
+	if asked := strings.Count(strings.Join(f.Ran, "\n"), "berth image layers"); asked != 3 {
 		t.Errorf("three nodes were asked %d times what they have", asked)
 	}
 	archive := filepath.Join(t.TempDir(), "a.tar")
-	if err := os.WriteFile(archive, f.saved, 0o600); err != nil {
+	if err := os.WriteFile(archive, f.Saved, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	delete(f.files, "dev-worker:image")
-	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}, Nodes: []string{"dev-worker"}}); err != nil || f.received("dev-worker") != "own" {
-		t.Errorf("an archive: %v, layers %q", err, f.received("dev-worker"))
+	delete(f.Files, "dev-worker:image")
+	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}, Nodes: []string{"dev-worker"}}); err != nil || received(f, "dev-worker") != "own" {
+		t.Errorf("an archive: %v, layers %q", err, received(f, "dev-worker"))
 	}
-	delete(f.files, "dev-worker:image")
-	o := LoadOptions{Archives: []string{"-"}, Nodes: []string{"dev-worker"}, Stdin: bytes.NewReader(f.saved)}
-	if err := c.Load(t.Context(), "dev", o); err != nil || f.received("dev-worker") != "own" {
-		t.Errorf("standard input: %v, layers %q", err, f.received("dev-worker"))
+	delete(f.Files, "dev-worker:image")
+	o := LoadOptions{Archives: []string{"-"}, Nodes: []string{"dev-worker"}, Stdin: bytes.NewReader(f.Saved)}
+	if err := c.Load(t.Context(), "dev", o); err != nil || received(f, "dev-worker") != "own" {
+		t.Errorf("standard input: %v, layers %q", err, received(f, "dev-worker"))
 	}
 }
 
 // TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let go.
 func TestLoadInterrupted(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+	f := clustertest.New(t)
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
 		t.Fatal(err)
 	}
 	why := errors.New("somebody pressed Ctrl-C")
@@ -126,8 +128,8 @@ func TestLoadInterrupted(t *testing.T) {
 			last(to)
 		}()
 		err := c.Load(ctx, "dev", LoadOptions{Archives: []string{"-"}, Stdin: from})
-		if !errors.Is(err, why) || !strings.Contains(err.Error(), "cannot load standard input into dev") || f.received("dev-control-plane") != "" {
-			t.Errorf("%s: %v, layers %q", name, err, f.received("dev-control-plane"))
+		if !errors.Is(err, why) || !strings.Contains(err.Error(), "cannot load standard input into dev") || received(f, "dev-control-plane") != "" {
+			t.Errorf("%s: %v, layers %q", name, err, received(f, "dev-control-plane"))
 		}
 		to.Close()
 	}
@@ -136,51 +138,51 @@ func TestLoadInterrupted(t *testing.T) {
 // TestLoadOfWhatIsThere: nothing is saved when all nodes have the image, and one that is
 // called otherwise gets its name.
 func TestLoadOfWhatIsThere(t *testing.T) {
-	f := newFake(t)
-	c, steps := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+	f := clustertest.New(t)
+	c, steps := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
 		t.Fatal(err)
 	}
-	f.ids = map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
+	f.IDs = map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
 	told := layersTold(appID(), "docker.io/library/app:1")
-	f.has = map[string]string{"dev-control-plane": told, "dev-worker": layersTold(appID(), "docker.io/library/old:1"), "dev-worker2": told}
-	f.ran = nil
+	f.Has = map[string]string{"dev-control-plane": told, "dev-worker": layersTold(appID(), "docker.io/library/old:1"), "dev-worker2": told}
+	f.Ran = nil
 	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil {
 		t.Fatal(err)
 	}
 	tag := "dev-worker: berth image tag " + appID() + " docker.io/library/app:1"
-	for _, line := range f.ran {
+	for _, line := range f.Ran {
 		if strings.HasPrefix(line, "save") || strings.Contains(line, "import") || strings.Contains(line, "image tag") && line != tag {
 			t.Errorf("unwanted: %s", line)
 		}
 	}
-	if !slices.Contains(f.ran, tag) || !strings.Contains(strings.Join(*steps, "\n"), "3 nodes have app:1 already") {
-		t.Errorf("ran %q, steps %q", f.ran, *steps)
+	if !slices.Contains(f.Ran, tag) || !strings.Contains(strings.Join(*steps, "\n"), "3 nodes have app:1 already") {
+		t.Errorf("ran %q, steps %q", f.Ran, *steps)
 	}
 }
 
 // TestLoadAgain: what was told to be there may be gone.
 func TestLoadAgain(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+	f := clustertest.New(t)
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
 		t.Fatal(err)
 	}
-	f.saved, f.ids = savedImage(t), map[string]string{"app:1": "x"}
-	f.has = map[string]string{"dev-control-plane": layersTold("sha256:other", "o:1")}
-	f.failOnce = "berth image import -"
-	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil || f.received("dev-control-plane") != "base own" {
-		t.Errorf("%v, layers %q", err, f.received("dev-control-plane"))
+	f.Saved, f.IDs = savedImage(t), map[string]string{"app:1": "x"}
+	f.Has = map[string]string{"dev-control-plane": layersTold("sha256:other", "o:1")}
+	f.FailOnce = "berth image import -"
+	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil || received(f, "dev-control-plane") != "base own" {
+		t.Errorf("%v, layers %q", err, received(f, "dev-control-plane"))
 	}
 }
 
 func TestLoadRefuses(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+	f := clustertest.New(t)
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
 		t.Fatal(err)
 	}
-	f.ids = map[string]string{"a:1": "1"}
+	f.IDs = map[string]string{"a:1": "1"}
 	archive := filepath.Join(t.TempDir(), "a.tar")
 	if err := os.WriteFile(archive, savedImage(t), 0o600); err != nil {
 		t.Fatal(err)
@@ -203,7 +205,7 @@ func TestLoadRefuses(t *testing.T) {
 
 // TestContainerdTellsImages: as ctr lists them.
 func TestContainerdTellsImages(t *testing.T) {
-	r := &receiver{runtime: containerdRuntime(), images: map[string][]string{}, refs: map[string]string{}}
+	r := &receiver{runtime: noderuntime.Containerd(), images: map[string][]string{}, refs: map[string]string{}}
 	r.has.Blobs = map[digest.Digest]bool{}
 	target := "sha256:" + strings.Repeat("a", 64)
 	r.readContainerd("REF  TYPE  DIGEST  SIZE  PLATFORMS  LABELS\n"+

@@ -17,7 +17,9 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/redact"
 	"github.com/berthrun/berth/internal/errs"
@@ -55,9 +57,9 @@ func (c *Clusters) Logs(ctx context.Context, name, dir string) error {
 	return ctx.Err()
 }
 
-// logs are the files of a node that a command in it makes. Each ends: a node that is sick
+// nodeCommands are the commands whose output is a file of a node. Each ends: a node that is sick
 // may have a daemon that answers nobody.
-func (r nodeRuntime) logs() map[string]string {
+func nodeCommands(r noderuntime.Runtime) map[string]string {
 	all := map[string]string{
 		"journal.log": "journalctl --no-pager",
 		"kubelet.log": "journalctl --no-pager --unit=kubelet.service",
@@ -65,7 +67,7 @@ func (r nodeRuntime) logs() map[string]string {
 		"network.txt": "ip address; ip route; ip -6 route; ip rule; nft list ruleset",
 		"disk.txt":    "df -h /var /run; df -i /var /run",
 	}
-	switch r.name {
+	switch r.Name {
 	case "berth":
 		maps.Copy(all, map[string]string{
 			"kubernetes-version.txt": "cat " + nodeimage.VersionFile,
@@ -77,7 +79,7 @@ func (r nodeRuntime) logs() map[string]string {
 		})
 	case "containerd":
 		maps.Copy(all, map[string]string{
-			"kubernetes-version.txt": "cat " + kindVersionFile,
+			"kubernetes-version.txt": "cat " + noderuntime.KindVersionFile,
 			"containerd.log":         "journalctl --no-pager --unit=containerd.service",
 			"containerd-config.toml": "containerd config dump",
 			"images.log":             "ctr --namespace=k8s.io images list",
@@ -94,7 +96,7 @@ func balancerLogs() map[string]string {
 
 // clusterCommands are those of the first control plane that has a cluster.
 func clusterCommands() map[string]string {
-	const kubectl = "kubectl --kubeconfig=" + adminFile + " --request-timeout=20s "
+	const kubectl = "kubectl --kubeconfig=" + kubeadm.AdminFile + " --request-timeout=20s "
 	return map[string]string{
 		"cluster-nodes.txt":  kubectl + "get nodes --output=wide; " + kubectl + "describe nodes",
 		"cluster-pods.txt":   kubectl + "get pods,deployments,daemonsets,services,persistentvolumeclaims,persistentvolumes --all-namespaces --output=wide",
@@ -118,12 +120,12 @@ func (c *Clusters) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	if inventory.Role(n) == config.BalancerRole {
 		return errors.Join(append(failed, c.told(ctx, n.Name, dir, balancerLogs())...)...)
 	}
-	runtime, _, err := c.identify(ctx, n)
+	runtime, _, err := noderuntime.Identify(ctx, c.Provider, n)
 	if err != nil {
 		said, _, _ := strings.Cut(err.Error(), "\n")
 		c.Warn(fmt.Sprintf("which container runtime %s has cannot be told, and nothing is asked of it: %s", n.Name, said))
 	}
-	commands := runtime.logs()
+	commands := nodeCommands(runtime)
 	if inventory.Role(n) == config.ControlPlane {
 		maps.Copy(commands, clusterCommands())
 	}

@@ -9,14 +9,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // TestLogs: the files that kind writes, and those of /var/log.
 func TestLogs(t *testing.T) {
-	f := newFake(t)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+	f := clustertest.New(t)
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -38,7 +39,7 @@ func TestLogs(t *testing.T) {
 // TestLogsAreNotForOthers: no proxy's password is in them, and nobody else reads them, also where the
 // directory was there before.
 func TestLogsAreNotForOthers(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, "")
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "dev-control-plane"), 0o755); err != nil {
@@ -78,16 +79,16 @@ func TestLogsAreNotForOthers(t *testing.T) {
 // TestLogsOfHalfACluster: nodes that are stopped or tell nothing are no reason to have
 // nothing of the others.
 func TestLogsOfHalfACluster(t *testing.T) {
-	f := newFake(t)
-	c, said := f.clusters()
-	f.failOn = "kubeadm init"
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers), Retain: true}); err == nil {
+	f := clustertest.New(t)
+	c, said := clusters(f)
+	f.FailOn = "kubeadm init"
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers), Retain: true}); err == nil {
 		t.Fatal("no failure")
 	}
 	if err := c.Provider.Stop(t.Context(), "dev-worker2"); err != nil {
 		t.Fatal(err)
 	}
-	f.failOn = "timeout 60 sh -c berth info"
+	f.FailOn = "timeout 60 sh -c berth info"
 	dir := t.TempDir()
 	if err := c.Logs(t.Context(), "dev", dir); err != nil {
 		t.Error(err)
@@ -100,7 +101,7 @@ func TestLogsOfHalfACluster(t *testing.T) {
 			t.Errorf("%s: %v, want it: %v", file, err, want)
 		}
 	}
-	if text := strings.Join(*said, "\n"); !strings.Contains(text, "berth-info.txt is not whole: "+errFake.Error()) {
+	if text := strings.Join(*said, "\n"); !strings.Contains(text, "berth-info.txt is not whole: "+clustertest.ErrFake.Error()) {
 		t.Errorf("nobody is warned:\n%s", text)
 	}
 	if err := c.Logs(t.Context(), "none", dir); !errors.Is(err, errs.NotFound) {

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -31,12 +32,12 @@ type making struct {
 	// those of Kubernetes in them, runtimes what runs pods there.
 	nodes    []provider.Node
 	versions map[string]string
-	runtimes map[string]nodeRuntime
+	runtimes map[string]noderuntime.Runtime
 	api      *kubeapi.Client
 }
 
 func (c *Clusters) making(described *config.Cluster) making {
-	return making{Clusters: c, Cluster: described, token: kubeadm.NewToken(), versions: map[string]string{}, runtimes: map[string]nodeRuntime{}}
+	return making{Clusters: c, Cluster: described, token: kubeadm.NewToken(), versions: map[string]string{}, runtimes: map[string]noderuntime.Runtime{}}
 }
 
 // ensure pulls the images of nodes that are not there.

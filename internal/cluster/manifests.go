@@ -37,7 +37,7 @@ provisioner: kubernetes.io/host-path
 // defaultNetwork is the network that the image of a control plane brings, as documents;
 // "" where berth in the nodes has one, or the description wants none.
 func (m *creation) defaultNetwork(ctx context.Context, node string) (string, error) {
-	if m.runtimes[node].ours() || m.Cluster.Networking.DisableDefaultCNI {
+	if m.runtimes[node].IsBerth() || m.Cluster.Networking.DisableDefaultCNI {
 		return "", nil
 	}
 	text, err := provider.Output(ctx, m.Provider, node, "cat", networkManifest)
@@ -56,7 +56,7 @@ func (m *creation) defaultStorage(ctx context.Context, node string) (string, err
 	switch {
 	case m.Cluster.DisableDefaultStorage:
 		return "", nil
-	case m.runtimes[node].ours():
+	case m.runtimes[node].IsBerth():
 		return storage.Manifest(), nil
 	}
 	text, err := provider.Output(ctx, m.Provider, node, "sh", "-c", "! test -e "+storageManifest+" || cat "+storageManifest)

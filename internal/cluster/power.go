@@ -7,6 +7,8 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/nodenet"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
@@ -39,7 +41,7 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 		if all, err = inventory.Nodes(ctx, c.Provider, name); err != nil {
 			return err
 		}
-		return c.rebalance(ctx, all)
+		return nodenet.Rebalance(ctx, c.Provider, all)
 	})
 	if err != nil {
 		return err
@@ -68,16 +70,16 @@ func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *k
 	if err != nil {
 		return err
 	}
-	runtime, _, err := c.identify(ctx, node)
-	if err != nil || !runtime.ours() {
+	runtime, _, err := noderuntime.Identify(ctx, c.Provider, node)
+	if err != nil || !runtime.IsBerth() {
 		return err
 	}
-	mode, err := provider.Output(ctx, c.Provider, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", daemonFile)
+	mode, err := provider.Output(ctx, c.Provider, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", noderuntime.DaemonFile)
 	if err != nil {
 		return fmt.Errorf("cannot tell the network of the nodes: %w", err)
 	}
 	if mode != "builtin" {
 		return nil
 	}
-	return c.connect(ctx, client, all)
+	return nodenet.Connect(ctx, c.Provider, c.Warn, client, all)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/registry"
@@ -279,11 +280,11 @@ func (c *Clusters) tellOfRegistry(ctx context.Context, name string, s RegistrySt
 	for _, n := range all {
 		if n.Running && inventory.Role(n) != config.BalancerRole {
 			group.Go(func() error {
-				runtime, _, err := c.identify(within, n)
+				runtime, _, err := noderuntime.Identify(within, c.Provider, n)
 				if err != nil {
 					return err
 				}
-				return c.writeRegistries(within, n.Name, runtime, s.mirrors())
+				return noderuntime.WriteRegistries(within, c.Provider, n.Name, runtime, s.mirrors())
 			})
 		}
 	}

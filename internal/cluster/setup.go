@@ -3,18 +3,18 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/nodenet"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
-
-// daemonFile is the configuration of berth in a node.
-const daemonFile = "/etc/berth/berth.toml"
 
 // setUp starts the nodes' runtimes and tells the load balancer what there is. What concerns other
 // nodes than the first control plane goes on while that starts.
@@ -37,7 +37,7 @@ func (m *creation) setUp(ctx context.Context) error {
 		return err
 	}
 	foreground, begin := errgroup.WithContext(ctx)
-	foreground.Go(func() error { return m.balance(begin, m.nodes, m.Cluster.Networking) })
+	foreground.Go(func() error { return nodenet.Balance(begin, m.Provider, m.nodes, m.Cluster.Networking) })
 	foreground.Go(func() error { return m.setUpNode(begin, m.first()) })
 	if err := foreground.Wait(); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (m *creation) others() []config.Node {
 // setUpNode sets one node up.
 func (m *making) setUpNode(ctx context.Context, described config.Node) error {
 	name := m.Cluster.ContainerName(described)
-	if !m.runtimes[name].ours() {
+	if !m.runtimes[name].IsBerth() {
 		if err := m.setUpContainerd(ctx, described); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -118,10 +118,10 @@ func (m *making) kubeadmConfig(described config.Node) (string, error) {
 }
 
 // kubeadmConfigOf is that of a node as a container with a runtime and a version of Kubernetes.
-func (m *making) kubeadmConfigOf(described config.Node, node provider.Node, runtime nodeRuntime, version string) (string, error) {
+func (m *making) kubeadmConfigOf(described config.Node, node provider.Node, runtime noderuntime.Runtime, version string) (string, error) {
 	return kubeadm.Config(kubeadm.Node{
 		Cluster: m.Cluster, Node: described, Version: version, Engine: m.Provider.Name(), Endpoint: m.plan.Endpoint,
-		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: runtime.socket, Token: m.token, Rootless: m.Provider.Facts().Rootless,
+		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: runtime.Socket, Token: m.token, Rootless: m.Provider.Facts().Rootless,
 		CgroupDriver: m.cgroupDriver(),
 	})
 }
@@ -142,13 +142,13 @@ func (m *making) cgroupDriver() string {
 // that it is told of.
 func (m *making) nodeRegistries(described config.Node) (registries []config.Registry, hostDirs []string, err error) {
 	registries = described.Registries
-	if m.runtimes[m.Cluster.ContainerName(described)].ours() {
-		if registries, hostDirs, err = ofContainerd(m.Cluster, described); err != nil {
+	if m.runtimes[m.Cluster.ContainerName(described)].IsBerth() {
+		if registries, hostDirs, err = noderuntime.BerthRegistries(m.Cluster, described); err != nil {
 			return nil, nil, err
 		}
 	}
 	if m.registry != nil {
-		registries = withRegistries(registries, m.registry.mirrors())
+		registries = noderuntime.AddRegistries(registries, m.registry.mirrors())
 	}
 	return registries, hostDirs, nil
 }
@@ -159,7 +159,7 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	daemon, err := daemonConfig(m.Cluster.Networking, m.cgroupDriver(), hostDirs)
+	daemon, err := noderuntime.DaemonConfig(m.Cluster.Networking, m.cgroupDriver(), hostDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -168,16 +168,16 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 		return nil, err
 	}
 	files := []provider.File{
-		{Path: daemonFile, Content: []byte(daemon)},
+		{Path: noderuntime.DaemonFile, Content: []byte(daemon)},
 		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
 	}
-	more, err := mirrors(berthRuntime().registriesDir, registries)
+	more, err := noderuntime.HostsFiles(noderuntime.Berth().RegistriesDir, registries)
 	if err != nil {
 		return nil, err
 	}
 	files = append(files, more...)
 	if !m.Cluster.Networking.DisableDefaultCNI {
-		script, err := services(m.Cluster.Networking)
+		script, err := nodenet.Services(m.Cluster.Networking)
 		if err != nil {
 			return nil, err
 		}
@@ -186,26 +186,36 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 	return files, nil
 }
 
-// daemonConfig is the configuration of berth in a node, where pods run that demand SELinux labels,
-// which Kubernetes expects of any node. The node's own subnet is told by the kubelet, who has it of
-// the cluster. hostDirs are directories of hosts.toml files beside the usual ones.
-func daemonConfig(net config.Networking, cgroupDriver string, hostDirs []string) (string, error) {
-	image, err := imageConfig(hostDirs)
+// setUpContainerd makes a node of kindest/node one of this cluster. containerd runs
+// already, with the images that the node needs.
+func (m *making) setUpContainerd(ctx context.Context, described config.Node) error {
+	name := m.Cluster.ContainerName(described)
+	text, err := m.kubeadmConfig(described)
 	if err != nil {
-		return "", err
+		return err
 	}
-	runtime := "[runtime]\nselinux = 'lenient'\ncgroup_driver = '" + cgroupDriver + "'\n"
-	if net.DisableDefaultCNI {
-		return "# Of `berth cluster`: whoever installs a network brings it.\n" + runtime + "[network]\nmode = 'cni'\n" + image, nil
+	file := provider.File{Path: m.runtimes[name].KubeadmFile, Mode: 0o600, Content: []byte(text)}
+	if err := m.Provider.Exec(ctx, name, provider.Command{Files: []provider.File{file}}); err != nil {
+		return err
 	}
-	subnets, err := net.PodSubnets()
+	registries, _, err := m.nodeRegistries(described)
 	if err != nil {
-		return "", err
+		return err
 	}
-	var quoted []string
-	for _, s := range subnets {
-		quoted = append(quoted, "'"+s.Masked().String()+"'")
+	if err := noderuntime.ConfigureContainerd(ctx, m.Provider, name, m.Cluster.Settings, registries); err != nil {
+		return m.explain(ctx, name, err)
 	}
-	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
-		runtime + "[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
+	return nil
+}
+
+// warnUnused says it once for all nodes, where there are such.
+func (m *creation) warnUnused() error {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(m.runtimes)), noderuntime.Runtime.IsBerth) {
+		return nil
+	}
+	texts, err := noderuntime.IgnoredByBerth(m.Cluster, m.plan.Containers[len(m.plan.Containers)-1].Env)
+	for _, text := range texts {
+		m.Warn(text)
+	}
+	return err
 }

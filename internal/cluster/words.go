@@ -24,7 +24,7 @@ func (m *making) explain(ctx context.Context, node string, failed error) error {
 		return failed
 	}
 	args := []string{"journalctl", "--no-pager", "--quiet", "--output=short-monotonic", "--lines=" + heard, "--unit=kubelet.service"}
-	for _, unit := range m.runtimes[node].units {
+	for _, unit := range m.runtimes[node].Units {
 		args = append(args, "--unit="+unit)
 	}
 	text, err := provider.Output(ctx, m.Provider, node, args...)
@@ -39,7 +39,7 @@ func (m *making) explain(ctx context.Context, node string, failed error) error {
 	if len(words) == 0 {
 		return failed
 	}
-	return fmt.Errorf("%w\nlast words of kubelet and %s in %s:\n  %s", failed, m.runtimes[node].name, node, strings.Join(words, "\n  "))
+	return fmt.Errorf("%w\nlast words of kubelet and %s in %s:\n  %s", failed, m.runtimes[node].Name, node, strings.Join(words, "\n  "))
 }
 
 // ended says that a node runs no more, which somebody may have seen to in the middle; "" is that it

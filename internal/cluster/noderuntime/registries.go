@@ -1,4 +1,4 @@
-package cluster
+package noderuntime
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 	"github.com/berthrun/berth/internal/hoststoml"
 )
 
-// mirrors are the files that tell a node where images come from, with certificates of this
-// host. root is where its runtime looks for them, a folder for each registry.
-func mirrors(root string, registries []config.Registry) ([]provider.File, error) {
+// HostsFiles returns the hosts.toml files of registries, and the certificates of this host that they
+// name. root is the directory that the runtime reads, with one directory for each registry.
+func HostsFiles(root string, registries []config.Registry) ([]provider.File, error) {
 	var files []provider.File
 	for _, reg := range registries {
-		more, err := mirrorsOf(root, reg)
+		more, err := hostsFilesOf(root, reg)
 		if err != nil {
 			return nil, fmt.Errorf("registries: %s: %w", reg.Host, err)
 		}
@@ -25,21 +25,20 @@ func mirrors(root string, registries []config.Registry) ([]provider.File, error)
 	return files, nil
 }
 
-// writeRegistries gives a node that runs more registries, which its runtime reads at the next
-// pull.
-func (c *Clusters) writeRegistries(ctx context.Context, node string, runtime nodeRuntime, registries []config.Registry) error {
-	if !runtime.ours() {
-		return c.configureContainerd(ctx, node, config.Settings{}, registries)
+// WriteRegistries adds registries to a running node. Its runtime reads them at the next pull.
+func WriteRegistries(ctx context.Context, p provider.Provider, node string, runtime Runtime, registries []config.Registry) error {
+	if !runtime.IsBerth() {
+		return ConfigureContainerd(ctx, p, node, config.Settings{}, registries)
 	}
-	files, err := mirrors(runtime.registriesDir, registries)
+	files, err := HostsFiles(runtime.RegistriesDir, registries)
 	if err != nil || len(files) == 0 {
 		return err
 	}
-	return c.Provider.Exec(ctx, node, provider.Command{Files: files})
+	return p.Exec(ctx, node, provider.Command{Files: files})
 }
 
-// mirrorsOf is the hosts.toml of one registry, and the certificates that it names.
-func mirrorsOf(root string, reg config.Registry) ([]provider.File, error) {
+// hostsFilesOf returns the hosts.toml of one registry, and the certificates that it names.
+func hostsFilesOf(root string, reg config.Registry) ([]provider.File, error) {
 	dir := path.Join(root, hoststoml.Dir(reg.Host))
 	var files []provider.File
 	server := func(url string, ca []string, skipVerify bool) (hoststoml.Server, error) {

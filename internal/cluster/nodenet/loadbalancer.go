@@ -1,4 +1,6 @@
-package cluster
+// Package nodenet is how the nodes of a cluster reach each other: the load balancer of several
+// control planes, and the routes between nodes that carry the traffic of berth's pod network.
+package nodenet
 
 import (
 	"bytes"
@@ -15,30 +17,32 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// balance tells the load balancer of a cluster, if there is one, to spread the API over the
-// control planes among the containers.
-func (c *Clusters) balance(ctx context.Context, all []provider.Node, net config.Networking) error {
-	return c.tell(ctx, all, innode.Balancer{IPv4: net.IPFamily != config.IPv6, IPv6: net.HasIPv6()})
+// Balance configures the load balancer of a cluster, if it has one, with the control planes among
+// the containers.
+func Balance(ctx context.Context, p provider.Provider, all []provider.Node, net config.Networking) error {
+	return configure(ctx, p, all, innode.Balancer{IPv4: net.IPFamily != config.IPv6, IPv6: net.HasIPv6()})
 }
 
-// rebalance does so for a cluster whose description is not at hand: it listens as before.
-func (c *Clusters) rebalance(ctx context.Context, all []provider.Node) error {
+// Rebalance is Balance without the description of the cluster: the load balancer keeps the address
+// families that it listens on.
+func Rebalance(ctx context.Context, p provider.Provider, all []provider.Node) error {
 	b, found := inventory.Balancer(all)
 	if !found {
 		return nil
 	}
-	text, err := provider.Output(ctx, c.Provider, b.Name, "cat", innode.BalancerFile)
+	text, err := provider.Output(ctx, p, b.Name, "cat", innode.BalancerFile)
 	if err != nil {
 		return fmt.Errorf("cannot ask %s what it balances: %w", b.Name, err)
 	}
-	var told innode.Balancer
-	if err := json.Unmarshal([]byte(text), &told); err != nil {
+	var current innode.Balancer
+	if err := json.Unmarshal([]byte(text), &current); err != nil {
 		return fmt.Errorf("%s of %s: %w", innode.BalancerFile, b.Name, err)
 	}
-	return c.tell(ctx, all, told)
+	return configure(ctx, p, all, current)
 }
 
-func (c *Clusters) tell(ctx context.Context, all []provider.Node, what innode.Balancer) error {
+// configure sends the configuration to the load balancer.
+func configure(ctx context.Context, p provider.Provider, all []provider.Node, what innode.Balancer) error {
 	b, found := inventory.Balancer(all)
 	if !found {
 		return nil
@@ -49,14 +53,14 @@ func (c *Clusters) tell(ctx context.Context, all []provider.Node, what innode.Ba
 		return err
 	}
 	command := provider.Command{Args: []string{nodeimage.EntryProgram, "cluster", "in-node", "rebalance"}, Stdin: bytes.NewReader(text)}
-	if err := c.Provider.Exec(ctx, b.Name, command); err != nil {
-		return c.lastWords(ctx, b.Name, err)
+	if err := p.Exec(ctx, b.Name, command); err != nil {
+		return withLog(ctx, p, b.Name, err)
 	}
 	return nil
 }
 
-// servers are the control planes as the load balancer finds them: by addresses that are theirs
-// for good, or by their names.
+// servers returns the control planes with their stable addresses, or their names where they have
+// none.
 func servers(all []provider.Node, v4 bool) []innode.Server {
 	var found []innode.Server
 	for _, n := range all {
@@ -75,13 +79,13 @@ func servers(all []provider.Node, v4 bool) []innode.Server {
 	return found
 }
 
-// lastWords adds to a failure the end of what a load balancer has said.
-func (c *Clusters) lastWords(ctx context.Context, name string, failed error) error {
+// withLog adds the last lines of a load balancer's log to an error.
+func withLog(ctx context.Context, p provider.Provider, name string, failed error) error {
 	if ctx.Err() != nil {
 		return failed
 	}
 	var log bytes.Buffer
-	if err := c.Provider.Logs(ctx, name, &log); err != nil {
+	if err := p.Logs(ctx, name, &log); err != nil {
 		return errors.Join(failed, err)
 	}
 	const kept = 5

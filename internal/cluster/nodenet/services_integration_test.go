@@ -1,6 +1,6 @@
 //go:build integration
 
-package cluster
+package nodenet
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/require"
 )
 
@@ -36,7 +37,7 @@ func TestServicesAnswerAtOnce(t *testing.T) {
 	} {
 		ip(t, strings.Fields(strings.NewReplacer("NODE", node, "POD", pod).Replace(line))...)
 	}
-	text, err := services(describe(t, "networking: {serviceSubnet: 10.96.0.0/16}\n").Networking)
+	text, err := Services(clustertest.Describe(t, "networking: {serviceSubnet: 10.96.0.0/16}\n").Networking)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cluster
+package noderuntime
 
 import (
 	"cmp"
@@ -13,52 +13,30 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// containerdFile is the configuration of containerd in a node of kindest/node.
-const containerdFile = "/etc/containerd/config.toml"
+// ContainerdFile is the configuration of containerd in a node of kindest/node.
+const ContainerdFile = "/etc/containerd/config.toml"
 
-// setUpContainerd makes a node of kindest/node one of this cluster. containerd runs
-// already, with the images that the node needs.
-func (m *making) setUpContainerd(ctx context.Context, described config.Node) error {
-	name := m.Cluster.ContainerName(described)
-	text, err := m.kubeadmConfig(described)
+// ConfigureContainerd writes registries and the patches of a description into the configuration of
+// a node's containerd, and waits until containerd answers.
+func ConfigureContainerd(ctx context.Context, p provider.Provider, node string, s config.Settings, registries []config.Registry) error {
+	files, err := HostsFiles(Containerd().RegistriesDir, registries)
 	if err != nil {
 		return err
 	}
-	file := provider.File{Path: m.runtimes[name].kubeadmFile, Mode: 0o600, Content: []byte(text)}
-	if err := m.Provider.Exec(ctx, name, provider.Command{Files: []provider.File{file}}); err != nil {
-		return err
-	}
-	registries, _, err := m.nodeRegistries(described)
-	if err != nil {
-		return err
-	}
-	if err := m.configureContainerd(ctx, name, m.Cluster.Settings, registries); err != nil {
-		return m.explain(ctx, name, err)
-	}
-	return nil
-}
-
-// configureContainerd gives the containerd of a node registries and the patches of a
-// description, and waits until it answers.
-func (c *Clusters) configureContainerd(ctx context.Context, node string, s config.Settings, registries []config.Registry) error {
-	files, err := mirrors(containerdRuntime().registriesDir, registries)
-	if err != nil {
-		return err
-	}
-	before, err := provider.Output(ctx, c.Provider, node, "cat", containerdFile)
+	before, err := provider.Output(ctx, p, node, "cat", ContainerdFile)
 	if err != nil {
 		return fmt.Errorf("cannot read containerd's configuration: %w", err)
 	}
-	now, err := containerdConfig(before, s, len(files) > 0)
+	now, err := ContainerdConfig(before, s, len(files) > 0)
 	if err != nil {
 		return err
 	}
 	script := awaitContainerd
 	if now != before {
-		files = append(files, provider.File{Path: containerdFile, Content: []byte(now)})
+		files = append(files, provider.File{Path: ContainerdFile, Content: []byte(now)})
 		script = restartContainerd + script
 	}
-	if err := c.Provider.Exec(ctx, node, provider.Command{Files: files, Args: []string{"sh", "-c", script}}); err != nil {
+	if err := p.Exec(ctx, node, provider.Command{Files: files, Args: []string{"sh", "-c", script}}); err != nil {
 		return fmt.Errorf("containerd does not answer: %w", err)
 	}
 	return nil
@@ -72,9 +50,10 @@ const (
 	awaitContainerd   = "timeout 60 sh -c 'until [ -S /run/containerd/containerd.sock ] && ctr version >/dev/null 2>&1; do sleep 0.1; done'"
 )
 
-// containerdConfig is containerd's configuration with the description's patches, and
-// with a directory of registries where there are any to be told.
-func containerdConfig(text string, s config.Settings, registries bool) (string, error) {
+// ContainerdConfig returns containerd's configuration with the patches of the description. Where
+// there are registries, it has the directory that containerd reads them from. The error is
+// errs.Invalid when text cannot be parsed.
+func ContainerdConfig(text string, s config.Settings, registries bool) (string, error) {
 	if registries {
 		// Images of kindest/node before 0.27 say none, and none is the default.
 		dir, err := configPath(text)
@@ -95,7 +74,7 @@ func containerdConfig(text string, s config.Settings, registries bool) (string, 
 
 // registryPatches say where registries are, in the words of each version of the file.
 func registryPatches() []string {
-	dir := containerdRuntime().registriesDir
+	dir := Containerd().RegistriesDir
 	return []string{
 		fmt.Sprintf("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.registry]\nconfig_path = '%s'\n", dir),
 		fmt.Sprintf("version = 3\n[plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = '%s'\n", dir),
@@ -128,15 +107,15 @@ func readCRIConfig(text string) (criConfig, error) {
 	return read, nil
 }
 
-// configPath is where containerd looks for registries; "" where it is not told.
+// configPath is where containerd looks for registries; "" where it has none.
 func configPath(text string) (string, error) {
 	read, err := readCRIConfig(text)
 	return cmp.Or(read.Plugins.Two.Registry.ConfigPath, read.Plugins.Three.Registry.ConfigPath), err
 }
 
-// snapshotter is the one that containerd unpacks images of pods with.
-func (c *Clusters) snapshotter(ctx context.Context, node string) (string, error) {
-	text, err := provider.Output(ctx, c.Provider, node, "containerd", "config", "dump")
+// Snapshotter returns the snapshotter that a node's containerd unpacks images of pods with.
+func Snapshotter(ctx context.Context, p provider.Provider, node string) (string, error) {
+	text, err := provider.Output(ctx, p, node, "containerd", "config", "dump")
 	if err != nil {
 		return "", err
 	}
