@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
@@ -20,7 +21,7 @@ import (
 // ApplyOptions say how a cluster is changed.
 type ApplyOptions struct {
 	// Agree is told what will be done before anything is. Its error ends it. nil agrees.
-	Agree func(Changes) error
+	Agree func(changes.Changes) error
 	// Drain is how long pods may take to end on a node that goes; 0 does not ask them to.
 	Drain time.Duration
 	// Wait is how long all nodes may take to be Ready; 0 waits for none.
@@ -31,7 +32,7 @@ type ApplyOptions struct {
 type change struct {
 	making
 	ApplyOptions
-	Changes
+	changes.Changes
 	// before is the description that the cluster keeps, context its name in kubeconfig files.
 	before  *config.Cluster
 	context string
@@ -144,23 +145,23 @@ func (m *change) decide(ctx context.Context, whole bool) error {
 	}
 	before := plan.Make(m.before, m.host)
 	var err error
-	if m.Changes, err = compare(comparison{m.before, m.Cluster, before, m.plan, m.nodes}, whole); err != nil || len(m.coming()) == 0 {
+	if m.Changes, err = changes.Compare(changes.Comparison{Before: m.before, After: m.Cluster, BeforePlan: before, AfterPlan: m.plan, Existing: m.nodes}, whole); err != nil || len(m.Created()) == 0 {
 		return err
 	}
 	for _, name := range append(m.Recreate, m.Add...) {
-		m.keeping[name] = keeps(m.before, m.Cluster, m.plan.Differences(before, name), name)
+		m.keeping[name] = changes.KeepsVolume(m.before, m.Cluster, m.plan.Differences(before, name), name)
 	}
 	return m.fit()
 }
 
 // prepare brings and checks what the change needs, before anything is changed.
 func (m *change) prepare(ctx context.Context) error {
-	if coming := m.described(m.coming()); len(coming) > 0 {
+	if coming := m.described(m.Created()); len(coming) > 0 {
 		if err := m.RunStep("Ensuring the node image", func() error { return m.ensure(ctx, coming) }); err != nil {
 			return err
 		}
 	}
-	if len(m.coming())+len(m.Remove) == 0 {
+	if len(m.Created())+len(m.Remove) == 0 {
 		return nil
 	}
 	return m.RunStep("Checking what is to be made", func() error { return m.check(ctx) })
@@ -191,7 +192,7 @@ func (m *change) carryOut(ctx context.Context) error {
 	}
 	steps = append(steps,
 		step{"Keeping the description", m.keep, true},
-		step{"Connecting the nodes' pods", func(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }, len(m.coming())+len(m.Remove) > 0 && !m.Cluster.Networking.DisableDefaultCNI},
+		step{"Connecting the nodes' pods", func(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }, len(m.Created())+len(m.Remove) > 0 && !m.Cluster.Networking.DisableDefaultCNI},
 		step{"Writing kubeconfig", func(ctx context.Context) error {
 			_, _, err := m.Export(ctx, m.Cluster.Name, false)
 			return err

@@ -12,11 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
-	"github.com/berthrun/berth/internal/cluster/plan"
-	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -61,7 +60,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {}, {role: worker}]\npools: [{name: web}]\n")
 	var added []string
-	o := ApplyOptions{Drain: time.Minute, Wait: time.Minute, Agree: func(c Changes) error {
+	o := ApplyOptions{Drain: time.Minute, Wait: time.Minute, Agree: func(c changes.Changes) error {
 		added = append(added, c.Add...)
 		return nil
 	}}
@@ -196,7 +195,7 @@ func TestApply(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {}, {role: worker, labels: {a: b}}, {role: worker}]\n")
 	var said []string
-	agree := func(c Changes) error {
+	agree := func(c changes.Changes) error {
 		said = c.Lines()
 		return nil
 	}
@@ -206,7 +205,7 @@ pools: [{name: web}]
 networking: {apiServerPort: 16443}
 `
 	before := state(f)
-	if err := c.Apply(t.Context(), clustertest.Describe(t, edited), ApplyOptions{Agree: func(Changes) error { return refuse }}); !errors.Is(err, refuse) || state(f) != before {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, edited), ApplyOptions{Agree: func(changes.Changes) error { return refuse }}); !errors.Is(err, refuse) || state(f) != before {
 		t.Errorf("%v: %s, before %s", err, state(f), before)
 	}
 	if err := c.Apply(t.Context(), clustertest.Describe(t, edited), ApplyOptions{Agree: agree, Drain: time.Minute}); err != nil {
@@ -281,44 +280,6 @@ func TestCannotChange(t *testing.T) {
 	}
 	if err := c.AddNodes(t.Context(), "none", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.NotFound) {
 		t.Errorf("no cluster: %v", err)
-	}
-}
-
-// TestPossible: what leaves a cluster without what it knows is refused.
-func TestPossible(t *testing.T) {
-	existing := func(planes int, balanced bool) (all []provider.Node) {
-		role := func(name, role string) provider.Node {
-			return provider.Node{Name: name, Labels: map[string]string{plan.LabelRole: role}}
-		}
-		for i := range planes {
-			all = append(all, role(fmt.Sprintf("dev-p%d", i), "control-plane"))
-		}
-		if balanced {
-			all = append(all, role("dev-external-load-balancer", config.BalancerRole))
-		}
-		return append(all, role("dev-worker", "worker"))
-	}
-	after := clustertest.Describe(t, "nodes: [{name: new}, {role: worker}]\n")
-	for _, c := range []struct {
-		planes   int
-		balanced bool
-		changes  Changes
-		ok       bool
-	}{
-		{1, false, Changes{Replace: []string{"dev-worker"}}, true},
-		{1, false, Changes{Replace: []string{"dev-p0"}}, false},
-		{1, true, Changes{Replace: []string{"dev-p0"}}, false},
-		{1, true, Changes{Replace: []string{"dev-p0"}, Add: []string{"dev-new"}}, true},
-		{1, true, Changes{Remove: []string{"dev-p0"}, Add: []string{"dev-new"}}, true},
-		{1, false, Changes{Remove: []string{"dev-p0"}, Add: []string{"dev-new"}}, false},
-		{2, true, Changes{Replace: []string{"dev-p0", "dev-p1"}}, true},
-		{2, true, Changes{Remove: []string{"dev-p0"}, Replace: []string{"dev-p1"}}, false},
-		{2, true, Changes{Remove: []string{"dev-p0", "dev-p1"}}, false},
-		{3, true, Changes{Remove: []string{"dev-p0"}, Replace: []string{"dev-p1"}}, true},
-	} {
-		if err := possible(c.changes, existing(c.planes, c.balanced), after); (err == nil) != c.ok {
-			t.Errorf("%+v: %v", c, err)
-		}
 	}
 }
 

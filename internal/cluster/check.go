@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
@@ -32,13 +33,13 @@ func (m *change) check(ctx context.Context) error {
 	if len(m.Remove)+len(m.Recreate)+len(m.Replace)+len(m.Relabel)+len(m.Mirror) == 0 {
 		return nil // nodes that only come are looked at when they are there, and go again
 	}
-	return m.try(ctx, m.described(m.coming()))
+	return m.try(ctx, m.described(m.Created()))
 }
 
 // planesStay refuses to take a control plane where no other one runs, which takes it out of etcd.
 func (m *change) planesStay() error {
 	for _, name := range slices.Concat(m.Remove, m.Replace) {
-		if known(m.before, name) != config.ControlPlane {
+		if changes.RoleOf(m.before, name) != config.ControlPlane {
 			continue
 		}
 		runs := func(n provider.Node) bool {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -79,8 +80,8 @@ func TestPortsChange(t *testing.T) {
 	c := create(t, f, "nodes: [{}, {role: worker}, {role: worker}]\n")
 	volumes := maps.Clone(f.Volumes)
 	edited := clustertest.Describe(t, "nodes: [{}, {role: worker, extraPortMappings: [{containerPort: 80}]}, {role: worker, image: \"other:1\"}]\n")
-	var planned Changes
-	agree := func(c Changes) error {
+	var planned changes.Changes
+	agree := func(c changes.Changes) error {
 		planned = c
 		return nil
 	}
@@ -113,7 +114,7 @@ func TestApplyFromAnotherShell(t *testing.T) {
 	c := create(t, f, twoWorkers)
 	f.Env = map[string]string{"HTTPS_PROXY": "http://two:3128", "http_proxy": "http://three:3128"}
 	var planned []string
-	err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{Agree: func(c Changes) error {
+	err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{Agree: func(c changes.Changes) error {
 		planned = c.Lines()
 		return nil
 	}})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
@@ -28,23 +29,13 @@ const tokenLife = 30 * time.Minute
 // something may be left that another of its name cannot join with.
 func (m *change) addAll(ctx context.Context, nodes []config.Node) error {
 	for _, n := range nodes {
-		if known(m.before, m.Cluster.ContainerName(n)) != "" {
+		if changes.RoleOf(m.before, m.Cluster.ContainerName(n)) != "" {
 			if err := m.takeOut(ctx, m.Cluster.ContainerName(n)); err != nil {
 				return err
 			}
 		}
 	}
 	return m.add(ctx, nodes)
-}
-
-// known is the role that a node has in a description, "" where it is not there.
-func known(c *config.Cluster, name string) config.Role {
-	for _, n := range c.Nodes {
-		if c.ContainerName(n) == name {
-			return n.Role
-		}
-	}
-	return ""
 }
 
 // add makes nodes and has them join. When it fails, nothing of them stays.
@@ -174,7 +165,7 @@ func (m *change) takeOut(ctx context.Context, name string) error {
 	if err := m.look(ctx); err != nil {
 		return err
 	}
-	gone, role := provider.Node{}, known(m.before, name)
+	gone, role := provider.Node{}, changes.RoleOf(m.before, name)
 	m.nodes = slices.DeleteFunc(m.nodes, func(n provider.Node) bool {
 		if n.Name == name {
 			gone, role = n, inventory.Role(n)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -55,7 +56,7 @@ func newApply() *cobra.Command {
 					return err
 				}
 				defer release()
-				o.Agree = func(c cluster.Changes) error { return agree(ctx, cmd, c, described.Name, yes, file == "-") }
+				o.Agree = func(c changes.Changes) error { return agree(ctx, cmd, c, described.Name, yes, file == "-") }
 				return c.Apply(ctx, described, o)
 			})
 		},
@@ -77,7 +78,7 @@ func addChangeFlags(cmd *cobra.Command, o *cluster.ApplyOptions) {
 }
 
 // agree shows what will be done, and asks.
-func agree(ctx context.Context, cmd *cobra.Command, c cluster.Changes, name string, yes, piped bool) error {
+func agree(ctx context.Context, cmd *cobra.Command, c changes.Changes, name string, yes, piped bool) error {
 	out := cmd.OutOrStdout()
 	if c.None() {
 		fmt.Fprintf(out, "the cluster %s is as it is described\n", name)

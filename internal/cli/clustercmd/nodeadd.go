@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 )
 
@@ -31,7 +32,7 @@ func newNodeAdd() *cobra.Command {
 				return err
 			}
 			var added []string
-			o.Agree = func(c cluster.Changes) error {
+			o.Agree = func(c changes.Changes) error {
 				added = c.Add
 				return nil
 			}

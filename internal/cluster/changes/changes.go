@@ -1,4 +1,6 @@
-package cluster
+// Package changes compares a cluster with another description of it, and says what makes the
+// cluster match. It is pure: it asks no provider and changes nothing.
+package changes
 
 import (
 	"encoding/json"
@@ -16,23 +18,24 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Changes are what makes a cluster one of another description: names of containers.
+// Changes has the names of the containers that are to be changed.
 type Changes struct {
-	// Add comes, Remove goes, Replace is made anew, Recreate keeps its disk meanwhile.
+	// Add are new. Remove are drained and removed. Replace are removed and created again. Recreate
+	// are created again with their old volumes.
 	Add, Remove, Replace, Recreate []string
-	// Relabel gets other labels in Kubernetes, Mirror asks registries elsewhere.
+	// Relabel get other labels in Kubernetes, Mirror other mirrors of registries.
 	Relabel, Mirror []string
-	// Reasons say, by name, why a container is made anew.
+	// Reasons has, by name, why a container is created again.
 	Reasons map[string]string
 }
 
-// coming are the containers that are made, whether others of their names go or not.
-func (c Changes) coming() []string { return slices.Concat(c.Add, c.Recreate, c.Replace) }
+// Created returns the containers that are created, whether they exist now or not.
+func (c Changes) Created() []string { return slices.Concat(c.Add, c.Recreate, c.Replace) }
 
-// None tells that there is nothing to do.
+// None reports whether there is nothing to do.
 func (c Changes) None() bool { return reflect.DeepEqual(c, Changes{}) }
 
-// Lines say it to people, in the order in which it is done.
+// Lines describes the changes for people, in the order in which they are made.
 func (c Changes) Lines() []string {
 	var lines []string
 	for _, part := range []struct {
@@ -57,23 +60,26 @@ func (c Changes) Lines() []string {
 	return lines
 }
 
-// comparison is what a cluster was described as and what it is to be, with the plans of both, and the
-// containers that it has.
-type comparison struct {
-	before, after         *config.Cluster
-	beforePlan, afterPlan *plan.Plan
-	existing              []provider.Node
+// Comparison is the input of Compare.
+type Comparison struct {
+	// Before is the description that the cluster was made from, After the new one.
+	Before, After *config.Cluster
+	// BeforePlan and AfterPlan are their plans on the same host.
+	BeforePlan, AfterPlan *plan.Plan
+	// Existing are the containers of the cluster.
+	Existing []provider.Node
 }
 
-// compare says what makes containers, made after a description, those of another one and its
-// plan. Unless whole, nodes only come and go: what is otherwise about the others is left.
-func compare(of comparison, whole bool) (Changes, error) {
-	before, after, p, existing := of.before, of.after, of.afterPlan, of.existing
+// Compare returns what makes the cluster match the new description. Unless whole, it only adds and
+// removes nodes, and ignores other differences. The error is errs.Unsupported for a change that an
+// existing cluster cannot have.
+func Compare(of Comparison, whole bool) (Changes, error) {
+	before, after, p, existing := of.Before, of.After, of.AfterPlan, of.Existing
 	digests := map[string]string{}
 	for _, n := range existing {
 		digests[n.Name] = n.Labels[plan.LabelDigest]
 	}
-	found := p.Against(digests, of.beforePlan)
+	found := p.Against(digests, of.BeforePlan)
 	c := Changes{Remove: found.Remove}
 	for _, i := range found.Add {
 		c.Add = append(c.Add, p.Containers[i].Name)
@@ -81,27 +87,27 @@ func compare(of comparison, whole bool) (Changes, error) {
 	// Nodes whose containers somebody has removed already.
 	for _, n := range before.Nodes {
 		name := before.ContainerName(n)
-		if _, exists := digests[name]; !exists && known(after, name) == "" {
+		if _, exists := digests[name]; !exists && RoleOf(after, name) == "" {
 			c.Remove = append(c.Remove, name)
 		}
 	}
 	if !whole {
-		return c, possible(c, existing, after)
+		return c, survivable(c, existing, after)
 	}
-	if err := unchangeable(before, after); err != nil {
+	if err := immutableFields(before, after); err != nil {
 		return Changes{}, err
 	}
 	for _, i := range found.Replace {
-		of.remake(&c, p.Containers[i].Name)
+		of.recreate(&c, p.Containers[i].Name)
 	}
 	for _, n := range after.Nodes {
 		name := after.ContainerName(n)
 		old, found := former(before, n)
-		if !found || slices.Contains(c.coming(), name) {
+		if !found || slices.Contains(c.Created(), name) {
 			continue
 		}
-		if field := patched(old, n); field != "" {
-			c.because(&c.Replace, name, field+" differ")
+		if field := differingPatches(old, n); field != "" {
+			c.addWithReason(&c.Replace, name, field+" differ")
 			continue
 		}
 		if !maps.Equal(old.Labels, n.Labels) {
@@ -111,33 +117,33 @@ func compare(of comparison, whole bool) (Changes, error) {
 			c.Mirror = append(c.Mirror, name)
 		}
 	}
-	return c, possible(c, existing, after)
+	return c, survivable(c, existing, after)
 }
 
-// remake decides how a container is made anew that differs from the plan, and says why.
-func (of comparison) remake(c *Changes, name string) {
-	differences := of.afterPlan.Differences(of.beforePlan, name)
+// recreate adds a container that differs from its plan to Replace or Recreate, with the reasons.
+func (of Comparison) recreate(c *Changes, name string) {
+	differences := of.AfterPlan.Differences(of.BeforePlan, name)
 	var reasons []string
 	for _, d := range differences {
 		reasons = append(reasons, d.String())
 	}
-	for _, n := range of.after.Nodes {
-		if old, found := former(of.before, n); found && of.after.ContainerName(n) == name && patched(old, n) != "" {
-			reasons = append(reasons, patched(old, n)+" differ")
+	for _, n := range of.After.Nodes {
+		if old, found := former(of.Before, n); found && of.After.ContainerName(n) == name && differingPatches(old, n) != "" {
+			reasons = append(reasons, differingPatches(old, n)+" differ")
 		}
 	}
 	if len(reasons) == 0 {
 		reasons = append(reasons, "its container is not the one that the cluster's description has; an earlier change may have ended half-way")
 	}
 	to := &c.Replace
-	if len(differences) > 0 && keeps(of.before, of.after, differences, name) {
+	if len(differences) > 0 && KeepsVolume(of.Before, of.After, differences, name) {
 		to = &c.Recreate
 	}
-	c.because(to, name, strings.Join(reasons, "; "))
+	c.addWithReason(to, name, strings.Join(reasons, "; "))
 }
 
-// because adds a container to some, with the reason.
-func (c *Changes) because(to *[]string, name, reason string) {
+// addWithReason adds a container to one of the lists of c.
+func (c *Changes) addWithReason(to *[]string, name, reason string) {
 	*to = append(*to, name)
 	if c.Reasons == nil {
 		c.Reasons = map[string]string{}
@@ -145,9 +151,9 @@ func (c *Changes) because(to *[]string, name, reason string) {
 	c.Reasons[name] = reason
 }
 
-// keeps reports whether a node keeps its volume when its container is made anew: a worker that was
-// one before, and differs in ports of the host at most.
-func keeps(before, after *config.Cluster, differences []plan.Difference, name string) bool {
+// KeepsVolume reports whether a node keeps its volume when its container is created again: only a
+// worker that was a worker before, and differs in host ports at most.
+func KeepsVolume(before, after *config.Cluster, differences []plan.Difference, name string) bool {
 	for _, d := range differences {
 		if d.Field != plan.PortsField {
 			return false
@@ -155,13 +161,24 @@ func keeps(before, after *config.Cluster, differences []plan.Difference, name st
 	}
 	for _, n := range after.Nodes {
 		if old, found := former(before, n); found && after.ContainerName(n) == name {
-			return n.Role == config.Worker && patched(old, n) == ""
+			return n.Role == config.Worker && differingPatches(old, n) == ""
 		}
 	}
 	return false
 }
 
-// former is a node as another description has it.
+// RoleOf returns the role of a node in a description, by the name of its container; "" where the
+// description does not have it.
+func RoleOf(c *config.Cluster, name string) config.Role {
+	for _, n := range c.Nodes {
+		if c.ContainerName(n) == name {
+			return n.Role
+		}
+	}
+	return ""
+}
+
+// former returns the node of the same name in another description.
 func former(before *config.Cluster, n config.Node) (config.Node, bool) {
 	i := slices.IndexFunc(before.Nodes, func(o config.Node) bool { return o.Name == n.Name })
 	if i < 0 {
@@ -170,8 +187,9 @@ func former(before *config.Cluster, n config.Node) (config.Node, bool) {
 	return before.Nodes[i], true
 }
 
-// patched is the field of a node's own kubeadm patches that differs, "" where none does.
-func patched(old, n config.Node) string {
+// differingPatches returns the name of the field of a node's own kubeadm patches that differs; ""
+// where none does.
+func differingPatches(old, n config.Node) string {
 	switch {
 	case !same(old.KubeadmConfigPatches, n.KubeadmConfigPatches):
 		return "kubeadmConfigPatches"
@@ -222,8 +240,8 @@ func full(value any) any {
 	return value
 }
 
-// unchangeable names what is otherwise in a description and belongs to the cluster as a whole.
-func unchangeable(before, after *config.Cluster) error {
+// immutableFields refuses differences in fields that belong to the cluster as a whole.
+func immutableFields(before, after *config.Cluster) error {
 	// What is compared node by node, or container by container.
 	part := []string{"apiVersion", "kind", "name", "nodes", "pools", "registries", "networking.apiServerPort", "networking.dnsSearch"}
 	a, b := fields(before), fields(after)
@@ -258,8 +276,8 @@ func merged(a, b map[string]any) map[string]any {
 	return all
 }
 
-// possible refuses changes that a cluster does not survive.
-func possible(c Changes, existing []provider.Node, after *config.Cluster) error {
+// survivable refuses changes that would leave the cluster without a control plane that has its data.
+func survivable(c Changes, existing []provider.Node, after *config.Cluster) error {
 	_, balanced := inventory.Balancer(existing)
 	if !balanced && after.ControlPlanes() > 1 {
 		return fmt.Errorf("nodes: the cluster was made with one control plane, whose address is in all certificates and kubeconfig files; several need a cluster that has had a load balancer from the start: delete it, and create it with them: %w", errs.Unsupported)
