@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -175,26 +174,6 @@ func (m *creation) joinOthers(ctx context.Context) error {
 	group.Go(func() error { return m.init.wait(ctx) })
 	group.Go(func() error { return m.join(ctx, m.Cluster.ContainerName(m.first()), m.others()) })
 	return group.Wait()
-}
-
-// kubeadm runs a verb of it, of one word or more, on a node.
-func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
-	args := append([]string{"kubeadm"}, strings.Fields(verb)...)
-	args = append(append(args, "--config="+m.runtimes[node].KubeadmFile), flags...)
-	run := func(ctx context.Context) error { return m.Provider.Exec(ctx, node, provider.Command{Args: args}) }
-	if verb == "init" || verb == "join" {
-		if err := m.watched(ctx, node, run); err != nil {
-			if seen := (*crash)(nil); errors.As(err, &seen) {
-				return err // which says why itself
-			}
-			return m.explain(ctx, node, err)
-		}
-		return nil
-	}
-	if err := run(ctx); err != nil {
-		return m.explain(ctx, node, err)
-	}
-	return nil
 }
 
 // kubeconfig is the cluster's, as a control plane has it, for this host or, internal, for its

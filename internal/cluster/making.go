@@ -8,6 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/kubeadm/runner"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
@@ -180,4 +181,19 @@ func kept(ctx context.Context, client *kubeapi.Client, name string) (*config.Clu
 		return nil, err
 	}
 	return config.Load("the description that "+name+" keeps", []byte(data[keptKey]), config.Options{Name: name})
+}
+
+// runner runs kubeadm in the nodes.
+func (m *making) runner() runner.Runner {
+	return runner.Runner{Provider: m.Provider, Cluster: m.Cluster.Name, WatchPause: m.watchPause}
+}
+
+// kubeadm runs a command of kubeadm, of one word or more, in a node.
+func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
+	return m.runner().Run(ctx, node, m.runtimes[node], verb, flags...)
+}
+
+// explain adds to the error of a command what the node's services logged last.
+func (m *making) explain(ctx context.Context, node string, failed error) error {
+	return m.runner().Explain(ctx, node, m.runtimes[node], failed)
 }

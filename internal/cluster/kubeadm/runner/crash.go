@@ -1,4 +1,4 @@
-package cluster
+package runner
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// A part of a control plane that cannot run, for a flag that nobody knows or a gate that is none, is
-// started again and again, and kubeadm waits for minutes. A node is asked from watchAfter on, each
-// watchEvery: most are ready by then.
+// A part of a control plane that cannot run, because of an unknown flag or feature gate, restarts
+// again and again, and kubeadm waits for minutes. The runner asks a node for crashes after watchAfter,
+// when most nodes are ready, and then every watchEvery.
 const (
 	watchAfter = 4 * time.Second
 	watchEvery = 2 * time.Second
 )
 
-// crashScript tells of a node's kubelet how often systemd has started it again, and of each part of its
-// control plane the number of its last log, whether it runs, and its directory of logs.
+// crashScript prints how often systemd has restarted the kubelet, and for each part of the control
+// plane the number of its last log, whether it runs, and its log directory.
 const crashScript = `echo kubelet "$(systemctl show --property=NRestarts --value kubelet.service)"
 for name in etcd kube-apiserver kube-controller-manager kube-scheduler; do
 	for dir in /var/log/pods/kube-system_"$name"-*/"$name"; do
@@ -35,22 +35,22 @@ for name in etcd kube-apiserver kube-controller-manager kube-scheduler; do
 	done
 done`
 
-// part is what a node tells of a part of its control plane, or of its kubelet.
+// part is the state of a part of a node's control plane, or of its kubelet.
 type part struct {
 	name string
-	// starts is how often it was started again.
-	starts int
-	runs   bool
+	// restarts is how often it was started again.
+	restarts int
+	runs     bool
 	// logs is the directory of its logs; "" is the kubelet, which has the journal.
 	logs string
 }
 
-// dead is how often it has ended.
-func (p part) dead() int {
+// exits is how often it has ended.
+func (p part) exits() int {
 	if p.runs || p.logs == "" {
-		return p.starts
+		return p.restarts
 	}
-	return p.starts + 1
+	return p.restarts + 1
 }
 
 // readParts reads what crashScript writes.
@@ -65,7 +65,7 @@ func readParts(text string) []part {
 		if err != nil || starts < 0 {
 			continue
 		}
-		p := part{name: fields[0], starts: starts}
+		p := part{name: fields[0], restarts: starts}
 		if len(fields) == 4 {
 			p.runs, p.logs = fields[2] == "yes", fields[3]
 		}
@@ -74,7 +74,7 @@ func readParts(text string) []part {
 	return all
 }
 
-// crash is the error of a part that has ended twice and says itself why.
+// crash is the error of a part that has ended twice and has logged the reason.
 type crash struct {
 	node  string
 	part  string
@@ -89,11 +89,12 @@ func (c *crash) Error() string {
 // Unwrap is the kind.
 func (c *crash) Unwrap() error { return errs.State }
 
-// watch ends the waiting for kubeadm when a part has ended twice, and not for the lack of another one.
-func (m *making) watch(ctx context.Context, node string, end context.CancelCauseFunc) {
+// watch ends the wait for kubeadm when a part has ended twice, unless it ended because another part was
+// missing.
+func (r Runner) watch(ctx context.Context, node string, end context.CancelCauseFunc) {
 	after, every := watchAfter, watchEvery
-	if m.watchPause > 0 {
-		after, every = m.watchPause, m.watchPause
+	if r.WatchPause > 0 {
+		after, every = r.WatchPause, r.WatchPause
 	}
 	var first, before []part
 	for pause := after; ; pause = every {
@@ -102,26 +103,27 @@ func (m *making) watch(ctx context.Context, node string, end context.CancelCause
 			return
 		case <-time.After(pause):
 		}
-		now, err := m.parts(ctx, node)
+		now, err := r.parts(ctx, node)
 		if err != nil {
-			continue // a node that is busy, or ends, of which kubeadm tells
+			continue // the node is busy, or ends, which kubeadm reports
 		}
 		if first == nil {
 			first = now
 		}
 		for _, p := range now {
-			// A log is there a moment before its process is: what does not run did not then, either.
+			// A log exists a moment before its process: only a part that did not run the last time, either,
+			// counts as ended.
 			if i := slices.Index(before, p); i < 0 && !p.runs && p.logs != "" {
 				p.runs = true
 			}
 			if i := slices.IndexFunc(first, func(f part) bool { return f.name == p.name }); p.logs == "" && i >= 0 {
-				p.starts -= first[i].starts // of a kubelet that had no configuration yet
+				p.restarts -= first[i].restarts // while the kubelet had no configuration
 			}
-			if p.dead() < 2 {
+			if p.exits() < 2 {
 				continue
 			}
-			if words := m.wordsOf(ctx, node, p); len(words) > 0 && !lacks(words) {
-				end(&crash{node, p.name, p.dead(), words})
+			if words := r.lastErrors(ctx, node, p); len(words) > 0 && !dependencyMissing(words) {
+				end(&crash{node, p.name, p.exits(), words})
 				return
 			}
 		}
@@ -129,34 +131,34 @@ func (m *making) watch(ctx context.Context, node string, end context.CancelCause
 	}
 }
 
-// parts asks a node.
-func (m *making) parts(ctx context.Context, node string) ([]part, error) {
-	text, err := provider.Output(ctx, m.Provider, node, "sh", "-c", crashScript)
+// parts asks a node for the state of its parts.
+func (r Runner) parts(ctx context.Context, node string) ([]part, error) {
+	text, err := provider.Output(ctx, r.Provider, node, "sh", "-c", crashScript)
 	return readParts(text), err
 }
 
-// wordsOf is what a part said before it last ended; nothing where it cannot be told.
-func (m *making) wordsOf(ctx context.Context, node string, p part) []string {
-	args := []string{"journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=" + heard, "--unit=kubelet.service"}
+// lastErrors returns what a part logged before it last ended; nothing where the log cannot be read.
+func (r Runner) lastErrors(ctx context.Context, node string, p part) []string {
+	args := []string{"journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=" + journalLines, "--unit=kubelet.service"}
 	if p.logs != "" {
-		log := p.starts
+		log := p.restarts
 		if p.runs {
 			log--
 		}
-		args = []string{"tail", "--lines=" + heard, fmt.Sprintf("%s/%d.log", p.logs, log)}
+		args = []string{"tail", "--lines=" + journalLines, fmt.Sprintf("%s/%d.log", p.logs, log)}
 	}
-	text, err := provider.Output(ctx, m.Provider, node, args...)
+	text, err := provider.Output(ctx, r.Provider, node, args...)
 	if err != nil {
 		return nil
 	}
-	return fatalWords(text)
+	return fatalLines(text)
 }
 
-// fatalWords are the lines of a log that say why its writer has ended: those of errors, the last ones,
-// each once, and not the usage or the stack that may follow; or the last of all.
-func fatalWords(text string) []string {
+// fatalLines returns the lines of a log that explain why its writer has ended: the last errors, each
+// once, without the usage or the stack that may follow; or the last lines, where there are no errors.
+func fatalLines(text string) []string {
 	fatal := regexp.MustCompile(`^[EF][0-9]{4} |^(Error|error|panic|fatal|flag provided)\b|^failed to |"level":"(error|fatal|panic)"|level=(error|fatal|panic)|command failed`)
-	// A log of a container has the time, the stream and a letter before each line.
+	// A container's log has the time, the stream and a tag before each line.
 	prefix := regexp.MustCompile(`^[0-9T:.+Z-]{20,} (stdout|stderr) [FP] `)
 	var all, found []string
 	for line := range strings.Lines(text) {
@@ -166,29 +168,29 @@ func fatalWords(text string) []string {
 	}
 	const most = 4
 	for _, line := range slices.Backward(all) {
-		if fatal.MatchString(line) && !slices.Contains(found, short(line)) && len(found) < most {
-			found = append(found, short(line))
+		if fatal.MatchString(line) && !slices.Contains(found, shorten(line)) && len(found) < most {
+			found = append(found, shorten(line))
 		}
 	}
 	slices.Reverse(found)
 	if len(found) == 0 {
 		for _, line := range all[max(0, len(all)-most):] {
-			found = append(found, short(line))
+			found = append(found, shorten(line))
 		}
 	}
 	return found
 }
 
-// lacks reports whether something ended since another thing was not there yet, which it may be the next
-// time: etcd for the API server, and that for all others.
-func lacks(words []string) bool {
+// dependencyMissing reports whether a part ended because another part was not ready yet: etcd for the API
+// server, and the API server for all others. It may succeed the next time.
+func dependencyMissing(words []string) bool {
 	waiting := regexp.MustCompile(`(?i)connection refused|connection reset|deadline exceeded|i/o timeout|no route to host|unreachable|context canceled|leader ?election lost|unexpected EOF|TLS handshake|etcdserver:|address already in use`)
 	return slices.ContainsFunc(words, waiting.MatchString)
 }
 
-// crashed adds to a failure what parts have said that do not run.
-func (m *making) crashed(ctx context.Context, node string, failed error) error {
-	all, err := m.parts(ctx, node)
+// withCrashes adds to an error what the parts that do not run have logged.
+func (r Runner) withCrashes(ctx context.Context, node string, failed error) error {
+	all, err := r.parts(ctx, node)
 	if err != nil {
 		return failed
 	}
@@ -196,20 +198,20 @@ func (m *making) crashed(ctx context.Context, node string, failed error) error {
 		if p.logs == "" || p.runs {
 			continue
 		}
-		if words := m.wordsOf(ctx, node, p); len(words) > 0 {
+		if words := r.lastErrors(ctx, node, p); len(words) > 0 {
 			failed = fmt.Errorf("%w\nlast words of %s, which does not run in %s:\n  %s", failed, p.name, node, strings.Join(words, "\n  "))
 		}
 	}
 	return failed
 }
 
-// watched does something on a node until it ends, or a part of the node has crashed.
-func (m *making) watched(ctx context.Context, node string, do func(context.Context) error) error {
+// watched runs do until it ends, or a part of the node has crashed.
+func (r Runner) watched(ctx context.Context, node string, do func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		m.watch(ctx, node, end)
+		r.watch(ctx, node, end)
 	}()
 	err := do(ctx)
 	seen := (*crash)(nil)
