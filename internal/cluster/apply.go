@@ -222,7 +222,7 @@ func (m *change) described(names []string) []config.Node {
 
 // remirror writes the mirrors of registries anew, which a node reads whenever it pulls.
 func (m *change) remirror(ctx context.Context) (err error) {
-	if m.registry, err = m.lookForRegistry(ctx); err != nil {
+	if m.registry, err = m.Registry().Find(ctx); err != nil {
 		return err
 	}
 	for _, n := range m.described(m.Mirror) {

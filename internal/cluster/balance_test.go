@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/images"
+	"github.com/berthrun/berth/internal/cluster/logs"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -56,7 +58,8 @@ func TestSeveralControlPlanes(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if err := c.Logs(t.Context(), "dev", dir); err != nil {
+	collector := logs.Collector{Provider: f, Warn: c.Warn}
+	if err := collector.Collect(t.Context(), "dev", dir); err != nil {
 		t.Error(err)
 	}
 	for file, there := range map[string]bool{"haproxy.cfg": true, "serial.log": true, "kubelet.log": false} {
@@ -64,8 +67,9 @@ func TestSeveralControlPlanes(t *testing.T) {
 			t.Errorf("%s of the load balancer: %v", file, err)
 		}
 	}
-	f.Saved, f.IDs = savedImage(t), map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
-	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil || f.Files["dev-external-load-balancer:image"] != "" || f.Files["dev-control-plane3:image"] == "" {
+	f.Saved, f.IDs = clustertest.SavedImage(t), map[string]string{"app:1": strings.TrimPrefix(clustertest.ImageID(), "sha256:")}
+	loader := images.Loader{Provider: f, Reporter: c.Reporter}
+	if err := loader.Load(t.Context(), "dev", images.Options{Images: []string{"app:1"}}); err != nil || f.Files["dev-external-load-balancer:image"] != "" || f.Files["dev-control-plane3:image"] == "" {
 		t.Errorf("load: %v", err)
 	}
 	if err := c.Stop(t.Context(), "dev"); err != nil {

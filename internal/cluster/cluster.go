@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/cluster/report"
 )
 
@@ -41,4 +42,9 @@ func (c *Clusters) network() string {
 		return plan.DefaultNetwork
 	}
 	return c.Network
+}
+
+// Registry manages the registry that the clusters share.
+func (c *Clusters) Registry() registry.Manager {
+	return registry.Manager{Provider: c.Provider, Network: c.network(), Reporter: c.Reporter}
 }

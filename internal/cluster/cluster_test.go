@@ -158,7 +158,7 @@ func TestNetworkStays(t *testing.T) {
 		if _, err := c.Delete(t.Context(), "dev"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.DeleteRegistry(t.Context()); err != nil {
+		if _, err := c.Registry().Delete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -462,5 +462,18 @@ func TestMirrors(t *testing.T) {
 	c, _ := clusters(f)
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, text)}); err == nil || !strings.Contains(err.Error(), "registries: docker.io") || f.Calls > 0 {
 		t.Errorf("%v after %d calls", err, f.Calls)
+	}
+}
+
+// TestCreatePrefersUDP: a new cluster has the option in its CoreDNS.
+func TestCreatePrefersUDP(t *testing.T) {
+	f := clustertest.New(t)
+	f.CoreDNS = `{"data":{"Corefile":".:53 {\n    forward . /etc/resolv.conf {\n    }\n}\n"}}`
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(f.CoreDNS, `forward . /etc/resolv.conf {\n       prefer_udp\n`) {
+		t.Errorf("the ConfigMap is %s", f.CoreDNS)
 	}
 }

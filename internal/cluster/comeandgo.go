@@ -65,7 +65,7 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 	if err := m.fitting(ctx, from, nodes); err != nil {
 		return err
 	}
-	if m.registry, err = m.lookForRegistry(ctx); err != nil {
+	if m.registry, err = m.Registry().Find(ctx); err != nil {
 		return err
 	}
 	group, setting := errgroup.WithContext(ctx)

@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -32,7 +33,7 @@ type creation struct {
 	retain bool
 	// made: nodes exist that are of this run; registryMade is what of the registry is.
 	made         bool
-	registryMade madeRegistry
+	registryMade registry.Created
 	// background is what of setUp goes on while the control plane starts.
 	background *errgroup.Group
 	// init is `kubeadm init`, for whose end workers do not wait.
@@ -217,11 +218,11 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 	if m.retain && m.left(ctx) {
 		return fmt.Errorf("%w\n  nodes stay as they are: berth cluster logs --name %s, berth cluster delete --name %s", failed, name, name)
 	}
-	network := m.registryMade.network
+	network := m.registryMade.Network
 	if m.network.Made {
 		network = m.network.Name
 	}
-	if !m.made && !m.registryMade.container && network == "" {
+	if !m.made && !m.registryMade.Container && network == "" {
 		return failed
 	}
 	undone := m.RunStep("Removing what was made", func() error {
@@ -229,7 +230,7 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 		if m.made {
 			all = append(all, m.Provider.DeleteCluster(ctx, name))
 		}
-		if m.registryMade.container {
+		if m.registryMade.Container {
 			all = append(all, m.Provider.DeleteCluster(ctx, plan.RegistryGroup))
 		}
 		if network != "" {
@@ -248,4 +249,20 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 func (m *creation) left(ctx context.Context) bool {
 	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	return err != nil || len(all) > 0
+}
+
+// startRegistry has the registry running before there are nodes that are told of it.
+func (m *creation) startRegistry(ctx context.Context) error {
+	if m.LockRegistry != nil {
+		release, err := m.LockRegistry(ctx)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	image, err := m.helper(ctx)
+	if err == nil {
+		_, m.registryMade, err = m.Registry().Ensure(ctx, registry.Options{Port: m.Cluster.Registry.Port, Image: image})
+	}
+	return err
 }

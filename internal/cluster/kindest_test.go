@@ -10,8 +10,16 @@ import (
 	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/logs"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
+)
+
+// Manifests that images of kindest/node bring.
+const (
+	networkManifest = "/kind/manifests/default-cni.yaml"
+	storageManifest = "/kind/manifests/default-storage.yaml"
 )
 
 // restartContainerd restarts containerd with its new configuration, and waits until it answers.
@@ -88,7 +96,8 @@ func TestNodesOfKind(t *testing.T) {
 	if err := c.Start(t.Context(), "dev", time.Minute); err != nil {
 		t.Error(err)
 	}
-	if err := c.Logs(t.Context(), "dev", t.TempDir()); err != nil {
+	collector := logs.Collector{Provider: f, Warn: c.Warn}
+	if err := collector.Collect(t.Context(), "dev", t.TempDir()); err != nil {
 		t.Error(err)
 	}
 }
@@ -158,7 +167,7 @@ func TestRegistryForContainerd(t *testing.T) {
 	delete(f.Files, file)
 	f.Files["dev-control-plane:"+noderuntime.ContainerdFile] = kindContainerd
 	f.Ran = nil
-	if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+	if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.Files[file]; !strings.Contains(got, "http://berth-registry:5000") || !slices.Contains(f.Ran, "dev-control-plane: sh -c "+restartContainerd) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/berthrun/berth/internal/cluster/addons"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
@@ -231,4 +232,16 @@ func lateness(members []string, wait time.Duration, nodes []kubeapi.Node, err er
 		}
 	}
 	return fmt.Errorf("not all of %d nodes are Ready after %s, and the cluster stays as it is: %s: %w", len(members), wait, strings.Join(slow, ", "), err)
+}
+
+// installAddons installs the add-ons of the cluster, and the ConfigMap of the registry.
+func (m *creation) installAddons(ctx context.Context) error {
+	first := m.Cluster.ContainerName(m.first())
+	installer := addons.Installer{
+		Provider: m.Provider, API: m.api, Cluster: m.Cluster, Node: first, Runtime: m.runtimes[first], Endpoint: m.plan.Endpoint,
+	}
+	if m.registry != nil {
+		installer.Documents = []string{m.registry.HostingConfigMap()}
+	}
+	return installer.Install(ctx)
 }

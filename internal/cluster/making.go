@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -28,7 +29,7 @@ type making struct {
 	// token is what nodes join with.
 	token string
 	// registry is the one that nodes have a mirror of; nil is that there is none.
-	registry *RegistryStatus
+	registry *registry.Status
 	// nodes are the containers that exist. By the names of those that are made, versions are
 	// those of Kubernetes in them, runtimes what runs pods there.
 	nodes    []provider.Node

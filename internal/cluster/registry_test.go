@@ -14,6 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/registry"
+	"github.com/berthrun/berth/internal/cluster/registry/server"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -21,7 +22,7 @@ import (
 func withRegistry(t *testing.T, f *clustertest.Fake) int {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set(registry.WritersHeader, "host")
+		w.Header().Set(server.WritersHeader, "host")
 	}))
 	t.Cleanup(server.Close)
 	f.RegistryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
@@ -30,14 +31,14 @@ func withRegistry(t *testing.T, f *clustertest.Fake) int {
 
 // TestNoRegistry: what cannot be one is refused, and nothing is made.
 func TestNoRegistry(t *testing.T) {
-	for want, o := range map[string]RegistryOptions{
+	for want, o := range map[string]registry.Options{
 		"port 70000: want 1 to 65535":                   {Port: 70000},
 		"port -1: want 1 to 65535":                      {Port: -1},
 		"the image kindest/node:v1.36.1 is not of bert": {Image: "kindest/node:v1.36.1"},
 	} {
 		f := clustertest.New(t)
 		c, _ := clusters(f)
-		if _, err := c.StartRegistry(t.Context(), o); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || f.Network || len(f.Nodes) > 0 {
+		if _, err := c.Registry().Start(t.Context(), o); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || f.Network || len(f.Nodes) > 0 {
 			t.Errorf("%v; want %s; network %v, %v", err, want, f.Network, f.Nodes)
 		}
 	}
@@ -57,7 +58,7 @@ func TestLostRequest(t *testing.T) {
 	t.Cleanup(server.Close)
 	f.RegistryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
 	c, _ := clusters(f)
-	if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil || asked.Load() < 2 {
+	if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil || asked.Load() < 2 {
 		t.Errorf("%v after %d requests", err, asked.Load())
 	}
 }
@@ -71,7 +72,7 @@ func TestRegistryOfACluster(t *testing.T) {
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers+"registry: {enabled: true, port: 0}\n")}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Registry(t.Context())
+	s, err := c.Registry().Status(t.Context())
 	if err != nil || !s.Running || s.Image != config.DefaultImage || !strings.HasPrefix(s.Address, "localhost:") {
 		t.Fatalf("%+v, %v", s, err)
 	}
@@ -94,11 +95,11 @@ func TestRegistryOfACluster(t *testing.T) {
 	if _, err := c.Delete(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Registry(t.Context()); err != nil {
+	if _, err := c.Registry().Status(t.Context()); err != nil {
 		t.Errorf("it went with the cluster: %v", err)
 	}
 	for i, want := range []bool{true, false} {
-		if found, err := c.DeleteRegistry(t.Context()); err != nil || found != want {
+		if found, err := c.Registry().Delete(t.Context()); err != nil || found != want {
 			t.Errorf("delete %d: %v, %v", i, found, err)
 		}
 	}
@@ -113,10 +114,10 @@ func TestRegistryForClustersThatExist(t *testing.T) {
 	f := clustertest.New(t)
 	port := withRegistry(t, f)
 	c, _ := clusters(f)
-	if _, err := c.Registry(t.Context()); !errors.Is(err, errs.NotFound) {
+	if _, err := c.Registry().Status(t.Context()); !errors.Is(err, errs.NotFound) {
 		t.Errorf("none yet: %v", err)
 	}
-	if err := c.StopRegistry(t.Context()); !errors.Is(err, errs.NotFound) {
+	if err := c.Registry().Stop(t.Context()); !errors.Is(err, errs.NotFound) {
 		t.Errorf("none to stop: %v", err)
 	}
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
@@ -126,14 +127,14 @@ func TestRegistryForClustersThatExist(t *testing.T) {
 		t.Error("a mirror of a registry that is none")
 	}
 	for range 2 {
-		if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+		if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if f.Files["dev-worker"+mirrorFile] == "" || !strings.Contains(f.Files["dev-control-plane:applied"], "local-registry-hosting") {
 		t.Errorf("nobody was told: %v", f.Files)
 	}
-	if _, err := c.StartRegistry(t.Context(), RegistryOptions{Port: port + 1}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "registry delete") {
+	if _, err := c.Registry().Start(t.Context(), registry.Options{Port: port + 1}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "registry delete") {
 		t.Errorf("at another port: %v", err)
 	}
 	other := clustertest.Describe(t, "")
@@ -142,13 +143,13 @@ func TestRegistryForClustersThatExist(t *testing.T) {
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: other}); err != nil || f.Files["other-control-plane"+mirrorFile] == "" {
 		t.Errorf("a cluster beside it: %v", err)
 	}
-	if err := c.StopRegistry(t.Context()); err != nil {
+	if err := c.Registry().Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if s, err := c.Registry(t.Context()); err != nil || s.Running {
+	if s, err := c.Registry().Status(t.Context()); err != nil || s.Running {
 		t.Errorf("stopped: %+v, %v", s, err)
 	}
-	if s, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil || !s.Running {
+	if s, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil || !s.Running {
 		t.Errorf("started again: %+v, %v", s, err)
 	}
 }
@@ -160,7 +161,7 @@ func TestRegistryIsUndone(t *testing.T) {
 		withRegistry(t, f)
 		c, _ := clusters(f)
 		if before {
-			if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+			if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -168,7 +169,7 @@ func TestRegistryIsUndone(t *testing.T) {
 		if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "registry: {enabled: true, port: 0}\n")}); !errors.Is(err, clustertest.ErrFake) {
 			t.Fatal(err)
 		}
-		if _, err := c.Registry(t.Context()); (err == nil) != before {
+		if _, err := c.Registry().Status(t.Context()); (err == nil) != before {
 			t.Errorf("there before: %v; after: %v", before, err)
 		}
 		if f.Network != before {
@@ -214,7 +215,7 @@ func TestEachThingIsUndone(t *testing.T) {
 			c, _ := clusters(f)
 			f.Network = there == "the network"
 			if there == "the registry" {
-				if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+				if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -246,7 +247,7 @@ func TestOldRegistry(t *testing.T) {
 		t.Cleanup(server.Close)
 		f.RegistryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
 		c, steps := clusters(f)
-		if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+		if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(strings.Join(*steps, "\n"), "takes images from every pod"); got != warned {

@@ -33,7 +33,7 @@ func (m *creation) setUp(ctx context.Context) error {
 	}
 	m.warnOfPolicies()
 	var err error
-	if m.registry, err = m.lookForRegistry(ctx); err != nil {
+	if m.registry, err = m.Registry().Find(ctx); err != nil {
 		return err
 	}
 	foreground, begin := errgroup.WithContext(ctx)
@@ -148,7 +148,7 @@ func (m *making) nodeRegistries(described config.Node) (registries []config.Regi
 		}
 	}
 	if m.registry != nil {
-		registries = noderuntime.AddRegistries(registries, m.registry.mirrors())
+		registries = noderuntime.AddRegistries(registries, m.registry.Mirrors())
 	}
 	return registries, hostDirs, nil
 }

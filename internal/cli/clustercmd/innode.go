@@ -15,7 +15,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/plan"
-	"github.com/berthrun/berth/internal/cluster/registry"
+	"github.com/berthrun/berth/internal/cluster/registry/server"
 	"github.com/berthrun/berth/internal/cluster/storage/provision"
 )
 
@@ -121,7 +121,7 @@ func newServeRegistry() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("the registry cannot listen: %w", err)
 			}
-			r, err := registry.Open(ctx, plan.RegistryDir, registry.FromHost, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			r, err := server.Open(ctx, plan.RegistryDir, server.FromHost, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			if err != nil {
 				return err
 			}

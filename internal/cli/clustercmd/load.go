@@ -7,13 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/images"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // newLoad puts images into nodes.
 func newLoad() *cobra.Command {
 	var s session
-	var o cluster.LoadOptions
+	var o images.Options
 	cmd := &cobra.Command{
 		Use:   "load [IMAGE...]",
 		Short: "Put images of the container engine, or of archives, into the nodes of a cluster",
@@ -38,14 +39,14 @@ func newLoad() *cobra.Command {
 }
 
 // load loads images into a cluster that nobody changes meanwhile. Others may load, too.
-func load(cmd *cobra.Command, s *session, o cluster.LoadOptions) error {
+func load(cmd *cobra.Command, s *session, o images.Options) error {
 	return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 		release, err := beside(c.Provider, name)
 		if err != nil {
 			return err
 		}
 		defer release()
-		return c.Load(ctx, name, o)
+		return images.Loader{Provider: c.Provider, Reporter: c.Reporter}.Load(ctx, name, o)
 	})
 }
 
@@ -56,13 +57,13 @@ func newLoadOfKind() []*cobra.Command {
 	var all []*cobra.Command
 	for _, what := range []struct {
 		use, short string
-		into       func(*cluster.LoadOptions, []string)
+		into       func(*images.Options, []string)
 	}{
-		{"docker-image IMAGE...", "Put images of the container engine into the nodes of a cluster", func(o *cluster.LoadOptions, args []string) { o.Images = args }},
-		{"image-archive FILE...", "Put images of archives into the nodes of a cluster", func(o *cluster.LoadOptions, args []string) { o.Archives = args }},
+		{"docker-image IMAGE...", "Put images of the container engine into the nodes of a cluster", func(o *images.Options, args []string) { o.Images = args }},
+		{"image-archive FILE...", "Put images of archives into the nodes of a cluster", func(o *images.Options, args []string) { o.Archives = args }},
 	} {
 		s := session{ofKind: true}
-		var o cluster.LoadOptions
+		var o images.Options
 		cmd := &cobra.Command{
 			Use:   what.use,
 			Short: what.short,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/logs"
 )
 
 // newLogs exports logs.
@@ -56,7 +57,7 @@ func exportLogs(cmd *cobra.Command, s *session, args []string, tell func(name, d
 			return fmt.Errorf("cannot make a directory for logs: %w", err)
 		}
 		tell(name, dir, false)
-		err = c.Logs(ctx, name, dir)
+		err = logs.Collector{Provider: c.Provider, Warn: c.Warn}.Collect(ctx, name, dir)
 		tell(name, dir, true)
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/registry"
 )
 
 // newRegistry is the registry that clusters share.
@@ -30,17 +31,17 @@ func newRegistry() *cobra.Command {
 
 func newRegistryStart() *cobra.Command {
 	var s session
-	var o cluster.RegistryOptions
+	var o registry.Options
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Make the registry or start it, and tell the clusters that run of it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				if _, err := c.Registry(ctx); err == nil && !cmd.Flags().Changed("port") {
+				if _, err := c.Registry().Status(ctx); err == nil && !cmd.Flags().Changed("port") {
 					o.Port = 0 // the one that it has
 				}
-				status, err := c.StartRegistry(ctx, o)
+				status, err := c.Registry().Start(ctx, o)
 				if status.Running {
 					fmt.Fprintf(cmd.OutOrStdout(), "the registry is at %s\n", status.Address)
 				}
@@ -49,7 +50,7 @@ func newRegistryStart() *cobra.Command {
 		},
 	}
 	s.addEngine(cmd)
-	cmd.Flags().IntVar(&o.Port, "port", cluster.DefaultRegistryPort, "port of this host's loopback; 0: a free one")
+	cmd.Flags().IntVar(&o.Port, "port", registry.DefaultPort, "port of this host's loopback; 0: a free one")
 	cmd.Flags().StringVar(&o.Image, "image", "", "image of nodes, whose berth is its program; empty: that of build-image")
 	return cmd
 }
@@ -61,7 +62,7 @@ func newRegistryStop() *cobra.Command {
 		Short: "Stop the registry; its images stay",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.StopRegistry(ctx) })
+			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.Registry().Stop(ctx) })
 		},
 	}
 	s.addEngine(cmd)
@@ -77,7 +78,7 @@ func newRegistryStatus() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				status, err := c.Registry(ctx)
+				status, err := c.Registry().Status(ctx)
 				if err != nil {
 					return err
 				}
@@ -100,7 +101,7 @@ func newRegistryDelete() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				found, err := c.DeleteRegistry(ctx)
+				found, err := c.Registry().Delete(ctx)
 				if err == nil && !found {
 					fmt.Fprintln(cmd.OutOrStdout(), "there was no registry")
 				}

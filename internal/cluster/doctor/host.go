@@ -75,7 +75,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 
 // registry looks at the registry, where there is one.
 func (d *diagnosis) registry(ctx context.Context) error {
-	s, err := d.Registry(ctx)
+	s, err := d.Registry().Status(ctx)
 	if errors.Is(err, errs.NotFound) {
 		d.add(finding.OK, "there is none", "")
 		return nil

@@ -1,10 +1,7 @@
-package cluster
+package addons
 
 import (
-	"strings"
 	"testing"
-
-	"github.com/berthrun/berth/internal/cluster/clustertest"
 )
 
 // TestDNSPrefersUDP: kubeadm's Corefile gets the option, once; where there is none, or another one,
@@ -23,15 +20,5 @@ func TestDNSPrefersUDP(t *testing.T) {
 		if got := withPreferUDP(before); got != after {
 			t.Errorf("of %q came %q, want %q", before, got, after)
 		}
-	}
-
-	f := clustertest.New(t)
-	f.CoreDNS = `{"data":{"Corefile":".:53 {\n    forward . /etc/resolv.conf {\n    }\n}\n"}}`
-	c, _ := clusters(f)
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(f.CoreDNS, `forward . /etc/resolv.conf {\n       prefer_udp\n`) {
-		t.Errorf("the ConfigMap is %s", f.CoreDNS)
 	}
 }

@@ -1,4 +1,4 @@
-package cluster
+package images
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ func TestSpool(t *testing.T) {
 		}
 	}
 	killed := errors.New("the tool was killed")
-	if err := s.why(killed); !errors.Is(err, killed) || s.why(nil) != nil {
+	if err := s.explain(killed); !errors.Is(err, killed) || s.explain(nil) != nil {
 		t.Errorf("%v", err)
 	}
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -42,7 +42,7 @@ func TestSpool(t *testing.T) {
 	if _, err := disk.Write([]byte("images")); err == nil {
 		t.Error("a full disk takes more")
 	}
-	if err := disk.why(killed); !errors.Is(err, errs.Exhausted) || !strings.Contains(err.Error(), "no space is left in "+dir+"; make TMPDIR") {
+	if err := disk.explain(killed); !errors.Is(err, errs.Exhausted) || !strings.Contains(err.Error(), "no space is left in "+dir+"; make TMPDIR") {
 		t.Errorf("%v", err)
 	}
 	t.Setenv("TMPDIR", dir+"/absent")

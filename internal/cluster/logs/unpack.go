@@ -1,4 +1,4 @@
-package cluster
+package logs
 
 import (
 	"archive/tar"
@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// unpack writes the directories and files of an archive that a node made below a
-// directory, where nothing of it can lead out. Links, devices and what else there may be
-// are left out.
+// unpack writes the directories and files of a node's archive below a directory, and nothing outside
+// of it. It leaves out links, devices and all other types.
 func unpack(dir string, from io.Reader) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -23,19 +22,19 @@ func unpack(dir string, from io.Reader) error {
 	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			// What pads the archive's end: nobody may be left writing it.
+			// The padding after the end: the writer must not block on it.
 			_, err := io.Copy(io.Discard, from)
 			return err
 		}
 		if err != nil {
 			return fmt.Errorf("cannot read the archive of the node: %w", err)
 		}
-		// What climbs out ends at the directory.
+		// A path that leaves the directory ends at the directory.
 		name := strings.TrimPrefix(path.Clean("/"+header.Name), "/")
 		switch {
 		case name == "":
 		case header.Typeflag == tar.TypeDir:
-			err = root.MkdirAll(name, logsDirMode)
+			err = root.MkdirAll(name, dirMode)
 		case header.Typeflag == tar.TypeReg:
 			err = unpackFile(root, name, archive)
 		}
@@ -45,17 +44,16 @@ func unpack(dir string, from io.Reader) error {
 	}
 }
 
-// unpackFile writes one file, which whoever exports may read and nobody else, whoever wrote it in the
-// node.
+// unpackFile writes one file, which only the calling user may read, whatever its mode in the node.
 func unpackFile(root *os.Root, name string, from io.Reader) error {
-	if err := root.MkdirAll(path.Dir(name), logsDirMode); err != nil {
+	if err := root.MkdirAll(path.Dir(name), dirMode); err != nil {
 		return err
 	}
-	file, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, logsFileMode)
+	file, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, fileMode)
 	if err != nil {
 		return err
 	}
-	if err = file.Chmod(logsFileMode); err == nil {
+	if err = file.Chmod(fileMode); err == nil {
 		_, err = io.Copy(file, from)
 	}
 	return errors.Join(err, file.Close())

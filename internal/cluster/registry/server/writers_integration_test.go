@@ -1,6 +1,6 @@
 //go:build integration
 
-package registry
+package server
 
 import (
 	"net"

@@ -1,4 +1,4 @@
-package cluster
+package addons
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 // corednsConfig is the ConfigMap of the cluster's DNS, which kubeadm writes.
 const corednsConfig = "coredns"
 
-// preferUDP has the cluster's DNS ask the nodes' name servers by UDP, also for pods that ask
-// by TCP: that of podman on Debian 12 listens on UDP only, and pods would be told that the server
-// failed. What is too long for UDP is asked again by TCP.
-func (m *creation) preferUDP(ctx context.Context) error {
-	data, err := m.api.Kept(ctx, corednsConfig)
+// preferUDP makes CoreDNS query the nodes' name servers over UDP, also for pods that query over TCP:
+// the name server of podman on Debian 12 listens on UDP only, and pods would get SERVFAIL. CoreDNS
+// repeats over TCP a query whose answer is too long for UDP.
+func (i Installer) preferUDP(ctx context.Context) error {
+	data, err := i.API.Kept(ctx, corednsConfig)
 	if errors.Is(err, errs.NotFound) {
 		return nil // a description may leave CoreDNS out
 	}
@@ -28,13 +28,13 @@ func (m *creation) preferUDP(ctx context.Context) error {
 		return nil
 	}
 	data["Corefile"] = text
-	if err := m.api.Keep(ctx, corednsConfig, data); err != nil {
+	if err := i.API.Keep(ctx, corednsConfig, data); err != nil {
 		return fmt.Errorf("cannot have CoreDNS prefer UDP: %w", err)
 	}
 	return nil
 }
 
-// withPreferUDP is a Corefile whose block for the nodes' name servers has the option.
+// withPreferUDP returns a Corefile with the option in the block for the nodes' name servers.
 func withPreferUDP(corefile string) string {
 	const block = "forward . /etc/resolv.conf {\n"
 	before, after, found := strings.Cut(corefile, block)

@@ -1,4 +1,4 @@
-package cluster
+package images
 
 import (
 	"cmp"
@@ -10,17 +10,17 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// spool is a file for what an engine writes and several nodes read. It has no name, so that
-// nothing of it stays, however this process ends.
+// spool is a temporary file that a provider writes and several nodes read. It has no name, so that
+// nothing is left behind, however this process ends.
 type spool struct {
 	file *os.File
 	dir  string
-	// failed is why a write failed. An engine's tool is told only that nobody reads on.
+	// failed is the error of the first write that failed. The provider's tool gets only EPIPE.
 	failed error
 }
 
-// spoolDir is TMPDIR, or else what lies on a disk: /tmp is in memory on many machines, and
-// images are larger than that.
+// spoolDir returns TMPDIR, or else a directory on disk: /tmp is in memory on many machines, and images
+// are larger than that.
 func spoolDir() string { return cmp.Or(os.Getenv("TMPDIR"), "/var/tmp") }
 
 func newSpool() (*spool, error) {
@@ -43,8 +43,8 @@ func (s *spool) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// why says of a failure of whoever writes that the disk is the cause, where it is.
-func (s *spool) why(err error) error {
+// explain replaces the error of a writer by the error of the disk, where that is the cause.
+func (s *spool) explain(err error) error {
 	switch {
 	case errors.Is(s.failed, syscall.ENOSPC), errors.Is(s.failed, syscall.EDQUOT):
 		return fmt.Errorf("no space is left in %s; make TMPDIR name a directory on a larger disk: %w: %w", s.dir, errs.Exhausted, s.failed)
@@ -54,7 +54,7 @@ func (s *spool) why(err error) error {
 	return err
 }
 
-// path opens the file anew, from its beginning, as long as it is not closed.
+// path is a path that opens the file from its beginning, as long as it is not closed.
 func (s *spool) path() string { return fmt.Sprintf("/proc/self/fd/%d", s.file.Fd()) }
 
 func (s *spool) Close() error { return s.file.Close() }

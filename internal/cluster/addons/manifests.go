@@ -1,4 +1,4 @@
-package cluster
+package addons
 
 import (
 	"cmp"
@@ -19,13 +19,13 @@ const (
 	storageManifest = "/kind/manifests/default-storage.yaml"
 )
 
-// Words in a manifest that ask for what kind does with it.
+// Markers in a manifest that request an edit, as kind has them.
 const (
 	asksForTemplate = "would you kindly template this file"
 	asksForPatch    = "would you kindly patch this file"
 )
 
-// hostPathStorage is for images that are older than the manifest of storage.
+// hostPathStorage is the StorageClass for images that have no manifest of storage.
 const hostPathStorage = `apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata:
@@ -34,15 +34,15 @@ metadata:
 provisioner: kubernetes.io/host-path
 `
 
-// defaultNetwork is the network that the image of a control plane brings, as documents;
-// "" where berth in the nodes has one, or the description wants none.
-func (m *creation) defaultNetwork(ctx context.Context, node string) (string, error) {
-	if m.runtimes[node].IsBerth() || m.Cluster.Networking.DisableDefaultCNI {
+// defaultNetwork returns the documents of the pod network that the image of a control plane has; ""
+// where berth in the nodes has one, or the description wants none.
+func (i Installer) defaultNetwork(ctx context.Context) (string, error) {
+	if i.Runtime.IsBerth() || i.Cluster.Networking.DisableDefaultCNI {
 		return "", nil
 	}
-	text, err := provider.Output(ctx, m.Provider, node, "cat", networkManifest)
+	text, err := provider.Output(ctx, i.Provider, i.Node, "cat", networkManifest)
 	if err == nil {
-		text, err = fillManifest(text, m.Cluster.Networking.PodSubnet, m.plan.Endpoint)
+		text, err = fillManifest(text, i.Cluster.Networking.PodSubnet, i.Endpoint)
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot give the cluster the network of its node image: %w", err)
@@ -50,23 +50,23 @@ func (m *creation) defaultNetwork(ctx context.Context, node string) (string, err
 	return text, nil
 }
 
-// defaultStorage is the default StorageClass and who serves it, as documents; "" where the
+// defaultStorage returns the documents of the default StorageClass and its provisioner; "" where the
 // description wants none.
-func (m *creation) defaultStorage(ctx context.Context, node string) (string, error) {
+func (i Installer) defaultStorage(ctx context.Context) (string, error) {
 	switch {
-	case m.Cluster.DisableDefaultStorage:
+	case i.Cluster.DisableDefaultStorage:
 		return "", nil
-	case m.runtimes[node].IsBerth():
+	case i.Runtime.IsBerth():
 		return storage.Manifest(), nil
 	}
-	text, err := provider.Output(ctx, m.Provider, node, "sh", "-c", "! test -e "+storageManifest+" || cat "+storageManifest)
+	text, err := provider.Output(ctx, i.Provider, i.Node, "sh", "-c", "! test -e "+storageManifest+" || cat "+storageManifest)
 	if err != nil {
 		return "", fmt.Errorf("cannot give the cluster the storage of its node image: %w", err)
 	}
 	return cmp.Or(text, hostPathStorage), nil
 }
 
-// fillManifest does to a manifest of a network what it asks for.
+// fillManifest makes the edits that a manifest of a network requests.
 func fillManifest(text, podSubnet, endpoint string) (string, error) {
 	if strings.Contains(text, asksForTemplate) {
 		t, err := template.New("").Parse(text)

@@ -1,4 +1,4 @@
-package cluster
+package logs
 
 import (
 	"archive/tar"
@@ -13,15 +13,22 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
+const twoWorkers = "pools: [{name: worker, count: 2}]\n"
+
+// collector returns a collector, and makes the containers of a cluster.
+func collector(t *testing.T, f *clustertest.Fake, text string) (Collector, *[]string) {
+	t.Helper()
+	f.MakeContainers(clustertest.Describe(t, text))
+	reporter, said := f.Reporter()
+	return Collector{Provider: f, Warn: reporter.Warn}, said
+}
+
 // TestLogs: the files that kind writes, and those of /var/log.
 func TestLogs(t *testing.T) {
 	f := clustertest.New(t)
-	c, _ := clusters(f)
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
-		t.Fatal(err)
-	}
+	c, _ := collector(t, f, "")
 	dir := t.TempDir()
-	if err := c.Logs(t.Context(), "dev", dir); err != nil {
+	if err := c.Collect(t.Context(), "dev", dir); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{
@@ -40,7 +47,7 @@ func TestLogs(t *testing.T) {
 // directory was there before.
 func TestLogsAreNotForOthers(t *testing.T) {
 	f := clustertest.New(t)
-	c := create(t, f, "")
+	c, _ := collector(t, f, "")
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "dev-control-plane"), 0o755); err != nil {
 		t.Fatal(err)
@@ -49,7 +56,7 @@ func TestLogsAreNotForOthers(t *testing.T) {
 	if err := os.WriteFile(old, []byte("of before"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Logs(t.Context(), "dev", dir); err != nil {
+	if err := c.Collect(t.Context(), "dev", dir); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(old)
@@ -80,17 +87,13 @@ func TestLogsAreNotForOthers(t *testing.T) {
 // nothing of the others.
 func TestLogsOfHalfACluster(t *testing.T) {
 	f := clustertest.New(t)
-	c, said := clusters(f)
-	f.FailOn = "kubeadm init"
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers), Retain: true}); err == nil {
-		t.Fatal("no failure")
-	}
+	c, said := collector(t, f, twoWorkers)
 	if err := c.Provider.Stop(t.Context(), "dev-worker2"); err != nil {
 		t.Fatal(err)
 	}
 	f.FailOn = "timeout 60 sh -c berth info"
 	dir := t.TempDir()
-	if err := c.Logs(t.Context(), "dev", dir); err != nil {
+	if err := c.Collect(t.Context(), "dev", dir); err != nil {
 		t.Error(err)
 	}
 	for file, want := range map[string]bool{
@@ -104,13 +107,13 @@ func TestLogsOfHalfACluster(t *testing.T) {
 	if text := strings.Join(*said, "\n"); !strings.Contains(text, "berth-info.txt is not whole: "+clustertest.ErrFake.Error()) {
 		t.Errorf("nobody is warned:\n%s", text)
 	}
-	if err := c.Logs(t.Context(), "none", dir); !errors.Is(err, errs.NotFound) {
+	if err := c.Collect(t.Context(), "none", dir); !errors.Is(err, errs.NotFound) {
 		t.Errorf("a cluster that is none: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Logs(t.Context(), "dev", filepath.Join(dir, "file")); err == nil {
+	if err := c.Collect(t.Context(), "dev", filepath.Join(dir, "file")); err == nil {
 		t.Error("a directory that is a file is no error")
 	}
 }

@@ -1,7 +1,6 @@
-package cluster
+package images
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,50 +19,17 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-const baseLayer, ownLayer = "layer of the base", "layer of its own"
-
-// appConfig is the configuration of an image of both layers; its digest is the ID.
-func appConfig() string {
-	return fmt.Sprintf(`{"architecture":%q,"os":"linux","rootfs":{"type":"layers","diff_ids":[%q,%q]}}`, runtime.GOARCH, digest.FromString(baseLayer), digest.FromString(ownLayer))
-}
-
-func appID() string { return digest.FromString(appConfig()).String() }
-
-// savedImage is app:1 as engines save it.
-func savedImage(t *testing.T) []byte {
-	t.Helper()
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, file := range [][2]string{
-		{"1/layer.tar", baseLayer},
-		{"2/layer.tar", ownLayer},
-		{"c.json", appConfig()},
-		{"manifest.json", `[{"Config":"c.json","RepoTags":["app:1"],"Layers":["1/layer.tar","2/layer.tar"]}]`},
-	} {
-		if err := w.WriteHeader(&tar.Header{Name: file[0], Size: int64(len(file[1])), Mode: 0o644}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(w, file[1]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
-}
-
 // layersTold is what berth in a node tells of an image with the base.
 func layersTold(id, tag string) string {
-	base := digest.FromString(baseLayer)
-	return fmt.Sprintf(`[{"id":%q,"tags":[%q],"layers":[{"diffID":%q,"digest":%q,"mediaType":"application/vnd.oci.image.layer.v1.tar","size":%d}]}]`, id, tag, base, base, len(baseLayer))
+	base := digest.FromString(clustertest.BaseLayer)
+	return fmt.Sprintf(`[{"id":%q,"tags":[%q],"layers":[{"diffID":%q,"digest":%q,"mediaType":"application/vnd.oci.image.layer.v1.tar","size":%d}]}]`, id, tag, base, base, len(clustertest.BaseLayer))
 }
 
 // received are the layers in what a node was sent.
 func received(f *clustertest.Fake, node string) string {
 	var all []string
 	sent := f.Files[node+":image"]
-	for name, layer := range map[string]string{"base": baseLayer, "own": ownLayer} {
+	for name, layer := range map[string]string{"base": clustertest.BaseLayer, "own": clustertest.OwnLayer} {
 		if strings.Contains(sent, layer) {
 			all = append(all, name)
 		}
@@ -73,19 +38,26 @@ func received(f *clustertest.Fake, node string) string {
 	return strings.Join(all, " ")
 }
 
+const twoWorkers = "pools: [{name: worker, count: 2}]\n"
+
+// loader returns a loader, and makes the containers of a cluster.
+func loader(t *testing.T, f *clustertest.Fake, text string) (Loader, *[]string) {
+	t.Helper()
+	f.MakeContainers(clustertest.Describe(t, text))
+	reporter, steps := f.Reporter()
+	return Loader{Provider: f, Reporter: reporter}, steps
+}
+
 func TestLoadSendsWhatIsMissing(t *testing.T) {
 	f := clustertest.New(t)
-	c, _ := clusters(f)
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
-		t.Fatal(err)
-	}
-	f.Saved, f.IDs = savedImage(t), map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
+	c, _ := loader(t, f, twoWorkers)
+	f.Saved, f.IDs = clustertest.SavedImage(t), map[string]string{"app:1": strings.TrimPrefix(clustertest.ImageID(), "sha256:")}
 	f.Has = map[string]string{
-		"dev-control-plane": layersTold(appID(), "docker.io/library/app:1"),
+		"dev-control-plane": layersTold(clustertest.ImageID(), "docker.io/library/app:1"),
 		"dev-worker":        layersTold("sha256:other", "docker.io/library/other:1"),
 	}
 	f.Ran = nil
-	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil {
+	if err := c.Load(t.Context(), "dev", Options{Images: []string{"app:1"}}); err != nil {
 		t.Fatal(err)
 	}
 	for node, want := range map[string]string{"dev-control-plane": "", "dev-worker": "own", "dev-worker2": "base own"} {
@@ -101,11 +73,11 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	delete(f.Files, "dev-worker:image")
-	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}, Nodes: []string{"dev-worker"}}); err != nil || received(f, "dev-worker") != "own" {
+	if err := c.Load(t.Context(), "dev", Options{Archives: []string{archive}, Nodes: []string{"dev-worker"}}); err != nil || received(f, "dev-worker") != "own" {
 		t.Errorf("an archive: %v, layers %q", err, received(f, "dev-worker"))
 	}
 	delete(f.Files, "dev-worker:image")
-	o := LoadOptions{Archives: []string{"-"}, Nodes: []string{"dev-worker"}, Stdin: bytes.NewReader(f.Saved)}
+	o := Options{Archives: []string{"-"}, Nodes: []string{"dev-worker"}, Stdin: bytes.NewReader(f.Saved)}
 	if err := c.Load(t.Context(), "dev", o); err != nil || received(f, "dev-worker") != "own" {
 		t.Errorf("standard input: %v, layers %q", err, received(f, "dev-worker"))
 	}
@@ -114,20 +86,17 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 // TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let go.
 func TestLoadInterrupted(t *testing.T) {
 	f := clustertest.New(t)
-	c, _ := clusters(f)
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
-		t.Fatal(err)
-	}
+	c, _ := loader(t, f, "")
 	why := errors.New("somebody pressed Ctrl-C")
 	for name, last := range map[string]func(*io.PipeWriter){"it ends": func(w *io.PipeWriter) { w.Close() }, "it waits": func(*io.PipeWriter) {}} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		from, to := io.Pipe()
 		go func() {
-			_, _ = to.Write(savedImage(t))
+			_, _ = to.Write(clustertest.SavedImage(t))
 			cancel(why)
 			last(to)
 		}()
-		err := c.Load(ctx, "dev", LoadOptions{Archives: []string{"-"}, Stdin: from})
+		err := c.Load(ctx, "dev", Options{Archives: []string{"-"}, Stdin: from})
 		if !errors.Is(err, why) || !strings.Contains(err.Error(), "cannot load standard input into dev") || received(f, "dev-control-plane") != "" {
 			t.Errorf("%s: %v, layers %q", name, err, received(f, "dev-control-plane"))
 		}
@@ -139,18 +108,15 @@ func TestLoadInterrupted(t *testing.T) {
 // called otherwise gets its name.
 func TestLoadOfWhatIsThere(t *testing.T) {
 	f := clustertest.New(t)
-	c, steps := clusters(f)
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
-		t.Fatal(err)
-	}
-	f.IDs = map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
-	told := layersTold(appID(), "docker.io/library/app:1")
-	f.Has = map[string]string{"dev-control-plane": told, "dev-worker": layersTold(appID(), "docker.io/library/old:1"), "dev-worker2": told}
+	c, steps := loader(t, f, twoWorkers)
+	f.IDs = map[string]string{"app:1": strings.TrimPrefix(clustertest.ImageID(), "sha256:")}
+	told := layersTold(clustertest.ImageID(), "docker.io/library/app:1")
+	f.Has = map[string]string{"dev-control-plane": told, "dev-worker": layersTold(clustertest.ImageID(), "docker.io/library/old:1"), "dev-worker2": told}
 	f.Ran = nil
-	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil {
+	if err := c.Load(t.Context(), "dev", Options{Images: []string{"app:1"}}); err != nil {
 		t.Fatal(err)
 	}
-	tag := "dev-worker: berth image tag " + appID() + " docker.io/library/app:1"
+	tag := "dev-worker: berth image tag " + clustertest.ImageID() + " docker.io/library/app:1"
 	for _, line := range f.Ran {
 		if strings.HasPrefix(line, "save") || strings.Contains(line, "import") || strings.Contains(line, "image tag") && line != tag {
 			t.Errorf("unwanted: %s", line)
@@ -164,30 +130,24 @@ func TestLoadOfWhatIsThere(t *testing.T) {
 // TestLoadAgain: what was told to be there may be gone.
 func TestLoadAgain(t *testing.T) {
 	f := clustertest.New(t)
-	c, _ := clusters(f)
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
-		t.Fatal(err)
-	}
-	f.Saved, f.IDs = savedImage(t), map[string]string{"app:1": "x"}
+	c, _ := loader(t, f, "")
+	f.Saved, f.IDs = clustertest.SavedImage(t), map[string]string{"app:1": "x"}
 	f.Has = map[string]string{"dev-control-plane": layersTold("sha256:other", "o:1")}
 	f.FailOnce = "berth image import -"
-	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil || received(f, "dev-control-plane") != "base own" {
+	if err := c.Load(t.Context(), "dev", Options{Images: []string{"app:1"}}); err != nil || received(f, "dev-control-plane") != "base own" {
 		t.Errorf("%v, layers %q", err, received(f, "dev-control-plane"))
 	}
 }
 
 func TestLoadRefuses(t *testing.T) {
 	f := clustertest.New(t)
-	c, _ := clusters(f)
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
-		t.Fatal(err)
-	}
+	c, _ := loader(t, f, twoWorkers)
 	f.IDs = map[string]string{"a:1": "1"}
 	archive := filepath.Join(t.TempDir(), "a.tar")
-	if err := os.WriteFile(archive, savedImage(t), 0o600); err != nil {
+	if err := os.WriteFile(archive, clustertest.SavedImage(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for want, o := range map[string]LoadOptions{
+	for want, o := range map[string]Options{
 		`image: "absent:1" not present locally`: {Images: []string{"a:1", "absent:1"}},
 		`unknown node: "dev-worker3"`:           {Archives: []string{archive}, Nodes: []string{"dev-worker", "dev-worker3"}},
 	} {
@@ -195,10 +155,10 @@ func TestLoadRefuses(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if err := c.Stop(t.Context(), "dev"); err != nil {
+	if err := f.Stop(t.Context(), "dev-control-plane", "dev-worker", "dev-worker2"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Load(t.Context(), "dev", LoadOptions{Archives: []string{archive}}); !errors.Is(err, errs.State) {
+	if err := c.Load(t.Context(), "dev", Options{Archives: []string{archive}}); !errors.Is(err, errs.State) {
 		t.Errorf("stopped nodes: %v", err)
 	}
 }
@@ -218,7 +178,7 @@ func TestContainerdTellsImages(t *testing.T) {
 	if lacks, there := r.missing("sha256:1d", []string{"docker.io/library/app:1", "docker.io/library/new:1"}); !there || fmt.Sprint(lacks) != "[docker.io/library/new:1]" {
 		t.Errorf("%v, %v", lacks, there)
 	}
-	if got := strings.Join(r.tag("sha256:1d", []string{"x:1"}), " "); got != "ctr --namespace=k8s.io images tag --force sha256:1d x:1" {
+	if got := strings.Join(r.tagCommand("sha256:1d", []string{"x:1"}), " "); got != "ctr --namespace=k8s.io images tag --force sha256:1d x:1" {
 		t.Error(got)
 	}
 }

@@ -1,4 +1,4 @@
-package cluster
+package images
 
 import (
 	"context"
@@ -10,43 +10,43 @@ import (
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/berthrun/berth/internal/cluster/imagefile"
+	"github.com/berthrun/berth/internal/cluster/images/imagefile"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// receiver is a node that gets images.
+// receiver is a node that gets images, with the images that it has.
 type receiver struct {
 	name    string
 	runtime noderuntime.Runtime
 	// images are the names of images by ID.
 	images map[string][]string
 	has    imagefile.Has
-	// refs are by ID what containerd calls an image.
+	// refs are the references of images in the node's runtime, by ID.
 	refs map[string]string
 }
 
-// ask fills in what a node has.
-func (c *Clusters) ask(ctx context.Context, node provider.Node) (*receiver, error) {
+// query asks a node which images it has.
+func (l Loader) query(ctx context.Context, node provider.Node) (*receiver, error) {
 	r := &receiver{name: node.Name, images: map[string][]string{}, refs: map[string]string{}}
 	r.has = imagefile.Has{Blobs: map[digest.Digest]bool{}, Layers: map[digest.Digest]imagespec.Descriptor{}}
 	var err error
-	if r.runtime, _, err = noderuntime.Identify(ctx, c.Provider, node); err != nil {
+	if r.runtime, _, err = noderuntime.Identify(ctx, l.Provider, node); err != nil {
 		return nil, err
 	}
-	ask := c.askBerth
+	query := l.queryBerth
 	if !r.runtime.IsBerth() {
-		ask = c.askContainerd
+		query = l.queryContainerd
 	}
-	if err := ask(ctx, r); err != nil {
+	if err := query(ctx, r); err != nil {
 		return nil, fmt.Errorf("cannot tell which images %s has: %w", node.Name, err)
 	}
 	return r, nil
 }
 
-func (c *Clusters) askBerth(ctx context.Context, r *receiver) error {
-	text, err := provider.Output(ctx, c.Provider, r.name, "berth", "image", "layers", "-o", "json")
+func (l Loader) queryBerth(ctx context.Context, r *receiver) error {
+	text, err := provider.Output(ctx, l.Provider, r.name, "berth", "image", "layers", "-o", "json")
 	if err != nil {
 		return err
 	}
@@ -78,13 +78,14 @@ func (r *receiver) readBerth(text string) error {
 	return nil
 }
 
-// askContainerd asks containerd. What it has unpacked and thrown away is sent again.
-func (c *Clusters) askContainerd(ctx context.Context, r *receiver) error {
-	images, err := provider.Output(ctx, c.Provider, r.name, ctr("images", "list")...)
+// queryContainerd asks containerd. Layers whose blobs containerd removed after it unpacked them are sent
+// again.
+func (l Loader) queryContainerd(ctx context.Context, r *receiver) error {
+	images, err := provider.Output(ctx, l.Provider, r.name, ctr("images", "list")...)
 	if err != nil {
 		return err
 	}
-	blobs, err := provider.Output(ctx, c.Provider, r.name, ctr("content", "list", "--quiet")...)
+	blobs, err := provider.Output(ctx, l.Provider, r.name, ctr("content", "list", "--quiet")...)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func (c *Clusters) askContainerd(ctx context.Context, r *receiver) error {
 	return nil
 }
 
-// ctr is a call of containerd's tool for images of pods.
+// ctr returns a command of containerd's tool in the namespace of Kubernetes.
 func ctr(args ...string) []string { return append([]string{"ctr", "--namespace=k8s.io"}, args...) }
 
 // readContainerd reads the tables of ctr. Its images have a line for each name, one of
@@ -121,8 +122,8 @@ func (r *receiver) readContainerd(images, blobs string) {
 	}
 }
 
-// missing are the names that an image of an ID lacks; there is false where the node has
-// no such image.
+// missing returns the names that the image of an ID lacks; there is false where the node does not have
+// the image.
 func (r *receiver) missing(id string, names []string) (lacks []string, there bool) {
 	own, there := r.images[id]
 	for _, name := range names {
@@ -133,19 +134,19 @@ func (r *receiver) missing(id string, names []string) (lacks []string, there boo
 	return lacks, there
 }
 
-// tag is the call that gives an image of a node more names.
-func (r *receiver) tag(id string, names []string) []string {
+// tagCommand returns the command that adds names to an image of the node.
+func (r *receiver) tagCommand(id string, names []string) []string {
 	if r.runtime.IsBerth() {
 		return append([]string{"berth", "image", "tag", r.refs[id]}, names...)
 	}
 	return ctr(append([]string{"images", "tag", "--force", r.refs[id]}, names...)...)
 }
 
-// take is the call that reads an archive.
-func (c *Clusters) take(ctx context.Context, r *receiver) ([]string, error) {
+// importCommand returns the command that imports an archive from its standard input.
+func (l Loader) importCommand(ctx context.Context, r *receiver) ([]string, error) {
 	if r.runtime.IsBerth() {
 		return []string{"berth", "image", "import", "-"}, nil
 	}
-	snapshotter, err := noderuntime.Snapshotter(ctx, c.Provider, r.name)
+	snapshotter, err := noderuntime.Snapshotter(ctx, l.Provider, r.name)
 	return ctr("images", "import", "--digests", "--snapshotter="+snapshotter, "-"), err
 }
