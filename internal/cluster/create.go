@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
-	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
-	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -34,17 +31,11 @@ type creation struct {
 	// made: nodes exist that are of this run; registryMade is what of the registry is.
 	made         bool
 	registryMade registry.Created
-	// background is what of setUp goes on while the control plane starts.
-	background *errgroup.Group
-	// init is `kubeadm init`, for whose end workers do not wait.
-	init *initialization
-	// beside is what goes on while the other nodes join: the end of init, the marking of the first
-	// control plane, and add-ons.
-	beside errgroup.Group
-	// connecting waits for the ranges of all nodes' pods, and writes routes while kubeadm still
-	// looks whether its node has joined.
-	connecting errgroup.Group
-	admin      *api.Config
+	// init is `kubeadm init`.
+	init *job
+	// admin is the kubeconfig of the cluster, kubeconfigFile the file that has it.
+	admin          *api.Config
+	kubeconfigFile string
 }
 
 // Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
@@ -66,52 +57,43 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 	})
 }
 
-// make is the order of steps. Some things go on beside them: other nodes are set up from setUp to
-// the end of startControlPlane, and what begins there goes on until finishControlPlane and
-// finishConnecting.
-// When make returns, nothing of it goes on.
-func (m *creation) make(ctx context.Context) (file string, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer func() {
-		cancel()
-		if m.background != nil {
-			_ = m.background.Wait() // startControlPlane has returned its error, or failed first
-		}
-		_ = m.beside.Wait() // finishControlPlane has returned its error, or another step failed first
-		_ = m.connecting.Wait()
-	}()
-	for _, s := range []struct {
-		text string
-		do   func(context.Context) error
-		when bool
-	}{
-		{"Ensuring the node image", m.ensureImages, true},
-		{"Starting the registry", m.startRegistry, m.Cluster.Registry.Enabled},
-		{"Making nodes", m.makeNodes, true},
-		{"Setting up the nodes", m.setUp, true},
-		{"Starting the control plane", m.startControlPlane, true},
-		{joining(m.others()), m.joinOthers, len(m.Cluster.Nodes) > 1},
-		{"Installing add-ons", m.finishControlPlane, true},
-		{"Connecting the nodes' pods", m.finishConnecting, !m.Cluster.Networking.DisableDefaultCNI},
-		{"Writing kubeconfig", func(ctx context.Context) error {
-			file, err = m.Kubeconfig.Merge(ctx, m.admin)
-			return err
-		}, true},
-	} {
-		if !s.when {
-			continue
-		}
-		do := func() error {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return s.do(ctx)
-		}
-		if err := m.RunStep(s.text, do); err != nil {
-			return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
-		}
+// steps are the parts of Create in their order. Steps with a job run in the background.
+func (m *creation) steps() []step {
+	m.init = newJob()
+	otherNodes, mark, addOns, routes := newJob(), newJob(), newJob(), newJob()
+	podNetwork := !m.Cluster.Networking.DisableDefaultCNI
+	return []step{
+		{title: "Ensuring the node image", run: m.ensureImages},
+		{title: "Starting the registry", run: m.startRegistry, skip: !m.Cluster.Registry.Enabled},
+		{title: "Making nodes", run: m.makeNodes},
+		{title: "Setting up the nodes", run: m.setUp},
+		{job: otherNodes, run: m.setUpOthers},
+		{title: "Starting the control plane", job: m.init, run: m.initialize},
+		{job: mark, after: []*job{m.init}, run: m.markControlPlane},
+		{run: m.awaitAPI},
+		{job: addOns, after: []*job{m.init}, run: m.installAddons},
+		{job: routes, run: m.connect, skip: !podNetwork},
+		{run: m.awaitInit},
+		{after: []*job{otherNodes}},
+		{title: joining(m.others()), run: m.joinOthers, skip: len(m.Cluster.Nodes) == 1},
+		{title: "Installing add-ons", after: []*job{m.init, mark, addOns}, run: m.includeOnlyNode},
+		{title: "Connecting the nodes' pods", after: []*job{routes}, skip: !podNetwork},
+		{title: "Writing kubeconfig", run: m.writeKubeconfig},
 	}
-	return file, nil
+}
+
+// make runs all steps. When it returns, no step is running.
+func (m *creation) make(ctx context.Context) (file string, err error) {
+	if err := runSteps(ctx, m.Reporter, m.steps()); err != nil {
+		return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
+	}
+	return m.kubeconfigFile, nil
+}
+
+// writeKubeconfig puts the cluster into the kubeconfig.
+func (m *creation) writeKubeconfig(ctx context.Context) (err error) {
+	m.kubeconfigFile, err = m.Kubeconfig.Merge(ctx, m.admin)
+	return err
 }
 
 // check refuses what cannot succeed before anything is made.
@@ -131,62 +113,6 @@ func (m *creation) check(ctx context.Context) error {
 		return fmt.Errorf("the cluster %s would have no place in the kubeconfig: %w", name, err)
 	}
 	return m.fit()
-}
-
-// able refuses what berth cannot do.
-func (m *making) able() error {
-	if err := unsupported(m.Cluster, m.Provider.Facts()); err != nil {
-		return err
-	}
-	for _, n := range m.Cluster.Nodes {
-		if _, err := noderuntime.HostsFiles("", n.Registries); err != nil {
-			return err
-		}
-	}
-	m.avoidLoopback6()
-	for _, w := range m.Cluster.Warnings {
-		m.Warn(w.String())
-	}
-	return nil
-}
-
-// avoidLoopback6 has the API listen on the other loopback address where nobody would reach it on
-// that of IPv6, which is the default of clusters of IPv6 only.
-func (m *making) avoidLoopback6() {
-	if m.Provider.Facts().Loopback6 || m.Cluster.Networking.APIServerAddress != "::1" {
-		return
-	}
-	changed := *m.Cluster
-	changed.Networking.APIServerAddress = "127.0.0.1"
-	m.Cluster = &changed
-	m.Warn(fmt.Sprintf("%s leads no port of ::1 into containers; the API listens on 127.0.0.1 of this host instead", m.Provider.Name()))
-}
-
-// fit refuses to make nodes where the host or its engine lacks what they need.
-func (m *making) fit() error {
-	var fatal []error
-	for _, finding := range append(m.Provider.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
-		text := finding.Problem + "\n  to fix it: " + finding.Fix
-		switch {
-		case finding.Fatal:
-			fatal = append(fatal, fmt.Errorf("%s: %w", text, errs.Unsupported))
-		case finding.Once == "" || m.FirstTime == nil || m.FirstTime(finding.Once):
-			m.Warn(text)
-		}
-	}
-	return errors.Join(fatal...)
-}
-
-// unsupported names what a description may ask for and cannot get.
-func unsupported(c *config.Cluster, engine provider.Facts) error {
-	var all []error
-	no := func(field, what string) {
-		all = append(all, fmt.Errorf("%s: %s: %w", field, what, errs.Unsupported))
-	}
-	if c.HasBalancer() && engine.Remote {
-		no("nodes", "several control planes need ports of the host that stay theirs, which can be picked only where the container engine runs; want one control plane with an engine on another host")
-	}
-	return errors.Join(all...)
 }
 
 // ensureImages pulls images that are not there.

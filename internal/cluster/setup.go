@@ -14,10 +14,10 @@ import (
 	"github.com/berthrun/berth/internal/cluster/nodenet"
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
 )
 
-// setUp starts the nodes' runtimes and tells the load balancer what there is. What concerns other
-// nodes than the first control plane goes on while that starts.
+// setUp starts the runtime of the first control plane, and configures the load balancer.
 func (m *creation) setUp(ctx context.Context) error {
 	if err := m.look(ctx); err != nil {
 		return err
@@ -36,18 +36,19 @@ func (m *creation) setUp(ctx context.Context) error {
 	if m.registry, err = m.Registry().Find(ctx); err != nil {
 		return err
 	}
-	foreground, begin := errgroup.WithContext(ctx)
-	foreground.Go(func() error { return nodenet.Balance(begin, m.Provider, m.nodes, m.Cluster.Networking) })
-	foreground.Go(func() error { return m.setUpNode(begin, m.first()) })
-	if err := foreground.Wait(); err != nil {
-		return err
-	}
-	var background context.Context
-	m.background, background = errgroup.WithContext(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking) })
+	group.Go(func() error { return m.setUpNode(ctx, m.first()) })
+	return group.Wait()
+}
+
+// setUpOthers starts the runtimes of all nodes but the first control plane.
+func (m *creation) setUpOthers(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range m.others() {
-		m.background.Go(func() error { return m.setUpNode(background, n) })
+		group.Go(func() error { return m.setUpNode(ctx, n) })
 	}
-	return nil
+	return group.Wait()
 }
 
 // warnOfPatches tells of those that the versions of Kubernetes in the nodes have no use for.
@@ -218,4 +219,56 @@ func (m *creation) warnUnused() error {
 		m.Warn(text)
 	}
 	return err
+}
+
+// identifyAll finds runtime and version of nodes, and makes sure that they fit each other.
+func (m *making) identifyAll(ctx context.Context, nodes []config.Node) error {
+	runtimes, versions := make([]noderuntime.Runtime, len(nodes)), make([]string, len(nodes))
+	group, within := errgroup.WithContext(ctx)
+	for i, n := range nodes {
+		group.Go(func() error {
+			container, err := m.find(m.Cluster.ContainerName(n))
+			if err != nil {
+				return err
+			}
+			if runtimes[i], versions[i], err = noderuntime.Identify(within, m.Provider, container); err == nil && runtimes[i].IsBerth() {
+				err = m.checkTools(within, container.Name, n.Image)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, n := range nodes {
+		name := m.Cluster.ContainerName(n)
+		m.runtimes[name], m.versions[name] = runtimes[i], versions[i]
+	}
+	return m.oneNetwork()
+}
+
+// oneNetwork refuses nodes whose images bring pod networks that do not know each other.
+func (m *making) oneNetwork() error { return m.alike(m.runtimes) }
+
+func (m *making) alike(runtimes map[string]noderuntime.Runtime) error {
+	var names []string
+	for _, r := range runtimes {
+		if !slices.Contains(names, r.Name) {
+			names = append(names, r.Name)
+		}
+	}
+	if len(names) > 1 && !m.Cluster.Networking.DisableDefaultCNI {
+		return fmt.Errorf("some nodes have an image of kindest/node and others one of berth, and the pod networks that these bring do not know each other; want one kind of image, or networking.disableDefaultCNI and a network of your own: %w", errs.Unsupported)
+	}
+	return nil
+}
+
+// ours: the nodes' pods are on berth's network.
+func (m *making) ours() bool {
+	for _, r := range m.runtimes {
+		if !r.IsBerth() {
+			return false
+		}
+	}
+	return true
 }
