@@ -53,7 +53,7 @@ func description(f *clustertest.Fake) string {
 	if err := json.Unmarshal([]byte(f.Config), &m); err != nil {
 		f.T.Error(err)
 	}
-	return m.Data[keptKey]
+	return m.Data[descriptionKey]
 }
 
 func TestNodesComeAndGo(t *testing.T) {

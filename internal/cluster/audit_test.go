@@ -104,7 +104,7 @@ func made(t *testing.T, text string) string {
 		t.Fatalf("%s: %v", text, err)
 	}
 	clusters, _ := clusters(clustertest.New(t))
-	m := &creation{making: clusters.making(c)}
+	m := &createRun{builder: clusters.newBuilder(c)}
 	m.token = "abcdef.0123456789abcdef"
 	m.plan = plan.Make(c, plan.Host{Engine: "podman", Network: "kind"})
 	all, err := json.Marshal(m.plan)

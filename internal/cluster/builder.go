@@ -18,32 +18,32 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// making is the making of nodes: all of a new cluster, or those that come to one.
-type making struct {
+// builder makes nodes: all nodes of a new cluster, or those that are added to one.
+type builder struct {
 	*Clusters
 	Cluster *config.Cluster
 	plan    *plan.Plan
 	network provider.Network
-	// host is what plans are made for.
+	// host is what the plan is made for.
 	host plan.Host
-	// token is what nodes join with.
+	// token is the bootstrap token that nodes join with.
 	token string
-	// registry is the one that nodes have a mirror of; nil is that there is none.
+	// registry is the registry whose mirrors nodes get; nil is none.
 	registry *registry.Status
-	// nodes are the containers that exist. By the names of those that are made, versions are
-	// those of Kubernetes in them, runtimes what runs pods there.
+	// nodes are the containers that exist. versions are their versions of Kubernetes, runtimes their
+	// container runtimes, by the names of the containers.
 	nodes    []provider.Node
 	versions map[string]string
 	runtimes map[string]noderuntime.Runtime
 	api      *kubeapi.Client
 }
 
-func (c *Clusters) making(described *config.Cluster) making {
-	return making{Clusters: c, Cluster: described, token: kubeadm.NewToken(), versions: map[string]string{}, runtimes: map[string]noderuntime.Runtime{}}
+func (c *Clusters) newBuilder(described *config.Cluster) builder {
+	return builder{Clusters: c, Cluster: described, token: kubeadm.NewToken(), versions: map[string]string{}, runtimes: map[string]noderuntime.Runtime{}}
 }
 
-// ensure pulls the images of nodes that are not there.
-func (m *making) ensure(ctx context.Context, nodes []config.Node) error {
+// ensureImages pulls the images of nodes that the provider does not have.
+func (m *builder) ensureImages(ctx context.Context, nodes []config.Node) error {
 	done := map[string]bool{}
 	for _, n := range nodes {
 		if done[n.Image] {
@@ -60,20 +60,20 @@ func (m *making) ensure(ctx context.Context, nodes []config.Node) error {
 	return nil
 }
 
-// first is the control plane that the cluster begins with.
-func (m *making) first() config.Node {
+// firstControlPlane returns the control plane that `kubeadm init` runs on.
+func (m *builder) firstControlPlane() config.Node {
 	for _, n := range m.Cluster.Nodes {
 		if n.Role == config.ControlPlane {
 			return n
 		}
 	}
-	return config.Node{} // no description passes its checks without one
+	return config.Node{} // a valid description has one
 }
 
-// helper is the image that a load balancer or a registry runs in: the first control plane's, if
-// berth has made that, or else the usual one of berth, which then has to be there.
-func (m *making) helper(ctx context.Context) (string, error) {
-	image := m.first().Image
+// helperImage returns the image of a load balancer or a registry: that of the first control plane if
+// it is an image of berth, else config.DefaultImage, which the provider then must have.
+func (m *builder) helperImage(ctx context.Context) (string, error) {
+	image := m.firstControlPlane().Image
 	found, err := m.Provider.Present(ctx, image)
 	if err != nil {
 		return "", err
@@ -87,14 +87,14 @@ func (m *making) helper(ctx context.Context) (string, error) {
 	return config.DefaultImage, nil
 }
 
-// planIt finds the network, or makes it, and plans the containers on it.
-func (m *making) planIt(ctx context.Context) (err error) {
+// makePlan finds or creates the network, and plans the containers on it.
+func (m *builder) makePlan(ctx context.Context) (err error) {
 	if m.network, err = m.Provider.EnsureNetwork(ctx, m.Clusters.network()); err != nil {
 		return err
 	}
 	host := m.Provider.PlanHost(m.network)
 	if m.Cluster.HasBalancer() {
-		if host.Helper, err = m.helper(ctx); err != nil {
+		if host.Helper, err = m.helperImage(ctx); err != nil {
 			return err
 		}
 	}
@@ -110,10 +110,10 @@ func (m *making) planIt(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeContainers makes some of the plan's containers. Those that are named in reuse get the volumes
-// that are left of the former ones.
-func (m *making) makeContainers(ctx context.Context, wanted []plan.Container, retain bool, reuse map[string]bool) error {
-	// A copy: ports that are picked are no part of the plan.
+// createContainers creates some of the plan's containers. Those in reuse get the volumes of their
+// predecessors.
+func (m *builder) createContainers(ctx context.Context, wanted []plan.Container, retain bool, reuse map[string]bool) error {
+	// A copy: the picked ports are not part of the plan.
 	some := plan.Plan{}
 	for _, c := range wanted {
 		c.Ports = append([]plan.Port(nil), c.Ports...)
@@ -135,7 +135,7 @@ func (m *making) makeContainers(ctx context.Context, wanted []plan.Container, re
 	return m.Provider.Create(ctx, request)
 }
 
-// spec is a container as the engine makes it: a load balancer runs a command of its own.
+// spec returns a container as the provider creates it. A load balancer runs a command of its own.
 func spec(c plan.Container) provider.Spec {
 	made := provider.Spec{Container: c}
 	if c.Role == config.BalancerRole {
@@ -144,14 +144,14 @@ func spec(c plan.Container) provider.Spec {
 	return made
 }
 
-// look reads the containers that there are now.
-func (m *making) look(ctx context.Context) (err error) {
+// refresh reads the containers of the cluster.
+func (m *builder) refresh(ctx context.Context) (err error) {
 	m.nodes, err = inventory.Nodes(ctx, m.Provider, m.Cluster.Name)
 	return err
 }
 
-// find is a container of the cluster by its name.
-func (m *making) find(name string) (provider.Node, error) {
+// node returns a container of the cluster by its name. The error is errs.NotFound when there is none.
+func (m *builder) node(name string) (provider.Node, error) {
 	for _, n := range m.nodes {
 		if n.Name == name {
 			return n, nil
@@ -160,41 +160,41 @@ func (m *making) find(name string) (provider.Node, error) {
 	return provider.Node{}, fmt.Errorf("unknown node: %q: %w", name, errs.NotFound)
 }
 
-// keptName is the ConfigMap in which a cluster keeps its description, for when it is changed.
-const keptName, keptKey = "berth-cluster", "cluster.yaml"
+// descriptionConfigMap is the ConfigMap that has the description of a cluster, for later changes.
+const descriptionConfigMap, descriptionKey = "berth-cluster", "cluster.yaml"
 
-// keep has the cluster keep its description.
-func (m *making) keep(ctx context.Context) error {
+// storeDescription stores the description in the cluster.
+func (m *builder) storeDescription(ctx context.Context) error {
 	text, err := config.Render(m.Cluster)
 	if err != nil {
 		return err
 	}
-	return m.api.Keep(ctx, keptName, map[string]string{keptKey: string(text)})
+	return m.api.Keep(ctx, descriptionConfigMap, map[string]string{descriptionKey: string(text)})
 }
 
-// kept is the description that a cluster keeps.
-func kept(ctx context.Context, client *kubeapi.Client, name string) (*config.Cluster, error) {
-	data, err := client.Kept(ctx, keptName)
+// storedDescription reads the description from a cluster. The error is errs.Unsupported when there is none.
+func storedDescription(ctx context.Context, client *kubeapi.Client, name string) (*config.Cluster, error) {
+	data, err := client.Kept(ctx, descriptionConfigMap)
 	if errors.Is(err, errs.NotFound) {
 		return nil, fmt.Errorf("the cluster %s keeps no description, since it was made by a berth that could not change it; delete it, and create it anew: %w", name, errs.Unsupported)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return config.Load("the description that "+name+" keeps", []byte(data[keptKey]), config.Options{Name: name})
+	return config.Load("the description that "+name+" keeps", []byte(data[descriptionKey]), config.Options{Name: name})
 }
 
 // runner runs kubeadm in the nodes.
-func (m *making) runner() runner.Runner {
+func (m *builder) runner() runner.Runner {
 	return runner.Runner{Provider: m.Provider, Cluster: m.Cluster.Name, WatchPause: m.watchPause}
 }
 
 // kubeadm runs a command of kubeadm, of one word or more, in a node.
-func (m *making) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
+func (m *builder) kubeadm(ctx context.Context, node, verb string, flags ...string) error {
 	return m.runner().Run(ctx, node, m.runtimes[node], verb, flags...)
 }
 
 // explain adds to the error of a command what the node's services logged last.
-func (m *making) explain(ctx context.Context, node string, failed error) error {
+func (m *builder) explain(ctx context.Context, node string, failed error) error {
 	return m.runner().Explain(ctx, node, m.runtimes[node], failed)
 }

@@ -1,10 +1,9 @@
-// Package cluster makes clusters of nodes that are containers, finds them again and
-// removes them: one file a verb, with its order of steps on one page. What a cluster is
-// to be is in config, which containers that means in plan, how an engine makes them in
-// provider, and what runs in them is the business of kubeadm and of berth in the node.
+// Package cluster creates, changes, starts, stops and deletes clusters whose nodes are containers: one
+// file a verb, with the list of its steps on one page. Package config has the description of a
+// cluster, plan its containers, provider creates them, and kubeadm has the configuration of what runs
+// in them.
 //
-// Nothing is remembered outside of the containers: their labels say of which cluster they
-// are, and what they are in it.
+// Nothing is stored outside of the containers: their labels have the cluster and the role.
 package cluster
 
 import (
@@ -23,20 +22,19 @@ type Clusters struct {
 	Provider provider.Provider
 	// Network is the provider's network that nodes are on; "" is plan.DefaultNetwork.
 	Network string
-	// Kubeconfig are the files that clusters are put into.
+	// Kubeconfig are the kubeconfig files that get the clusters.
 	Kubeconfig kubeconfig.Files
 	report.Reporter
-	// FirstTime reports whether something is told to this user for the first time on this host; nil is
-	// that it always is.
+	// FirstTime reports whether a warning is new to this user on this host; nil: it always is.
 	FirstTime func(what string) bool
-	// LockRegistry waits until nobody else makes or removes the registry; nil is that nobody does.
+	// LockRegistry waits until no other process creates or removes the registry; nil does not lock.
 	LockRegistry func(context.Context) (release func(), err error)
 
-	// watchPause is how often a node is asked what has crashed; 0 is as usual.
+	// watchPause is how often a node is asked for crashes; 0 is the default.
 	watchPause time.Duration
 }
 
-// network is the name of the engine's network.
+// network returns the name of the provider's network.
 func (c *Clusters) network() string {
 	if c.Network == "" {
 		return plan.DefaultNetwork

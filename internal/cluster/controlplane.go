@@ -15,14 +15,14 @@ import (
 
 // initialize runs `kubeadm init` on the first control plane, without its phase markPhase: a phase
 // that follows that one restarts the kubelet, which then registers the node at once.
-func (m *creation) initialize(ctx context.Context) error {
+func (m *createRun) initialize(ctx context.Context) error {
 	skipped, err := m.skippedPhases()
 	if err != nil {
 		return err
 	}
 	// The flag replaces the list in the configuration.
 	skip := "--skip-phases=" + strings.Join(append(skipped, markPhase), ",")
-	return m.kubeadm(ctx, m.Cluster.ContainerName(m.first()), "init", "--skip-token-print", skip)
+	return m.kubeadm(ctx, m.Cluster.ContainerName(m.firstControlPlane()), "init", "--skip-token-print", skip)
 }
 
 // markPhase is the phase of `kubeadm init` that gives the node the labels and taints of a control
@@ -31,17 +31,17 @@ func (m *creation) initialize(ctx context.Context) error {
 const markPhase = "mark-control-plane"
 
 // markControlPlane runs the phase markPhase, unless the description leaves it out.
-func (m *creation) markControlPlane(ctx context.Context) error {
+func (m *createRun) markControlPlane(ctx context.Context) error {
 	skipped, err := m.skippedPhases()
 	if err != nil || slices.Contains(skipped, markPhase) {
 		return err
 	}
-	return m.kubeadm(ctx, m.Cluster.ContainerName(m.first()), "init phase "+markPhase)
+	return m.kubeadm(ctx, m.Cluster.ContainerName(m.firstControlPlane()), "init phase "+markPhase)
 }
 
 // skippedPhases are the phases of `kubeadm init` that the description leaves out.
-func (m *creation) skippedPhases() ([]string, error) {
-	config, err := m.kubeadmConfig(m.first())
+func (m *createRun) skippedPhases() ([]string, error) {
+	config, err := m.kubeadmConfig(m.firstControlPlane())
 	if err != nil {
 		return nil, err
 	}
@@ -49,10 +49,10 @@ func (m *creation) skippedPhases() ([]string, error) {
 }
 
 // awaitAPI waits until the API serves what nodes need to join, and makes a client of it. When
-// `kubeadm init` fails meanwhile, that is the error. Its end also ends the wait: patches may have
-// nodes learn elsewhere what they need.
-func (m *creation) awaitAPI(ctx context.Context) error {
-	err := m.enter(ctx)
+// `kubeadm init` fails meanwhile, that is the error. The end of init ends the wait, too: patches may
+// have another way of discovery.
+func (m *createRun) awaitAPI(ctx context.Context) error {
+	err := m.connectAPI(ctx)
 	if err == nil {
 		return nil
 	}
@@ -62,8 +62,8 @@ func (m *creation) awaitAPI(ctx context.Context) error {
 	return err
 }
 
-func (m *creation) enter(ctx context.Context) error {
-	first, err := m.find(m.Cluster.ContainerName(m.first()))
+func (m *createRun) connectAPI(ctx context.Context) error {
+	first, err := m.node(m.Cluster.ContainerName(m.firstControlPlane()))
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (m *creation) enter(ctx context.Context) error {
 
 // awaitInit waits for the end of `kubeadm init` where workers cannot join beside it: where there are
 // none, or other control planes join, too.
-func (m *creation) awaitInit(ctx context.Context) error {
+func (m *createRun) awaitInit(ctx context.Context) error {
 	if m.init.over() || len(m.others()) == 0 || m.Cluster.ControlPlanes() > 1 {
 		return m.init.wait(ctx)
 	}
@@ -96,40 +96,40 @@ func (m *creation) awaitInit(ctx context.Context) error {
 
 // connect writes the routes between the nodes' pods, while kubeadm may still wait for its nodes. The
 // pod network of kindest/node does that itself.
-func (m *creation) connect(ctx context.Context) error {
-	if !m.ours() {
+func (m *createRun) connect(ctx context.Context) error {
+	if !m.usesBerthNetwork() {
 		return nil
 	}
 	return nodenet.Connect(ctx, m.Provider, m.Warn, m.api, m.nodes)
 }
 
-// noBalancers is the label that kubeadm gives control planes, so that load balancers of services send
-// them nothing.
-const noBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
+// excludeLabel is the label of control planes that external load balancers of services leave out.
+const excludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 // includeOnlyNode lets load balancers of services send to the only node of a cluster.
-func (m *creation) includeOnlyNode(ctx context.Context) error {
+func (m *createRun) includeOnlyNode(ctx context.Context) error {
 	if len(m.Cluster.Nodes) > 1 {
 		return nil
 	}
-	return m.api.Relabel(ctx, m.Cluster.ContainerName(m.first()), map[string]*string{noBalancers: nil})
+	return m.api.Relabel(ctx, m.Cluster.ContainerName(m.firstControlPlane()), map[string]*string{excludeLabel: nil})
 }
 
-// joinOthers has all nodes join the first control plane. It ends when init fails meanwhile.
-func (m *creation) joinOthers(ctx context.Context) error {
+// joinOthers joins all other nodes to the first control plane. It ends when `kubeadm init` fails
+// meanwhile.
+func (m *createRun) joinOthers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.init.wait(ctx) })
-	group.Go(func() error { return m.join(ctx, m.Cluster.ContainerName(m.first()), m.others()) })
+	group.Go(func() error { return m.join(ctx, m.Cluster.ContainerName(m.firstControlPlane()), m.others()) })
 	return group.Wait()
 }
 
 // installAddons stores the description in the cluster, and installs the add-ons and the ConfigMap of
 // the registry.
-func (m *creation) installAddons(ctx context.Context) error {
-	if err := m.keep(ctx); err != nil {
+func (m *createRun) installAddons(ctx context.Context) error {
+	if err := m.storeDescription(ctx); err != nil {
 		return err
 	}
-	first := m.Cluster.ContainerName(m.first())
+	first := m.Cluster.ContainerName(m.firstControlPlane())
 	installer := addons.Installer{
 		Provider: m.Provider, API: m.api, Cluster: m.Cluster, Node: first, Runtime: m.runtimes[first], Endpoint: m.plan.Endpoint,
 	}

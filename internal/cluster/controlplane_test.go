@@ -123,8 +123,8 @@ func TestLoopback6(t *testing.T) {
 		f.FakeFacts.Loopback6 = leads
 		c, said := clusters(f)
 		described := clustertest.Describe(t, "networking: {ipFamily: ipv6}\n")
-		m := c.making(described)
-		if err := m.able(); err != nil {
+		m := c.newBuilder(described)
+		if err := m.checkDescription(); err != nil {
 			t.Fatal(err)
 		}
 		if got := plan.Make(m.Cluster, plan.Host{}).Containers[0].Ports[0].Listen; got != want {

@@ -15,22 +15,23 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// CreateOptions are what a cluster is made of.
+// CreateOptions are what Create makes.
 type CreateOptions struct {
 	Cluster *config.Cluster
-	// Retain: nodes stay when something fails, to be looked at.
+	// Retain keeps the nodes when something fails, for debugging.
 	Retain bool
 	// Wait is how long all nodes may take to be Ready; 0 waits for none.
 	Wait time.Duration
 }
 
-// creation is one run of Create.
-type creation struct {
-	making
+// createRun is one run of Create.
+type createRun struct {
+	builder
 	retain bool
-	// made: nodes exist that are of this run; registryMade is what of the registry is.
-	made         bool
-	registryMade registry.Created
+	// containersMade: this run has created the nodes' containers. registryMade is what it has created
+	// of the registry.
+	containersMade bool
+	registryMade   registry.Created
 	// init is `kubeadm init`.
 	init *job
 	// admin is the kubeconfig of the cluster, kubeconfigFile the file that has it.
@@ -38,14 +39,15 @@ type creation struct {
 	kubeconfigFile string
 }
 
-// Create makes a cluster. When something fails, or ctx ends, nothing of it stays, unless
-// Retain. That not all nodes are Ready in time is an error, too, with which the cluster stays.
+// Create makes a cluster, and returns the kubeconfig file that has it. When something fails, or ctx
+// ends, it removes what it has made, unless Retain. When not all nodes are Ready in time, it returns
+// an error, and the cluster stays.
 func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) {
-	m := &creation{making: c.making(o.Cluster), retain: o.Retain}
+	m := &createRun{builder: c.newBuilder(o.Cluster), retain: o.Retain}
 	if err := m.check(ctx); err != nil {
 		return "", err
 	}
-	file, err := m.make(ctx)
+	file, err := m.runAll(ctx)
 	if err != nil {
 		return "", m.rollBack(ctx, err)
 	}
@@ -58,12 +60,12 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 }
 
 // steps are the parts of Create in their order. Steps with a job run in the background.
-func (m *creation) steps() []step {
+func (m *createRun) steps() []step {
 	m.init = newJob()
 	otherNodes, mark, addOns, routes := newJob(), newJob(), newJob(), newJob()
 	podNetwork := !m.Cluster.Networking.DisableDefaultCNI
 	return []step{
-		{title: "Ensuring the node image", run: m.ensureImages},
+		{title: "Ensuring the node image", run: m.ensureNodeImages},
 		{title: "Starting the registry", run: m.startRegistry, skip: !m.Cluster.Registry.Enabled},
 		{title: "Making nodes", run: m.makeNodes},
 		{title: "Setting up the nodes", run: m.setUp},
@@ -75,15 +77,15 @@ func (m *creation) steps() []step {
 		{job: routes, run: m.connect, skip: !podNetwork},
 		{run: m.awaitInit},
 		{after: []*job{otherNodes}},
-		{title: joining(m.others()), run: m.joinOthers, skip: len(m.Cluster.Nodes) == 1},
+		{title: joinTitle(m.others()), run: m.joinOthers, skip: len(m.Cluster.Nodes) == 1},
 		{title: "Installing add-ons", after: []*job{m.init, mark, addOns}, run: m.includeOnlyNode},
 		{title: "Connecting the nodes' pods", after: []*job{routes}, skip: !podNetwork},
 		{title: "Writing kubeconfig", run: m.writeKubeconfig},
 	}
 }
 
-// make runs all steps. When it returns, no step is running.
-func (m *creation) make(ctx context.Context) (file string, err error) {
+// runAll runs all steps. When it returns, no step is running.
+func (m *createRun) runAll(ctx context.Context) (file string, err error) {
 	if err := runSteps(ctx, m.Reporter, m.steps()); err != nil {
 		return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
 	}
@@ -91,13 +93,13 @@ func (m *creation) make(ctx context.Context) (file string, err error) {
 }
 
 // writeKubeconfig puts the cluster into the kubeconfig.
-func (m *creation) writeKubeconfig(ctx context.Context) (err error) {
+func (m *createRun) writeKubeconfig(ctx context.Context) (err error) {
 	m.kubeconfigFile, err = m.Kubeconfig.Merge(ctx, m.admin)
 	return err
 }
 
-// check refuses what cannot succeed before anything is made.
-func (m *creation) check(ctx context.Context) error {
+// check refuses what cannot succeed, before anything is made.
+func (m *createRun) check(ctx context.Context) error {
 	name := m.Cluster.Name
 	existing, err := m.Provider.List(ctx, name)
 	if err != nil {
@@ -106,54 +108,56 @@ func (m *creation) check(ctx context.Context) error {
 	if len(existing) > 0 {
 		return fmt.Errorf("node(s) already exist for a cluster with the name %q; choose another with --name, or berth cluster delete --name %s: %w", name, name, errs.Exists)
 	}
-	if err := m.able(); err != nil {
+	if err := m.checkDescription(); err != nil {
 		return err
 	}
 	if err := m.Kubeconfig.Check(ctx); err != nil {
 		return fmt.Errorf("the cluster %s would have no place in the kubeconfig: %w", name, err)
 	}
-	return m.fit()
+	return m.checkHost()
 }
 
-// ensureImages pulls images that are not there.
-func (m *creation) ensureImages(ctx context.Context) error { return m.ensure(ctx, m.Cluster.Nodes) }
+// ensureNodeImages pulls the images of all nodes.
+func (m *createRun) ensureNodeImages(ctx context.Context) error {
+	return m.ensureImages(ctx, m.Cluster.Nodes)
+}
 
-// makeNodes makes network and containers.
-func (m *creation) makeNodes(ctx context.Context) (err error) {
-	if err := m.planIt(ctx); err != nil {
+// makeNodes creates the network and the containers.
+func (m *createRun) makeNodes(ctx context.Context) (err error) {
+	if err := m.makePlan(ctx); err != nil {
 		return err
 	}
 	if err := m.checkSubnets(m.Provider.PlanHost(m.network)); err != nil {
 		return err
 	}
-	if err := m.makeContainers(ctx, m.plan.Containers, m.retain, nil); err != nil {
+	if err := m.createContainers(ctx, m.plan.Containers, m.retain, nil); err != nil {
 		return err
 	}
-	m.made = true
+	m.containersMade = true
 	return nil
 }
 
-// undoTime bounds the undoing of a cluster.
-const undoTime = 2 * time.Minute
+// undoTimeout bounds the removal of what a failed run has made.
+const undoTimeout = 2 * time.Minute
 
-// rollBack removes each thing that this run made, and nothing else, also when ctx has ended.
-func (m *creation) rollBack(ctx context.Context, failed error) error {
+// rollBack removes what this run has made, and nothing else, also when ctx has ended.
+func (m *createRun) rollBack(ctx context.Context, failed error) error {
 	name := m.Cluster.Name
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if m.retain && m.left(ctx) {
+	if m.retain && m.hasContainers(ctx) {
 		return fmt.Errorf("%w\n  nodes stay as they are: berth cluster logs --name %s, berth cluster delete --name %s", failed, name, name)
 	}
 	network := m.registryMade.Network
 	if m.network.Made {
 		network = m.network.Name
 	}
-	if !m.made && !m.registryMade.Container && network == "" {
+	if !m.containersMade && !m.registryMade.Container && network == "" {
 		return failed
 	}
 	undone := m.RunStep("Removing what was made", func() error {
 		var all []error
-		if m.made {
+		if m.containersMade {
 			all = append(all, m.Provider.DeleteCluster(ctx, name))
 		}
 		if m.registryMade.Container {
@@ -170,15 +174,15 @@ func (m *creation) rollBack(ctx context.Context, failed error) error {
 	return errors.Join(failed, undone)
 }
 
-// left reports whether there are containers of the cluster: an engine that has failed to make
-// all of them may have made some. Where it does not tell, there may be.
-func (m *creation) left(ctx context.Context) bool {
+// hasContainers reports whether the cluster has containers: a provider that has failed to create all
+// may have created some. It is true when the provider does not answer.
+func (m *createRun) hasContainers(ctx context.Context) bool {
 	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	return err != nil || len(all) > 0
 }
 
-// startRegistry has the registry running before there are nodes that are told of it.
-func (m *creation) startRegistry(ctx context.Context) error {
+// startRegistry starts the registry before the nodes, which get its mirrors.
+func (m *createRun) startRegistry(ctx context.Context) error {
 	if m.LockRegistry != nil {
 		release, err := m.LockRegistry(ctx)
 		if err != nil {
@@ -186,7 +190,7 @@ func (m *creation) startRegistry(ctx context.Context) error {
 		}
 		defer release()
 	}
-	image, err := m.helper(ctx)
+	image, err := m.helperImage(ctx)
 	if err == nil {
 		_, m.registryMade, err = m.Registry().Ensure(ctx, registry.Options{Port: m.Cluster.Registry.Port, Image: image})
 	}

@@ -21,23 +21,23 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// check refuses what could not be made, before anything that exists is touched: what goes would be
-// gone, and nothing could come in its place.
-func (m *change) check(ctx context.Context) error {
-	if err := m.planesStay(); err != nil {
+// check refuses changes that would fail, before anything is removed that could then not be replaced.
+func (m *applyRun) check(ctx context.Context) error {
+	if err := m.checkControlPlanes(); err != nil {
 		return err
 	}
-	if err := m.portsFree(ctx); err != nil {
+	if err := m.checkPorts(ctx); err != nil {
 		return err
 	}
 	if len(m.Remove)+len(m.Recreate)+len(m.Replace)+len(m.Relabel)+len(m.Mirror) == 0 {
-		return nil // nodes that only come are looked at when they are there, and go again
+		return nil // new nodes are checked once they exist, and removed when they do not fit
 	}
-	return m.try(ctx, m.described(m.Created()))
+	return m.dryRun(ctx, m.nodesNamed(m.Created()))
 }
 
-// planesStay refuses to take a control plane where no other one runs, which takes it out of etcd.
-func (m *change) planesStay() error {
+// checkControlPlanes refuses to remove a control plane where no other one runs, which has to remove it
+// from etcd.
+func (m *applyRun) checkControlPlanes() error {
 	for _, name := range slices.Concat(m.Remove, m.Replace) {
 		if changes.RoleOf(m.before, name) != config.ControlPlane {
 			continue
@@ -45,7 +45,7 @@ func (m *change) planesStay() error {
 		runs := func(n provider.Node) bool {
 			return inventory.Role(n) == config.ControlPlane && n.Running && n.Name != name && !slices.Contains(m.Remove, n.Name)
 		}
-		comes := slices.ContainsFunc(m.described(m.Add), func(n config.Node) bool { return n.Role == config.ControlPlane })
+		comes := slices.ContainsFunc(m.nodesNamed(m.Add), func(n config.Node) bool { return n.Role == config.ControlPlane })
 		if !slices.ContainsFunc(m.nodes, runs) && !comes {
 			return fmt.Errorf("%s: no other control plane runs that takes it out of etcd; berth cluster start --name %s: %w", name, m.Cluster.Name, errs.State)
 		}
@@ -53,10 +53,10 @@ func (m *change) planesStay() error {
 	return nil
 }
 
-// portsFree refuses ports of the host that somebody else has. Containers are made anew one after
-// the other: each may have the ports of itself, of those that were made anew before it, and of
-// those that go.
-func (m *change) portsFree(ctx context.Context) error {
+// checkPorts refuses ports of the host that are in use. Containers are replaced one after the other:
+// each may use its own former ports, those of containers that were replaced before it, and those of
+// containers that are removed.
+func (m *applyRun) checkPorts(ctx context.Context) error {
 	if m.Provider.Facts().Remote {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (m *change) portsFree(ctx context.Context) error {
 	}
 	freed := map[port]bool{}
 	free := func(name string) {
-		if n, err := m.find(name); err == nil {
+		if n, err := m.node(name); err == nil {
 			for _, p := range n.Ports {
 				freed[port{p.Host, p.Protocol}] = true
 			}
@@ -99,28 +99,28 @@ func (m *change) portsFree(ctx context.Context) error {
 	return nil
 }
 
-// try makes each node for a moment, without its ports and its volume and with nothing that runs in
-// it, and looks at what its image has.
-func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
-	from, err := m.other("")
+// dryRun creates a container for each node, without its ports and its volume, in which nothing runs.
+// It checks what the image has, and removes the containers.
+func (m *applyRun) dryRun(ctx context.Context, nodes []config.Node) (err error) {
+	from, err := m.otherControlPlane("")
 	if err != nil {
 		return err
 	}
-	running, err := m.runs(ctx, from)
+	running, err := m.identifyNode(ctx, from)
 	if err != nil || len(nodes) == 0 {
 		return err
 	}
 	request := provider.Request{Network: m.network}
 	for i, n := range nodes {
-		request.Specs = append(request.Specs, m.trialOf(n, i))
+		request.Specs = append(request.Specs, m.trialSpec(n, i))
 	}
 	if err := m.Provider.Create(ctx, request); err != nil {
 		return fmt.Errorf("what is planned cannot be made: %w", err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		err = errors.Join(err, m.endTrials(ctx))
+		err = errors.Join(err, m.removeTrials(ctx))
 	}()
 	found := maps.Clone(m.runtimes)
 	versions := make([]string, len(nodes))
@@ -135,10 +135,10 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 				}
 				return err
 			}
-			if err := notNewer(n.Image, versions[i], running); err != nil {
+			if err := refuseNewer(n.Image, versions[i], running); err != nil {
 				return err
 			}
-			return m.tryPatches(within, n, made, runtimes[i], versions[i])
+			return m.checkPatches(within, n, made, runtimes[i], versions[i])
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -147,11 +147,11 @@ func (m *change) try(ctx context.Context, nodes []config.Node) (err error) {
 	for i, n := range nodes {
 		found[m.Cluster.ContainerName(n)] = runtimes[i]
 	}
-	return m.alike(found)
+	return m.refuseMixedRuntimes(found)
 }
 
-// endTrials removes containers to look at, those that a change left that was killed, too.
-func (m *change) endTrials(ctx context.Context) error {
+// removeTrials removes the containers of dryRun, also those of an earlier run that was killed.
+func (m *applyRun) removeTrials(ctx context.Context) error {
 	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	if err != nil {
 		return err
@@ -163,10 +163,10 @@ func (m *change) endTrials(ctx context.Context) error {
 	return m.Provider.Delete(ctx, names...)
 }
 
-// tryPatches makes what a node is set up with of what its image has: a patch of the description may
-// fit no document of that version.
-func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.Node, runtime noderuntime.Runtime, version string) error {
-	none := provider.Node{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} // no patch goes by addresses
+// checkPatches renders the configuration of a node for the version in its image: a patch of the
+// description may match no document of that version.
+func (m *applyRun) checkPatches(ctx context.Context, n config.Node, made provider.Node, runtime noderuntime.Runtime, version string) error {
+	none := provider.Node{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} // patches do not depend on addresses
 	if _, err := m.kubeadmConfigOf(n, none, runtime, version); err != nil {
 		return err
 	}
@@ -186,9 +186,9 @@ func (m *change) tryPatches(ctx context.Context, n config.Node, made provider.No
 	return nil
 }
 
-// trialOf is a container like that of a node. It has the cluster's label, so that it goes with the
-// cluster or with the next change, should this one be killed.
-func (m *change) trialOf(n config.Node, i int) provider.Spec {
+// trialSpec returns a container like that of a node. It has the cluster's label: if this run is
+// killed, the next change removes it, or the deletion of the cluster.
+func (m *applyRun) trialSpec(n config.Node, i int) provider.Spec {
 	at := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == m.Cluster.ContainerName(n) })
 	c := m.plan.Containers[at]
 	c.Name = fmt.Sprintf("%s-%s-%s%d", m.Cluster.Name, inventory.TrialRole, strings.ToLower(rand.Text()[:6]), i)
@@ -197,7 +197,7 @@ func (m *change) trialOf(n config.Node, i int) provider.Spec {
 	c.Ports, c.Volumes = nil, nil
 	c.Mounts = slices.Clone(c.Mounts)
 	for i := range c.Mounts {
-		c.Mounts[i].Relabel = false // the label that a node has relies on
+		c.Mounts[i].Relabel = false // the running node needs the label that is there
 	}
 	return provider.Spec{Container: c, Command: []string{"sleep", "600"}}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Config is the kubeconfig of a cluster: for this host, or, internal, for containers on the
-// network of its nodes.
+// Config returns the kubeconfig of a cluster: for this host, or, with internal, for containers on the
+// network of its nodes. The error is errs.State when no control plane runs.
 func (c *Clusters) Config(ctx context.Context, name string, internal bool) (*api.Config, error) {
 	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *Clusters) Config(ctx context.Context, name string, internal bool) (*api
 	return c.kubeconfig(ctx, plane, all, inventory.Contexts(name, all)[0], internal)
 }
 
-// Export puts a cluster into the kubeconfig files, and tells which.
+// Export puts a cluster into the kubeconfig files. It returns the file and the context.
 func (c *Clusters) Export(ctx context.Context, name string, internal bool) (file, context string, err error) {
 	config, err := c.Config(ctx, name, internal)
 	if err != nil {
@@ -41,8 +41,8 @@ func (c *Clusters) Export(ctx context.Context, name string, internal bool) (file
 	return file, config.CurrentContext, err
 }
 
-// kubeconfig is the cluster's, as a control plane has it, for this host or, internal, for its
-// nodes' network.
+// kubeconfig reads the kubeconfig of a cluster from a control plane, for this host or, with internal,
+// for the network of its nodes.
 func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []provider.Node, name string, internal bool) (*api.Config, error) {
 	text, err := provider.Output(ctx, c.Provider, plane.Name, "cat", kubeadm.AdminFile)
 	if err != nil {
@@ -57,8 +57,8 @@ func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []pr
 	return kubeconfig.FromAdmin([]byte(text), name, server)
 }
 
-// serverOf is the URL of the API for this host: a control plane's, or that of the load balancer
-// where there is one.
+// serverOf returns the URL of the API for this host: that of the load balancer, or of the control
+// plane where there is none.
 func serverOf(plane provider.Node, all []provider.Node) (string, error) {
 	entrance, found := inventory.Balancer(all)
 	if !found {

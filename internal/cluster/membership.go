@@ -22,47 +22,47 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// tokenLife is how long nodes that are added may take until they have joined.
-const tokenLife = 30 * time.Minute
+// tokenTTL is how long nodes that are added may take to join.
+const tokenTTL = 30 * time.Minute
 
-// addAll adds nodes. Of one that the cluster has known, and whose container somebody has removed,
-// something may be left that another of its name cannot join with.
-func (m *change) addAll(ctx context.Context, nodes []config.Node) error {
+// addNodes adds nodes. It first removes what is left of a node of the same name whose container
+// somebody has removed: the new node could not join otherwise.
+func (m *applyRun) addNodes(ctx context.Context, nodes []config.Node) error {
 	for _, n := range nodes {
 		if changes.RoleOf(m.before, m.Cluster.ContainerName(n)) != "" {
-			if err := m.takeOut(ctx, m.Cluster.ContainerName(n)); err != nil {
+			if err := m.removeNode(ctx, m.Cluster.ContainerName(n)); err != nil {
 				return err
 			}
 		}
 	}
-	return m.add(ctx, nodes)
+	return m.joinNodes(ctx, nodes)
 }
 
-// add makes nodes and has them join. When it fails, nothing of them stays.
-func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
-	from, err := m.other("")
+// joinNodes creates nodes and joins them to the cluster. When it fails, it removes them.
+func (m *applyRun) joinNodes(ctx context.Context, nodes []config.Node) (err error) {
+	from, err := m.otherControlPlane("")
 	if err != nil {
 		return err
 	}
-	m.token = kubeadm.NewToken() // the cluster knows the former one already
+	m.token = kubeadm.NewToken() // each addition has its own
 	var wanted []plan.Container
 	for _, n := range nodes {
 		m.joining[m.Cluster.ContainerName(n)] = true
 		i := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == m.Cluster.ContainerName(n) })
 		wanted = append(wanted, m.plan.Containers[i])
 	}
-	if err := m.makeContainers(ctx, wanted, false, m.keeping); err != nil {
+	if err := m.createContainers(ctx, wanted, false, m.keepVolume); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, m.takeBack(ctx, nodes))
+			err = errors.Join(err, m.undoAdd(ctx, nodes))
 		}
 	}()
-	if err := m.look(ctx); err != nil {
+	if err := m.refresh(ctx); err != nil {
 		return err
 	}
-	if err := m.fitting(ctx, from, nodes); err != nil {
+	if err := m.checkCompatible(ctx, from, nodes); err != nil {
 		return err
 	}
 	if m.registry, err = m.Registry().Find(ctx); err != nil {
@@ -73,7 +73,7 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 		group.Go(func() error { return m.setUpNode(setting, n) })
 	}
 	group.Go(func() error {
-		return m.api.AddToken(setting, m.token, tokenLife)
+		return m.api.AddToken(setting, m.token, tokenTTL)
 	})
 	if err := group.Wait(); err != nil {
 		return err
@@ -87,10 +87,10 @@ func (m *change) add(ctx context.Context, nodes []config.Node) (err error) {
 	return nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking)
 }
 
-// fitting refuses nodes whose network is another one than the cluster's, or whose Kubernetes is
+// checkCompatible refuses nodes whose pod network differs from the cluster's, or whose Kubernetes is
 // newer.
-func (m *change) fitting(ctx context.Context, from string, nodes []config.Node) error {
-	running, err := m.runs(ctx, from)
+func (m *applyRun) checkCompatible(ctx context.Context, from string, nodes []config.Node) error {
+	running, err := m.identifyNode(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -98,16 +98,16 @@ func (m *change) fitting(ctx context.Context, from string, nodes []config.Node) 
 		return err
 	}
 	for _, n := range nodes {
-		if err := notNewer(n.Image, m.versions[m.Cluster.ContainerName(n)], running); err != nil {
+		if err := refuseNewer(n.Image, m.versions[m.Cluster.ContainerName(n)], running); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runs is the version of Kubernetes of a node of the cluster, whose runtime is noted.
-func (m *change) runs(ctx context.Context, name string) (string, error) {
-	node, err := m.find(name)
+// identifyNode returns the version of Kubernetes of a node, and records it with the node's runtime.
+func (m *applyRun) identifyNode(ctx context.Context, name string) (string, error) {
+	node, err := m.node(name)
 	if err != nil {
 		return "", err
 	}
@@ -115,9 +115,9 @@ func (m *change) runs(ctx context.Context, name string) (string, error) {
 	return m.versions[name], err
 }
 
-// notNewer refuses a Kubernetes that is newer than the cluster's, which kubelets and kubeadm do not
+// refuseNewer refuses a Kubernetes that is newer than the cluster's, which kubelets and kubeadm do not
 // support.
-func notNewer(image, version, running string) error {
+func refuseNewer(image, version, running string) error {
 	newer, err := kubeadm.Newer(version, running)
 	if err != nil {
 		return err
@@ -128,13 +128,13 @@ func notNewer(image, version, running string) error {
 	return nil
 }
 
-// takeBack removes nodes that could not be added, also when ctx has ended.
-func (m *change) takeBack(ctx context.Context, nodes []config.Node) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+// undoAdd removes nodes that could not be added, also when ctx has ended.
+func (m *applyRun) undoAdd(ctx context.Context, nodes []config.Node) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	var all []error
 	for _, n := range nodes {
-		all = append(all, m.takeOut(ctx, m.Cluster.ContainerName(n)))
+		all = append(all, m.removeNode(ctx, m.Cluster.ContainerName(n)))
 	}
 	if err := errors.Join(all...); err != nil {
 		return fmt.Errorf("cannot remove nodes that could not be added: %w", err)
@@ -142,9 +142,10 @@ func (m *change) takeBack(ctx context.Context, nodes []config.Node) error {
 	return nil
 }
 
-// remove drains a node and removes it. That pods do not end in time is told, and no error.
-func (m *change) remove(ctx context.Context, name string) error {
-	n, _ := m.find(name) // one that somebody has removed does not run
+// drainAndRemove drains a node and removes it. Pods that do not end in time cause a warning, not an
+// error.
+func (m *applyRun) drainAndRemove(ctx context.Context, name string) error {
+	n, _ := m.node(name) // a container that somebody has removed does not run
 	if m.Drain > 0 && n.Running && inventory.Role(n) != config.BalancerRole {
 		draining, cancel := context.WithTimeout(ctx, m.Drain)
 		err := m.api.Drain(draining, name)
@@ -156,13 +157,14 @@ func (m *change) remove(ctx context.Context, name string) error {
 			m.Warn(errs.Message(err))
 		}
 	}
-	return m.takeOut(ctx, name)
+	return m.removeNode(ctx, name)
 }
 
-// takeOut removes a node, whatever of it there is: from the load balancer, from etcd, its
-// container with its volume, unless that is kept, and from the API at last, where it would make itself known again as long as it runs.
-func (m *change) takeOut(ctx context.Context, name string) error {
-	if err := m.look(ctx); err != nil {
+// removeNode removes a node, also one of which only a part exists: from the load balancer, from etcd,
+// and its container, with its volume unless that stays. It removes it from the API last, because a
+// running kubelet would register it again.
+func (m *applyRun) removeNode(ctx context.Context, name string) error {
+	if err := m.refresh(ctx); err != nil {
 		return err
 	}
 	gone, role := provider.Node{}, changes.RoleOf(m.before, name)
@@ -176,12 +178,12 @@ func (m *change) takeOut(ctx context.Context, name string) error {
 		if err := nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking); err != nil {
 			return err
 		}
-		if err := m.forgetMember(ctx, name, gone.IPv4, gone.IPv6); err != nil {
+		if err := m.removeEtcdMember(ctx, name, gone.IPv4, gone.IPv6); err != nil {
 			return err
 		}
 	}
 	drop := m.Provider.Delete
-	if m.keeping[name] {
+	if m.keepVolume[name] {
 		drop = m.Provider.Release
 	}
 	if err := drop(ctx, name); err != nil {
@@ -193,9 +195,9 @@ func (m *change) takeOut(ctx context.Context, name string) error {
 	return m.api.Forget(ctx, name)
 }
 
-// forgetMember has another control plane take one out of etcd, whether that one runs or not.
-func (m *change) forgetMember(ctx context.Context, name string, addresses ...netip.Addr) error {
-	from, err := m.other(name)
+// removeEtcdMember removes a control plane from etcd, by way of another one. The first need not run.
+func (m *applyRun) removeEtcdMember(ctx context.Context, name string, addresses ...netip.Addr) error {
+	from, err := m.otherControlPlane(name)
 	if err != nil {
 		return err
 	}
@@ -208,8 +210,8 @@ func (m *change) forgetMember(ctx context.Context, name string, addresses ...net
 	return m.Provider.Exec(ctx, from, provider.Command{Args: args})
 }
 
-// other is a control plane that runs, other than one that goes or has not joined yet.
-func (m *change) other(name string) (string, error) {
+// otherControlPlane returns a running control plane that has joined, other than the named one.
+func (m *applyRun) otherControlPlane(name string) (string, error) {
 	for _, n := range m.nodes {
 		if inventory.Role(n) == config.ControlPlane && n.Running && n.Name != name && !m.joining[n.Name] {
 			return n.Name, nil
@@ -218,24 +220,24 @@ func (m *change) other(name string) (string, error) {
 	return "", fmt.Errorf("no other control plane runs; berth cluster start: %w", errs.State)
 }
 
-// replace removes a container and makes it as it is planned now.
-func (m *change) replace(ctx context.Context, name string) error {
-	if err := m.remove(ctx, name); err != nil {
+// replaceContainer removes a container and creates it as it is planned now.
+func (m *applyRun) replaceContainer(ctx context.Context, name string) error {
+	if err := m.drainAndRemove(ctx, name); err != nil {
 		return err
 	}
 	if name != m.Cluster.BalancerName() {
-		return m.add(ctx, m.described([]string{name}))
+		return m.joinNodes(ctx, m.nodesNamed([]string{name}))
 	}
 	i := slices.IndexFunc(m.plan.Containers, func(c plan.Container) bool { return c.Name == name })
-	if err := m.makeContainers(ctx, m.plan.Containers[i:i+1], false, nil); err != nil {
+	if err := m.createContainers(ctx, m.plan.Containers[i:i+1], false, nil); err != nil {
 		return err
 	}
-	if err := m.look(ctx); err != nil {
+	if err := m.refresh(ctx); err != nil {
 		return err
 	}
 	if err := nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking); err != nil {
 		return err
 	}
-	// It may be on another port of the host.
-	return m.reach(ctx)
+	// The API may be at another port of the host.
+	return m.connectAPI(ctx)
 }

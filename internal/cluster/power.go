@@ -21,8 +21,8 @@ func (c *Clusters) Stop(ctx context.Context, name string) error {
 	return c.RunStep("Stopping nodes of "+name, func() error { return c.Provider.Stop(ctx, inventory.Names(all)...) })
 }
 
-// Start starts what is stopped of a cluster. Ports that the engine picked may be others
-// than before, so kubeconfig files are written anew, and so are routes, in case that addresses are.
+// Start starts the stopped containers of a cluster. It writes kubeconfig files and routes again,
+// because ports that the provider picks, and addresses, may have changed.
 func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) error {
 	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), since, wait) })
 }
 
-// reconnect renews routes where they are ours.
+// reconnect writes the routes again where the nodes use berth's pod network.
 func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *kubeapi.Client) error {
 	node, err := inventory.ControlPlane(all)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// able refuses what berth cannot do.
-func (m *making) able() error {
+// checkDescription refuses what berth cannot do, and shows the warnings of the description.
+func (m *builder) checkDescription() error {
 	if err := unsupported(m.Cluster, m.Provider.Facts()); err != nil {
 		return err
 	}
@@ -31,9 +31,9 @@ func (m *making) able() error {
 	return nil
 }
 
-// avoidLoopback6 has the API listen on the other loopback address where nobody would reach it on
-// that of IPv6, which is the default of clusters of IPv6 only.
-func (m *making) avoidLoopback6() {
+// avoidLoopback6 makes the API listen on 127.0.0.1 where ports of ::1, the default of clusters of IPv6
+// only, do not lead into containers.
+func (m *builder) avoidLoopback6() {
 	if m.Provider.Facts().Loopback6 || m.Cluster.Networking.APIServerAddress != "::1" {
 		return
 	}
@@ -43,8 +43,8 @@ func (m *making) avoidLoopback6() {
 	m.Warn(fmt.Sprintf("%s leads no port of ::1 into containers; the API listens on 127.0.0.1 of this host instead", m.Provider.Name()))
 }
 
-// fit refuses to make nodes where the host or its engine lacks what they need.
-func (m *making) fit() error {
+// checkHost refuses to make nodes where the host or its provider lacks what they need.
+func (m *builder) checkHost() error {
 	var fatal []error
 	for _, finding := range append(m.Provider.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
 		text := finding.Problem + "\n  to fix it: " + finding.Fix
@@ -58,7 +58,7 @@ func (m *making) fit() error {
 	return errors.Join(fatal...)
 }
 
-// unsupported names what a description may ask for and cannot get.
+// unsupported returns an error for each valid setting that the provider cannot have.
 func unsupported(c *config.Cluster, engine provider.Facts) error {
 	var all []error
 	no := func(field, what string) {
@@ -70,8 +70,8 @@ func unsupported(c *config.Cluster, engine provider.Facts) error {
 	return errors.Join(all...)
 }
 
-// checkProxy tells what this host lacks for the mode of kube-proxy.
-func (m *making) checkProxy() []hostcheck.Finding {
+// checkProxy returns what this host lacks for the mode of kube-proxy.
+func (m *builder) checkProxy() []hostcheck.Finding {
 	facts := m.Provider.Facts()
 	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS || facts.Remote {
 		return nil
@@ -82,9 +82,9 @@ func (m *making) checkProxy() []hostcheck.Finding {
 	return nil
 }
 
-// checkTools makes sure that an image of nodes has what a mode of kube-proxy runs. Berth's
-// image makes that of kube-proxy of its own programs; kindest/node has a whole one.
-func (m *making) checkTools(ctx context.Context, node, image string) error {
+// checkTools refuses a node image that lacks a program of the mode of kube-proxy. Berth's image of
+// kube-proxy uses the node's programs; kindest/node has its own.
+func (m *builder) checkTools(ctx context.Context, node, image string) error {
 	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS {
 		return nil
 	}
@@ -94,10 +94,10 @@ func (m *making) checkTools(ctx context.Context, node, image string) error {
 	return nil
 }
 
-// checkSubnets refuses subnets of the cluster that overlap those of its nodes, which nothing
-// would reach any more, or networks that this host is on: pods and nodes would not reach them.
-// One that is a small part of a large network, as a VPN has it, hides no more than that part.
-func (m *creation) checkSubnets(host plan.Host) error {
+// checkSubnets refuses subnets of the cluster that overlap the network of its nodes, which would be
+// unreachable, or networks of this host, which pods and nodes could not reach. It only warns of a
+// subnet that is a part of a larger network, as a VPN has it: only that part is hidden.
+func (m *createRun) checkSubnets(host plan.Host) error {
 	clashes, err := m.Cluster.Clashes(m.network.Subnets)
 	if err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 )
 
-// waitReady waits until these nodes have said since a time that they are Ready: what they said
-// before they were stopped holds on for a while.
+// waitReady waits until the nodes have reported Ready after a time: the API keeps for a while what they
+// reported before they were stopped.
 func waitReady(ctx context.Context, client *kubeapi.Client, members []string, since time.Time, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -19,11 +19,11 @@ func waitReady(ctx context.Context, client *kubeapi.Client, members []string, si
 	if err == nil {
 		return nil
 	}
-	return lateness(members, wait, nodes, err)
+	return notReadyError(members, wait, nodes, err)
 }
 
-// lateness says which nodes are not Ready, and why.
-func lateness(members []string, wait time.Duration, nodes []kubeapi.Node, err error) error {
+// notReadyError names the nodes that are not Ready, with the reasons.
+func notReadyError(members []string, wait time.Duration, nodes []kubeapi.Node, err error) error {
 	var slow []string
 	for _, name := range members {
 		i := slices.IndexFunc(nodes, func(n kubeapi.Node) bool { return n.Name == name })

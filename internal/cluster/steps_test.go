@@ -55,7 +55,7 @@ func TestJobFails(t *testing.T) {
 func TestStepsOfCreate(t *testing.T) {
 	for _, text := range []string{"", twoWorkers, threePlanes, "networking: {disableDefaultCNI: true}\n", "registry: {enabled: true, port: 0}\n"} {
 		c, _ := clusters(clustertest.New(t))
-		m := &creation{making: c.making(clustertest.Describe(t, text))}
+		m := &createRun{builder: c.newBuilder(clustertest.Describe(t, text))}
 		before := map[*job]bool{}
 		for i, s := range m.steps() {
 			if s.skip {
