@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
@@ -14,7 +15,7 @@ import (
 
 // newNodeAdd adds nodes.
 func newNodeAdd() *cobra.Command {
-	var s session
+	var s session.Session
 	var o cluster.ApplyOptions
 	var a config.Addition
 	var role string
@@ -36,8 +37,8 @@ func newNodeAdd() *cobra.Command {
 				added = c.Add
 				return nil
 			}
-			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				release, err := alone(c.Provider, name)
+			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				release, err := session.Lock(c.Provider, name)
 				if err != nil {
 					return err
 				}
@@ -50,7 +51,7 @@ func newNodeAdd() *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.IntVar(&a.Count, "count", 1, "how many")
 	flags.StringVar(&role, "role", "", "worker or control-plane; empty: worker")
@@ -58,6 +59,6 @@ func newNodeAdd() *cobra.Command {
 	flags.StringVar(&a.Name, "as", "", "what stands after the cluster's name in the nodes' names; empty: their role")
 	flags.StringVar(&a.Image, "image", "", "node image; empty: that of the first node of the role")
 	flags.StringToStringVar(&a.Labels, "labels", nil, "labels of the nodes in Kubernetes, as in a=b,c=d")
-	addWait(cmd, &o.Wait)
+	session.AddWait(cmd, &o.Wait)
 	return cmd
 }

@@ -1,19 +1,16 @@
-package clustercmd
+package session
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -125,47 +122,5 @@ func TestLockDir(t *testing.T) {
 	}
 	if _, err := lockDir(uid+1, t.TempDir(), ""); uid+1 != 0 && !errors.Is(err, errs.State) {
 		t.Errorf("a user without any place: %v", err)
-	}
-}
-
-// TestRegistryIsAlone: commands that change the registry do so one at a time; status changes nothing.
-func TestRegistryIsAlone(t *testing.T) {
-	dir := t.TempDir()
-	script := "#!/bin/sh\ncase \"$*\" in\n--version) echo podman version 4.3.1 ;;\ninfo*) echo '{\"host\":{\"cgroupVersion\":\"v2\"},\"store\":{\"graphRoot\":\"" + dir + "\"}}' ;;\n\"network inspect\"*) echo 'Error: network not found' >&2; exit 125 ;;\nesac\n"
-	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "podman")
-	t.Setenv("HOME", dir)
-	call := func(args ...string) error {
-		cmd := newRegistry()
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(args)
-		cmd.SetOut(io.Discard)
-		cmd.SetErr(io.Discard)
-		return cmd.ExecuteContext(t.Context())
-	}
-	cmd := newRegistry()
-	cmd.SetContext(t.Context())
-	engine, err := (&engineFlags{}).open(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	release, err := alone(engine, plan.RegistryGroup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, verb := range []string{"start", "stop", "delete"} {
-		if err := call(verb); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "another berth makes or changes the registry") {
-			t.Errorf("%s: %v", verb, err)
-		}
-	}
-	if err := call("status"); !errors.Is(err, errs.NotFound) {
-		t.Errorf("status: %v", err)
-	}
-	release()
-	if err := call("delete"); err != nil {
-		t.Errorf("delete: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package clustercmd
+package session
 
 import (
 	"context"
@@ -19,26 +19,26 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// alone makes sure that no other berth of this user makes or changes the cluster meanwhile: each
-// would take what the other has made so far for something that is left.
-func alone(engine provider.Provider, name string) (release func(), err error) {
+// Lock locks a cluster against other processes of this user that create or change it: each would take
+// what the other has made so far for leftovers. The error is errs.State when the cluster is locked.
+func Lock(engine provider.Provider, name string) (release func(), err error) {
 	return lockOf(engine, name, unix.LOCK_EX)
 }
 
-// beside is alone, for what others may do at the same time, too.
-func beside(engine provider.Provider, name string) (release func(), err error) {
+// LockShared is Lock for an operation that several processes may do at the same time.
+func LockShared(engine provider.Provider, name string) (release func(), err error) {
 	return lockOf(engine, name, unix.LOCK_SH)
 }
 
-// lockTime is how long a cluster that is made waits for a registry that another one starts.
-const lockTime = 2 * time.Minute
+// registryLockTimeout is how long a new cluster waits for the registry that another one starts.
+const registryLockTimeout = 2 * time.Minute
 
-// registryAlone waits until nobody else changes the registry.
-func registryAlone(ctx context.Context, engine provider.Provider) (release func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, lockTime)
+// lockRegistry locks the registry, and waits while another process has the lock.
+func lockRegistry(ctx context.Context, engine provider.Provider) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, registryLockTimeout)
 	defer cancel()
 	for {
-		release, err := alone(engine, plan.RegistryGroup)
+		release, err := Lock(engine, plan.RegistryGroup)
 		if !errors.Is(err, errs.State) {
 			return release, err
 		}
@@ -51,8 +51,7 @@ func registryAlone(ctx context.Context, engine provider.Provider) (release func(
 }
 
 func lockOf(engine provider.Provider, name string, how int) (release func(), err error) {
-	// Engines of one name may be several: by their roots, and by what tells their tools
-	// where they are.
+	// There may be several providers of one name, with different roots or addresses.
 	which := sha256.Sum256([]byte(engine.Name() + "\x00" + engine.Facts().Root + "\x00" + os.Getenv("DOCKER_HOST") + "\x00" + os.Getenv("CONTAINER_HOST") + "\x00" + name))
 	what := "the cluster " + name
 	if name == plan.RegistryGroup {
@@ -73,8 +72,8 @@ func lockOf(engine provider.Provider, name string, how int) (release func(), err
 	return nil, fmt.Errorf("cannot lock %s: %w", what, err)
 }
 
-// lockDir is the directory of a user's locks, which nobody else can write to: who may put a file there
-// could keep every command from running. It is made where it is not there.
+// lockDir creates and returns the directory of a user's locks. Nobody else may write to it: a file
+// there could block every command.
 func lockDir(uid int, run, home string) (string, error) {
 	dir := filepath.Join(run, "berth-cluster")
 	if uid != 0 {
@@ -107,8 +106,8 @@ func ours(info fs.FileInfo, uid int) bool {
 	return ok && info.IsDir() && int(stat.Uid) == uid && info.Mode().Perm()&0o022 == 0
 }
 
-// lockFile locks a file, which goes with its last holder. The lock goes with the process, however that
-// ends. It is EWOULDBLOCK that somebody else has it.
+// lockFile locks a file, which its last holder removes. The kernel releases the lock when the process
+// ends. The error is EWOULDBLOCK when somebody else has the lock.
 func lockFile(name string, how int) (release func(), err error) {
 	for {
 		file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
@@ -118,7 +117,7 @@ func lockFile(name string, how int) (release func(), err error) {
 		err = unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 		if err == nil && isAt(file, name) {
 			return func() {
-				// Whoever has it with others leaves it to them.
+				// Other holders of a shared lock keep the file.
 				if unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && isAt(file, name) {
 					_ = os.Remove(name)
 				}

@@ -1,4 +1,5 @@
-package clustercmd
+// Package images has the commands of `berth cluster` for images: load, registry and build-image.
+package images
 
 import (
 	"context"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
@@ -21,16 +23,16 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// newBuildImage makes the image of nodes.
-func newBuildImage() *cobra.Command {
-	cmd, _ := buildImage()
+// NewBuild returns `build-image`.
+func NewBuild() *cobra.Command {
+	cmd, _ := Build()
 	return cmd
 }
 
-// buildImage is the command, and what it makes.
-func buildImage() (*cobra.Command, *nodeimage.Options) {
+// Build returns the command that builds a node image, and its options.
+func Build() (*cobra.Command, *nodeimage.Options) {
 	o := &nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}
-	var engine engineFlags
+	var engine session.ProviderFlags
 	var output, supervisor, work string
 	var packages bool
 	cmd := &cobra.Command{
@@ -65,11 +67,11 @@ func buildImage() (*cobra.Command, *nodeimage.Options) {
 			o.Step = steps.Begin
 			var images provider.Provider
 			if output == "" {
-				if images, err = engine.open(cmd); err != nil {
+				if images, err = engine.Open(cmd); err != nil {
 					return err
 				}
 			}
-			return interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error {
+			return session.Interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error {
 				if output != "" {
 					return nodeimage.Build(ctx, *o, output)
 				}
@@ -85,7 +87,7 @@ func buildImage() (*cobra.Command, *nodeimage.Options) {
 		},
 	}
 	flags := cmd.Flags()
-	engine.add(cmd)
+	engine.AddFlags(cmd)
 	flags.StringVar(&o.Kubernetes, "kubernetes", "", "release (v1.36.3, v1.36, stable), archive, URL of one, or directory, of kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy")
 	flags.StringVar(&o.Etcd, "etcd", "", "program, archive or URL; \"release\": of the project, as this Kubernetes wants it; empty: beside Kubernetes, or its release")
 	flags.StringVar(&o.CoreDNS, "coredns", "", "the same for CoreDNS")

@@ -1,4 +1,4 @@
-package clustercmd
+package session
 
 import (
 	"context"
@@ -12,12 +12,11 @@ import (
 	"github.com/berthrun/berth/internal/cli/exitcode"
 )
 
-// interruptible calls do with a context that ends on Ctrl-C, on SIGTERM, and when the terminal
-// is closed. What do undoes then has its time: only a second Ctrl-C or SIGTERM ends the process
-// at once, as say tells. Nor does it end when nobody reads what it writes any more: `| tee` is
-// gone on Ctrl-C before anything is undone. The exit code is that of a process that the signal
-// has ended.
-func interruptible(ctx context.Context, say func(string), do func(context.Context) error) error {
+// Interruptible calls do with a context that ends on Ctrl-C, on SIGTERM, and when the terminal is closed.
+// do then has time to undo what it has made: only a second Ctrl-C or SIGTERM ends the process at once,
+// which say announces. SIGPIPE does not end it: on Ctrl-C the reader of a pipe ends before anything is
+// undone. The exit code is that of a process that the signal has ended.
+func Interruptible(ctx context.Context, say func(string), do func(context.Context) error) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
@@ -43,8 +42,8 @@ func interruptible(ctx context.Context, say func(string), do func(context.Contex
 	return err
 }
 
-// watch ends a context on the first signal, which it returns once the channel is closed. A
-// terminal that is closed may be told of twice.
+// watch ends a context on the first signal, which it returns once the channel is closed. A closed
+// terminal may cause two signals.
 func watch(signals <-chan os.Signal, end context.CancelCauseFunc, say func(string)) (first syscall.Signal) {
 	asked := false
 	for s := range signals {

@@ -1,4 +1,4 @@
-package clustercmd
+package session
 
 import (
 	"strings"

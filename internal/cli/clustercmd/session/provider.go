@@ -1,4 +1,4 @@
-package clustercmd
+package session
 
 import (
 	"cmp"
@@ -16,24 +16,24 @@ import (
 	"github.com/berthrun/berth/internal/cluster/redact"
 )
 
-// engineFlags say which container engine, for every command that needs one.
-type engineFlags struct {
+// ProviderFlags are the flags that choose the provider.
+type ProviderFlags struct {
 	name    string
 	verbose int
 }
 
-func (f *engineFlags) add(cmd *cobra.Command) {
+func (f *ProviderFlags) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl, finch or berth; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that can be used, a berth that runs last")
 	//nolint:errcheck // it fails only for a flag that is not there
 	cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"docker", "podman", "nerdctl", "finch", berth.Name}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().IntVarP(&f.verbose, "verbosity", "v", 0, "1 or more: show the calls of the container engine")
 }
 
-// open finds the engine and asks it what it is. Without any tool that makes containers, a
-// berth that runs on this host does.
-func (f *engineFlags) open(cmd *cobra.Command) (provider.Provider, error) {
+// Open finds the provider and reads its facts. Where no tool of containers is installed, it is the berth
+// that runs on this host.
+func (f *ProviderFlags) Open(cmd *cobra.Command) (provider.Provider, error) {
 	ctx := cmd.Context()
-	o := provider.Options{Name: f.name, Env: command.Host(), FirstInstalled: cmd.Root().Name() == kindName}
+	o := provider.Options{Name: f.name, Env: command.Host(), FirstInstalled: cmd.Root().Name() == KindName}
 	if f.verbose > 0 {
 		o.Trace = func(tool string, args []string) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "+ %s %s\n", tool, strings.Join(withoutSecrets(args), " "))
@@ -88,11 +88,11 @@ func withoutSecrets(args []string) []string {
 	return shown
 }
 
-// networkName is the engine's network that nodes are on.
-func networkName(engine string) string { return os.Getenv(networkVariable(engine)) }
+// networkName returns the name of the network for nodes; "" is the default.
+func networkName(engine string) string { return os.Getenv(NetworkVariable(engine)) }
 
-// networkVariable is kind's for another network.
-func networkVariable(engine string) string {
+// NetworkVariable is the environment variable of kind that names another network.
+func NetworkVariable(engine string) string {
 	if engine == "podman" {
 		return "KIND_EXPERIMENTAL_PODMAN_NETWORK"
 	}

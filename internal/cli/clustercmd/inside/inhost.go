@@ -1,4 +1,4 @@
-package clustercmd
+package inside
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// newInHost has what berth-cluster.service calls. Other engines start nodes by themselves.
-func newInHost() *cobra.Command {
+// NewInHost returns `in-host`, which berth-cluster.service runs. Other providers start nodes themselves.
+func NewInHost() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "in-host",
 		Short:  "Nodes whose provider is berth, when this host boots and goes down",

@@ -1,4 +1,4 @@
-package clustercmd
+package session
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 // completeTime is how long a shell waits for names, at most.
 const completeTime = 5 * time.Second
 
-// complete offers names to shells: clusters for the flag --name and for an argument NAME.
-func (s *session) complete(cmd *cobra.Command) {
+// completeClusters completes names of clusters for the flag --name and for an argument NAME.
+func (s *Session) completeClusters(cmd *cobra.Command) {
 	clusters := s.completion(func(ctx context.Context, c *cluster.Clusters) ([]string, error) {
 		found, err := inventory.Clusters(ctx, c.Provider)
 		var names []string
@@ -32,10 +32,10 @@ func (s *session) complete(cmd *cobra.Command) {
 	}
 }
 
-// nodes offers nodes: of the cluster that --name says, or of all.
-func (s *session) nodes() cobra.CompletionFunc {
+// CompleteNodes completes names of nodes: of the cluster of --name, or of all.
+func (s *Session) CompleteNodes() cobra.CompletionFunc {
 	return s.completion(func(ctx context.Context, c *cluster.Clusters) ([]string, error) {
-		found, err := c.Provider.List(ctx, s.name)
+		found, err := c.Provider.List(ctx, s.Name)
 		var names []string
 		for _, n := range found {
 			names = append(names, n.Name)
@@ -44,14 +44,14 @@ func (s *session) nodes() cobra.CompletionFunc {
 	})
 }
 
-// completion offers what the engine has, without those that are said already; nothing where
-// it does not tell.
-func (s *session) completion(find func(context.Context, *cluster.Clusters) ([]string, error)) cobra.CompletionFunc {
+// completion completes names of the provider, without those that were given already. It completes
+// nothing where the provider does not answer.
+func (s *Session) completion(find func(context.Context, *cluster.Clusters) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 		defer cancel()
 		cmd.SetContext(ctx)
-		engine, err := s.engine.open(cmd)
+		engine, err := s.Provider.Open(cmd)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -1,4 +1,4 @@
-package clustercmd
+package images
 
 import (
 	"context"
@@ -7,13 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/registry"
 )
 
-// newRegistry is the registry that clusters share.
-func newRegistry() *cobra.Command {
+// NewRegistry returns `registry`, with its subcommands.
+func NewRegistry() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
 		Short: "A registry on this host's loopback that every cluster pulls from",
@@ -30,14 +31,14 @@ func newRegistry() *cobra.Command {
 }
 
 func newRegistryStart() *cobra.Command {
-	var s session
+	var s session.Session
 	var o registry.Options
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Make the registry or start it, and tell the clusters that run of it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.UseRegistryAlone(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				if _, err := c.Registry().Status(ctx); err == nil && !cmd.Flags().Changed("port") {
 					o.Port = 0 // the one that it has
 				}
@@ -49,35 +50,35 @@ func newRegistryStart() *cobra.Command {
 			})
 		},
 	}
-	s.addEngine(cmd)
+	s.AddProviderFlags(cmd)
 	cmd.Flags().IntVar(&o.Port, "port", registry.DefaultPort, "port of this host's loopback; 0: a free one")
 	cmd.Flags().StringVar(&o.Image, "image", "", "image of nodes, whose berth is its program; empty: that of build-image")
 	return cmd
 }
 
 func newRegistryStop() *cobra.Command {
-	var s session
+	var s session.Session
 	cmd := &cobra.Command{
 		Use:   "stop",
 		Short: "Stop the registry; its images stay",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.Registry().Stop(ctx) })
+			return s.UseRegistryAlone(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.Registry().Stop(ctx) })
 		},
 	}
-	s.addEngine(cmd)
+	s.AddProviderFlags(cmd)
 	return cmd
 }
 
 func newRegistryStatus() *cobra.Command {
-	var s session
+	var s session.Session
 	var format show.Flag
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the registry",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				status, err := c.Registry().Status(ctx)
 				if err != nil {
 					return err
@@ -88,19 +89,19 @@ func newRegistryStatus() *cobra.Command {
 			})
 		},
 	}
-	s.addEngine(cmd)
+	s.AddProviderFlags(cmd)
 	format.Register(cmd)
 	return cmd
 }
 
 func newRegistryDelete() *cobra.Command {
-	var s session
+	var s session.Session
 	cmd := &cobra.Command{
 		Use:   "delete",
 		Short: "Remove the registry with its images",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.useRegistry(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.UseRegistryAlone(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				found, err := c.Registry().Delete(ctx)
 				if err == nil && !found {
 					fmt.Fprintln(cmd.OutOrStdout(), "there was no registry")
@@ -109,6 +110,6 @@ func newRegistryDelete() *cobra.Command {
 			})
 		},
 	}
-	s.addEngine(cmd)
+	s.AddProviderFlags(cmd)
 	return cmd
 }

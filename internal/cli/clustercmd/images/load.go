@@ -1,4 +1,4 @@
-package clustercmd
+package images
 
 import (
 	"context"
@@ -6,14 +6,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/images"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// newLoad puts images into nodes.
-func newLoad() *cobra.Command {
-	var s session
+// NewLoad returns `load`.
+func NewLoad() *cobra.Command {
+	var s session.Session
 	var o images.Options
 	cmd := &cobra.Command{
 		Use:   "load [IMAGE...]",
@@ -29,19 +30,19 @@ func newLoad() *cobra.Command {
 			return load(cmd, &s, o)
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "file as docker save or OCI tools write it, plain or compressed; - is standard input")
 	cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
 	//nolint:errcheck // it fails only for a flag that is not there
-	cmd.RegisterFlagCompletionFunc("nodes", s.nodes())
-	cmd.AddCommand(newLoadOfKind()...)
+	cmd.RegisterFlagCompletionFunc("nodes", s.CompleteNodes())
+	cmd.AddCommand(NewLoadOfKind()...)
 	return cmd
 }
 
-// load loads images into a cluster that nobody changes meanwhile. Others may load, too.
-func load(cmd *cobra.Command, s *session, o images.Options) error {
-	return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
-		release, err := beside(c.Provider, name)
+// load loads images into a cluster, under a shared lock: several processes may load at the same time.
+func load(cmd *cobra.Command, s *session.Session, o images.Options) error {
+	return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+		release, err := session.LockShared(c.Provider, name)
 		if err != nil {
 			return err
 		}
@@ -52,8 +53,8 @@ func load(cmd *cobra.Command, s *session, o images.Options) error {
 
 const nodesHelp = "nodes that get the images; empty: all"
 
-// newLoadOfKind are `load docker-image` and `load image-archive`.
-func newLoadOfKind() []*cobra.Command {
+// NewLoadOfKind returns kind's `load docker-image` and `load image-archive`.
+func NewLoadOfKind() []*cobra.Command {
 	var all []*cobra.Command
 	for _, what := range []struct {
 		use, short string
@@ -62,7 +63,7 @@ func newLoadOfKind() []*cobra.Command {
 		{"docker-image IMAGE...", "Put images of the container engine into the nodes of a cluster", func(o *images.Options, args []string) { o.Images = args }},
 		{"image-archive FILE...", "Put images of archives into the nodes of a cluster", func(o *images.Options, args []string) { o.Archives = args }},
 	} {
-		s := session{ofKind: true}
+		s := session.Session{OfKind: true}
 		var o images.Options
 		cmd := &cobra.Command{
 			Use:   what.use,
@@ -74,11 +75,11 @@ func newLoadOfKind() []*cobra.Command {
 				return load(cmd, &s, o)
 			},
 		}
-		s.add(cmd)
+		s.AddFlags(cmd)
 		cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
 		//nolint:errcheck // it fails only for a flag that is not there
-		cmd.RegisterFlagCompletionFunc("nodes", s.nodes())
-		all = append(all, ofKind(cmd))
+		cmd.RegisterFlagCompletionFunc("nodes", s.CompleteNodes())
+		all = append(all, session.AsKind(cmd))
 	}
 	return all
 }

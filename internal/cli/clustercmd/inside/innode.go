@@ -1,4 +1,5 @@
-package clustercmd
+// Package inside has the hidden commands that nodes, load balancers and the host's boot run.
+package inside
 
 import (
 	"context"
@@ -19,8 +20,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/storage/provision"
 )
 
-// newInNode has what runs inside of containers of clusters.
-func newInNode() *cobra.Command {
+// NewInNode returns `in-node`, the commands that run inside containers of clusters.
+func NewInNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "in-node",
 		Short:  "What runs inside of nodes and load balancers",
@@ -104,7 +105,7 @@ func newLookup() *cobra.Command {
 	return cmd
 }
 
-// lookupTime bounds a question of which the answer is near.
+// lookupTime bounds a query to a name server on the same host.
 const lookupTime = 5 * time.Second
 
 // newServeRegistry is what the container of the registry runs.

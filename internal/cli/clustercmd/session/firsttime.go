@@ -1,4 +1,4 @@
-package clustercmd
+package session
 
 import (
 	"crypto/sha256"
@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// firstTime reports whether something is told to this user for the first time on this host, and notes that
-// it was. Where that cannot be noted, it always is.
+// firstTime reports whether a warning is new to this user on this host, and records it. It is always new
+// where it cannot be recorded.
 func firstTime(what, machineID string) bool {
 	cache, err := os.UserCacheDir()
 	if err != nil {
