@@ -346,16 +346,27 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 			return err
 		}
 	}
-	out := ""
+	out, err := f.answer(name, line, c)
+	if err != nil {
+		return err
+	}
+	if c.Stdout != nil {
+		fmt.Fprint(c.Stdout, out)
+	}
+	return nil
+}
+
+// answer is what a command in a node writes, and what it changes.
+func (f *Fake) answer(name, line string, c provider.Command) (out string, err error) {
 	switch {
 	case strings.HasSuffix(line, "cat /usr/share/berth/kubernetes-version"):
 		if f.Kind[name] || f.Versions[f.image(name)] == "none" {
-			return errors.New("no such file")
+			return "", errors.New("no such file")
 		}
 		out = cmp.Or(f.Versions[f.image(name)], "v1.36.3") + "\n"
 	case strings.HasSuffix(line, "cat /kind/version"):
 		if !f.Kind[name] {
-			return errors.New("no such file")
+			return "", errors.New("no such file")
 		}
 		out = "v1.36.3"
 	case line == "cat "+kubeadm.AdminFile:
@@ -377,7 +388,7 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 	case strings.Contains(line, "in-node rebalance"):
 		text, err := io.ReadAll(c.Stdin)
 		if err != nil {
-			return err
+			return "", err
 		}
 		f.Balanced = string(text)
 	case strings.Contains(line, "in-node forget-member"):
@@ -387,7 +398,7 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 	case strings.HasPrefix(line, "tar --extract"):
 		text, err := io.ReadAll(c.Stdin)
 		if err != nil {
-			return err
+			return "", err
 		}
 		f.Files[name+":pki"] = string(text)
 	case strings.Contains(line, "--property=NRestarts"):
@@ -405,17 +416,14 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 		w := tar.NewWriter(&text)
 		const log = "log of etcd"
 		if err := errors.Join(w.WriteHeader(&tar.Header{Name: "./pods/kube-system_etcd/0.log", Typeflag: tar.TypeReg, Size: int64(len(log))})); err != nil {
-			return err
+			return "", err
 		}
 		if _, err := w.Write([]byte(log)); err != nil {
-			return err
+			return "", err
 		}
 		out = text.String()
 	}
-	if c.Stdout != nil {
-		fmt.Fprint(c.Stdout, out)
-	}
-	return nil
+	return out, nil
 }
 
 func (f *Fake) Logs(_ context.Context, name string, to io.Writer) error {
