@@ -128,6 +128,8 @@ type Images struct {
 	keys once.Keys
 	// trashed wakes the worker that empties the trash.
 	trashed chan struct{}
+	// slice is trashSlice, but in tests.
+	slice time.Duration
 	// patience is how long Close waits for removals; settled is closed when nothing else
 	// goes on.
 	patience time.Duration
@@ -156,6 +158,7 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 		cfg: cfg, log: cfg.Log,
 		platform: platforms.Default(),
 		trashed:  make(chan struct{}, 1),
+		slice:    trashSlice,
 		patience: closePatience,
 	}
 	s.SetPullRules(cfg.PullRules)

@@ -129,7 +129,7 @@ func (s *Images) removeTrash(ctx context.Context) {
 
 // removeSlice removes a tree for one turn. What is left then is no error.
 func (s *Images) removeSlice(ctx context.Context, name string) error {
-	turn, cancel := context.WithTimeout(ctx, trashSlice)
+	turn, cancel := context.WithTimeout(ctx, s.slice)
 	defer cancel()
 	err := sysfile.RemoveTree(turn, filepath.Join(s.trashDir(), name))
 	if turn.Err() != nil {

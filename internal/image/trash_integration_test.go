@@ -5,8 +5,10 @@ package image
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
@@ -45,6 +47,19 @@ func trashEmpties(t *testing.T, s *Images) {
 	}
 }
 
+// removalBegins waits until the first of many directories in the trash is gone: a removal that has
+// not begun is nothing that Close could wait for.
+func removalBegins(t *testing.T, dirs string, many int) {
+	t.Helper()
+	for left := many; left == many; {
+		found, err := filepath.Glob(dirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = len(found)
+	}
+}
+
 // TestCloseDoesNotWaitForRemovals: a container that wrote 300,000 files held up the stop of
 // the daemon for minutes. Close ends the removal, and the next start goes on.
 func TestCloseDoesNotWaitForRemovals(t *testing.T) {
@@ -56,13 +71,16 @@ func TestCloseDoesNotWaitForRemovals(t *testing.T) {
 	}
 	manyFiles(t, m.Path, 30_000)
 	s.patience = 0
+	s.slice = time.Hour // a turn does not end the removal: Close does
 	if err := s.Release(ctx, "c"); err != nil {
 		t.Fatal(err)
 	}
+	dirs := filepath.Join(s.trashDir(), "*", "upper", "*")
+	removalBegins(t, dirs, 30)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(s.trashDir()); err != nil || len(left) == 0 {
+	if left, err := filepath.Glob(dirs); err != nil || len(left) == 0 {
 		t.Errorf("Close has waited for the whole removal: %v", err)
 	}
 	s = open(t, s.cfg)
@@ -79,13 +97,16 @@ func TestRemovedLayersAreRemovedInTheBackground(t *testing.T) {
 	s, img := imported(t)
 	manyFiles(t, filepath.Join(s.layersDir(), s.index[img.ID].lower[0]), 30_000)
 	s.patience = 0
+	s.slice = time.Hour // a turn does not end the removal: Close does
 	if err := s.Remove(ctx, img.ID); err != nil {
 		t.Fatal(err)
 	}
+	dirs := filepath.Join(s.trashDir(), "*", "fs", "[0-9]*")
+	removalBegins(t, dirs, 30)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(s.trashDir()); err != nil || len(left) == 0 {
+	if left, err := filepath.Glob(dirs); err != nil || len(left) == 0 {
 		t.Errorf("who removed the image, or closed the store, has waited for all files: %v", err)
 	}
 	s = open(t, s.cfg)
@@ -94,8 +115,34 @@ func TestRemovedLayersAreRemovedInTheBackground(t *testing.T) {
 	assertEmpty(t, s)
 }
 
+// TestLargeTreesKeepNoSmallOneFromGoing: small trees are gone while a large one, whose turn comes
+// first, is still there.
+func TestLargeTreesKeepNoSmallOneFromGoing(t *testing.T) {
+	s := &Images{cfg: Config{Root: t.TempDir()}, log: slog.New(slog.DiscardHandler), slice: 2 * time.Millisecond}
+	manyFiles(t, filepath.Join(s.trashDir(), "aaa-large"), 10_000)
+	for i := range 10 {
+		manyFiles(t, filepath.Join(s.trashDir(), fmt.Sprint("small", i)), 10)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var removal sync.WaitGroup
+	removal.Go(func() { s.removeTrash(ctx) })
+	for left := 10; left > 0; {
+		small, err := filepath.Glob(filepath.Join(s.trashDir(), "small*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = len(small)
+	}
+	stop()
+	removal.Wait()
+	if _, err := os.Stat(filepath.Join(s.trashDir(), "aaa-large")); err != nil {
+		t.Errorf("the small trees have waited for the large one: %v", err)
+	}
+}
+
 // TestBacklogOfRemovalsDoesNotHoldUpTheStart: a start with thousands of stale directories
-// returns before they are removed, and large ones keep no small one from going.
+// returns before they are removed.
 func TestBacklogOfRemovalsDoesNotHoldUpTheStart(t *testing.T) {
 	ctx := context.Background()
 	s, img := imported(t)

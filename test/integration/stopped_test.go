@@ -118,6 +118,12 @@ func TestKilledStopIsFinished(t *testing.T) {
 	})
 	b.KillDaemon()
 	b.StartDaemon()
+	// Another call would finish the stop itself.
+	for _, id := range ids {
+		if b.SandboxStatus(id).State == runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+			b.Await("the start to finish the stop", func() bool { return len(held(b, id)) == 0 })
+		}
+	}
 	for _, id := range ids {
 		stopSandbox(b, id)
 		if found := held(b, id); len(found) > 0 {

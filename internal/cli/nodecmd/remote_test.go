@@ -62,6 +62,7 @@ func TestRemoteNodeFile(t *testing.T) {
 		{"not there", server.URL + "/none.yaml#sha256=" + sum, "", "404"},
 		{"nobody there", "https://127.0.0.1:1/good.yaml#sha256=" + sum, "", "connection refused"},
 		{"a password", strings.Replace(server.URL, "https://", "https://me:secret@", 1) + "/none.yaml?key=hidden#sha256=" + sum, "", "404"},
+		{"a password, nobody there", "https://me:secret@127.0.0.1:1/good.yaml?key=hidden#sha256=" + sum, "", "connection refused"},
 		{"with a fault", server.URL + "/bad.yaml#sha256=" + digest.FromString("kind: Pod\n").Encoded(), "", server.URL + "/bad.yaml:1:"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/cluster/config"
 )
 
 const twoNodes = "nodes: [{}, {role: worker}]\n"
@@ -82,6 +84,25 @@ func TestDifferences(t *testing.T) {
 		}
 		if strings.Join(got, "; ") != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	// Descriptions seldom give two containers of one name that differ in these fields.
+	worker := *before.find("berth-worker")
+	for want, change := range map[string]func(*Container){
+		"role is control-plane, and was worker": func(c *Container) { c.Role = "control-plane" },
+		"pool is web, and was none":             func(c *Container) { c.Pool = "web" },
+		"networking.apiServerPort is 127.0.0.1:7000 to 6443/TCP, and was none": func(c *Container) {
+			c.Ports = []Port{{Listen: "127.0.0.1", Host: 7000, Container: APIPort, Protocol: config.TCP}}
+		},
+	} {
+		after := worker
+		change(&after)
+		var got []string
+		for _, d := range Differences(worker, after) {
+			got = append(got, d.String())
+		}
+		if strings.Join(got, "; ") != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	if got := before.Differences(before, "absent"); got != nil {

@@ -63,7 +63,14 @@ func TestLongLine(t *testing.T) {
 func FuzzText(f *testing.F) {
 	f.Add("HTTP_PROXY=http://me:geheim@p\n")
 	f.Add("-----BEGIN PRIVATE KEY-----\nx\n")
+	const body = "bWFya2Vy"
+	const key = "\n-----BEGIN PRIVATE KEY-----\n" + body + "\n-----END PRIVATE KEY-----\n"
+	f.Add(key)
 	f.Fuzz(func(t *testing.T, text string) {
+		// Whatever stands before a key, nothing of the key is left.
+		if with := Text(text + key); strings.Count(with, body) > strings.Count(text, body) {
+			t.Errorf("%q and a private key left %q", text, with)
+		}
 		clean := Text(text)
 		if strings.Contains(clean, "://me:geheim@") {
 			t.Errorf("%q left %q", text, clean)

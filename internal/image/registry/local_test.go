@@ -114,6 +114,20 @@ func TestRegistryDoesNotSendTheClientToTheNode(t *testing.T) {
 	}
 }
 
+// TestConfiguredHostsAreGuarded: the clients that pulls use obey the rule, and know the hosts that
+// they may be sent to.
+func TestConfiguredHostsAreGuarded(t *testing.T) {
+	hosts, err := configuredHosts(t.Context(), "far.test", Auth{}, Config{})
+	if err != nil || len(hosts) == 0 {
+		t.Fatalf("%v, %v", hosts, err)
+	}
+	for _, host := range hosts {
+		if g, ok := host.Client.Transport.(guarded); !ok || !g.known[host.Host] || g.local == nil {
+			t.Errorf("%s is asked through %T", host.Host, host.Client.Transport)
+		}
+	}
+}
+
 // TestRealmOnTheNode: a request for a token is no redirect. It may go to the node when every
 // host that serves the image is there.
 func TestRealmOnTheNode(t *testing.T) {

@@ -405,8 +405,11 @@ func TestPanicOfAJobIsItsError(t *testing.T) {
 
 func TestPanicOfACallLeavesTheIDFree(t *testing.T) {
 	calls := NewCalls(time.Second)
+	// A call for an ID that stays busy waits until its context ends.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
 	for range 2 {
-		_, err := Do(t.Context(), calls, "id", "remove", func(context.Context) (int, error) { panic("oh no") })
+		_, err := Do(ctx, calls, "id", "remove", func(context.Context) (int, error) { panic("oh no") })
 		if err == nil || !strings.Contains(err.Error(), "remove id") || errs.Kind(err) != nil {
 			t.Errorf("a call that panicked: %v", err)
 		}

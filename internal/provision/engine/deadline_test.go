@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,8 @@ import (
 type hung struct {
 	tasks.File
 	where string
+	// left gets the time that the context has when the wait begins.
+	left *time.Duration
 }
 
 // Deadline is short.
@@ -28,6 +31,9 @@ func (hung) Deadline() time.Duration { return 20 * time.Millisecond }
 func (h hung) wait(ctx context.Context, where string) error {
 	if h.where != where {
 		return nil
+	}
+	if end, ok := ctx.Deadline(); ok {
+		*h.left = time.Until(end)
 	}
 	<-ctx.Done()
 	return errors.New("signal: terminated")
@@ -55,7 +61,8 @@ func TestTaskHasADeadline(t *testing.T) {
 			h := machine(t)
 			before := h.Tree(engine.StateDir, "/var/lib/berth")
 			target := wish()
-			target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, where})
+			left := time.Duration(math.MaxInt64)
+			target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, where, &left})
 			out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{})
 			if !errors.Is(err, errs.Deadline) {
 				t.Fatalf("apply returned %+v, %v; want an error of a deadline", out, err)
@@ -64,6 +71,9 @@ func TestTaskHasADeadline(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%v\ndoes not say %q", err, want)
 				}
+			}
+			if left > 20*time.Millisecond {
+				t.Errorf("the task had %s, want no more than it says", left)
 			}
 			if out != nil && out.Result != journal.RolledBack {
 				t.Errorf("the outcome is %+v, want it undone", out)
@@ -89,7 +99,7 @@ func TestDeadlineIsTheUsers(t *testing.T) {
 		return time.Hour
 	}
 	target := wish()
-	target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, "apply"})
+	target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, "apply", new(time.Duration)})
 	_, err := e.Apply(ctx, target, engine.ApplyOptions{})
 	if err == nil || errors.Is(err, errs.Deadline) {
 		t.Errorf("an interrupted apply returned %v", err)

@@ -80,7 +80,7 @@ for tables in iptables ip6tables; do
   $tables -P FORWARD DROP
 done
 ours | diff "$2" - >&2
-cat "$2"`
+ours`
 	out, err := exec.CommandContext(t.Context(), unshare, "-n", "sh", "-c", script, nft, file, file+".first").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -3,26 +3,18 @@ package images
 import (
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/berthrun/berth/internal/cli/clustercmd/session"
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // TestRegistryIsAlone: commands that change the registry do so one at a time; status changes nothing.
 func TestRegistryIsAlone(t *testing.T) {
-	dir := t.TempDir()
-	script := "#!/bin/sh\ncase \"$*\" in\n--version) echo podman version 4.3.1 ;;\ninfo*) echo '{\"host\":{\"cgroupVersion\":\"v2\"},\"store\":{\"graphRoot\":\"" + dir + "\"}}' ;;\n\"network inspect\"*) echo 'Error: network not found' >&2; exit 125 ;;\nesac\n"
-	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "podman")
-	t.Setenv("HOME", dir)
+	clustertest.InstallPodman(t)
 	call := func(args ...string) error {
 		cmd := NewRegistry()
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true

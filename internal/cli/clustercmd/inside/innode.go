@@ -122,7 +122,7 @@ func newServeRegistry() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("the registry cannot listen: %w", err)
 			}
-			r, err := server.Open(ctx, plan.RegistryDir, server.FromHost, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			r, err := server.Open(ctx, plan.RegistryDir, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			if err != nil {
 				return err
 			}

@@ -4,13 +4,18 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -82,6 +87,54 @@ func TestLockIsOneOnly(t *testing.T) {
 	}
 }
 
+// TestLockIsOfTheName: whoever opens the file before its holder removes it gets no lock that way,
+// since the next one makes a file anew.
+func TestLockIsOfTheName(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// Whoever opens a file with a lease waits for the lease to end, and has found the file by then.
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system has no leases: %v", err)
+	}
+	late := make(chan error, 1)
+	go func() {
+		_, err := lockFile(name, unix.LOCK_EX)
+		late <- err
+	}()
+	for {
+		lease, err := unix.FcntlInt(file.Fd(), unix.F_GETLEASE, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease != unix.F_WRLCK {
+			break // somebody opens the file
+		}
+		select {
+		case err := <-late:
+			t.Fatalf("the file was opened in spite of its lease: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	release, err := lockFile(name, unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("%v, want it held", err)
+	}
+}
+
 // TestLockDir: nobody else can put anything there, so that nobody else holds a lock.
 func TestLockDir(t *testing.T) {
 	uid := os.Getuid()
@@ -123,4 +176,41 @@ func TestLockDir(t *testing.T) {
 	if _, err := lockDir(uid+1, t.TempDir(), ""); uid+1 != 0 && !errors.Is(err, errs.State) {
 		t.Errorf("a user without any place: %v", err)
 	}
+}
+
+// TestLockIsInItsDirectory: a lock that is no file in a directory of this user's is one that others can take, too.
+func TestLockIsInItsDirectory(t *testing.T) {
+	home := clustertest.InstallPodman(t)
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	engine, err := (&ProviderFlags{}).Open(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := locks(t, home)
+	release, err := Lock(engine, plan.RegistryGroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if !slices.ContainsFunc(locks(t, home), func(name string) bool { return !slices.Contains(before, name) }) {
+		t.Error("the lock is not in the directory of locks")
+	}
+}
+
+// locks are the names of the files of locks that are held, also those of other berths.
+func locks(t *testing.T, home string) (names []string) {
+	t.Helper()
+	dir, err := lockDir(os.Getuid(), "/run", home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		names = append(names, file.Name())
+	}
+	return names
 }

@@ -18,7 +18,7 @@ main.main()
 `
 
 func TestReadParts(t *testing.T) {
-	const text = "kubelet 3\netcd 0 yes /var/log/pods/a/etcd\nkube-apiserver 1 no /var/log/pods/b/kube-apiserver\nnoise\nkubelet x\n-1 -1\n"
+	const text = "kubelet 3\netcd 0 yes /var/log/pods/a/etcd\nkube-apiserver 1 no /var/log/pods/b/kube-apiserver\nnoise\nkubelet x\n-1 -1\na 1 x\n"
 	want := []part{{"kubelet", 3, false, ""}, {"etcd", 0, true, "/var/log/pods/a/etcd"}, {"kube-apiserver", 1, false, "/var/log/pods/b/kube-apiserver"}}
 	got := readParts(text)
 	if !slices.Equal(got, want) {
@@ -36,8 +36,9 @@ func TestFatalLines(t *testing.T) {
 		bogusFlag: `Error: unknown flag: --bogus-flag|E1124 01:00:00.000000       1 run.go:72] "command failed" err="unknown flag: --bogus-flag"`,
 		panicked:  "panic: cannot go on",
 		"2026-11-24T01:00:00.1Z stderr F flag provided but not defined: -bogus\n2026-11-24T01:00:00.1Z stderr F Usage:\n2026-11-24T01:00:00.1Z stderr F   etcd [flags]\n": "flag provided but not defined: -bogus",
-		"one\ntwo\nthree\nfour\nfive\n": "two|three|four|five",
-		"":                              "",
+		"one\ntwo\nthree\nfour\nfive\n":                          "two|three|four|five",
+		"E1124 1\nE1124 2\nE1124 3\nE1124 4\nE1124 5\nE1124 5\n": "E1124 2|E1124 3|E1124 4|E1124 5",
+		"": "",
 	} {
 		if got := strings.Join(fatalLines(text), "|"); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -53,6 +54,8 @@ func FuzzCrash(f *testing.F) {
 	f.Add("kubelet 3\nkube-apiserver 1 no /var/log/pods/b/kube-apiserver\n")
 	f.Add(bogusFlag)
 	f.Add(panicked)
+	f.Add("kubelet -1\na 1 x\nkube-apiserver one no /a\n\n")
+	f.Add("E1124 1\nE1124 2\nE1124 3\nE1124 4\nE1124 5\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, p := range readParts(text) {
 			if p.name == "" || p.restarts < 0 || p.exits() < 0 || strings.ContainsAny(p.logs, " \n") {

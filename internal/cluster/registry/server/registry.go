@@ -38,14 +38,14 @@ type Registry struct {
 	content content.Store
 	// repositories has a directory for each.
 	repositories *os.Root
-	// mayWrite reports whether images are taken from an address.
+	// mayWrite reports whether images are taken from an address: fromHost, but in tests.
 	mayWrite func(netip.Addr) bool
 	log      *slog.Logger
 }
 
 // Open opens the registry of a directory, and makes it where there is none. Uploads of an
-// earlier process are gone. mayWrite tells from which addresses it takes images.
-func Open(ctx context.Context, dir string, mayWrite func(netip.Addr) bool, log *slog.Logger) (*Registry, error) {
+// earlier process are gone. It takes images from its host only.
+func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
 	repositories := filepath.Join(dir, "repositories")
 	if err := os.MkdirAll(repositories, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the registry's directory: %w", err)
@@ -67,7 +67,7 @@ func Open(ctx context.Context, dir string, mayWrite func(netip.Addr) bool, log *
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the registry's directory: %w", err)
 	}
-	return &Registry{store, root, mayWrite, log}, nil
+	return &Registry{store, root, fromHost, log}, nil
 }
 
 // Close ends the use of the directory.

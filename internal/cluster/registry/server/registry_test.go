@@ -31,10 +31,11 @@ func serve(t *testing.T, dir string) *httptest.Server {
 // serveTo is one that takes images from some addresses only.
 func serveTo(t *testing.T, dir string, mayWrite func(netip.Addr) bool) *httptest.Server {
 	t.Helper()
-	r, err := Open(t.Context(), dir, mayWrite, slog.New(slog.DiscardHandler))
+	r, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.mayWrite = mayWrite
 	server := httptest.NewServer(r)
 	t.Cleanup(func() {
 		server.Close()
@@ -266,7 +267,7 @@ func TestServe(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		r, err := Open(ctx, dir, func(netip.Addr) bool { return true }, slog.New(slog.DiscardHandler))
+		r, err := Open(ctx, dir, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +287,7 @@ func TestServe(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r, err := Open(t.Context(), dir, FromHost, slog.New(slog.DiscardHandler))
+	r, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func TestGatewayIsTheHost(t *testing.T) {
 		"192.0.2.1": true, "::ffff:192.0.2.1": true, "2001:db8::1": true,
 		"192.0.2.2": false, "192.0.2.3": false, "192.0.2.9": false, "198.51.100.1": false, "2001:db8::3": false,
 	} {
-		if got := FromHost(netip.MustParseAddr(address)); got != host {
+		if got := fromHost(netip.MustParseAddr(address)); got != host {
 			t.Errorf("%s: %v, want %v", address, got, host)
 		}
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -44,10 +45,16 @@ func TestOnlyTheHostWrites(t *testing.T) {
 	want(t, http.StatusNotFound, "", http.MethodGet, pod.URL+"/v2/app/manifests/2", "")
 }
 
-// TestFromHost: neighbours on a container's network are not its host.
+// TestFromHost: neighbours on a container's network are not its host, to a registry that is open
+// as its container opens it.
 func TestFromHost(t *testing.T) {
+	r, err := Open(t.Context(), t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
 	for address, host := range map[string]bool{"127.0.0.1": true, "::1": true, "::ffff:127.0.0.1": true, "192.0.2.77": false, "2001:db8::77": false, "0.0.0.0": false} {
-		if got := FromHost(netip.MustParseAddr(address)); got != host {
+		if got := r.mayWrite(netip.MustParseAddr(address)); got != host {
 			t.Errorf("%s: %v, want %v", address, got, host)
 		}
 	}

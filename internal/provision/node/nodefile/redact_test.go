@@ -15,7 +15,7 @@ kind: Node
 runtime:
   name: berth
   environment: {AWS_KEY: abc-env}
-proxy: {https: "http://user:abc-proxy@proxy.example:3128"}
+proxy: {http: "http://user:abc-plain@proxy.example:3128", https: "http://user:abc-proxy@proxy.example:3128"}
 files:
 - {path: /etc/a, content: &it abc-anchor, mode: "0600"} # it is abc-anchor
 - {path: /etc/b, content: *it, mode: "0600"}
