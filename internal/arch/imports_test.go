@@ -37,7 +37,7 @@ func bans() []ban {
 			ban{from: "internal/cluster", to: "internal/" + other, why: "what makes clusters reaches a node's parts by the binary in the node", but: "internal/cri/client"},
 			ban{from: "internal/" + other, to: "internal/cluster", why: "a node does not know what made it"})
 	}
-	for _, from := range []string{"config", "plan", "patch", "kubeadm", "kubeapi", "kubeconfig", "innode", "nodeimage", "provider/command", "provider/hostcheck"} {
+	for _, from := range []string{"config", "plan", "patch", "kubeadm", "kubeapi", "kubeconfig", "innode", "nodeimage", "inventory", "noderuntime", "nodenet", "addons", "changes", "registry", "images", "logs", "provider/command", "provider/hostcheck"} {
 		all = append(all, ban{from: "internal/cluster/" + from, to: "internal/cri", why: "only the provider of that name speaks with a berth of the host"})
 	}
 	return append(all,
@@ -48,7 +48,8 @@ func bans() []ban {
 		ban{from: "internal/cluster/plan", to: "internal/cluster/kubeadm", why: "containers and what runs in them are planned apart"},
 		ban{from: "internal/cluster/plan", to: "internal/cluster/provider", why: "a plan is in no engine's words"},
 		ban{from: "internal/cluster/nodeimage", to: "internal/cluster", why: "an image is made without a cluster or an engine"},
-		ban{from: "internal/cluster/imagefile", to: "internal/cluster", why: "an archive of images is read without a cluster or an engine"},
+		ban{from: "internal/cluster/images/imagefile", to: "internal/cluster", why: "an archive of images is read without a cluster or an engine"},
+		ban{from: "internal/cluster/registry/server", to: "internal/cluster", why: "the registry serves images and knows no cluster"},
 		ban{from: "internal/cluster/innode", to: "internal/cluster", why: "a node does not know how its cluster is made"},
 		ban{from: "internal/cluster/kubeapi", to: "internal/cluster", why: "asking an API server takes a kubeconfig, and no more"},
 		ban{from: "internal/cluster/provider", to: "internal/cluster/kubeadm", why: "what makes containers knows nothing of what runs in them"},

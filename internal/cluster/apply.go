@@ -8,40 +8,43 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ApplyOptions say how a cluster is changed.
+// ApplyOptions are how a cluster is changed.
 type ApplyOptions struct {
-	// Agree is told what will be done before anything is. Its error ends it. nil agrees.
-	Agree func(Changes) error
-	// Drain is how long pods may take to end on a node that goes; 0 does not ask them to.
+	// Agree gets the changes before anything is done. Its error ends the operation. nil agrees.
+	Agree func(changes.Changes) error
+	// Drain is how long the drain of a node that is removed may take; 0 does not drain.
 	Drain time.Duration
 	// Wait is how long all nodes may take to be Ready; 0 waits for none.
 	Wait time.Duration
 }
 
-// change is one run of Apply, AddNodes or RemoveNodes.
-type change struct {
-	making
+// applyRun is one run of Apply, AddNodes or RemoveNodes.
+type applyRun struct {
+	builder
 	ApplyOptions
-	Changes
-	// before is the description that the cluster keeps, context its name in kubeconfig files.
+	changes.Changes
+	// before is the description that the cluster has, context its name in kubeconfig files.
 	before  *config.Cluster
 	context string
-	// joining are nodes that exist and have not joined, keeping those whose volumes stay while
-	// their containers are made anew.
-	joining, keeping map[string]bool
+	// joining are nodes that exist and have not joined. keepVolume are nodes whose volumes stay while
+	// their containers are created again.
+	joining, keepVolume map[string]bool
 }
 
-// Apply makes a cluster one of an edited description. What has been done when something fails
-// stays, without nodes that are half made; to apply again does the rest.
+// Apply changes a cluster to match an edited description. When something fails, the changes so far
+// stay, without incomplete nodes; to apply again makes the remaining changes.
 func (c *Clusters) Apply(ctx context.Context, described *config.Cluster, o ApplyOptions) error {
-	return c.change(ctx, described.Name, o, func(*config.Cluster) (*config.Cluster, error) {
+	return c.changeCluster(ctx, described.Name, o, func(*config.Cluster) (*config.Cluster, error) {
 		copied := *described
 		return &copied, nil
 	}, true)
@@ -49,24 +52,24 @@ func (c *Clusters) Apply(ctx context.Context, described *config.Cluster, o Apply
 
 // AddNodes adds nodes to a cluster.
 func (c *Clusters) AddNodes(ctx context.Context, name string, a config.Addition, o ApplyOptions) error {
-	return c.change(ctx, name, o, func(kept *config.Cluster) (*config.Cluster, error) { return kept.With(a) }, false)
+	return c.changeCluster(ctx, name, o, func(kept *config.Cluster) (*config.Cluster, error) { return kept.With(a) }, false)
 }
 
 // RemoveNodes removes nodes, by the names of their containers, from a cluster.
 func (c *Clusters) RemoveNodes(ctx context.Context, name string, nodes []string, o ApplyOptions) error {
-	return c.change(ctx, name, o, func(kept *config.Cluster) (*config.Cluster, error) { return kept.Without(nodes) }, false)
+	return c.changeCluster(ctx, name, o, func(kept *config.Cluster) (*config.Cluster, error) { return kept.Without(nodes) }, false)
 }
 
-// change edits the description of a cluster and does what follows of it; whole is that nodes
-// that stay are compared, too.
-func (c *Clusters) change(ctx context.Context, name string, o ApplyOptions, edit func(kept *config.Cluster) (*config.Cluster, error), whole bool) error {
-	m, err := c.lookAt(ctx, name)
+// changeCluster edits the description of a cluster, and makes the changes that follow from it. whole
+// also compares nodes that stay.
+func (c *Clusters) changeCluster(ctx context.Context, name string, o ApplyOptions, edit func(kept *config.Cluster) (*config.Cluster, error), whole bool) error {
+	m, err := c.inspect(ctx, name)
 	if err != nil {
 		return fmt.Errorf("cannot change the cluster %s: %w", name, err)
 	}
 	m.ApplyOptions = o
 	if m.Cluster, err = edit(m.before); err == nil {
-		err = m.decide(ctx, whole)
+		err = m.computeChanges(ctx, whole)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot change the cluster %s: %w", name, err)
@@ -82,43 +85,43 @@ func (c *Clusters) change(ctx context.Context, name string, o ApplyOptions, edit
 	if err := m.prepare(ctx); err != nil {
 		return fmt.Errorf("cannot change the cluster %s, and nothing was changed: %w", name, err)
 	}
-	if err := m.carryOut(ctx); err != nil {
+	if err := m.makeChanges(ctx); err != nil {
 		return fmt.Errorf("cannot change the cluster %s; what was done stays, and the same once more does the rest: %w", name, err)
 	}
 	if o.Wait == 0 {
 		return nil
 	}
-	return c.step("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, members(m.nodes), time.Time{}, o.Wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait) })
 }
 
-// lookAt finds out what a cluster is.
-func (c *Clusters) lookAt(ctx context.Context, name string) (*change, error) {
-	all, err := c.Nodes(ctx, name)
+// inspect reads the containers and the description of a cluster.
+func (c *Clusters) inspect(ctx context.Context, name string) (*applyRun, error) {
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return nil, err
 	}
 	there := *c
 	there.Network = c.networks(all)[0]
-	m := &change{making: there.making(nil), joining: map[string]bool{}, keeping: map[string]bool{}}
+	m := &applyRun{builder: there.newBuilder(nil), joining: map[string]bool{}, keepVolume: map[string]bool{}}
 	m.nodes = all
-	m.context = contexts(name, m.nodes)[0]
-	if plane, err := controlPlane(m.nodes); err != nil || !plane.Running {
+	m.context = inventory.Contexts(name, m.nodes)[0]
+	if plane, err := inventory.ControlPlane(m.nodes); err != nil || !plane.Running {
 		return nil, errors.Join(err, fmt.Errorf("no control plane of it runs; berth cluster start --name %s: %w", name, errs.State))
 	}
-	if err := m.reach(ctx); err != nil {
+	if err := m.connectAPI(ctx); err != nil {
 		return nil, err
 	}
-	if m.before, err = kept(ctx, m.api, name); err != nil {
+	if m.before, err = storedDescription(ctx, m.api, name); err != nil {
 		return nil, err
 	}
-	_, m.before.Balanced = balancer(m.nodes)
+	_, m.before.Balanced = inventory.Balancer(m.nodes)
 	m.before.FromKind = m.context == plan.ContextName(&config.Cluster{Name: name, FromKind: true})
 	return m, nil
 }
 
-// reach makes a client of the cluster's API.
-func (m *change) reach(ctx context.Context) error {
-	plane, err := controlPlane(m.nodes)
+// connectAPI makes a client of the cluster's API.
+func (m *applyRun) connectAPI(ctx context.Context) error {
+	plane, err := inventory.ControlPlane(m.nodes)
 	if err != nil {
 		return err
 	}
@@ -130,84 +133,78 @@ func (m *change) reach(ctx context.Context) error {
 	return err
 }
 
-// decide plans the cluster as it is to be, and says what has to be done. It changes nothing.
-func (m *change) decide(ctx context.Context, whole bool) error {
-	// Its containers say so for as long as there are any, whichever format the file has now.
+// computeChanges plans the new cluster and compares it with the old one. It changes no node.
+func (m *applyRun) computeChanges(ctx context.Context, whole bool) error {
+	// The containers decide both, whichever format the file has now.
 	m.Cluster.FromKind, m.Cluster.Balanced = m.before.FromKind, m.before.Balanced
-	if err := m.able(); err != nil {
+	if err := m.checkDescription(); err != nil {
 		return err
 	}
-	if err := m.planIt(ctx); err != nil {
+	if err := m.makePlan(ctx); err != nil {
 		return err
 	}
 	before := plan.Make(m.before, m.host)
 	var err error
-	if m.Changes, err = compare(comparison{m.before, m.Cluster, before, m.plan, m.nodes}, whole); err != nil || len(m.coming()) == 0 {
+	if m.Changes, err = changes.Compare(changes.Comparison{Before: m.before, After: m.Cluster, BeforePlan: before, AfterPlan: m.plan, Existing: m.nodes}, whole); err != nil || len(m.Created()) == 0 {
 		return err
 	}
 	for _, name := range append(m.Recreate, m.Add...) {
-		m.keeping[name] = keeps(m.before, m.Cluster, m.plan.Differences(before, name), name)
+		m.keepVolume[name] = changes.KeepsVolume(m.before, m.Cluster, m.plan.Differences(before, name), name)
 	}
-	return m.fit()
+	return m.checkHost()
 }
 
-// prepare brings and checks what the change needs, before anything is changed.
-func (m *change) prepare(ctx context.Context) error {
-	if coming := m.described(m.coming()); len(coming) > 0 {
-		if err := m.step("Ensuring the node image", func() error { return m.ensure(ctx, coming) }); err != nil {
+// prepare pulls and checks what the changes need, before anything is changed.
+func (m *applyRun) prepare(ctx context.Context) error {
+	if coming := m.nodesNamed(m.Created()); len(coming) > 0 {
+		if err := m.RunStep("Ensuring the node image", func() error { return m.ensureImages(ctx, coming) }); err != nil {
 			return err
 		}
 	}
-	if len(m.coming())+len(m.Remove) == 0 {
+	if len(m.Created())+len(m.Remove) == 0 {
 		return nil
 	}
-	return m.step("Checking what is to be made", func() error { return m.check(ctx) })
+	return m.RunStep("Checking what is to be made", func() error { return m.check(ctx) })
 }
 
-// carryOut is the order of steps. New nodes come first, so that there is room for pods of
-// those that go.
-func (m *change) carryOut(ctx context.Context) error {
-	added := m.described(m.Add)
-	type step struct {
-		text string
-		do   func(context.Context) error
-		when bool
-	}
+// makeChanges runs the steps in their order. It adds nodes first, so that there is room for the pods
+// of nodes that it removes.
+func (m *applyRun) makeChanges(ctx context.Context) error {
+	added := m.nodesNamed(m.Add)
 	steps := []step{
-		{"Telling nodes of mirrors", m.remirror, len(m.Mirror) > 0},
-		{"Labelling nodes", m.relabel, len(m.Relabel) > 0},
-		{"Adding " + strings.Join(m.Add, ", "), func(ctx context.Context) error { return m.addAll(ctx, added) }, len(m.Add) > 0},
+		{title: "Telling nodes of mirrors", run: m.updateMirrors, skip: len(m.Mirror) == 0},
+		{title: "Labelling nodes", run: m.updateLabels, skip: len(m.Relabel) == 0},
+		{title: "Adding " + strings.Join(m.Add, ", "), run: func(ctx context.Context) error { return m.addNodes(ctx, added) }, skip: len(m.Add) == 0},
 	}
 	for _, name := range m.Remove {
-		steps = append(steps, step{"Removing " + name, func(ctx context.Context) error { return m.remove(ctx, name) }, true})
+		steps = append(steps, step{title: "Removing " + name, run: func(ctx context.Context) error { return m.drainAndRemove(ctx, name) }})
 	}
 	for _, name := range m.Recreate {
-		steps = append(steps, step{"Making the container of " + name + " anew", func(ctx context.Context) error { return m.replace(ctx, name) }, true})
+		steps = append(steps, step{title: "Making the container of " + name + " anew", run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
 	}
 	for _, name := range m.Replace {
-		steps = append(steps, step{"Making " + name + " anew", func(ctx context.Context) error { return m.replace(ctx, name) }, true})
+		steps = append(steps, step{title: "Making " + name + " anew", run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
 	}
+	nodesChange := len(m.Created())+len(m.Remove) > 0
 	steps = append(steps,
-		step{"Keeping the description", m.keep, true},
-		step{"Connecting the nodes' pods", func(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }, len(m.coming())+len(m.Remove) > 0 && !m.Cluster.Networking.DisableDefaultCNI},
-		step{"Writing kubeconfig", func(ctx context.Context) error {
-			_, _, err := m.Export(ctx, m.Cluster.Name, false)
-			return err
-		}, slices.Contains(m.Replace, m.Cluster.BalancerName())},
+		step{title: "Keeping the description", run: m.storeDescription},
+		step{title: "Connecting the nodes' pods", run: m.updateRoutes, skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
+		step{title: "Writing kubeconfig", run: m.writeKubeconfig, skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
 	)
-	for _, s := range steps {
-		if !s.when {
-			continue
-		}
-		if err := m.step(s.text, func() error { return s.do(ctx) }); err != nil {
-			return err
-		}
-	}
-	return nil
+	return runSteps(ctx, m.Reporter, steps)
 }
 
-// described are nodes by the names of their containers, in the order of the description.
-func (m *change) described(names []string) []config.Node {
+// updateRoutes writes the routes between the nodes' pods again.
+func (m *applyRun) updateRoutes(ctx context.Context) error { return m.reconnect(ctx, m.nodes, m.api) }
+
+// writeKubeconfig puts the cluster into the kubeconfig again: its API may be at another port.
+func (m *applyRun) writeKubeconfig(ctx context.Context) error {
+	_, _, err := m.Export(ctx, m.Cluster.Name, false)
+	return err
+}
+
+// nodesNamed returns nodes by the names of their containers, in the order of the description.
+func (m *applyRun) nodesNamed(names []string) []config.Node {
 	var found []config.Node
 	for _, n := range m.Cluster.Nodes {
 		if slices.Contains(names, m.Cluster.ContainerName(n)) {
@@ -217,12 +214,12 @@ func (m *change) described(names []string) []config.Node {
 	return found
 }
 
-// remirror writes the mirrors of registries anew, which a node reads whenever it pulls.
-func (m *change) remirror(ctx context.Context) (err error) {
-	if m.registry, err = m.lookForRegistry(ctx); err != nil {
+// updateMirrors writes the mirrors of registries again. A node reads them at each pull.
+func (m *applyRun) updateMirrors(ctx context.Context) (err error) {
+	if m.registry, err = m.Registry().Find(ctx); err != nil {
 		return err
 	}
-	for _, n := range m.described(m.Mirror) {
+	for _, n := range m.nodesNamed(m.Mirror) {
 		name := m.Cluster.ContainerName(n)
 		if err := m.identifyAll(ctx, []config.Node{n}); err != nil {
 			return err
@@ -231,19 +228,19 @@ func (m *change) remirror(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := m.Engine.Exec(ctx, name, provider.Command{Args: []string{"rm", "-rf", m.runtimes[name].registriesDir}}); err != nil {
+		if err := m.Provider.Exec(ctx, name, provider.Command{Args: []string{"rm", "-rf", m.runtimes[name].RegistriesDir}}); err != nil {
 			return err
 		}
-		if err := m.writeRegistries(ctx, name, m.runtimes[name], registries); err != nil {
+		if err := noderuntime.WriteRegistries(ctx, m.Provider, name, m.runtimes[name], registries); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// relabel gives nodes the labels of their description, and takes those that it had.
-func (m *change) relabel(ctx context.Context) error {
-	for _, n := range m.described(m.Relabel) {
+// updateLabels gives nodes the labels of the new description, and removes those that only the old one has.
+func (m *applyRun) updateLabels(ctx context.Context) error {
+	for _, n := range m.nodesNamed(m.Relabel) {
 		labels := map[string]*string{}
 		for _, old := range m.before.Nodes {
 			if old.Name == n.Name {

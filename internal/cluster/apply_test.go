@@ -12,54 +12,55 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berthrun/berth/internal/cluster/changes"
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/config"
-	"github.com/berthrun/berth/internal/cluster/plan"
-	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // create makes a cluster and forgets how.
-func create(t *testing.T, f *fake, text string) *Clusters {
+func create(t *testing.T, f *clustertest.Fake, text string) *Clusters {
 	t.Helper()
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err != nil {
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, text)}); err != nil {
 		t.Fatal(err)
 	}
-	f.ran, f.calls, f.changed = nil, 0, nil
+	f.Ran, f.Calls, f.Changed = nil, 0, nil
 	return c
 }
 
 // state is what a cluster is made of: containers, nodes in the API, members of etcd and servers of
 // the load balancer.
-func (f *fake) state() string {
+func state(f *clustertest.Fake) string {
 	var told struct{ Servers []struct{ Name string } }
-	if f.balanced != "" {
-		if err := json.Unmarshal([]byte(f.balanced), &told); err != nil {
-			f.t.Error(err)
+	if f.Balanced != "" {
+		if err := json.Unmarshal([]byte(f.Balanced), &told); err != nil {
+			f.T.Error(err)
 		}
 	}
 	var served []string
 	for _, s := range told.Servers {
 		served = append(served, s.Name)
 	}
-	joined, members := slices.Sorted(slices.Values(f.joined)), slices.Sorted(slices.Values(f.members))
-	return strings.ReplaceAll(fmt.Sprint(names(f.nodes), joined, members, served), "dev-", "")
+	joined, members := slices.Sorted(slices.Values(f.Joined)), slices.Sorted(slices.Values(f.Etcd))
+	return strings.ReplaceAll(fmt.Sprint(inventory.Names(f.Nodes), joined, members, served), "dev-", "")
 }
 
-func (f *fake) description() string {
+func description(f *clustertest.Fake) string {
 	var m struct{ Data map[string]string }
-	if err := json.Unmarshal([]byte(f.config), &m); err != nil {
-		f.t.Error(err)
+	if err := json.Unmarshal([]byte(f.Config), &m); err != nil {
+		f.T.Error(err)
 	}
-	return m.Data[keptKey]
+	return m.Data[descriptionKey]
 }
 
 func TestNodesComeAndGo(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {}, {role: worker}]\npools: [{name: web}]\n")
 	var added []string
-	o := ApplyOptions{Drain: time.Minute, Wait: time.Minute, Agree: func(c Changes) error {
+	o := ApplyOptions{Drain: time.Minute, Wait: time.Minute, Agree: func(c changes.Changes) error {
 		added = append(added, c.Add...)
 		return nil
 	}}
@@ -71,20 +72,20 @@ func TestNodesComeAndGo(t *testing.T) {
 	if want := []string{"dev-worker2", "dev-control-plane3", "dev-web2"}; !slices.Equal(added, want) {
 		t.Errorf("added %q, want %q", added, want)
 	}
-	if got, want := f.state(), "[control-plane control-plane2 control-plane3 external-load-balancer web web2 worker worker2]"+
+	if got, want := state(f), "[control-plane control-plane2 control-plane3 external-load-balancer web web2 worker worker2]"+
 		" [control-plane control-plane2 control-plane3 web web2 worker worker2] [control-plane control-plane2 control-plane3] [control-plane control-plane2 control-plane3]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for node, want := range map[string]string{"dev-web2": "10.244", "dev-control-plane": "via 10.89.0"} {
-		if routes := f.files[node+":/etc/berth/cluster/routes"]; !strings.Contains(routes, want) {
+		if routes := f.Files[node+":/etc/berth/cluster/routes"]; !strings.Contains(routes, want) {
 			t.Errorf("routes of %s: %q", node, routes)
 		}
 	}
-	if text := f.description(); !strings.Contains(text, "name: control-plane3") || !strings.Contains(text, "count: 2") {
+	if text := description(f); !strings.Contains(text, "name: control-plane3") || !strings.Contains(text, "count: 2") {
 		t.Errorf("the description kept:\n%s", text)
 	}
 	tokens := map[string]bool{}
-	for _, text := range f.tokens {
+	for _, text := range f.Tokens {
 		var secret struct{ StringData map[string]string }
 		if err := json.Unmarshal([]byte(text), &secret); err != nil {
 			t.Fatal(err)
@@ -95,7 +96,7 @@ func TestNodesComeAndGo(t *testing.T) {
 		t.Errorf("%d tokens", len(tokens))
 	}
 	for token := range tokens {
-		for _, line := range f.ran {
+		for _, line := range f.Ran {
 			if strings.Contains(line, token) {
 				t.Errorf("a token is in a command line, which every user of the host sees: %s", line)
 			}
@@ -106,13 +107,13 @@ func TestNodesComeAndGo(t *testing.T) {
 	if err := f.Stop(t.Context(), "dev-control-plane2"); err != nil {
 		t.Fatal(err)
 	}
-	f.changed = nil
+	f.Changed = nil
 	for _, nodes := range [][]string{{"dev-worker", "dev-web2"}, {"dev-control-plane"}, {"dev-control-plane2"}} {
 		if err := c.RemoveNodes(t.Context(), "dev", nodes, o); err != nil {
 			t.Fatalf("%s: %v", nodes, err)
 		}
 	}
-	if got, want := f.state(), "[control-plane3 external-load-balancer web worker2] [control-plane3 web worker2] [control-plane3] [control-plane3]"; got != want {
+	if got, want := state(f), "[control-plane3 external-load-balancer web worker2] [control-plane3 web worker2] [control-plane3] [control-plane3]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	cordon := `{"spec":{"unschedulable":true}}`
@@ -120,7 +121,7 @@ func TestNodesComeAndGo(t *testing.T) {
 		"PATCH dev-web2 " + cordon, "DELETE dev-web2 ", "PATCH dev-worker " + cordon, "DELETE dev-worker ", "PATCH dev-control-plane " + cordon, "DELETE dev-control-plane ",
 		"DELETE dev-control-plane2 ",
 	}
-	if diff := cmp.Diff(want, f.changed); diff != "" {
+	if diff := cmp.Diff(want, f.Changed); diff != "" {
 		t.Error(diff)
 	}
 	for nodes, want := range map[string]error{"dev-web2": errs.NotFound, "dev-external-load-balancer": errs.NotFound, "dev-control-plane3": errs.Invalid} {
@@ -132,27 +133,27 @@ func TestNodesComeAndGo(t *testing.T) {
 
 // TestHostLacks: what stands against new nodes does not stand against those that go.
 func TestHostLacks(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, twoWorkers)
-	f.findings = []hostcheck.Finding{{Problem: "no modules", Fix: "mkdir", Fatal: true}}
+	f.Findings = []hostcheck.Finding{{Problem: "no modules", Fix: "mkdir", Fatal: true}}
 	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "to fix it: mkdir") {
 		t.Errorf("one more: %v", err)
 	}
-	if err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{}); err != nil {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{}); err != nil {
 		t.Errorf("as it is: %v", err)
 	}
-	if err := c.RemoveNodes(t.Context(), "dev", []string{"dev-worker2"}, ApplyOptions{}); err != nil || len(f.nodes) != 2 {
-		t.Errorf("one less: %v, %v", err, names(f.nodes))
+	if err := c.RemoveNodes(t.Context(), "dev", []string{"dev-worker2"}, ApplyOptions{}); err != nil || len(f.Nodes) != 2 {
+		t.Errorf("one less: %v, %v", err, inventory.Names(f.Nodes))
 	}
 }
 
 // TestAddFails: at each call in turn, and the cluster is what it was.
 func TestAddFails(t *testing.T) {
 	for at := 1; ; at++ {
-		f := newFake(t)
+		f := clustertest.New(t)
 		c := create(t, f, "nodes: [{}, {}, {role: worker}]\n")
-		before, kept := f.state(), f.config
-		f.failAt = at
+		before, kept := state(f), f.Config
+		f.FailAt = at
 		err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 2, Role: config.ControlPlane}, ApplyOptions{})
 		if err == nil {
 			if at < 15 {
@@ -160,11 +161,11 @@ func TestAddFails(t *testing.T) {
 			}
 			return
 		}
-		if !errors.Is(err, errFake) || !strings.Contains(err.Error(), "cannot change the cluster dev") {
+		if !errors.Is(err, clustertest.ErrFake) || !strings.Contains(err.Error(), "cannot change the cluster dev") {
 			t.Errorf("call %d: %v", at, err)
 		}
 		// Once they have joined they stay, and the same once more does the rest.
-		if got := f.state(); got != before && f.config == kept && !strings.Contains(got, "control-plane3 control-plane4]") || strings.Contains(strings.Join(f.ran, "\n"), "in-node rebalance") && got != before && !strings.Contains(got, "control-plane4") {
+		if got := state(f); got != before && f.Config == kept && !strings.Contains(got, "control-plane3 control-plane4]") || strings.Contains(strings.Join(f.Ran, "\n"), "in-node rebalance") && got != before && !strings.Contains(got, "control-plane4") {
 			t.Errorf("call %d (%v): %s, before %s", at, err, got, before)
 		}
 	}
@@ -172,11 +173,11 @@ func TestAddFails(t *testing.T) {
 
 // TestInterruptedAdd: Ctrl-C while nodes join.
 func TestInterruptedAdd(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, twoWorkers)
-	before := f.state()
+	before := state(f)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	f.failOn = "dev-worker3: kubeadm join"
+	f.FailOn = "dev-worker3: kubeadm join"
 	c.Step = func(text string) func(error) {
 		return func(error) {
 			if strings.HasPrefix(text, "Ensuring") {
@@ -185,16 +186,16 @@ func TestInterruptedAdd(t *testing.T) {
 		}
 	}
 	err := c.AddNodes(ctx, "dev", config.Addition{Count: 1}, ApplyOptions{})
-	if err == nil || f.state() != before {
-		t.Errorf("%v: %s, before %s", err, f.state(), before)
+	if err == nil || state(f) != before {
+		t.Errorf("%v: %s, before %s", err, state(f), before)
 	}
 }
 
 func TestApply(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, "nodes: [{}, {}, {role: worker, labels: {a: b}}, {role: worker}]\n")
 	var said []string
-	agree := func(c Changes) error {
+	agree := func(c changes.Changes) error {
 		said = c.Lines()
 		return nil
 	}
@@ -203,11 +204,11 @@ func TestApply(t *testing.T) {
 pools: [{name: web}]
 networking: {apiServerPort: 16443}
 `
-	before := f.state()
-	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Agree: func(Changes) error { return refuse }}); !errors.Is(err, refuse) || f.state() != before {
-		t.Errorf("%v: %s, before %s", err, f.state(), before)
+	before := state(f)
+	if err := c.Apply(t.Context(), clustertest.Describe(t, edited), ApplyOptions{Agree: func(changes.Changes) error { return refuse }}); !errors.Is(err, refuse) || state(f) != before {
+		t.Errorf("%v: %s, before %s", err, state(f), before)
 	}
-	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Agree: agree, Drain: time.Minute}); err != nil {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, edited), ApplyOptions{Agree: agree, Drain: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -218,17 +219,17 @@ networking: {apiServerPort: 16443}
 	if diff := cmp.Diff(want, said); diff != "" {
 		t.Error(diff)
 	}
-	if f.files["dev-worker:/etc/berth/certs.d/docker.io/hosts.toml"] == "" || !slices.Contains(f.ran, "dev-worker: rm -rf /etc/berth/certs.d") {
+	if f.Files["dev-worker:/etc/berth/certs.d/docker.io/hosts.toml"] == "" || !slices.Contains(f.Ran, "dev-worker: rm -rf /etc/berth/certs.d") {
 		t.Error("no mirrors are written")
 	}
-	if !slices.Contains(f.changed, `PATCH dev-worker {"metadata":{"labels":{"a":null,"c":"d"}}}`) || !slices.Contains(f.changed, "DELETE dev-worker2 ") {
-		t.Errorf("%q", f.changed)
+	if !slices.Contains(f.Changed, `PATCH dev-worker {"metadata":{"labels":{"a":null,"c":"d"}}}`) || !slices.Contains(f.Changed, "DELETE dev-worker2 ") {
+		t.Errorf("%q", f.Changed)
 	}
-	if got, want := f.state(), "[control-plane control-plane2 external-load-balancer web worker worker2] [control-plane control-plane2 web worker worker2] [control-plane control-plane2] [control-plane control-plane2]"; got != want {
+	if got, want := state(f), "[control-plane control-plane2 external-load-balancer web worker worker2] [control-plane control-plane2 web worker worker2] [control-plane control-plane2] [control-plane control-plane2]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	f.ran = nil
-	if err := c.Apply(t.Context(), describe(t, edited), ApplyOptions{Agree: agree}); err != nil || len(said) > 0 {
+	f.Ran = nil
+	if err := c.Apply(t.Context(), clustertest.Describe(t, edited), ApplyOptions{Agree: agree}); err != nil || len(said) > 0 {
 		t.Errorf("once more: %q, %v", said, err)
 	}
 }
@@ -236,22 +237,22 @@ networking: {apiServerPort: 16443}
 // TestApplyToWhatIsGone: a container that somebody removed is made anew, and what the cluster knew of
 // it is forgotten first; one that is not wanted any more is forgotten.
 func TestApplyToWhatIsGone(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, threePlanes)
 	if err := f.Delete(t.Context(), "dev-control-plane3", "dev-worker"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Apply(t.Context(), describe(t, "nodes: [{}, {}, {}]\n"), ApplyOptions{}); err != nil {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, "nodes: [{}, {}, {}]\n"), ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := f.state(), "[control-plane control-plane2 control-plane3 external-load-balancer] [control-plane control-plane2 control-plane3]"+
+	if got, want := state(f), "[control-plane control-plane2 control-plane3 external-load-balancer] [control-plane control-plane2 control-plane3]"+
 		" [control-plane control-plane2 control-plane3] [control-plane control-plane2 control-plane3]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
 func TestCannotChange(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	c := create(t, f, "")
 	for text, want := range map[string]string{
 		"nodes: [{}, {}]\n":                                      "the cluster was made with one control plane",
@@ -260,63 +261,25 @@ func TestCannotChange(t *testing.T) {
 		"networking: {podSubnet: 10.1.0.0/16, ipFamily: ipv4}\n": "networking.podSubnet: cannot be changed",
 		"featureGates: {A: true}\nkubeadmConfigPatches: [\"{kind: KubeletConfiguration, maxPods: 5}\"]\n": "kubeadmConfigPatches: cannot be changed",
 	} {
-		if err := c.Apply(t.Context(), describe(t, text), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) {
+		if err := c.Apply(t.Context(), clustertest.Describe(t, text), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	if f.calls > 5 || len(f.changed) > 0 { // the network is looked for each time
-		t.Errorf("%d calls, %q", f.calls, f.changed)
+	if f.Calls > 5 || len(f.Changed) > 0 { // the network is looked for each time
+		t.Errorf("%d calls, %q", f.Calls, f.Changed)
 	}
-	f.config = ""
-	if err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "keeps no description") {
+	f.Config = ""
+	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "keeps no description") {
 		t.Errorf("a cluster of an older berth: %v", err)
 	}
 	if err := c.Stop(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Apply(t.Context(), describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "berth cluster start --name dev") {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "berth cluster start --name dev") {
 		t.Errorf("a cluster that is stopped: %v", err)
 	}
 	if err := c.AddNodes(t.Context(), "none", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.NotFound) {
 		t.Errorf("no cluster: %v", err)
-	}
-}
-
-// TestPossible: what leaves a cluster without what it knows is refused.
-func TestPossible(t *testing.T) {
-	existing := func(planes int, balanced bool) (all []provider.Node) {
-		role := func(name, role string) provider.Node {
-			return provider.Node{Name: name, Labels: map[string]string{plan.LabelRole: role}}
-		}
-		for i := range planes {
-			all = append(all, role(fmt.Sprintf("dev-p%d", i), "control-plane"))
-		}
-		if balanced {
-			all = append(all, role("dev-external-load-balancer", config.BalancerRole))
-		}
-		return append(all, role("dev-worker", "worker"))
-	}
-	after := describe(t, "nodes: [{name: new}, {role: worker}]\n")
-	for _, c := range []struct {
-		planes   int
-		balanced bool
-		changes  Changes
-		ok       bool
-	}{
-		{1, false, Changes{Replace: []string{"dev-worker"}}, true},
-		{1, false, Changes{Replace: []string{"dev-p0"}}, false},
-		{1, true, Changes{Replace: []string{"dev-p0"}}, false},
-		{1, true, Changes{Replace: []string{"dev-p0"}, Add: []string{"dev-new"}}, true},
-		{1, true, Changes{Remove: []string{"dev-p0"}, Add: []string{"dev-new"}}, true},
-		{1, false, Changes{Remove: []string{"dev-p0"}, Add: []string{"dev-new"}}, false},
-		{2, true, Changes{Replace: []string{"dev-p0", "dev-p1"}}, true},
-		{2, true, Changes{Remove: []string{"dev-p0"}, Replace: []string{"dev-p1"}}, false},
-		{2, true, Changes{Remove: []string{"dev-p0", "dev-p1"}}, false},
-		{3, true, Changes{Remove: []string{"dev-p0"}, Replace: []string{"dev-p1"}}, true},
-	} {
-		if err := possible(c.changes, existing(c.planes, c.balanced), after); (err == nil) != c.ok {
-			t.Errorf("%+v: %v", c, err)
-		}
 	}
 }
 
@@ -328,21 +291,21 @@ func TestChangesOfContainerd(t *testing.T) {
 	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{Wait: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Contains(f.ran, "dev-worker2: kubeadm join --config=/kind/kubeadm.conf") {
-		t.Errorf("ran %q", f.ran)
+	if !slices.Contains(f.Ran, "dev-worker2: kubeadm join --config=/kind/kubeadm.conf") {
+		t.Errorf("ran %q", f.Ran)
 	}
-	if err := c.Apply(t.Context(), describe(t, "nodes: [{}, {role: worker}, {role: worker}]\nregistries: [{host: r.example, skipVerify: true}]\n"), ApplyOptions{}); err != nil {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, "nodes: [{}, {role: worker}, {role: worker}]\nregistries: [{host: r.example, skipVerify: true}]\n"), ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.files["dev-worker2:/etc/containerd/certs.d/r.example/hosts.toml"]; !strings.Contains(got, "skip_verify") {
+	if got := f.Files["dev-worker2:/etc/containerd/certs.d/r.example/hosts.toml"]; !strings.Contains(got, "skip_verify") {
 		t.Errorf("mirrors: %q", got)
 	}
-	for _, line := range f.ran {
+	for _, line := range f.Ran {
 		if strings.Contains(line, "berth-routes") || strings.Contains(line, "/etc/berth") {
 			t.Errorf("a node of containerd was told: %s", line)
 		}
 	}
-	delete(f.kind, "dev-worker3")
+	delete(f.Kind, "dev-worker3")
 	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "one kind of image") {
 		t.Errorf("a node of berth among those of containerd: %v", err)
 	}

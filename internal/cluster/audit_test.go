@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
@@ -101,8 +103,8 @@ func made(t *testing.T, text string) string {
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	clusters, _ := newFake(t).clusters()
-	m := &creation{making: clusters.making(c)}
+	clusters, _ := clusters(clustertest.New(t))
+	m := &createRun{builder: clusters.newBuilder(c)}
 	m.token = "abcdef.0123456789abcdef"
 	m.plan = plan.Make(c, plan.Host{Engine: "podman", Network: "kind"})
 	all, err := json.Marshal(m.plan)
@@ -110,7 +112,7 @@ func made(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	for i, container := range m.plan.Containers {
-		m.versions[container.Name], m.runtimes[container.Name] = "v1.36.3", berthRuntime()
+		m.versions[container.Name], m.runtimes[container.Name] = "v1.36.3", noderuntime.Berth()
 		m.nodes = append(m.nodes, provider.Node{Name: container.Name, IPv4: netip.AddrFrom4([4]byte{10, 89, 0, byte(i + 2)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00::%d", i+2))})
 	}
 	for _, n := range c.Nodes {
@@ -123,41 +125,9 @@ func made(t *testing.T, text string) string {
 			all = append(all, file.Path+"\n"+string(file.Content)...)
 		}
 	}
-	warnings, err := unused(c, nil)
+	warnings, err := noderuntime.IgnoredByBerth(c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(all) + strings.Join(warnings, "\n")
-}
-
-// TestPatchesOfContainerd: what people write for kind's nodes to reach registries works in
-// those of berth, and what does not is told by its name.
-func TestPatchesOfContainerd(t *testing.T) {
-	c := describe(t, `registries: [{host: own.example, server: "http://own.example"}]
-containerdConfigPatches:
-- |
-  [plugins."io.containerd.grpc.v1.cri".registry]
-    config_path = "/etc/containerd/certs.d:/more/:relative"
-  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."localhost:5001"]
-    endpoint = ["http://kind-registry:5000"]
-  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."own.example"]
-    endpoint = ["http://not.example"]
-  [debug]
-    level = "debug"
-`)
-	registries, dirs, err := ofContainerd(c, c.Nodes[0])
-	if err != nil || len(registries) != 2 || registries[0].Server != "http://own.example" || registries[1].Mirrors[0].URL != "http://kind-registry:5000" {
-		t.Errorf("registries %+v, %v", registries, err)
-	}
-	if !slices.Equal(dirs, []string{"/more"}) {
-		t.Errorf("directories %q", dirs)
-	}
-	daemon, err := daemonConfig(c.Networking, "systemd", dirs)
-	if err != nil || !strings.Contains(daemon, "[image]\nregistry_config_dirs = ['/etc/berth/certs.d', '/etc/containerd/certs.d', '/etc/docker/certs.d', '/more']") {
-		t.Errorf("%v\n%s", err, daemon)
-	}
-	warnings, err := unused(c, map[string]string{"KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER": "native"})
-	if text := strings.Join(warnings, "\n"); err != nil || !strings.Contains(text, "debug.level") || !strings.Contains(text, `"relative"`) || !strings.Contains(text, "SNAPSHOTTER=native") || strings.Contains(text, "registry") {
-		t.Errorf("%v\n%s", err, text)
-	}
 }

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/images"
+	"github.com/berthrun/berth/internal/cluster/logs"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -18,20 +20,20 @@ const threePlanes = "nodes: [{}, {}, {}, {role: worker}]\n"
 // TestSeveralControlPlanes: the load balancer knows them before the first one starts, they join one
 // after the other with the authorities of the first, and the API is reached by the balancer.
 func TestSeveralControlPlanes(t *testing.T) {
-	f := newFake(t)
-	c, steps := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, threePlanes), Wait: time.Minute}); err != nil {
+	f := clustertest.New(t)
+	c, steps := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, threePlanes), Wait: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Contains(*steps, "Joining control planes and workers") {
 		t.Errorf("steps %q", *steps)
 	}
 	const told = `{"ipv4":true,"ipv6":false,"servers":[{"name":"dev-control-plane","host":"10.89.0.3"},{"name":"dev-control-plane2","host":"10.89.0.4"},{"name":"dev-control-plane3","host":"10.89.0.5"}]}`
-	if f.balanced != told {
-		t.Errorf("balanced %s", f.balanced)
+	if f.Balanced != told {
+		t.Errorf("balanced %s", f.Balanced)
 	}
 	var order []string
-	for _, line := range f.ran {
+	for _, line := range f.Ran {
 		for word, short := range map[string]string{"rebalance": "balance", "kubeadm init --": "init", "kubeadm join": "join", "tar --extract": "authorities"} {
 			if node, _, _ := strings.Cut(line, ":"); strings.Contains(line, word) && !strings.Contains(node, "worker") {
 				order = append(order, short+" "+strings.TrimPrefix(node, "dev-"))
@@ -45,18 +47,19 @@ func TestSeveralControlPlanes(t *testing.T) {
 	if !slices.Equal(order, want) {
 		t.Errorf("%q, want %q", order, want)
 	}
-	if f.files["dev-control-plane3:pki"] != "authorities" || !strings.Contains(f.files["dev-control-plane2:/etc/berth/cluster/kubeadm.yaml"], "dev-external-load-balancer:6443") {
-		t.Errorf("files of control planes: %q", f.files)
+	if f.Files["dev-control-plane3:pki"] != "authorities" || !strings.Contains(f.Files["dev-control-plane2:/etc/berth/cluster/kubeadm.yaml"], "dev-external-load-balancer:6443") {
+		t.Errorf("files of control planes: %q", f.Files)
 	}
 	for _, node := range []string{"dev-control-plane2", "dev-control-plane3"} {
-		if !slices.ContainsFunc(f.ran, func(line string) bool {
+		if !slices.ContainsFunc(f.Ran, func(line string) bool {
 			return strings.HasPrefix(line, node+": ") && strings.HasSuffix(line, " berth.service")
 		}) {
 			t.Errorf("the runtime of %s was not started", node)
 		}
 	}
 	dir := t.TempDir()
-	if err := c.Logs(t.Context(), "dev", dir); err != nil {
+	collector := logs.Collector{Provider: f, Warn: c.Warn}
+	if err := collector.Collect(t.Context(), "dev", dir); err != nil {
 		t.Error(err)
 	}
 	for file, there := range map[string]bool{"haproxy.cfg": true, "serial.log": true, "kubelet.log": false} {
@@ -64,75 +67,59 @@ func TestSeveralControlPlanes(t *testing.T) {
 			t.Errorf("%s of the load balancer: %v", file, err)
 		}
 	}
-	f.saved, f.ids = savedImage(t), map[string]string{"app:1": strings.TrimPrefix(appID(), "sha256:")}
-	if err := c.Load(t.Context(), "dev", LoadOptions{Images: []string{"app:1"}}); err != nil || f.files["dev-external-load-balancer:image"] != "" || f.files["dev-control-plane3:image"] == "" {
+	f.Saved, f.IDs = clustertest.SavedImage(t), map[string]string{"app:1": strings.TrimPrefix(clustertest.ImageID(), "sha256:")}
+	loader := images.Loader{Provider: f, Reporter: c.Reporter}
+	if err := loader.Load(t.Context(), "dev", images.Options{Images: []string{"app:1"}}); err != nil || f.Files["dev-external-load-balancer:image"] != "" || f.Files["dev-control-plane3:image"] == "" {
 		t.Errorf("load: %v", err)
 	}
 	if err := c.Stop(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	f.ran = nil
-	if err := c.Start(t.Context(), "dev", time.Minute); err != nil || f.balanced != told {
-		t.Errorf("%v; balanced %s", err, f.balanced)
+	f.Ran = nil
+	if err := c.Start(t.Context(), "dev", time.Minute); err != nil || f.Balanced != told {
+		t.Errorf("%v; balanced %s", err, f.Balanced)
 	}
-	if found, err := c.Delete(t.Context(), "dev"); err != nil || !found || len(f.nodes) > 0 {
-		t.Errorf("%v, %v; left %v", found, err, f.nodes)
+	if found, err := c.Delete(t.Context(), "dev"); err != nil || !found || len(f.Nodes) > 0 {
+		t.Errorf("%v, %v; left %v", found, err, f.Nodes)
 	}
 }
 
 // TestBalancerByName: addresses that may change are no good after a restart.
 func TestBalancerByName(t *testing.T) {
-	f := newFake(t)
-	f.unstable = true
-	c, steps := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, threePlanes)}); err != nil {
+	f := clustertest.New(t)
+	f.Unstable = true
+	c, steps := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, threePlanes)}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(f.balanced, `{"name":"dev-control-plane2","host":"dev-control-plane2"}`) {
-		t.Errorf("balanced %s", f.balanced)
+	if !strings.Contains(f.Balanced, `{"name":"dev-control-plane2","host":"dev-control-plane2"}`) {
+		t.Errorf("balanced %s", f.Balanced)
 	}
 	if !strings.Contains(strings.Join(*steps, "\n"), "warning: containers on the network kind have other addresses") {
 		t.Errorf("%q", *steps)
 	}
 }
 
-func TestServersOfBothFamilies(t *testing.T) {
-	all := []provider.Node{
-		{Name: "a", Labels: map[string]string{"run.berth.role": "control-plane", provider.LabelAddresses: "10.0.0.3,fd00::3"}},
-		{Name: "b", Labels: map[string]string{"run.berth.role": "control-plane", provider.LabelAddresses: "10.0.0.4"}},
-		{Name: "c", Labels: map[string]string{"run.berth.role": "worker", provider.LabelAddresses: "10.0.0.5"}},
-	}
-	for v4, want := range map[bool]string{true: "a=10.0.0.3 b=10.0.0.4", false: "a=fd00::3 b=b"} {
-		var got []string
-		for _, s := range servers(all, v4) {
-			got = append(got, s.Name+"="+s.Host)
-		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 // TestBalancerFails: its last words say why.
 func TestBalancerFails(t *testing.T) {
-	f := newFake(t)
-	f.failOn = "/usr/local/bin/berth cluster in-node rebalance"
-	c, _ := f.clusters()
-	_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, threePlanes)})
-	if err == nil || !strings.Contains(err.Error(), "last words of dev-external-load-balancer:\n  log of dev-external-load-balancer") || len(f.nodes) > 0 {
-		t.Errorf("%v; left %v", err, f.nodes)
+	f := clustertest.New(t)
+	f.FailOn = "/usr/local/bin/berth cluster in-node rebalance"
+	c, _ := clusters(f)
+	_, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, threePlanes)})
+	if err == nil || !strings.Contains(err.Error(), "last words of dev-external-load-balancer:\n  log of dev-external-load-balancer") || len(f.Nodes) > 0 {
+		t.Errorf("%v; left %v", err, f.Nodes)
 	}
 }
 
 // TestRemoteEngine: ports of another host cannot be picked here.
 func TestRemoteEngine(t *testing.T) {
-	f := newFake(t)
-	f.facts.Remote = true
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, threePlanes)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "nodes: several control planes") || f.calls > 0 {
-		t.Errorf("%v after %d calls", err, f.calls)
+	f := clustertest.New(t)
+	f.FakeFacts.Remote = true
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, threePlanes)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "nodes: several control planes") || f.Calls > 0 {
+		t.Errorf("%v after %d calls", err, f.Calls)
 	}
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
 		t.Errorf("one control plane: %v", err)
 	}
 }

@@ -1,55 +1,40 @@
-// Package cluster makes clusters of nodes that are containers, finds them again and
-// removes them: one file a verb, with its order of steps on one page. What a cluster is
-// to be is in config, which containers that means in plan, how an engine makes them in
-// provider, and what runs in them is the business of kubeadm and of berth in the node.
+// Package cluster creates, changes, starts, stops and deletes clusters whose nodes are containers: one
+// file a verb, with the list of its steps on one page. Package config has the description of a
+// cluster, plan its containers, provider creates them, and kubeadm has the configuration of what runs
+// in them.
 //
-// Nothing is remembered outside of the containers: their labels say of which cluster they
-// are, and what they are in it.
+// Nothing is stored outside of the containers: their labels have the cluster and the role.
 package cluster
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
-	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/cluster/registry"
+	"github.com/berthrun/berth/internal/cluster/report"
 )
 
-// Engine is what makes containers, and has their images.
-type Engine interface {
-	provider.Provider
-	provider.Images
-}
-
-// Clusters are those of one engine.
+// Clusters are those of one provider.
 type Clusters struct {
-	Engine Engine
-	// Network is the engine's network that nodes are on; "" is plan.DefaultNetwork.
+	Provider provider.Provider
+	// Network is the provider's network that nodes are on; "" is plan.DefaultNetwork.
 	Network string
-	// Kubeconfig are the files that clusters are put into.
+	// Kubeconfig are the kubeconfig files that get the clusters.
 	Kubeconfig kubeconfig.Files
-	// Step tells what is being done; the function that it returns is called at its end.
-	Step func(text string) (end func(error))
-	// Warn tells what is odd.
-	Warn func(text string)
-	// FirstTime reports whether something is told to this user for the first time on this host; nil is
-	// that it always is.
+	report.Reporter
+	// FirstTime reports whether a warning is new to this user on this host; nil: it always is.
 	FirstTime func(what string) bool
-	// LockRegistry waits until nobody else makes or removes the registry; nil is that nobody does.
+	// LockRegistry waits until no other process creates or removes the registry; nil does not lock.
 	LockRegistry func(context.Context) (release func(), err error)
 
-	// watchPause is how often a node is asked what has crashed; 0 is as usual.
+	// watchPause is how often a node is asked for crashes; 0 is the default.
 	watchPause time.Duration
 }
 
-// network is the name of the engine's network.
+// network returns the name of the provider's network.
 func (c *Clusters) network() string {
 	if c.Network == "" {
 		return plan.DefaultNetwork
@@ -57,74 +42,7 @@ func (c *Clusters) network() string {
 	return c.Network
 }
 
-// step does something and tells of it.
-func (c *Clusters) step(text string, do func() error) error {
-	end := c.Step(text)
-	err := do()
-	end(err)
-	return err
-}
-
-// Nodes are the containers of a cluster. It is errs.NotFound that there is none.
-func (c *Clusters) Nodes(ctx context.Context, name string) ([]provider.Node, error) {
-	all, err := c.Engine.List(ctx, name)
-	all = slices.DeleteFunc(all, trial)
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("no nodes found for cluster %q in %s: %w", name, c.Engine.Name(), errs.NotFound)
-	}
-	return all, err
-}
-
-// AllNodes are the containers of all clusters.
-func (c *Clusters) AllNodes(ctx context.Context) ([]provider.Node, error) {
-	all, err := c.Engine.List(ctx, "")
-	return slices.DeleteFunc(all, func(n provider.Node) bool { return n.Labels[plan.LabelCluster] == plan.RegistryGroup || trial(n) }), err
-}
-
-// Role is what a container is to its cluster.
-func Role(n provider.Node) config.Role { return config.Role(n.Labels[plan.LabelRole]) }
-
-// controlPlane is the first control plane that runs, else the first.
-func controlPlane(all []provider.Node) (provider.Node, error) {
-	var found *provider.Node
-	for i, n := range all {
-		if Role(n) == config.ControlPlane && (found == nil || n.Running && !found.Running) {
-			found = &all[i]
-		}
-	}
-	if found == nil {
-		return provider.Node{}, fmt.Errorf("the cluster has no control plane: %w", errs.State)
-	}
-	return *found, nil
-}
-
-// names are those of containers.
-func names(all []provider.Node) []string {
-	var names []string
-	for _, n := range all {
-		names = append(names, n.Name)
-	}
-	return names
-}
-
-// contexts are the names that a cluster has in kubeconfig files.
-func contexts(name string, all []provider.Node) []string {
-	var found []string
-	for _, n := range all {
-		if context := n.Labels[plan.LabelContext]; context != "" && !slices.Contains(found, context) {
-			found = append(found, context)
-		}
-	}
-	if len(found) == 0 {
-		// None of its containers is left to say it.
-		found = []string{plan.ContextName(&config.Cluster{Name: name})}
-	}
-	return found
-}
-
-// output is what a command in a node writes.
-func (c *Clusters) output(ctx context.Context, node string, args ...string) (string, error) {
-	var out bytes.Buffer
-	err := c.Engine.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
-	return strings.TrimSpace(out.String()), err
+// Registry manages the registry that the clusters share.
+func (c *Clusters) Registry() registry.Manager {
+	return registry.Manager{Provider: c.Provider, Network: c.network(), Reporter: c.Reporter}
 }

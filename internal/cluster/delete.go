@@ -7,23 +7,24 @@ import (
 	"slices"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// Delete removes a cluster: its containers with their volumes, and its entries in kubeconfig
-// files. The network stays, as kind has it: scripts connect containers to it between two
-// clusters. All is tried. An absent cluster is no error; found tells whether there was one.
+// Delete removes a cluster: its containers with their volumes, and its entries in kubeconfig files.
+// The network stays, as with kind: scripts connect containers to it between two clusters. An error
+// does not stop the rest. An absent cluster is no error; found reports whether there was one.
 func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err error) {
-	all, err := c.Engine.List(ctx, name)
+	all, err := c.Provider.List(ctx, name)
 	if err != nil {
 		return false, err
 	}
 	var failed []error
-	known := contexts(name, all)
+	known := inventory.Contexts(name, all)
 	if len(all) == 0 {
-		// None of its containers is left to say that it was made from a file of kind's. Files
-		// that cannot be read are told by Remove.
+		// No container is left whose label shows that the file was one of kind's. Remove reports files
+		// that cannot be read.
 		asKind := plan.ContextName(&config.Cluster{Name: name, FromKind: true})
 		if ours, err := c.Kubeconfig.Ours(asKind); err == nil && ours {
 			known = append(known, asKind)
@@ -32,8 +33,8 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 	for _, context := range known {
 		failed = append(failed, c.Kubeconfig.Remove(ctx, context))
 	}
-	err = c.step("Deleting nodes of "+name, func() error {
-		return c.Engine.DeleteCluster(ctx, name)
+	err = c.RunStep("Deleting nodes of "+name, func() error {
+		return c.Provider.DeleteCluster(ctx, name)
 	})
 	if err = errors.Join(append(failed, err)...); err != nil {
 		return len(all) > 0, fmt.Errorf("cannot delete the cluster %s: %w", name, err)
@@ -41,8 +42,8 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 	return len(all) > 0, nil
 }
 
-// networks are those that containers were made on; where none is left to tell, the one that
-// clusters are made on now.
+// networks returns the networks that containers were created on; without containers, the network of
+// new clusters.
 func (c *Clusters) networks(all []provider.Node) []string {
 	var found []string
 	for _, n := range all {

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// joining says what joins, as a step.
-func joining(nodes []config.Node) string {
+// joinTitle is the title of the step that joins nodes.
+func joinTitle(nodes []config.Node) string {
 	var planes, workers bool
 	for _, n := range nodes {
 		planes = planes || n.Role == config.ControlPlane
@@ -29,10 +29,10 @@ func joining(nodes []config.Node) string {
 	return "Joining workers"
 }
 
-// join runs `kubeadm join` on nodes: on workers at once, and meanwhile on control planes one after
-// the other, since etcd takes in one at a time. from is a control plane of the cluster.
-func (m *making) join(ctx context.Context, from string, nodes []config.Node) error {
-	if err := m.api.SignInfo(ctx, m.token); err != nil && !errors.Is(err, errs.NotFound) { // patches may have nodes learn it elsewhere
+// join runs `kubeadm join` on nodes: on all workers at once, and beside that on one control plane after
+// the other, because etcd accepts one new member at a time. from is a control plane of the cluster.
+func (m *builder) join(ctx context.Context, from string, nodes []config.Node) error {
+	if err := m.api.SignInfo(ctx, m.token); err != nil && !errors.Is(err, errs.NotFound) { // patches may have another way of discovery
 		return m.explain(ctx, from, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -51,8 +51,8 @@ func (m *making) join(ctx context.Context, from string, nodes []config.Node) err
 	return group.Wait()
 }
 
-func (m *making) joinControlPlanes(ctx context.Context, from string, names []string) error {
-	authorities, err := m.authorities(ctx, from)
+func (m *builder) joinControlPlanes(ctx context.Context, from string, names []string) error {
+	authorities, err := m.readAuthorities(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (m *making) joinControlPlanes(ctx context.Context, from string, names []str
 			Args:  []string{"tar", "--extract", "--file=-", "--directory=/", "--no-same-owner", "--same-permissions"},
 			Stdin: bytes.NewReader(authorities),
 		}
-		if err := m.Engine.Exec(ctx, name, command); err != nil {
+		if err := m.Provider.Exec(ctx, name, command); err != nil {
 			return fmt.Errorf("cannot give %s the cluster's authorities: %w", name, err)
 		}
 		if err := m.kubeadm(ctx, name, "join"); err != nil {
@@ -71,15 +71,15 @@ func (m *making) joinControlPlanes(ctx context.Context, from string, names []str
 	return nil
 }
 
-// authorities is an archive of what a cluster's certificates and tokens are signed with: all
-// control planes have the same.
-func (m *making) authorities(ctx context.Context, from string) ([]byte, error) {
+// readAuthorities returns an archive of the certificate authorities and signing keys of a cluster,
+// which all control planes share.
+func (m *builder) readAuthorities(ctx context.Context, from string) ([]byte, error) {
 	args := []string{"tar", "--create", "--file=-", "--directory=/"}
 	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.pub", "sa.key", "etcd/ca.crt", "etcd/ca.key"} {
 		args = append(args, "etc/kubernetes/pki/"+name)
 	}
 	var archive bytes.Buffer
-	if err := m.Engine.Exec(ctx, from, provider.Command{Args: args, Stdout: &archive}); err != nil {
+	if err := m.Provider.Exec(ctx, from, provider.Command{Args: args, Stdout: &archive}); err != nil {
 		return nil, fmt.Errorf("cannot read the cluster's authorities of %s: %w", from, err)
 	}
 	return archive.Bytes(), nil

@@ -7,9 +7,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/logs"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
+	"github.com/berthrun/berth/internal/cluster/registry"
 	"github.com/berthrun/berth/internal/errs"
 )
+
+// Manifests that images of kindest/node bring.
+const (
+	networkManifest = "/kind/manifests/default-cni.yaml"
+	storageManifest = "/kind/manifests/default-storage.yaml"
+)
+
+// restartContainerd restarts containerd with its new configuration, and waits until it answers.
+const restartContainerd = "! pgrep -x containerd >/dev/null || systemctl restart containerd.service; " +
+	"timeout 60 sh -c 'until [ -S /run/containerd/containerd.sock ] && ctr version >/dev/null 2>&1; do sleep 0.1; done'"
 
 const kindContainerd = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"pause\"\n"
 
@@ -31,57 +46,58 @@ spec:
 `
 
 // kindest makes the nodes of dev ones of kindest/node.
-func kindest(t *testing.T, nodes ...string) *fake {
-	f := newFake(t)
-	f.kind = map[string]bool{}
+func kindest(t *testing.T, nodes ...string) *clustertest.Fake {
+	f := clustertest.New(t)
+	f.Kind = map[string]bool{}
 	for _, n := range nodes {
-		f.kind[n] = true
-		f.files[n+":"+containerdFile] = kindContainerd
-		f.files[n+":"+networkManifest] = kindNetwork
+		f.Kind[n] = true
+		f.Files[n+":"+noderuntime.ContainerdFile] = kindContainerd
+		f.Files[n+":"+networkManifest] = kindNetwork
 	}
 	return f
 }
 
 func TestNodesOfKind(t *testing.T) {
 	f := kindest(t, "dev-control-plane", "dev-worker", "dev-worker2")
-	c, _ := f.clusters()
+	c, _ := clusters(f)
 	text := twoWorkers + "containerdConfigPatches: [\"[debug]\\nlevel = 'debug'\", \"version = 3\\n[debug]\\nlevel = 'error'\"]\nregistries: [{host: r.example, skipVerify: true}]\n"
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text), Wait: time.Minute}); err != nil {
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, text), Wait: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range f.ran {
+	for _, line := range f.Ran {
 		if strings.Contains(line, "berth image") || strings.Contains(line, "berth-routes") {
 			t.Errorf("a node of containerd was told: %s", line)
 		}
 	}
-	for _, want := range []string{"dev-worker: sh -c " + restartContainerd + awaitContainerd, "dev-worker: kubeadm join --config=/kind/kubeadm.conf"} {
-		if !slices.Contains(f.ran, want) {
-			t.Errorf("not done: %s; but %q", want, f.ran)
+	for _, want := range []string{"dev-worker: sh -c " + restartContainerd, "dev-worker: kubeadm join --config=/kind/kubeadm.conf"} {
+		if !slices.Contains(f.Ran, want) {
+			t.Errorf("not done: %s; but %q", want, f.Ran)
 		}
 	}
 	for file, want := range map[string]string{
 		"dev-worker:/kind/kubeadm.conf":                           "criSocket: unix:///run/containerd/containerd.sock",
 		"dev-worker:/etc/containerd/certs.d/r.example/hosts.toml": "skip_verify = true",
-		"dev-worker:" + containerdFile:                            "level = 'debug'",
-		"dev-worker2:" + containerdFile:                           "config_path = '/etc/containerd/certs.d'",
+		"dev-worker:" + noderuntime.ContainerdFile:                "level = 'debug'",
+		"dev-worker2:" + noderuntime.ContainerdFile:               "config_path = '/etc/containerd/certs.d'",
 		"dev-control-plane:applied":                               "CONTROL_PLANE_ENDPOINT",
 	} {
-		if got := f.files[file]; !strings.Contains(got, want) {
+		if got := f.Files[file]; !strings.Contains(got, want) {
 			t.Errorf("%s has\n%s\nwant %s", file, got, want)
 		}
 	}
-	if got := f.files["dev-control-plane:applied"]; !strings.Contains(got, "10.244.0.0/16") || !strings.Contains(got, "dev-control-plane:6443") || !strings.Contains(got, "kubernetes.io/host-path") {
+	if got := f.Files["dev-control-plane:applied"]; !strings.Contains(got, "10.244.0.0/16") || !strings.Contains(got, "dev-control-plane:6443") || !strings.Contains(got, "kubernetes.io/host-path") {
 		t.Errorf("the network:\n%s", got)
 	}
 	// A restart leaves routes to the image's own network.
-	f.ran = nil
+	f.Ran = nil
 	if err := c.Stop(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Start(t.Context(), "dev", time.Minute); err != nil {
 		t.Error(err)
 	}
-	if err := c.Logs(t.Context(), "dev", t.TempDir()); err != nil {
+	collector := logs.Collector{Provider: f, Warn: c.Warn}
+	if err := collector.Collect(t.Context(), "dev", t.TempDir()); err != nil {
 		t.Error(err)
 	}
 }
@@ -89,11 +105,11 @@ func TestNodesOfKind(t *testing.T) {
 // TestNothingToPatch: containerd goes on where its configuration stays.
 func TestNothingToPatch(t *testing.T) {
 	f := kindest(t, "dev-control-plane")
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "networking: {disableDefaultCNI: true}\n")}); err != nil {
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "networking: {disableDefaultCNI: true}\n")}); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range f.ran {
+	for _, line := range f.Ran {
 		if strings.Contains(line, "systemctl restart containerd") || strings.Contains(line, networkManifest) {
 			t.Errorf("unwanted: %s", line)
 		}
@@ -102,11 +118,11 @@ func TestNothingToPatch(t *testing.T) {
 
 func TestMixedImages(t *testing.T) {
 	f := kindest(t, "dev-worker")
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "one kind of image") {
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "one kind of image") {
 		t.Errorf("%v", err)
 	}
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers+"networking: {disableDefaultCNI: true}\n")}); err != nil {
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers+"networking: {disableDefaultCNI: true}\n")}); err != nil {
 		t.Errorf("with a network of the user's own: %v", err)
 	}
 }
@@ -114,8 +130,8 @@ func TestMixedImages(t *testing.T) {
 // TestContainerdPatchesForBerth: registries in them are those of every node, and all else
 // is told.
 func TestContainerdPatchesForBerth(t *testing.T) {
-	f := newFake(t)
-	c, steps := f.clusters()
+	f := clustertest.New(t)
+	c, steps := clusters(f)
 	text := `containerdConfigPatches:
 - |-
   [plugins."io.containerd.grpc.v1.cri".registry.mirrors."localhost:5001"]
@@ -124,31 +140,14 @@ func TestContainerdPatchesForBerth(t *testing.T) {
   [debug]
   level = "debug"
 `
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err != nil {
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, text)}); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.files["dev-control-plane:/etc/berth/certs.d/localhost:5001/hosts.toml"]; !strings.Contains(got, "http://kind-registry:5000") {
+	if got := f.Files["dev-control-plane:/etc/berth/certs.d/localhost:5001/hosts.toml"]; !strings.Contains(got, "http://kind-registry:5000") {
 		t.Errorf("the mirror: %q", got)
 	}
 	if told := strings.Join(*steps, "\n"); !strings.Contains(told, "warning: containerdConfigPatches: these settings") || !strings.Contains(told, "debug.level") {
 		t.Errorf("nobody is told of what is ignored:\n%s", told)
-	}
-}
-
-func TestContainerdConfig(t *testing.T) {
-	three := "version = 3\n[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'native'\n[plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = '/mine'\n"
-	settings := describe(t, "").Settings
-	if got, err := containerdConfig(three, settings, true); err != nil || got != three {
-		t.Errorf("a directory that is told was changed: %v\n%s", err, got)
-	}
-	if got, err := containerdConfig(kindContainerd, settings, true); err != nil || !strings.Contains(got, "/etc/containerd/certs.d") {
-		t.Errorf("%v\n%s", err, got)
-	}
-	if read, err := readCRIConfig(three); err != nil || read.Plugins.Three.Snapshotter != "native" {
-		t.Errorf("%+v, %v", read, err)
-	}
-	if _, err := containerdConfig("nothing = [", settings, true); !errors.Is(err, errs.Invalid) {
-		t.Errorf("%v", err)
 	}
 }
 
@@ -157,22 +156,22 @@ func TestContainerdConfig(t *testing.T) {
 func TestRegistryForContainerd(t *testing.T) {
 	f := kindest(t, "dev-control-plane")
 	withRegistry(t, f)
-	c, _ := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "registry: {enabled: true, port: 0}\n")}); err != nil {
+	c, _ := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "registry: {enabled: true, port: 0}\n")}); err != nil {
 		t.Fatal(err)
 	}
 	file := "dev-control-plane:/etc/containerd/certs.d/berth-registry:5000/hosts.toml"
-	if got := f.files[file]; !strings.Contains(got, "http://berth-registry:5000") || !strings.Contains(f.files["dev-control-plane:"+containerdFile], "config_path") {
-		t.Errorf("at the start: %q\n%s", got, f.files["dev-control-plane:"+containerdFile])
+	if got := f.Files[file]; !strings.Contains(got, "http://berth-registry:5000") || !strings.Contains(f.Files["dev-control-plane:"+noderuntime.ContainerdFile], "config_path") {
+		t.Errorf("at the start: %q\n%s", got, f.Files["dev-control-plane:"+noderuntime.ContainerdFile])
 	}
-	delete(f.files, file)
-	f.files["dev-control-plane:"+containerdFile] = kindContainerd
-	f.ran = nil
-	if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+	delete(f.Files, file)
+	f.Files["dev-control-plane:"+noderuntime.ContainerdFile] = kindContainerd
+	f.Ran = nil
+	if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.files[file]; !strings.Contains(got, "http://berth-registry:5000") || !slices.Contains(f.ran, "dev-control-plane: sh -c "+restartContainerd+awaitContainerd) {
-		t.Errorf("later: %q, ran %q", got, f.ran)
+	if got := f.Files[file]; !strings.Contains(got, "http://berth-registry:5000") || !slices.Contains(f.Ran, "dev-control-plane: sh -c "+restartContainerd) {
+		t.Errorf("later: %q, ran %q", got, f.Ran)
 	}
 }
 
@@ -181,14 +180,14 @@ func TestRegistryForContainerd(t *testing.T) {
 func TestHelpersBesideContainerd(t *testing.T) {
 	f := kindest(t, "dev-control-plane", "dev-control-plane2")
 	withRegistry(t, f)
-	c, _ := f.clusters()
+	c, _ := clusters(f)
 	const text = "nodes: [{image: \"kindest/node:v1.36.3\"}, {image: \"kindest/node:v1.36.3\"}]\nregistry: {enabled: true, port: 0}\n"
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)}); err != nil {
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, text)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range f.nodes {
+	for _, n := range f.Nodes {
 		want := "kindest/node:v1.36.3"
-		if Role(n) != config.ControlPlane {
+		if inventory.Role(n) != config.ControlPlane {
 			want = config.DefaultImage
 		}
 		if n.Image != want {

@@ -5,23 +5,26 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/nodenet"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
 // Stop stops all containers of a cluster. What is on their disks stays.
 func (c *Clusters) Stop(ctx context.Context, name string) error {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
-	return c.step("Stopping nodes of "+name, func() error { return c.Engine.Stop(ctx, names(all)...) })
+	return c.RunStep("Stopping nodes of "+name, func() error { return c.Provider.Stop(ctx, inventory.Names(all)...) })
 }
 
-// Start starts what is stopped of a cluster. Ports that the engine picked may be others
-// than before, so kubeconfig files are written anew, and so are routes, in case that addresses are.
+// Start starts the stopped containers of a cluster. It writes kubeconfig files and routes again,
+// because ports that the provider picks, and addresses, may have changed.
 func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) error {
-	all, err := c.Nodes(ctx, name)
+	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
 		return err
 	}
@@ -31,14 +34,14 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 			since = time.Now().Truncate(time.Second) // nodes count in whole seconds
 		}
 	}
-	err = c.step("Starting nodes of "+name, func() error {
-		if err := c.Engine.Start(ctx, names(all)...); err != nil {
+	err = c.RunStep("Starting nodes of "+name, func() error {
+		if err := c.Provider.Start(ctx, inventory.Names(all)...); err != nil {
 			return err
 		}
-		if all, err = c.Nodes(ctx, name); err != nil {
+		if all, err = inventory.Nodes(ctx, c.Provider, name); err != nil {
 			return err
 		}
-		return c.rebalance(ctx, all)
+		return nodenet.Rebalance(ctx, c.Provider, all)
 	})
 	if err != nil {
 		return err
@@ -54,29 +57,29 @@ func (c *Clusters) Start(ctx context.Context, name string, wait time.Duration) e
 	if err != nil {
 		return err
 	}
-	err = c.step("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) })
+	err = c.RunStep("Connecting the nodes' pods", func() error { return c.reconnect(ctx, all, client) })
 	if err != nil || wait == 0 {
 		return err
 	}
-	return c.step("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, members(all), since, wait) })
+	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, client, inventory.Members(all), since, wait) })
 }
 
-// reconnect renews routes where they are ours.
+// reconnect writes the routes again where the nodes use berth's pod network.
 func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *kubeapi.Client) error {
-	node, err := controlPlane(all)
+	node, err := inventory.ControlPlane(all)
 	if err != nil {
 		return err
 	}
-	runtime, _, err := c.identify(ctx, node)
-	if err != nil || !runtime.ours() {
+	runtime, _, err := noderuntime.Identify(ctx, c.Provider, node)
+	if err != nil || !runtime.IsBerth() {
 		return err
 	}
-	mode, err := c.output(ctx, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", daemonFile)
+	mode, err := provider.Output(ctx, c.Provider, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", noderuntime.DaemonFile)
 	if err != nil {
 		return fmt.Errorf("cannot tell the network of the nodes: %w", err)
 	}
 	if mode != "builtin" {
 		return nil
 	}
-	return c.connect(ctx, client, all)
+	return nodenet.Connect(ctx, c.Provider, c.Warn, client, all)
 }

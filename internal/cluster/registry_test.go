@@ -9,34 +9,37 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/registry"
+	"github.com/berthrun/berth/internal/cluster/registry/server"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // withRegistry has the fake's registry answer, at a port of this host.
-func withRegistry(t *testing.T, f *fake) int {
+func withRegistry(t *testing.T, f *clustertest.Fake) int {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set(registry.WritersHeader, "host")
+		w.Header().Set(server.WritersHeader, "host")
 	}))
 	t.Cleanup(server.Close)
-	f.registryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
-	return f.registryPort
+	f.RegistryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
+	return f.RegistryPort
 }
 
 // TestNoRegistry: what cannot be one is refused, and nothing is made.
 func TestNoRegistry(t *testing.T) {
-	for want, o := range map[string]RegistryOptions{
+	for want, o := range map[string]registry.Options{
 		"port 70000: want 1 to 65535":                   {Port: 70000},
 		"port -1: want 1 to 65535":                      {Port: -1},
 		"the image kindest/node:v1.36.1 is not of bert": {Image: "kindest/node:v1.36.1"},
 	} {
-		f := newFake(t)
-		c, _ := f.clusters()
-		if _, err := c.StartRegistry(t.Context(), o); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || f.network || len(f.nodes) > 0 {
-			t.Errorf("%v; want %s; network %v, %v", err, want, f.network, f.nodes)
+		f := clustertest.New(t)
+		c, _ := clusters(f)
+		if _, err := c.Registry().Start(t.Context(), o); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), want) || f.Network || len(f.Nodes) > 0 {
+			t.Errorf("%v; want %s; network %v, %v", err, want, f.Network, f.Nodes)
 		}
 	}
 }
@@ -45,7 +48,7 @@ const mirrorFile = ":/etc/berth/certs.d/berth-registry:5000/hosts.toml"
 
 // TestLostRequest: one that nobody answers does not use up the wait for a registry.
 func TestLostRequest(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if asked.Add(1) == 1 {
@@ -53,9 +56,9 @@ func TestLostRequest(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	f.registryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
-	c, _ := f.clusters()
-	if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil || asked.Load() < 2 {
+	f.RegistryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
+	c, _ := clusters(f)
+	if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil || asked.Load() < 2 {
 		t.Errorf("%v after %d requests", err, asked.Load())
 	}
 }
@@ -63,27 +66,27 @@ func TestLostRequest(t *testing.T) {
 // TestRegistryOfACluster: nodes have its mirror from the start, the cluster tells of it, and
 // it stays when the cluster goes.
 func TestRegistryOfACluster(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	withRegistry(t, f)
-	c, steps := f.clusters()
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers+"registry: {enabled: true, port: 0}\n")}); err != nil {
+	c, steps := clusters(f)
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers+"registry: {enabled: true, port: 0}\n")}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Registry(t.Context())
+	s, err := c.Registry().Status(t.Context())
 	if err != nil || !s.Running || s.Image != config.DefaultImage || !strings.HasPrefix(s.Address, "localhost:") {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	for _, host := range []string{s.Address, strings.Replace(s.Address, "localhost", "127.0.0.1", 1), "berth-registry:5000"} {
 		for _, node := range []string{"dev-control-plane", "dev-worker", "dev-worker2"} {
-			if got := f.files[node+":/etc/berth/certs.d/"+host+"/hosts.toml"]; got != "server = \"http://berth-registry:5000\"\n" {
+			if got := f.Files[node+":/etc/berth/certs.d/"+host+"/hosts.toml"]; got != "server = \"http://berth-registry:5000\"\n" {
 				t.Errorf("%s has %q for %s", node, got, host)
 			}
 		}
 	}
-	if text := f.files["dev-control-plane:applied"]; !strings.Contains(text, "local-registry-hosting") || !strings.Contains(text, `host: "`+s.Address+`"`) {
+	if text := f.Files["dev-control-plane:applied"]; !strings.Contains(text, "local-registry-hosting") || !strings.Contains(text, `host: "`+s.Address+`"`) {
 		t.Errorf("applied was\n%s", text)
 	}
-	if all, err := c.List(t.Context()); err != nil || len(all) != 1 || all[0].Nodes != 3 {
+	if all, err := inventory.Clusters(t.Context(), c.Provider); err != nil || len(all) != 1 || all[0].Nodes != 3 {
 		t.Errorf("clusters %+v, %v", all, err)
 	}
 	if !strings.Contains(strings.Join(*steps, ","), "Starting the registry,Making nodes") {
@@ -92,61 +95,61 @@ func TestRegistryOfACluster(t *testing.T) {
 	if _, err := c.Delete(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Registry(t.Context()); err != nil {
+	if _, err := c.Registry().Status(t.Context()); err != nil {
 		t.Errorf("it went with the cluster: %v", err)
 	}
 	for i, want := range []bool{true, false} {
-		if found, err := c.DeleteRegistry(t.Context()); err != nil || found != want {
+		if found, err := c.Registry().Delete(t.Context()); err != nil || found != want {
 			t.Errorf("delete %d: %v, %v", i, found, err)
 		}
 	}
-	if len(f.nodes) > 0 {
-		t.Errorf("left: %v", f.nodes)
+	if len(f.Nodes) > 0 {
+		t.Errorf("left: %v", f.Nodes)
 	}
 }
 
 // TestRegistryForClustersThatExist: they are told of one that comes later, and a cluster that
 // is made beside one has it without asking.
 func TestRegistryForClustersThatExist(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	port := withRegistry(t, f)
-	c, _ := f.clusters()
-	if _, err := c.Registry(t.Context()); !errors.Is(err, errs.NotFound) {
+	c, _ := clusters(f)
+	if _, err := c.Registry().Status(t.Context()); !errors.Is(err, errs.NotFound) {
 		t.Errorf("none yet: %v", err)
 	}
-	if err := c.StopRegistry(t.Context()); !errors.Is(err, errs.NotFound) {
+	if err := c.Registry().Stop(t.Context()); !errors.Is(err, errs.NotFound) {
 		t.Errorf("none to stop: %v", err)
 	}
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, twoWorkers)}); err != nil {
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, twoWorkers)}); err != nil {
 		t.Fatal(err)
 	}
-	if f.files["dev-worker"+mirrorFile] != "" {
+	if f.Files["dev-worker"+mirrorFile] != "" {
 		t.Error("a mirror of a registry that is none")
 	}
 	for range 2 {
-		if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+		if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if f.files["dev-worker"+mirrorFile] == "" || !strings.Contains(f.files["dev-control-plane:applied"], "local-registry-hosting") {
-		t.Errorf("nobody was told: %v", f.files)
+	if f.Files["dev-worker"+mirrorFile] == "" || !strings.Contains(f.Files["dev-control-plane:applied"], "local-registry-hosting") {
+		t.Errorf("nobody was told: %v", f.Files)
 	}
-	if _, err := c.StartRegistry(t.Context(), RegistryOptions{Port: port + 1}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "registry delete") {
+	if _, err := c.Registry().Start(t.Context(), registry.Options{Port: port + 1}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "registry delete") {
 		t.Errorf("at another port: %v", err)
 	}
-	other := describe(t, "")
+	other := clustertest.Describe(t, "")
 	other.Name = "other"
-	f.joined = nil
-	if _, err := c.Create(t.Context(), CreateOptions{Cluster: other}); err != nil || f.files["other-control-plane"+mirrorFile] == "" {
+	f.Joined = nil
+	if _, err := c.Create(t.Context(), CreateOptions{Cluster: other}); err != nil || f.Files["other-control-plane"+mirrorFile] == "" {
 		t.Errorf("a cluster beside it: %v", err)
 	}
-	if err := c.StopRegistry(t.Context()); err != nil {
+	if err := c.Registry().Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if s, err := c.Registry(t.Context()); err != nil || s.Running {
+	if s, err := c.Registry().Status(t.Context()); err != nil || s.Running {
 		t.Errorf("stopped: %+v, %v", s, err)
 	}
-	if s, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil || !s.Running {
+	if s, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil || !s.Running {
 		t.Errorf("started again: %+v, %v", s, err)
 	}
 }
@@ -154,23 +157,23 @@ func TestRegistryForClustersThatExist(t *testing.T) {
 // TestRegistryIsUndone: one that a cluster brought goes with its failure, and no other.
 func TestRegistryIsUndone(t *testing.T) {
 	for _, before := range []bool{false, true} {
-		f := newFake(t)
+		f := clustertest.New(t)
 		withRegistry(t, f)
-		c, _ := f.clusters()
+		c, _ := clusters(f)
 		if before {
-			if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+			if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		f.failOn = "kubeadm init"
-		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "registry: {enabled: true, port: 0}\n")}); !errors.Is(err, errFake) {
+		f.FailOn = "kubeadm init"
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "registry: {enabled: true, port: 0}\n")}); !errors.Is(err, clustertest.ErrFake) {
 			t.Fatal(err)
 		}
-		if _, err := c.Registry(t.Context()); (err == nil) != before {
+		if _, err := c.Registry().Status(t.Context()); (err == nil) != before {
 			t.Errorf("there before: %v; after: %v", before, err)
 		}
-		if f.network != before {
-			t.Errorf("there before: %v; a network after: %v", before, f.network)
+		if f.Network != before {
+			t.Errorf("there before: %v; a network after: %v", before, f.Network)
 		}
 	}
 }
@@ -184,20 +187,20 @@ func TestPlanOfARegistry(t *testing.T) {
 
 // TestNewNodesHaveTheRegistry: those that come later, and those whose mirrors are changed.
 func TestNewNodesHaveTheRegistry(t *testing.T) {
-	f := newFake(t)
+	f := clustertest.New(t)
 	withRegistry(t, f)
 	c := create(t, f, twoWorkers+"registry: {enabled: true, port: 0}\n")
 	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.files["dev-worker3"+mirrorFile]; got != "server = \"http://berth-registry:5000\"\n" {
+	if got := f.Files["dev-worker3"+mirrorFile]; got != "server = \"http://berth-registry:5000\"\n" {
 		t.Errorf("a new node has %q", got)
 	}
-	delete(f.files, "dev-worker"+mirrorFile)
-	if err := c.Apply(t.Context(), describe(t, twoWorkers+"registry: {enabled: true, port: 0}\nregistries: [{host: r.example, skipVerify: true}]\n"), ApplyOptions{}); err != nil {
+	delete(f.Files, "dev-worker"+mirrorFile)
+	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers+"registry: {enabled: true, port: 0}\nregistries: [{host: r.example, skipVerify: true}]\n"), ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.files["dev-worker"+mirrorFile]; got != "server = \"http://berth-registry:5000\"\n" {
+	if got := f.Files["dev-worker"+mirrorFile]; got != "server = \"http://berth-registry:5000\"\n" {
 		t.Errorf("a node with other mirrors has %q", got)
 	}
 }
@@ -207,26 +210,26 @@ func TestEachThingIsUndone(t *testing.T) {
 	const text = twoWorkers + "registry: {enabled: true, port: 0}\n"
 	for _, there := range []string{"nothing", "the network", "the registry"} {
 		for at, done := 1, false; !done; at++ {
-			f := newFake(t)
+			f := clustertest.New(t)
 			withRegistry(t, f)
-			c, _ := f.clusters()
-			f.network = there == "the network"
+			c, _ := clusters(f)
+			f.Network = there == "the network"
 			if there == "the registry" {
-				if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+				if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			f.calls, f.removed, f.failAt = 0, nil, at
-			_, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, text)})
+			f.Calls, f.Removed, f.FailAt = 0, nil, at
+			_, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, text)})
 			if done = err == nil; done {
 				break
 			}
 			stays := there == "the registry"
-			if got := len(f.nodes) == 1 && f.nodes[0].Name == plan.RegistryName; got != stays || len(f.nodes) > 1 {
-				t.Errorf("%s was there, call %d (%v): left are %v", there, at, err, names(f.nodes))
+			if got := len(f.Nodes) == 1 && f.Nodes[0].Name == plan.RegistryName; got != stays || len(f.Nodes) > 1 {
+				t.Errorf("%s was there, call %d (%v): left are %v", there, at, err, inventory.Names(f.Nodes))
 			}
-			if there == "nothing" && f.network || there != "nothing" && len(f.removed) > 0 {
-				t.Errorf("%s was there, call %d (%v): a network %v, removed %q", there, at, err, f.network, f.removed)
+			if there == "nothing" && f.Network || there != "nothing" && len(f.Removed) > 0 {
+				t.Errorf("%s was there, call %d (%v): a network %v, removed %q", there, at, err, f.Network, f.Removed)
 			}
 		}
 	}
@@ -235,16 +238,16 @@ func TestEachThingIsUndone(t *testing.T) {
 // TestOldRegistry: one that takes images from every pod is told of.
 func TestOldRegistry(t *testing.T) {
 	for header, warned := range map[string]bool{"": true, "host": false} {
-		f := newFake(t)
+		f := clustertest.New(t)
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if header != "" {
 				w.Header().Set("Berth-Registry-Writers", header)
 			}
 		}))
 		t.Cleanup(server.Close)
-		f.registryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
-		c, steps := f.clusters()
-		if _, err := c.StartRegistry(t.Context(), RegistryOptions{}); err != nil {
+		f.RegistryPort = int(netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://")).Port())
+		c, steps := clusters(f)
+		if _, err := c.Registry().Start(t.Context(), registry.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(strings.Join(*steps, "\n"), "takes images from every pod"); got != warned {

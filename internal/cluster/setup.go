@@ -3,55 +3,56 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/nodenet"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
 )
 
-// daemonFile is the configuration of berth in a node.
-const daemonFile = "/etc/berth/berth.toml"
-
-// setUp starts the nodes' runtimes and tells the load balancer what there is. What concerns other
-// nodes than the first control plane goes on while that starts.
-func (m *creation) setUp(ctx context.Context) error {
-	if err := m.look(ctx); err != nil {
+// setUp starts the runtime of the first control plane, and configures the load balancer.
+func (m *createRun) setUp(ctx context.Context) error {
+	if err := m.refresh(ctx); err != nil {
 		return err
 	}
 	if err := m.identifyAll(ctx, m.Cluster.Nodes); err != nil {
 		return err
 	}
-	if err := m.warnUnused(); err != nil {
+	if err := m.warnIgnored(); err != nil {
 		return err
 	}
-	if err := m.warnOfPatches(); err != nil {
+	if err := m.warnUnusedPatches(); err != nil {
 		return err
 	}
-	m.warnOfPolicies()
+	m.warnPolicies()
 	var err error
-	if m.registry, err = m.lookForRegistry(ctx); err != nil {
+	if m.registry, err = m.Registry().Find(ctx); err != nil {
 		return err
 	}
-	foreground, begin := errgroup.WithContext(ctx)
-	foreground.Go(func() error { return m.balance(begin, m.nodes, m.Cluster.Networking) })
-	foreground.Go(func() error { return m.setUpNode(begin, m.first()) })
-	if err := foreground.Wait(); err != nil {
-		return err
-	}
-	var background context.Context
-	m.background, background = errgroup.WithContext(ctx)
-	for _, n := range m.others() {
-		m.background.Go(func() error { return m.setUpNode(background, n) })
-	}
-	return nil
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking) })
+	group.Go(func() error { return m.setUpNode(ctx, m.firstControlPlane()) })
+	return group.Wait()
 }
 
-// warnOfPatches tells of those that the versions of Kubernetes in the nodes have no use for.
-func (m *creation) warnOfPatches() error {
+// setUpOthers starts the runtimes of all nodes but the first control plane.
+func (m *createRun) setUpOthers(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, n := range m.others() {
+		group.Go(func() error { return m.setUpNode(ctx, n) })
+	}
+	return group.Wait()
+}
+
+// warnUnusedPatches warns of patches that match no document of the nodes' versions of Kubernetes.
+func (m *createRun) warnUnusedPatches() error {
 	unused, err := kubeadm.Unused(m.Cluster, m.versions)
 	for _, text := range unused {
 		m.Warn(text)
@@ -59,19 +60,19 @@ func (m *creation) warnOfPatches() error {
 	return err
 }
 
-// noPolicies is what berth's network of pods lacks.
+// noPolicies is the warning that berth's pod network has no NetworkPolicy.
 const noPolicies = "NetworkPolicy objects have no effect: berth's network of pods does not enforce them; networking.disableDefaultCNI makes room for a network that does"
 
-// warnOfPolicies tells of it before somebody relies on it.
-func (m *creation) warnOfPolicies() {
-	if m.ours() && !m.Cluster.Networking.DisableDefaultCNI {
+// warnPolicies warns before somebody relies on NetworkPolicy.
+func (m *createRun) warnPolicies() {
+	if m.usesBerthNetwork() && !m.Cluster.Networking.DisableDefaultCNI {
 		m.Warn(noPolicies)
 	}
 }
 
-// others are all nodes but the first control plane.
-func (m *creation) others() []config.Node {
-	first := m.first()
+// others returns all nodes but the first control plane.
+func (m *createRun) others() []config.Node {
+	first := m.firstControlPlane()
 	var all []config.Node
 	for _, n := range m.Cluster.Nodes {
 		if n.Name != first.Name {
@@ -81,10 +82,10 @@ func (m *creation) others() []config.Node {
 	return all
 }
 
-// setUpNode sets one node up.
-func (m *making) setUpNode(ctx context.Context, described config.Node) error {
+// setUpNode configures the runtime of a node, and starts it.
+func (m *builder) setUpNode(ctx context.Context, described config.Node) error {
 	name := m.Cluster.ContainerName(described)
-	if !m.runtimes[name].ours() {
+	if !m.runtimes[name].IsBerth() {
 		if err := m.setUpContainerd(ctx, described); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -95,71 +96,70 @@ func (m *making) setUpNode(ctx context.Context, described config.Node) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	// One command, since each is a run of the engine's tool.
-	return m.script(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service", files...)
+	return m.runScript(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service", files...)
 }
 
-// script has a shell in a node run text, once files are written. Its error has the last words of
-// the node's units.
-func (m *making) script(ctx context.Context, name, text string, files ...provider.File) error {
-	if err := m.Engine.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", text}}); err != nil {
+// runScript writes files into a node and runs a shell script in it. Its error has the last log lines
+// of the node's units.
+func (m *builder) runScript(ctx context.Context, name, text string, files ...provider.File) error {
+	if err := m.Provider.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", text}}); err != nil {
 		return m.explain(ctx, name, err)
 	}
 	return nil
 }
 
-// kubeadmConfig is that of a node.
-func (m *making) kubeadmConfig(described config.Node) (string, error) {
+// kubeadmConfig returns the kubeadm configuration of a node.
+func (m *builder) kubeadmConfig(described config.Node) (string, error) {
 	name := m.Cluster.ContainerName(described)
-	node, err := m.find(name)
+	node, err := m.node(name)
 	if err != nil {
 		return "", err
 	}
 	return m.kubeadmConfigOf(described, node, m.runtimes[name], m.versions[name])
 }
 
-// kubeadmConfigOf is that of a node as a container with a runtime and a version of Kubernetes.
-func (m *making) kubeadmConfigOf(described config.Node, node provider.Node, runtime nodeRuntime, version string) (string, error) {
+// kubeadmConfigOf returns the kubeadm configuration for a container with a runtime and a version.
+func (m *builder) kubeadmConfigOf(described config.Node, node provider.Node, runtime noderuntime.Runtime, version string) (string, error) {
 	return kubeadm.Config(kubeadm.Node{
-		Cluster: m.Cluster, Node: described, Version: version, Engine: m.Engine.Name(), Endpoint: m.plan.Endpoint,
-		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: runtime.socket, Token: m.token, Rootless: m.Engine.Facts().Rootless,
+		Cluster: m.Cluster, Node: described, Version: version, Engine: m.Provider.Name(), Endpoint: m.plan.Endpoint,
+		IPv4: node.IPv4, IPv6: node.IPv6, CRISocket: runtime.Socket, Token: m.token, Rootless: m.Provider.Facts().Rootless,
 		CgroupDriver: m.cgroupDriver(),
 	})
 }
 
-// cgroupDriver is that of runtimes and kubelets. With cgroup v1 systemd removes what kubelet and
-// runtime make for their pods in hierarchies that it has no use for itself (systemd's issue 37044),
-// at times before they have used it, and the kubelet tries again seconds later. Containerd in kind's
-// images is set to systemd, and kubelets have one configuration for all nodes.
-func (m *making) cgroupDriver() string {
-	if m.ours() && !m.Engine.Facts().CgroupV2 {
+// cgroupDriver returns the driver of runtimes and kubelets. With cgroup v1 systemd removes the cgroups
+// of pods in hierarchies that it does not use itself (systemd's issue 37044), sometimes before the
+// kubelet has used them, and the kubelet retries seconds later. Containerd in kind's images is set to
+// systemd, and kubelets have one configuration for all nodes.
+func (m *builder) cgroupDriver() string {
+	if m.usesBerthNetwork() && !m.Provider.Facts().CgroupV2 {
 		return "cgroupfs"
 	}
 	return "systemd"
 }
 
-// nodeRegistries are those that a node is told of, its own before those of patches, and these
-// before the registry that clusters share; and, for berth, directories of hosts.toml files
-// that it is told of.
-func (m *making) nodeRegistries(described config.Node) (registries []config.Registry, hostDirs []string, err error) {
+// nodeRegistries returns the registries of a node: its own, then those of patches, then the registry
+// that clusters share. hostDirs are more directories of hosts.toml files, for berth.
+func (m *builder) nodeRegistries(described config.Node) (registries []config.Registry, hostDirs []string, err error) {
 	registries = described.Registries
-	if m.runtimes[m.Cluster.ContainerName(described)].ours() {
-		if registries, hostDirs, err = ofContainerd(m.Cluster, described); err != nil {
+	if m.runtimes[m.Cluster.ContainerName(described)].IsBerth() {
+		if registries, hostDirs, err = noderuntime.BerthRegistries(m.Cluster, described); err != nil {
 			return nil, nil, err
 		}
 	}
 	if m.registry != nil {
-		registries = withRegistries(registries, m.registry.mirrors())
+		registries = noderuntime.AddRegistries(registries, m.registry.Mirrors())
 	}
 	return registries, hostDirs, nil
 }
 
-// nodeFiles are those that make a node of berth one of this cluster.
-func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
+// nodeFiles returns the files that configure a node of berth for this cluster.
+func (m *builder) nodeFiles(described config.Node) ([]provider.File, error) {
 	registries, hostDirs, err := m.nodeRegistries(described)
 	if err != nil {
 		return nil, err
 	}
-	daemon, err := daemonConfig(m.Cluster.Networking, m.cgroupDriver(), hostDirs)
+	daemon, err := noderuntime.DaemonConfig(m.Cluster.Networking, m.cgroupDriver(), hostDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -168,16 +168,16 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 		return nil, err
 	}
 	files := []provider.File{
-		{Path: daemonFile, Content: []byte(daemon)},
+		{Path: noderuntime.DaemonFile, Content: []byte(daemon)},
 		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
 	}
-	more, err := mirrors(berthRuntime().registriesDir, registries)
+	more, err := noderuntime.HostsFiles(noderuntime.Berth().RegistriesDir, registries)
 	if err != nil {
 		return nil, err
 	}
 	files = append(files, more...)
 	if !m.Cluster.Networking.DisableDefaultCNI {
-		script, err := services(m.Cluster.Networking)
+		script, err := nodenet.Services(m.Cluster.Networking)
 		if err != nil {
 			return nil, err
 		}
@@ -186,26 +186,86 @@ func (m *making) nodeFiles(described config.Node) ([]provider.File, error) {
 	return files, nil
 }
 
-// daemonConfig is the configuration of berth in a node, where pods run that demand SELinux labels,
-// which Kubernetes expects of any node. The node's own subnet is told by the kubelet, who has it of
-// the cluster. hostDirs are directories of hosts.toml files beside the usual ones.
-func daemonConfig(net config.Networking, cgroupDriver string, hostDirs []string) (string, error) {
-	image, err := imageConfig(hostDirs)
+// setUpContainerd configures a node of kindest/node for this cluster. containerd runs already, with
+// the images that the node needs.
+func (m *builder) setUpContainerd(ctx context.Context, described config.Node) error {
+	name := m.Cluster.ContainerName(described)
+	text, err := m.kubeadmConfig(described)
 	if err != nil {
-		return "", err
+		return err
 	}
-	runtime := "[runtime]\nselinux = 'lenient'\ncgroup_driver = '" + cgroupDriver + "'\n"
-	if net.DisableDefaultCNI {
-		return "# Of `berth cluster`: whoever installs a network brings it.\n" + runtime + "[network]\nmode = 'cni'\n" + image, nil
+	file := provider.File{Path: m.runtimes[name].KubeadmFile, Mode: 0o600, Content: []byte(text)}
+	if err := m.Provider.Exec(ctx, name, provider.Command{Files: []provider.File{file}}); err != nil {
+		return err
 	}
-	subnets, err := net.PodSubnets()
+	registries, _, err := m.nodeRegistries(described)
 	if err != nil {
-		return "", err
+		return err
 	}
-	var quoted []string
-	for _, s := range subnets {
-		quoted = append(quoted, "'"+s.Masked().String()+"'")
+	if err := noderuntime.ConfigureContainerd(ctx, m.Provider, name, m.Cluster.Settings, registries); err != nil {
+		return m.explain(ctx, name, err)
 	}
-	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
-		runtime + "[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
+	return nil
+}
+
+// warnIgnored warns of settings that nodes of berth ignore, once for all nodes.
+func (m *createRun) warnIgnored() error {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(m.runtimes)), noderuntime.Runtime.IsBerth) {
+		return nil
+	}
+	texts, err := noderuntime.IgnoredByBerth(m.Cluster, m.plan.Containers[len(m.plan.Containers)-1].Env)
+	for _, text := range texts {
+		m.Warn(text)
+	}
+	return err
+}
+
+// identifyAll finds the runtimes and versions of nodes, and refuses those that do not fit each other.
+func (m *builder) identifyAll(ctx context.Context, nodes []config.Node) error {
+	runtimes, versions := make([]noderuntime.Runtime, len(nodes)), make([]string, len(nodes))
+	group, within := errgroup.WithContext(ctx)
+	for i, n := range nodes {
+		group.Go(func() error {
+			container, err := m.node(m.Cluster.ContainerName(n))
+			if err != nil {
+				return err
+			}
+			if runtimes[i], versions[i], err = noderuntime.Identify(within, m.Provider, container); err == nil && runtimes[i].IsBerth() {
+				err = m.checkTools(within, container.Name, n.Image)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, n := range nodes {
+		name := m.Cluster.ContainerName(n)
+		m.runtimes[name], m.versions[name] = runtimes[i], versions[i]
+	}
+	return m.refuseMixedRuntimes(m.runtimes)
+}
+
+// refuseMixedRuntimes refuses nodes whose images have pod networks that do not reach each other.
+func (m *builder) refuseMixedRuntimes(runtimes map[string]noderuntime.Runtime) error {
+	var names []string
+	for _, r := range runtimes {
+		if !slices.Contains(names, r.Name) {
+			names = append(names, r.Name)
+		}
+	}
+	if len(names) > 1 && !m.Cluster.Networking.DisableDefaultCNI {
+		return fmt.Errorf("some nodes have an image of kindest/node and others one of berth, and the pod networks that these bring do not know each other; want one kind of image, or networking.disableDefaultCNI and a network of your own: %w", errs.Unsupported)
+	}
+	return nil
+}
+
+// usesBerthNetwork reports whether the nodes' pods are on berth's network.
+func (m *builder) usesBerthNetwork() bool {
+	for _, r := range m.runtimes {
+		if !r.IsBerth() {
+			return false
+		}
+	}
+	return true
 }

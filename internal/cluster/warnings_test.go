@@ -5,14 +5,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/cluster/clustertest"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 )
 
 // TestToldOnce: what concerns the host is told when it is new to the user, the rest each time.
 func TestToldOnce(t *testing.T) {
-	f := newFake(t)
-	c, steps := f.clusters()
-	f.findings = []hostcheck.Finding{{Problem: "old cgroups", Fix: "boot", Once: "old"}, {Problem: "few files", Fix: "sysctl"}}
+	f := clustertest.New(t)
+	c, steps := clusters(f)
+	f.Findings = []hostcheck.Finding{{Problem: "old cgroups", Fix: "boot", Once: "old"}, {Problem: "few files", Fix: "sysctl"}}
 	told := map[string]bool{}
 	c.FirstTime = func(what string) bool {
 		first := !told[what]
@@ -20,7 +21,7 @@ func TestToldOnce(t *testing.T) {
 		return first
 	}
 	for _, want := range []int{1, 1} {
-		if _, err := c.Create(t.Context(), CreateOptions{Cluster: describe(t, "")}); err != nil {
+		if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Delete(t.Context(), "dev"); err != nil {
@@ -51,16 +52,16 @@ func TestOnlyNode(t *testing.T) {
 		{"networking: {disableDefaultCNI: true}\n", false, true, false},
 		{"", true, true, false},
 	} {
-		f := newFake(t)
+		f := clustertest.New(t)
 		if c.kindest {
 			f = kindest(t, "dev-control-plane")
 		}
-		clusters, steps := f.clusters()
-		if _, err := clusters.Create(t.Context(), CreateOptions{Cluster: describe(t, c.text)}); err != nil {
+		clusters, steps := clusters(f)
+		if _, err := clusters.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, c.text)}); err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.Contains(f.changed, unlabel); got != c.unlabeled {
-			t.Errorf("%q: %q", c.text, f.changed)
+		if got := slices.Contains(f.Changed, unlabel); got != c.unlabeled {
+			t.Errorf("%q: %q", c.text, f.Changed)
 		}
 		warnings := 0
 		for _, step := range *steps {

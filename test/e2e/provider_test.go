@@ -230,7 +230,7 @@ func specs(t *testing.T, h plan.Host, name string) []provider.Spec {
 	return all
 }
 
-func nodes(t *testing.T, e *provider.Engine, cluster string, want int) []provider.Node {
+func nodes(t *testing.T, e *provider.CLI, cluster string, want int) []provider.Node {
 	t.Helper()
 	all, err := e.List(t.Context(), cluster)
 	if err != nil || len(all) != want {
@@ -239,7 +239,7 @@ func nodes(t *testing.T, e *provider.Engine, cluster string, want int) []provide
 	return all
 }
 
-func run(t *testing.T, e *provider.Engine, name string, args ...string) string {
+func run(t *testing.T, e *provider.CLI, name string, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := e.Exec(t.Context(), name, provider.Command{Args: args, Stdout: &out}); err != nil {
@@ -249,7 +249,7 @@ func run(t *testing.T, e *provider.Engine, name string, args ...string) string {
 }
 
 // inside: what commands and files are in a node.
-func inside(t *testing.T, e *provider.Engine, all []provider.Node) {
+func inside(t *testing.T, e *provider.CLI, all []provider.Node) {
 	ctx := t.Context()
 	for _, n := range all {
 		if got := run(t, e, n.Name, "systemctl", "is-system-running", "--wait"); got != "running" {
@@ -285,7 +285,7 @@ func inside(t *testing.T, e *provider.Engine, all []provider.Node) {
 }
 
 // failures: nothing of a Create that fails is left, and the other cluster is not touched.
-func failures(t *testing.T, e *provider.Engine, network provider.Network) {
+func failures(t *testing.T, e *provider.CLI, network provider.Network) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	request := provider.Request{Network: network, Specs: specs(t, e.PlanHost(network), "e2e")}

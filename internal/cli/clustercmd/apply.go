@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -22,7 +24,7 @@ const drainTime = time.Minute
 
 // newApply makes a cluster one of an edited file.
 func newApply() *cobra.Command {
-	var s session
+	var s session.Session
 	var o cluster.ApplyOptions
 	var file, image string
 	var yes bool
@@ -41,7 +43,7 @@ func newApply() *cobra.Command {
 			if file == "" {
 				return fmt.Errorf("-f is missing: name the cluster file: %w", errs.Invalid)
 			}
-			name, err := s.given(nil)
+			name, err := s.GivenName(nil)
 			if err != nil {
 				return err
 			}
@@ -49,18 +51,18 @@ func newApply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				release, err := alone(c.Engine, described.Name)
+			return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				release, err := session.Lock(c.Provider, described.Name)
 				if err != nil {
 					return err
 				}
 				defer release()
-				o.Agree = func(c cluster.Changes) error { return agree(ctx, cmd, c, described.Name, yes, file == "-") }
+				o.Agree = func(c changes.Changes) error { return agree(ctx, cmd, c, described.Name, yes, file == "-") }
 				return c.Apply(ctx, described, o)
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&file, "file", "f", "", "cluster file; - is standard input")
 	flags.StringVar(&image, "image", "", "image of all nodes, in place of those of the file")
@@ -72,12 +74,12 @@ func newApply() *cobra.Command {
 // addChangeFlags gives a command the flags of all that change nodes of a cluster.
 func addChangeFlags(cmd *cobra.Command, o *cluster.ApplyOptions) {
 	o.Drain = drainTime
-	cmd.Flags().Var(patience{&o.Drain}, "drain", "how long pods may take to end on a node that goes; 0 does not ask them to")
-	addWait(cmd, &o.Wait)
+	session.AddDuration(cmd, &o.Drain, "drain", "how long pods may take to end on a node that goes; 0 does not ask them to")
+	session.AddWait(cmd, &o.Wait)
 }
 
 // agree shows what will be done, and asks.
-func agree(ctx context.Context, cmd *cobra.Command, c cluster.Changes, name string, yes, piped bool) error {
+func agree(ctx context.Context, cmd *cobra.Command, c changes.Changes, name string, yes, piped bool) error {
 	out := cmd.OutOrStdout()
 	if c.None() {
 		fmt.Fprintf(out, "the cluster %s is as it is described\n", name)

@@ -4,6 +4,9 @@ package clustercmd
 import (
 	"slices"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/images"
+	"github.com/berthrun/berth/internal/cli/clustercmd/inside"
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/spf13/cobra"
 )
 
@@ -19,13 +22,13 @@ func New() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	addKindFlags(cmd)
+	session.AddKindFlags(cmd)
 	for _, flag := range []string{"quiet", "verbosity"} {
 		cmd.PersistentFlags().Lookup(flag).Hidden = true
 	}
-	cmd.AddCommand(newCreate(), newApply(), newDelete(), newList(), newNodes(), newNode(), newKubeconfig(), newLoad(), newLogs())
+	cmd.AddCommand(newCreate(), newApply(), newDelete(), newList(), newNodes(), newNode(), newKubeconfig(), images.NewLoad(), newLogs())
 	cmd.AddCommand(newPower()...)
-	cmd.AddCommand(newBuildImage(), newRegistry(), newDoctor(), newInNode(), newInHost(), newValidate(), newSample(), newSchema(), newReference())
+	cmd.AddCommand(images.NewBuild(), images.NewRegistry(), newDoctor(), inside.NewInNode(), inside.NewInHost(), newValidate(), newSample(), newSchema(), newReference())
 	cmd.AddCommand(newGet(), newExport(), newBuild(), newVersion())
 	for _, c := range cmd.Commands() {
 		for _, of := range c.Commands() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -26,11 +27,11 @@ func newCreate() *cobra.Command {
 func newCreateOfKind() *cobra.Command {
 	cmd := create(true)
 	cmd.Use, cmd.Args = "cluster", cobra.NoArgs
-	return ofKind(cmd)
+	return session.AsKind(cmd)
 }
 
 func create(kinds bool) *cobra.Command {
-	s := session{ofKind: kinds}
+	s := session.Session{OfKind: kinds}
 	var o cluster.CreateOptions
 	var file, image string
 	cmd := &cobra.Command{
@@ -43,7 +44,7 @@ func create(kinds bool) *cobra.Command {
 			"  berth cluster create dev",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := s.given(args)
+			name, err := s.GivenName(args)
 			if err != nil {
 				return err
 			}
@@ -53,11 +54,11 @@ func create(kinds bool) *cobra.Command {
 			if len(o.Cluster.Name) > longName {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the name %q is long; host names have 63 letters at most\n", o.Cluster.Name)
 			}
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+			return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				if c.Network != "" {
-					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, networkVariable(c.Engine.Name())))
+					c.Warn(fmt.Sprintf("nodes are on the network %s, because of %s", c.Network, session.NetworkVariable(c.Provider.Name())))
 				}
-				release, err := alone(c.Engine, o.Cluster.Name)
+				release, err := session.Lock(c.Provider, o.Cluster.Name)
 				if err != nil {
 					return err
 				}
@@ -70,12 +71,12 @@ func create(kinds bool) *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&file, "config", "", "cluster file; - is standard input; empty: one control plane")
 	flags.StringVar(&image, "image", "", "image of all nodes, in place of those of the file")
 	flags.BoolVar(&o.Retain, "retain", false, "leave nodes as they are when something fails")
-	addWait(cmd, &o.Wait)
+	session.AddWait(cmd, &o.Wait)
 	return cmd
 }
 
@@ -102,14 +103,14 @@ func newPower() []*cobra.Command {
 		{"stop", "Stop the nodes of a cluster; what is on their disks stays", true, false},
 		{"restart", "Stop and start the nodes of a cluster", true, true},
 	} {
-		var s session
+		var s session.Session
 		var wait time.Duration
 		cmd := &cobra.Command{
 			Use:   verb.name + " [NAME]",
 			Short: verb.short,
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return s.useAlone(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				return s.UseClusterAlone(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 					if verb.stop {
 						if err := c.Stop(ctx, name); err != nil {
 							return err
@@ -122,9 +123,9 @@ func newPower() []*cobra.Command {
 				})
 			},
 		}
-		s.add(cmd)
+		s.AddFlags(cmd)
 		if verb.start {
-			addWait(cmd, &wait)
+			session.AddWait(cmd, &wait)
 		}
 		all = append(all, cmd)
 	}

@@ -8,13 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // newDelete removes clusters.
 func newDelete() *cobra.Command {
-	var s session
+	var s session.Session
 	var all bool
 	cmd := &cobra.Command{
 		Use:        "delete [NAME...]",
@@ -24,18 +26,18 @@ func newDelete() *cobra.Command {
 			"  berth cluster delete --all",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if all && (len(args) > 0 || s.name != "") {
+			if all && (len(args) > 0 || s.Name != "") {
 				return fmt.Errorf("--all is every cluster: say it, or names: %w", errs.Invalid)
 			}
 			if all || len(args) > 1 {
 				return removeAll(cmd, cmd.OutOrStdout(), &s, args)
 			}
-			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				return remove(ctx, cmd.OutOrStdout(), c, name)
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	cmd.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
 	cmd.AddCommand(newDeleteOfKind()...)
 	return cmd
@@ -43,20 +45,20 @@ func newDelete() *cobra.Command {
 
 // newDeleteOfKind are `delete cluster` and `delete clusters`.
 func newDeleteOfKind() []*cobra.Command {
-	one, several := session{ofKind: true}, session{}
+	one, several := session.Session{OfKind: true}, session.Session{}
 	all := false
 	of := &cobra.Command{
 		Use:   "cluster",
 		Short: "Remove a cluster, with its volumes and its entries in the kubeconfig",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return one.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+			return one.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				return remove(ctx, cmd.ErrOrStderr(), c, name)
 			})
 		},
 	}
-	one.add(of)
-	ofKind(of)
+	one.AddFlags(of)
+	session.AsKind(of)
 	clusters := &cobra.Command{
 		Use:   "clusters [NAME...]",
 		Short: "Remove clusters",
@@ -71,21 +73,21 @@ func newDeleteOfKind() []*cobra.Command {
 			return removeAll(cmd, cmd.ErrOrStderr(), &several, args)
 		},
 	}
-	several.addEngine(clusters)
-	clusters.Flags().StringVar(&several.kubeconfig, "kubeconfig", "", kubeconfigHelp)
+	several.AddProviderFlags(clusters)
+	clusters.Flags().StringVar(&several.Kubeconfig, "kubeconfig", "", session.KubeconfigHelp)
 	clusters.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
-	return []*cobra.Command{of, ofKind(clusters)}
+	return []*cobra.Command{of, session.AsKind(clusters)}
 }
 
 // removeAll removes the clusters of some names, or of all; each is tried. notes are where a
 // cluster that is missing is reported.
-func removeAll(cmd *cobra.Command, notes io.Writer, s *session, names []string) error {
-	if s.name != "" {
+func removeAll(cmd *cobra.Command, notes io.Writer, s *session.Session, names []string) error {
+	if s.Name != "" {
 		return fmt.Errorf("name the clusters once, with --name or without: %w", errs.Invalid)
 	}
-	return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+	return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 		if len(names) == 0 {
-			found, err := c.List(ctx)
+			found, err := inventory.Clusters(ctx, c.Provider)
 			if err != nil {
 				return err
 			}
@@ -107,14 +109,14 @@ func removeAll(cmd *cobra.Command, notes io.Writer, s *session, names []string) 
 
 // remove removes one cluster, and notes where there was none.
 func remove(ctx context.Context, notes io.Writer, c *cluster.Clusters, name string) error {
-	release, err := alone(c.Engine, name)
+	release, err := session.Lock(c.Provider, name)
 	if err != nil {
 		return err
 	}
 	defer release()
 	found, err := c.Delete(ctx, name)
 	if err == nil && !found {
-		fmt.Fprintf(notes, "there was no cluster %s in %s\n", name, c.Engine.Name())
+		fmt.Fprintf(notes, "there was no cluster %s in %s\n", name, c.Provider.Name())
 	}
 	return err
 }

@@ -7,17 +7,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/doctor"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
 )
 
 // newDoctor explains a sick cluster.
 func newDoctor() *cobra.Command {
-	var s session
+	var s session.Session
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "doctor [NAME]",
@@ -25,15 +27,15 @@ func newDoctor() *cobra.Command {
 		Long:  "doctor changes nothing, and looks at clusters that are half made, too. Its exit code is 1 when there is a problem.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			given, err := s.given(args)
+			given, err := s.GivenName(args)
 			if err != nil {
 				return err
 			}
 			var findings []finding.Finding
-			if engine, err := s.engine.open(cmd); err != nil {
+			if engine, err := s.Provider.Open(cmd); err != nil {
 				findings = doctor.NoEngine(err)
-			} else if err := s.with(cmd, engine, func(ctx context.Context, c *cluster.Clusters) error {
-				name, err := c.Meant(ctx, given)
+			} else if err := s.UseProvider(cmd, engine, func(ctx context.Context, c *cluster.Clusters) error {
+				name, err := inventory.Resolve(ctx, c.Provider, given)
 				o := doctor.Options{Name: name, Wanted: given != ""}
 				if errors.Is(err, errs.Invalid) {
 					o.Which = err
@@ -54,7 +56,7 @@ func newDoctor() *cobra.Command {
 			return nil
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	output.Register(cmd)
 	return cmd
 }

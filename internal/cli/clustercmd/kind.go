@@ -10,7 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/images"
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/version"
@@ -20,26 +23,15 @@ import (
 // output what kind writes there, for scripts; kind's flags are theirs. The others of kind's
 // (`create cluster`) are beside ours.
 
-// group is a word that says nothing without another one.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short, Hidden: true,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(commands...)
-	return cmd
-}
-
 func newGet() *cobra.Command {
-	var list session
+	var list session.Session
 	clusters := &cobra.Command{
 		Use:   "clusters",
 		Short: "Print the names of clusters",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return list.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				found, err := c.List(ctx)
+			return list.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				found, err := inventory.Clusters(ctx, c.Provider)
 				if err == nil && len(found) == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), "No kind clusters found.")
 				}
@@ -50,14 +42,14 @@ func newGet() *cobra.Command {
 			})
 		},
 	}
-	list.addEngine(clusters)
+	list.AddProviderFlags(clusters)
 	kubeconfig := printKubeconfig(true)
 	kubeconfig.Use, kubeconfig.Args = "kubeconfig", cobra.NoArgs
-	return group("get", "Print clusters, nodes or a kubeconfig", ofKind(clusters), newGetNodes(), ofKind(kubeconfig))
+	return session.Group("get", "Print clusters, nodes or a kubeconfig", session.AsKind(clusters), newGetNodes(), session.AsKind(kubeconfig))
 }
 
 func newGetNodes() *cobra.Command {
-	s := session{ofKind: true}
+	s := session.Session{OfKind: true}
 	all := false
 	cmd := &cobra.Command{
 		Use:   "nodes",
@@ -73,12 +65,12 @@ func newGetNodes() *cobra.Command {
 				}
 				return nil
 			}
-			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+			return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				if all {
-					found, err := c.AllNodes(ctx)
+					found, err := inventory.AllNodes(ctx, c.Provider)
 					return errors.Join(err, tell(found, "No kind nodes for any cluster."))
 				}
-				found, err := c.Nodes(ctx, name)
+				found, err := inventory.Nodes(ctx, c.Provider, name)
 				if errs.IgnoreNotFound(err) != nil {
 					return err
 				}
@@ -86,15 +78,15 @@ func newGetNodes() *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	cmd.Flags().BoolVarP(&all, "all-clusters", "A", false, "nodes of all clusters")
-	return ofKind(cmd)
+	return session.AsKind(cmd)
 }
 
 func newExport() *cobra.Command {
 	kubeconfig := exportKubeconfig(true)
 	kubeconfig.Use, kubeconfig.Args = "kubeconfig", cobra.NoArgs
-	s := session{ofKind: true}
+	s := session.Session{OfKind: true}
 	logs := &cobra.Command{
 		Use:   "logs [DIR]",
 		Short: "Write logs and state of a cluster into a directory, and print its name",
@@ -108,13 +100,13 @@ func newExport() *cobra.Command {
 			})
 		},
 	}
-	s.add(logs)
-	return group("export", "Write the kubeconfig or logs of a cluster", ofKind(kubeconfig), ofKind(logs))
+	s.AddFlags(logs)
+	return session.Group("export", "Write the kubeconfig or logs of a cluster", session.AsKind(kubeconfig), session.AsKind(logs))
 }
 
 // newBuild is `build node-image`. Its image has our name, too, so that clusters are made of it.
 func newBuild() *cobra.Command {
-	cmd, o := buildImage()
+	cmd, o := images.Build()
 	var kind, base, arch string
 	run := cmd.RunE
 	cmd.Use, cmd.Args = "node-image [KUBERNETES]", cobra.MaximumNArgs(1)
@@ -142,7 +134,7 @@ func newBuild() *cobra.Command {
 	flags.StringVar(&kind, "type", "", "url, file or release; it is seen")
 	flags.StringVar(&base, "base-image", "", "not supported: the image is made of Debian's packages")
 	flags.StringVar(&arch, "arch", "", "architecture, which must be this host's")
-	return group("build", "Make the image of nodes", ofKind(cmd))
+	return session.Group("build", "Make the image of nodes", session.AsKind(cmd))
 }
 
 func newVersion() *cobra.Command {

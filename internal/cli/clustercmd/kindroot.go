@@ -2,21 +2,19 @@ package clustercmd
 
 import (
 	"errors"
-	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/images"
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/version"
 )
-
-// kindName is what berth is called where it is kind.
-const kindName = "kind"
 
 // NewKind returns the command that berth is where it is called kind: kind's commands and flags,
 // and nothing else.
 func NewKind() *cobra.Command {
 	root := &cobra.Command{
-		Use:   kindName,
+		Use:   session.KindName,
 		Short: "Clusters of Kubernetes on one machine, by kind's commands",
 		Long: "This is berth " + version.Version + " under the name kind. It has the commands and flags of kind v" + kindVersion + ", and writes\n" +
 			"to standard output what kind writes. `berth cluster` has more.",
@@ -24,12 +22,12 @@ func NewKind() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	addKindFlags(root)
+	session.AddKindFlags(root)
 	root.AddCommand(
-		group("create", "Make a cluster", newCreateOfKind()),
-		group("delete", "Remove clusters", newDeleteOfKind()...),
+		session.Group("create", "Make a cluster", newCreateOfKind()),
+		session.Group("delete", "Remove clusters", newDeleteOfKind()...),
 		newGet(), newExport(),
-		group("load", "Put images into nodes", newLoadOfKind()...),
+		session.Group("load", "Put images into nodes", images.NewLoadOfKind()...),
 		newBuild(), newKindVersion(),
 	)
 	for _, c := range root.Commands() {
@@ -59,21 +57,4 @@ func KindIsQuiet(args []string) bool {
 	cmd.Flags().BoolP("help", "h", false, "") // it would be shown here
 	_ = cmd.ParseFlags(args)                  // who reads all flags says what is wrong
 	return *quiet
-}
-
-// addKindFlags gives a command those flags that kind has before and behind each command. Most
-// commands have flags of their own of these names; both are the same to who types them.
-func addKindFlags(cmd *cobra.Command) {
-	cmd.PersistentFlags().BoolP("quiet", "q", false, "write nothing to standard error")
-	cmd.PersistentFlags().IntP("verbosity", "v", 0, "1 or more: show the calls of the container engine")
-}
-
-// ofKind makes a command one of kind's: -q silences standard error, errors included.
-func ofKind(cmd *cobra.Command) *cobra.Command {
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
-		if quiet, err := cmd.Flags().GetBool("quiet"); err == nil && quiet {
-			cmd.SetErr(io.Discard)
-		}
-	}
-	return cmd
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/version"
 )
@@ -44,5 +45,5 @@ func newKindVersion() *cobra.Command {
 		},
 	}
 	format.Register(cmd)
-	return ofKind(cmd)
+	return session.AsKind(cmd)
 }

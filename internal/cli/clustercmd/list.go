@@ -8,9 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeconfig"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -18,7 +20,7 @@ import (
 
 // newList tells the clusters there are.
 func newList() *cobra.Command {
-	var s session
+	var s session.Session
 	var format show.Flag
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -26,8 +28,8 @@ func newList() *cobra.Command {
 		Short:   "List clusters",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-				found, err := c.List(ctx)
+			return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+				found, err := inventory.Clusters(ctx, c.Provider)
 				if err != nil {
 					return err
 				}
@@ -41,14 +43,14 @@ func newList() *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	format.Register(cmd)
 	return cmd
 }
 
 // newNodes tells the nodes of a cluster.
 func newNodes() *cobra.Command {
-	var s session
+	var s session.Session
 	var format show.Flag
 	var all bool
 	cmd := &cobra.Command{
@@ -63,7 +65,7 @@ func newNodes() *cobra.Command {
 				}
 				all := []node{} // none is an empty list to programs, too
 				for _, n := range found {
-					all = append(all, node{n, cluster.Role(n)})
+					all = append(all, node{n, inventory.Role(n)})
 				}
 				return format.Print(cmd.OutOrStdout(), all, func(w io.Writer) error {
 					var rows [][]string
@@ -80,19 +82,19 @@ func newNodes() *cobra.Command {
 				})
 			}
 			if all {
-				if len(args) > 0 || s.name != "" {
+				if len(args) > 0 || s.Name != "" {
 					return fmt.Errorf("--all is every cluster: say it, or a name: %w", errs.Invalid)
 				}
-				return s.use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
-					found, err := c.AllNodes(ctx)
+				return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
+					found, err := inventory.AllNodes(ctx, c.Provider)
 					if err != nil {
 						return err
 					}
 					return tell(found)
 				})
 			}
-			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				found, err := c.Nodes(ctx, name)
+			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				found, err := inventory.Nodes(ctx, c.Provider, name)
 				if err != nil {
 					return err
 				}
@@ -100,7 +102,7 @@ func newNodes() *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	format.Register(cmd)
 	cmd.Flags().BoolVarP(&all, "all", "A", false, "nodes of all clusters")
 	return cmd
@@ -116,14 +118,14 @@ func newKubeconfig() *cobra.Command {
 const internalHelp = "for containers on the network of the nodes"
 
 func printKubeconfig(kinds bool) *cobra.Command {
-	s := session{ofKind: kinds}
+	s := session.Session{OfKind: kinds}
 	var internal bool
 	cmd := &cobra.Command{
 		Use:   "kubeconfig [NAME]",
 		Short: "Print the kubeconfig of a cluster",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				admin, err := c.Config(ctx, name, internal)
 				if err != nil {
 					return err
@@ -136,15 +138,15 @@ func printKubeconfig(kinds bool) *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	cmd.Flags().BoolVar(&internal, "internal", false, internalHelp)
 	return cmd
 }
 
 // tellContext reports where the access to a cluster is. kind writes nothing to standard output
 // then.
-func tellContext(cmd *cobra.Command, s session, context, file string) {
-	if s.ofKind {
+func tellContext(cmd *cobra.Command, s session.Session, context, file string) {
+	if s.OfKind {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Set kubectl context to %q\n", context)
 		return
 	}
@@ -152,14 +154,14 @@ func tellContext(cmd *cobra.Command, s session, context, file string) {
 }
 
 func exportKubeconfig(kinds bool) *cobra.Command {
-	s := session{ofKind: kinds}
+	s := session.Session{OfKind: kinds}
 	var internal bool
 	cmd := &cobra.Command{
 		Use:   "export [NAME]",
 		Short: "Put a cluster into the kubeconfig file, and make it the current context",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				file, context, err := c.Export(ctx, name, internal)
 				if err == nil {
 					tellContext(cmd, s, context, file)
@@ -168,7 +170,7 @@ func exportKubeconfig(kinds bool) *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	cmd.Flags().BoolVar(&internal, "internal", false, internalHelp)
 	return cmd
 }

@@ -8,12 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/logs"
 )
 
 // newLogs exports logs.
 func newLogs() *cobra.Command {
-	var s session
+	var s session.Session
 	cmd := &cobra.Command{
 		Use:   "logs [DIR]",
 		Short: "Write logs and state of a cluster, also of one that is half made, into a directory",
@@ -27,7 +30,7 @@ func newLogs() *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	cmd.ValidArgsFunction = directories
 	return cmd
 }
@@ -38,9 +41,9 @@ func directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDir
 }
 
 // exportLogs writes the logs of a cluster that there is. tell is called before and after.
-func exportLogs(cmd *cobra.Command, s *session, args []string, tell func(name, dir string, done bool)) error {
-	return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) (err error) {
-		if _, err := c.Nodes(ctx, name); err != nil {
+func exportLogs(cmd *cobra.Command, s *session.Session, args []string, tell func(name, dir string, done bool)) error {
+	return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) (err error) {
+		if _, err := inventory.Nodes(ctx, c.Provider, name); err != nil {
 			return err
 		}
 		dir := ""
@@ -55,7 +58,7 @@ func exportLogs(cmd *cobra.Command, s *session, args []string, tell func(name, d
 			return fmt.Errorf("cannot make a directory for logs: %w", err)
 		}
 		tell(name, dir, false)
-		err = c.Logs(ctx, name, dir)
+		err = logs.Collector{Provider: c.Provider, Warn: c.Warn}.Collect(ctx, name, dir)
 		tell(name, dir, true)
 		return err
 	})

@@ -7,13 +7,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
+	"github.com/berthrun/berth/internal/cluster/changes"
 	"github.com/berthrun/berth/internal/cluster/config"
 )
 
 // newNodeAdd adds nodes.
 func newNodeAdd() *cobra.Command {
-	var s session
+	var s session.Session
 	var o cluster.ApplyOptions
 	var a config.Addition
 	var role string
@@ -31,12 +33,12 @@ func newNodeAdd() *cobra.Command {
 				return err
 			}
 			var added []string
-			o.Agree = func(c cluster.Changes) error {
+			o.Agree = func(c changes.Changes) error {
 				added = c.Add
 				return nil
 			}
-			return s.useOne(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				release, err := alone(c.Engine, name)
+			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				release, err := session.Lock(c.Provider, name)
 				if err != nil {
 					return err
 				}
@@ -49,7 +51,7 @@ func newNodeAdd() *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
+	s.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.IntVar(&a.Count, "count", 1, "how many")
 	flags.StringVar(&role, "role", "", "worker or control-plane; empty: worker")
@@ -57,6 +59,6 @@ func newNodeAdd() *cobra.Command {
 	flags.StringVar(&a.Name, "as", "", "what stands after the cluster's name in the nodes' names; empty: their role")
 	flags.StringVar(&a.Image, "image", "", "node image; empty: that of the first node of the role")
 	flags.StringToStringVar(&a.Labels, "labels", nil, "labels of the nodes in Kubernetes, as in a=b,c=d")
-	addWait(cmd, &o.Wait)
+	session.AddWait(cmd, &o.Wait)
 	return cmd
 }

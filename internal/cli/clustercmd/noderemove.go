@@ -5,12 +5,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/clustercmd/session"
 	"github.com/berthrun/berth/internal/cluster"
 )
 
 // newNodeRemove removes nodes.
 func newNodeRemove() *cobra.Command {
-	var s session
+	var s session.Session
 	var o cluster.ApplyOptions
 	cmd := &cobra.Command{
 		Use:     "remove NODE...",
@@ -21,8 +22,8 @@ func newNodeRemove() *cobra.Command {
 		Example: "  berth cluster node remove --name dev dev-worker2",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.useOne(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
-				release, err := alone(c.Engine, name)
+			return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
+				release, err := session.Lock(c.Provider, name)
 				if err != nil {
 					return err
 				}
@@ -31,8 +32,8 @@ func newNodeRemove() *cobra.Command {
 			})
 		},
 	}
-	s.add(cmd)
-	cmd.ValidArgsFunction = s.nodes()
+	s.AddFlags(cmd)
+	cmd.ValidArgsFunction = s.CompleteNodes()
 	addChangeFlags(cmd, &o)
 	return cmd
 }

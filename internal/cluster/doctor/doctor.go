@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
@@ -54,11 +55,11 @@ func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Find
 	d := &diagnosis{Clusters: c, name: o.Name}
 	var err error
 	if o.Which == nil {
-		d.nodes, err = c.Nodes(ctx, o.Name)
+		d.nodes, err = inventory.Nodes(ctx, c.Provider, o.Name)
 	}
 	d.run(ctx, "engine", func(context.Context) error {
-		f := c.Engine.Facts()
-		d.add(finding.OK, strings.TrimSpace(c.Engine.Name()+" "+f.Version), "")
+		f := c.Provider.Facts()
+		d.add(finding.OK, strings.TrimSpace(c.Provider.Name()+" "+f.Version), "")
 		return nil
 	})
 	d.run(ctx, "host", d.host)
@@ -136,7 +137,7 @@ func (d *diagnosis) skip(why string) error {
 func (d *diagnosis) machines() []provider.Node {
 	var all []provider.Node
 	for _, n := range d.nodes {
-		if n.Running && cluster.Role(n) != config.BalancerRole {
+		if n.Running && inventory.Role(n) != config.BalancerRole {
 			all = append(all, n)
 		}
 	}
@@ -150,7 +151,7 @@ func (d *diagnosis) ask(ctx context.Context, node, script string) (said string, 
 	defer cancel()
 	var out strings.Builder
 	args := []string{"timeout", fmt.Sprint(2 * patience.Seconds()), "sh", "-c", "( " + script + "\n) 2>&1 || :"}
-	err = d.Engine.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
+	err = d.Provider.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", node, err)
 	}

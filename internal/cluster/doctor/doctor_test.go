@@ -20,12 +20,13 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/cluster/report"
 	"github.com/berthrun/berth/internal/finding"
 )
 
 // patient is an engine with a cluster of a control plane and a worker, well unless spoilt.
 type patient struct {
-	cluster.Engine
+	provider.Provider
 	t        *testing.T
 	nodes    []provider.Node
 	registry []provider.Node
@@ -126,8 +127,8 @@ func (p *patient) Exec(ctx context.Context, name string, c provider.Command) err
 // clusters are those of the patient, with its entry in a kubeconfig.
 func (p *patient) clusters() *cluster.Clusters {
 	c := &cluster.Clusters{
-		Engine: p, Kubeconfig: kubeconfig.Files{filepath.Join(p.t.TempDir(), "config")},
-		Step: func(string) func(error) { return func(error) {} }, Warn: func(string) {},
+		Provider: p, Kubeconfig: kubeconfig.Files{filepath.Join(p.t.TempDir(), "config")},
+		Reporter: report.Reporter{Step: func(string) func(error) { return func(error) {} }, Warn: func(string) {}},
 	}
 	if _, _, err := c.Export(p.t.Context(), "dev", false); err != nil {
 		p.t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/finding"
@@ -14,11 +15,11 @@ import (
 // host tells what engine and host lack for the nodes that there are: limits, delegation of
 // cgroups, modules of the kernel.
 func (d *diagnosis) host(ctx context.Context) error {
-	all, err := d.AllNodes(ctx)
+	all, err := inventory.AllNodes(ctx, d.Provider)
 	if err != nil {
 		return err
 	}
-	for _, f := range d.Engine.Check(max(1, len(all))) {
+	for _, f := range d.Provider.Check(max(1, len(all))) {
 		level := finding.Warning
 		if f.Fatal {
 			level = finding.Problem
@@ -50,9 +51,9 @@ func full(free, size, least uint64) finding.Level {
 
 // engineDisk looks for room where the engine keeps images and volumes.
 func (d *diagnosis) engineDisk(context.Context) error {
-	f := d.Engine.Facts()
+	f := d.Provider.Facts()
 	if f.Root == "" || f.Remote {
-		return d.skip(d.Engine.Name() + " does not say where it keeps images, or is on another host")
+		return d.skip(d.Provider.Name() + " does not say where it keeps images, or is on another host")
 	}
 	free, err := sysfile.DiskFree(f.Root)
 	if err != nil {
@@ -62,7 +63,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 	if err != nil {
 		return err
 	}
-	fix := "remove images and containers that nobody needs: " + d.Engine.Name() + " system prune"
+	fix := "remove images and containers that nobody needs: " + d.Provider.Name() + " system prune"
 	if level := full(uint64(free), size.Bytes, leastFree); level != finding.OK {
 		d.add(level, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
 	}
@@ -74,7 +75,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 
 // registry looks at the registry, where there is one.
 func (d *diagnosis) registry(ctx context.Context) error {
-	s, err := d.Registry(ctx)
+	s, err := d.Registry().Status(ctx)
 	if errors.Is(err, errs.NotFound) {
 		d.add(finding.OK, "there is none", "")
 		return nil

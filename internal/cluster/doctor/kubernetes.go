@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/finding"
@@ -21,7 +21,7 @@ const kubectl = "kubectl --kubeconfig=/etc/kubernetes/admin.conf --request-timeo
 // API server says in its own node.
 func (d *diagnosis) controlPlane(ctx context.Context) error {
 	for _, n := range d.machines() {
-		if cluster.Role(n) != config.ControlPlane {
+		if inventory.Role(n) != config.ControlPlane {
 			continue
 		}
 		said, err := d.ask(ctx, n.Name, "test -e /etc/kubernetes/admin.conf && echo made")
@@ -120,14 +120,14 @@ func (d *diagnosis) ready(context.Context) error {
 	}
 	for _, n := range d.known {
 		if !n.Ready {
-			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor looks into the node; journalctl -u kubelet in it tells more", d.Engine.Name(), n.Name))
+			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor looks into the node; journalctl -u kubelet in it tells more", d.Provider.Name(), n.Name))
 		}
 		if !slices.ContainsFunc(d.nodes, func(c provider.Node) bool { return c.Name == n.Name }) {
 			d.add(finding.Problem, fmt.Sprintf("the cluster knows a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
 		}
 	}
 	for _, n := range d.nodes {
-		if cluster.Role(n) != config.BalancerRole && !slices.ContainsFunc(d.known, func(k kubeapi.Node) bool { return k.Name == n.Name }) {
+		if inventory.Role(n) != config.BalancerRole && !slices.ContainsFunc(d.known, func(k kubeapi.Node) bool { return k.Name == n.Name }) {
 			d.add(finding.Problem, n.Name+" has not joined the cluster", d.again())
 		}
 	}

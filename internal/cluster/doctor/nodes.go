@@ -10,8 +10,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/berthrun/berth/internal/cluster"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/finding"
@@ -21,7 +21,7 @@ import (
 func (d *diagnosis) running(ctx context.Context) error {
 	planes := 0
 	for _, n := range d.nodes {
-		if cluster.Role(n) == config.ControlPlane {
+		if inventory.Role(n) == config.ControlPlane {
 			planes++
 		}
 		if n.Running {
@@ -29,7 +29,7 @@ func (d *diagnosis) running(ctx context.Context) error {
 		}
 		evidence := fmt.Sprintf("%s is %s, status %d", n.Name, n.State, n.ExitCode)
 		var log strings.Builder
-		if err := d.Engine.Logs(ctx, n.Name, &log); err == nil && strings.TrimSpace(log.String()) != "" {
+		if err := d.Provider.Logs(ctx, n.Name, &log); err == nil && strings.TrimSpace(log.String()) != "" {
 			evidence += "; its log ends with: " + last(log.String(), 1)
 		}
 		d.add(finding.Problem, evidence, "berth cluster start "+d.name)
@@ -42,7 +42,7 @@ func (d *diagnosis) running(ctx context.Context) error {
 
 // ports looks whether stopped containers would get theirs.
 func (d *diagnosis) ports(ctx context.Context) error {
-	if d.Engine.Facts().Remote {
+	if d.Provider.Facts().Remote {
 		return d.skip("the engine is on another host")
 	}
 	for _, n := range d.nodes {
@@ -121,7 +121,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 			if words = strings.TrimSpace(words); words != "" {
 				evidence += "; it said: " + words
 			}
-			d.add(level, evidence, fmt.Sprintf("%s exec %s journalctl -u %s tells more; systemctl restart %[3]s in it tries again", d.Engine.Name(), n.Name, unit))
+			d.add(level, evidence, fmt.Sprintf("%s exec %s journalctl -u %s tells more; systemctl restart %[3]s in it tries again", d.Provider.Name(), n.Name, unit))
 		}
 		for line := range strings.Lines(said) {
 			words := strings.Fields(line)
@@ -133,7 +133,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 				d.add(finding.Problem, fmt.Sprintf("%s: %s has not been set up", n.Name, words[1]), d.again())
 				continue
 			}
-			d.add(finding.Problem, fmt.Sprintf("%s: %s is %s", n.Name, words[1], words[2]), fmt.Sprintf("%s exec %s systemctl start %s", d.Engine.Name(), n.Name, words[1]))
+			d.add(finding.Problem, fmt.Sprintf("%s: %s is %s", n.Name, words[1], words[2]), fmt.Sprintf("%s exec %s systemctl start %s", d.Provider.Name(), n.Name, words[1]))
 		}
 	})
 }
@@ -175,7 +175,7 @@ func (d *diagnosis) nodeDisks(ctx context.Context) error {
 func (d *diagnosis) names(ctx context.Context) error {
 	endpoint := ""
 	for _, n := range d.nodes {
-		if role := cluster.Role(n); n.Running && (role == config.BalancerRole || role == config.ControlPlane && endpoint == "") {
+		if role := inventory.Role(n); n.Running && (role == config.BalancerRole || role == config.ControlPlane && endpoint == "") {
 			endpoint = n.Name
 		}
 	}

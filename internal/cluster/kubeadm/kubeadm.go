@@ -18,6 +18,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
+// AdminFile is the path of the administrator's kubeconfig that kubeadm writes on control planes.
+const AdminFile = "/etc/kubernetes/admin.conf"
+
 // CRI sockets of the runtimes that a node image may have.
 const (
 	BerthSocket      = "unix:///run/berth/berth.sock"

@@ -14,7 +14,7 @@ import (
 // addresses chooses addresses that stay a container's when it or the host starts
 // again: for each spec, of each family of the network that can have them, the lowest
 // that nobody has in the upper half of the subnet. Engines give out the lower half first.
-func (e *Engine) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip.Addr, error) {
+func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip.Addr, error) {
 	chosen := make([][]netip.Addr, len(specs))
 	if !n.StableV4 && !n.StableV6 {
 		return chosen, nil
@@ -76,7 +76,7 @@ func linkAddress(a netip.Addr) net.HardwareAddr {
 
 // taken are the addresses of all containers on a network, and those that stopped
 // containers of ours will have.
-func (e *Engine) taken(ctx context.Context, network string) (map[netip.Addr]bool, error) {
+func (e *CLI) taken(ctx context.Context, network string) (map[netip.Addr]bool, error) {
 	found, err := e.nodes(ctx, "network="+network)
 	if err != nil {
 		return nil, err

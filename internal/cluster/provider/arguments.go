@@ -18,7 +18,7 @@ import (
 )
 
 // runArgs is the call that makes and starts a container.
-func (e *Engine) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt string) ([]string, error) {
+func (e *CLI) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt string) ([]string, error) {
 	args := []string{"run", "--name", spec.Name, "--hostname", spec.Name, "--detach", "--tty", "--net", r.Network.Name, "--restart=" + e.restart}
 	args = append(args, e.flags...)
 	if spec.Privileged {
@@ -103,7 +103,7 @@ func secretFile(env map[string]string) io.Reader {
 }
 
 // storageArgs are mounts: those of the plan, and what this engine's storage needs.
-func (e *Engine) storageArgs(args []string, c plan.Container) ([]string, error) {
+func (e *CLI) storageArgs(args []string, c plan.Container) ([]string, error) {
 	for _, target := range c.Tmpfs {
 		args = append(args, "--tmpfs", target)
 	}
@@ -161,7 +161,7 @@ func bind(m plan.Mount) (string, error) {
 
 // leads tells of a port that the engine would take, and which nobody could reach. A port that
 // no field is for is there for other tools, and nodes do without.
-func (e *Engine) leads(p plan.Port) error {
+func (e *CLI) leads(p plan.Port) error {
 	if p.Listen != "::1" || p.Field == "" || e.facts.Loopback6 {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (e *Engine) leads(p plan.Port) error {
 }
 
 // publish is a port, as in 127.0.0.1:8080:80/tcp.
-func (e *Engine) publish(p plan.Port) string {
+func (e *CLI) publish(p plan.Port) string {
 	host := strconv.Itoa(p.Host)
 	if p.Host == config.EnginePort || p.Host == config.FreePort {
 		host = e.anyPort

@@ -22,7 +22,7 @@ import (
 
 // Create makes containers. Everything that an attempt makes has its label, so that its
 // undoing needs no memory of how far it came.
-func (e *Engine) Create(ctx context.Context, r Request) (err error) {
+func (e *CLI) Create(ctx context.Context, r Request) (err error) {
 	if err := e.unused(ctx, r.Specs); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (e *Engine) Create(ctx context.Context, r Request) (err error) {
 
 // makeModules makes the directory of the kernel's modules on a host that has none: docker
 // would make it for a mount, podman refuses to. What nodes need may be part of the kernel.
-func (e *Engine) makeModules(specs []Spec) error {
+func (e *CLI) makeModules(specs []Spec) error {
 	const modules = "/lib/modules"
 	mounted := slices.ContainsFunc(specs, func(s Spec) bool {
 		return slices.ContainsFunc(s.Mounts, func(m plan.Mount) bool { return m.Source == modules })
@@ -80,7 +80,7 @@ func (e *Engine) makeModules(specs []Spec) error {
 }
 
 // createOne makes a container with its volumes, and waits for systemd of a node.
-func (e *Engine) createOne(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, attempt string) error {
+func (e *CLI) createOne(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, attempt string) error {
 	args, err := e.runArgs(r, spec, addresses, attempt)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ const runTimeout = 2 * time.Minute
 
 // launch makes and starts a container, and is not interrupted in the middle: a podman
 // that is killed while it sets up the network never frees the container's addresses.
-func (e *Engine) launch(ctx context.Context, args []string, stdin io.Reader) error {
+func (e *CLI) launch(ctx context.Context, args []string, stdin io.Reader) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -123,7 +123,7 @@ func (e *Engine) launch(ctx context.Context, args []string, stdin io.Reader) err
 
 // lacking are the volumes of a container that are to be made: all but those that a Release left
 // for it.
-func (e *Engine) lacking(ctx context.Context, spec Spec) ([]plan.Volume, error) {
+func (e *CLI) lacking(ctx context.Context, spec Spec) ([]plan.Volume, error) {
 	if !spec.Reuse {
 		return spec.Volumes, nil
 	}
@@ -135,7 +135,7 @@ func (e *Engine) lacking(ctx context.Context, spec Spec) ([]plan.Volume, error) 
 }
 
 // volumesOf are the names of the volumes that belong to a container.
-func (e *Engine) volumesOf(ctx context.Context, name string) ([]string, error) {
+func (e *CLI) volumesOf(ctx context.Context, name string) ([]string, error) {
 	found, err := command.Words(ctx, e.run, "volume", "ls", "-q", "--filter", "label="+LabelNode+"="+name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list volumes of %s: %w", name, err)
@@ -145,7 +145,7 @@ func (e *Engine) volumesOf(ctx context.Context, name string) ([]string, error) {
 
 // createVolume makes a volume that is found by the container, the cluster and the
 // attempt that it is of.
-func (e *Engine) createVolume(ctx context.Context, spec Spec, volume plan.Volume, attempt string) error {
+func (e *CLI) createVolume(ctx context.Context, spec Spec, volume plan.Volume, attempt string) error {
 	args := []string{
 		"volume", "create",
 		"--label", plan.LabelCluster + "=" + spec.Labels[plan.LabelCluster],
@@ -161,7 +161,7 @@ func (e *Engine) createVolume(ctx context.Context, spec Spec, volume plan.Volume
 
 // unused makes sure that names are free. A volume of ours without its container is
 // what a create or delete that was killed left, unless the container is to have it again.
-func (e *Engine) unused(ctx context.Context, specs []Spec) error {
+func (e *CLI) unused(ctx context.Context, specs []Spec) error {
 	names, err := e.names(ctx)
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (e *Engine) unused(ctx context.Context, specs []Spec) error {
 
 // explain says which field is to be changed where the engine tells of a port or a path only, and
 // where an address is held that no container has.
-func (e *Engine) explain(err error, spec Spec, network string) error {
+func (e *CLI) explain(err error, spec Spec, network string) error {
 	for _, m := range spec.Mounts {
 		if command.Says(err, m.Source) && command.Says(err, "no such file or directory", "does not exist") {
 			return fmt.Errorf("%s, which extraMounts of %s has as hostPath, does not exist on this host; make it, or name another: %w", m.Source, spec.Name, err)

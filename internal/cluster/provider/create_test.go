@@ -80,7 +80,7 @@ func TestRunArguments(t *testing.T) {
 	}
 }
 
-func request(t *testing.T, e *Engine) Request {
+func request(t *testing.T, e *CLI) Request {
 	t.Helper()
 	network, err := e.EnsureNetwork(t.Context(), "kind")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Engine is a Provider and Images whose containers a tool like docker's makes.
-type Engine struct {
+// CLI is a Provider that runs a command-line tool like docker's: docker, podman, nerdctl or finch.
+type CLI struct {
 	dialect
 	run     command.Runner
 	facts   Facts
@@ -30,10 +30,7 @@ type Engine struct {
 	mkdir func(path string) error
 }
 
-var (
-	_ Provider = (*Engine)(nil)
-	_ Images   = (*Engine)(nil)
-)
+var _ Provider = (*CLI)(nil)
 
 // Options are how an engine is found.
 type Options struct {
@@ -58,18 +55,18 @@ var ErrNoTool = errors.New("no container engine can be used")
 // Find opens the engine that is asked for; without a name the first, in the order of kind, that
 // can be used. skipped are those before it, each with the reason, for people. It is
 // ErrNoTool that there is none.
-func Find(ctx context.Context, o Options) (e *Engine, skipped []error, err error) {
+func Find(ctx context.Context, o Options) (e *CLI, skipped []error, err error) {
 	look := func(tool string) command.Runner {
 		if !command.Found(tool) {
 			return nil
 		}
 		return command.Tool{Name: tool, Trace: o.Trace}
 	}
-	return find(ctx, o, look, func(tool string) (*Engine, error) { return Open(ctx, tool, o) })
+	return find(ctx, o, look, func(tool string) (*CLI, error) { return Open(ctx, tool, o) })
 }
 
 // find has the tools that look knows; nil is an absent one.
-func find(ctx context.Context, o Options, look func(tool string) command.Runner, open func(tool string) (*Engine, error)) (*Engine, []error, error) {
+func find(ctx context.Context, o Options, look func(tool string) command.Runner, open func(tool string) (*CLI, error)) (*CLI, []error, error) {
 	name := o.Name
 	if name == "" {
 		name = o.Env[providerVariable]
@@ -133,7 +130,7 @@ func (d dialect) bannerOf(tool string) string {
 
 // Open asks a tool what it is. It is errs.Unavailable that its daemon
 // does not answer, and errs.Unsupported that it is too old.
-func Open(ctx context.Context, tool string, o Options) (*Engine, error) {
+func Open(ctx context.Context, tool string, o Options) (*CLI, error) {
 	e, err := open(ctx, tool, command.Tool{Name: tool, Trace: o.Trace}, os.DirFS("/"), o.Env)
 	if err != nil {
 		return nil, err
@@ -142,12 +139,12 @@ func Open(ctx context.Context, tool string, o Options) (*Engine, error) {
 	return e, nil
 }
 
-func open(ctx context.Context, tool string, run command.Runner, host fs.FS, env map[string]string) (*Engine, error) {
+func open(ctx context.Context, tool string, run command.Runner, host fs.FS, env map[string]string) (*CLI, error) {
 	d, err := dialectOf(tool)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{dialect: d, run: run, host: host, env: env}
+	e := &CLI{dialect: d, run: run, host: host, env: env}
 	out, err := command.Output(ctx, run, "--version")
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask %s for its version: %w", tool, err)
@@ -182,7 +179,7 @@ func readVersion(text string) (*version.Version, error) {
 }
 
 // Name is the dialect's.
-func (e *Engine) Name() string { return e.name }
+func (e *CLI) Name() string { return e.name }
 
 // Facts are those of Open.
-func (e *Engine) Facts() Facts { return e.facts }
+func (e *CLI) Facts() Facts { return e.facts }

@@ -81,7 +81,7 @@ func TestFind(t *testing.T) {
 				return f
 			}
 			opened := ""
-			open := func(tool string) (*Engine, error) {
+			open := func(tool string) (*CLI, error) {
 				if err := test.broken[tool]; err != nil {
 					return nil, err
 				}

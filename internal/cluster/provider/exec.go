@@ -12,7 +12,7 @@ import (
 )
 
 // Exec runs a command in a container. Its error quotes the command's last lines.
-func (e *Engine) Exec(ctx context.Context, name string, c Command) error {
+func (e *CLI) Exec(ctx context.Context, name string, c Command) error {
 	what := c.String()
 	c, err := c.Packed()
 	if err != nil {
@@ -84,7 +84,7 @@ func pack(files []File) (*bytes.Buffer, error) {
 }
 
 // Logs copies a container's log.
-func (e *Engine) Logs(ctx context.Context, name string, to io.Writer) error {
+func (e *CLI) Logs(ctx context.Context, name string, to io.Writer) error {
 	w := &shared{to: to}
 	if err := e.run.Run(ctx, command.Call{Args: []string{"logs", name}, Stdout: w, Stderr: w, Guest: true}); err != nil {
 		return fmt.Errorf("cannot read the log of %s: %w", name, err)
@@ -93,7 +93,7 @@ func (e *Engine) Logs(ctx context.Context, name string, to io.Writer) error {
 }
 
 // Describe writes what the engine tells of a container, or for "" of itself.
-func (e *Engine) Describe(ctx context.Context, name string, to io.Writer) error {
+func (e *CLI) Describe(ctx context.Context, name string, to io.Writer) error {
 	args := []string{"info"}
 	if name != "" {
 		args = []string{"container", "inspect", name}

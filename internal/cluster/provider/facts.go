@@ -16,7 +16,7 @@ import (
 )
 
 // ask fills in the facts.
-func (e *Engine) ask(ctx context.Context) error {
+func (e *CLI) ask(ctx context.Context) error {
 	// docker's tool ends with an error and writes its JSON all the same when its daemon
 	// does not answer; older ones end with none.
 	out, failed := command.Output(ctx, e.run, e.info...)
@@ -44,7 +44,7 @@ func (e *Engine) ask(ctx context.Context) error {
 
 // recentDaemon refuses a daemon that is too old. One whose version cannot be read was built by
 // somebody who knows what he does.
-func (e *Engine) recentDaemon(info []byte) error {
+func (e *CLI) recentDaemon(info []byte) error {
 	if e.oldestDaemon == "" {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (f Facts) mapped() bool {
 
 // Check tells what the engine demands of itself, and hostcheck what of this host where
 // the nodes run on it.
-func (e *Engine) Check(nodes int) []hostcheck.Finding {
+func (e *CLI) Check(nodes int) []hostcheck.Finding {
 	found := e.demands()
 	if !e.facts.Remote {
 		host := hostcheck.Host{Root: e.host, Rootless: e.facts.Rootless, Home: e.env["HOME"]}
@@ -164,7 +164,7 @@ func (e *Engine) Check(nodes int) []hostcheck.Finding {
 }
 
 // demands are those of a rootless engine, and what is odd about the others.
-func (e *Engine) demands() []hostcheck.Finding {
+func (e *CLI) demands() []hostcheck.Finding {
 	f := e.facts
 	switch {
 	case f.Rootless && !f.CgroupV2:

@@ -208,13 +208,13 @@ func (f *fake) called(start string) []string {
 }
 
 // engine is one of a dialect that runs f.
-func engine(t *testing.T, tool string, f *fake) *Engine {
+func engine(t *testing.T, tool string, f *fake) *CLI {
 	t.Helper()
 	d, err := dialectOf(tool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Engine{dialect: d, run: f, version: version.MustParseGeneric("20.10.0"), host: fstest.MapFS{}, facts: Facts{CgroupV2: true, Memory: true, Pids: true, CPU: true}}
+	return &CLI{dialect: d, run: f, version: version.MustParseGeneric("20.10.0"), host: fstest.MapFS{}, facts: Facts{CgroupV2: true, Memory: true, Pids: true, CPU: true}}
 }
 
 // planned are the containers of a description.

@@ -20,7 +20,7 @@ func FuzzAnswers(f *testing.F) {
 		for _, read := range []func([]byte, *Facts) error{podmanInfo, dockerInfo} {
 			var facts Facts
 			if read(text, &facts) == nil {
-				(&Engine{facts: facts}).demands()
+				(&CLI{facts: facts}).demands()
 			}
 		}
 		if networks, err := readNetworks(text); err == nil {

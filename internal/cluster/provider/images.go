@@ -17,7 +17,7 @@ import (
 const pulls = 4
 
 // Ensure pulls an image that is not there.
-func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool, error) {
+func (e *CLI) Ensure(ctx context.Context, image string, out io.Writer) (bool, error) {
 	found, err := e.Present(ctx, image)
 	if err != nil || found.ID != "" {
 		return false, err
@@ -47,7 +47,7 @@ func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (bool,
 }
 
 // Present finds an image.
-func (e *Engine) Present(ctx context.Context, image string) (Image, error) {
+func (e *CLI) Present(ctx context.Context, image string) (Image, error) {
 	out, err := command.Output(ctx, e.run, "image", "inspect", e.imageName(image))
 	if errors.Is(err, errs.NotFound) {
 		return Image{}, e.builtHere(ctx, image)
@@ -70,7 +70,7 @@ func (e *Engine) Present(ctx context.Context, image string) (Image, error) {
 
 // builtHere refuses a short name that podman has given to what it has built, as
 // localhost/NAME: a node would take it for one of docker.io.
-func (e *Engine) builtHere(ctx context.Context, image string) error {
+func (e *CLI) builtHere(ctx context.Context, image string) error {
 	name := e.imageName(image)
 	if !e.qualify || !strings.HasPrefix(name, "docker.io/") || strings.HasPrefix(image, "docker.io/") {
 		return nil
@@ -82,7 +82,7 @@ func (e *Engine) builtHere(ctx context.Context, image string) error {
 }
 
 // Save writes an archive of images.
-func (e *Engine) Save(ctx context.Context, to io.Writer, images ...string) error {
+func (e *CLI) Save(ctx context.Context, to io.Writer, images ...string) error {
 	args := append([]string{"save"}, e.save...)
 	if len(images) > 1 {
 		args = append(args, e.saveAll...)
@@ -97,7 +97,7 @@ func (e *Engine) Save(ctx context.Context, to io.Writer, images ...string) error
 }
 
 // Load reads an archive of images.
-func (e *Engine) Load(ctx context.Context, from io.Reader) error {
+func (e *CLI) Load(ctx context.Context, from io.Reader) error {
 	if err := e.run.Run(ctx, command.Call{Args: []string{"load"}, Stdin: from}); err != nil {
 		return fmt.Errorf("cannot load images: %w", err)
 	}
@@ -105,7 +105,7 @@ func (e *Engine) Load(ctx context.Context, from io.Reader) error {
 }
 
 // imageName is what the engine has to be told for an image.
-func (e *Engine) imageName(image string) string {
+func (e *CLI) imageName(image string) string {
 	if e.qualify {
 		return qualified(image)
 	}

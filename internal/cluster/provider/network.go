@@ -19,7 +19,7 @@ const attempts = 5
 
 // EnsureNetwork finds the network, or makes one with IPv6, or one without where the
 // engine or the host has none.
-func (e *Engine) EnsureNetwork(ctx context.Context, name string) (Network, error) {
+func (e *CLI) EnsureNetwork(ctx context.Context, name string) (Network, error) {
 	network, err := e.network(ctx, name)
 	if !errors.Is(err, errs.NotFound) {
 		return network, err
@@ -35,7 +35,7 @@ func (e *Engine) EnsureNetwork(ctx context.Context, name string) (Network, error
 
 // network reads a network; of several of one name, which older dockers allow, it keeps
 // the one with most containers.
-func (e *Engine) network(ctx context.Context, name string) (Network, error) {
+func (e *CLI) network(ctx context.Context, name string) (Network, error) {
 	if e.namesakes {
 		if err := e.removeNamesakes(ctx, name); err != nil {
 			return Network{}, err
@@ -63,7 +63,7 @@ func (e *Engine) network(ctx context.Context, name string) (Network, error) {
 
 // declared6 reports whether a network's CNI configuration lets containers choose their IPv6
 // addresses. Where it does not, --ip6 is taken and has no effect.
-func (e *Engine) declared6(ctx context.Context, name string) bool {
+func (e *CLI) declared6(ctx context.Context, name string) bool {
 	out, err := command.Output(ctx, e.run, "network", "inspect", "--mode=native", name)
 	if err != nil {
 		return false
@@ -89,7 +89,7 @@ func (e *Engine) declared6(ctx context.Context, name string) bool {
 
 // describe says which addresses may be chosen. An engine that demands an IPv4 subnet of
 // the user's tells only by refusing; a network that kind made has none.
-func (e *Engine) describe(name string, read inspectedNetwork) Network {
+func (e *CLI) describe(name string, read inspectedNetwork) Network {
 	n := Network{Name: name, Subnets: read.subnets}
 	for _, subnet := range read.subnets {
 		if subnet.Addr().Is4() {
@@ -103,7 +103,7 @@ func (e *Engine) describe(name string, read inspectedNetwork) Network {
 
 // makeNetwork goes through subnets until one is free. Networks have the IPv6 subnet
 // that kind gives a network of the name.
-func (e *Engine) makeNetwork(ctx context.Context, name string) error {
+func (e *CLI) makeNetwork(ctx context.Context, name string) error {
 	flags := append([]string{"network", "create", "-d=bridge", "--label", LabelNetwork + "=true"}, e.networkFlags...)
 	if mtu := e.ownMTU(ctx); mtu > 0 {
 		flags = append(flags, "-o", "com.docker.network.driver.mtu="+strconv.Itoa(mtu))
@@ -156,7 +156,7 @@ func overlaps(err error) bool {
 }
 
 // ownMTU is that of the engine's default network, 0 where it says none.
-func (e *Engine) ownMTU(ctx context.Context) int {
+func (e *CLI) ownMTU(ctx context.Context) int {
 	if !e.mtu {
 		return 0
 	}
@@ -173,7 +173,7 @@ func (e *Engine) ownMTU(ctx context.Context) int {
 
 // removeNamesakes leaves one network of a name. Every process that finds several keeps
 // the same one: that with most containers, and of those the first by ID.
-func (e *Engine) removeNamesakes(ctx context.Context, name string) error {
+func (e *CLI) removeNamesakes(ctx context.Context, name string) error {
 	ids, err := command.Words(ctx, e.run, "network", "ls", "--no-trunc", "--filter", "name=^"+regexp.QuoteMeta(name)+"$", "--format", "{{.ID}}")
 	if err != nil {
 		return fmt.Errorf("cannot list networks of %s: %w", e.name, err)
@@ -205,7 +205,7 @@ func (e *Engine) removeNamesakes(ctx context.Context, name string) error {
 
 // RemoveNetwork removes what EnsureNetwork made. Most engines know best whether a container
 // is still on it.
-func (e *Engine) RemoveNetwork(ctx context.Context, name string) error {
+func (e *CLI) RemoveNetwork(ctx context.Context, name string) error {
 	out, err := command.Output(ctx, e.run, "network", "inspect", name)
 	if err != nil {
 		return errs.IgnoreNotFound(err)

@@ -22,7 +22,7 @@ import (
 )
 
 // List goes by the label of the cluster, running or not.
-func (e *Engine) List(ctx context.Context, cluster string) ([]Node, error) {
+func (e *CLI) List(ctx context.Context, cluster string) ([]Node, error) {
 	filter := "label=" + plan.LabelCluster
 	if cluster != "" {
 		filter += "=" + cluster
@@ -31,7 +31,7 @@ func (e *Engine) List(ctx context.Context, cluster string) ([]Node, error) {
 }
 
 // nodes are the containers that a filter of `ps` finds, sorted by name.
-func (e *Engine) nodes(ctx context.Context, filter string) ([]Node, error) {
+func (e *CLI) nodes(ctx context.Context, filter string) ([]Node, error) {
 	ids, err := e.ids(ctx, filter)
 	if err != nil || len(ids) == 0 {
 		return nil, err
@@ -44,7 +44,7 @@ func (e *Engine) nodes(ctx context.Context, filter string) ([]Node, error) {
 	return all, nil
 }
 
-func (e *Engine) ids(ctx context.Context, filter string) ([]string, error) {
+func (e *CLI) ids(ctx context.Context, filter string) ([]string, error) {
 	ids, err := command.Words(ctx, e.run, "ps", "-aq", "--no-trunc", "--filter", filter)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list containers of %s: %w", e.name, err)
@@ -53,7 +53,7 @@ func (e *Engine) ids(ctx context.Context, filter string) ([]string, error) {
 }
 
 // inspect reads containers. One that is gone meanwhile is left out.
-func (e *Engine) inspect(ctx context.Context, names ...string) ([]Node, error) {
+func (e *CLI) inspect(ctx context.Context, names ...string) ([]Node, error) {
 	out, err := command.Output(ctx, e.run, append([]string{"container", "inspect"}, names...)...)
 	if errs.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("cannot read containers of %s: %w", e.name, err)
@@ -74,7 +74,7 @@ func (e *Engine) inspect(ctx context.Context, names ...string) ([]Node, error) {
 }
 
 // Start starts containers, and waits for systemd of those that are nodes.
-func (e *Engine) Start(ctx context.Context, names ...string) error {
+func (e *CLI) Start(ctx context.Context, names ...string) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (e *Engine) Start(ctx context.Context, names ...string) error {
 const stopSeconds = "30"
 
 // Stop stops containers.
-func (e *Engine) Stop(ctx context.Context, names ...string) error {
+func (e *CLI) Stop(ctx context.Context, names ...string) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (e *Engine) Stop(ctx context.Context, names ...string) error {
 }
 
 // Delete removes containers and their volumes. All are tried.
-func (e *Engine) Delete(ctx context.Context, names ...string) error {
+func (e *CLI) Delete(ctx context.Context, names ...string) error {
 	var all []error
 	existing, err := e.names(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 }
 
 // Release removes containers, whose volumes stay. systemd ends first what writes to them.
-func (e *Engine) Release(ctx context.Context, names ...string) error {
+func (e *CLI) Release(ctx context.Context, names ...string) error {
 	existing, err := e.names(ctx)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (e *Engine) Release(ctx context.Context, names ...string) error {
 }
 
 // names are those of all containers.
-func (e *Engine) names(ctx context.Context) ([]string, error) {
+func (e *CLI) names(ctx context.Context) ([]string, error) {
 	names, err := command.Words(ctx, e.run, "ps", "-a", "--format", "{{.Names}}")
 	if err != nil {
 		return nil, fmt.Errorf("cannot list containers of %s: %w", e.name, err)
@@ -171,7 +171,7 @@ const removals = 3
 // remove removes containers that list has. What counts is that they are gone: somebody else
 // may have been faster, nerdctl tells of no failure, and containerd's restart monitor may
 // start a container that is being removed, unless it was stopped.
-func (e *Engine) remove(ctx context.Context, list func(context.Context) ([]string, error), containers ...string) error {
+func (e *CLI) remove(ctx context.Context, list func(context.Context) ([]string, error), containers ...string) error {
 	for try := 1; ; try++ {
 		var said command.Tail
 		if e.revives {
@@ -198,7 +198,7 @@ func (e *Engine) remove(ctx context.Context, list func(context.Context) ([]strin
 }
 
 // removal is the call that removes containers, running or not.
-func (e *Engine) removal(names ...string) []string {
+func (e *CLI) removal(names ...string) []string {
 	args := []string{"rm", "-f", "-v"}
 	if e.killFrom != "" && !e.version.LessThan(version.MustParseGeneric(e.killFrom)) {
 		args = append(args, e.kill...)
@@ -207,7 +207,7 @@ func (e *Engine) removal(names ...string) []string {
 }
 
 // DeleteCluster removes what has the label of the cluster.
-func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
+func (e *CLI) DeleteCluster(ctx context.Context, cluster string) error {
 	if cluster == "" {
 		return fmt.Errorf("a cluster without a name is every cluster: %w", errs.Invalid)
 	}
@@ -218,7 +218,7 @@ func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
 }
 
 // purge removes all containers and volumes that have a label.
-func (e *Engine) purge(ctx context.Context, label string) error {
+func (e *CLI) purge(ctx context.Context, label string) error {
 	list := func(ctx context.Context) ([]string, error) { return e.ids(ctx, "label="+label) }
 	ids, err := list(ctx)
 	if err == nil && len(ids) > 0 {
@@ -227,7 +227,7 @@ func (e *Engine) purge(ctx context.Context, label string) error {
 	return errors.Join(err, e.removeVolumes(ctx, label))
 }
 
-func (e *Engine) removeVolumes(ctx context.Context, label string) error {
+func (e *CLI) removeVolumes(ctx context.Context, label string) error {
 	volumes, err := command.Words(ctx, e.run, "volume", "ls", "-q", "--filter", "label="+label)
 	if err != nil {
 		return fmt.Errorf("cannot list volumes of %s: %w", e.name, err)

@@ -1,6 +1,6 @@
-// Package provider makes containers that are nodes. Engine is the one implementation
-// for tools that speak like docker's, with a table of what each says otherwise; an
-// engine that is no such tool implements Provider, too. It knows containers, networks
+// Package provider makes containers that are nodes. CLI is the one implementation for
+// command-line tools like docker's, with a table of the differences between them; package
+// berth has another implementation of Provider, which needs no such tool. It knows containers, networks
 // and images; what Kubernetes does in them it must not know.
 //
 // The order of steps, as `berth cluster create` goes through them:
@@ -19,12 +19,14 @@
 package provider
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"maps"
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berthrun/berth/internal/cluster/plan"
@@ -51,9 +53,11 @@ const (
 	LabelAPI = "run.berth.api"
 )
 
-// Provider makes and keeps nodes. All methods may be called at the same time. Each
-// ends when its context does, and then says so.
+// Provider makes and keeps nodes, and has their images. All methods may be called at the same
+// time. Each ends when its context does, and then returns the context's error.
 type Provider interface {
+	Images
+
 	// Name is podman, docker, nerdctl or berth: plan.Host.Engine.
 	Name() string
 	// Facts are those that Open found.
@@ -226,4 +230,11 @@ type File struct {
 	Path    string
 	Mode    int64 // 0 is 0644
 	Content []byte
+}
+
+// Output runs a command in a container and returns its standard output without the space around it.
+func Output(ctx context.Context, p Provider, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	err := p.Exec(ctx, name, Command{Args: args, Stdout: &out})
+	return strings.TrimSpace(out.String()), err
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // PlanHost tells a plan of engine, network and environment.
-func (e *Engine) PlanHost(n Network) plan.Host {
+func (e *CLI) PlanHost(n Network) plan.Host {
 	h := plan.Host{Engine: e.name, Network: n.Name, Env: maps.Clone(e.env)}
 	for _, subnet := range n.Subnets {
 		h.Subnets = append(h.Subnets, subnet.String())
@@ -41,7 +41,7 @@ type dockerFile struct {
 // addProxies adds the proxies that docker's client gives containers. Its configuration
 // has some by address of the daemon, and others for all. The environment, where it has
 // a proxy, stands for itself.
-func (e *Engine) addProxies(env map[string]string) {
+func (e *CLI) addProxies(env map[string]string) {
 	if !e.dockerConfig {
 		return
 	}
@@ -64,7 +64,7 @@ func (e *Engine) addProxies(env map[string]string) {
 
 // dockerFile reads the configuration of docker's client; one that cannot be read is
 // docker's to tell of.
-func (e *Engine) dockerFile() dockerFile {
+func (e *CLI) dockerFile() dockerFile {
 	var file dockerFile
 	dir := e.env["DOCKER_CONFIG"]
 	if dir == "" {
@@ -82,7 +82,7 @@ func (e *Engine) dockerFile() dockerFile {
 
 // dockerHost is the address of the daemon that docker's client talks to. "" is its
 // default on this host.
-func (e *Engine) dockerHost(ctx context.Context) string {
+func (e *CLI) dockerHost(ctx context.Context) string {
 	if host := e.env["DOCKER_HOST"]; host != "" {
 		return host
 	}

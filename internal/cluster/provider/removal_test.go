@@ -18,7 +18,7 @@ func TestRemovalDoesNotWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &Engine{dialect: d, version: version.MustParseGeneric(number)}
+		e := &CLI{dialect: d, version: version.MustParseGeneric(number)}
 		if got := strings.Join(e.removal("a", "b"), " "); got != want {
 			t.Errorf("%s: %q, want %q", at, got, want)
 		}

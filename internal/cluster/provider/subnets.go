@@ -28,7 +28,7 @@ func subnet6(name string, try int) netip.Prefix {
 
 // freeSubnets4 are IPv4 subnets that no route of this host leads to: those that docker
 // takes itself, begun at a place that depends on the name.
-func (e *Engine) freeSubnets4(name string) []netip.Prefix {
+func (e *CLI) freeSubnets4(name string) []netip.Prefix {
 	if !e.subnet4 {
 		return nil
 	}

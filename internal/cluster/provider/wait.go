@@ -24,7 +24,7 @@ var errUp = errors.New("systemd is up")
 
 // ready waits until systemd of a node is up. since is when the node was started; ""
 // is that its log has no other run.
-func (e *Engine) ready(ctx context.Context, name, since string, wait time.Duration) error {
+func (e *CLI) ready(ctx context.Context, name, since string, wait time.Duration) error {
 	deadline, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	deadline, up := context.WithCancelCause(deadline)
@@ -47,7 +47,7 @@ func (e *Engine) ready(ctx context.Context, name, since string, wait time.Durati
 }
 
 // notUp says what was seen in place of systemd.
-func (e *Engine) notUp(ctx context.Context, name string, w *BootLog, wait time.Duration, late bool) error {
+func (e *CLI) notUp(ctx context.Context, name string, w *BootLog, wait time.Duration, late bool) error {
 	state := "nothing is known of its state"
 	if found, err := e.inspect(ctx, name); err == nil && len(found) == 1 {
 		state = "it is " + found[0].State

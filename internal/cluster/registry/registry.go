@@ -1,194 +1,185 @@
-// Package registry is the registry that clusters share: what runs in its container. It serves
-// images from a directory to whoever asks, and takes them from its host only: what it has
-// runs in all clusters, and pods of each of them reach it.
-//
-// It speaks the distribution protocol of OCI, on containerd's content store: blobs are kept
-// once, whatever repository they were pushed to. The reference registry would bring redis,
-// Prometheus and OpenTelemetry's exporters into every berth.
-//
-//	content/                blobs, manifests among them, and uploads that are under way
-//	repositories/NAME/_manifests/sha256/HEX   media type of a manifest
-//	repositories/NAME/_tags/TAG               digest of the manifest that it is for
+// Package registry manages the registry that the clusters of a provider share: a container beside the
+// nodes, and the mirrors in the nodes that lead to it. Package server is the program in that container.
 package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/http"
-	"net/netip"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strings"
-	"time"
+	"strconv"
 
-	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/plugins/content/local"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/addons"
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/noderuntime"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/report"
+	"github.com/berthrun/berth/internal/errs"
 )
 
-// endTime is how long requests may go on when the context has ended.
-const endTime = 3 * time.Second
+// DefaultPort is the port of a registry that is started without one.
+const DefaultPort = 5001
 
-// Registry serves one directory.
-type Registry struct {
-	content content.Store
-	// repositories has a directory for each.
-	repositories *os.Root
-	// mayWrite reports whether images are taken from an address: fromHost, but in tests.
-	mayWrite func(netip.Addr) bool
-	log      *slog.Logger
+// Options are what a registry is created from.
+type Options struct {
+	// Image is a node image, which has the registry's program; "" is config.DefaultImage.
+	Image string
+	// Port is the port of the host's loopback address. 0 is the port that the registry has, or a free one.
+	Port int
 }
 
-// Open opens the registry of a directory, and makes it where there is none. Uploads of an
-// earlier process are gone. It takes images from its host only.
-func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
-	repositories := filepath.Join(dir, "repositories")
-	if err := os.MkdirAll(repositories, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot make the registry's directory: %w", err)
-	}
-	store, err := local.NewStore(filepath.Join(dir, "content"))
-	if err != nil {
-		return nil, fmt.Errorf("cannot open the registry's content: %w", err)
-	}
-	uploads, err := store.ListStatuses(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the registry's uploads: %w", err)
-	}
-	for _, upload := range uploads {
-		if err := store.Abort(ctx, upload.Ref); err != nil {
-			return nil, fmt.Errorf("cannot remove the upload %s: %w", upload.Ref, err)
-		}
-	}
-	root, err := os.OpenRoot(repositories)
-	if err != nil {
-		return nil, fmt.Errorf("cannot open the registry's directory: %w", err)
-	}
-	return &Registry{store, root, fromHost, log}, nil
+// Status is the state of the registry.
+type Status struct {
+	// Name is the name of the container. Address is the host and port of images that are pushed from
+	// this host.
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	State   string `json:"state"`
+	Running bool   `json:"running"`
+	Image   string `json:"image"`
+
+	port int
 }
 
-// Close ends the use of the directory.
-func (r *Registry) Close() error { return r.repositories.Close() }
+// Manager manages the registry of one provider.
+type Manager struct {
+	Provider provider.Provider
+	// Network is the name of the provider's network that nodes are on.
+	Network string
+	report.Reporter
+}
 
-// Serve answers until the context ends.
-func (r *Registry) Serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
-	ended := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ended)
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
-		defer cancel()
-		if server.Shutdown(end) != nil {
-			server.Close() // what goes on is cut off
-		}
+// Status returns the state of the registry. The error is errs.NotFound when there is none.
+func (m Manager) Status(ctx context.Context) (Status, error) {
+	found, err := m.Provider.List(ctx, plan.RegistryGroup)
+	if err != nil {
+		return Status{}, err
+	}
+	if len(found) == 0 {
+		return Status{}, fmt.Errorf("there is no registry in %s; berth cluster registry start makes one: %w", m.Provider.Name(), errs.NotFound)
+	}
+	n := found[0]
+	s := Status{Name: n.Name, State: n.State, Running: n.Running, Image: n.Image}
+	if at, err := n.Endpoint(plan.RegistryPort); err == nil {
+		s.port, s.Address = int(at.Port()), net.JoinHostPort("localhost", strconv.Itoa(int(at.Port())))
+	}
+	return s, nil
+}
+
+// Start creates the registry or starts it, and adds its mirrors to all clusters that run. Clusters that
+// are created later have them from the start.
+func (m Manager) Start(ctx context.Context, o Options) (Status, error) {
+	var s Status
+	err := m.RunStep("Starting the registry", func() (err error) {
+		s, _, err = m.Ensure(ctx, o)
+		return err
 	})
-	err := server.Serve(listener)
-	if !stop() {
-		<-ended
+	if err != nil {
+		return s, err
 	}
-	if !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("the registry cannot go on: %w", err)
+	clusters, err := inventory.Clusters(ctx, m.Provider)
+	if err != nil {
+		return s, err
 	}
-	return nil
-}
-
-// fault is an answer that is an error, with a code of the protocol.
-type fault struct {
-	status        int
-	code, message string
-}
-
-func (f fault) Error() string { return f.message }
-
-// Faults of the protocol.
-var (
-	errName        = fault{http.StatusBadRequest, "NAME_INVALID", "this is no name of a repository"}
-	errUnknownPath = fault{http.StatusNotFound, "UNSUPPORTED", "there is nothing at this path"}
-	errMethod      = fault{http.StatusMethodNotAllowed, "UNSUPPORTED", "this cannot be done here"}
-	errDigest      = fault{http.StatusBadRequest, "DIGEST_INVALID", "the content does not have the digest that was said, or it is none"}
-	errBlob        = fault{http.StatusNotFound, "BLOB_UNKNOWN", "there is no such blob"}
-	errUpload      = fault{http.StatusNotFound, "BLOB_UPLOAD_UNKNOWN", "there is no such upload"}
-	errRange       = fault{http.StatusRequestedRangeNotSatisfiable, "BLOB_UPLOAD_INVALID", "the part does not begin where the last one ended"}
-	errManifest    = fault{http.StatusNotFound, "MANIFEST_UNKNOWN", "there is no such manifest"}
-	errRepository  = fault{http.StatusNotFound, "NAME_UNKNOWN", "there is no such repository"}
-)
-
-// Names of repositories and of tags, as the protocol has them.
-var (
-	nameForm = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-)
-
-// longestName is that of a repository; the protocol demands no more.
-const longestName = 255
-
-// ServeHTTP answers one request.
-func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
-	w.Header().Set(WritersHeader, "host")
-	err := r.allowed(request)
-	if err == nil {
-		err = r.route(w, request)
-	}
-	if err == nil {
-		return
-	}
-	var f fault
-	if !errors.As(err, &f) {
-		if request.Context().Err() == nil {
-			r.log.Error("cannot answer", "method", request.Method, "path", request.URL.Path, "error", err)
-		}
-		f = fault{http.StatusInternalServerError, "UNKNOWN", "the registry has failed; its log tells why"}
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(f.status)
-	if request.Method != http.MethodHead {
-		_ = json.NewEncoder(w).Encode(map[string]any{"errors": []any{map[string]string{"code": f.code, "message": f.message}}})
-	}
-}
-
-// route finds who answers. The name of a repository has slashes itself, so it is what stands
-// before the last word that is one of the protocol's.
-func (r *Registry) route(w http.ResponseWriter, request *http.Request) error {
-	path, found := strings.CutPrefix(request.URL.Path, "/v2")
-	switch {
-	case !found:
-		return errUnknownPath
-	case path == "" || path == "/":
-		return answerJSON(w, struct{}{})
-	case path == "/_catalog":
-		return r.catalog(w, request)
-	}
-	for _, kind := range []struct {
-		word string
-		do   func(w http.ResponseWriter, request *http.Request, name, rest string) error
-	}{
-		{"/blobs/uploads/", r.upload},
-		{"/blobs/", r.blob},
-		{"/manifests/", r.manifest},
-		{"/tags/", r.tags},
-	} {
-		i := strings.LastIndex(path, kind.word)
-		if i < 0 && strings.HasSuffix(path, strings.TrimSuffix(kind.word, "/")) {
-			path += "/" // some clients leave it out
-			i = strings.LastIndex(path, kind.word)
-		}
-		if i < 1 {
+	var failed []error
+	for _, summary := range clusters {
+		if summary.Running == 0 {
 			continue
 		}
-		name := path[1:i]
-		if len(name) > longestName || !nameForm.MatchString(name) {
-			return errName
-		}
-		return kind.do(w, request, name, path[i+len(kind.word):])
+		failed = append(failed, m.RunStep("Telling the nodes of "+summary.Name, func() error { return m.addToCluster(ctx, summary.Name, s) }))
 	}
-	return errUnknownPath
+	return s, errors.Join(failed...)
 }
 
-func answerJSON(w http.ResponseWriter, value any) error {
-	w.Header().Set("Content-Type", "application/json")
-	return json.NewEncoder(w).Encode(value)
+// Stop stops the registry; its images stay.
+func (m Manager) Stop(ctx context.Context) error {
+	if _, err := m.Status(ctx); err != nil {
+		return err
+	}
+	return m.RunStep("Stopping the registry", func() error { return m.Provider.Stop(ctx, plan.RegistryName) })
+}
+
+// Delete removes the registry with its images. The network stays, as with a cluster, and so do the
+// mirrors in the nodes, which lead nowhere. found reports whether there was a registry; an absent one
+// is no error.
+func (m Manager) Delete(ctx context.Context) (found bool, err error) {
+	all, err := m.Provider.List(ctx, plan.RegistryGroup)
+	if err != nil {
+		return false, err
+	}
+	err = m.RunStep("Deleting the registry", func() error {
+		return m.Provider.DeleteCluster(ctx, plan.RegistryGroup)
+	})
+	if err != nil {
+		return len(all) > 0, fmt.Errorf("cannot delete the registry: %w", err)
+	}
+	return len(all) > 0, nil
+}
+
+// Find returns the state of the registry, or nil when there is none.
+func (m Manager) Find(ctx context.Context) (*Status, error) {
+	s, err := m.Status(ctx)
+	if errors.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	return &s, err
+}
+
+// Mirrors returns the entries that lead a node to the registry, one for each name that an image may
+// have been pushed by.
+func (s Status) Mirrors() []config.Registry {
+	inside := net.JoinHostPort(plan.RegistryName, strconv.Itoa(plan.RegistryPort))
+	var all []config.Registry
+	for _, host := range []string{s.Address, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), inside} {
+		all = append(all, config.Registry{Host: host, Server: "http://" + inside})
+	}
+	return all
+}
+
+// HostingConfigMap returns the ConfigMap by which tools find the registry of a cluster (KEP-1755).
+func (s Status) HostingConfigMap() string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: ConfigMap
+metadata: {name: local-registry-hosting, namespace: kube-public}
+data:
+  localRegistryHosting.v1: |
+    host: %q
+    hostFromContainerRuntime: "%s:%d"
+    help: "push to %[1]s on the host of the cluster; berth cluster registry status tells more"
+`, s.Address, plan.RegistryName, plan.RegistryPort)
+}
+
+// addToCluster adds the mirrors to the running nodes of a cluster, and the ConfigMap to the cluster.
+func (m Manager) addToCluster(ctx context.Context, name string, s Status) error {
+	all, err := inventory.Nodes(ctx, m.Provider, name)
+	if err != nil {
+		return err
+	}
+	group, within := errgroup.WithContext(ctx)
+	for _, n := range all {
+		if n.Running && inventory.Role(n) != config.BalancerRole {
+			group.Go(func() error {
+				runtime, _, err := noderuntime.Identify(within, m.Provider, n)
+				if err != nil {
+					return err
+				}
+				return noderuntime.WriteRegistries(within, m.Provider, n.Name, runtime, s.Mirrors())
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	first, err := inventory.ControlPlane(all)
+	if err != nil || !first.Running {
+		return err
+	}
+	if err := addons.Apply(ctx, m.Provider, first.Name, s.HostingConfigMap()); err != nil {
+		return fmt.Errorf("%s is not told of its registry (ConfigMap kube-public/local-registry-hosting): %w", name, err)
+	}
+	return nil
 }

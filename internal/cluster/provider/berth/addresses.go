@@ -45,7 +45,7 @@ func highest(subnet netip.Prefix) netip.Addr {
 }
 
 // taken are the addresses of all pods, and those that nodes which are stopped will have.
-func (e *Engine) taken(ctx context.Context) (map[netip.Addr]bool, error) {
+func (e *Provider) taken(ctx context.Context) (map[netip.Addr]bool, error) {
 	taken, err := e.used(ctx, "")
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (e *Engine) taken(ctx context.Context) (map[netip.Addr]bool, error) {
 }
 
 // used are the addresses of all pods that run, but for those of a node.
-func (e *Engine) used(ctx context.Context, but string) (map[netip.Addr]bool, error) {
+func (e *Provider) used(ctx context.Context, but string) (map[netip.Addr]bool, error) {
 	list, err := e.conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
 	}})
@@ -87,7 +87,7 @@ func (e *Engine) used(ctx context.Context, but string) (map[netip.Addr]bool, err
 }
 
 // addresses are those of a pod, none where it has the host's.
-func (e *Engine) addresses(ctx context.Context, sandbox string) ([]netip.Addr, error) {
+func (e *Provider) addresses(ctx context.Context, sandbox string) ([]netip.Addr, error) {
 	status, err := e.conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox})
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask for the addresses of pod %.12s: %w", sandbox, err)

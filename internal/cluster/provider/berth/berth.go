@@ -59,8 +59,8 @@ type Options struct {
 	Trace func(tool string, args []string)
 }
 
-// Engine is a running berth.
-type Engine struct {
+// Provider is a running berth.
+type Provider struct {
 	conn  *client.Conn
 	facts provider.Facts
 	env   map[string]string
@@ -69,10 +69,7 @@ type Engine struct {
 	trace func(tool string, args []string)
 }
 
-var (
-	_ provider.Provider = (*Engine)(nil)
-	_ provider.Images   = (*Engine)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Endpoint is the socket that an environment names.
 func Endpoint(env map[string]string) string {
@@ -82,12 +79,12 @@ func Endpoint(env map[string]string) string {
 // Open connects to the daemon and asks it what it is. It is errs.Unavailable that none
 // answers, and errs.Unsupported that another runtime does. The connection lasts as long as
 // the process.
-func Open(ctx context.Context, o Options) (*Engine, error) {
+func Open(ctx context.Context, o Options) (*Provider, error) {
 	conn, err := client.Dial(ctx, Endpoint(o.Env))
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{conn: conn, env: o.Env, host: o.Host, dir: o.Dir, trace: o.Trace}
+	e := &Provider{conn: conn, env: o.Env, host: o.Host, dir: o.Dir, trace: o.Trace}
 	if e.host == nil {
 		e.host = os.DirFS("/")
 	}
@@ -99,7 +96,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 }
 
 // ask fills in what the daemon tells of itself.
-func (e *Engine) ask(ctx context.Context) error {
+func (e *Provider) ask(ctx context.Context) error {
 	version, err := e.conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
 		return fmt.Errorf("cannot ask the runtime at %s for its version: %w", e.conn.Endpoint, err)
@@ -126,13 +123,13 @@ func (e *Engine) ask(ctx context.Context) error {
 }
 
 // Name is plan.Host.Engine.
-func (e *Engine) Name() string { return Name }
+func (e *Provider) Name() string { return Name }
 
 // Facts are those of Open.
-func (e *Engine) Facts() provider.Facts { return e.facts }
+func (e *Provider) Facts() provider.Facts { return e.facts }
 
 // Check tells what the host lacks. The network is looked at by EnsureNetwork.
-func (e *Engine) Check(nodes int) []hostcheck.Finding {
+func (e *Provider) Check(nodes int) []hostcheck.Finding {
 	host := hostcheck.Host{Root: e.host}
 	found := append(hostcheck.Check(host, nodes), e.reboot(host)...)
 	if !e.facts.CgroupV2 {
@@ -143,7 +140,7 @@ func (e *Engine) Check(nodes int) []hostcheck.Finding {
 
 // reboot tells that nobody starts nodes when the host boots. The unit asks the usual socket
 // unless it is told another.
-func (e *Engine) reboot(host hostcheck.Host) []hostcheck.Finding {
+func (e *Provider) reboot(host hostcheck.Host) []hostcheck.Finding {
 	found := host.Reboot(BootUnit, "enable --now")
 	if endpoint := Endpoint(e.env); endpoint != client.DefaultEndpoint {
 		dir := "/etc/systemd/system/" + BootUnit + ".d"
@@ -155,7 +152,7 @@ func (e *Engine) reboot(host hostcheck.Host) []hostcheck.Finding {
 }
 
 // PlanHost tells a plan of network and environment.
-func (e *Engine) PlanHost(n provider.Network) plan.Host {
+func (e *Provider) PlanHost(n provider.Network) plan.Host {
 	h := plan.Host{Engine: Name, Network: n.Name, Env: maps.Clone(e.env), Routes: provider.Routes(e.host)}
 	for _, subnet := range n.Subnets {
 		h.Subnets = append(h.Subnets, subnet.String())
@@ -167,7 +164,7 @@ func (e *Engine) PlanHost(n provider.Network) plan.Host {
 }
 
 // Describe writes what is known of a node, or for "" of the daemon, as JSON.
-func (e *Engine) Describe(ctx context.Context, name string, to io.Writer) error {
+func (e *Provider) Describe(ctx context.Context, name string, to io.Writer) error {
 	described := map[string]any{}
 	if name == "" {
 		status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
@@ -227,7 +224,7 @@ func encode(to io.Writer, v any) error {
 }
 
 // tell tells of a call.
-func (e *Engine) tell(words ...string) {
+func (e *Provider) tell(words ...string) {
 	if e.trace != nil {
 		e.trace(Name, words)
 	}

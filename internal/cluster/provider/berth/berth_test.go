@@ -235,7 +235,7 @@ func TestBoot(t *testing.T) {
 func TestBootReminder(t *testing.T) {
 	host := hostcheck.Host{Root: fstest.MapFS{"run/systemd/system/x": {}}}
 	for endpoint, known := range map[string]bool{"": true, "unix:///run/b2/berth.sock": false} {
-		found := (&Engine{env: map[string]string{"BERTH_ENDPOINT": endpoint}}).reboot(host)
+		found := (&Provider{env: map[string]string{"BERTH_ENDPOINT": endpoint}}).reboot(host)
 		if len(found) != 1 || !strings.HasSuffix(found[0].Fix, "systemctl enable --now berth-cluster.service") || strings.Contains(found[0].Fix, "BERTH_ENDPOINT=unix:///run/b2/berth.sock\\n") == known {
 			t.Errorf("%q: %v", endpoint, found)
 		}

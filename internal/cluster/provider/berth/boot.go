@@ -13,7 +13,7 @@ const BootUnit = "berth-cluster.service"
 
 // Up starts what ran when the host went down, of all clusters: what nobody has stopped. All
 // are tried.
-func (e *Engine) Up(ctx context.Context) error {
+func (e *Provider) Up(ctx context.Context) error {
 	return e.eachRecord(ctx, func(ctx context.Context, r *record) error {
 		if r.Stopped || r.Run == 0 {
 			return nil
@@ -23,7 +23,7 @@ func (e *Engine) Up(ctx context.Context) error {
 }
 
 // Down stops all nodes of all clusters, since the host goes down. Up starts them again.
-func (e *Engine) Down(ctx context.Context) error {
+func (e *Provider) Down(ctx context.Context) error {
 	return e.eachRecord(ctx, func(ctx context.Context, r *record) error {
 		if err := e.withNode(ctx, r.name(), func(r *record) error { return e.halt(ctx, r) }); err != nil {
 			return fmt.Errorf("cannot stop %s: %w", r.name(), err)
@@ -34,7 +34,7 @@ func (e *Engine) Down(ctx context.Context) error {
 
 // eachRecord does something to all nodes at once, also when it fails for some. One that is
 // deleted meanwhile is no error.
-func (e *Engine) eachRecord(ctx context.Context, do func(context.Context, *record) error) error {
+func (e *Provider) eachRecord(ctx context.Context, do func(context.Context, *record) error) error {
 	all, err := e.records("")
 	return errors.Join(err, each(ctx, all, func(ctx context.Context, r *record) error {
 		return errs.IgnoreNotFound(do(ctx, r))

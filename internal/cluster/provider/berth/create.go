@@ -15,7 +15,7 @@ import (
 )
 
 // Create makes nodes: records of all, then all at once.
-func (e *Engine) Create(ctx context.Context, r provider.Request) (err error) {
+func (e *Provider) Create(ctx context.Context, r provider.Request) (err error) {
 	made, err := e.register(ctx, r, strings.ToLower(rand.Text()))
 	if err != nil {
 		return fmt.Errorf("cannot create nodes: %w", err)
@@ -40,7 +40,7 @@ func (e *Engine) Create(ctx context.Context, r provider.Request) (err error) {
 	return group.Wait()
 }
 
-func (e *Engine) createOne(ctx context.Context, made *record, r provider.Request) error {
+func (e *Provider) createOne(ctx context.Context, made *record, r provider.Request) error {
 	var run *record
 	err := e.withNode(ctx, made.name(), func(now *record) error {
 		if now.UID != made.UID {
@@ -60,7 +60,7 @@ func (e *Engine) createOne(ctx context.Context, made *record, r provider.Request
 }
 
 // deleteAll deletes nodes of a Create, and no others that got their names.
-func (e *Engine) deleteAll(ctx context.Context, made []*record) error {
+func (e *Provider) deleteAll(ctx context.Context, made []*record) error {
 	group, ctx := errgroup.WithContext(ctx)
 	failed := make([]error, len(made))
 	for i, one := range made {

@@ -19,7 +19,7 @@ import (
 )
 
 // Exec runs a command in a node. Its error quotes the command's last lines.
-func (e *Engine) Exec(ctx context.Context, name string, c provider.Command) error {
+func (e *Provider) Exec(ctx context.Context, name string, c provider.Command) error {
 	what := c.String()
 	c, err := c.Packed()
 	if err == nil {
@@ -31,7 +31,7 @@ func (e *Engine) Exec(ctx context.Context, name string, c provider.Command) erro
 	return nil
 }
 
-func (e *Engine) exec(ctx context.Context, name string, c provider.Command) error {
+func (e *Provider) exec(ctx context.Context, name string, c provider.Command) error {
 	id, err := e.one(ctx, name)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (e *Engine) exec(ctx context.Context, name string, c provider.Command) erro
 }
 
 // Logs copies what the last runs of a node have written, the oldest first.
-func (e *Engine) Logs(ctx context.Context, name string, to io.Writer) error {
+func (e *Provider) Logs(ctx context.Context, name string, to io.Writer) error {
 	r, err := e.read(name)
 	if err != nil {
 		return err
@@ -88,6 +88,6 @@ func (e *Engine) Logs(ctx context.Context, name string, to io.Writer) error {
 	return nil
 }
 
-func (e *Engine) logFile(r *record, run uint32) string {
+func (e *Provider) logFile(r *record, run uint32) string {
 	return filepath.Join(e.nodeDir(r.name()), logs, logName(run))
 }

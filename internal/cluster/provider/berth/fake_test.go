@@ -43,7 +43,7 @@ type machine struct {
 	// stop ends the daemon.
 	stop func()
 	// own is the provider.
-	own *Engine
+	own *Provider
 }
 
 // bootEngine has containers in which systemd seems to come up.

@@ -19,7 +19,7 @@ import (
 // tellHosts writes the names and addresses of a cluster's nodes into the hosts file of each,
 // which they have as /etc/hosts, and those of the registry that all clusters share. It is
 // called when nodes come, go or have other addresses.
-func (e *Engine) tellHosts(ctx context.Context) error {
+func (e *Provider) tellHosts(ctx context.Context) error {
 	return e.alone(ctx, func() error {
 		all, err := e.records("")
 		if len(all) == 0 {

@@ -20,7 +20,7 @@ import (
 const pulls = 4
 
 // Ensure pulls an image that is not there.
-func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error) {
+func (e *Provider) Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error) {
 	found, err := e.Present(ctx, image)
 	if err != nil || found.ID != "" {
 		return false, err
@@ -48,7 +48,7 @@ func (e *Engine) Ensure(ctx context.Context, image string, out io.Writer) (pulle
 }
 
 // Present finds an image.
-func (e *Engine) Present(ctx context.Context, image string) (provider.Image, error) {
+func (e *Provider) Present(ctx context.Context, image string) (provider.Image, error) {
 	status, err := e.conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}, Verbose: true})
 	if err != nil {
 		return provider.Image{}, fmt.Errorf("cannot look for the image %s: %w", image, err)
@@ -67,7 +67,7 @@ func (e *Engine) Present(ctx context.Context, image string) (provider.Image, err
 }
 
 // Save writes an archive of images.
-func (e *Engine) Save(ctx context.Context, to io.Writer, images ...string) error {
+func (e *Provider) Save(ctx context.Context, to io.Writer, images ...string) error {
 	e.tell(append([]string{"save"}, images...)...)
 	if err := e.conn.Berth.ExportImage(ctx, berthapi.ExportRequest{Refs: images}, to); err != nil {
 		return fmt.Errorf("cannot save %s: %w", strings.Join(images, ", "), err)
@@ -77,7 +77,7 @@ func (e *Engine) Save(ctx context.Context, to io.Writer, images ...string) error
 
 // Load reads an archive of images. They are pinned: a kubelet of this host would collect
 // the image of nodes that are stopped.
-func (e *Engine) Load(ctx context.Context, from io.Reader) error {
+func (e *Provider) Load(ctx context.Context, from io.Reader) error {
 	e.tell("load")
 	if _, err := e.conn.Berth.ImportImage(ctx, berthapi.ImportRequest{Pin: true}, from, nil); err != nil {
 		return fmt.Errorf("cannot load images: %w", err)

@@ -15,7 +15,7 @@ import (
 
 // EnsureNetwork tells of the pods' network, which all nodes are on: berth has one, whatever
 // name is asked for. Addresses can be chosen on the built-in one only.
-func (e *Engine) EnsureNetwork(ctx context.Context, name string) (provider.Network, error) {
+func (e *Provider) EnsureNetwork(ctx context.Context, name string) (provider.Network, error) {
 	n := provider.Network{Name: name, StableV4: true, StableV6: true}
 	status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
@@ -44,4 +44,4 @@ func (e *Engine) EnsureNetwork(ctx context.Context, name string) (provider.Netwo
 }
 
 // RemoveNetwork has nothing to do: the network is berth's own.
-func (e *Engine) RemoveNetwork(context.Context, string) error { return nil }
+func (e *Provider) RemoveNetwork(context.Context, string) error { return nil }

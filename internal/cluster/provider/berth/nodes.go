@@ -41,7 +41,7 @@ func (f found) state() string {
 }
 
 // look finds what the runtime has of a node.
-func (e *Engine) look(ctx context.Context, r *record) (found, error) {
+func (e *Provider) look(ctx context.Context, r *record) (found, error) {
 	all, err := e.lookAll(ctx, map[string]string{provider.LabelNode: r.name()})
 	return all[key{r.UID, r.Run}], err
 }
@@ -53,7 +53,7 @@ type key struct {
 }
 
 // lookAll finds what the runtime has of all nodes with some labels.
-func (e *Engine) lookAll(ctx context.Context, with map[string]string) (map[key]found, error) {
+func (e *Provider) lookAll(ctx context.Context, with map[string]string) (map[key]found, error) {
 	sandboxes, err := e.conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: with}})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the pods of berth: %w", err)
@@ -79,7 +79,7 @@ func (e *Engine) lookAll(ctx context.Context, with map[string]string) (map[key]f
 }
 
 // List goes by the records.
-func (e *Engine) List(ctx context.Context, cluster string) ([]provider.Node, error) {
+func (e *Provider) List(ctx context.Context, cluster string) ([]provider.Node, error) {
 	all, err := e.records(cluster)
 	if err != nil || len(all) == 0 {
 		return nil, err
@@ -104,7 +104,7 @@ func (e *Engine) List(ctx context.Context, cluster string) ([]provider.Node, err
 }
 
 // node is a node as a provider tells of it.
-func (e *Engine) node(ctx context.Context, r *record, f found) (provider.Node, error) {
+func (e *Provider) node(ctx context.Context, r *record, f found) (provider.Node, error) {
 	n := provider.Node{
 		Name: r.name(), ID: f.container.GetId(), Image: r.Spec.Image, Labels: maps.Clone(r.Spec.Labels),
 		State: f.state(), Running: f.running(), Ports: r.Ports,
@@ -133,7 +133,7 @@ func (e *Engine) node(ctx context.Context, r *record, f found) (provider.Node, e
 }
 
 // Start runs nodes again that do not run, and waits for systemd.
-func (e *Engine) Start(ctx context.Context, names ...string) error {
+func (e *Provider) Start(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		var run *record
 		err := e.withNode(ctx, name, func(r *record) error {
@@ -165,7 +165,7 @@ const stopSeconds = 30
 
 // Stop stops nodes, which Up does not start. Their ports of the host are free then; their
 // addresses are, too, but the last that pods get.
-func (e *Engine) Stop(ctx context.Context, names ...string) error {
+func (e *Provider) Stop(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(r *record) error {
 			r.Stopped = true
@@ -185,7 +185,7 @@ func (e *Engine) Stop(ctx context.Context, names ...string) error {
 }
 
 // halt stops what runs of a node. The caller has the node.
-func (e *Engine) halt(ctx context.Context, r *record) error {
+func (e *Provider) halt(ctx context.Context, r *record) error {
 	f, err := e.look(ctx, r)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (e *Engine) halt(ctx context.Context, r *record) error {
 }
 
 // Delete kills and removes nodes, and all that was kept of them. All are tried.
-func (e *Engine) Delete(ctx context.Context, names ...string) error {
+func (e *Provider) Delete(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(*record) error {
 			if err := e.removePods(ctx, name); err != nil {
@@ -227,7 +227,7 @@ func (e *Engine) Delete(ctx context.Context, names ...string) error {
 }
 
 // Release stops nodes and removes them, but for their volumes.
-func (e *Engine) Release(ctx context.Context, names ...string) error {
+func (e *Provider) Release(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(r *record) error {
 			if err := e.halt(ctx, r); err != nil {
@@ -251,7 +251,7 @@ func (e *Engine) Release(ctx context.Context, names ...string) error {
 
 // DeleteCluster removes all nodes of a cluster, and pods with its label of which nothing else
 // is known.
-func (e *Engine) DeleteCluster(ctx context.Context, cluster string) error {
+func (e *Provider) DeleteCluster(ctx context.Context, cluster string) error {
 	if cluster == "" {
 		return fmt.Errorf("a cluster without a name is every cluster: %w", errs.Invalid)
 	}
@@ -291,7 +291,7 @@ func each[T any](ctx context.Context, all []T, do func(context.Context, T) error
 }
 
 // one is the container of a node that runs.
-func (e *Engine) one(ctx context.Context, name string) (string, error) {
+func (e *Provider) one(ctx context.Context, name string) (string, error) {
 	r, err := e.read(name)
 	if err != nil {
 		return "", err

@@ -15,7 +15,7 @@ import (
 const endPoll = 250 * time.Millisecond
 
 // ready waits until systemd of a node is up, as the log of its run says.
-func (e *Engine) ready(ctx context.Context, r *record, wait time.Duration) error {
+func (e *Provider) ready(ctx context.Context, r *record, wait time.Duration) error {
 	if !r.isNode() {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (e *Engine) ready(ctx context.Context, r *record, wait time.Duration) error
 }
 
 // watchEnd closes ended when a node runs no more, or cannot be asked about.
-func (e *Engine) watchEnd(ctx context.Context, r *record, ended chan<- struct{}) {
+func (e *Provider) watchEnd(ctx context.Context, r *record, ended chan<- struct{}) {
 	defer close(ended)
 	for {
 		f, err := e.look(ctx, r)

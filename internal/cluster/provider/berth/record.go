@@ -57,7 +57,7 @@ func (r *record) cluster() string { return r.Spec.Labels[plan.LabelCluster] }
 func (r *record) isNode() bool { return r.Spec.Command == nil }
 
 // nodeDir is the directory of a node.
-func (e *Engine) nodeDir(name string) string { return filepath.Join(e.dir, name) }
+func (e *Provider) nodeDir(name string) string { return filepath.Join(e.dir, name) }
 
 // safeName: names of nodes are names of hosts. Anything else would be another path.
 func safeName(name string) error {
@@ -68,7 +68,7 @@ func safeName(name string) error {
 }
 
 // read reads the record of a node. It is errs.NotFound that there is none.
-func (e *Engine) read(name string) (*record, error) {
+func (e *Provider) read(name string) (*record, error) {
 	if err := safeName(name); err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (e *Engine) read(name string) (*record, error) {
 }
 
 // write replaces the record of a node as a whole.
-func (e *Engine) write(r *record) error {
+func (e *Provider) write(r *record) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -120,12 +120,12 @@ func writeSynced(name string, text []byte) error {
 // records are those of a cluster, of all clusters for "", sorted by name; those that can be
 // read, if not all can. A directory without a record is what a register or a Delete that was
 // killed left: it has no cluster. Those that were released are none.
-func (e *Engine) records(cluster string) ([]*record, error) {
+func (e *Provider) records(cluster string) ([]*record, error) {
 	all, err := e.recordsWithReleased(cluster)
 	return slices.DeleteFunc(all, func(r *record) bool { return r.Released }), err
 }
 
-func (e *Engine) recordsWithReleased(cluster string) ([]*record, error) {
+func (e *Provider) recordsWithReleased(cluster string) ([]*record, error) {
 	entries, err := os.ReadDir(e.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -152,7 +152,7 @@ func (e *Engine) recordsWithReleased(cluster string) ([]*record, error) {
 }
 
 // register makes records of new nodes, all or none, with addresses that nobody has.
-func (e *Engine) register(ctx context.Context, r provider.Request, uid string) (made []*record, err error) {
+func (e *Provider) register(ctx context.Context, r provider.Request, uid string) (made []*record, err error) {
 	if err := os.MkdirAll(e.dir, 0o711); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of nodes: %w", err)
 	}
@@ -183,7 +183,7 @@ func (e *Engine) register(ctx context.Context, r provider.Request, uid string) (
 }
 
 // unused makes sure that names are free. A directory without a record is free.
-func (e *Engine) unused(specs []provider.Spec) error {
+func (e *Provider) unused(specs []provider.Spec) error {
 	var taken []string
 	for _, spec := range specs {
 		if err := safeName(spec.Name); err != nil {
@@ -212,7 +212,7 @@ func (e *Engine) unused(specs []provider.Spec) error {
 }
 
 // makeNodeDir makes the directory of a node, and the record in it.
-func (e *Engine) makeNodeDir(r *record) error {
+func (e *Provider) makeNodeDir(r *record) error {
 	dir := e.nodeDir(r.name())
 	for _, d := range []string{dir, filepath.Join(dir, logs)} {
 		if err := os.Mkdir(d, 0o711); err != nil && (!r.Spec.Reuse || !errors.Is(err, fs.ErrExist)) {
@@ -222,7 +222,7 @@ func (e *Engine) makeNodeDir(r *record) error {
 	return e.write(r)
 }
 
-func (e *Engine) dropDirs(all []*record) error {
+func (e *Provider) dropDirs(all []*record) error {
 	var failed []error
 	for _, r := range all {
 		failed = append(failed, e.dropDir(r.name()))
@@ -232,7 +232,7 @@ func (e *Engine) dropDirs(all []*record) error {
 
 // dropDir removes the directory of a node. The caller is alone: whoever tells hosts would
 // write into it otherwise.
-func (e *Engine) dropDir(name string) error {
+func (e *Provider) dropDir(name string) error {
 	if err := e.emptyDir(name); err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (e *Engine) dropDir(name string) error {
 
 // emptyDir removes what the directory of a node holds but for the record, by which it can be
 // deleted again, and hosts. What is mounted in it is not looked into.
-func (e *Engine) emptyDir(name string) error {
+func (e *Provider) emptyDir(name string) error {
 	dir := e.nodeDir(name)
 	if err := unmounted(dir); err != nil {
 		return fmt.Errorf("cannot remove the directory of the node %s: %w", name, err)
@@ -267,7 +267,7 @@ func (e *Engine) emptyDir(name string) error {
 
 // dropAllButVolumes removes what there is of a node but the volumes in its storage, and the record
 // by which the node can be deleted.
-func (e *Engine) dropAllButVolumes(name string) error {
+func (e *Provider) dropAllButVolumes(name string) error {
 	dir := e.nodeDir(name)
 	if err := unmounted(dir); err != nil {
 		return fmt.Errorf("cannot remove what the directory of the node %s holds: %w", name, err)
@@ -316,7 +316,7 @@ func unmounted(dir string) error {
 const lockPause = 20 * time.Millisecond
 
 // alone does something while no other process chooses addresses or names.
-func (e *Engine) alone(ctx context.Context, do func() error) error {
+func (e *Provider) alone(ctx context.Context, do func() error) error {
 	file, err := os.Open(e.dir)
 	if err != nil {
 		return fmt.Errorf("cannot lock the directory of nodes: %w", err)
@@ -329,7 +329,7 @@ func (e *Engine) alone(ctx context.Context, do func() error) error {
 }
 
 // withNode does something with a node while nobody else changes it.
-func (e *Engine) withNode(ctx context.Context, name string, do func(*record) error) error {
+func (e *Provider) withNode(ctx context.Context, name string, do func(*record) error) error {
 	for {
 		r, err := e.read(name)
 		if err != nil {

@@ -23,7 +23,7 @@ const runTimeout = 2 * time.Minute
 
 // run makes the pod and the container of a node, and starts it. The caller has the node. It
 // is not interrupted in the middle: a pod goes on to be made when nobody waits for it.
-func (e *Engine) run(ctx context.Context, r *record) (err error) {
+func (e *Provider) run(ctx context.Context, r *record) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -70,7 +70,7 @@ func (e *Engine) run(ctx context.Context, r *record) (err error) {
 
 // prepare writes down the run that comes: its number, its ports, and other addresses where
 // somebody has got those of before, or the network has become another one.
-func (e *Engine) prepare(ctx context.Context, r *record, n provider.Network) error {
+func (e *Provider) prepare(ctx context.Context, r *record, n provider.Network) error {
 	r.Run++
 	r.Stopped = false
 	var err error
@@ -115,7 +115,7 @@ func fits(addresses []netip.Addr, n provider.Network, used map[netip.Addr]bool) 
 }
 
 // settle writes down the addresses that a pod has got: one without privilege asks for none.
-func (e *Engine) settle(ctx context.Context, r *record, sandbox string) error {
+func (e *Provider) settle(ctx context.Context, r *record, sandbox string) error {
 	addresses, err := e.addresses(ctx, sandbox)
 	if err != nil || slices.Equal(addresses, r.Addresses) {
 		return err
@@ -155,7 +155,7 @@ func pickPorts(ctx context.Context, ports []plan.Port) ([]plan.Port, error) {
 }
 
 // explain says which field is to be changed where berth tells of a port only.
-func (e *Engine) explain(err error, r *record) error {
+func (e *Provider) explain(err error, r *record) error {
 	if !errors.Is(err, errs.Exists) {
 		return err
 	}
@@ -171,7 +171,7 @@ func (e *Engine) explain(err error, r *record) error {
 const keptLogs = 4
 
 // dropLogs removes the oldest log that is too many.
-func (e *Engine) dropLogs(r *record) error {
+func (e *Provider) dropLogs(r *record) error {
 	if r.Run <= keptLogs {
 		return nil
 	}
@@ -179,7 +179,7 @@ func (e *Engine) dropLogs(r *record) error {
 }
 
 // removePods removes all pods of a node, with their containers.
-func (e *Engine) removePods(ctx context.Context, name string) error {
+func (e *Provider) removePods(ctx context.Context, name string) error {
 	list, err := e.conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		LabelSelector: map[string]string{provider.LabelNode: name},
 	}})

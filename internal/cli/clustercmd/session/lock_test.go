@@ -1,0 +1,216 @@
+package session
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+func TestLockFile(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "a")
+	take := func(how int) func() {
+		t.Helper()
+		release, err := lockFile(name, how)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release
+	}
+	refused := func(how int) {
+		t.Helper()
+		if _, err := lockFile(name, how); !errors.Is(err, unix.EWOULDBLOCK) {
+			t.Errorf("%v, want it held", err)
+		}
+	}
+	release := take(unix.LOCK_EX)
+	refused(unix.LOCK_EX)
+	refused(unix.LOCK_SH)
+	other, err := lockFile(filepath.Join(dir, "b"), unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	one, two := take(unix.LOCK_SH), take(unix.LOCK_SH)
+	refused(unix.LOCK_EX)
+	one()
+	refused(unix.LOCK_EX)
+	two()
+	take(unix.LOCK_EX)()
+	other()
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestLockIsOneOnly: of many that come and go, while the file does, one at a time has it.
+func TestLockIsOneOnly(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a")
+	var inside, had atomic.Int32
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 200 {
+				release, err := lockFile(name, unix.LOCK_EX)
+				if errors.Is(err, unix.EWOULDBLOCK) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				had.Add(1)
+				if inside.Add(1) != 1 {
+					t.Error("two have it")
+				}
+				inside.Add(-1)
+				release()
+			}
+		})
+	}
+	group.Wait()
+	if had.Load() == 0 {
+		t.Error("nobody had it")
+	}
+}
+
+// TestLockIsOfTheName: whoever opens the file before its holder removes it gets no lock that way,
+// since the next one makes a file anew.
+func TestLockIsOfTheName(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// Whoever opens a file with a lease waits for the lease to end, and has found the file by then.
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system has no leases: %v", err)
+	}
+	late := make(chan error, 1)
+	go func() {
+		_, err := lockFile(name, unix.LOCK_EX)
+		late <- err
+	}()
+	for {
+		lease, err := unix.FcntlInt(file.Fd(), unix.F_GETLEASE, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease != unix.F_WRLCK {
+			break // somebody opens the file
+		}
+		select {
+		case err := <-late:
+			t.Fatalf("the file was opened in spite of its lease: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	release, err := lockFile(name, unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("%v, want it held", err)
+	}
+}
+
+// TestLockDir: nobody else can put anything there, so that nobody else holds a lock.
+func TestLockDir(t *testing.T) {
+	uid := os.Getuid()
+	run, home := t.TempDir(), t.TempDir()
+	own := filepath.Join(run, "user", strconv.Itoa(uid))
+	if uid == 0 {
+		own = run
+	}
+	want := filepath.Join(own, "berth-cluster")
+	if uid != 0 {
+		if got, err := lockDir(uid, run, home); err != nil || got != filepath.Join(home, ".cache", "berth", "clusters") {
+			t.Errorf("without a directory for the session: %s, %v", got, err)
+		}
+		if err := os.MkdirAll(own, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := lockDir(uid, run, home)
+	if err != nil || got != want {
+		t.Fatalf("%s, %v, want %s", got, err, want)
+	}
+	if info, err := os.Lstat(got); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	for name, squat := range map[string]func() error{
+		"others may write": func() error { return errors.Join(os.Mkdir(want, 0o700), os.Chmod(want, 0o777)) },
+		"a link":           func() error { return os.Symlink(t.TempDir(), want) },
+	} {
+		if err := os.RemoveAll(want); err != nil {
+			t.Fatal(err)
+		}
+		if err := squat(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := lockDir(uid, run, home); !errors.Is(err, errs.State) {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+	if _, err := lockDir(uid+1, t.TempDir(), ""); uid+1 != 0 && !errors.Is(err, errs.State) {
+		t.Errorf("a user without any place: %v", err)
+	}
+}
+
+// TestLockIsInItsDirectory: a lock that is no file in a directory of this user's is one that others can take, too.
+func TestLockIsInItsDirectory(t *testing.T) {
+	home := clustertest.InstallPodman(t)
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	engine, err := (&ProviderFlags{}).Open(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := locks(t, home)
+	release, err := Lock(engine, plan.RegistryGroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if !slices.ContainsFunc(locks(t, home), func(name string) bool { return !slices.Contains(before, name) }) {
+		t.Error("the lock is not in the directory of locks")
+	}
+}
+
+// locks are the names of the files of locks that are held, also those of other berths.
+func locks(t *testing.T, home string) (names []string) {
+	t.Helper()
+	dir, err := lockDir(os.Getuid(), "/run", home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		names = append(names, file.Name())
+	}
+	return names
+}

@@ -1,0 +1,43 @@
+package session
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/provider"
+)
+
+// TestTracedCallsHaveNoSecrets: what -v prints of calls of an engine's tool ends in logs of CI.
+func TestTracedCallsHaveNoSecrets(t *testing.T) {
+	got := strings.Join(withoutSecrets([]string{
+		"run", "-e", "HTTPS_PROXY=http://me:geheim@proxy:3128", "--env", "A=geheim", "-e", "B", "--label", "x=y",
+		"kubeadm", "join", "--token", "abcdef.geheimgeheim0123", "http://me:geheim@registry.example/v2/",
+	}), " ")
+	const want = "run -e HTTPS_PROXY=… --env A=… -e B=… --label x=y kubeadm join --token abcdef.… http://…@registry.example/v2/"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestVerboseEngineHidesSecrets: the calls of an engine that the flags open are shown without secrets.
+func TestVerboseEngineHidesSecrets(t *testing.T) {
+	clustertest.InstallPodman(t)
+	var shown bytes.Buffer
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	cmd.SetErr(&shown)
+	engine, err := (&ProviderFlags{verbose: 1}).Open(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := engine.Exec(t.Context(), "node", provider.Command{Args: []string{"kubeadm", "join", "--token", "abcdef.geheimgeheim0123"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown.String(); strings.Contains(got, "geheim") || !strings.Contains(got, "+ podman exec --privileged node kubeadm join --token abcdef.…\n") {
+		t.Errorf("-v shows\n%s", got)
+	}
+}

@@ -1,0 +1,460 @@
+// Package clustertest has a provider in memory for tests of what makes clusters.
+package clustertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/cluster/report"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Fake is a provider in memory. Its nodes answer the commands that make a cluster, and its API
+// server has the nodes that have joined.
+type Fake struct {
+	T *testing.T
+	// API is the API server of the cluster.
+	API *httptest.Server
+
+	// Mu guards all fields below while calls are under way.
+	Mu      sync.Mutex
+	Nodes   []provider.Node
+	Network bool
+	// Removed are the networks that were to be removed.
+	Removed []string
+	// Subnets are those of the network, Routes the host's.
+	Subnets, Routes []netip.Prefix
+	Joined          []string
+	Files           map[string]string // node:path
+	// Has is what a node reports of its images, by its name; none is "[]".
+	Has map[string]string
+	// Kind are nodes with an image of kindest/node, by name.
+	Kind map[string]bool
+	// Saved is the archive that Save writes, IDs are those of its images.
+	Saved []byte
+	IDs   map[string]string
+	Ran   []string // node: command
+	Calls int
+	// FailAt is the number of the call that fails; 0 is none.
+	FailAt int
+	// FailOn is how a command in a node begins that fails; "" is none.
+	FailOn string
+	// Retained is how many containers stay of a Create that fails, if they are to.
+	Retained int
+	// FailOnce is the same for a command that fails the first time only, and takes nothing.
+	FailOnce string
+	// NotReady: nodes never become Ready.
+	NotReady bool
+	Findings []hostcheck.Finding
+	// RegistryPort is where a registry answers.
+	RegistryPort int
+	// FakeFacts are what Facts returns.
+	FakeFacts provider.Facts
+	// Unstable: addresses are not the containers' own.
+	Unstable bool
+	// Etcd are the members of etcd, Balanced is the last configuration of the load balancer, Config a
+	// ConfigMap, and Changed are the requests that changed the API.
+	Etcd     []string
+	Balanced string
+	Config   string
+	// CoreDNS is the ConfigMap of the cluster's DNS; "" is that there is none.
+	CoreDNS string
+	// Hidden: the API tells no nodes, and this is called when it is asked for them.
+	Hidden func()
+	// Signed are the signatures of what the cluster tells of itself.
+	Signed string
+	// Tokens are the Secrets that were made.
+	Tokens  []string
+	Changed []string
+	// next is the last byte of the next address.
+	next byte
+	// Versions are those of Kubernetes by image, v1.36.3 of others; "none" is an image that is
+	// neither of berth nor of kind.
+	Versions map[string]string
+	// Volumes are those of nodes, each with a number of its own; Env is the caller's environment.
+	Volumes map[string]int
+	Made    int
+	// Waits is what kubeadm init does; nil is nothing. Parts are the answers to what has crashed, the
+	// last one again and again, Asks counts them; CrashLog is the log that has CrashText.
+	Waits               func(context.Context) error
+	Parts               []string
+	Asks                int
+	CrashLog, CrashText string
+
+	Env map[string]string
+}
+
+var _ provider.Provider = (*Fake)(nil)
+
+// ErrFake is the error of a call or a command that is to fail.
+var ErrFake = errors.New("the engine has a bad day")
+
+// New returns a provider without clusters.
+func New(t *testing.T) *Fake {
+	f := &Fake{T: t, Files: map[string]string{}, next: 2, Volumes: map[string]int{}}
+	f.API = httptest.NewTLSServer(http.HandlerFunc(f.serve))
+	t.Cleanup(f.API.Close)
+	return f
+}
+
+// Say appends to steps.
+func (f *Fake) Say(steps *[]string, text string) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	*steps = append(*steps, text)
+}
+
+// Reporter appends steps and warnings to a list.
+func (f *Fake) Reporter() (r report.Reporter, steps *[]string) {
+	steps = &[]string{}
+	return report.Reporter{
+		Step: func(text string) func(error) { f.Say(steps, text); return func(error) {} },
+		Warn: func(text string) { f.Say(steps, "warning: "+text) },
+	}, steps
+}
+
+// call counts a call that changes something.
+func (f *Fake) call() error {
+	f.Calls++
+	if f.Calls == f.FailAt {
+		return ErrFake
+	}
+	return nil
+}
+
+func (f *Fake) Name() string                  { return "podman" }
+func (f *Fake) Facts() provider.Facts         { return f.FakeFacts }
+func (f *Fake) Check(int) []hostcheck.Finding { return f.Findings }
+func (f *Fake) PlanHost(n provider.Network) plan.Host {
+	return plan.Host{Engine: "podman", Network: n.Name, Routes: f.Routes, Env: f.Env}
+}
+
+func (f *Fake) EnsureNetwork(_ context.Context, name string) (provider.Network, error) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	if err := f.call(); err != nil {
+		return provider.Network{}, err
+	}
+	made := !f.Network
+	f.Network = true
+	return provider.Network{Name: name, Subnets: f.Subnets, Made: made, StableV4: !f.Unstable}, nil
+}
+
+func (f *Fake) RemoveNetwork(_ context.Context, name string) error {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Removed = append(f.Removed, name)
+	f.Network = len(f.Nodes) > 0
+	return nil
+}
+
+func (f *Fake) Create(_ context.Context, r provider.Request) error {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	failed := f.call()
+	for i, spec := range r.Specs {
+		if failed != nil && (!r.Retain || i >= f.Retained) {
+			break
+		}
+		n := provider.Node{
+			Name: spec.Name, Image: spec.Image, Labels: r.Labels(spec), Running: true, State: "running",
+			IPv4: netip.AddrFrom4([4]byte{10, 89, 0, f.next}),
+		}
+		f.next++
+		if !f.Unstable {
+			n.Labels[provider.LabelAddresses] = n.IPv4.String()
+		}
+		if len(spec.Volumes) > 0 && (!spec.Reuse || f.Volumes[spec.Name] == 0) {
+			f.Made++
+			f.Volumes[spec.Name] = f.Made
+		}
+		if (spec.Command != nil) != (inventory.Role(n) == config.BalancerRole || inventory.Role(n) == plan.RegistryRole || inventory.Role(n) == inventory.TrialRole) {
+			f.T.Errorf("%s runs %q", spec.Name, spec.Command)
+		}
+		for _, p := range spec.Ports {
+			// With a load balancer, nobody but it leads to the API.
+			if p.Container == plan.APIPort && (inventory.Role(n) == config.BalancerRole || !strings.Contains(fmt.Sprint(r.Specs[0].Name), "balancer")) {
+				p.Host = int(f.Address().Port())
+			}
+			n.Ports = append(n.Ports, p)
+		}
+		if inventory.Role(n) == plan.RegistryRole {
+			n.Ports = []plan.Port{{Listen: "127.0.0.1", Host: f.RegistryPort, Container: plan.RegistryPort, Protocol: config.TCP}}
+		}
+		f.Nodes = append(f.Nodes, n)
+	}
+	slices.SortFunc(f.Nodes, func(a, b provider.Node) int { return strings.Compare(a.Name, b.Name) })
+	return failed
+}
+
+// Address is where the API server listens.
+func (f *Fake) Address() netip.AddrPort {
+	return netip.MustParseAddrPort(strings.TrimPrefix(f.API.URL, "https://"))
+}
+
+func (f *Fake) List(_ context.Context, cluster string) ([]provider.Node, error) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	var found []provider.Node
+	for _, n := range f.Nodes {
+		if cluster == "" || n.Labels[plan.LabelCluster] == cluster {
+			found = append(found, n)
+		}
+	}
+	return found, nil
+}
+
+func (f *Fake) power(on bool, names []string) error {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	for i := range f.Nodes {
+		for _, name := range names {
+			if f.Nodes[i].Name == name {
+				f.Nodes[i].Running = on
+			}
+		}
+	}
+	return nil
+}
+
+func (f *Fake) Start(_ context.Context, names ...string) error { return f.power(true, names) }
+func (f *Fake) Stop(_ context.Context, names ...string) error  { return f.power(false, names) }
+
+func (f *Fake) Delete(ctx context.Context, names ...string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Nodes = slices.DeleteFunc(f.Nodes, func(n provider.Node) bool { return slices.Contains(names, n.Name) })
+	for _, name := range names {
+		delete(f.Volumes, name)
+	}
+	return nil
+}
+
+func (f *Fake) Release(ctx context.Context, names ...string) error {
+	f.Mu.Lock()
+	kept := map[string]int{}
+	for _, name := range names {
+		kept[name] = f.Volumes[name]
+	}
+	f.Mu.Unlock()
+	err := f.Delete(ctx, names...)
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	for name, volume := range kept {
+		f.Volumes[name] = volume
+	}
+	return err
+}
+
+// image is that of a node.
+func (f *Fake) image(name string) string {
+	for _, n := range f.Nodes {
+		if n.Name == name {
+			return n.Image
+		}
+	}
+	return ""
+}
+
+func (f *Fake) DeleteCluster(ctx context.Context, cluster string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	var left []provider.Node
+	for _, n := range f.Nodes {
+		if n.Labels[plan.LabelCluster] != cluster {
+			left = append(left, n)
+		}
+	}
+	f.Nodes, f.Joined, f.Etcd, f.Config = left, nil, nil, ""
+	return nil
+}
+
+// Asked is how often a node was asked what has crashed.
+func (f *Fake) Asked() int {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return f.Asks
+}
+
+func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error {
+	line := strings.Join(c.Args, " ")
+	if f.Waits != nil && strings.HasPrefix(line, "kubeadm init --config") {
+		if err := f.Waits(ctx); err != nil {
+			return err
+		}
+	}
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	for _, file := range c.Files {
+		f.Files[name+":"+file.Path] = string(file.Content)
+	}
+	if len(c.Args) > 0 {
+		f.Ran = append(f.Ran, name+": "+line)
+	}
+	if f.FailOnce != "" && strings.HasPrefix(line, f.FailOnce) {
+		f.FailOnce = ""
+		return ErrFake
+	}
+	if strings.Contains(line, "import") && c.Stdin != nil {
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return err
+		}
+		f.Files[name+":image"] += string(text)
+	}
+	if strings.HasPrefix(line, "kubectl") && strings.Contains(line, " apply") {
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return err
+		}
+		f.Files[name+":applied"] += string(text)
+	}
+	if f.FailOn != "" && (strings.HasPrefix(line, f.FailOn) || strings.HasPrefix(name+": "+line, f.FailOn)) {
+		return ErrFake
+	}
+	if !slices.ContainsFunc(f.Nodes, func(n provider.Node) bool { return n.Name == name && n.Running }) {
+		return fmt.Errorf("%s does not run: %w", name, errs.State)
+	}
+	if c.Stdout == nil {
+		if err := f.call(); err != nil {
+			return err
+		}
+	}
+	out, err := f.answer(name, line, c)
+	if err != nil {
+		return err
+	}
+	if c.Stdout != nil {
+		fmt.Fprint(c.Stdout, out)
+	}
+	return nil
+}
+
+// answer is what a command in a node writes, and what it changes.
+func (f *Fake) answer(name, line string, c provider.Command) (out string, err error) {
+	switch {
+	case strings.HasSuffix(line, "cat /usr/share/berth/kubernetes-version"):
+		if f.Kind[name] || f.Versions[f.image(name)] == "none" {
+			return "", errors.New("no such file")
+		}
+		out = cmp.Or(f.Versions[f.image(name)], "v1.36.3") + "\n"
+	case strings.HasSuffix(line, "cat /kind/version"):
+		if !f.Kind[name] {
+			return "", errors.New("no such file")
+		}
+		out = "v1.36.3"
+	case line == "cat "+kubeadm.AdminFile:
+		out = `{"apiVersion":"v1","kind":"Config","current-context":"a","clusters":[{"name":"a","cluster":{"server":"https://x","insecure-skip-tls-verify":true}}],` +
+			`"users":[{"name":"a","user":{}}],"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}]}`
+	case line == "cat "+innode.BalancerFile:
+		out = f.Balanced
+	case strings.HasPrefix(line, "cat "), strings.HasPrefix(line, "sh -c ! test -e /kind"), strings.HasPrefix(line, "containerd config"), strings.HasPrefix(line, "ctr"):
+		out = f.Files[name+":"+c.Args[len(c.Args)-1]]
+	case line == "berth image layers -o json":
+		out = cmp.Or(f.Has[name], "[]")
+	case strings.HasPrefix(line, "kubeadm init phase"):
+	case strings.HasPrefix(line, "kubeadm"):
+		f.knows(name, line)
+		f.Joined = append(f.Joined, name)
+		if strings.Contains(name, "control-plane") {
+			f.Etcd = append(f.Etcd, name)
+		}
+	case strings.Contains(line, "in-node rebalance"):
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return "", err
+		}
+		f.Balanced = string(text)
+	case strings.Contains(line, "in-node forget-member"):
+		f.Etcd = slices.DeleteFunc(f.Etcd, func(m string) bool { return m == c.Args[4] })
+	case strings.HasPrefix(line, "tar --create"):
+		out = "authorities"
+	case strings.HasPrefix(line, "tar --extract"):
+		text, err := io.ReadAll(c.Stdin)
+		if err != nil {
+			return "", err
+		}
+		f.Files[name+":pki"] = string(text)
+	case strings.Contains(line, "--property=NRestarts"):
+		if f.Asks++; len(f.Parts) > 0 {
+			out = f.Parts[min(f.Asks, len(f.Parts))-1]
+		}
+	case f.CrashLog != "" && strings.HasSuffix(line, f.CrashLog):
+		out = f.CrashText
+	case strings.HasPrefix(line, "journalctl"):
+		out = "kubelet: cannot find its feet\n"
+	case strings.HasPrefix(line, "sed"):
+		out = "builtin\n"
+	case strings.HasPrefix(line, "sh -c tar"):
+		var text bytes.Buffer
+		w := tar.NewWriter(&text)
+		const log = "log of etcd"
+		if err := errors.Join(w.WriteHeader(&tar.Header{Name: "./pods/kube-system_etcd/0.log", Typeflag: tar.TypeReg, Size: int64(len(log))})); err != nil {
+			return "", err
+		}
+		if _, err := w.Write([]byte(log)); err != nil {
+			return "", err
+		}
+		out = text.String()
+	}
+	return out, nil
+}
+
+func (f *Fake) Logs(_ context.Context, name string, to io.Writer) error {
+	_, err := fmt.Fprintln(to, "log of", name)
+	return err
+}
+
+func (f *Fake) Describe(_ context.Context, name string, to io.Writer) error {
+	_, err := fmt.Fprintln(to, "this is", name, `"HTTPS_PROXY=http://me:geheim@proxy:3128"`)
+	return err
+}
+
+func (f *Fake) Ensure(context.Context, string, io.Writer) (bool, error) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return false, f.call()
+}
+
+func (f *Fake) Present(_ context.Context, image string) (provider.Image, error) {
+	found := provider.Image{ID: f.IDs[image]}
+	if !strings.Contains(image, "kindest") {
+		found.Labels = map[string]string{nodeimage.LabelBerth: "0.1.0"}
+	}
+	return found, nil
+}
+
+func (f *Fake) Save(_ context.Context, to io.Writer, images ...string) error {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Ran = append(f.Ran, "save "+strings.Join(images, " "))
+	_, err := to.Write(f.Saved)
+	return err
+}
+func (f *Fake) Load(context.Context, io.Reader) error { return errs.Unsupported }

@@ -1,0 +1,72 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/kubeadm"
+	"github.com/berthrun/berth/internal/cluster/kubeconfig"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// Config returns the kubeconfig of a cluster: for this host, or, with internal, for containers on the
+// network of its nodes. The error is errs.State when no control plane runs.
+func (c *Clusters) Config(ctx context.Context, name string, internal bool) (*api.Config, error) {
+	all, err := inventory.Nodes(ctx, c.Provider, name)
+	if err != nil {
+		return nil, err
+	}
+	plane, err := inventory.ControlPlane(all)
+	if err != nil {
+		return nil, err
+	}
+	if !plane.Running {
+		return nil, fmt.Errorf("no control plane of %s runs; berth cluster start --name %s: %w", name, name, errs.State)
+	}
+	return c.kubeconfig(ctx, plane, all, inventory.Contexts(name, all)[0], internal)
+}
+
+// Export puts a cluster into the kubeconfig files. It returns the file and the context.
+func (c *Clusters) Export(ctx context.Context, name string, internal bool) (file, context string, err error) {
+	config, err := c.Config(ctx, name, internal)
+	if err != nil {
+		return "", "", err
+	}
+	file, err = c.Kubeconfig.Merge(ctx, config)
+	return file, config.CurrentContext, err
+}
+
+// kubeconfig reads the kubeconfig of a cluster from a control plane, for this host or, with internal,
+// for the network of its nodes.
+func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []provider.Node, name string, internal bool) (*api.Config, error) {
+	text, err := provider.Output(ctx, c.Provider, plane.Name, "cat", kubeadm.AdminFile)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster has no kubeconfig: %w", err)
+	}
+	server := ""
+	if !internal {
+		if server, err = serverOf(plane, all); err != nil {
+			return nil, err
+		}
+	}
+	return kubeconfig.FromAdmin([]byte(text), name, server)
+}
+
+// serverOf returns the URL of the API for this host: that of the load balancer, or of the control
+// plane where there is none.
+func serverOf(plane provider.Node, all []provider.Node) (string, error) {
+	entrance, found := inventory.Balancer(all)
+	if !found {
+		entrance = plane
+	}
+	at, err := entrance.Endpoint(plan.APIPort)
+	if err != nil {
+		return "", err
+	}
+	return kubeconfig.Server(at.Addr().String(), int(at.Port())), nil
+}

@@ -1,0 +1,102 @@
+package nodenet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/innode"
+	"github.com/berthrun/berth/internal/cluster/inventory"
+	"github.com/berthrun/berth/internal/cluster/kubeapi"
+	"github.com/berthrun/berth/internal/cluster/provider"
+)
+
+// routeProtocol is the protocol number of berth's routes and rules in a node's tables.
+const routeProtocol = 177
+
+// podBridge is the bridge of the pods in a node.
+const podBridge = "berth0"
+
+// connectTime bounds the wait for the nodes' pod ranges. Controllers assign them at once,
+// but on a busy machine they may have lost their lease and start again.
+const connectTime = 5 * time.Minute
+
+// Connect writes the routes to all other nodes' pods into each running node, where a unit applies
+// them now and whenever the node starts. Call it again when nodes are added or removed, or when
+// their addresses change.
+func Connect(ctx context.Context, p provider.Provider, warn func(string), client *kubeapi.Client, containers []provider.Node) error {
+	waiting, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	members := inventory.Members(containers)
+	nodes, err := client.Wait(waiting, kubeapi.Every(members, func(n kubeapi.Node) bool { return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0 }))
+	if err != nil {
+		return fmt.Errorf("not all nodes have a range of pods and an address: %w", err)
+	}
+	nodes, unknown := kubeapi.Among(nodes, members)
+	for _, name := range unknown {
+		warn(fmt.Sprintf("the API knows a node %s that has no container, and it gets no pods' routes; if it is gone for good: kubectl delete node %[1]s", name))
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, n := range nodes {
+		if !slices.ContainsFunc(containers, func(on provider.Node) bool { return on.Name == n.Name && on.Running }) {
+			continue // it gets its routes when it is started
+		}
+		group.Go(func() error {
+			file := provider.File{Path: innode.RoutesFile, Content: []byte(routes(n.Name, nodes))}
+			return p.Exec(ctx, n.Name, provider.Command{Files: []provider.File{file}, Args: []string{"systemctl", "restart", innode.RoutesUnit}})
+		})
+	}
+	return group.Wait()
+}
+
+// family is the flag of ip for an address.
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "-4"
+	}
+	return "-6"
+}
+
+// routes returns a script that sets the routes of one node to all others' pods, and removes all
+// other routes of ours.
+func routes(node string, all []kubeapi.Node) string {
+	text := fmt.Sprintf("ip -4 route flush proto %d\nip -6 route flush proto %[1]d || :\n", routeProtocol)
+	for _, n := range all {
+		if n.Name == node {
+			continue
+		}
+		for _, cidr := range n.PodCIDRs {
+			to, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				continue // no API server has another thing there
+			}
+			for _, a := range n.Addresses {
+				if via, err := netip.ParseAddr(a); err == nil && via.Is4() == to.Addr().Is4() {
+					text += fmt.Sprintf("ip %s route replace %s via %s proto %d\n", family(via), to, via, routeProtocol)
+					break
+				}
+			}
+		}
+	}
+	return text
+}
+
+// Services returns a script that rejects connections of pods to service addresses that have no
+// rules of kube-proxy yet. Without it such a packet leaves the node by its default route, and the
+// kernel keeps sending the connection there: CoreDNS would wait half a minute for the API.
+func Services(net config.Networking) (string, error) {
+	subnets, err := net.ServiceSubnets()
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("ip -4 rule flush protocol %d\nip -6 rule flush protocol %[1]d || :\n", routeProtocol)
+	for _, s := range subnets {
+		text += fmt.Sprintf("ip %s rule add iif %s to %s type unreachable protocol %d\n", family(s.Addr()), podBridge, s.Masked(), routeProtocol)
+	}
+	return text, nil
+}

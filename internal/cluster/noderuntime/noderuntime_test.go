@@ -1,0 +1,119 @@
+package noderuntime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+const kindConfig = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"pause\"\n"
+
+// TestHostsFiles: mirrors in their order, and certificates copied.
+func TestHostsFiles(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte("CERTIFICATE"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`registries:
+- {host: docker.io, ca: [%q], mirrors: [{url: "https://z.example/v2/dockerhub", overridePath: true}, {url: "http://a.example:5000", skipVerify: true, capabilities: [pull], ca: [%q]}]}
+- {host: "*", mirrors: [{url: "http://all.example"}]}
+- {host: "r.example:5000", skipVerify: true}
+`, ca, ca)
+	files, err := HostsFiles("/etc/berth/certs.d", clustertest.Describe(t, text).Nodes[0].Registries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, file := range files {
+		got[file.Path] = string(file.Content)
+	}
+	for name, want := range map[string]string{
+		"docker.io/ca-0.crt": "CERTIFICATE", "docker.io/ca-1.crt": "CERTIFICATE",
+		"docker.io/hosts.toml": `server = "https://registry-1.docker.io"
+ca = ["/etc/berth/certs.d/docker.io/ca-0.crt"]
+
+[host."https://z.example/v2/dockerhub"]
+capabilities = ["pull", "resolve"]
+override_path = true
+
+[host."http://a.example:5000"]
+capabilities = ["pull"]
+ca = ["/etc/berth/certs.d/docker.io/ca-1.crt"]
+skip_verify = true
+`,
+		"_default/hosts.toml":       "[host.\"http://all.example\"]\ncapabilities = [\"pull\", \"resolve\"]\n",
+		"r.example:5000/hosts.toml": "server = \"https://r.example:5000\"\nskip_verify = true\n",
+	} {
+		if name = "/etc/berth/certs.d/" + name; got[name] != want {
+			t.Errorf("%s has\n%s\nwant\n%s", name, got[name], want)
+		}
+	}
+}
+
+func TestDaemonConfig(t *testing.T) {
+	net := clustertest.Describe(t, "networking: {ipFamily: dual}\n").Networking
+	daemon, err := DaemonConfig(net, "cgroupfs", nil)
+	if err != nil || !strings.Contains(daemon, "mode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\n") {
+		t.Errorf("%v\n%s", err, daemon)
+	}
+	net.DisableDefaultCNI = true
+	if daemon, err := DaemonConfig(net, "cgroupfs", nil); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
+		t.Errorf("%v\n%s", err, daemon)
+	}
+}
+
+func TestContainerdConfig(t *testing.T) {
+	three := "version = 3\n[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'native'\n[plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = '/mine'\n"
+	settings := clustertest.Describe(t, "").Settings
+	if got, err := ContainerdConfig(three, settings, true); err != nil || got != three {
+		t.Errorf("a directory that is told was changed: %v\n%s", err, got)
+	}
+	if got, err := ContainerdConfig(kindConfig, settings, true); err != nil || !strings.Contains(got, "/etc/containerd/certs.d") {
+		t.Errorf("%v\n%s", err, got)
+	}
+	if read, err := readCRIConfig(three); err != nil || read.Plugins.Three.Snapshotter != "native" {
+		t.Errorf("%+v, %v", read, err)
+	}
+	if _, err := ContainerdConfig("nothing = [", settings, true); !errors.Is(err, errs.Invalid) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestPatchesOfContainerd: what people write for kind's nodes to reach registries works in
+// those of berth, and what does not is told by its name.
+func TestPatchesOfContainerd(t *testing.T) {
+	c := clustertest.Describe(t, `registries: [{host: own.example, server: "http://own.example"}]
+containerdConfigPatches:
+- |
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "/etc/containerd/certs.d:/more/:relative"
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."localhost:5001"]
+    endpoint = ["http://kind-registry:5000"]
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."own.example"]
+    endpoint = ["http://not.example"]
+  [debug]
+    level = "debug"
+`)
+	registries, dirs, err := BerthRegistries(c, c.Nodes[0])
+	if err != nil || len(registries) != 2 || registries[0].Server != "http://own.example" || registries[1].Mirrors[0].URL != "http://kind-registry:5000" {
+		t.Errorf("registries %+v, %v", registries, err)
+	}
+	if !slices.Equal(dirs, []string{"/more"}) {
+		t.Errorf("directories %q", dirs)
+	}
+	daemon, err := DaemonConfig(c.Networking, "systemd", dirs)
+	if err != nil || !strings.Contains(daemon, "[image]\nregistry_config_dirs = ['/etc/berth/certs.d', '/etc/containerd/certs.d', '/etc/docker/certs.d', '/more']") {
+		t.Errorf("%v\n%s", err, daemon)
+	}
+	warnings, err := IgnoredByBerth(c, map[string]string{"KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER": "native"})
+	if text := strings.Join(warnings, "\n"); err != nil || !strings.Contains(text, "debug.level") || !strings.Contains(text, `"relative"`) || !strings.Contains(text, "SNAPSHOTTER=native") || strings.Contains(text, "registry") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

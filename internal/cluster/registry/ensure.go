@@ -1,0 +1,144 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/cluster/nodeimage"
+	"github.com/berthrun/berth/internal/cluster/plan"
+	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/registry/server"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/undo"
+)
+
+// Created is what a call of Ensure has created, also one that fails.
+type Created struct {
+	// Container: the registry did not exist before.
+	Container bool
+	// Network is the name of the network that was created; "" is none.
+	Network string
+}
+
+// Ensure creates the registry where there is none, starts it where it is stopped, and waits until it
+// answers. The error is errs.Exists when it is at another port than the requested one.
+func (m Manager) Ensure(ctx context.Context, o Options) (s Status, made Created, err error) {
+	s, err = m.Status(ctx)
+	switch {
+	case errors.Is(err, errs.NotFound):
+		if made, err = m.create(ctx, o); err != nil {
+			return s, made, fmt.Errorf("cannot make the registry: %w", err)
+		}
+	case err != nil:
+		return s, made, err
+	case o.Port != 0 && o.Port != s.port:
+		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; ask for its port, or make it anew after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
+	case !s.Running:
+		if err := m.Provider.Start(ctx, plan.RegistryName); err != nil {
+			return s, made, err
+		}
+	}
+	if s, err = m.Status(ctx); err == nil {
+		err = m.await(ctx, s)
+	}
+	return s, made, err
+}
+
+// create creates the container. When it fails, nothing is left.
+func (m Manager) create(ctx context.Context, o Options) (made Created, err error) {
+	if o.Port < 0 || o.Port > 65535 {
+		return made, fmt.Errorf("port %d: want 1 to 65535, or 0 for a free one: %w", o.Port, errs.Invalid)
+	}
+	image := cmp.Or(o.Image, config.DefaultImage)
+	if _, err := m.Provider.Ensure(ctx, image, nil); err != nil {
+		return made, fmt.Errorf("%w\n  its program is in the image of nodes: berth cluster build-image --kubernetes v1.36.3", err)
+	}
+	found, err := m.Provider.Present(ctx, image)
+	if err != nil {
+		return made, err
+	}
+	if _, ours := found.Labels[nodeimage.LabelBerth]; !ours {
+		return made, fmt.Errorf("the image %s is not of berth cluster build-image, so that the registry's program is not in it: %w", image, errs.Invalid)
+	}
+	p := plan.Plan{Containers: []plan.Container{plan.Registry(image, o.Port)}}
+	if !m.Provider.Facts().Remote {
+		release, err := p.PickPorts(ctx)
+		if err != nil {
+			return made, err
+		}
+		release()
+	}
+	network, err := m.Provider.EnsureNetwork(ctx, m.Network)
+	if err != nil {
+		return made, err
+	}
+	var u undo.Stack
+	defer u.OnError(ctx, &err)
+	if network.Made {
+		u.Push("make the network "+network.Name, func(ctx context.Context) error { return m.Provider.RemoveNetwork(ctx, network.Name) })
+	}
+	command := []string{nodeimage.EntryProgram, "cluster", "in-node", "registry"}
+	if err := m.Provider.Create(ctx, provider.Request{Network: network, Specs: []provider.Spec{{Container: p.Containers[0], Command: command}}}); err != nil {
+		return made, err
+	}
+	made.Container = true
+	if network.Made {
+		made.Network = network.Name
+	}
+	return made, nil
+}
+
+// startTimeout bounds the wait for a registry that was started, which takes well below a second. Where
+// the provider gives it another link address, this host sends to the old one for most of a minute.
+// requestTimeout bounds one request, which may have been sent there.
+const (
+	startTimeout   = time.Minute
+	requestTimeout = 3 * time.Second
+)
+
+// await waits until the registry answers on this host.
+func (m Manager) await(ctx context.Context, s Status) error {
+	if m.Provider.Facts().Remote {
+		return nil // its loopback is another one
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	client := http.Client{Timeout: requestTimeout}
+	var last error
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Address+"/v2/", nil)
+		if err != nil {
+			return err
+		}
+		answer, err := client.Do(request)
+		if err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				m.warnIfOpen(answer.Header)
+				return nil
+			}
+			err = fmt.Errorf("it answers %s", answer.Status)
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the registry does not answer at %s; its log tells more (%s logs %s): %w: %w", s.Address, m.Provider.Name(), s.Name, errs.Unavailable, last)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// warnIfOpen warns of a registry whose program is older than the rule that only the host pushes.
+func (m Manager) warnIfOpen(header http.Header) {
+	if header.Get(server.WritersHeader) == "" {
+		m.Warn("the registry's program is that of an older berth, and takes images from every pod of every cluster\n" +
+			"  to fix it: berth cluster build-image, berth cluster registry delete, and start; what was pushed has to be pushed again")
+	}
+}
