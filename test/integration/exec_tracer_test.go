@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/harness/attack"
@@ -49,7 +50,8 @@ func huntExecs(t *testing.T, b *harness.Berth, name string, change podChange) *a
 		})
 	})
 	defer b.RemovePod(pod.Sandbox)
-	for b.Status(pod.Container).State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+	// The hunter ends by itself; a container that does not end after it fails AwaitExit.
+	for end := time.Now().Add(time.Minute); b.Status(pod.Container).State == runtimeapi.ContainerState_CONTAINER_RUNNING && time.Now().Before(end); {
 		// What becomes of a command whose helper is traced is the tracer's affair.
 		_, _ = b.Runtime.ExecSync(b.Ctx(), &runtimeapi.ExecSyncRequest{ContainerId: pod.Container, Cmd: []string{"true"}, Timeout: 5})
 	}

@@ -264,9 +264,7 @@ func (e *execution) watch() {
 		c.server.log.Warn("the end of an exec is not recorded", "container", c.id, "exec", e.id, "error", err)
 	}
 	if e.pidfd != nil {
-		if _, _, err := sysproc.ReapChild(e.pidfd); err != nil && !errors.Is(err, errs.NotFound) {
-			c.server.log.Warn("an exec is not reaped", "container", c.id, "exec", e.id, "error", err)
-		}
+		c.server.reapChild(e.pidfd, "container", c.id, "exec", e.id)
 	}
 	if e.init != nil {
 		c.server.strangers.forget(e.init)

@@ -229,9 +229,7 @@ func joinText(a, b string) string {
 // reap frees the zombie, when it is ours, and what was held for its sake.
 func (c *container) reap(pidfd *os.File, init *process) {
 	if pidfd != nil {
-		if _, _, err := sysproc.ReapChild(pidfd); err != nil && !errors.Is(err, errs.NotFound) {
-			c.server.log.Warn("an ended container is not reaped", "container", c.id, "error", err)
-		}
+		c.server.reapChild(pidfd, "container", c.id)
 	}
 	c.server.vault.release(c.key("pidfd"))
 	if init == nil {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/cgroup"
-	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // removeTimeout bounds one Remove; it may be asked again.
@@ -66,9 +65,7 @@ func (c *container) discard(ctx context.Context) error {
 		pump.Close()
 	}
 	if rec.Stage == creating && pidfd != nil { // else its exit has done it
-		if _, _, err := sysproc.ReapChild(pidfd); errs.IgnoreNotFound(err) != nil {
-			c.server.log.Warn("a half-made container is not reaped", "container", c.id, "error", err)
-		}
+		c.server.reapChild(pidfd, "container", c.id)
 	}
 	s := c.server
 	s.vault.release(c.id + "/")
