@@ -2,9 +2,6 @@
 package clustertest
 
 import (
-	"archive/tar"
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +15,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/cluster/config"
-	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/inventory"
-	"github.com/berthrun/berth/internal/cluster/kubeadm"
 	"github.com/berthrun/berth/internal/cluster/nodeimage"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
@@ -293,137 +288,6 @@ func (f *Fake) DeleteCluster(ctx context.Context, cluster string) error {
 	}
 	f.Nodes, f.Joined, f.Etcd, f.Config = left, nil, nil, ""
 	return nil
-}
-
-// Asked is how often a node was asked what has crashed.
-func (f *Fake) Asked() int {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	return f.Asks
-}
-
-func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error {
-	line := strings.Join(c.Args, " ")
-	if f.Waits != nil && strings.HasPrefix(line, "kubeadm init --config") {
-		if err := f.Waits(ctx); err != nil {
-			return err
-		}
-	}
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	for _, file := range c.Files {
-		f.Files[name+":"+file.Path] = string(file.Content)
-	}
-	if len(c.Args) > 0 {
-		f.Ran = append(f.Ran, name+": "+line)
-	}
-	if f.FailOnce != "" && strings.HasPrefix(line, f.FailOnce) {
-		f.FailOnce = ""
-		return ErrFake
-	}
-	if strings.Contains(line, "import") && c.Stdin != nil {
-		text, err := io.ReadAll(c.Stdin)
-		if err != nil {
-			return err
-		}
-		f.Files[name+":image"] += string(text)
-	}
-	if strings.HasPrefix(line, "kubectl") && strings.Contains(line, " apply") {
-		text, err := io.ReadAll(c.Stdin)
-		if err != nil {
-			return err
-		}
-		f.Files[name+":applied"] += string(text)
-	}
-	if f.FailOn != "" && (strings.HasPrefix(line, f.FailOn) || strings.HasPrefix(name+": "+line, f.FailOn)) {
-		return ErrFake
-	}
-	if !slices.ContainsFunc(f.Nodes, func(n provider.Node) bool { return n.Name == name && n.Running }) {
-		return fmt.Errorf("%s does not run: %w", name, errs.State)
-	}
-	if c.Stdout == nil {
-		if err := f.call(); err != nil {
-			return err
-		}
-	}
-	out, err := f.answer(name, line, c)
-	if err != nil {
-		return err
-	}
-	if c.Stdout != nil {
-		fmt.Fprint(c.Stdout, out)
-	}
-	return nil
-}
-
-// answer is what a command in a node writes, and what it changes.
-func (f *Fake) answer(name, line string, c provider.Command) (out string, err error) {
-	switch {
-	case strings.HasSuffix(line, "cat /usr/share/berth/kubernetes-version"):
-		if f.Kind[name] || f.Versions[f.image(name)] == "none" {
-			return "", errors.New("no such file")
-		}
-		out = cmp.Or(f.Versions[f.image(name)], "v1.36.3") + "\n"
-	case strings.HasSuffix(line, "cat /kind/version"):
-		if !f.Kind[name] {
-			return "", errors.New("no such file")
-		}
-		out = "v1.36.3"
-	case line == "cat "+kubeadm.AdminFile:
-		out = `{"apiVersion":"v1","kind":"Config","current-context":"a","clusters":[{"name":"a","cluster":{"server":"https://x","insecure-skip-tls-verify":true}}],` +
-			`"users":[{"name":"a","user":{}}],"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}]}`
-	case line == "cat "+innode.BalancerFile:
-		out = f.Balanced
-	case strings.HasPrefix(line, "cat "), strings.HasPrefix(line, "sh -c ! test -e /kind"), strings.HasPrefix(line, "containerd config"), strings.HasPrefix(line, "ctr"):
-		out = f.Files[name+":"+c.Args[len(c.Args)-1]]
-	case line == "berth image layers -o json":
-		out = cmp.Or(f.Has[name], "[]")
-	case strings.HasPrefix(line, "kubeadm init phase"):
-	case strings.HasPrefix(line, "kubeadm"):
-		f.knows(name, line)
-		f.Joined = append(f.Joined, name)
-		if strings.Contains(name, "control-plane") {
-			f.Etcd = append(f.Etcd, name)
-		}
-	case strings.Contains(line, "in-node rebalance"):
-		text, err := io.ReadAll(c.Stdin)
-		if err != nil {
-			return "", err
-		}
-		f.Balanced = string(text)
-	case strings.Contains(line, "in-node forget-member"):
-		f.Etcd = slices.DeleteFunc(f.Etcd, func(m string) bool { return m == c.Args[4] })
-	case strings.HasPrefix(line, "tar --create"):
-		out = "authorities"
-	case strings.HasPrefix(line, "tar --extract"):
-		text, err := io.ReadAll(c.Stdin)
-		if err != nil {
-			return "", err
-		}
-		f.Files[name+":pki"] = string(text)
-	case strings.Contains(line, "--property=NRestarts"):
-		if f.Asks++; len(f.Parts) > 0 {
-			out = f.Parts[min(f.Asks, len(f.Parts))-1]
-		}
-	case f.CrashLog != "" && strings.HasSuffix(line, f.CrashLog):
-		out = f.CrashText
-	case strings.HasPrefix(line, "journalctl"):
-		out = "kubelet: cannot find its feet\n"
-	case strings.HasPrefix(line, "sed"):
-		out = "builtin\n"
-	case strings.HasPrefix(line, "sh -c tar"):
-		var text bytes.Buffer
-		w := tar.NewWriter(&text)
-		const log = "log of etcd"
-		if err := errors.Join(w.WriteHeader(&tar.Header{Name: "./pods/kube-system_etcd/0.log", Typeflag: tar.TypeReg, Size: int64(len(log))})); err != nil {
-			return "", err
-		}
-		if _, err := w.Write([]byte(log)); err != nil {
-			return "", err
-		}
-		out = text.String()
-	}
-	return out, nil
 }
 
 func (f *Fake) Logs(_ context.Context, name string, to io.Writer) error {

@@ -29,12 +29,23 @@ func NewBuild() *cobra.Command {
 	return cmd
 }
 
+// build has the flags of `build-image`.
+type build struct {
+	options  nodeimage.Options
+	provider session.ProviderFlags
+	// output is the file of the image; "" loads the image into the provider.
+	output string
+	// supervisor is the path of berth-supervisor; "" is the one beside this program.
+	supervisor string
+	// work is the directory that the directory of this build is made in; "" is the usual one.
+	work string
+	// packages: the command prints the packages of the image, and builds nothing.
+	packages bool
+}
+
 // Build returns the command that builds a node image, and its options.
 func Build() (*cobra.Command, *nodeimage.Options) {
-	o := &nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}
-	var engine session.ProviderFlags
-	var output, supervisor, work string
-	var packages bool
+	b := &build{options: nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}}
 	cmd := &cobra.Command{
 		Use:   "build-image",
 		Short: "Make the image of nodes out of Debian packages and programs of Kubernetes",
@@ -45,63 +56,70 @@ func Build() (*cobra.Command, *nodeimage.Options) {
 			"  berth cluster build-image --kubernetes ./kubernetes/server/bin --etcd release --coredns release\n" +
 			"  berth cluster build-image --kubernetes ./bin --output node.tar",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if packages {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(nodeimage.Packages(), ","))
-				return err
-			}
-			if o.Kubernetes == "" {
-				return fmt.Errorf("--kubernetes is missing: name a release, such as v1.36.3 or stable, a URL, an archive, or a directory with kubeadm, kubelet and the others: %w", errs.Invalid)
-			}
-			if os.Geteuid() != 0 {
-				return fmt.Errorf("a root file system of Debian has files of several users, which only root can make: run it as root: %w", errs.Unsupported)
-			}
-			if o.Berth, o.Supervisor, err = ownPrograms(supervisor); err != nil {
-				return err
-			}
-			if o.Work, err = os.MkdirTemp(work, "berth-node-image-"); err != nil {
-				return fmt.Errorf("cannot make a directory to work in: %w", err)
-			}
-			defer func() { err = errors.Join(err, os.RemoveAll(o.Work)) }()
-			steps := progress.NewSteps(cmd.ErrOrStderr())
-			o.Step = steps.Begin
-			var images provider.Provider
-			if output == "" {
-				if images, err = engine.Open(cmd); err != nil {
-					return err
-				}
-			}
-			return session.Interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error {
-				if output != "" {
-					return nodeimage.Build(ctx, *o, output)
-				}
-				archive := filepath.Join(o.Work, "image.tar")
-				if err := nodeimage.Build(ctx, *o, archive); err != nil {
-					return err
-				}
-				end := steps.Begin("Loading the image into " + images.Name())
-				err := readInto(archive, func(r io.Reader) error { return images.Load(ctx, r) })
-				end(err)
-				return err
-			})
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
+	b.addFlags(cmd)
+	return cmd, &b.options
+}
+
+func (b *build) addFlags(cmd *cobra.Command) {
+	b.provider.AddFlags(cmd)
 	flags := cmd.Flags()
-	engine.AddFlags(cmd)
-	flags.StringVar(&o.Kubernetes, "kubernetes", "", "release (v1.36.3, v1.36, stable), archive, URL of one, or directory, of kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy")
-	flags.StringVar(&o.Etcd, "etcd", "", "program, archive or URL; \"release\": of the project, as this Kubernetes wants it; empty: beside Kubernetes, or its release")
-	flags.StringVar(&o.CoreDNS, "coredns", "", "the same for CoreDNS")
-	flags.StringVar(&o.Sites.Kubernetes, "releases", o.Sites.Kubernetes, "where releases of Kubernetes are, or a mirror of that")
-	flags.StringVar(&o.Image, "image", config.DefaultImage, "name of the image")
-	flags.StringVar(&o.Suite, "suite", "bookworm", "release of Debian")
-	flags.StringVar(&o.Mirror, "mirror", "", "mirror of Debian; empty: debootstrap's own")
-	flags.StringVar(&o.Rootfs, "rootfs", "", "root file system of Debian that is copied, in place of one that debootstrap makes")
-	flags.BoolVar(&packages, "packages", false, "print the packages that a root file system for --rootfs has to have, as debootstrap's --include takes them, and make nothing")
-	flags.StringVarP(&output, "output", "o", "", "write the image to this file, as docker save does, and load it nowhere")
-	flags.StringVar(&supervisor, "supervisor", "", "berth-supervisor; empty: the one beside this program")
-	flags.StringVar(&o.Crictl, "crictl", "", "program that is crictl in nodes; empty: a link to berth, which has the verbs that are typed on nodes")
-	flags.StringVar(&work, "work", "", "directory on a disk with 4 GB free to work in; empty: the usual one for temporary files")
-	return cmd, o
+	flags.StringVar(&b.options.Kubernetes, "kubernetes", "", "release (v1.36.3, v1.36, stable), archive, URL of one, or directory, of kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy")
+	flags.StringVar(&b.options.Etcd, "etcd", "", "program, archive or URL; \"release\": of the project, as this Kubernetes wants it; empty: beside Kubernetes, or its release")
+	flags.StringVar(&b.options.CoreDNS, "coredns", "", "the same for CoreDNS")
+	flags.StringVar(&b.options.Sites.Kubernetes, "releases", b.options.Sites.Kubernetes, "where releases of Kubernetes are, or a mirror of that")
+	flags.StringVar(&b.options.Image, "image", config.DefaultImage, "name of the image")
+	flags.StringVar(&b.options.Suite, "suite", "bookworm", "release of Debian")
+	flags.StringVar(&b.options.Mirror, "mirror", "", "mirror of Debian; empty: debootstrap's own")
+	flags.StringVar(&b.options.Rootfs, "rootfs", "", "root file system of Debian that is copied, in place of one that debootstrap makes")
+	flags.BoolVar(&b.packages, "packages", false, "print the packages that a root file system for --rootfs has to have, as debootstrap's --include takes them, and make nothing")
+	flags.StringVarP(&b.output, "output", "o", "", "write the image to this file, as docker save does, and load it nowhere")
+	flags.StringVar(&b.supervisor, "supervisor", "", "berth-supervisor; empty: the one beside this program")
+	flags.StringVar(&b.options.Crictl, "crictl", "", "program that is crictl in nodes; empty: a link to berth, which has the verbs that are typed on nodes")
+	flags.StringVar(&b.work, "work", "", "directory on a disk with 4 GB free to work in; empty: the usual one for temporary files")
+}
+
+// run builds the image, and writes it to a file or loads it into the provider.
+func (b *build) run(cmd *cobra.Command) (err error) {
+	if b.packages {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.Join(nodeimage.Packages(), ","))
+		return err
+	}
+	if b.options.Kubernetes == "" {
+		return fmt.Errorf("--kubernetes is missing: name a release, such as v1.36.3 or stable, a URL, an archive, or a directory with kubeadm, kubelet and the others: %w", errs.Invalid)
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("a root file system of Debian has files of several users, which only root can make: run it as root: %w", errs.Unsupported)
+	}
+	if b.options.Berth, b.options.Supervisor, err = ownPrograms(b.supervisor); err != nil {
+		return err
+	}
+	if b.options.Work, err = os.MkdirTemp(b.work, "berth-node-image-"); err != nil {
+		return fmt.Errorf("cannot make a directory to work in: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.options.Work)) }()
+	steps := progress.NewSteps(cmd.ErrOrStderr())
+	b.options.Step = steps.Begin
+	var images provider.Provider
+	if b.output == "" {
+		if images, err = b.provider.Open(cmd); err != nil {
+			return err
+		}
+	}
+	return session.Interruptible(cmd.Context(), steps.Say, func(ctx context.Context) error {
+		if b.output != "" {
+			return nodeimage.Build(ctx, b.options, b.output)
+		}
+		archive := filepath.Join(b.options.Work, "image.tar")
+		if err := nodeimage.Build(ctx, b.options, archive); err != nil {
+			return err
+		}
+		end := steps.Begin("Loading the image into " + images.Name())
+		err := readInto(archive, func(r io.Reader) error { return images.Load(ctx, r) })
+		end(err)
+		return err
+	})
 }
 
 // ownPrograms are this program and its supervisor.
