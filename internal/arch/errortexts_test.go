@@ -14,8 +14,8 @@ import (
 )
 
 // textsMatched are the only files of the daemon and the supervisor that may look for
-// words in the text of an error, each with its reason. Anywhere else an error is told
-// apart by its kind or its type: see package errs.
+// words in the text of an error, each with its reason. Code anywhere else looks at
+// the kind or the type of an error: see package errs.
 func textsMatched() map[string]string {
 	return map[string]string{
 		"internal/supervisor/server/ociruntime/errors.go": "libcontainer's init sends its errors over a pipe as text",
