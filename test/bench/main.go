@@ -18,20 +18,21 @@ import (
 
 // options of a run.
 type options struct {
-	bin, berth, work string
-	only, runtimes   string
-	pods             int
-	parallel         int
-	density          int
-	execs            int
-	logMiB           int
-	pullMiB          int
+	bin, berth, before, work string
+	only, runtimes           string
+	pods                     int
+	parallel                 int
+	density                  int
+	execs                    int
+	logMiB                   int
+	pullMiB                  int
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "", "directory with containerd, its shim, runc, the CNI plugins and pause")
 	flag.StringVar(&o.berth, "berth", "", "directory with berth and berth-supervisor")
+	flag.StringVar(&o.before, "before", "", "directory with other binaries of berth, measured as \"before\" with -runtimes berth,before")
 	flag.StringVar(&o.work, "work", "", "work directory; emptied first")
 	flag.StringVar(&o.only, "only", "", "comma separated sections: latency, parallel, exec, logs, pull, density (default: all)")
 	flag.StringVar(&o.runtimes, "runtimes", "berth,containerd", "which to measure; the ratio is the last's figure to the first's")
@@ -63,7 +64,7 @@ func run(ctx context.Context, o options) (err error) {
 	defer served.close()
 
 	var peers []*peer
-	for _, p := range []*peer{newBerth(o), newContainerd(o, served)} {
+	for _, p := range []*peer{newBerth(o, "berth", o.berth), newBerth(o, "before", o.before), newContainerd(o, served)} {
 		if slices.Contains(strings.Split(o.runtimes, ","), p.name) {
 			peers = append(peers, p)
 		}

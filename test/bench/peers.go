@@ -37,20 +37,21 @@ type peer struct {
 	images  runtimeapi.ImageServiceClient
 }
 
-func newBerth(o options) *peer {
-	dir := filepath.Join(o.work, "berth")
+// newBerth is a berth whose programs lie in the directory programs.
+func newBerth(o options, name, programs string) *peer {
+	dir := filepath.Join(o.work, name)
 	return &peer{
-		name:    "berth",
+		name:    name,
 		socket:  filepath.Join(dir, "berth.sock"),
 		logFile: filepath.Join(dir, "berth.log"),
 		logs:    filepath.Join(dir, "logs"),
 		argv: []string{
-			filepath.Join(o.berth, "berth"), "serve", "--network", "builtin", "--listen", "unix://" + filepath.Join(dir, "berth.sock"),
+			filepath.Join(programs, "berth"), "serve", "--network", "builtin", "--listen", "unix://" + filepath.Join(dir, "berth.sock"),
 			"--root", filepath.Join(dir, "root"), "--state", filepath.Join(dir, "state"),
 		},
 		config: "berth serve --network builtin, else defaults",
 		owns: func(exe string) bool {
-			return strings.HasPrefix(exe, o.berth+"/berth") || strings.Contains(exe, "memfd:") || strings.HasPrefix(exe, dir)
+			return strings.HasPrefix(exe, programs+"/berth") || strings.Contains(exe, "memfd:") || strings.HasPrefix(exe, dir)
 		},
 	}
 }

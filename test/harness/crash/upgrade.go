@@ -20,14 +20,15 @@ import (
 
 // Upgrade replaces berth's binaries under load, to the next version and back, with
 // binaries in between that fail their self-test: those are refused, and nothing is
-// lost.
+// lost. Where BERTH_BEFORE names a directory with other binaries, the upgrade is from
+// those to the ones under test, and back.
 func Upgrade(t *testing.T, opts Options) {
 	t.Helper()
 	if opts.Seed == 0 {
 		opts.Seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", opts.Seed)
-	this, next := harness.BinDir(t), buildNext(t)
+	this, next, version := upgrades(t)
 	installed := t.TempDir()
 	install(t, this, installed)
 	c := newTest(t, harness.Start(t, harness.Options{BinDir: installed}), opts)
@@ -35,13 +36,23 @@ func Upgrade(t *testing.T, opts Options) {
 	c.begin()
 	u := &upgrade{test: c, installed: installed}
 	for range opts.Rounds[Supervisor] {
-		u.to(next, nextVersion)
+		u.to(next, version)
 		u.refuse("a script that fails", []byte("#!/bin/sh\necho this one is broken\nexit 3\n"))
 		u.refuse("half a program", half(t, filepath.Join(this, supervisorName)))
 		u.refuse("no program", []byte("nothing that can be executed"))
 		u.to(this, "")
 	}
 	c.finish(ground)
+}
+
+// upgrades returns the directories of the binaries to begin with and of those to go to,
+// and the version that the latter report, "" where it is not known.
+func upgrades(t *testing.T) (from, to, version string) {
+	t.Helper()
+	if before := os.Getenv("BERTH_BEFORE"); before != "" {
+		return before, harness.BinDir(t), ""
+	}
+	return harness.BinDir(t), buildNext(t), nextVersion
 }
 
 const (
