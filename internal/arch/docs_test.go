@@ -7,6 +7,24 @@ import (
 	"testing"
 )
 
+// TestDrawingNamesWhatIsThere: each box of the drawing of the packages has its directory as title.
+func TestDrawingNamesWhatIsThere(t *testing.T) {
+	root := filepath.Join("..", "..")
+	drawing, err := os.ReadFile(filepath.Join(root, "docs", "packages.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	titles := regexp.MustCompile(`<title>(.*?)</title>`).FindAllSubmatch(drawing, -1)
+	if len(titles) < 15 {
+		t.Errorf("docs/packages.svg has %d boxes with a title", len(titles))
+	}
+	for _, title := range titles {
+		if _, err := os.Stat(filepath.Join(root, string(title[1]))); err != nil {
+			t.Errorf("docs/packages.svg has a box for %s, which is not there", title[1])
+		}
+	}
+}
+
 // TestDocsNameWhatIsThere: files and packages that docs for developers name.
 func TestDocsNameWhatIsThere(t *testing.T) {
 	root := filepath.Join("..", "..")
