@@ -15,7 +15,7 @@ import (
 const chunkSize = 1 << 20
 
 // Client calls the service. A runtime that is not berth answers with an error of
-// kind Unsupported (through the connections of package cri/client).
+// kind Unsupported (through the connections of package criclient).
 type Client struct {
 	conn grpc.ClientConnInterface
 }

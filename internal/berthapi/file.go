@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	"github.com/berthrun/berth/internal/cri/socket"
+	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -94,7 +94,7 @@ func (s *Server) handleImportFile(_ any, stream grpc.ServerStream) error {
 // takeFile takes what the client names by its descriptor. What it is, and whether the client
 // may read it, is asked of what was taken: a number may mean another file at any time.
 func takeFile(ctx context.Context, req FileImportRequest) (*os.File, error) {
-	pid := socket.PeerPid(ctx)
+	pid := apisocket.PeerPid(ctx)
 	if pid == 0 {
 		return nil, errors.New("the client is in another pid namespace")
 	}

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 )
@@ -49,7 +49,7 @@ func (c calls) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 // importer connects to a daemon without a method, which answers an import with the
 // archive's size, and tells what it was called for.
-func importer(t *testing.T, without string, wrap func(net.Listener) net.Listener) (conn *client.Conn, called func() string) {
+func importer(t *testing.T, without string, wrap func(net.Listener) net.Listener) (conn *criclient.Conn, called func() string) {
 	t.Helper()
 	images := &fakeImages{load: func(_ context.Context, r io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error) {
 		progress(image.Progress{Stage: "fetching"})

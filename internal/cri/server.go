@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/cri/cadvisor"
 	"github.com/berthrun/berth/internal/cri/scrub"
-	"github.com/berthrun/berth/internal/cri/socket"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/image"
@@ -138,11 +138,11 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // request is logged once, a panic becomes an Internal error, and errors of berth's
 // kinds become codes and lose their credentials. The interceptors recover the panics of
 // handlers; those of jobs and of other goroutines are errors already, see errs.Guard.
-// Handlers may ask for socket.PeerPid.
+// Handlers may ask for apisocket.PeerPid.
 func NewGRPCServer(log *slog.Logger) *grpc.Server {
 	i := interceptors{log: log, scrub: scrub.New()}
 	return grpc.NewServer(
-		grpc.Creds(socket.Credentials()),
+		grpc.Creds(apisocket.Credentials()),
 		grpc.MaxRecvMsgSize(maxRecvBytes),
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ChainUnaryInterceptor(i.unary),

@@ -1,6 +1,6 @@
-// Package client connects to a CRI socket, berth's or another runtime's, and turns
+// Package criclient connects to a CRI socket, berth's or another runtime's, and turns
 // what comes back into errors of berth's kinds with their message alone.
-package client
+package criclient
 
 import (
 	"context"

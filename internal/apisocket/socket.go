@@ -1,7 +1,7 @@
-// Package socket makes the unix socket that a daemon serves on, so that only those
+// Package apisocket makes the unix socket that a daemon serves on, so that only those
 // who may reach it, a stale one of a dead daemon is replaced, and one that somebody
 // answers on is not; and it tells who is at the other end.
-package socket
+package apisocket
 
 import (
 	"context"
