@@ -122,7 +122,8 @@ func plain(err error) error {
 	case kind == nil:
 		return errors.New(s.Message())
 	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
-		return fmt.Errorf("the runtime does not have this call, it is not berth: %w", kind)
+		return fmt.Errorf("the runtime does not have this call: it is not berth, or its daemon is older than this program "+
+			"and must be restarted: %w", kind)
 	}
 	return &remoteError{s.Message(), kind}
 }
