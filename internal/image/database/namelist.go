@@ -57,7 +57,7 @@ func (d *DB) writeNames(records []images.Image, going map[string]bool) error {
 	return sysfile.ReplaceSynced(d.namesPath(), data)
 }
 
-// ReadNames reads the copy. An error says why there is none that can be used.
+// ReadNames reads the copy. It returns an error if there is no copy that can be used.
 func (d *DB) ReadNames() ([]NamedImage, error) {
 	data, err := os.ReadFile(d.namesPath())
 	if err != nil {

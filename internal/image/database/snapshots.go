@@ -34,7 +34,7 @@ func (d *DB) LowerDirs(ctx context.Context, chain string) ([]string, error) {
 		}
 		dir, err := filepath.Rel(d.LayersDir(), UpperDir(info))
 		if err != nil {
-			return nil, fmt.Errorf("cannot tell where snapshot %s is: %w", chain, err)
+			return nil, fmt.Errorf("cannot find the directory of snapshot %s: %w", chain, err)
 		}
 		lower = append(lower, dir)
 		chain = info.Parent

@@ -1,4 +1,4 @@
-// Package preload takes images that lie ready on the host into a store.
+// Package preload adds the images of a prepared directory of the host to a store.
 //
 // A preloaded directory has such images, part of what the host was installed from, say. It is
 // an OCI image layout whose layers are unpacked beside:
@@ -63,7 +63,7 @@ func (p *Preloader) Take(ctx context.Context, dirs []string) {
 	ctx = database.WithNamespace(ctx)
 	for _, dir := range dirs {
 		if err := p.takeDir(ctx, filepath.Clean(dir)); err != nil {
-			p.Log.Error("the images of a directory cannot be used where they lie", "dir", dir, "error", err)
+			p.Log.Error("cannot use the preloaded images of a directory", "dir", dir, "error", err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (p *Preloader) takeDir(ctx context.Context, dir string) error {
 	}
 	one := &preloading{Preloader: p, dir: dir, lower: p.CanMount(filepath.Join(dir, layersName))}
 	if one.lower != nil {
-		p.Log.Warn("layers that lie ready are unpacked again: nothing can be mounted on them where they are", "dir", dir, "error", one.lower)
+		p.Log.Warn("unpacking preloaded layers again: they cannot be lower layers of an overlay in their directory", "dir", dir, "error", one.lower)
 	}
 	for _, image := range found {
 		if err := p.DB.WithLease(ctx, func(ctx context.Context) error { return one.take(ctx, image) }); err != nil {

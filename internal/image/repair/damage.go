@@ -164,7 +164,7 @@ func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, erro
 	}
 	if dbcheck.Check(ctx, r.Helper, r.Paths.SnapshotsFile()) == nil {
 		if err := database.LabelLayers(ctx, r.Paths); err != nil {
-			r.Log.Warn("cannot tell all layers from their database; they are unpacked again", "error", err)
+			r.Log.Warn("cannot read all layers from their database; unpacking them again", "error", err)
 		}
 	}
 	for from, to := range map[string]string{r.Paths.MetadataFile(): "metadata.db", r.Paths.SnapshotsFile(): "snapshots.db"} {

@@ -33,7 +33,7 @@ func (s *Store) Load(ctx context.Context) error {
 	for _, record := range records {
 		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
 		if err != nil {
-			s.log.Warn("an image has lost content and is forgotten; it must be pulled or imported again", "image", record.Name, "error", err)
+			s.log.Warn("removing an image whose content is missing; pull or import it again", "image", record.Name, "error", err)
 			lost[record.Name] = true
 			continue
 		}
@@ -78,7 +78,7 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 	if err == nil {
 		return e, nil
 	}
-	s.log.Warn("an image has lost layers and is unpacked again", "image", t.ID(), "error", err)
+	s.log.Warn("unpacking an image again whose layers are missing", "image", t.ID(), "error", err)
 	for _, chain := range t.Chains() {
 		dirs, err := s.db.LowerDirs(ctx, chain)
 		if err == nil {

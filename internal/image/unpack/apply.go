@@ -146,7 +146,7 @@ func (l *layer) complete(header *tar.Header) bool {
 	return true
 }
 
-// allowedXattr tells which extended attributes a layer may set. Those of the
+// allowedXattr reports whether a layer may set an extended attribute. Those of the
 // overlay file system would change what other layers show.
 func allowedXattr(name string) bool {
 	return name == "security.capability" ||

@@ -145,7 +145,7 @@ func markOpaque(upper string, dirs []string) error {
 	return nil
 }
 
-// watch tells read how far the file's offset, which the child shares, has got.
+// watch reports the file's offset to read. The child shares the offset.
 func watch(layer *os.File, read func(int64)) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
