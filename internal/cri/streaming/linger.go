@@ -7,21 +7,20 @@ import (
 	"time"
 )
 
-// A kernel throws away what it has not sent yet when the peer sends something to a
-// socket that is closed; and clients ping. One that is slow would lose the end of its
-// output, and how the session ended: to a kubectl, that is success.
+// The kernel discards unsent output when the peer sends something to a closed socket, and clients
+// send pings. A slow client would lose the end of its output and the session's status, which
+// kubectl takes for success.
 
-// maxParting is how long a peer may take to hear the last of a session.
-const maxParting = 30 * time.Second
+// maxLinger is how long a peer may take to receive the end of a session.
+const maxLinger = 30 * time.Second
 
-// partingLook is how often the connection is looked at in the beginning, and then ever
-// more rarely.
-const partingLook = 5 * time.Millisecond
+// minLingerPoll is the first interval at which the connection is polled. It doubles up to a second.
+const minLingerPoll = 5 * time.Millisecond
 
-// part tells the peer that nothing follows, ends the reading and writing of everybody
-// here, and closes the connection when the peer has closed its side, or takes too long.
-func (c *watchedConn) part(tcp *net.TCPConn) error {
-	if !c.parting.CompareAndSwap(false, true) {
+// linger closes the sending side and ends all reads and writes of this process. It closes the
+// connection once the peer has closed its side, or after maxLinger.
+func (c *watchedConn) linger(tcp *net.TCPConn) error {
+	if !c.lingering.CompareAndSwap(false, true) {
 		return nil
 	}
 	err := tcp.CloseWrite()
@@ -36,8 +35,8 @@ func (c *watchedConn) part(tcp *net.TCPConn) error {
 	}
 	go func() {
 		defer tcp.Close()
-		for look, end := partingLook, time.Now().Add(maxParting); !c.peerGone() && time.Now().Before(end); look = min(2*look, time.Second) {
-			time.Sleep(look)
+		for interval, end := minLingerPoll, time.Now().Add(maxLinger); !c.peerGone() && time.Now().Before(end); interval = min(2*interval, time.Second) {
+			time.Sleep(interval)
 		}
 	}()
 	return nil

@@ -84,8 +84,8 @@ type reader struct {
 }
 
 // Read stores all blobs of the archive and returns its images. The context has a
-// lease that keeps what is stored; after an error nothing of it is wanted. got is
-// told of each piece that is read. Kinds: Invalid for a bad archive, Exhausted for
+// lease that keeps what is stored; after an error the caller drops it. got is
+// called with the bytes of each read. Kinds: Invalid for a bad archive, Exhausted for
 // one that is larger than limits.
 func Read(ctx context.Context, store content.Store, stream io.Reader, limits Limits, got func(int64)) ([]Image, error) {
 	r := &reader{

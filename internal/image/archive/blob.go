@@ -34,7 +34,7 @@ func (r *reader) write(ctx context.Context, name string, desc imagespec.Descript
 	ref := "import-" + strings.ToLower(rand.Text())
 	w, err := content.OpenWriter(ctx, r.store, content.WithRef(ref), content.WithDescriptor(desc))
 	if errdefs.IsAlreadyExists(err) {
-		// The promise is checked even so: an archive is right as a whole or refused.
+		// Check the digest even so: Read refuses an archive with any wrong blob.
 		return desc, check(name, desc, body)
 	}
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *reading) classify(name string, err error) error {
 	return fmt.Errorf("cannot store archive entry %q: %w", name, err)
 }
 
-// check reads body and compares it with the digest that its name promises.
+// check reads body and compares its digest with the one in its name.
 func check(name string, desc imagespec.Descriptor, body io.Reader) error {
 	verifier := desc.Digest.Verifier()
 	from := &reading{r: body}

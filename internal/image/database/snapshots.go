@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// upperdirLabel says where the overlay snapshotter keeps a snapshot's files.
+// upperdirLabel is the label with the directory of a snapshot's files.
 const upperdirLabel = "containerd.io/snapshot/overlay.upperdir"
 
 // UpperDir is where a snapshot's files are.
@@ -71,7 +71,7 @@ func (d *DB) CommitSnapshot(ctx context.Context, chain, parent, key string, opts
 	return nil
 }
 
-// RemoveSnapshot removes a committed snapshot and all that stand on it.
+// RemoveSnapshot removes a committed snapshot and all above it.
 func (d *DB) RemoveSnapshot(ctx context.Context, chain string) error {
 	var children []string
 	err := d.Snapshots.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
