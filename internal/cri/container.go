@@ -78,7 +78,7 @@ func checkUpdate(req *runtimeapi.UpdateContainerResourcesRequest) error {
 // ContainerStatus implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	if err := checkContainerID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the status of a container: %w", err)
+		return nil, fmt.Errorf("cannot get the status of a container: %w", err)
 	}
 	status, info, err := s.opts.Pods.ContainerStatus(ctx, req.GetContainerId(), req.GetVerbose())
 	if err != nil {

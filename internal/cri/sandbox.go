@@ -43,7 +43,7 @@ func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.
 // PodSandboxStatus implements runtimeapi.RuntimeServiceServer.
 func (s *Server) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	if err := checkSandboxID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the status of a sandbox: %w", err)
+		return nil, fmt.Errorf("cannot get the status of a sandbox: %w", err)
 	}
 	return s.opts.Pods.SandboxStatus(ctx, req.GetPodSandboxId(), req.GetVerbose())
 }

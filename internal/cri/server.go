@@ -1,8 +1,8 @@
-// Package cri is the gRPC face of berth: CRI v1's RuntimeService and ImageService.
+// Package cri serves CRI v1: RuntimeService and ImageService.
 //
-// It checks what a request must carry, calls the rules (package pod) and the image
-// store, and turns their answers into messages. It decides nothing about pods and
-// keeps no state; it is the only package that knows gRPC codes.
+// It checks the shape of a request, calls the rules (package pod) and the image store, and
+// converts their results into messages. It decides nothing about pods and keeps no state. It is
+// the only package of the daemon that uses gRPC codes.
 package cri
 
 import (
@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/cri/cadvisor"
 	"github.com/berthrun/berth/internal/cri/scrub"
-	"github.com/berthrun/berth/internal/cri/socket"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/image"
@@ -23,8 +23,8 @@ import (
 	"github.com/berthrun/berth/internal/pod/events"
 )
 
-// Largest messages. A request is small; lists of a full node are not, and the
-// kubelet takes 16 MiB, other clients more.
+// Largest messages, in bytes. A request is small. Lists of a full node are not: the kubelet accepts
+// 16 MiB, other clients more.
 const (
 	maxRecvBytes = 16 << 20
 	maxSendBytes = 64 << 20
@@ -92,18 +92,18 @@ type Options struct {
 	Pods    Pods
 	Images  Images
 	Streams Streams
-	// Version of berth, told by Version.
+	// Version is berth's version, which the call Version returns.
 	Version string
 	// Config returns the configuration in use, for verbose Status; it must hold
 	// no secrets. Nil leaves it out.
 	Config func() any
 	// Metrics are the groups of metrics of pods (package cadvisor); nil means all.
 	Metrics []string
-	// Log is told what an answer cannot tell. Nil tells nobody.
+	// Log gets warnings that a response cannot carry. Nil discards them.
 	Log *slog.Logger
 }
 
-// Server answers CRI calls. Calls that it does not have answer Unimplemented.
+// Server serves CRI calls. It returns Unimplemented for calls that it does not have.
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -138,11 +138,11 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // request is logged once, a panic becomes an Internal error, and errors of berth's
 // kinds become codes and lose their credentials. The interceptors recover the panics of
 // handlers; those of jobs and of other goroutines are errors already, see errs.Guard.
-// Handlers may ask for socket.PeerPid.
+// Handlers may call apisocket.PeerPid.
 func NewGRPCServer(log *slog.Logger) *grpc.Server {
 	i := interceptors{log: log, scrub: scrub.New()}
 	return grpc.NewServer(
-		grpc.Creds(socket.Credentials()),
+		grpc.Creds(apisocket.Credentials()),
 		grpc.MaxRecvMsgSize(maxRecvBytes),
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ChainUnaryInterceptor(i.unary),

@@ -10,7 +10,7 @@ import (
 // ContainerStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ContainerStats(ctx context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	if err := checkContainerID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the figures of a container: %w", err)
+		return nil, fmt.Errorf("cannot get the stats of a container: %w", err)
 	}
 	stats, err := s.opts.Pods.ContainerStats(ctx, req.GetContainerId())
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Server) ListContainerStats(ctx context.Context, req *runtimeapi.ListCon
 // PodSandboxStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	if err := checkSandboxID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the figures of a sandbox: %w", err)
+		return nil, fmt.Errorf("cannot get the stats of a sandbox: %w", err)
 	}
 	stats, err := s.opts.Pods.PodSandboxStats(ctx, req.GetPodSandboxId())
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// What Version tells beside berth's own version.
+// Values of the Version response beside berth's own version.
 const (
 	runtimeName       = "berth"
 	runtimeAPIVersion = "v1"
@@ -53,7 +53,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		networkReady.Reason = "NetworkPluginNotReady"
 		networkReady.Message = "Network plugin returns error: " + err.Error()
 	}
-	if store, ok := s.opts.Images.(damageable); ok {
+	if store, ok := s.opts.Images.(damageReporter); ok {
 		resp.Status.Conditions = append(resp.Status.Conditions, imageStoreCondition(store.Faults()))
 	}
 	if !req.GetVerbose() {
@@ -77,7 +77,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if resp.Info, err = asJSON(verbose); err != nil {
 		return nil, err
 	}
-	// Others write it, and plugins have credentials there.
+	// Administrators write it, and plugins may have credentials in it.
 	if text, ok := resp.Info["cniconfig"]; ok {
 		resp.Info["cniconfig"] = s.scrub.Text(text)
 	}
@@ -92,14 +92,14 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	return resp, nil
 }
 
-// damageable is an image store that says what it has lost.
-type damageable interface {
-	// Faults are in words for people, none for a store that has lost nothing.
+// damageReporter is an image store that reports what it has lost.
+type damageReporter interface {
+	// Faults returns messages for users, none if the store has lost nothing.
 	Faults() []string
 }
 
 // imageStoreIntact is a condition of berth's own. Kubelets look at the other two only: a store
-// that was made again serves.
+// that was rebuilt serves.
 const imageStoreIntact = "ImageStoreIntact"
 
 func imageStoreCondition(faults []string) *runtimeapi.RuntimeCondition {

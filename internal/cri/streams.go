@@ -7,9 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Exec implements runtimeapi.RuntimeServiceServer. Whether the container can be
-// entered is checked now, so that the caller is told by a code and not by a broken
-// stream.
+// Exec implements runtimeapi.RuntimeServiceServer. It checks now whether
+// the container runs, so that the caller gets a code instead of a broken stream.
 func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot exec: %w", err)

@@ -43,7 +43,7 @@ func (b *Berth) Ground() Ground {
 		_, command, _ := strings.Cut(process, " ")
 		add("process", command)
 	}
-	// What images are made of lies below images/ under names of its own.
+	// Content and layers of images are below images/ under generated names.
 	for _, dir := range []string{
 		filepath.Join(b.State, "pods"), filepath.Join(b.State, "engine"), filepath.Join(b.State, "network"),
 		filepath.Join(b.State, "images"), filepath.Join(b.State, "supervisor"),
@@ -73,14 +73,14 @@ func (b *Berth) addNetwork(add func(kind string, names ...string)) {
 		for line := range strings.Lines(string(out)) {
 			fields := strings.Fields(line)
 			if command[len(command)-1] == "link" {
-				fields = fields[1:2] // its state comes and goes with its peers
+				fields = fields[1:2] // its state changes with its peers
 			}
 			add(command[0], strings.TrimSuffix(strings.Join(fields, " "), " linkdown"))
 		}
 	}
 }
 
-// addListed adds what the instance tells of itself.
+// addListed adds what the instance lists by CRI and berth's own service.
 func (b *Berth) addListed(add func(kind string, names ...string)) {
 	b.T.Helper()
 	sandboxes, err := b.Runtime.ListPodSandbox(b.Ctx(), &runtimeapi.ListPodSandboxRequest{})
@@ -105,18 +105,18 @@ func (b *Berth) addListed(add func(kind string, names ...string)) {
 	}
 }
 
-// AwaitGround waits until the instance holds what it held before, and returns what
-// differs when it does not within the time given.
+// AwaitGround waits until the instance has what it had before. It returns the differences if
+// that takes longer than within.
 func (b *Berth) AwaitGround(before Ground, within time.Duration) (differences string) {
 	b.T.Helper()
-	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) { // no event tells of all these
+	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) { // no event reports all these
 		if differences = before.Differences(b.Ground()); differences == "" || time.Now().After(deadline) {
 			return differences
 		}
 	}
 }
 
-// StillGround waits until two looks a moment apart find the same.
+// StillGround waits until two snapshots, taken a moment apart, are equal.
 func (b *Berth) StillGround() Ground {
 	b.T.Helper()
 	last := b.Ground()
@@ -128,11 +128,11 @@ func (b *Berth) StillGround() Ground {
 		}
 		last = now
 	}
-	b.T.Fatal("the instance does not come to rest")
+	b.T.Fatal("the state of the instance does not become stable")
 	return nil
 }
 
-// Differences tells what is more or less now, "" when nothing is.
+// Differences returns what was added or removed, "" if nothing was.
 func (g Ground) Differences(now Ground) string {
 	keys := slices.Collect(maps.Keys(g))
 	for key := range now {
@@ -166,7 +166,7 @@ func filesBelow(dir string) []string {
 	return all
 }
 
-// collected tells of descriptors that the runtime of Go closes when it collects
+// collected reports descriptors that the runtime of Go closes when it collects
 // garbage: those of processes that libcontainer started and does not wait for, and
 // of the FIFOs of inits that failed. The leak test sees that they do not add up.
 func collected(target string) bool {

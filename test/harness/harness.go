@@ -41,7 +41,7 @@ const stateName = "state"
 type Berth struct {
 	T   testing.TB
 	Bin string
-	// Dir holds everything of this instance; Root, State, Logs lie in it.
+	// Dir holds everything of this instance; Root, State and Logs are in it.
 	Dir, Root, State, Logs string
 	Socket                 string
 	// NetNS is the name of the network namespace that plays the host; "" for an
@@ -118,7 +118,7 @@ func New(t testing.TB, opts Options) *Berth {
 	return b
 }
 
-// connect makes the clients; nobody has to listen yet.
+// connect makes the clients. The daemon need not listen yet.
 func (b *Berth) connect() {
 	b.T.Helper()
 	var err error
@@ -185,7 +185,7 @@ func (b *Berth) KillDaemon() { b.endDaemon(syscall.SIGKILL) }
 
 func (b *Berth) endDaemon(sig syscall.Signal) {
 	b.T.Helper()
-	_ = b.daemon.Process.Signal(sig) // it may have ended by itself
+	_ = b.daemon.Process.Signal(sig) // it may have exited already
 	select {
 	case <-b.ended:
 	case <-time.After(require.Patience(time.Minute)):
@@ -247,7 +247,7 @@ func (b *Berth) cleanup() {
 			b.StartDaemon()
 		}
 		b.RemoveAllPods()
-		supervisorLog = tail(filepath.Join(b.State, "supervisor.log")) // it goes with the state directory
+		supervisorLog = tail(filepath.Join(b.State, "supervisor.log")) // it is removed with the state directory
 		b.StopDaemon()
 		b.awaitNone(func() Leftovers { return FindLeftovers(b.Dir) })
 	}

@@ -45,7 +45,7 @@ type metric struct {
 	kind       runtimeapi.MetricType
 	// labels come after baseLabels.
 	labels []string
-	// samples returns nothing where there is nothing to tell.
+	// samples returns nothing if the subject has no such figure.
 	samples func(s *subject) []sample
 }
 

@@ -1,10 +1,10 @@
 // Package containerdapi answers the few calls that a kubelet's cAdvisor makes to
-// containerd, so that it tells berth's containers by pod, namespace, name and image
-// and finds the network of a pod.
+// containerd, so that it labels berth's containers with pod, namespace, name and image and finds
+// the network of a pod.
 //
-// cAdvisor looks at cgroups whose names end in an id, asks containerd what the id is
-// and which process to look at, and reads everything else by itself. Nothing here
-// changes anything but the marks of sandboxes, which see.
+// cAdvisor finds cgroups whose names end in an id. It asks containerd for the container of the id
+// and for a process in it, and reads everything else itself. The server changes nothing but the
+// placeholder cgroups of sandboxes.
 package containerdapi
 
 import (
@@ -44,8 +44,8 @@ const (
 // dashboards leave out what has none.
 const sandboxImage = "berth/sandbox"
 
-// emptySpec is all that cAdvisor is told of an OCI spec: it must parse, and would be
-// looked at for environments, which are nobody's business.
+// emptySpec is the OCI spec that cAdvisor gets. It must parse. cAdvisor would read environments
+// from it, which may hold secrets.
 const emptySpec = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"gid":0}}}`
 
 // Pods is what is asked of the rules; pod.Service implements it.
@@ -65,7 +65,7 @@ type Server struct {
 	log     *slog.Logger
 }
 
-// New makes a Server that tells version as containerd's.
+// New makes a Server that reports version as containerd's.
 func New(pods Pods, version string, log *slog.Logger) *Server {
 	return &Server{pods: pods, version: version, log: log}
 }

@@ -300,7 +300,7 @@ func (r *run) summary() string {
 	return fmt.Sprintf("%d pods (%s); %d upsets", total, strings.Join(parts, ", "), len(r.upsets)-1)
 }
 
-// describe is what a message tells of a pod.
+// describe is the text about a pod in messages.
 func describe(seen *corev1.Pod) string {
 	if seen == nil {
 		return "never seen"

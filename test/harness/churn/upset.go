@@ -70,10 +70,10 @@ func upsetKinds() []upsetKind {
 	}
 }
 
-// berthAway are the upsets during which nobody answers the kubelet.
+// berthAway are the upsets during which berth does not answer the kubelet.
 func berthAway() []string { return []string{daemonKilled, daemonStopped, bothKilled} }
 
-// kubeletAway are the upsets in which the kubelet forgets what it has not told yet.
+// kubeletAway are the upsets in which the kubelet loses what it has not reported yet.
 func kubeletAway() []string { return []string{kubeletKilled, kubeletStopped} }
 
 // upsetSince reports whether one of these upsets was under way since a moment.

@@ -93,7 +93,7 @@ func mount(dir, at string) (*disk, error) {
 // unmount waits until nobody has anything open there, but not for the end of the
 // file system, as fuse.Server.Unmount does without bound: see the package comment.
 func unmount(at string) error {
-	for deadline := time.Now().Add(require.Patience(patience / 2)); ; time.Sleep(10 * time.Millisecond) { // no event tells of it
+	for deadline := time.Now().Add(require.Patience(answerTimeout / 2)); ; time.Sleep(10 * time.Millisecond) { // no event reports it
 		err := unix.Unmount(at, 0)
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return err

@@ -30,8 +30,8 @@ type Options struct {
 }
 
 const (
-	// patience is for all to be gone after the last pod.
-	patience = time.Minute
+	// cleanupTimeout is how long everything may take to disappear after the last pod.
+	cleanupTimeout = time.Minute
 	// collected is how many descriptors may wait for the collector of garbage in
 	// the supervisor, and spare how many goroutines may differ between two moments
 	// of rest.
@@ -178,7 +178,7 @@ func (u usage) String() string {
 // memory waits until all pods are gone for good and measures.
 func memory(t *testing.T, b *harness.Berth, before harness.Ground) usage {
 	t.Helper()
-	if left := b.AwaitGround(before, patience); left != "" {
+	if left := b.AwaitGround(before, cleanupTimeout); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 	u := usage{}

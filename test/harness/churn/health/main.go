@@ -1,4 +1,4 @@
-// health is a gRPC server that tells of itself what a file says: it serves unless
+// health is a gRPC server that reports the state in a file: it serves unless
 // the file exists. Arguments: its port, the file.
 package main
 

@@ -1,5 +1,5 @@
-// Package stream is the client's side of exec, attach and port-forward: it joins a
-// terminal or pipes to the URL that a runtime hands out.
+// Package stream is the client's side of exec, attach and port-forward: it connects a terminal
+// or pipes to the URL that a runtime returns.
 package stream
 
 import (
@@ -23,18 +23,18 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Streams are what a session is joined to. Nil ones are not connected.
+// Streams are the ends of a session. Nil ones are not connected.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
-	// TTY makes the session a terminal's. When In is one, its keys go through
-	// raw and its size is followed.
+	// TTY says that the command has a terminal. If In is a terminal too, Run puts it into
+	// raw mode and passes its size on.
 	TTY bool
 }
 
-// Run joins the streams to an exec or attach URL until the session ends, and
-// returns the command's exit code (0 for an attachment). A session whose connection breaks is an
-// error (kind Unavailable).
+// Run connects the streams to an exec or attach URL until the session ends, and returns the
+// command's exit code (0 for an attachment). If the connection breaks, the error is of kind
+// Unavailable.
 func Run(ctx context.Context, rawURL string, s Streams) (code int, err error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -44,8 +44,8 @@ func Run(ctx context.Context, rawURL string, s Streams) (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("cannot connect to the runtime's streaming server: %w", err)
 	}
-	outcome := &verdict{Upgrader: upgrader}
-	session, err := remotecommand.NewSPDYExecutorForTransports(transport, outcome, http.MethodPost, u)
+	watcher := &statusWatcher{Upgrader: upgrader}
+	session, err := remotecommand.NewSPDYExecutorForTransports(transport, watcher, http.MethodPost, u)
 	if err != nil {
 		return 0, fmt.Errorf("cannot connect to the runtime's streaming server: %w", err)
 	}
@@ -68,13 +68,13 @@ func Run(ctx context.Context, rawURL string, s Streams) (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("the session failed: %w", err)
 	}
-	if !outcome.heard.Load() {
+	if !watcher.received.Load() {
 		return 0, fmt.Errorf("the connection to the runtime broke, and how the session ended is not known: %w", errs.Unavailable)
 	}
 	return 0, nil
 }
 
-// raw makes the terminal pass every key on.
+// raw puts the terminal into raw mode.
 func raw(file *os.File) (restore func(), err error) {
 	fd := int(file.Fd())
 	before, err := term.MakeRaw(fd)
@@ -87,7 +87,7 @@ func raw(file *os.File) (restore func(), err error) {
 	}, nil
 }
 
-// sizeQueue tells the terminal's size, now and whenever it changes.
+// sizeQueue reports the terminal's size, now and whenever it changes.
 type sizeQueue struct {
 	file    *os.File
 	changed chan os.Signal
@@ -122,7 +122,7 @@ func (q *sizeQueue) Next() *remotecommand.TerminalSize {
 }
 
 // Forward listens on addresses and forwards ports ("8080:80", ":80", "80") over the
-// URL until ctx ends. What happens is told to out and errOut.
+// URL until ctx ends. It reports what happens to out and errOut.
 func Forward(ctx context.Context, rawURL string, addresses, ports []string, out, errOut io.Writer) error {
 	u, err := url.Parse(rawURL)
 	if err != nil {

@@ -1,4 +1,4 @@
-package socket
+package apisocket
 
 import (
 	"context"
@@ -11,13 +11,14 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// Credentials of a gRPC server whose handlers may ask for PeerPid. They encrypt nothing.
+// Credentials returns the credentials of a gRPC server whose handlers call PeerPid. They do not
+// encrypt.
 func Credentials() credentials.TransportCredentials {
 	return peerCredentials{insecure.NewCredentials()}
 }
 
-// PeerPid is the process that made the connection of a request, as the kernel noted it. 0
-// when it has no number here: it is in another pid namespace.
+// PeerPid returns the pid of the process that made the connection of a request, as the kernel
+// recorded it. It is 0 for a process of another PID namespace, which has no pid here.
 func PeerPid(ctx context.Context) int {
 	if p, ok := peer.FromContext(ctx); ok {
 		if process, ok := p.AuthInfo.(process); ok {

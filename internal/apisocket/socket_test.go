@@ -1,4 +1,4 @@
-package socket
+package apisocket
 
 import (
 	"errors"
@@ -52,7 +52,7 @@ func TestListenReplacesAStaleSocket(t *testing.T) {
 	l.Close()
 }
 
-func TestListenRefusesASocketThatSomebodyServes(t *testing.T) {
+func TestListenRefusesASocketInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "berth.sock")
 	other, err := net.Listen("unix", path)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestListenRefusesASocketThatSomebodyServes(t *testing.T) {
 	}
 	defer other.Close()
 	_, err = Listen(t.Context(), Options{Path: path, GID: os.Getgid()})
-	if !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "somebody answers") {
+	if !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "a process serves it") {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := os.Lstat(path); err != nil {

@@ -1,6 +1,6 @@
-// Package client connects to a CRI socket, berth's or another runtime's, and turns
-// what comes back into errors of berth's kinds with their message alone.
-package client
+// Package criclient connects to the CRI socket of berth or of another runtime. It turns the
+// runtime's errors into errors of berth's kinds that have the message alone.
+package criclient
 
 import (
 	"context"
@@ -27,17 +27,17 @@ import (
 // DefaultEndpoint is where berth listens when nothing else is configured.
 const DefaultEndpoint = "unix:///run/berth/berth.sock"
 
-// maxMessage is what an answer may weigh.
+// maxMessage bounds the bytes of one answer.
 const maxMessage = 64 << 20
 
-// dialTimeout bounds the first look at the socket.
+// dialTimeout bounds an attempt to connect to the socket.
 const dialTimeout = 5 * time.Second
 
 // restartTime is how long calls wait for a runtime that is restarting.
 const restartTime = time.Minute
 
-// Conn is a connection to a runtime. Calls wait for a runtime that is restarting, for a minute; then
-// their error is of kind Unavailable.
+// Conn is a connection to a runtime. Calls wait for a minute for a runtime that restarts; then
+// they fail with an error of kind Unavailable.
 type Conn struct {
 	Runtime  runtimeapi.RuntimeServiceClient
 	Images   runtimeapi.ImageServiceClient
@@ -46,27 +46,27 @@ type Conn struct {
 	conn     *grpc.ClientConn
 }
 
-// Dial connects to an endpoint, unix:///PATH or an absolute PATH. When nobody is
-// there, the error (kind Unavailable) says which socket was tried and what to do.
+// Dial connects to an endpoint, unix:///PATH or an absolute PATH. If no process listens there,
+// the error (kind Unavailable) names the socket and says what to do.
 func Dial(ctx context.Context, endpoint string) (*Conn, error) {
-	return dial(ctx, endpoint, restartTime, 2*lastPause)
+	return dial(ctx, endpoint, restartTime, 2*maxBackoff)
 }
 
-func dial(ctx context.Context, endpoint string, restart, later time.Duration) (*Conn, error) {
+func dial(ctx context.Context, endpoint string, restart, retry time.Duration) (*Conn, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	if err := look(ctx, path); err != nil {
+	if err := checkListening(ctx, path); err != nil {
 		return nil, err
 	}
-	waits := &patience{path: path, first: restart, later: later}
+	limit := &reconnectLimit{path: path, restart: restart, retry: retry}
 	conn, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(true)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, MaxDelay: lastPause}, MinConnectTimeout: dialTimeout}),
-		grpc.WithChainUnaryInterceptor(waits.unary),
-		grpc.WithChainStreamInterceptor(waits.stream),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, MaxDelay: maxBackoff}, MinConnectTimeout: dialTimeout}),
+		grpc.WithChainUnaryInterceptor(limit.unary),
+		grpc.WithChainStreamInterceptor(limit.stream),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
@@ -91,8 +91,8 @@ func socketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// look tells at once, and in words, when nobody serves the socket.
-func look(ctx context.Context, path string) error {
+// checkListening returns an error that says what to do if no process listens on the socket.
+func checkListening(ctx context.Context, path string) error {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, "unix", path)
 	switch {
@@ -110,8 +110,8 @@ func look(ctx context.Context, path string) error {
 		"or name another CRI socket with --endpoint unix:///PATH or BERTH_ENDPOINT (crictl: -r unix:///PATH or CONTAINER_RUNTIME_ENDPOINT)", path, errs.Unavailable, err)
 }
 
-// plain is the reverse of the server's table: an error of the code's kind with the
-// message alone.
+// plain turns a gRPC status into an error of the code's kind that has the message alone. It is
+// the reverse of the server's table.
 func plain(err error) error {
 	s, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -122,7 +122,8 @@ func plain(err error) error {
 	case kind == nil:
 		return errors.New(s.Message())
 	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
-		return fmt.Errorf("the runtime does not have this call, it is not berth: %w", kind)
+		return fmt.Errorf("the runtime does not have this call: it is not berth, or its daemon is older than this program "+
+			"and must be restarted: %w", kind)
 	}
 	return &remoteError{s.Message(), kind}
 }
@@ -151,7 +152,7 @@ func kindOf(code codes.Code) error {
 	return nil
 }
 
-// remoteError has the runtime's message, which says already what the kind says.
+// remoteError has the runtime's message. The message includes the kind's text already.
 type remoteError struct {
 	message string
 	kind    error
@@ -173,7 +174,7 @@ func (s plainStream) RecvMsg(m any) error {
 	return plain(err)
 }
 
-// Reachable reports whether somebody answers on the socket now.
+// Reachable reports whether a process listens on the socket now.
 func (c *Conn) Reachable(ctx context.Context) bool {
-	return look(ctx, strings.TrimPrefix(c.Endpoint, "unix://")) == nil
+	return checkListening(ctx, strings.TrimPrefix(c.Endpoint, "unix://")) == nil
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// poll is how often a growing log is looked at. (Logs may lie on any filesystem;
-// not all tell of changes.)
+// poll is the interval at which a growing log is read. (Logs may be on any file system; not all
+// report changes.)
 const poll = 100 * time.Millisecond
 
-// Options say what of a log to read.
+// Options are the part of a log to read.
 type Options struct {
 	// Tail is the number of lines at the end, negative for all.
 	Tail int
@@ -26,8 +26,8 @@ type Options struct {
 	Since time.Time
 	// Timestamps go before each line.
 	Timestamps bool
-	// Ended, if not nil, makes Copy wait for more until it is closed: what was
-	// written until then is still read.
+	// Ended, if not nil, makes Copy follow the log until it is closed. Copy still reads what
+	// was written before.
 	Ended <-chan struct{}
 }
 
@@ -47,7 +47,7 @@ func Copy(ctx context.Context, path string, opts Options, stdout, stderr io.Writ
 	p := printer{opts: &opts, stdout: stdout, stderr: stderr}
 	lines := crilog.NewReader(file)
 	for {
-		// Looked at before reading: what is there when the log has ended is all.
+		// Checked before reading: a log that has ended does not grow any more.
 		last := ended(opts.Ended)
 		if err := p.print(lines); err != nil {
 			return err
@@ -60,7 +60,7 @@ func Copy(ctx context.Context, path string, opts Options, stdout, stderr io.Writ
 			return err
 		}
 		if next != nil {
-			// What came into the old file between the two looks.
+			// The old file may have grown since it was read.
 			if err := p.print(lines); err != nil {
 				next.Close()
 				return err
@@ -160,8 +160,8 @@ func wait(ctx context.Context, end <-chan struct{}) error {
 type printer struct {
 	opts           *Options
 	stdout, stderr io.Writer
-	// midLine tells that a stream's last piece was partial, so that no time
-	// stamp belongs before the next.
+	// midLine reports whether a stream's last piece was partial; then the next piece gets no
+	// timestamp.
 	midLine map[crilog.Stream]bool
 }
 

@@ -1,4 +1,4 @@
-package client
+package criclient
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// versions is a runtime that tells its version when it is let.
+// versions is a runtime that answers Version once let is closed.
 type versions struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	let chan struct{}
@@ -64,8 +64,8 @@ func version(t *testing.T, conn *Conn) error {
 	return err
 }
 
-// lose ends a runtime, until the connection knows.
-func lose(t *testing.T, conn *Conn, stop func()) {
+// stopRuntime stops a runtime and waits until the connection notices.
+func stopRuntime(t *testing.T, conn *Conn, stop func()) {
 	t.Helper()
 	if err := version(t, conn); err != nil {
 		t.Fatal(err)
@@ -74,8 +74,8 @@ func lose(t *testing.T, conn *Conn, stop func()) {
 	conn.conn.WaitForStateChange(t.Context(), connectivity.Ready)
 }
 
-// become waits for a state of the connection.
-func become(t *testing.T, conn *Conn, wanted connectivity.State) {
+// awaitState waits for a state of the connection.
+func awaitState(t *testing.T, conn *Conn, wanted connectivity.State) {
 	t.Helper()
 	for state := conn.conn.GetState(); state != wanted; state = conn.conn.GetState() {
 		if !conn.conn.WaitForStateChange(t.Context(), state) {
@@ -84,8 +84,8 @@ func become(t *testing.T, conn *Conn, wanted connectivity.State) {
 	}
 }
 
-// TestRuntimeThatDoesNotComeBack: a call says so after the patience, those that follow, and streams
-// that begin, sooner. When it is back, the patience is, too.
+// TestRuntimeThatDoesNotComeBack: a call fails after the limit for a restart, later calls and
+// new streams after the shorter one. Once the runtime is back, the limit is the long one again.
 func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	let := make(chan struct{})
@@ -93,7 +93,7 @@ func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 	stop := serveAt(t, path, &versions{let: let})
 	conn := dialFor(t, path, 50*time.Millisecond)
 	for range 2 {
-		lose(t, conn, stop)
+		stopRuntime(t, conn, stop)
 		if err := version(t, conn); !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "unix://"+path+" for 50ms:") {
 			t.Errorf("a call ended with %v", err)
 		}
@@ -104,7 +104,7 @@ func TestRuntimeThatDoesNotComeBack(t *testing.T) {
 			t.Errorf("a stream began with %v", err)
 		}
 		stop = serveAt(t, path, &versions{let: let})
-		become(t, conn, connectivity.Ready) // by itself, and no call sees it
+		awaitState(t, conn, connectivity.Ready) // by itself, and no call sees it
 	}
 	defer stop()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -121,17 +121,17 @@ func TestRuntimeThatRestarts(t *testing.T) {
 	close(let)
 	stop := serveAt(t, path, &versions{let: let})
 	conn := dialFor(t, path, time.Minute)
-	lose(t, conn, stop)
+	stopRuntime(t, conn, stop)
 	answered := make(chan error, 1)
 	go func() { answered <- version(t, conn) }()
-	become(t, conn, connectivity.TransientFailure)
+	awaitState(t, conn, connectivity.TransientFailure)
 	defer serveAt(t, path, &versions{let: let})()
 	if err := <-answered; err != nil {
 		t.Errorf("the call that waited ended with %v", err)
 	}
 }
 
-// TestSlowCall: a call that takes longer than a restart may, of a runtime that is there.
+// TestSlowCall: a call to a connected runtime may take longer than the limit.
 func TestSlowCall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	let := make(chan struct{})

@@ -1,7 +1,7 @@
-// Package socket makes the unix socket that a daemon serves on, so that only those
-// who may reach it, a stale one of a dead daemon is replaced, and one that somebody
-// answers on is not; and it tells who is at the other end.
-package socket
+// Package apisocket makes the unix socket that the daemon serves its APIs on. Only root and one
+// group can connect. It replaces the stale socket of a dead daemon, and leaves one that a process
+// serves. It also reports which process is at the other end of a connection.
+package apisocket
 
 import (
 	"context"
@@ -18,17 +18,17 @@ import (
 	"github.com/berthrun/berth/internal/undo"
 )
 
-// dialTimeout is how long somebody on an old socket has to accept.
+// dialTimeout is how long a process on an existing socket has to accept.
 const dialTimeout = 2 * time.Second
 
-// Options say where a socket is and who may use it.
+// Options are where a socket is and who may use it.
 type Options struct {
 	// Path of the socket.
 	Path string
-	// GID may read and write the socket, with root.
+	// GID is the group that may use the socket, beside root.
 	GID int
-	// OwnDir says that the directory belongs to the daemon alone: it is made
-	// reachable for GID too. A directory that is not there is made, with 0700.
+	// OwnDir says that the directory belongs to the daemon alone. Then Listen lets GID pass
+	// through it. Listen makes a missing directory with mode 0700.
 	OwnDir bool
 }
 
@@ -51,7 +51,7 @@ func Listen(ctx context.Context, opts Options) (l *Listener, err error) {
 	var u undo.Stack
 	defer u.OnError(ctx, &err)
 
-	// The lock closes the gap between the look at an old socket and the bind.
+	// No other daemon can bind between removeStale and bind.
 	lock, holder, err := sysfd.TryLock(opts.Path + ".lock")
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", opts.Path, err)
@@ -77,13 +77,12 @@ func Listen(ctx context.Context, opts Options) (l *Listener, err error) {
 	}
 	file, err := os.Lstat(opts.Path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot look at socket %s: %w", opts.Path, err)
+		return nil, fmt.Errorf("cannot stat socket %s: %w", opts.Path, err)
 	}
 	return &Listener{unixListener, opts.Path, file, lock}, nil
 }
 
-// Close stops listening and removes the socket, unless somebody has put another in
-// its place.
+// Close stops listening and removes the socket, unless another one has replaced it.
 func (l *Listener) Close() error {
 	if file, err := os.Lstat(l.path); err != nil || !os.SameFile(file, l.file) {
 		l.SetUnlinkOnClose(false)
@@ -103,14 +102,14 @@ func prepareDir(opts Options) error {
 	if !opts.OwnDir || opts.GID == 0 {
 		return nil
 	}
-	// The group may pass through the directory, not look into it.
+	// The group may pass through the directory, not list it.
 	if err := errors.Join(os.Chown(dir, -1, opts.GID), os.Chmod(dir, 0o710)); err != nil {
 		return fmt.Errorf("cannot let group %d reach socket %s: %w", opts.GID, opts.Path, err)
 	}
 	return nil
 }
 
-// removeStale removes a socket on which nobody answers.
+// removeStale removes a socket that no process serves.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -127,10 +126,10 @@ func removeStale(ctx context.Context, path string) error {
 	switch {
 	case err == nil:
 		conn.Close()
-		return fmt.Errorf("cannot listen on %s: somebody answers on it already: %w", path, errs.Exists)
+		return fmt.Errorf("cannot listen on %s: a process serves it already: %w", path, errs.Exists)
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		// A full queue, say: somebody is there and slow.
-		return fmt.Errorf("cannot listen on %s: cannot tell whether somebody serves it: %w", path, err)
+		// The queue may be full: a process serves the socket, slowly.
+		return fmt.Errorf("cannot listen on %s: cannot find out whether a process serves it: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("cannot remove stale socket: %w", err)

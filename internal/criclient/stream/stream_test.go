@@ -69,7 +69,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestBrokenConnection: a runtime that dies in the middle of a command is no success of the command.
+// TestBrokenConnection: a command whose runtime dies has not succeeded.
 func TestBrokenConnection(t *testing.T) {
 	at := session(t, func(ctx context.Context, spec *engine.ExecSpec) (int32, error) {
 		fmt.Fprint(spec.Stdout, "begun")
@@ -106,7 +106,7 @@ func TestBrokenConnection(t *testing.T) {
 	}
 }
 
-// writer is told of the first words.
+// writer is called with each write.
 type writer func()
 
 func (w writer) Write(p []byte) (int, error) {
