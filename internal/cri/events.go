@@ -10,7 +10,7 @@ import (
 // order of created_at, which is unique: a client that lost a stream misses nothing
 // by asking again.
 func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	subscription, err := s.opts.Pods.Events()
+	subscription, err := s.opts.Events.Events()
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -21,7 +20,7 @@ const (
 	kindRemove job.Kind = "remove"
 )
 
-// Jobs tells of every job that runs, the oldest first.
+// Jobs returns every job that runs, the oldest first.
 func (s *Service) Jobs() []job.Info { return s.jobs.List() }
 
 // meet is the rule for a request that finds a job of its key:
@@ -66,6 +65,12 @@ func meet(running *job.Job, next *job.Request) job.Meeting {
 	}
 }
 
+// SetJobLimits changes how long a stage and all of a job may take, of jobs that begin
+// from now on.
+func (s *Service) SetJobLimits(stage, total time.Duration) {
+	s.jobTimes.Store(&job.Limits{Stage: stage, Total: total})
+}
+
 // jobLimits bounds what makes things. Stop and remove have no limit in all: the
 // first waits out a grace period of any length, and each of their steps is
 // bounded by itself.
@@ -100,67 +105,4 @@ func (s *Service) reached(info job.Info) {
 func (s *Service) slow(info job.Info) {
 	s.log.Warn("a job stays in one stage", "job", info.Kind, "key", info.Key, "id", info.ID, "stage", info.Stage,
 		"waits_for", info.WaitsFor, "seconds", int(info.StageAge.Seconds()))
-}
-
-// retries asks again for teardowns that failed, with growing pauses.
-type retries struct {
-	first, longest time.Duration
-	mu             sync.Mutex
-	closed         bool
-	pending        map[string]*retry
-}
-
-type retry struct {
-	pause time.Duration
-	timer *time.Timer
-}
-
-func newRetries(first, longest time.Duration) *retries {
-	return &retries{first: first, longest: longest, pending: map[string]*retry{}}
-}
-
-// later runs again after a pause that doubles each time until done is called.
-func (r *retries) later(id string, again func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return
-	}
-	next, seen := r.pending[id]
-	if !seen {
-		next = &retry{pause: r.first}
-		r.pending[id] = next
-	} else {
-		next.timer.Stop()
-		next.pause = min(2*next.pause, r.longest)
-	}
-	next.timer = time.AfterFunc(next.pause, func() { errs.Protect("retry of "+id, again) })
-}
-
-// done forgets an id whose teardown is complete.
-func (r *retries) done(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if next, seen := r.pending[id]; seen {
-		next.timer.Stop()
-		delete(r.pending, id)
-	}
-}
-
-func (r *retries) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	for id, next := range r.pending {
-		next.timer.Stop()
-		delete(r.pending, id)
-	}
-}
-
-// pursue starts a job that nobody waits for.
-func (s *Service) pursue(ctx context.Context, req *job.Request) {
-	if _, err := s.jobs.Enter(ctx, req); err != nil {
-		// Only a closed table refuses; the intent is in the record.
-		s.log.Debug("a job is left to the next start", "job", req.Kind, "key", req.Key, "err", err)
-	}
 }

@@ -179,7 +179,10 @@ func (m *machine) serve() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	api, err := cri.New(cri.Options{Pods: service, Images: m.world.Images, Streams: streams, Version: "1.2.3", Config: m.config})
+	api, err := cri.New(cri.Options{
+		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service,
+		Images: m.world.Images, Streams: streams, Version: "1.2.3", Config: m.config,
+	})
 	if err != nil {
 		m.t.Fatal(err)
 	}

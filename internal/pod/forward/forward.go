@@ -1,4 +1,7 @@
-package pod
+// Package forward copies between a client's stream and a port of a sandbox.
+//
+// It reads records and changes none.
+package forward
 
 import (
 	"context"
@@ -12,13 +15,25 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
+// Forwarder forwards ports of sandboxes.
+type Forwarder struct {
+	records *record.Store
+	dial    time.Duration
+}
+
+// New returns a Forwarder. dial is how long a port may take to accept a connection.
+func New(records *record.Store, dial time.Duration) *Forwarder {
+	return &Forwarder{records: records, dial: dial}
+}
+
 // CheckPortForward reports whether ports of this sandbox can be forwarded now, and
 // returns its full id.
-func (s *Service) CheckPortForward(_ context.Context, id string) (fullID string, err error) {
-	rec, err := s.readySandbox(id)
+func (f *Forwarder) CheckPortForward(_ context.Context, id string) (fullID string, err error) {
+	rec, err := f.records.ReadySandbox(id)
 	if err != nil {
 		return "", fmt.Errorf("cannot forward ports: %w", err)
 	}
@@ -28,8 +43,8 @@ func (s *Service) CheckPortForward(_ context.Context, id string) (fullID string,
 // PortForward copies between stream and a port on the sandbox's localhost (IPv4,
 // then IPv6) until both directions have ended, one of them fails, or ctx ends.
 // It closes stream.
-func (s *Service) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	rec, err := s.readySandbox(id)
+func (f *Forwarder) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	rec, err := f.records.ReadySandbox(id)
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot forward ports: %w", err), stream.Close())
 	}
@@ -40,7 +55,7 @@ func (s *Service) PortForward(ctx context.Context, id string, port int32, stream
 	if rec.Engine != nil {
 		netNS = rec.Engine.NetNS
 	}
-	conn, err := dialLocalhost(ctx, netNS, port, s.limits.Dial)
+	conn, err := dialLocalhost(ctx, netNS, port, f.dial)
 	if err != nil {
 		of := rec.Config.Get().GetMetadata()
 		return errors.Join(fmt.Errorf("cannot forward port %d of pod %s/%s (sandbox %s): %w", port, of.GetNamespace(), of.GetName(), rec.ID, err), stream.Close())
