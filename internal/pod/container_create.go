@@ -23,10 +23,10 @@ type Containers struct {
 	*worker
 	images Images
 	exits  *exits.Recorder
-	graces graces
+	graces gracePeriods
 }
 
-// CreateContainer makes a container in a READY sandbox, or joins the job that
+// CreateContainer creates a container in a READY sandbox, or joins the job that
 // does; see RunSandbox.
 func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error) {
 	switch {
@@ -101,10 +101,10 @@ func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record
 	return rec.ID, nil
 }
 
-// makeContainer is what follows the record, which the caller undoes.
+// makeContainer does what follows the record. The caller undoes it.
 func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.Container, img *image.Image) error {
-	// Looked at again after the record is written: who stops the sandbox now
-	// either was first, and is seen here, or finds the record and this job.
+	// Checked again after the record is written: a stop of the sandbox either came first,
+	// and this check sees it, or finds the record and this job.
 	sb, err := c.records.ReadySandbox(rec.SandboxID)
 	if err != nil {
 		return fmt.Errorf("cannot create container: %w", err)
@@ -176,7 +176,7 @@ func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string
 	}
 	_, updateErr := c.records.Containers.Update(id, func(r *record.Container) error {
 		r.Removing = true
-		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be made (%v) and is being removed (%v)", cause, err))
+		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be created (%v) and is being removed (%v)", cause, err))
 		return nil
 	})
 	c.retryContainer(ctx, id)
@@ -253,8 +253,8 @@ func (c *Containers) containerSpec(rec *record.Container, sb *record.Sandbox, im
 
 const targetField = "config.linux.security_context.namespace_options.target_id"
 
-// checkTarget refuses a container whose target has ended while it was made: the number of
-// the target's process may have been another's by the time that it was joined.
+// checkTarget refuses a container whose target ended while the container was created: another
+// process may have had the target's PID by the time that the container joined it.
 func (c *Containers) checkTarget(ctx context.Context, config *runtimeapi.ContainerConfig) error {
 	ns := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if ns.GetPid() != runtimeapi.NamespaceMode_TARGET {
@@ -266,7 +266,7 @@ func (c *Containers) checkTarget(ctx context.Context, config *runtimeapi.Contain
 	}
 	ended, err := c.gone(ctx, target.ID)
 	if err != nil {
-		return fmt.Errorf("%s: cannot tell whether container %q still runs: %w", targetField, target.ID, err)
+		return fmt.Errorf("%s: cannot find out whether container %q still runs: %w", targetField, target.ID, err)
 	}
 	if ended {
 		return fmt.Errorf("%s: container %q has ended meanwhile: %w", targetField, target.ID, errs.State)

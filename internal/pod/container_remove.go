@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// RemoveContainer kills if need be and removes the container. Nil when there is
+// RemoveContainer removes the container, and kills it first if it runs. Nil when there is
 // none.
 func (c *Containers) RemoveContainer(ctx context.Context, id string) error {
 	full, err := c.records.ContainerID(id)
@@ -86,10 +86,10 @@ func (c *Containers) teardownContainer(ctx context.Context, j *job.Job, id strin
 	}
 	if killErr != nil {
 		// Remove killed what the signal could not: nothing is left to report.
-		c.log.Warn("a container was removed that could not be stopped", "container", id, "err", killErr)
+		c.log.Warn("cannot stop a container, but it was removed", "container", id, "error", killErr)
 	}
 	if rec.State == record.ContainerCreating {
-		// Nobody knows of its log, and a dying init may have complained into it.
+		// No client knows of its log, and an init that failed may have written to it.
 		if err := c.call(removing, id, "remove the log of a half-made container", func(context.Context, string) error {
 			return removeLog(rec)
 		}); err != nil {
@@ -106,8 +106,8 @@ func (c *Containers) teardownContainer(ctx context.Context, j *job.Job, id strin
 	return nil
 }
 
-// removeLog removes the log that was made for this container. A log that was there
-// before it is somebody else's, and so is what a link in its path leads to.
+// removeLog removes the log that was made for this container. It leaves a log that is older
+// than the container, and what a link in its path leads to.
 func removeLog(rec *record.Container) error {
 	if rec.LogPath == "" {
 		return nil

@@ -58,7 +58,7 @@ func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) 
 	}
 	j.Stage("publish", "the state directory")
 	if _, err := c.records.Containers.Update(id, func(r *record.Container) error {
-		if r.State == record.ContainerStarting { // else its exit was told already
+		if r.State == record.ContainerStarting { // else its exit was recorded already
 			r.State, r.Pid = record.ContainerRunning, pid
 		}
 		return nil
@@ -69,10 +69,10 @@ func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) 
 	return nil
 }
 
-// failStart makes sure that nothing of the container runs and records why.
+// failStart kills whatever runs in the container and records the failure.
 func (c *Containers) failStart(ctx context.Context, j *job.Job, id string, cause error) error {
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
-		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // the next start looks what became of it
+		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // recovery finds out what became of it
 	}
 	if ctx.Err() != nil && !errors.Is(cause, context.Cause(ctx)) {
 		cause = fmt.Errorf("%w: %w", context.Cause(ctx), cause)

@@ -41,7 +41,7 @@ func (c *Containers) stopAndWait(ctx context.Context, rec *record.Container, tim
 	select {
 	case <-j.Done():
 		release()
-	default: // who gave up meant it all the same
+	default: // the caller gave up, but its timeout still holds
 		go func() {
 			<-j.Done()
 			release()
@@ -65,8 +65,8 @@ func (c *Containers) stopContainerRequest(rec *record.Container, timeout time.Du
 	}
 }
 
-// stopAgain goes on with a stop that failed: the container keeps what is left of the
-// patience that it was promised. timeout is for a stop that was never written down.
+// stopAgain retries a stop that failed: the container keeps what is left of its grace
+// period. timeout is for a stop that was never recorded.
 func (c *Containers) stopAgain(ctx context.Context, id string, timeout time.Duration) {
 	rec, err := c.records.Containers.Get(id)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *Containers) stopAgain(ctx context.Context, id string, timeout time.Dura
 }
 
 // stopContainer is the stop policy, for every backend: the stop signal once,
-// patience, SIGKILL. The intent is in the record until the container has exited.
+// the grace period, SIGKILL. The intent is in the record until the container has exited.
 func (c *Containers) stopContainer(ctx context.Context, j *job.Job, id string, timeout time.Duration) error {
 	defer c.graces.hold(id, timeout)()
 	for {
@@ -113,8 +113,8 @@ func (c *Containers) stopContainer(ctx context.Context, j *job.Job, id string, t
 	}
 }
 
-// intendStop writes down that the container is to stop, and by when. A container
-// that does not run is left as it is.
+// intendStop records that the container is to stop, and by when. It leaves a container
+// that does not run as it is.
 func (c *Containers) intendStop(id string, by time.Time) (*record.Container, error) {
 	rec, err := c.records.Containers.Get(id)
 	if err != nil {
@@ -136,12 +136,12 @@ func (c *Containers) intendStop(id string, by time.Time) (*record.Container, err
 	return rec, err
 }
 
-// sendStopSignal sends it and writes down that it was sent: some programs take a
+// sendStopSignal sends the signal and records that it was sent: some programs take a
 // second one for "at once".
 func (c *Containers) sendStopSignal(ctx context.Context, j *job.Job, rec *record.Container) error {
 	sig, err := rec.StopSignal()
 	if err != nil {
-		c.log.Warn("the stop signal is unknown, SIGTERM is sent", "container", rec.ID, "err", err)
+		c.log.Warn("the stop signal is unknown, sending SIGTERM", "container", rec.ID, "error", err)
 	}
 	j.Stage("send stop signal", "the engine")
 	if err := c.signal(ctx, rec.ID, sig, false); err != nil {
@@ -164,20 +164,20 @@ func (c *Containers) kill(ctx context.Context, j *job.Job, id string) error {
 		return fmt.Errorf("cannot kill container %q: %w", id, err)
 	}
 	j.Stage("wait for exit", "the kernel, after SIGKILL")
-	patience, cancel := context.WithTimeout(ctx, c.limits.Kill)
+	killed, cancel := context.WithTimeout(ctx, c.limits.Kill)
 	defer cancel()
-	err := c.exits.Wait(patience, id)
+	err := c.exits.Wait(killed, id)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	gone, err := c.gone(ctx, id)
 	if err != nil {
-		return fmt.Errorf("cannot tell whether container %q has ended: %w", id, err)
+		return fmt.Errorf("cannot find out whether container %q has ended: %w", id, err)
 	}
 	if !gone {
 		return fmt.Errorf("cannot stop container %q: %w: it did not exit within %s after SIGKILL (a process in uninterruptible sleep?)", id, errs.Unavailable, c.limits.Kill)
 	}
-	c.exits.RecordUnknown(id, "its end was seen, its exit code was not")
+	c.exits.RecordUnknown(id, "it has ended; its exit code was not reported")
 	return nil
 }
 
@@ -191,7 +191,7 @@ func (c *Containers) signal(ctx context.Context, id string, sig syscall.Signal, 
 	return errs.IgnoreNotFound(err)
 }
 
-// gone asks the engine whether nothing of the container runs.
+// gone reports whether, by the engine, nothing of the container runs.
 func (c *Containers) gone(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.limits.Kill)
 	defer cancel()
@@ -207,7 +207,7 @@ func (c *Containers) gone(ctx context.Context, id string) (bool, error) {
 	return true, nil
 }
 
-// createdPause is between two looks at a container whose end nobody reports.
+// createdPause is the pause between two checks of a container whose exit is not reported.
 const createdPause = 100 * time.Millisecond
 
 // endCreated ends the init of a container that was never started: it waits in the
@@ -225,7 +225,7 @@ func (c *Containers) endCreated(ctx context.Context, rec *record.Container) erro
 
 func (c *Containers) killCreated(ctx context.Context, id string) error {
 	for {
-		news := c.exits.Next(id)
+		exit := c.exits.Next(id)
 		rec, err := c.records.Containers.Get(id)
 		if err != nil || rec.State == record.ContainerExited || rec.StartError() != "" {
 			c.exits.Notify(id)
@@ -235,14 +235,14 @@ func (c *Containers) killCreated(ctx context.Context, id string) error {
 			return fmt.Errorf("cannot kill container %q, which was not started: %w", id, err)
 		}
 		select {
-		case <-news:
+		case <-exit:
 			continue
 		case <-time.After(createdPause):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 		if gone, err := c.gone(ctx, id); err != nil {
-			return fmt.Errorf("cannot tell whether container %q has ended: %w", id, err)
+			return fmt.Errorf("cannot find out whether container %q has ended: %w", id, err)
 		} else if gone {
 			c.exits.RecordUnknown(id, "its sandbox was stopped before it was started")
 		}

@@ -1,7 +1,7 @@
 package pod
 
-// Graces tells how many grace periods are remembered.
-func (s *Service) Graces() int {
+// GracePeriods returns how many grace periods are kept.
+func (s *Service) GracePeriods() int {
 	s.graces.mu.Lock()
 	defer s.graces.mu.Unlock()
 	return len(s.graces.pending)

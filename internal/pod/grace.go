@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// graces holds, for each container that is stopping, when its patience ends.
-type graces struct {
+// gracePeriods has, for each container that is stopping, when its grace period ends.
+type gracePeriods struct {
 	mu      *sync.Mutex
 	pending map[string]*grace
 }
@@ -14,16 +14,16 @@ type graces struct {
 type grace struct {
 	by      time.Time
 	changed chan struct{}
-	// holders are the stops of the container, jobs and requests. The last one takes it
-	// away.
+	// holders counts the stops of the container, jobs and requests. The last one removes
+	// the grace period.
 	holders int
 }
 
-func newGraces() graces { return graces{new(sync.Mutex), map[string]*grace{}} }
+func newGracePeriods() gracePeriods { return gracePeriods{new(sync.Mutex), map[string]*grace{}} }
 
-// hold makes the container's patience end after timeout, if not sooner, for as long as
-// somebody holds it. release is called once.
-func (g graces) hold(id string, timeout time.Duration) (release func()) {
+// hold makes the container's grace period end after timeout, if not sooner. It is kept until
+// each caller has called its release once.
+func (g gracePeriods) hold(id string, timeout time.Duration) (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.pending[id]
@@ -52,17 +52,17 @@ func (p *grace) shorten(timeout time.Duration) {
 	p.by, p.changed = by, make(chan struct{})
 }
 
-// get returns when the patience ends, and a channel that is closed when that changes.
-// The caller holds it.
-func (g graces) get(id string) (by time.Time, changed <-chan struct{}) {
+// get returns when the grace period ends, and a channel that is closed when that changes.
+// The caller holds the grace period.
+func (g gracePeriods) get(id string) (by time.Time, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.pending[id]
 	return p.by, p.changed
 }
 
-// end ends the patience of a container that is stopping now, if one is.
-func (g graces) end(id string) {
+// end ends the grace period of a container that is stopping, if it has one.
+func (g gracePeriods) end(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p := g.pending[id]; p != nil {

@@ -66,7 +66,7 @@ func (s *Sandboxes) runSandbox(ctx context.Context, j *job.Job, rec *record.Sand
 	return rec.ID, nil
 }
 
-// makeSandbox is what follows the record, which the caller undoes.
+// makeSandbox does what follows the record. The caller undoes it.
 func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.Sandbox) error {
 	spec := s.records.SandboxSpec(rec)
 	j.Stage("create sandbox", "the engine")
@@ -105,9 +105,9 @@ func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.San
 // return its id when it is what is asked for, refuse, or, when it is one whose
 // removal failed so far, remove it now.
 //
-// One that has containers is refused: whoever asked for it has had its id, so that who
-// asks now has not seen it yet, as a kubelet that has just started, and would make the
-// containers a second time.
+// One that has containers is refused: an earlier request got its id and created them. The
+// caller does not know of it yet, such as a kubelet that has just started, and would create
+// the containers a second time.
 func (s *Sandboxes) sandboxOfName(ctx context.Context, j *job.Job, rec *record.Sandbox) (string, error) {
 	id, old, taken := s.records.Sandboxes.ByName(rec.Name())
 	if !taken {
@@ -148,7 +148,7 @@ func (s *Sandboxes) abandonSandbox(ctx context.Context, j *job.Job, id string, c
 		return cause
 	}
 	_, updateErr := s.records.Sandboxes.Update(id, func(r *record.Sandbox) error {
-		r.State, r.Message = record.SandboxRemoving, fmt.Sprintf("it could not be made (%v) and is being removed (%v)", cause, err)
+		r.State, r.Message = record.SandboxRemoving, fmt.Sprintf("it could not be created (%v) and is being removed (%v)", cause, err)
 		return nil
 	})
 	s.retrySandbox(ctx, id)

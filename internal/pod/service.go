@@ -58,7 +58,7 @@ type Options struct {
 	ShowSecrets bool
 }
 
-// Limits are how long things may take. They do not bound a container's own life
+// Limits are how long work may take. They do not bound a container's own life
 // or its grace period.
 type Limits struct {
 	// Stage and Total end a job that makes something: 10 and 60 minutes.
@@ -138,7 +138,7 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 		retries: retry.New(opts.Limits.RetryMin, opts.Limits.RetryMax),
 	}
 	s.SetJobLimits(opts.Limits.Stage, opts.Limits.Total)
-	s.jobs = job.NewTable(s.jobLimits, meet, s.unheard, s.reached, s.slow)
+	s.jobs = job.NewTable(s.jobLimits, resolveConflict, s.logFailure, s.logStage, s.logSlowStage)
 	resume, err := s.join(opts)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 		limits: opts.Limits, bootID: opts.BootID, log: opts.Log,
 	}
 	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxDied: s.sandboxDied})
-	s.Containers = &Containers{worker: w, images: opts.Images, exits: s.exits, graces: newGraces()}
+	s.Containers = &Containers{worker: w, images: opts.Images, exits: s.exits, graces: newGracePeriods()}
 	s.Sandboxes = &Sandboxes{worker: w, containers: s.Containers, network: attachments}
 	s.Sessions = &Sessions{engine: opts.Engine, records: records}
 	s.Forwarder = forward.New(records, opts.Limits.Dial)

@@ -12,14 +12,14 @@ import (
 )
 
 // StopSandbox stops the sandbox and its containers and detaches its network. Nil
-// when there is no such sandbox. Once asked it is pursued to the end, whoever
-// waits.
+// when there is no such sandbox. The job goes on to its end, even when
+// the caller gives up.
 func (s *Sandboxes) StopSandbox(ctx context.Context, id string) error {
 	return s.endSandbox(ctx, id, s.stopSandboxRequest)
 }
 
 // RemoveSandbox stops and removes the sandbox and its containers. Nil when there
-// is no such sandbox. Once asked it is pursued to the end, whoever waits.
+// is no such sandbox. The job goes on to its end, even when the caller gives up.
 func (s *Sandboxes) RemoveSandbox(ctx context.Context, id string) error {
 	return s.endSandbox(ctx, id, s.removeSandboxRequest)
 }
@@ -55,15 +55,10 @@ func (s *Sandboxes) removeSandboxRequest(rec *record.Sandbox) *job.Request {
 	}
 }
 
-// holds reports whether namespaces of a sandbox may be there.
-func (c *Containers) holds(rec *record.Sandbox) bool {
-	return len(rec.EngineView(c.engine).Namespaces) > 0
-}
-
 func (s *Sandboxes) stopSandbox(ctx context.Context, j *job.Job, id string) error {
 	rec, err := s.records.Sandboxes.Get(id)
 	if err != nil {
-		return errs.IgnoreNotFound(err) // its creation was cancelled and undone
+		return errs.IgnoreNotFound(err) // its creation was cancelled and rolled back
 	}
 	switch rec.State {
 	case record.SandboxStopped:
@@ -73,13 +68,13 @@ func (s *Sandboxes) stopSandbox(ctx context.Context, j *job.Job, id string) erro
 	case record.SandboxReady:
 		j.Stage("write record", "the state directory")
 		if _, err := s.records.Sandboxes.Update(id, func(r *record.Sandbox) error {
-			r.State, r.Message = record.SandboxStopping, "it was asked to stop"
+			r.State, r.Message = record.SandboxStopping, "stop was requested"
 			return nil
 		}); err != nil {
 			return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
 		}
 	case record.SandboxCreating, record.SandboxRemoving:
-		// What an attempt left that could not be undone yet: its only way is out.
+		// What a failed attempt left can only be removed.
 		return s.removeSandbox(ctx, j, id)
 	case record.SandboxStopping:
 	}
@@ -88,7 +83,7 @@ func (s *Sandboxes) stopSandbox(ctx context.Context, j *job.Job, id string) erro
 		return fmt.Errorf("cannot stop sandbox %q: %w", id, err)
 	}
 	_, err = s.records.Sandboxes.Update(id, func(r *record.Sandbox) error {
-		r.State, r.Network = record.SandboxStopped, nil // its addresses may be another's now
+		r.State, r.Network = record.SandboxStopped, nil // another sandbox may have its addresses now
 		if r.Engine != nil {
 			r.Engine = s.engine.ReleasedSandbox(r.Engine)
 		}
@@ -110,7 +105,7 @@ func (s *Sandboxes) removeSandbox(ctx context.Context, j *job.Job, id string) er
 	}
 	if rec.Visible() { // a half-made one stays hidden unless its teardown fails
 		j.Stage("write record", "the state directory")
-		if err := s.markRemoving(id, "it was asked to go"); err != nil {
+		if err := s.markRemoving(id, "removal was requested"); err != nil {
 			return fmt.Errorf("cannot remove sandbox %q: %w", id, err)
 		}
 	}
@@ -130,10 +125,10 @@ func (s *Sandboxes) markRemoving(id, why string) error {
 	return errs.IgnoreNotFound(err)
 }
 
-// teardown undoes a sandbox, however far it came: with record.SandboxStopped up to
-// where its record, its files and its exited containers remain, with record.SandboxRemoving to the end. It runs
-// every step, whether or not those before succeeded, and joins their errors; a
-// step is nil when its thing is absent. The record goes only when all is gone.
+// teardown undoes a sandbox, however far its creation came: with SandboxStopped until only
+// its record, its files and its exited containers remain, with SandboxRemoving to the end. It
+// runs every step, whether or not those before succeeded, and joins their errors; a step
+// returns nil when its object is absent. The record is deleted last, once no step failed.
 //
 // It is the rollback of a failed start, StopPodSandbox, RemovePodSandbox and
 // recovery in one, so it needs nothing but the record, and it does not end with
@@ -157,7 +152,7 @@ func (s *Sandboxes) teardown(ctx context.Context, j *job.Job, id string, to reco
 		return s.network.Detach(ctx, id)
 	})
 	if to == record.SandboxStopped && errors.Join(failed...) == nil {
-		// Not before: plugins that are asked again find the namespace.
+		// Not before: a plugin whose DEL is retried still finds the namespace.
 		step("release sandbox", "the engine", func(ctx context.Context) error {
 			return s.call(ctx, id, "release sandbox", s.engine.ReleaseSandbox)
 		})
@@ -202,7 +197,7 @@ func (s *Sandboxes) endContainers(ctx context.Context, sandboxID string, to reco
 	return g.Wait()
 }
 
-// retrySandbox asks again, after a pause, for the teardown that the record tells.
+// retrySandbox starts, after a pause, the teardown that the record asks for.
 func (s *Sandboxes) retrySandbox(ctx context.Context, id string) {
 	ctx = context.WithoutCancel(ctx)
 	s.retries.Later(id, func() {

@@ -38,7 +38,7 @@ func (w *worker) call(ctx context.Context, id, what string, fn func(context.Cont
 func (w *worker) startDetached(ctx context.Context, req *job.Request) {
 	if _, err := w.jobs.Enter(ctx, req); err != nil {
 		// Only a closed table refuses; the intent is in the record.
-		w.log.Debug("a job is left to the next start", "job", req.Kind, "key", req.Key, "err", err)
+		w.log.Debug("a job is left to the next start", "job", req.Kind, "key", req.Key, "error", err)
 	}
 }
 

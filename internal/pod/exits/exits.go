@@ -94,7 +94,7 @@ func (r *Recorder) Record(exit *engine.Exit) {
 		r.tombstones.Touch(id)
 		r.log.Info("container exited", "container", id, "sandbox", rec.SandboxID, "code", rec.ExitCode, "reason", rec.Reason)
 	case recorded:
-		r.log.Error("cannot record an exit, will try again", "container", id, "code", exit.Code, "err", err)
+		r.log.Error("cannot record an exit, will try again", "container", id, "code", exit.Code, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return
@@ -131,7 +131,7 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 		return
 	}
 	if err != nil {
-		r.log.Error("cannot record the end of a sandbox, will try again", "sandbox", id, "err", err)
+		r.log.Error("cannot record the end of a sandbox, will try again", "sandbox", id, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return

@@ -49,7 +49,7 @@ func (f *Forwarder) PortForward(ctx context.Context, id string, port int32, stre
 		return errors.Join(fmt.Errorf("cannot forward ports: %w", err), stream.Close())
 	}
 	if port <= 0 || port > 65535 {
-		return errors.Join(fmt.Errorf("cannot forward port %d: there is no such port: %w", port, errs.Invalid), stream.Close())
+		return errors.Join(fmt.Errorf("cannot forward port %d: it is out of range (1-65535): %w", port, errs.Invalid), stream.Close())
 	}
 	netNS := ""
 	if rec.Engine != nil {
@@ -64,15 +64,15 @@ func (f *Forwarder) PortForward(ctx context.Context, id string, port int32, stre
 }
 
 // dialLocalhost connects inside a network namespace, "" for the host's, and gives each
-// family of addresses half of patience. The socket stays in the namespace that it was
+// address family half of timeout. The socket stays in the namespace that it was
 // made in.
-func dialLocalhost(ctx context.Context, netNS string, port int32, patience time.Duration) (conn *net.TCPConn, err error) {
+func dialLocalhost(ctx context.Context, netNS string, port int32, timeout time.Duration) (conn *net.TCPConn, err error) {
 	dial := func() error {
 		var failed [2]error
 		for i, host := range []string{"127.0.0.1", "::1"} {
 			// A literal address: the dial must not leave this thread, which a
 			// lookup or a race of two addresses would.
-			d := net.Dialer{Timeout: patience / 2}
+			d := net.Dialer{Timeout: timeout / 2}
 			c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 			if err != nil {
 				failed[i] = err
@@ -80,7 +80,7 @@ func dialLocalhost(ctx context.Context, netNS string, port int32, patience time.
 			}
 			tcp, ok := c.(*net.TCPConn)
 			if !ok {
-				return errors.Join(fmt.Errorf("the connection to %s is no TCP connection", host), c.Close())
+				return errors.Join(fmt.Errorf("the connection to %s is not a TCP connection", host), c.Close())
 			}
 			conn = tcp
 			return nil
@@ -88,7 +88,7 @@ func dialLocalhost(ctx context.Context, netNS string, port int32, patience time.
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		tried := fmt.Errorf("nobody answers over IPv4 (%w) nor over IPv6 (%w)", failed[0], failed[1])
+		tried := fmt.Errorf("nothing accepts the connection over IPv4 (%w) or IPv6 (%w)", failed[0], failed[1])
 		if hostport.Listens("udp", uint16(port)) {
 			return fmt.Errorf("it is open for UDP, and only TCP is forwarded: %w: %w", errs.Unsupported, tried)
 		}

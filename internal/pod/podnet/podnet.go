@@ -110,6 +110,6 @@ func (a *Attachments) CollectGarbage(ctx context.Context) {
 		return a.network.GC(ctx, a.records.IDs())
 	})
 	if err != nil && ctx.Err() == nil {
-		a.log.Error("the network keeps what no sandbox uses", "err", err)
+		a.log.Error("cannot collect the garbage of the network", "error", err)
 	}
 }

@@ -44,7 +44,7 @@ func attachment(rec *record.Sandbox, sb *engine.Sandbox) (*network.Attachment, e
 	return att, nil
 }
 
-// addresses are those that a pod may ask for.
+// addresses are those that the pod asks for. Invalid when it may not ask.
 func addresses(config *runtimeapi.PodSandboxConfig) ([]netip.Addr, error) {
 	asked, err := network.AskedAddresses(config.GetAnnotations())
 	if err != nil || len(asked) == 0 {
@@ -60,8 +60,8 @@ func addresses(config *runtimeapi.PodSandboxConfig) ([]netip.Addr, error) {
 	return asked, nil
 }
 
-// hostPorts are the port mappings that ask for a port of the host; the others
-// only tell people.
+// hostPorts are the port mappings that ask for a port of the host. The others are for
+// information only.
 func hostPorts(config *runtimeapi.PodSandboxConfig) ([]network.Port, error) {
 	var ports []network.Port
 	for i, p := range config.GetPortMappings() {
@@ -69,7 +69,7 @@ func hostPorts(config *runtimeapi.PodSandboxConfig) ([]network.Port, error) {
 			continue
 		}
 		if p.GetHostPort() > math.MaxUint16 || p.GetContainerPort() <= 0 || p.GetContainerPort() > math.MaxUint16 {
-			return nil, fmt.Errorf("config.port_mappings[%d].host_port: %d to %d are no ports: %w", i, p.GetHostPort(), p.GetContainerPort(), errs.Invalid)
+			return nil, fmt.Errorf("config.port_mappings[%d].host_port: port mapping %d:%d is out of range (1-65535): %w", i, p.GetHostPort(), p.GetContainerPort(), errs.Invalid)
 		}
 		port := network.Port{ContainerPort: uint16(p.GetContainerPort()), HostPort: uint16(p.GetHostPort()), HostIP: p.GetHostIp()}
 		switch p.GetProtocol() {

@@ -25,7 +25,7 @@ import (
 //
 // A creating container is hidden; created and starting list as CREATED. The
 // intents to stop and to remove lie beside the state (Stop, Removing), since a
-// container that is asked to go still runs until it has gone.
+// container that is to be removed still runs until it has exited.
 type ContainerState string
 
 // The states of a container.
@@ -67,9 +67,9 @@ type Container struct {
 	Reason   string `json:"reason,omitempty"`
 	Message  string `json:"message,omitempty"`
 
-	// Stop is set while the container is asked to stop.
+	// Stop is set while the container is stopping.
 	Stop *StopIntent `json:"stop,omitempty"`
-	// Removing is set once the container is asked to go for good.
+	// Removing is set once the removal of the container was requested.
 	Removing bool `json:"removing,omitempty"`
 }
 

@@ -14,7 +14,7 @@ const (
 )
 
 // SandboxEvents are the events that a change of a record means: old is nil for a
-// new record, new for one that is gone. Half-made things mean none.
+// new record, new for one that is gone. An object that is still being created has none.
 func SandboxEvents(old, new *Sandbox) []runtimeapi.ContainerEventType {
 	was, is := old != nil && old.Visible(), new != nil && new.Visible()
 	switch {
@@ -32,8 +32,8 @@ func SandboxEvents(old, new *Sandbox) []runtimeapi.ContainerEventType {
 	return nil
 }
 
-// ContainerEvents is the same for containers. A container of which nobody saw that
-// it ran, and that ended by itself, was started all the same.
+// ContainerEvents is the same for containers. A container that exited before it
+// was recorded as running, and not by a start error, was started, too.
 func ContainerEvents(old, new *Container) []runtimeapi.ContainerEventType {
 	was, is := old != nil && old.Visible(), new != nil && new.Visible()
 	var all []runtimeapi.ContainerEventType

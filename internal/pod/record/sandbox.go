@@ -25,8 +25,8 @@ import (
 //
 // A creating sandbox is hidden; its failed creation is torn down while it still
 // is creating, and only when that fails does it show, as removing. ready lists
-// as READY, all others as NOTREADY. stopping and removing are intents: they are
-// pursued until they are reached, also by the next daemon. A stopped one has a record,
+// as READY, all others as NOTREADY. stopping and removing are intents: jobs
+// work on them until they are reached, also those of the next daemon. A stopped one has a record,
 // files and exited containers; addresses, namespaces, mounts and cgroup are gone.
 type SandboxState string
 
@@ -56,7 +56,7 @@ type Sandbox struct {
 	Network *network.Result `json:"network,omitempty"`
 	// Resources are set once the limits were updated.
 	Resources *SandboxResources `json:"resources,omitempty"`
-	// Message tells people why the sandbox is not ready.
+	// Message says why the sandbox is not ready.
 	Message string `json:"message,omitempty"`
 }
 

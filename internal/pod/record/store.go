@@ -70,7 +70,7 @@ func OpenDir[T any](s *Store, opts store.Options[T]) (*store.Dir[T], error) {
 	opts.Disk, opts.Quarantine = s.disk, filepath.Join(s.rootDir, "quarantine")
 	dir, bad, err := store.Open(opts)
 	for _, q := range bad {
-		s.log.Error("a record cannot be read and was moved aside", "file", q.Path, "err", q.Err)
+		s.log.Error("cannot read a record, moving it to quarantine", "file", q.Path, "error", q.Err)
 	}
 	return dir, err
 }

@@ -120,7 +120,7 @@ func (t *Tombstones) flush() {
 		}
 	}
 	for id, err := range failed {
-		t.records.log.Error("cannot write tombstones, will try again", "tombstones", len(failed), "one", id, "err", err)
+		t.records.log.Error("cannot write tombstones, will try again", "tombstones", len(failed), "one", id, "error", err)
 		break
 	}
 	if len(failed) > 0 {

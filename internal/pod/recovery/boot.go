@@ -12,18 +12,17 @@ import (
 	"github.com/berthrun/berth/internal/pod/record"
 )
 
-// enterBoot deals with a reboot, if there was one: records that are left from
-// before it and, where the state directory was emptied, tombstones become
-// records of what has ended. A mark in the state directory tells that this boot
-// has been entered.
+// enterBoot handles a reboot, if there was one. It updates records from before it. Where the
+// state directory was emptied, tombstones become records of what has ended. The file "boot" in
+// the state directory says which boot was entered last.
 func (r *recovery) enterBoot() error {
-	mark := filepath.Join(r.StateDir, "boot")
-	last, err := os.ReadFile(mark)
+	entered := filepath.Join(r.StateDir, "boot")
+	last, err := os.ReadFile(entered)
 	if err == nil && string(last) == r.BootID {
 		return nil
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cannot read the mark of the last boot: %w", err)
+		return fmt.Errorf("cannot read which boot was entered last: %w", err)
 	}
 	for _, rec := range r.Tombstones.Sandboxes.All() {
 		_, err := r.Records.Sandboxes.Get(rec.ID)
@@ -51,10 +50,10 @@ func (r *recovery) enterBoot() error {
 			r.restored(err)
 		}
 	}
-	return r.Disk.Write(mark, []byte(r.BootID))
+	return r.Disk.Write(entered, []byte(r.BootID))
 }
 
-// rebootedSandbox makes of a record what a reboot made of the sandbox.
+// rebootedSandbox updates a record to what a reboot did to the sandbox.
 func (r *recovery) rebootedSandbox(sb *record.Sandbox) *record.Sandbox {
 	if sb.State == record.SandboxReady {
 		sb.State, sb.Message = record.SandboxStopping, "the node was restarted"
@@ -63,7 +62,7 @@ func (r *recovery) rebootedSandbox(sb *record.Sandbox) *record.Sandbox {
 	return sb
 }
 
-// rebootedContainer makes of a record what a reboot made of the container.
+// rebootedContainer updates a record to what a reboot did to the container.
 func (r *recovery) rebootedContainer(c *record.Container) *record.Container {
 	if c.Visible() && c.State != record.ContainerExited {
 		c.SetExited(time.Now(), engine.CodeUnknown, engine.ReasonUnknown, fmt.Sprintf("the node was restarted while the container was %s", c.State))
@@ -72,10 +71,9 @@ func (r *recovery) rebootedContainer(c *record.Container) *record.Container {
 	return c
 }
 
-// restored reports what keeps one record from being brought over a reboot; the
-// others go on.
+// restored logs why a record could not be updated after a reboot. The others go on.
 func (r *recovery) restored(err error) {
 	if err != nil {
-		r.Log.Error("cannot bring a record over the restart of the node", "err", err)
+		r.Log.Error("cannot update a record after the restart of the node", "error", err)
 	}
 }

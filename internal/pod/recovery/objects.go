@@ -26,16 +26,16 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 			if sb.State != record.SandboxReady {
 				return record.ErrUnchanged
 			}
-			sb.State, sb.Message = record.SandboxStopping, "it was lost while nobody looked"
+			sb.State, sb.Message = record.SandboxStopping, "it was lost while berth did not watch"
 			return nil
 		})
 		if err != nil {
 			if !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound) {
-				r.Log.Error("cannot record that a sandbox was lost", "sandbox", rec.ID, "err", err)
+				r.Log.Error("cannot record that a sandbox was lost", "sandbox", rec.ID, "error", err)
 			}
 			return
 		}
-		r.Log.Error("a sandbox was lost while nobody looked", "sandbox", rec.ID, "pod", rec.Name())
+		r.Log.Error("a sandbox was lost while berth did not watch", "sandbox", rec.ID, "pod", rec.Name())
 		r.Jobs.StopSandbox(ctx, next)
 	case record.SandboxStopped:
 		if rec.HoldsNamespaces(r.Engine) { // an older berth stopped it
@@ -53,7 +53,7 @@ func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, 
 	switch rec.State {
 	case record.ContainerStarting, record.ContainerRunning:
 		if why := rec.StartError(); why != "" {
-			// Berth died before it wrote that down. The engine has nothing to tell.
+			// An earlier daemon ended before it recorded that. The engine reports no exit.
 			r.Exits.Record(&engine.Exit{
 				ContainerID: rec.ID, Code: engine.CodeStartError, At: time.Now(), Reason: engine.ReasonStartError,
 				Message: fmt.Sprintf("cannot start container %q: %s", rec.ID, why),
@@ -82,7 +82,7 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 			r.adopt(rec.ID, record.ContainerCreated, 0)
 		}
 	default:
-		r.settleLater(ctx, rec.ID, "it ended while berth did not run, and nobody learnt its exit code")
+		r.settleLater(ctx, rec.ID, "it ended while berth did not run, and its exit code is unknown")
 		return
 	}
 	if rec.Stop != nil {
@@ -90,15 +90,15 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 	}
 }
 
-// recheck looks, after the engine was away, for what was lost with it. It leaves
-// alone what a job works on: records are read first, so that whatever they say
-// exists was made before the engine is asked.
+// recheck finds, after the engine was away, what was lost with it. It leaves alone what a
+// job works on: it reads the records before it asks the engine, so that everything that
+// they have existed by then.
 func (r *recovery) recheck(ctx context.Context) {
 	containers, sandboxes := r.Records.Containers.All(), r.Records.Sandboxes.All()
 	actual, err := r.Engine.List(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			r.Log.Error("cannot list what the engine has", "err", err)
+			r.Log.Error("cannot list what the engine has", "error", err)
 		}
 		return
 	}
@@ -109,7 +109,7 @@ func (r *recovery) recheck(ctx context.Context) {
 	for _, rec := range containers {
 		switch state := found[rec.ID].State; {
 		case rec.State == record.ContainerRunning && state != engine.StateRunning:
-			r.settleLater(ctx, rec.ID, "it ended while the engine was away, and nobody learnt its exit code")
+			r.settleLater(ctx, rec.ID, "it ended while the engine was away, and its exit code is unknown")
 		case rec.State == record.ContainerCreated && rec.StartError() == "" && state != engine.StateCreated && state != engine.StateRunning:
 			r.settleLater(ctx, rec.ID, "it was lost before it was started, while the engine was away")
 		}
@@ -121,8 +121,8 @@ func (r *recovery) recheck(ctx context.Context) {
 	}
 }
 
-// adopt records what a container is found to be doing, unless its exit was told
-// in the meantime.
+// adopt records the state in which a container was found, unless its exit was recorded
+// meanwhile.
 func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
 	_, err := r.Records.Containers.Update(id, func(c *record.Container) error {
 		if !c.Alive() || c.State == state && c.Pid == pid {
@@ -135,23 +135,23 @@ func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
 	case err == nil:
 		r.Tombstones.Touch(id)
 	case !errors.Is(err, record.ErrUnchanged):
-		r.Log.Error("cannot record what a container does", "container", id, "state", state, "err", err)
+		r.Log.Error("cannot record the state of a container", "container", id, "state", state, "error", err)
 	}
 }
 
-// settleLater gives the engine time to tell the exit that was missed.
+// settleLater records an unknown exit, unless the engine reports the missed exit in time.
 func (r *recovery) settleLater(ctx context.Context, id, why string) {
 	r.Background.Go(func() {
-		patience := time.After(r.Settle)
+		timeout := time.After(r.Settle)
 		for {
-			news := r.Exits.Next(id)
+			exit := r.Exits.Next(id)
 			if rec, err := r.Records.Containers.Get(id); err != nil || rec.State == record.ContainerExited {
 				r.Exits.Notify(id)
 				return
 			}
 			select {
-			case <-news:
-			case <-patience:
+			case <-exit:
+			case <-timeout:
 				errs.Protect("settlement of container "+id, func() { r.Exits.RecordUnknown(id, why) })
 				return
 			case <-ctx.Done():

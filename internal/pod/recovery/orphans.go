@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// clean removes what has no record: tombstones whose removal was not written,
-// things of the engine, attachments, and what the network itself finds.
+// clean removes orphans: tombstones whose removal was not written, objects of the engine and
+// attachments without a record, and what the network itself finds.
 func (r *recovery) clean(ctx context.Context, actual []engine.Actual) {
 	r.Tombstones.Reconcile()
 	r.removeOrphans(ctx, actual, engine.KindContainer)
@@ -26,7 +26,7 @@ func (r *recovery) clean(ctx context.Context, actual []engine.Actual) {
 			defer cancel()
 			err := errs.Guard("detachment of sandbox "+id, func() error { return r.Attachments.Detach(ctx, id) })
 			if err != nil {
-				r.Log.Error("cannot detach a sandbox of an earlier run", "sandbox", id, "err", err)
+				r.Log.Error("cannot detach a sandbox of an earlier run", "sandbox", id, "error", err)
 			}
 			return nil
 		})
@@ -45,7 +45,7 @@ func (r *recovery) removeOrphans(ctx context.Context, actual []engine.Actual, ki
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, r.Step)
 			defer cancel()
-			r.Log.Warn("removing what has no record", "kind", a.Kind, "id", a.ID, "state", a.State)
+			r.Log.Warn("removing an orphan, which has no record", "kind", a.Kind, "id", a.ID, "state", a.State)
 			remove := r.Engine.Remove
 			if kind == engine.KindSandbox {
 				remove = r.Engine.RemoveSandbox
@@ -53,7 +53,7 @@ func (r *recovery) removeOrphans(ctx context.Context, actual []engine.Actual, ki
 			if err := call.Run(ctx, r.Calls, a.ID, "remove what has no record", func(ctx context.Context) error {
 				return remove(ctx, a.ID)
 			}); err != nil {
-				r.Log.Error("cannot remove what has no record", "kind", a.Kind, "id", a.ID, "err", err)
+				r.Log.Error("cannot remove an orphan, which has no record", "kind", a.Kind, "id", a.ID, "error", err)
 			}
 			return nil
 		})

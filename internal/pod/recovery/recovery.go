@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// parallel is how many things recovery works on at once.
+// parallel is how many objects recovery works on at once.
 const parallel = 8
 
 // Jobs starts the jobs by which recovery finishes what is under way. No method waits for its

@@ -10,15 +10,15 @@ import (
 	"github.com/berthrun/berth/internal/pod/record"
 )
 
-// Berth itself never makes two records of one name. A state directory that was restored or
-// copied by hand can have them, and so can tombstones of which the machine lost the last batch.
-
-// sharedNameGrace is how long a running container may take to stop that another one of its name
-// replaces.
+// sharedNameGrace is how long a running container may take to stop when another container
+// keeps its name.
 const sharedNameGrace = 10 * time.Second
 
-// stopSharedNames stops what has the name of another record, which keeps it. What is stopped stays
+// stopSharedNames stops sandboxes and containers whose name another one keeps. Each stays
 // until it is removed by its id.
+//
+// Berth itself never makes two records of one name. A state directory that was restored or
+// copied by hand can have them, and so can tombstones of which the machine lost the last batch.
 func (r *recovery) stopSharedNames(ctx context.Context) {
 	for _, ids := range r.Records.Sandboxes.Shared() {
 		for _, id := range ids[1:] {
@@ -49,7 +49,7 @@ func (r *recovery) stopSharedSandbox(ctx context.Context, id, keeps string) {
 	case err == nil:
 		r.Jobs.StopSandbox(ctx, next)
 	case !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound):
-		r.Log.Error("cannot stop a sandbox whose name another one has", "sandbox", id, "err", err)
+		r.Log.Error("cannot stop a sandbox whose name another one has", "sandbox", id, "error", err)
 	}
 }
 

@@ -82,7 +82,7 @@ func (c *CAdvisor) Figures(ctx context.Context) ([]PodFigures, error) {
 	return all, nil
 }
 
-// Task is a sandbox or a container as tools see it that look at processes.
+// Task is a sandbox or a container as a tool sees it that looks at processes.
 type Task struct {
 	// SandboxID is ID for a sandbox.
 	ID, SandboxID string
@@ -97,11 +97,11 @@ type Task struct {
 	ExitCode int32
 }
 
-// IsSandbox tells a sandbox from a container.
+// IsSandbox reports whether the task is a sandbox, not a container.
 func (t *Task) IsSandbox() bool { return t.ID == t.SandboxID }
 
-// Task finds a sandbox or a container by its full id. A container is found while it
-// is being made: who watches cgroups asks as soon as there is one, and only once.
+// Task finds a sandbox or a container by its full id. It finds a container
+// that is being created, too: cAdvisor asks once, as soon as it sees the cgroup.
 func (c *CAdvisor) Task(id string) (*Task, error) {
 	if rec, err := c.records.Containers.Get(id); err == nil {
 		return &Task{
@@ -118,8 +118,8 @@ func (c *CAdvisor) Task(id string) (*Task, error) {
 	}, nil
 }
 
-// MarkSandbox brings the mark of a sandbox into line with its processes. Nil for an
-// engine that makes no marks, and for a sandbox that has gone.
+// MarkSandbox updates the placeholder cgroup of a sandbox to its processes; see
+// engine.Marker. Nil for an engine that has none, and for a sandbox that was removed.
 func (c *CAdvisor) MarkSandbox(ctx context.Context, id string) error {
 	marker, ok := c.engine.(engine.Marker)
 	if !ok {

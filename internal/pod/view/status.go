@@ -79,7 +79,7 @@ func imageSpec(r *record.Container) *runtimeapi.ImageSpec {
 	}
 }
 
-// mountsOf are those asked for; of an image it is told which one was found.
+// mountsOf are those asked for; an image mount names the image that was found.
 func mountsOf(r *record.Container) []*runtimeapi.Mount {
 	asked := r.Config.Get().GetMounts()
 	if len(r.VolumeImages) == 0 {

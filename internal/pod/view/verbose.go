@@ -62,7 +62,7 @@ func (v *View) sandboxInfo(rec *record.Sandbox) (map[string]string, error) {
 }
 
 // netNSClosed reports whether the sandbox had a network namespace, and its network is
-// gone. Stop releases the namespace, so the request is what says that there was one.
+// gone. Stop releases the namespace, so the request says whether there was one.
 func netNSClosed(r *record.Sandbox) bool {
 	options := r.Config.Get().GetLinux().GetSecurityContext().GetNamespaceOptions()
 	return r.State != record.SandboxReady && r.Engine != nil && options.GetNetwork() != runtimeapi.NamespaceMode_NODE

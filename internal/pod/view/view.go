@@ -38,7 +38,7 @@ func (v *View) SetShowSecrets(show bool) { v.showSecrets.Store(show) }
 
 // SandboxStatus returns the sandbox's status with those of its containers and,
 // when verbose, what berth knows beyond them, as JSON values by name. Its stamp
-// compares with those of events: what was told by then is in it.
+// compares with those of events: the status includes every event stamped by then.
 func (v *View) SandboxStatus(_ context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
 	stamp := v.events.hub.Stamp()
 	rec, err := v.records.Sandbox(id)
@@ -71,7 +71,7 @@ func (v *View) ListSandboxes(_ context.Context, filter *runtimeapi.PodSandboxFil
 	return list, nil
 }
 
-// ContainerStatus is as SandboxStatus, of a container.
+// ContainerStatus is SandboxStatus for a container.
 func (v *View) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatus, map[string]string, error) {
 	rec, err := v.records.Container(id)
 	if err != nil {

@@ -21,7 +21,7 @@ func (v *View) unsafeInits() []string {
 			continue
 		}
 		if why := rec.EngineView(v.engine).Unsafe; why != "" {
-			warnings = append(warnings, fmt.Sprintf("pod %s (sandbox %s) %s; delete the pod and make it again", rec.Name(), rec.ID, why))
+			warnings = append(warnings, fmt.Sprintf("pod %s (sandbox %s) %s; delete the pod and create it again", rec.Name(), rec.ID, why))
 		}
 	}
 	slices.Sort(warnings)

@@ -224,7 +224,7 @@ func (m *machine) end(service *pod.Service, stop func(), streams *streaming.Serv
 			m.t.Error(err)
 		}
 	}
-	m.world.Bury(service)
+	m.world.CloseDaemon(service)
 	os.RemoveAll(dir)
 }
 
