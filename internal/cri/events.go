@@ -10,7 +10,7 @@ import (
 // of created_at, which is unique. So a client whose stream broke misses nothing if it opens
 // another.
 func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	subscription, err := s.opts.Pods.Events()
+	subscription, err := s.opts.Events.Events()
 	if err != nil {
 		return err
 	}

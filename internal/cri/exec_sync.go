@@ -43,7 +43,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 		defer cancel()
 	}
 	var stdout, stderr cappedBuffer
-	code, err := s.opts.Pods.Exec(execCtx, &engine.ExecSpec{
+	code, err := s.opts.Sessions.Exec(execCtx, &engine.ExecSpec{
 		ContainerID: req.GetContainerId(),
 		Command:     req.GetCmd(),
 		Stdout:      &stdout,

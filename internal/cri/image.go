@@ -126,7 +126,7 @@ func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeap
 	if asked == "" {
 		return nil
 	}
-	info, err := s.opts.Pods.EngineInfo(ctx)
+	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		return err
 	}

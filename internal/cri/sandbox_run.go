@@ -18,7 +18,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 	if err := checkSandboxConfig(req.GetConfig()); err != nil {
 		return nil, fmt.Errorf("cannot run sandbox: %w", err)
 	}
-	id, err := s.opts.Pods.RunSandbox(ctx, req.GetConfig(), req.GetRuntimeHandler())
+	id, err := s.opts.Lifecycle.RunSandbox(ctx, req.GetConfig(), req.GetRuntimeHandler())
 	if err != nil {
 		return nil, err
 	}

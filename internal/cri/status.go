@@ -39,7 +39,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{runtimeReady, networkReady}},
 	}
-	info, err := s.opts.Pods.EngineInfo(ctx)
+	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		runtimeReady.Status = false
 		runtimeReady.Reason = "EngineNotReady"
@@ -48,7 +48,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		resp.RuntimeHandlers = info.Handlers
 		resp.Features = info.Features
 	}
-	if err := s.opts.Pods.NetworkReady(ctx); err != nil {
+	if err := s.opts.Node.NetworkReady(ctx); err != nil {
 		networkReady.Status = false
 		networkReady.Reason = "NetworkPluginNotReady"
 		networkReady.Message = "Network plugin returns error: " + err.Error()
@@ -60,7 +60,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		return resp, nil
 	}
 	verbose := map[string]any{
-		"network": s.opts.Pods.NetworkInfo(), "golang": runtime.Version(), "events": s.opts.Pods.EventCounters(),
+		"network": s.opts.Node.NetworkInfo(), "golang": runtime.Version(), "events": s.opts.Events.EventCounters(),
 	}
 	if info != nil {
 		verbose["engine"] = map[string]any{
@@ -70,7 +70,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}
-	config, fault := s.opts.Pods.NetworkConfig()
+	config, fault := s.opts.Node.NetworkConfig()
 	if config != nil {
 		verbose["cniconfig"] = config
 	}
@@ -125,7 +125,7 @@ func asJSON(values map[string]any) (map[string]string, error) {
 
 // RuntimeConfig implements runtimeapi.RuntimeServiceServer.
 func (s *Server) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	info, err := s.opts.Pods.EngineInfo(ctx)
+	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (s *Server) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigR
 // UpdateRuntimeConfig implements runtimeapi.RuntimeServiceServer.
 func (s *Server) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	if cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(); cidr != "" {
-		if err := s.opts.Pods.SetPodCIDR(ctx, cidr); errors.Is(err, errs.Invalid) {
+		if err := s.opts.Node.SetPodCIDR(ctx, cidr); errors.Is(err, errs.Invalid) {
 			return nil, fmt.Errorf("runtime_config.network_config.pod_cidr: %w", err)
 		} else if err != nil {
 			return nil, err

@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/events"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 // namespace is where Kubernetes' containers are in containerd.
@@ -48,10 +48,10 @@ const sandboxImage = "berth/sandbox"
 // from it, which may hold secrets.
 const emptySpec = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"gid":0}}}`
 
-// Pods is what is asked of the rules; pod.Service implements it.
+// Pods is what is asked of the rules; view.CAdvisor and view.EventSource implement it.
 type Pods interface {
 	// Task finds a sandbox or a container by its full id.
-	Task(id string) (*pod.Task, error)
+	Task(id string) (*view.Task, error)
 	// MarkSandbox brings the sandbox's mark into line with its processes.
 	MarkSandbox(ctx context.Context, id string) error
 	Events() (*events.Subscription, error)
@@ -78,7 +78,7 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 }
 
 // find finds the sandbox or container of a request.
-func find(ctx context.Context, pods Pods, id string) (*pod.Task, error) {
+func find(ctx context.Context, pods Pods, id string) (*view.Task, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if asked := md.Get("containerd-namespace"); len(asked) != 1 || asked[0] != namespace {
 		return nil, fmt.Errorf("container %q in namespace %q: %w", id, asked, errs.NotFound)

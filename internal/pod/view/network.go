@@ -1,8 +1,10 @@
-package pod
+package view
 
 import (
 	"encoding/json"
 	"net"
+
+	"github.com/berthrun/berth/internal/pod/record"
 )
 
 // podInterface is the pod's interface in each network.
@@ -41,7 +43,7 @@ type cniAnswer struct {
 }
 
 // shownNetworkOf returns nil for a sandbox that is attached to nothing.
-func shownNetworkOf(rec *SandboxRecord) *shownNetwork {
+func shownNetworkOf(rec *record.Sandbox) *shownNetwork {
 	if rec.Network == nil || rec.Engine == nil || rec.Engine.NetNS == "" {
 		return nil
 	}

@@ -1,4 +1,7 @@
-package pod
+// Package forward copies between a client's stream and a port of a sandbox.
+//
+// It reads records and changes none.
+package forward
 
 import (
 	"context"
@@ -12,13 +15,25 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network/hostport"
+	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
+// Forwarder forwards ports of sandboxes.
+type Forwarder struct {
+	records *record.Store
+	dial    time.Duration
+}
+
+// New returns a Forwarder. dial is how long a port may take to accept a connection.
+func New(records *record.Store, dial time.Duration) *Forwarder {
+	return &Forwarder{records: records, dial: dial}
+}
+
 // CheckPortForward reports whether ports of this sandbox can be forwarded now, and
 // returns its full id.
-func (s *Service) CheckPortForward(_ context.Context, id string) (fullID string, err error) {
-	rec, err := s.readySandbox(id)
+func (f *Forwarder) CheckPortForward(_ context.Context, id string) (fullID string, err error) {
+	rec, err := f.records.ReadySandbox(id)
 	if err != nil {
 		return "", fmt.Errorf("cannot forward ports: %w", err)
 	}
@@ -28,19 +43,19 @@ func (s *Service) CheckPortForward(_ context.Context, id string) (fullID string,
 // PortForward copies between stream and a port on the sandbox's localhost (IPv4,
 // then IPv6) until both directions have ended, one of them fails, or ctx ends.
 // It closes stream.
-func (s *Service) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
-	rec, err := s.readySandbox(id)
+func (f *Forwarder) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
+	rec, err := f.records.ReadySandbox(id)
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot forward ports: %w", err), stream.Close())
 	}
 	if port <= 0 || port > 65535 {
-		return errors.Join(fmt.Errorf("cannot forward port %d: there is no such port: %w", port, errs.Invalid), stream.Close())
+		return errors.Join(fmt.Errorf("cannot forward port %d: it is out of range (1-65535): %w", port, errs.Invalid), stream.Close())
 	}
 	netNS := ""
 	if rec.Engine != nil {
 		netNS = rec.Engine.NetNS
 	}
-	conn, err := dialLocalhost(ctx, netNS, port, s.limits.Dial)
+	conn, err := dialLocalhost(ctx, netNS, port, f.dial)
 	if err != nil {
 		of := rec.Config.Get().GetMetadata()
 		return errors.Join(fmt.Errorf("cannot forward port %d of pod %s/%s (sandbox %s): %w", port, of.GetNamespace(), of.GetName(), rec.ID, err), stream.Close())
@@ -49,15 +64,15 @@ func (s *Service) PortForward(ctx context.Context, id string, port int32, stream
 }
 
 // dialLocalhost connects inside a network namespace, "" for the host's, and gives each
-// family of addresses half of patience. The socket stays in the namespace that it was
+// address family half of timeout. The socket stays in the namespace that it was
 // made in.
-func dialLocalhost(ctx context.Context, netNS string, port int32, patience time.Duration) (conn *net.TCPConn, err error) {
+func dialLocalhost(ctx context.Context, netNS string, port int32, timeout time.Duration) (conn *net.TCPConn, err error) {
 	dial := func() error {
 		var failed [2]error
 		for i, host := range []string{"127.0.0.1", "::1"} {
 			// A literal address: the dial must not leave this thread, which a
 			// lookup or a race of two addresses would.
-			d := net.Dialer{Timeout: patience / 2}
+			d := net.Dialer{Timeout: timeout / 2}
 			c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 			if err != nil {
 				failed[i] = err
@@ -65,7 +80,7 @@ func dialLocalhost(ctx context.Context, netNS string, port int32, patience time.
 			}
 			tcp, ok := c.(*net.TCPConn)
 			if !ok {
-				return errors.Join(fmt.Errorf("the connection to %s is no TCP connection", host), c.Close())
+				return errors.Join(fmt.Errorf("the connection to %s is not a TCP connection", host), c.Close())
 			}
 			conn = tcp
 			return nil
@@ -73,7 +88,7 @@ func dialLocalhost(ctx context.Context, netNS string, port int32, patience time.
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		tried := fmt.Errorf("nobody answers over IPv4 (%w) nor over IPv6 (%w)", failed[0], failed[1])
+		tried := fmt.Errorf("nothing accepts the connection over IPv4 (%w) or IPv6 (%w)", failed[0], failed[1])
 		if hostport.Listens("udp", uint16(port)) {
 			return fmt.Errorf("it is open for UDP, and only TCP is forwarded: %w: %w", errs.Unsupported, tried)
 		}

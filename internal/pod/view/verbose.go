@@ -1,4 +1,4 @@
-package pod
+package view
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/store"
 )
 
@@ -23,8 +24,8 @@ type jobInfo struct {
 	Age      string `json:"age"`
 }
 
-func (s *Service) jobInfo(key string) *jobInfo {
-	j := s.jobs.Find(key)
+func (v *View) jobInfo(key string) *jobInfo {
+	j := v.jobs.Find(key)
 	if j == nil {
 		return nil
 	}
@@ -34,41 +35,41 @@ func (s *Service) jobInfo(key string) *jobInfo {
 
 // sandboxInfo is what crictl inspectp shows beyond the API. Tools know runtimeSpec,
 // cniResult, pid and netNamespaceClosed from containerd.
-func (s *Service) sandboxInfo(rec *SandboxRecord) (map[string]string, error) {
+func (v *View) sandboxInfo(rec *record.Sandbox) (map[string]string, error) {
 	return verbose(struct {
-		State       SandboxState  `json:"state"`
-		Message     string        `json:"message,omitempty"`
-		Pid         int           `json:"pid"`
-		Engine      any           `json:"engine,omitempty"`
-		Network     any           `json:"network,omitempty"`
-		CNIResult   *shownNetwork `json:"cniResult,omitempty"`
-		NetNSClosed bool          `json:"netNamespaceClosed"`
-		RuntimeSpec *sandboxSpec  `json:"runtimeSpec"`
-		Config      any           `json:"config"`
-		Handler     string        `json:"runtimeHandler,omitempty"`
-		Hostname    string        `json:"hostname,omitempty"`
-		LogDir      string        `json:"logDirectory,omitempty"`
-		Job         *jobInfo      `json:"job,omitempty"`
-		Container   []string      `json:"containers,omitempty"`
-		Overhead    any           `json:"overhead"`
-		Resources   any           `json:"resources"`
+		State       record.SandboxState `json:"state"`
+		Message     string              `json:"message,omitempty"`
+		Pid         int                 `json:"pid"`
+		Engine      any                 `json:"engine,omitempty"`
+		Network     any                 `json:"network,omitempty"`
+		CNIResult   *shownNetwork       `json:"cniResult,omitempty"`
+		NetNSClosed bool                `json:"netNamespaceClosed"`
+		RuntimeSpec *sandboxSpec        `json:"runtimeSpec"`
+		Config      any                 `json:"config"`
+		Handler     string              `json:"runtimeHandler,omitempty"`
+		Hostname    string              `json:"hostname,omitempty"`
+		LogDir      string              `json:"logDirectory,omitempty"`
+		Job         *jobInfo            `json:"job,omitempty"`
+		Container   []string            `json:"containers,omitempty"`
+		Overhead    any                 `json:"overhead"`
+		Resources   any                 `json:"resources"`
 	}{
-		rec.State, rec.Message, s.podPid(rec), rec.Engine, rec.Network, shownNetworkOf(rec), rec.netNSClosed(), sandboxSpecOf(rec, s.view(rec)),
-		store.MessageOf(rec.updatedConfig()), rec.Handler,
-		rec.Config.Get().GetHostname(), rec.Config.Get().GetLogDirectory(), s.jobInfo(rec.name()), s.containersOf(rec.ID),
-		rec.resources().Overhead, rec.resources().Resources,
+		rec.State, rec.Message, podPid(v.records, rec), rec.Engine, rec.Network, shownNetworkOf(rec), netNSClosed(rec), sandboxSpecOf(rec, rec.EngineView(v.engine)),
+		store.MessageOf(updatedConfig(rec)), rec.Handler,
+		rec.Config.Get().GetHostname(), rec.Config.Get().GetLogDirectory(), v.jobInfo(rec.Name()), v.records.ContainersOf(rec.ID),
+		rec.CurrentResources().Overhead, rec.CurrentResources().Resources,
 	})
 }
 
 // netNSClosed reports whether the sandbox had a network namespace, and its network is
-// gone. Stop releases the namespace, so the request is what says that there was one.
-func (r *SandboxRecord) netNSClosed() bool {
+// gone. Stop releases the namespace, so the request says whether there was one.
+func netNSClosed(r *record.Sandbox) bool {
 	options := r.Config.Get().GetLinux().GetSecurityContext().GetNamespaceOptions()
-	return r.State != SandboxReady && r.Engine != nil && options.GetNetwork() != runtimeapi.NamespaceMode_NODE
+	return r.State != record.SandboxReady && r.Engine != nil && options.GetNetwork() != runtimeapi.NamespaceMode_NODE
 }
 
 // updatedConfig is the request with the limits that hold now.
-func (r *SandboxRecord) updatedConfig() *runtimeapi.PodSandboxConfig {
+func updatedConfig(r *record.Sandbox) *runtimeapi.PodSandboxConfig {
 	if r.Resources == nil {
 		return r.Config.Get()
 	}
@@ -100,8 +101,8 @@ type sandboxSpecNS struct {
 
 // sandboxSpecOf lists the namespaces that the sandbox has and does not share with the
 // host. Nil unless the sandbox is ready: nothing can be entered any more.
-func sandboxSpecOf(rec *SandboxRecord, view engine.SandboxView) *sandboxSpec {
-	if rec.State != SandboxReady || rec.Engine == nil {
+func sandboxSpecOf(rec *record.Sandbox, view engine.SandboxView) *sandboxSpec {
+	if rec.State != record.SandboxReady || rec.Engine == nil {
 		return nil
 	}
 	config, sb := rec.Config.Get(), rec.Engine
@@ -115,7 +116,7 @@ func sandboxSpecOf(rec *SandboxRecord, view engine.SandboxView) *sandboxSpec {
 	return spec
 }
 
-func sandboxPid(rec *SandboxRecord) int {
+func sandboxPid(rec *record.Sandbox) int {
 	if rec.Engine == nil {
 		return 0
 	}
@@ -125,10 +126,10 @@ func sandboxPid(rec *SandboxRecord) int {
 // containerInfo is what crictl inspect shows beyond the API: the request and the spec,
 // both with the limits that hold now. Unless secrets are to be shown, environments have
 // their names alone.
-func (s *Service) containerInfo(ctx context.Context, rec *ContainerRecord) (map[string]string, error) {
-	secrets := s.showSecrets.Load()
+func (v *View) containerInfo(ctx context.Context, rec *record.Container) (map[string]string, error) {
+	secrets := v.showSecrets.Load()
 	inspected := map[string]any{}
-	if inspector, ok := s.opts.Engine.(engine.Inspector); ok {
+	if inspector, ok := v.engine.(engine.Inspector); ok {
 		var err error
 		inspected, err = inspector.Inspect(ctx, &engine.InspectSpec{ContainerID: rec.ID, Resources: rec.Resources.Get(), Secrets: secrets})
 		if errs.IgnoreNotFound(err) != nil {
@@ -137,13 +138,13 @@ func (s *Service) containerInfo(ctx context.Context, rec *ContainerRecord) (map[
 	}
 	info := map[string]any{
 		"sandboxID": rec.SandboxID, "state": rec.State, "pid": rec.Pid, "image": rec.Image, "removing": rec.Removing,
-		"config": store.MessageOf(rec.shownConfig(secrets)),
+		"config": store.MessageOf(shownConfig(rec, secrets)),
 	}
 	maps.Copy(info, inspected)
 	if rec.Stop != nil {
 		info["stop"] = rec.Stop
 	}
-	if j := s.jobInfo(rec.name()); j != nil {
+	if j := v.jobInfo(rec.Name()); j != nil {
 		info["job"] = j
 	}
 	return verbose(info)
@@ -151,7 +152,7 @@ func (s *Service) containerInfo(ctx context.Context, rec *ContainerRecord) (map[
 
 // shownConfig is the request with the limits that hold now, and without the values of its
 // environment unless secrets are shown.
-func (r *ContainerRecord) shownConfig(secrets bool) *runtimeapi.ContainerConfig {
+func shownConfig(r *record.Container, secrets bool) *runtimeapi.ContainerConfig {
 	config := proto.CloneOf(r.Config.Get())
 	if updated := r.Resources.Get(); updated != nil {
 		if config.Linux == nil {

@@ -1,4 +1,4 @@
-package pod
+package view
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/pod/record"
 )
 
 func TestNetworkIsShownAsContainerdDoes(t *testing.T) {
@@ -23,7 +24,7 @@ func TestNetworkIsShownAsContainerdDoes(t *testing.T) {
 				`"veth1":{"IPConfigs":[],"Mac":"aa","Sandbox":"","PciID":"","SocketPath":""}},"DNS":[{"nameservers":["10.1.0.1"]}],"Routes":[{"dst":"0.0.0.0/0"}]}`,
 		},
 	} {
-		rec := &SandboxRecord{
+		rec := &record.Sandbox{
 			Engine: &engine.Sandbox{NetNS: "/ns"},
 			Network: &network.Result{
 				IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}, CNI: json.RawMessage(c.answer),
@@ -34,7 +35,7 @@ func TestNetworkIsShownAsContainerdDoes(t *testing.T) {
 			t.Errorf("%s: %v\n%s, want\n%s", name, err, got, c.want)
 		}
 	}
-	if shownNetworkOf(&SandboxRecord{Engine: &engine.Sandbox{}, Network: &network.Result{}}) != nil {
+	if shownNetworkOf(&record.Sandbox{Engine: &engine.Sandbox{}, Network: &network.Result{}}) != nil {
 		t.Error("a pod in the host's network is shown with one of its own")
 	}
 }
