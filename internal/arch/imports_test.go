@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -136,6 +137,20 @@ func TestImagesAreKnownByTheirContract(t *testing.T) {
 		for _, to := range tos {
 			if below(to, "internal/image") && to != "internal/image" {
 				t.Errorf("%s imports %s: the contract, internal/image, is enough", from, to)
+			}
+		}
+	}
+}
+
+// TestSpecIsBuiltUpwards: a request is read and checked without the spec that is computed
+// from it.
+func TestSpecIsBuiltUpwards(t *testing.T) {
+	imports := load(t)
+	floors := []string{"internal/ocispec/defaults", "internal/ocispec", "internal/ocispec/check", "internal/ocispec/request", "internal/ocispec/fielderror"}
+	for i, pkg := range floors {
+		for _, to := range imports[pkg] {
+			if slices.Contains(floors[:i+1], to) {
+				t.Errorf("%s imports %s, which is not below it", pkg, to)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
 )
 
 // RunPodSandbox implements runtimeapi.RuntimeServiceServer.
@@ -102,7 +102,7 @@ func checkName(field, name string) error {
 		return invalid("%s is empty", field)
 	case len(name) > 253:
 		return invalid("%s is longer than 253 characters", field)
-	case ocispec.ClimbingName(name) || strings.ContainsFunc(name, unicode.IsControl):
+	case check.ClimbingName(name) || strings.ContainsFunc(name, unicode.IsControl):
 		return invalid("%s %q has a control character, or . or .. between slashes", field, name)
 	}
 	return nil

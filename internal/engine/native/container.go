@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -25,12 +26,12 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 
 // Update changes the container's limits.
 func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
-	limits, err := ocispec.Update(ocispec.FieldUpdate, res, e.host)
+	limits, err := ocispec.Update(request.FieldUpdate, res, e.host)
 	if err != nil {
 		return err
 	}
 	if err := e.cfg.Supervisor.Update(ctx, id, limits); err != nil {
-		return refusedLimit(ocispec.FieldUpdate, err)
+		return refusedLimit(request.FieldUpdate, err)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
@@ -87,8 +89,15 @@ func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
 		return nil, err
 	}
 	spec := *asked
-	spec.Config, err = ocispec.WithAnnotations(asked.Config, asked.SandboxSpec.Config, e.rules().AllowedAnnotations)
-	return &containerSpec{ContainerSpec: &spec, Sandbox: sb}, err
+	spec.Config, err = request.WithAnnotations(asked.Config, asked.SandboxSpec.Config, e.rules().AllowedAnnotations)
+	if err != nil {
+		return nil, err
+	}
+	// CheckContainer has not seen what annotations added.
+	if err := check.Resources(request.FieldCreate, spec.Config.GetLinux().GetResources()); err != nil {
+		return nil, err
+	}
+	return &containerSpec{ContainerSpec: &spec, Sandbox: sb}, nil
 }
 
 // The stage that the caller was in, which a longer one gives way to again.

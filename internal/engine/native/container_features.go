@@ -5,6 +5,7 @@ import (
 
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // feature is one part of a container: Create prepares it, Remove removes it.
@@ -61,7 +62,7 @@ func (e *Engine) prepareLabels(_ context.Context, c *creation) (err error) {
 func (e *Engine) prepareRootfs(ctx context.Context, c *creation) error {
 	mounted, err := e.cfg.Rootfs.Prepare(ctx, image.RootfsSpec{
 		Key: c.ID, ImageID: c.ImageID, Map: userMap(c.SandboxSpec, c.Sandbox), MountLabel: c.labels.Mount,
-		Storage: ocispec.StorageOf(c.Config),
+		Storage: request.StorageOf(c.Config),
 	})
 	if err != nil {
 		return err

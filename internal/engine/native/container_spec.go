@@ -7,6 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -27,7 +28,7 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 		Namespaces: ocispec.Namespaces{
 			User: spec.Sandbox.UserNS, Net: spec.Sandbox.NetNS, IPC: spec.Sandbox.IPCNS, UTS: spec.Sandbox.UTSNS, PID: spec.Sandbox.PIDNS,
 		},
-		UserNamespace: ocispec.UserNamespaceOf(spec.SandboxSpec.Config),
+		UserNamespace: request.UserNamespaceOf(spec.SandboxSpec.Config),
 		Defaults:      e.rules().Defaults,
 		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
@@ -35,7 +36,7 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 	if in.Files, err = filesOf(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""); err != nil {
 		return in, err
 	}
-	if ocispec.SharesCgroupns(spec.Config, spec.SandboxSpec.Config) {
+	if request.SharesCgroupns(spec.Config, spec.SandboxSpec.Config) {
 		if in.Host.CgroupOptions, err = e.tree.Options(); err != nil {
 			return in, err
 		}
@@ -49,8 +50,8 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 // annotationsOf are those of the requests that are passed on to hooks.
 func (e *Engine) annotationsOf(spec *containerSpec) map[string]string {
 	rules := e.rules()
-	passed := ocispec.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
-	maps.Copy(passed, ocispec.PassedAnnotations(spec.Config.GetAnnotations(), rules.ContainerAnnotations))
+	passed := request.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
+	maps.Copy(passed, request.PassedAnnotations(spec.Config.GetAnnotations(), rules.ContainerAnnotations))
 	return passed
 }
 

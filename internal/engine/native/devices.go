@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -37,7 +38,7 @@ type DeviceRules struct {
 
 // injectCDI adds the CDI devices that the container asks for to its spec.
 func (e *Engine) injectCDI(ctx context.Context, config *runtimeapi.ContainerConfig, spec *specs.Spec) error {
-	names, err := ocispec.CDIDevices(config)
+	names, err := request.CDIDevices(config)
 	if err != nil || len(names) == 0 {
 		return err
 	}

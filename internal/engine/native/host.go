@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -37,7 +38,7 @@ func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
 			if err != nil {
 				return ocispec.Host{}, fmt.Errorf("cannot read our own capabilities: %w", err)
 			}
-			host.Capabilities = ocispec.CapabilityNames(mask)
+			host.Capabilities = request.CapabilityNames(mask)
 		}
 	}
 	return host, nil
@@ -63,14 +64,14 @@ func (e *Engine) hostWarnings() []string {
 
 // warnIgnored tells of annotations that ask for what nothing is done about.
 func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
-	if ignored := ocispec.IgnoredAnnotations(annotations, e.rules().AllowedAnnotations); len(ignored) > 0 {
+	if ignored := request.IgnoredAnnotations(annotations, e.rules().AllowedAnnotations); len(ignored) > 0 {
 		e.log.Warn("annotations that ask for what only other runtimes give, or that the configuration does not allow (runtime.allowed_annotations), are ignored; profiles are taken from the security context", kind, id, "annotations", ignored)
 	}
 }
 
 // warnPrivileged tells of a profile that a privileged container does not get.
 func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
-	if profile := ocispec.IgnoredSeccomp(config); profile != "" {
+	if profile := request.IgnoredSeccomp(config); profile != "" {
 		e.log.Warn("a privileged container has no seccomp filter but the configuration's (runtime.privileged_seccomp_profile); linux.security_context.seccomp is ignored", "container", id, "profile", profile)
 	}
 }

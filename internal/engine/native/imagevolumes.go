@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -31,7 +32,7 @@ func (e *Engine) imageVolumesOf(ctx context.Context, spec *containerSpec, rootfs
 	if e.rules().NoImageVolumes {
 		declared.Volumes = nil
 	}
-	if asked := spec.Config.GetAnnotations()[ocispec.AnnotationVolumes]; len(declared.Volumes) == 0 && asked == "" {
+	if asked := spec.Config.GetAnnotations()[request.AnnotationVolumes]; len(declared.Volumes) == 0 && asked == "" {
 		return nil, nil
 	}
 	paths, leftOut, err := ocispec.ImageVolumes(declared, spec.Config, func(path string) (string, error) {
@@ -64,7 +65,7 @@ func (e *Engine) imageVolumesOf(ctx context.Context, spec *containerSpec, rootfs
 // volumeName is what the i-th volume, at path, is called. What is kept must be found again
 // when a later request has others.
 func volumeName(i int, spec *containerSpec, path string) string {
-	if ocispec.StorageOf(spec.Config) == "" {
+	if request.StorageOf(spec.Config) == "" {
 		return strconv.Itoa(i)
 	}
 	sum := sha256.Sum256([]byte(path))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Inspect implements engine.Inspector.
@@ -19,7 +20,7 @@ func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[stri
 		return nil, err
 	}
 	if asked.Resources != nil && spec.Linux != nil {
-		limits, err := ocispec.Resources(ocispec.FieldUpdate, asked.Resources, e.host)
+		limits, err := ocispec.Resources(request.FieldUpdate, asked.Resources, e.host)
 		if err != nil {
 			return nil, fmt.Errorf("cannot show the limits of container %s: %w", asked.ContainerID, err)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/fieldtest"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -93,7 +94,7 @@ func TestSandboxSeccompIsCheckedWhereThereIsNone(t *testing.T) {
 // A profile that nobody asked for but the configuration is refused in its name.
 func TestDefaultSeccompIsRefusedByItsKey(t *testing.T) {
 	e := ruled(&Engine{host: ocispec.Host{Seccomp: true}, probes: probe.New(time.Second, 1)}, Rules{
-		Defaults: ocispec.Defaults{Seccomp: ocispec.SeccompProfile{Path: "/no/such.json"}},
+		Defaults: ocispec.Defaults{Seccomp: request.SeccompProfile{Path: "/no/such.json"}},
 	})
 	silent := &runtimeapi.ContainerConfig{}
 	asks := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
@@ -129,7 +130,7 @@ func TestSeccompOfTheOperator(t *testing.T) {
 		denied, fault string
 	}{
 		"default":                       {rules, runtimeDefault, false, "chmod", ""},
-		"by a default":                  {Rules{Seccomp: rules.Seccomp, Defaults: ocispec.Defaults{Seccomp: ocispec.SeccompProfile{Default: true}}}, nil, false, "chmod", ""},
+		"by a default":                  {Rules{Seccomp: rules.Seccomp, Defaults: ocispec.Defaults{Seccomp: request.SeccompProfile{Default: true}}}, nil, false, "chmod", ""},
 		"unconfined":                    {rules, unconfined, false, "", ""},
 		"nothing asked":                 {rules, nil, false, "", ""},
 		"privileged":                    {rules, runtimeDefault, true, "", ""},
@@ -284,7 +285,7 @@ func TestDevicesAskedForAtOnce(t *testing.T) {
 }
 
 func TestSeccompProfiles(t *testing.T) {
-	e := ruled(&Engine{probes: probe.New(time.Second, 8), host: ocispec.Host{Seccomp: true, Capabilities: ocispec.CapabilityNames(1<<41 - 1)}}, Rules{})
+	e := ruled(&Engine{probes: probe.New(time.Second, 8), host: ocispec.Host{Seccomp: true, Capabilities: request.CapabilityNames(1<<41 - 1)}}, Rules{})
 	config := func(kind runtimeapi.SecurityProfile_ProfileType, ref string, add ...string) *runtimeapi.ContainerConfig {
 		return &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 			Seccomp:      &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref},
@@ -403,7 +404,7 @@ func TestAddedDevices(t *testing.T) {
 func TestDefaultSysctls(t *testing.T) {
 	config := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Sysctls: map[string]string{"net/core/somaxconn": "2"}}}
 	got, err := netSysctls(config, map[string]string{"net.core.somaxconn": "1", "net.ipv4.ip_unprivileged_port_start": "80", "kernel.shmmax": "5"})
-	want := map[string]string{"net/core/somaxconn": "2", "net/ipv4/ip_unprivileged_port_start": "80", pingGroups: (*ocispec.UserNamespace)(nil).AllGroups()}
+	want := map[string]string{"net/core/somaxconn": "2", "net/ipv4/ip_unprivileged_port_start": "80", pingGroups: (*request.UserNamespace)(nil).AllGroups()}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -33,14 +34,14 @@ func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, pat
 		return err
 	}
 	// Under berth's own: an operator's is written for the pod's programs.
-	profile, err := e.appArmorHost().Profile(ctx, ocispec.AppArmorProfile{Default: true})
+	profile, err := e.appArmorHost().Profile(ctx, request.AppArmorProfile{Default: true})
 	if err != nil {
 		return err
 	}
 	ociSpec := ocispec.PodInit{
 		SandboxID:     spec.ID,
 		SandboxConfig: spec.Config,
-		UserNamespace: ocispec.UserNamespaceOf(spec.Config),
+		UserNamespace: request.UserNamespaceOf(spec.Config),
 		IDs:           ids,
 		Rootfs:        rootfs,
 		CgroupsPath:   e.cgroupsPath(sb.CgroupParent, spec.ID),

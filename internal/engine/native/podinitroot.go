@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/undo"
 )
@@ -164,8 +165,8 @@ func labelRoot(program *os.File, dir string, names ...string) error {
 
 // ownIDs says which users and groups this process's user namespace has: in a container
 // they may be few.
-func ownIDs() (ids ocispec.UserNamespace, err error) {
-	for file, m := range map[string]*ocispec.IDMapping{"/proc/self/uid_map": &ids.UIDs, "/proc/self/gid_map": &ids.GIDs} {
+func ownIDs() (ids request.UserNamespace, err error) {
+	for file, m := range map[string]*request.IDMapping{"/proc/self/uid_map": &ids.UIDs, "/proc/self/gid_map": &ids.GIDs} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return ids, fmt.Errorf("cannot read which ids there are: %w", err)

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -51,12 +51,12 @@ func fieldOf(config *runtimeapi.ContainerConfig, fault *errs.Fault) string {
 		}
 		return "config.devices"
 	case errs.CauseSeccomp:
-		if asked, _ := ocispec.SeccompOf(config, ocispec.SeccompProfile{}); asked.Path != "" {
+		if asked := request.SeccompOf(config, request.SeccompProfile{}); asked.Path != "" {
 			return seccompField + ".localhost_ref"
 		}
 	case errs.CauseLimit:
 		if limit := limitOf(fault.Path); limit != "" {
-			return ocispec.FieldCreate + "." + limit
+			return request.FieldCreate + "." + limit
 		}
 	case errs.CauseLog:
 		return "config.log_path"
@@ -140,7 +140,7 @@ func refusedSysctl(config *runtimeapi.PodSandboxConfig, err error) error {
 		return err
 	}
 	for name := range config.GetLinux().GetSysctls() {
-		if ocispec.SysctlFile(name) == fault.File {
+		if request.SysctlFile(name) == fault.File {
 			return fmt.Errorf("config.linux.sysctls[%q]: %w", name, err)
 		}
 	}

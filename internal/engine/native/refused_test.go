@@ -9,7 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/fieldtest"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -76,7 +76,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		fmt.Errorf("container x is ending: %w", errs.State):                                 "resources",
 		fmt.Errorf("container x: %w", errs.NotFound):                                        "",
 	} {
-		if got := fieldtest.Named(refusedLimit(ocispec.FieldUpdateSandbox, err).Error()); got != want {
+		if got := fieldtest.Named(refusedLimit(request.FieldUpdateSandbox, err).Error()); got != want {
 			t.Errorf("%v: names %q, want %s", err, got, want)
 		}
 	}

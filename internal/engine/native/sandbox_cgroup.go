@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -168,7 +169,7 @@ func (e *Engine) cgroupsPath(parent, id string) string {
 // UpdateSandbox changes the limits of the pod's cgroup, as the kubelet that made it
 // does, all of them or none. The cgroup of all pods, which is no pod's, is left alone.
 func (e *Engine) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *runtimeapi.LinuxContainerResources) error {
-	return e.limitSandbox(ctx, sb, ocispec.FieldUpdateSandbox, res)
+	return e.limitSandbox(ctx, sb, request.FieldUpdateSandbox, res)
 }
 
 // limitSandbox is UpdateSandbox with limits that are in a request's field.
@@ -205,7 +206,7 @@ func (e *Engine) limitOwnCgroup(ctx context.Context, spec *engine.SandboxSpec, s
 	if res == nil || spec.Config.GetLinux().GetCgroupParent() != "" {
 		return nil
 	}
-	return e.limitSandbox(ctx, sb, ocispec.FieldCreate, res)
+	return e.limitSandbox(ctx, sb, request.FieldCreate, res)
 }
 
 // podCgroup is the sandbox's cgroup in each hierarchy.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -85,18 +85,10 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 	if err := checkHostname(config); err != nil {
 		return err
 	}
-	profile, err := ocispec.SandboxAppArmorOf(config)
-	if err != nil {
+	if _, err := e.appArmorProfile(ctx, request.SandboxAppArmorOf(config)); err != nil {
 		return err
 	}
-	if _, err = e.appArmorProfile(ctx, profile); err != nil {
-		return err
-	}
-	filter, err := ocispec.SandboxSeccompOf(config)
-	if err != nil {
-		return err
-	}
-	_, err = e.filter(ctx, e.chosen(filter), nil)
+	_, err := e.filter(ctx, e.chosen(request.SandboxSeccompOf(config)), nil)
 	return err
 }
 
@@ -164,7 +156,7 @@ func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandb
 	}
 	if namespaceOptions(config).GetIpc() == runtimeapi.NamespaceMode_POD {
 		sb.IPCNS, namespaces.IPC = paths.ipc, paths.ipc
-		_, namespaces.Sysctls = ocispec.SplitSysctls(withDefaults(config, e.rules().Sysctls))
+		_, namespaces.Sysctls = request.SplitSysctls(withDefaults(config, e.rules().Sysctls))
 		if err := os.Mkdir(paths.shm, 0o711); err != nil {
 			return fmt.Errorf("cannot make the sandbox's shm: %w", err)
 		}
@@ -184,7 +176,7 @@ func withDefaults(config *runtimeapi.PodSandboxConfig, defaults map[string]strin
 	all := map[string]string{}
 	for _, sysctls := range []map[string]string{defaults, config.GetLinux().GetSysctls()} {
 		for name, value := range sysctls {
-			all[ocispec.SysctlFile(name)] = value
+			all[request.SysctlFile(name)] = value
 		}
 	}
 	return all
@@ -193,8 +185,8 @@ func withDefaults(config *runtimeapi.PodSandboxConfig, defaults map[string]strin
 // netSysctls are those asked for, the defaults, and those that let a pod without
 // capabilities serve low ports and ping, as other runtimes do.
 func netSysctls(config *runtimeapi.PodSandboxConfig, defaults map[string]string) (map[string]string, error) {
-	sysctls, _ := ocispec.SplitSysctls(withDefaults(config, defaults))
-	user := ocispec.UserNamespaceOf(config)
+	sysctls, _ := request.SplitSysctls(withDefaults(config, defaults))
+	user := request.UserNamespaceOf(config)
 	if groups, asked := sysctls[pingGroups]; asked {
 		var err error
 		if sysctls[pingGroups], err = user.HostGroups(groups); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -80,16 +81,16 @@ type SeccompRules struct {
 // chosenProfile is a profile, and the field of a request or the key of the configuration
 // that chose it.
 type chosenProfile struct {
-	ocispec.SeccompProfile
+	request.SeccompProfile
 	by string
 }
 
 const seccompField = "config.linux.security_context.seccomp"
 
 // chosen is a profile that a request asks for, with what the operator has put in its place.
-func (e *Engine) chosen(profile ocispec.SeccompProfile) chosenProfile {
+func (e *Engine) chosen(profile request.SeccompProfile) chosenProfile {
 	if path := e.rules().Seccomp.Default; profile.Default && path != "" {
-		return chosenProfile{ocispec.SeccompProfile{Path: path}, "runtime.seccomp_profile of the configuration"}
+		return chosenProfile{request.SeccompProfile{Path: path}, "runtime.seccomp_profile of the configuration"}
 	}
 	by := seccompField
 	if profile.Path != "" {
@@ -102,20 +103,13 @@ func (e *Engine) chosen(profile ocispec.SeccompProfile) chosenProfile {
 // not to be changed.
 func (e *Engine) seccompOf(ctx context.Context, config *runtimeapi.ContainerConfig) (*specs.LinuxSeccomp, error) {
 	rules := e.rules()
-	asked, err := ocispec.SeccompOf(config, ocispec.SeccompProfile{})
-	if err != nil {
-		return nil, err
-	}
-	given, err := ocispec.SeccompOf(config, rules.Defaults.Seccomp)
-	if err != nil {
-		return nil, err
-	}
+	asked, given := request.SeccompOf(config, request.SeccompProfile{}), request.SeccompOf(config, rules.Defaults.Seccomp)
 	chosen := e.chosen(given)
 	if given != asked && chosen.Path == given.Path {
 		chosen.by = "defaults.seccomp of the configuration, as the container asks for none"
 	}
 	if path := rules.Seccomp.Privileged; path != "" && isPrivileged(config) {
-		chosen = chosenProfile{ocispec.SeccompProfile{Path: path}, "runtime.privileged_seccomp_profile of the configuration"}
+		chosen = chosenProfile{request.SeccompProfile{Path: path}, "runtime.privileged_seccomp_profile of the configuration"}
 	}
 	capabilities, err := ocispec.Capabilities(config, e.host, rules.Defaults.Capabilities)
 	if err != nil {
@@ -127,7 +121,7 @@ func (e *Engine) seccompOf(ctx context.Context, config *runtimeapi.ContainerConf
 // filter loads a profile for a process that has these capabilities; nil for none.
 func (e *Engine) filter(ctx context.Context, chosen chosenProfile, capabilities []string) (*specs.LinuxSeccomp, error) {
 	switch {
-	case chosen.SeccompProfile == (ocispec.SeccompProfile{}):
+	case chosen.SeccompProfile == (request.SeccompProfile{}):
 		return nil, nil //nolint:nilnil // no filter is no failure
 	case !e.host.Seccomp:
 		return nil, fmt.Errorf("%s: seccomp is not enabled in your kernel, cannot run with a profile: %w", chosen.by, errs.Unsupported)
@@ -176,15 +170,11 @@ func specWith(capabilities []string) *specs.Spec {
 
 // apparmorOf returns the profile that a container runs under, loaded, "" for none.
 func (e *Engine) apparmorOf(ctx context.Context, config *runtimeapi.ContainerConfig) (string, error) {
-	asked, err := ocispec.AppArmorOf(config)
-	if err != nil {
-		return "", err
-	}
-	return e.appArmorProfile(ctx, asked)
+	return e.appArmorProfile(ctx, request.AppArmorOf(config))
 }
 
 // appArmorProfile finds a profile, with the operator's in the place of the default.
-func (e *Engine) appArmorProfile(ctx context.Context, asked ocispec.AppArmorProfile) (string, error) {
+func (e *Engine) appArmorProfile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
 	return e.appArmorHost().ProfileWith(ctx, asked, e.rules().AppArmorProfile)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
@@ -22,7 +22,7 @@ import (
 // userNamespace is what the sandbox's user namespace is made from, nil when it
 // shares the host's.
 func (e *Engine) userNamespace(config *runtimeapi.PodSandboxConfig, pin string) (*sysns.UserNamespace, error) {
-	asked := ocispec.UserNamespaceOf(config)
+	asked := request.UserNamespaceOf(config)
 	if asked == nil {
 		return nil, nil //nolint:nilnil // most sandboxes share the host's
 	}
@@ -32,8 +32,8 @@ func (e *Engine) userNamespace(config *runtimeapi.PodSandboxConfig, pin string) 
 	return e.holder(pin, asked.UIDs, asked.GIDs), nil
 }
 
-func (e *Engine) holder(pin string, uids, gids ocispec.IDMapping) *sysns.UserNamespace {
-	ids := func(m ocispec.IDMapping) []syscall.SysProcIDMap {
+func (e *Engine) holder(pin string, uids, gids request.IDMapping) *sysns.UserNamespace {
+	ids := func(m request.IDMapping) []syscall.SysProcIDMap {
 		return []syscall.SysProcIDMap{{HostID: int(m.Host), Size: int(m.Length)}}
 	}
 	return &sysns.UserNamespace{Pin: pin, UIDs: ids(uids), GIDs: ids(gids), Program: e.cfg.PodInit, Args: []string{"hold"}}
@@ -45,13 +45,13 @@ func (e *Engine) probeUserNamespaces() error {
 		return fmt.Errorf("user namespaces need a program that holds them, and none is configured: %w", errs.Unsupported)
 	}
 	// Any mapping would do; this one exists wherever we run.
-	root := ocispec.IDMapping{Length: 1}
+	root := request.IDMapping{Length: 1}
 	return sysns.WithUserNamespace(*e.holder("", root, root), e.cfg.Rootfs.CanMap)
 }
 
 // ownerOf is the host's number of the pod's root.
 func ownerOf(config *runtimeapi.PodSandboxConfig) sysfd.Owner {
-	if n := ocispec.UserNamespaceOf(config); n != nil {
+	if n := request.UserNamespaceOf(config); n != nil {
 		return sysfd.Owner{UID: int(n.UIDs.Host), GID: int(n.GIDs.Host)}
 	}
 	return sysfd.Owner{}

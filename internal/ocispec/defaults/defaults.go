@@ -16,6 +16,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Texts are defaults as a configuration has them.
@@ -69,16 +71,16 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errs.Invalid)
 }
 
-func seccomp(text string) (ocispec.SeccompProfile, error) {
+func seccomp(text string) (request.SeccompProfile, error) {
 	switch {
 	case text == "" || text == "unconfined":
-		return ocispec.SeccompProfile{}, nil
+		return request.SeccompProfile{}, nil
 	case text == "runtime/default":
-		return ocispec.SeccompProfile{Default: true}, nil
+		return request.SeccompProfile{Default: true}, nil
 	case path.IsAbs(text):
-		return ocispec.SeccompProfile{Path: text}, nil
+		return request.SeccompProfile{Path: text}, nil
 	}
-	return ocispec.SeccompProfile{}, invalid("%q: want unconfined, runtime/default or the absolute path of a profile", text)
+	return request.SeccompProfile{}, invalid("%q: want unconfined, runtime/default or the absolute path of a profile", text)
 }
 
 // asked judges a container's request that asks for nothing but what change adds.
@@ -87,7 +89,7 @@ func asked(change func(*runtimeapi.ContainerConfig)) error {
 		Metadata: &runtimeapi.ContainerMetadata{Name: "default"}, Image: &runtimeapi.ImageSpec{Image: "default"},
 	}
 	change(config)
-	return ocispec.CheckContainer(config, nil)
+	return check.Container(config, nil)
 }
 
 func env(entries []string) ([]string, error) {
@@ -108,12 +110,12 @@ func env(entries []string) ([]string, error) {
 
 // capabilities is never nil: none at all are none.
 func capabilities(names []string) ([]string, error) {
-	names, err := ocispec.KernelCapabilities("names", names)
+	names, err := request.KernelCapabilities("names", names)
 	if err != nil {
 		return nil, err
 	}
 	if slices.Contains(names, "ALL") {
-		return ocispec.CapabilityNames(math.MaxUint64), nil
+		return request.CapabilityNames(math.MaxUint64), nil
 	}
 	return names, nil
 }
@@ -127,7 +129,7 @@ func sysctls(entries []string) (map[string]string, error) {
 		}
 		all[name] = value
 	}
-	err := ocispec.CheckSandbox(&runtimeapi.PodSandboxConfig{
+	err := check.Sandbox(&runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "default"}, Linux: &runtimeapi.LinuxPodSandboxConfig{Sysctls: all},
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Where the kernel tells of AppArmor.
@@ -92,7 +92,7 @@ func (h *Host) Warning() string {
 // then. Without a demand, a host that cannot have the default profile has none. Kind
 // Unsupported for a demand that this host cannot meet, Invalid for a profile that is
 // not loaded.
-func (h *Host) Profile(ctx context.Context, asked ocispec.AppArmorProfile) (string, error) {
+func (h *Host) Profile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
 	switch {
 	case asked.None():
 		return "", nil
@@ -115,11 +115,11 @@ func (h *Host) Profile(ctx context.Context, asked ocispec.AppArmorProfile) (stri
 
 // ProfileWith is Profile with an operator's profile in the place of the default one, ""
 // for none. It must be loaded.
-func (h *Host) ProfileWith(ctx context.Context, asked ocispec.AppArmorProfile, operators string) (string, error) {
+func (h *Host) ProfileWith(ctx context.Context, asked request.AppArmorProfile, operators string) (string, error) {
 	if !asked.Default || operators == "" {
 		return h.Profile(ctx, asked)
 	}
-	profile, err := h.Profile(ctx, ocispec.AppArmorProfile{Name: operators, Demanded: asked.Demanded})
+	profile, err := h.Profile(ctx, request.AppArmorProfile{Name: operators, Demanded: asked.Demanded})
 	if err != nil {
 		return "", fmt.Errorf("runtime.apparmor_profile of the configuration: %w", err)
 	}

@@ -1,4 +1,4 @@
-package ocispec
+package check
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/fieldtest"
+	"github.com/berthrun/berth/internal/ocispec/requesttest"
 )
 
 // refusal is a request that must be refused: what is changed in a good one, with
@@ -20,7 +21,7 @@ type refusal[C any] struct {
 	field  string
 }
 
-func check[C any](t *testing.T, good func() C, judge func(C) error, refusals []refusal[C]) {
+func refuse[C any](t *testing.T, good func() C, judge func(C) error, refusals []refusal[C]) {
 	t.Helper()
 	if err := judge(good()); err != nil {
 		t.Fatalf("a good request is refused: %v", err)
@@ -46,7 +47,7 @@ func TestSandboxesRefused(t *testing.T) {
 	type config = *runtimeapi.PodSandboxConfig
 	security := func(c config) *runtimeapi.LinuxSandboxSecurityContext { return c.Linux.SecurityContext }
 	long := "/" + strings.Repeat("a/", 3000)
-	check(t, kubeletSandbox, CheckSandbox, []refusal[config]{
+	refuse(t, requesttest.KubeletSandbox, Sandbox, []refusal[config]{
 		{func(c config) { c.Metadata = nil }, errs.Invalid, "metadata"},
 		{func(c config) { c.Metadata.Name = "" }, errs.Invalid, "metadata.name"},
 		{func(c config) { c.Metadata.Name = "a\nb" }, errs.Invalid, "metadata.name"},
@@ -106,7 +107,7 @@ func TestSandboxesRefused(t *testing.T) {
 		{func(c config) { security(c).Apparmor = &runtimeapi.SecurityProfile{ProfileType: 2} }, errs.Invalid, "apparmor.localhost_ref"},
 		{func(c config) { c.Windows = &runtimeapi.WindowsPodSandboxConfig{} }, errs.Unsupported, "windows"},
 	})
-	if err := CheckSandbox(nil); !errors.Is(err, errs.Invalid) {
+	if err := Sandbox(nil); !errors.Is(err, errs.Invalid) {
 		t.Errorf("no config: %v, want kind Invalid", err)
 	}
 }
@@ -114,7 +115,7 @@ func TestSandboxesRefused(t *testing.T) {
 func TestContainersRefused(t *testing.T) {
 	type config = *runtimeapi.ContainerConfig
 	security := func(c config) *runtimeapi.LinuxContainerSecurityContext { return c.Linux.SecurityContext }
-	judge := func(c config) error { return CheckContainer(c, kubeletSandbox()) }
+	judge := func(c config) error { return Container(c, requesttest.KubeletSandbox()) }
 	long := "/" + strings.Repeat("a/", 3000)
 	device := func(change func(*runtimeapi.Device)) func(config) {
 		return func(c config) {
@@ -122,7 +123,7 @@ func TestContainersRefused(t *testing.T) {
 			change(c.Devices[0])
 		}
 	}
-	check(t, kubeletContainer, judge, []refusal[config]{
+	refuse(t, requesttest.KubeletContainer, judge, []refusal[config]{
 		{func(c config) { c.Metadata = nil }, errs.Invalid, "metadata"},
 		{func(c config) { c.Metadata.Name = "" }, errs.Invalid, "metadata.name"},
 		{func(c config) { c.Image = nil }, errs.Invalid, "image.image"},
@@ -173,6 +174,12 @@ func TestContainersRefused(t *testing.T) {
 			security(c).Capabilities = &runtimeapi.Capability{AddAmbientCapabilities: []string{"FLY"}}
 		}, errs.Invalid, "add_ambient_capabilities"},
 		{func(c config) { security(c).RunAsUser.Value = 1 << 31 }, errs.Invalid, "run_as_user"},
+		{func(c config) { security(c).RunAsUser.Value = 1 << 32 }, errs.Invalid, "run_as_user"},
+		{func(c config) { security(c).RunAsUser.Value = -1 }, errs.Invalid, "run_as_user"},
+		{func(c config) { security(c).RunAsGroup = &runtimeapi.Int64Value{Value: 1 << 32} }, errs.Invalid, "run_as_group"},
+		{func(c config) {
+			security(c).RunAsUser, security(c).RunAsGroup = nil, &runtimeapi.Int64Value{Value: 1}
+		}, errs.Invalid, "run_as_group"},
 		{func(c config) { security(c).RunAsUsername = "root" }, errs.Invalid, "run_as_username"},
 		{func(c config) { security(c).NamespaceOptions.Pid = runtimeapi.NamespaceMode_TARGET }, errs.Invalid, "target_id"},
 		{func(c config) { security(c).NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE }, errs.Invalid, "namespace_options.network"},
@@ -187,7 +194,7 @@ func TestContainersRefused(t *testing.T) {
 
 func TestNeutralValuesPass(t *testing.T) {
 	sandbox := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "x"}}
-	if err := CheckSandbox(sandbox); err != nil {
+	if err := Sandbox(sandbox); err != nil {
 		t.Errorf("a sandbox with nothing but a name: %v", err)
 	}
 	container := &runtimeapi.ContainerConfig{
@@ -199,29 +206,17 @@ func TestNeutralValuesPass(t *testing.T) {
 			Capabilities:   &runtimeapi.Capability{AddCapabilities: []string{"all", "CAP_net_admin"}},
 		}},
 	}
-	if err := CheckContainer(container, sandbox); err != nil {
+	if err := Container(container, sandbox); err != nil {
 		t.Errorf("a container with neutral values: %v", err)
 	}
 	setOld(container, "runtime/default", "runtime/default")
-	if err := CheckContainer(container, sandbox); err != nil {
+	if err := Container(container, sandbox); err != nil {
 		t.Errorf("the same in an older client's fields: %v", err)
 	}
-	if err := CheckContainer(&runtimeapi.ContainerConfig{
+	if err := Container(&runtimeapi.ContainerConfig{
 		Metadata: container.Metadata, Image: container.Image,
 	}, sandbox); err != nil {
 		t.Errorf("a container with nothing but an image: %v", err)
-	}
-}
-
-func TestSysctlsAreSplit(t *testing.T) {
-	net, ipc := SplitSysctls(map[string]string{
-		"net.ipv4.conf.eth0/1.forwarding": "1", "net/ipv4/tcp_syncookies": "0", "kernel.shmmax": "9", "fs.mqueue.msg_max": "7",
-	})
-	if net["net/ipv4/conf/eth0.1/forwarding"] != "1" || net["net/ipv4/tcp_syncookies"] != "0" || len(net) != 2 {
-		t.Errorf("network: %v", net)
-	}
-	if ipc["kernel/shmmax"] != "9" || ipc["fs/mqueue/msg_max"] != "7" || len(ipc) != 2 {
-		t.Errorf("ipc: %v", ipc)
 	}
 }
 

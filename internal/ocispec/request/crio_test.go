@@ -1,4 +1,4 @@
-package ocispec
+package request
 
 import (
 	"encoding/base64"
@@ -11,7 +11,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/requesttest"
 )
+
+// requests are those of a pod and of a container in it.
+type requests struct {
+	SandboxConfig *runtimeapi.PodSandboxConfig
+	Config        *runtimeapi.ContainerConfig
+}
+
+func kubeletRequests() requests {
+	return requests{SandboxConfig: requesttest.KubeletSandbox(), Config: requesttest.KubeletContainer()}
+}
 
 func TestUnifiedAnnotation(t *testing.T) {
 	encoded := base64.StdEncoding.EncodeToString([]byte("8:0 rbps=1"))
@@ -26,7 +37,7 @@ func TestUnifiedAnnotation(t *testing.T) {
 		"another container's":             {"unified-cgroup.crio.io/client", "memory.high=1", true, nil},
 		"not allowed":                     {"unified-cgroup.crio.io/server", "memory.high=1", false, nil},
 	} {
-		in := plainInput()
+		in := kubeletRequests()
 		in.SandboxConfig.Annotations[c.key] = c.value
 		before := proto.CloneOf(in.Config)
 		want := map[string]string{"memory.oom.group": "1"}
@@ -48,7 +59,7 @@ func TestUnifiedAnnotation(t *testing.T) {
 			t.Errorf("%s: the request was changed", name)
 		}
 	}
-	in := plainInput()
+	in := kubeletRequests()
 	in.SandboxConfig.Annotations["unified-cgroup.crio.io/server"] = "memory.high"
 	_, err := WithAnnotations(in.Config, in.SandboxConfig, []string{CRIOUnified})
 	if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), `annotations["unified-cgroup.crio.io/server"]`) {
@@ -58,7 +69,7 @@ func TestUnifiedAnnotation(t *testing.T) {
 
 func TestLinkLogsAnnotation(t *testing.T) {
 	const kubelets = "/var/lib/kubelet/pods/1f0c/volumes/kubernetes.io~empty-dir/"
-	in := plainInput()
+	in := kubeletRequests()
 	in.SandboxConfig.Annotations[CRIOLinkLogs] = "logs"
 	in.Config.Mounts = []*runtimeapi.Mount{
 		{ContainerPath: "/logs", HostPath: kubelets + "logs", SelinuxRelabel: true},

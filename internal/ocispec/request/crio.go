@@ -1,4 +1,4 @@
-package ocispec
+package request
 
 import (
 	"encoding/base64"
@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
 )
 
 // The annotations of CRI-O's that a configuration can allow pods. Both have an older name,
@@ -55,7 +57,7 @@ func WithAnnotations(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.Pod
 			apply = withLogs
 		}
 		if err := apply(config, sandbox, value); err != nil {
-			return nil, invalid(`sandbox_config.annotations["`+key+`"]`, "%v", err)
+			return nil, fielderror.Invalid(`sandbox_config.annotations["`+key+`"]`, "%v", err)
 		}
 	}
 	return config, nil
@@ -108,7 +110,7 @@ func plainValue(value string) string {
 // withLogs puts the pod's logs where the emptyDir volume is mounted, which a kubelet keeps
 // in the pod's own directory.
 func withLogs(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, volume string) error {
-	if strings.Contains(volume, "/") || hasControl(volume) {
+	if strings.Contains(volume, "/") || HasControl(volume) {
 		return fmt.Errorf("%q is no name of a volume", volume)
 	}
 	logs, uid := sandbox.GetLogDirectory(), sandbox.GetMetadata().GetUid()

@@ -1,4 +1,4 @@
-package ocispec
+package request
 
 import (
 	"path"
@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// commandsRuntime tells of annotations of a spec that the runtime itself obeys: it would set
+// ControlsRuntime tells of annotations of a spec that the runtime itself obeys: it would set
 // properties of systemd units (commands of the host's systemd among them) and CRIU's
 // options, and take a container's bundle from "bundle" when it tells hooks about it. No
 // request may have them, whatever an operator lets hooks see.
-func commandsRuntime(key string) bool {
+func ControlsRuntime(key string) bool {
 	return strings.HasPrefix(key, "org.systemd.property.") || strings.HasPrefix(key, "org.criu.") || key == "bundle"
 }
 
@@ -21,7 +21,7 @@ func PassedAnnotations(annotations map[string]string, patterns []string) map[str
 		if slices.ContainsFunc(patterns, func(pattern string) bool {
 			ok, err := path.Match(pattern, key)
 			return ok && err == nil
-		}) && !commandsRuntime(key) {
+		}) && !ControlsRuntime(key) {
 			passed[key] = value
 		}
 	}
@@ -36,7 +36,7 @@ func IgnoredAnnotations(annotations map[string]string, allowed []string) []strin
 	var ignored []string
 	for key := range annotations {
 		name, _, _ := strings.Cut(key, "/")
-		if commandsRuntime(key) {
+		if ControlsRuntime(key) {
 			ignored = append(ignored, key)
 			continue
 		}

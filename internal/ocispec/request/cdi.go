@@ -1,4 +1,4 @@
-package ocispec
+package request
 
 import (
 	"slices"
@@ -6,6 +6,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
 )
 
 // maxCDIDevices bounds how many devices one container may ask for.
@@ -18,24 +20,24 @@ func CDIDevices(config *runtimeapi.ContainerConfig) ([]string, error) {
 	var names []string
 	add := func(field, name string) error {
 		if !parser.IsQualifiedName(name) {
-			return invalid(field, "%q is no CDI device (vendor.com/class=name)", name)
+			return fielderror.Invalid(field, "%q is no CDI device (vendor.com/class=name)", name)
 		}
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 		if len(names) > maxCDIDevices {
-			return invalid(field, "more than %d devices", maxCDIDevices)
+			return fielderror.Invalid(field, "more than %d devices", maxCDIDevices)
 		}
 		return nil
 	}
 	for i, device := range config.GetCDIDevices() {
-		if err := add(index("config.CDI_devices", i, "name"), device.GetName()); err != nil {
+		if err := add(fielderror.Index("config.CDI_devices", i, "name"), device.GetName()); err != nil {
 			return nil, err
 		}
 	}
 	_, annotated, err := cdi.ParseAnnotations(config.GetAnnotations())
 	if err != nil {
-		return nil, invalid("config.annotations", "%v", err)
+		return nil, fielderror.Invalid("config.annotations", "%v", err)
 	}
 	slices.Sort(annotated) // a map gave their order
 	for _, name := range annotated {
