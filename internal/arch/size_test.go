@@ -19,7 +19,6 @@ func grown() map[string]int {
 		"internal/cli/nodecmd":       18,
 		"internal/cli/podrun":        17,
 		"internal/cli/podyaml":       28,
-		"internal/engine/native":     29,
 		"internal/network/builtin":   17,
 		"internal/pod":               20,
 		"internal/provision/node":    19,

@@ -21,13 +21,13 @@ type LogReopener interface {
 	ReopenLog(ctx context.Context, id string) error
 }
 
-// Marker is an optional power of an Engine whose sandboxes have no process: it marks
-// them for tools that find a pod by the cgroup of its pause container.
-type Marker interface {
-	// MarkSandbox makes an empty cgroup with the sandbox's id beside those of its
-	// containers, and makes it anew when pid, the process that stands for the pod,
-	// is another than before. A pid of 0 removes it, as StopSandbox does.
-	MarkSandbox(ctx context.Context, sandbox SandboxRef, pid int) error
+// Placeholders is an optional power of an Engine whose sandboxes have no process. Tools find
+// a pod by the cgroup of its pause container; a placeholder cgroup takes its place.
+type Placeholders interface {
+	// MakePlaceholder makes an empty cgroup with the sandbox's id beside the cgroups of its
+	// containers. It makes it again when pid, the process that stands for the pod, has
+	// changed. A pid of 0 removes it, as StopSandbox does.
+	MakePlaceholder(ctx context.Context, sandbox SandboxRef, pid int) error
 }
 
 // Inspector is an optional power of an Engine: it tells people what it made of a

@@ -255,7 +255,7 @@ func (s *Service) podPid(rec *SandboxRecord) int {
 // MarkSandbox brings the mark of a sandbox into line with its processes. Nil for an
 // engine that makes no marks, and for a sandbox that has gone.
 func (s *Service) MarkSandbox(ctx context.Context, id string) error {
-	marker, ok := s.opts.Engine.(engine.Marker)
+	placeholders, ok := s.opts.Engine.(engine.Placeholders)
 	if !ok {
 		return nil
 	}
@@ -263,5 +263,5 @@ func (s *Service) MarkSandbox(ctx context.Context, id string) error {
 	if err != nil || rec.Engine == nil {
 		return errs.IgnoreNotFound(err)
 	}
-	return marker.MarkSandbox(ctx, engine.SandboxRef{Spec: s.sandboxSpec(rec), Sandbox: rec.Engine}, s.podPid(rec))
+	return placeholders.MakePlaceholder(ctx, engine.SandboxRef{Spec: s.sandboxSpec(rec), Sandbox: rec.Engine}, s.podPid(rec))
 }

@@ -8,8 +8,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/faultfield"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 )
@@ -31,7 +33,7 @@ func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxCon
 		return err
 	}
 	if err := e.cfg.Supervisor.Update(ctx, id, limits); err != nil {
-		return refusedLimit(request.FieldUpdate, err)
+		return faultfield.Limit(request.FieldUpdate, err)
 	}
 	return nil
 }
@@ -48,7 +50,7 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
 	}
 	e.warmer.Warm()
-	own, err := e.readProcess(spec.ContainerID)
+	own, err := e.bundles.ReadProcess(spec.ContainerID)
 	if err != nil {
 		return 0, err
 	}
@@ -92,4 +94,14 @@ func forwardSizes(from <-chan engine.TerminalSize) (to <-chan supervisor.Termina
 		}
 	}()
 	return out, func() { close(done) }
+}
+
+// CheckContainer implements engine.Engine: this engine honours what an OCI spec can express.
+func (e *Engine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
+	return check.Container(config, sandbox)
+}
+
+// CheckResources implements engine.Engine.
+func (e *Engine) CheckResources(field string, limits *runtimeapi.LinuxContainerResources) error {
+	return check.Resources(field, limits)
 }

@@ -3,11 +3,13 @@ package native
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/faultfield"
 	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -52,7 +54,7 @@ func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engi
 		container.StartError = fault.Text
 		return container, e.madeSources(c.ID).Keep()
 	case err != nil:
-		return nil, refusedContainer(c.Config, err)
+		return nil, faultfield.Container(c.Config, err)
 	}
 	if err := e.madeSources(c.ID).Keep(); err != nil {
 		return nil, err
@@ -114,10 +116,8 @@ func stageOf(spec *containerSpec) func(name, waitsFor string) {
 	return spec.Stage
 }
 
-func userOf(user ocispec.User) *engine.User {
-	groups := make([]int64, len(user.Groups))
-	for i, gid := range user.Groups {
-		groups[i] = int64(gid)
-	}
-	return &engine.User{UID: int64(user.UID), GID: int64(user.GID), Groups: groups}
+// madeSources remembers, in a container's bundle, the directories that are made for its
+// mounts.
+func (e *Engine) madeSources(id string) hostpath.Made {
+	return hostpath.Made{Probes: e.probes, File: filepath.Join(e.bundles.Dir(id), "made")}
 }

@@ -50,7 +50,7 @@ func (e *Engine) hostWarnings() []string {
 	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		warnings = append(warnings, warning)
 	}
-	if err := e.mapping(); err != nil {
+	if err := e.userns.Supported(); err != nil {
 		warnings = append(warnings, fmt.Sprintf("pods cannot have user namespaces: %v", err))
 	}
 	if !e.host.RecursiveReadOnly {
@@ -108,14 +108,14 @@ func (e *Engine) warnBinary(id string, config *runtimeapi.ContainerConfig) {
 func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
 	return []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{
 		RecursiveReadOnlyMounts: e.host.RecursiveReadOnly,
-		UserNamespaces:          e.mapping() == nil,
+		UserNamespaces:          e.userns.Supported() == nil,
 	}}}
 }
 
 func (e *Engine) features() *runtimeapi.RuntimeFeatures {
 	return &runtimeapi.RuntimeFeatures{
 		SupplementalGroupsPolicy:  true,
-		UserNamespacesHostNetwork: e.mapping() == nil,
+		UserNamespacesHostNetwork: e.userns.Supported() == nil,
 		MountOptions:              true,
 	}
 }

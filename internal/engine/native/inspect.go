@@ -15,8 +15,8 @@ import (
 
 // Inspect implements engine.Inspector.
 func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[string]any, error) {
-	var spec specs.Spec
-	if err := e.readBundle(asked.ContainerID, bundleFile, &spec); err != nil {
+	spec, err := e.bundles.ReadSpec(asked.ContainerID)
+	if err != nil {
 		return nil, err
 	}
 	if asked.Resources != nil && spec.Linux != nil {
@@ -36,9 +36,9 @@ func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[stri
 		spec.Linux.Resources = limits
 	}
 	if !asked.Secrets {
-		hideSecrets(&spec)
+		hideSecrets(spec)
 	}
-	return map[string]any{"runtimeSpec": &spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": asked.ContainerID}, nil
+	return map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": asked.ContainerID}, nil
 }
 
 // hideSecrets takes the values out of the environments of the container and its hooks.

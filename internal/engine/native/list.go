@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -22,7 +23,7 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	if err != nil {
 		return nil, err
 	}
-	bundles, err := names(e.bundlesDir())
+	bundles, err := names(e.bundles.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -33,11 +34,11 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 
 	found := map[string]engine.Actual{}
 	for _, key := range keys {
-		if id, ok := volumeOwner(key); ok && !slices.Contains(sandboxes, id) {
+		if id, ok := volume.SandboxOfKey(key); ok && !slices.Contains(sandboxes, id) {
 			sandboxes = append(sandboxes, id)
 		}
 	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { _, ok := volumeOwner(key); return ok })
+	keys = slices.DeleteFunc(keys, func(key string) bool { _, ok := volume.SandboxOfKey(key); return ok })
 	for _, id := range slices.Concat(bundles, keys) {
 		found[id] = engine.Actual{Kind: engine.KindContainer, ID: id, State: engine.StateBroken}
 	}

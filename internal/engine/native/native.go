@@ -14,16 +14,21 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/apparmor"
+	"github.com/berthrun/berth/internal/engine/native/bundle"
+	"github.com/berthrun/berth/internal/engine/native/device"
 	"github.com/berthrun/berth/internal/engine/native/meter"
 	"github.com/berthrun/berth/internal/engine/native/nspool"
+	"github.com/berthrun/berth/internal/engine/native/podcgroup"
+	"github.com/berthrun/berth/internal/engine/native/podinit"
 	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/native/seccomp"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
+	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -74,7 +79,7 @@ type Rules struct {
 	// any number.
 	LogRate int64
 	// Devices say which devices containers get.
-	Devices DeviceRules
+	Devices device.Rules
 	// SharedVolumes gives volumes that are relabelled a label that all containers
 	// may use, instead of the pod's own.
 	SharedVolumes bool
@@ -83,7 +88,7 @@ type Rules struct {
 	// AppArmorProfile is what is loaded in the place of berth's own profile, "" for that.
 	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
-	Seccomp SeccompRules
+	Seccomp seccomp.Rules
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
 	// NoImageVolumes leaves the paths that images declare as volumes to the root
@@ -104,12 +109,6 @@ func (e *Engine) SetRules(rules Rules) { e.inForce.Store(&rules) }
 
 func (e *Engine) rules() *Rules { return e.inForce.Load() }
 
-// The cgroup drivers.
-const (
-	driverCgroupfs = "cgroupfs"
-	driverSystemd  = "systemd"
-)
-
 // Bounds of what may hang: how long a file system may take to answer, and how many
 // questions may hang at a time.
 const (
@@ -125,35 +124,23 @@ const readyNamespaces = 4
 type Engine struct {
 	cfg Config
 	// inForce are the rules that hold, never nil.
-	inForce  atomic.Pointer[Rules]
-	log      *slog.Logger
-	tree     *cgroup.Tree
-	host     ocispec.Host
-	probes   *probe.Pool
-	netns    *nspool.Pool
-	seccomp  seccompCache
-	apparmor *apparmor.Host
-	meter    *meter.Meter
-	// mapping tells, once asked, what keeps user namespaces from working here.
-	mapping func() error
-	selinux *selinux.Labeller
-	relabel *selinux.Relabeller
-	slices  systemdSlices
-	cgroups *cgroups
-	warmer  *cgroup.Warmer
-
-	// sealing guards the making of the root of pods' inits, sealed is true when it is.
-	sealing sync.Mutex
-	sealed  bool
-
-	// marking serialises the making and the removing of marks.
-	marking sync.Mutex
-
-	// mu is never held over anything that may hang.
-	mu sync.Mutex
-	// ownParents maps a cgroup parent that requests named, and that we made, to
-	// the topmost cgroup that was missing.
-	ownParents map[string]string
+	inForce     atomic.Pointer[Rules]
+	log         *slog.Logger
+	tree        *cgroup.Tree
+	host        ocispec.Host
+	probes      *probe.Pool
+	netns       *nspool.Pool
+	seccomp     *seccomp.Loader
+	apparmor    *apparmor.Host
+	meter       *meter.Meter
+	userns      *userns.Maker
+	bundles     bundle.Store
+	podCgroups  *podcgroup.Manager
+	podInitRoot *podinit.Root
+	selinux     *selinux.Labeller
+	relabel     *selinux.Relabeller
+	cgroups     *cgroups
+	warmer      *cgroup.Warmer
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -169,21 +156,25 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Log, tree: tree,
-		probes:     probe.New(probeTimeout, probeLimit),
-		apparmor:   apparmor.Find("berth-" + cfg.Instance),
-		selinux:    selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
-		relabel:    selinux.NewRelabeller(selinux.Attribute),
-		slices:     newSlices(),
-		warmer:     tree.NewWarmer(),
-		ownParents: map[string]string{},
+		probes:   probe.New(probeTimeout, probeLimit),
+		apparmor: apparmor.Find("berth-" + cfg.Instance),
+		selinux:  selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
+		relabel:  selinux.NewRelabeller(selinux.Attribute),
+		warmer:   tree.NewWarmer(),
+		userns:   userns.NewMaker(cfg.PodInit, cfg.Rootfs.CanMap),
+		podCgroups: podcgroup.New(podcgroup.Config{
+			Instance: cfg.Instance, Driver: cfg.CgroupDriver, Prefix: cfg.CgroupPrefix, DefaultParent: cfg.DefaultParent,
+		}, tree),
+		podInitRoot: podinit.NewRoot(filepath.Join(cfg.StateDir, "pod-init"), cfg.PodInit),
 	}
 	e.SetRules(rules)
-	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.hasBundle, known: map[string]cgroup.Paths{}}
-	e.mapping = sync.OnceValue(e.probeUserNamespaces)
+	e.bundles = bundle.Store{Root: filepath.Join(cfg.StateDir, "bundles")}
+	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.bundles.Exists, known: map[string]cgroup.Paths{}}
 	if e.host, err = hostOf(tree); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{cfg.StateDir, e.sandboxesDir(), e.bundlesDir()} {
+	e.seccomp = seccomp.NewLoader(e.host, e.probes)
+	for _, dir := range []string{cfg.StateDir, e.sandboxesDir(), e.bundles.Root} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("cannot make a state directory: %w", err)
 		}
@@ -195,7 +186,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := sysns.EnsureNetNSDir(cfg.NetNSDir); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(e.findOwnParents(), e.adoptLabels(), e.unseal()); err != nil {
+	if err := errors.Join(e.adoptCgroups(), e.adoptLabels(), e.podInitRoot.Detach()); err != nil {
 		return nil, err
 	}
 	e.netns = nspool.New(readyNamespaces)
@@ -203,11 +194,20 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends the measuring and lets go of what was made ahead. Sandboxes and
+// Close stops the meter and removes the namespaces that were made ahead. Sandboxes and
 // containers stay.
 func (e *Engine) Close() error {
 	e.meter.Close()
-	return errors.Join(e.unseal(), e.netns.Close())
+	return errors.Join(e.podInitRoot.Detach(), e.netns.Close())
+}
+
+// adoptCgroups reads which cgroup parents the engine made, after a restart.
+func (e *Engine) adoptCgroups() error {
+	files, err := filepath.Glob(filepath.Join(e.sandboxesDir(), "*", filepath.Base(e.sandboxPaths("").ownCgroup)))
+	if err != nil {
+		return fmt.Errorf("cannot list the sandboxes: %w", err)
+	}
+	return e.podCgroups.Adopt(files)
 }
 
 func (c *Config) complete() error {
@@ -218,11 +218,11 @@ func (c *Config) complete() error {
 		return errors.New("cannot make an engine without a supervisor and root filesystems")
 	}
 	switch c.CgroupDriver {
-	case driverCgroupfs, driverSystemd:
+	case podcgroup.Cgroupfs, podcgroup.Systemd:
 	case "":
-		c.CgroupDriver = driverCgroupfs
+		c.CgroupDriver = podcgroup.Cgroupfs
 		if _, err := os.Stat("/run/systemd/system"); err == nil {
-			c.CgroupDriver = driverSystemd
+			c.CgroupDriver = podcgroup.Systemd
 		}
 	default:
 		return fmt.Errorf("cgroup driver %q: %w", c.CgroupDriver, errs.Invalid)
@@ -232,7 +232,7 @@ func (c *Config) complete() error {
 	}
 	if c.DefaultParent == "" {
 		c.DefaultParent = "/berth-" + c.Instance
-		if c.CgroupDriver == driverSystemd {
+		if c.CgroupDriver == podcgroup.Systemd {
 			// A dash would mean one slice in another, shared with other instances.
 			c.DefaultParent = "berth_" + c.Instance + ".slice"
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysns"
@@ -19,10 +20,10 @@ import (
 // that has completed until the pod is deleted, which may be never.
 func (e *Engine) StopSandbox(ctx context.Context, id string) error {
 	paths := e.sandboxPaths(id)
-	if err := e.unmark(paths); err != nil {
+	if err := e.podCgroups.RemovePlaceholder(paths.placeholder); err != nil {
 		return err
 	}
-	if e.hasBundle(id) {
+	if e.bundles.Exists(id) {
 		if err := errs.IgnoreNotFound(e.cfg.Supervisor.Signal(ctx, id, syscall.SIGKILL, true)); err != nil {
 			return err
 		}
@@ -47,16 +48,16 @@ func (e *Engine) ReleaseSandbox(ctx context.Context, id string) error {
 // is absent. last says that no containers remain.
 func (e *Engine) release(ctx context.Context, id string, paths sandboxPaths, last bool) error {
 	return errors.Join(
-		e.removePodInit(ctx, id),
+		e.podInits().Remove(ctx, id),
 		sysns.Unpin(paths.pid),
 		sysns.RemoveNetNS(paths.netns),
 		sysns.Unpin(paths.ipc),
 		sysns.Unpin(paths.uts),
 		sysns.Unpin(paths.user),
-		e.removeVolumes(ctx, id, paths),
+		e.releaseImages(ctx, id, paths),
 		detachTree(paths.shm),
-		e.unmark(paths),
-		e.removeCgroupParent(ctx, id, paths, last),
+		e.podCgroups.RemovePlaceholder(paths.placeholder),
+		e.podCgroups.RemoveParent(ctx, id, paths.ownCgroup, last),
 	)
 }
 
@@ -75,6 +76,15 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	e.meter.Forget(id)
 	e.selinux.Release(id)
 	return nil
+}
+
+// releaseImages releases the images that were mounted for the sandbox.
+func (e *Engine) releaseImages(ctx context.Context, id string, paths sandboxPaths) error {
+	dir := paths.volumes
+	if _, err := os.Lstat(paths.dir); errors.Is(err, os.ErrNotExist) {
+		dir = "" // the sandbox is from before a reboot
+	}
+	return volume.Images{Rootfs: e.cfg.Rootfs}.Release(ctx, id, dir)
 }
 
 func detachTree(path string) error {

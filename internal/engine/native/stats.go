@@ -14,9 +14,9 @@ import (
 )
 
 var (
-	_ engine.Meter     = (*Engine)(nil)
-	_ engine.Marker    = (*Engine)(nil)
-	_ engine.Inspector = (*Engine)(nil)
+	_ engine.Meter        = (*Engine)(nil)
+	_ engine.Placeholders = (*Engine)(nil)
+	_ engine.Inspector    = (*Engine)(nil)
 )
 
 // Stats reads the figures of containers.
@@ -54,7 +54,7 @@ func (e *Engine) Figures(ctx context.Context, sandboxes []engine.SandboxRef, con
 func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter.Target, error) {
 	targets := make(map[string]meter.Target, len(sandboxes))
 	for _, ref := range sandboxes {
-		groups, err := e.podCgroup(ref.Sandbox.CgroupParent)
+		groups, err := e.podCgroups.Paths(ref.Sandbox.CgroupParent)
 		if err != nil {
 			return nil, err
 		}

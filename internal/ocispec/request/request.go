@@ -25,3 +25,11 @@ const (
 	FieldUpdate        = "linux"
 	FieldUpdateSandbox = "resources"
 )
+
+// DevicePath is the path of a device in the container.
+func DevicePath(d *runtimeapi.Device) string {
+	if to := d.GetContainerPath(); to != "" {
+		return to
+	}
+	return d.GetHostPath()
+}

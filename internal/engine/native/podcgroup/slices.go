@@ -1,4 +1,4 @@
-package native
+package podcgroup
 
 import (
 	"context"
@@ -17,22 +17,21 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// A kubelet makes its pods' slices and stops them. For a sandbox whose request names
-// none the engine does both: systemd keeps a slice that it started on its own for
-// ever. Each call speaks to systemd on a connection of its own; pods of a kubelet
-// need none. A systemd that hangs holds up these calls alone, and each for no longer
-// than its context.
+// A kubelet starts and stops the slices of its pods. For a sandbox whose request names no
+// slice the Manager does both, because systemd never stops a slice that it started on its
+// own. Each call has its own connection to systemd. A systemd that hangs delays these calls
+// only, and each for no longer than its context.
 
 // podSlice is the slice of a sandbox whose request names no parent.
-func (e *Engine) podSlice(id string) string {
-	return strings.TrimSuffix(e.cfg.DefaultParent, ".slice") + "-pod" + id + ".slice"
+func (m *Manager) podSlice(id string) string {
+	return strings.TrimSuffix(m.cfg.DefaultParent, ".slice") + "-pod" + id + ".slice"
 }
 
-// systemdSlices are how the engine speaks to systemd.
+// systemdSlices connects to systemd.
 type systemdSlices struct {
 	connect func(context.Context) (*dbus.Conn, error)
-	// use is held in part by who works on a pod's slice, and whole by who stops the
-	// one above: no pod's slice may start below it meanwhile.
+	// use has one unit for each call that works on a pod's slice, and all units for a call
+	// that stops the slice above: no pod's slice may start below it meanwhile.
 	use *semaphore.Weighted
 }
 
@@ -43,7 +42,7 @@ func newSlices() systemdSlices {
 	return systemdSlices{connect: dbus.NewSystemdConnectionContext, use: semaphore.NewWeighted(allSlices)}
 }
 
-// do runs fn with a connection of its own and so much of use.
+// do runs fn with its own connection, and with share units of use.
 func (s systemdSlices) do(ctx context.Context, share int64, fn func(*dbus.Conn) error) error {
 	if err := s.use.Acquire(ctx, share); err != nil {
 		return fmt.Errorf("cannot wait for systemd, which works on other slices: %w", err)
@@ -61,10 +60,10 @@ func (s systemdSlices) do(ctx context.Context, share int64, fn func(*dbus.Conn) 
 }
 
 // startSlice starts the slice of one sandbox, and with it the one above.
-func (e *Engine) startSlice(ctx context.Context, name string) error {
-	return e.slices.do(ctx, 1, func(conn *dbus.Conn) error {
+func (m *Manager) startSlice(ctx context.Context, name string) error {
+	return m.slices.do(ctx, 1, func(conn *dbus.Conn) error {
 		done := make(chan string, 1)
-		description := []dbus.Property{dbus.PropDescription("pod of berth " + e.cfg.Instance)}
+		description := []dbus.Property{dbus.PropDescription("pod of berth " + m.cfg.Instance)}
 		_, err := conn.StartTransientUnitContext(ctx, name, "replace", description, done)
 		if isDBusError(err, "org.freedesktop.systemd1.UnitExists") {
 			return nil
@@ -75,36 +74,36 @@ func (e *Engine) startSlice(ctx context.Context, name string) error {
 
 // stopSlice stops the slice of one sandbox, and the one above when it was the last.
 // Nil when there is none.
-func (e *Engine) stopSlice(ctx context.Context, name string) error {
-	dir, err := e.sliceDir(name)
+func (m *Manager) stopSlice(ctx context.Context, name string) error {
+	dir, err := m.sliceDir(name)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err := e.slices.do(ctx, 1, func(conn *dbus.Conn) error { return stopUnit(ctx, conn, name) }); err != nil {
+	if err := m.slices.do(ctx, 1, func(conn *dbus.Conn) error { return stopUnit(ctx, conn, name) }); err != nil {
 		return err
 	}
 	above := path.Dir(dir)
 	if empty, err := withoutChildren(above); err != nil || !empty {
 		return err
 	}
-	return e.slices.do(ctx, allSlices, func(conn *dbus.Conn) error {
+	return m.slices.do(ctx, allSlices, func(conn *dbus.Conn) error {
 		if empty, err := withoutChildren(above); err != nil || !empty {
 			return err // another pod has come
 		}
-		return stopUnit(ctx, conn, e.cfg.DefaultParent)
+		return stopUnit(ctx, conn, m.cfg.DefaultParent)
 	})
 }
 
 // sliceDir is where a slice's cgroup is.
-func (e *Engine) sliceDir(name string) (string, error) {
+func (m *Manager) sliceDir(name string) (string, error) {
 	below, err := cgroup.SlicePath(name)
 	if err != nil {
 		return "", err
 	}
-	paths := e.tree.Paths(below)
+	paths := m.tree.Paths(below)
 	if dir, ok := paths["name=systemd"]; ok {
 		return dir, nil
 	}

@@ -1,4 +1,4 @@
-package native
+package podinit
 
 import (
 	"context"
@@ -7,55 +7,60 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/engine/native/selinux"
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
-	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/undo"
 )
 
-// The root of every pod's init is a file system of its own, which is read-only itself:
-// whatever handle on it a container gets, there is no mount through which it can be
-// written. It has a copy of the program, so that /proc/1/exe is not the host's, and the
-// copy can be executed but not read: for the kernel the init is no process that others
-// may trace from its execve on. The daemon mounts the file system when the first pod
-// needs it, and detaches it when it ends: the pods keep it.
+// The root of every pod's init is its own file system, which is read-only itself: a container
+// that gets a handle on it finds no mount through which it can write. It has a copy of the
+// program, so that /proc/1/exe is not the host's. The copy can be executed but not read:
+// from its execve on the kernel lets no process trace the init. The daemon mounts the file
+// system when the first pod needs it, and detaches it when the daemon ends: the pods keep it.
 
-func (e *Engine) podInitDir() string { return filepath.Join(e.cfg.StateDir, "pod-init") }
+// Root is the root of all pods' inits. All methods are safe for concurrent use.
+type Root struct {
+	dir, program string
 
-// podInitRoot makes the root of pods' inits, once.
-func (e *Engine) podInitRoot(ctx context.Context) (dir string, err error) {
-	e.sealing.Lock()
-	defer e.sealing.Unlock()
-	dir = e.podInitDir()
-	if e.sealed {
-		return dir, nil
-	}
-	if err := sealProgram(ctx, dir, e.cfg.PodInit); err != nil {
-		return "", fmt.Errorf("cannot make the root of a pod's init: %w", err)
-	}
-	e.sealed = true
-	return dir, nil
+	mu      sync.Mutex
+	mounted bool
 }
 
-// unseal detaches the root of pods' inits, also one that a predecessor left.
-func (e *Engine) unseal() error {
-	e.sealing.Lock()
-	defer e.sealing.Unlock()
-	e.sealed = false
-	if err := sysfile.Detach(e.podInitDir()); err != nil {
+// NewRoot returns the root that is mounted on dir and has a copy of program.
+func NewRoot(dir, program string) *Root { return &Root{dir: dir, program: program} }
+
+// Mount mounts the root where it is not mounted yet, and returns its directory.
+func (r *Root) Mount(ctx context.Context) (dir string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mounted {
+		return r.dir, nil
+	}
+	if err := sealProgram(ctx, r.dir, r.program); err != nil {
+		return "", fmt.Errorf("cannot make the root of a pod's init: %w", err)
+	}
+	r.mounted = true
+	return r.dir, nil
+}
+
+// Detach detaches the root, also one that an earlier daemon left. Pods that use it keep it.
+func (r *Root) Detach() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mounted = false
+	if err := sysfile.Detach(r.dir); err != nil {
 		return fmt.Errorf("cannot detach the root of the pods' inits: %w", err)
 	}
 	return nil
 }
 
+// sealProgram mounts a read-only tmpfs on dir, with a copy of program.
 func sealProgram(ctx context.Context, dir, program string) (err error) {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -163,76 +168,6 @@ func labelRoot(program *os.File, dir string, names ...string) error {
 	return nil
 }
 
-// ownIDs says which users and groups this process's user namespace has: in a container
-// they may be few.
-func ownIDs() (ids request.UserNamespace, err error) {
-	for file, m := range map[string]*request.IDMapping{"/proc/self/uid_map": &ids.UIDs, "/proc/self/gid_map": &ids.GIDs} {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return ids, fmt.Errorf("cannot read which ids there are: %w", err)
-		}
-		for line := range strings.Lines(string(data)) {
-			var first, outside, count uint32
-			if _, err := fmt.Sscan(line, &first, &outside, &count); err != nil {
-				return ids, fmt.Errorf("cannot read which ids there are: %s: %w", file, err)
-			}
-			m.Length = max(m.Length, first+count)
-		}
-	}
-	return ids, nil
-}
-
 // confinePatience bounds the wait for a process between its fork and its execve, and for an
 // init that has been executed: it has a dozen system calls to make.
 const confinePatience = 10 * time.Second
-
-// awaitConfined returns when the init is what it has to be before a container may see
-// it: without descriptors, and with a filter beside the one that it was started with.
-func (e *Engine) awaitConfined(ctx context.Context, pid int) error {
-	ctx, stop := context.WithTimeout(ctx, confinePatience)
-	defer stop()
-	for {
-		confined, err := e.confined(pid)
-		if errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("cannot start the pod's init: process %d ended before it confined itself; where a security module refused its program, the kernel's audit log has the reason", pid)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot start the pod's init: %w", err)
-		}
-		if confined {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("cannot start the pod's init: process %d does not confine itself: %w", pid, errs.Unavailable)
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
-func (e *Engine) confined(pid int) (bool, error) {
-	proc := filepath.Join("/proc", strconv.Itoa(pid))
-	files, err := os.ReadDir(filepath.Join(proc, "fd"))
-	if err != nil {
-		return false, err
-	}
-	status, err := os.ReadFile(filepath.Join(proc, "status"))
-	if err != nil {
-		return false, err
-	}
-	return len(files) == 0 && (!e.host.Seccomp || filters(string(status)) >= 2), nil
-}
-
-// filters is how many seccomp filters a process has, by its status. A kernel before 5.9
-// does not count them.
-func filters(status string) int {
-	for line := range strings.Lines(status) {
-		if count, ok := strings.CutPrefix(line, "Seccomp_filters:"); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(count))
-			if err == nil {
-				return n
-			}
-		}
-	}
-	return 2
-}

@@ -1,4 +1,4 @@
-package native
+package faultfield
 
 import (
 	"errors"
@@ -46,7 +46,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		{"of a newer supervisor", "/a", ""},
 	} {
 		err := invalid(c.cause, c.path)
-		got := refusedContainer(config, err)
+		got := Container(config, err)
 		if fieldtest.Named(got.Error()) != c.want || !errors.Is(got, errs.Invalid) {
 			t.Errorf("%s %q: %v, want %s", c.cause, c.path, got, c.want)
 		}
@@ -54,18 +54,18 @@ func TestRefusalsNameTheField(t *testing.T) {
 			t.Errorf("%s %q: %v became %v", c.cause, c.path, err, got)
 		}
 	}
-	if got := fieldtest.Named(refusedContainer(&runtimeapi.ContainerConfig{}, invalid(errs.CauseSeccomp, "")).Error()); got != "" {
+	if got := fieldtest.Named(Container(&runtimeapi.ContainerConfig{}, invalid(errs.CauseSeccomp, "")).Error()); got != "" {
 		t.Errorf("berth's own filter: names %q", got)
 	}
 	config.Mounts = append(config.Mounts, &runtimeapi.Mount{ContainerPath: "/dev"})
-	if got := fieldtest.Named(refusedContainer(config, invalid(errs.CauseDevNull, "/dev/null")).Error()); got != "config.mounts[2].container_path" {
+	if got := fieldtest.Named(Container(config, invalid(errs.CauseDevNull, "/dev/null")).Error()); got != "config.mounts[2].container_path" {
 		t.Errorf("a mount over /dev: names %q", got)
 	}
 	for name, other := range map[string]error{
 		"no fault of the request":  &errs.Fault{Cause: errs.CauseLimit, Path: "cpuset.cpus", Err: errors.New("input/output error")},
 		"from an older supervisor": fmt.Errorf("write cpuset.cpus: %w", errs.Invalid),
 	} {
-		if got := refusedContainer(config, other); !errors.Is(got, other) || got.Error() != other.Error() {
+		if got := Container(config, other); !errors.Is(got, other) || got.Error() != other.Error() {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -76,13 +76,13 @@ func TestRefusalsNameTheField(t *testing.T) {
 		fmt.Errorf("container x is ending: %w", errs.State):                                 "resources",
 		fmt.Errorf("container x: %w", errs.NotFound):                                        "",
 	} {
-		if got := fieldtest.Named(refusedLimit(request.FieldUpdateSandbox, err).Error()); got != want {
+		if got := fieldtest.Named(Limit(request.FieldUpdateSandbox, err).Error()); got != want {
 			t.Errorf("%v: names %q, want %s", err, got, want)
 		}
 	}
 	pod := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{Sysctls: map[string]string{"net.no.such": "1"}}}
 	fault := &sysns.SysctlError{File: "net/no/such", Err: errs.Invalid}
-	if got := fieldtest.Named(refusedSysctl(pod, fmt.Errorf("cannot: %w", fault)).Error()); got != `config.linux.sysctls["net.no.such"]` {
+	if got := fieldtest.Named(Sysctl(pod, fmt.Errorf("cannot: %w", fault)).Error()); got != `config.linux.sysctls["net.no.such"]` {
 		t.Errorf("a sysctl: names %q", got)
 	}
 }

@@ -1,4 +1,4 @@
-package native
+package seccomp
 
 import (
 	"encoding/json"
@@ -23,7 +23,7 @@ func FuzzSeccompProfile(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		profile, err := loadSeccomp(data, []string{"CAP_CHOWN"})
+		profile, err := parse(data, []string{"CAP_CHOWN"})
 		if err != nil {
 			if !errors.Is(err, errs.Invalid) {
 				t.Errorf("%v blames nobody", err)

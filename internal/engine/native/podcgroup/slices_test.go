@@ -1,4 +1,4 @@
-package native
+package podcgroup
 
 import (
 	"context"
@@ -50,21 +50,21 @@ func hungSystemd(t *testing.T) (connect func(context.Context) (*dbus.Conn, error
 // says, and neither the engine's lock nor another slice waits for that.
 func TestHungSystemdHoldsUpNobodyElse(t *testing.T) {
 	connect, reached := hungSystemd(t)
-	e := &Engine{cfg: Config{Instance: "t", CgroupDriver: driverSystemd, DefaultParent: "berth_t.slice"}, slices: newSlices()}
-	e.slices.connect = connect
+	m := New(Config{Instance: "t", Driver: Systemd, DefaultParent: "berth_t.slice"}, nil)
+	m.slices.connect = connect
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 3)
 	for _, id := range []string{"a", "b"} {
-		go func() { ended <- e.startSlice(ctx, e.podSlice(id)) }()
+		go func() { ended <- m.startSlice(ctx, m.podSlice(id)) }()
 		<-reached // though the one before hangs
 	}
-	if !e.mu.TryLock() {
-		t.Fatal("the engine is locked while systemd hangs")
+	if !m.mu.TryLock() {
+		t.Fatal("the Manager is locked while systemd hangs")
 	}
-	e.mu.Unlock()
+	m.mu.Unlock()
 	// Who needs the slices for himself gives up as well.
 	go func() {
-		ended <- e.slices.do(ctx, allSlices, func(*dbus.Conn) error { return errors.New("it ran") })
+		ended <- m.slices.do(ctx, allSlices, func(*dbus.Conn) error { return errors.New("it ran") })
 	}()
 	cancel()
 	for range 3 {
@@ -73,13 +73,13 @@ func TestHungSystemdHoldsUpNobodyElse(t *testing.T) {
 			t.Errorf("%v, want that it was cancelled", err)
 		}
 	}
-	if !e.slices.use.TryAcquire(allSlices) {
+	if !m.slices.use.TryAcquire(allSlices) {
 		t.Error("somebody who gave up holds the slices still")
 	}
 	late, end := context.WithCancel(t.Context())
-	e.slices.use.Release(allSlices)
+	m.slices.use.Release(allSlices)
 	end()
-	if err := e.startSlice(late, e.podSlice("c")); err == nil || errors.Is(err, errs.Invalid) {
+	if err := m.startSlice(late, m.podSlice("c")); err == nil || errors.Is(err, errs.Invalid) {
 		t.Errorf("a call that has ended: %v", err)
 	}
 }

@@ -1,4 +1,5 @@
-package native
+// Package podfiles writes the files that the containers of a pod see in /etc.
+package podfiles
 
 import (
 	"errors"
@@ -17,21 +18,25 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// sandboxFiles are the files of a sandbox that its containers see in /etc, unless
-// the kubelet mounts its own.
-type sandboxFiles struct {
-	dir, hostname string
-	// owner is the pod's root.
-	owner       sysfd.Owner
-	hostNetwork bool
-	dns         *runtimeapi.DNSConfig
+// Files are hosts, hostname and resolv.conf of a sandbox. Its containers see them in /etc,
+// unless the kubelet mounts its own.
+type Files struct {
+	// Dir is the directory of the files on the host.
+	Dir, Hostname string
+	// Owner is the pod's root.
+	Owner sysfd.Owner
+	// HostNetwork is true for a pod in the host's network, which has the host's /etc/hosts.
+	HostNetwork bool
+	// DNS is the request's, nil for the host's resolv.conf.
+	DNS *runtimeapi.DNSConfig
 }
 
 // maxEtcFile bounds what is copied from the host's /etc.
 const maxEtcFile = 1 << 20
 
-func (f sandboxFiles) write(addresses []netip.Addr) error {
-	if err := f.put("hostname", f.hostname+"\n"); err != nil {
+// Write writes all files. The addresses of the pod are in hosts.
+func (f Files) Write(addresses []netip.Addr) error {
+	if err := f.put("hostname", f.Hostname+"\n"); err != nil {
 		return err
 	}
 	resolv, err := f.resolvConf()
@@ -41,12 +46,12 @@ func (f sandboxFiles) write(addresses []netip.Addr) error {
 	if err := f.put("resolv.conf", resolv); err != nil {
 		return err
 	}
-	return f.writeHosts(addresses)
+	return f.WriteHosts(addresses)
 }
 
 // resolvConf is the host's own when the request says nothing.
-func (f sandboxFiles) resolvConf() (string, error) {
-	servers, searches, options := f.dns.GetServers(), f.dns.GetSearches(), f.dns.GetOptions()
+func (f Files) resolvConf() (string, error) {
+	servers, searches, options := f.DNS.GetServers(), f.DNS.GetSearches(), f.DNS.GetOptions()
 	if len(servers)+len(searches)+len(options) == 0 {
 		return readEtc("resolv.conf")
 	}
@@ -65,8 +70,9 @@ func (f sandboxFiles) resolvConf() (string, error) {
 	return b.String(), nil
 }
 
-func (f sandboxFiles) writeHosts(addresses []netip.Addr) error {
-	if f.hostNetwork {
+// WriteHosts writes hosts alone.
+func (f Files) WriteHosts(addresses []netip.Addr) error {
+	if f.HostNetwork {
 		hosts, err := readEtc("hosts")
 		if err != nil {
 			return err
@@ -76,16 +82,16 @@ func (f sandboxFiles) writeHosts(addresses []netip.Addr) error {
 	var b strings.Builder
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 	for _, address := range addresses {
-		fmt.Fprintf(&b, "%s\t%s\n", address, f.hostname)
+		fmt.Fprintf(&b, "%s\t%s\n", address, f.Hostname)
 	}
 	return f.put("hosts", b.String())
 }
 
-func (f sandboxFiles) put(name, content string) error {
-	file := filepath.Join(f.dir, name)
+func (f Files) put(name, content string) error {
+	file := filepath.Join(f.Dir, name)
 	err := os.WriteFile(file, []byte(content), 0o644)
-	if err == nil && f.owner != (sysfd.Owner{}) {
-		err = os.Chown(file, f.owner.UID, f.owner.GID)
+	if err == nil && f.Owner != (sysfd.Owner{}) {
+		err = os.Chown(file, f.Owner.UID, f.Owner.GID)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the sandbox's %s: %w", name, err)
@@ -101,9 +107,9 @@ func readEtc(name string) (string, error) {
 	return string(data), nil
 }
 
-// filesOf are the paths that containers mount. Without an IPC namespace of its own
-// the sandbox shares the host's /dev/shm.
-func filesOf(dir, shm string, hostIPC bool) (ocispec.Files, error) {
+// Mounted are the paths that containers mount. A sandbox without an IPC namespace of its own
+// shares the host's /dev/shm.
+func Mounted(dir, shm string, hostIPC bool) (ocispec.Files, error) {
 	files := ocispec.Files{
 		Hosts:      filepath.Join(dir, "hosts"),
 		Hostname:   filepath.Join(dir, "hostname"),

@@ -1,4 +1,5 @@
-package native
+// Package device finds the device nodes that containers get.
+package device
 
 import (
 	"context"
@@ -21,8 +22,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// DeviceRules say which devices containers get beyond those that they name.
-type DeviceRules struct {
+// Rules say which devices containers get beyond those that they name.
+type Rules struct {
 	// OwnedByUser gives the devices that a container names to its run_as_user and
 	// run_as_group, where it has them, instead of the host's owner.
 	OwnedByUser bool
@@ -36,17 +37,20 @@ type DeviceRules struct {
 	Added []*runtimeapi.Device
 }
 
-// injectCDI adds the CDI devices that the container asks for to its spec.
-func (e *Engine) injectCDI(ctx context.Context, config *runtimeapi.ContainerConfig, spec *specs.Spec) error {
+// Finder looks at device nodes of the host.
+type Finder struct{ Probes *probe.Pool }
+
+// InjectCDI adds the CDI devices that the container asks for to its spec.
+func (f Finder) InjectCDI(ctx context.Context, rules *Rules, config *runtimeapi.ContainerConfig, spec *specs.Spec) error {
 	names, err := request.CDIDevices(config)
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	dirs := e.rules().Devices.CDIDirs
+	dirs := rules.CDIDirs
 	if len(dirs) == 0 {
 		return fmt.Errorf("config.CDI_devices: %q: CDI is turned off, no directory of specs is configured: %w", names[0], errs.Unsupported)
 	}
-	devices, err := probe.Ask(ctx, e.probes, "read the CDI specs in "+strings.Join(dirs, ", "), func() (*cdi.Devices, error) {
+	devices, err := probe.Ask(ctx, f.Probes, "read the CDI specs in "+strings.Join(dirs, ", "), func() (*cdi.Devices, error) {
 		return cdi.Read(dirs)
 	})
 	if err != nil {
@@ -55,12 +59,11 @@ func (e *Engine) injectCDI(ctx context.Context, config *runtimeapi.ContainerConf
 	return devices.Inject(spec, names)
 }
 
-// devicesOf lists the nodes that a container gets: all of the host's when it is
+// Of lists the nodes that a container gets: all of the host's when it is
 // privileged, those of every container, and those that it asks for.
-func (e *Engine) devicesOf(ctx context.Context, config *runtimeapi.ContainerConfig) ([]ocispec.Device, error) {
-	rules := e.rules().Devices
+func (f Finder) Of(ctx context.Context, rules *Rules, config *runtimeapi.ContainerConfig) ([]ocispec.Device, error) {
 	var devices []ocispec.Device
-	if isPrivileged(config) && !rules.PrivilegedWithoutHost {
+	if request.Security(config).GetPrivileged() && !rules.PrivilegedWithoutHost {
 		host, err := nodesBelow("/dev")
 		if err != nil {
 			return nil, err
@@ -69,17 +72,17 @@ func (e *Engine) devicesOf(ctx context.Context, config *runtimeapi.ContainerConf
 	}
 	var own []ocispec.Device
 	for i, d := range config.GetDevices() {
-		found, err := e.nodesOf(ctx, d)
+		found, err := f.nodesOf(ctx, d)
 		if err != nil {
 			return nil, fmt.Errorf("config.devices[%d].host_path: %w", i, err)
 		}
 		if rules.OwnedByUser {
-			give(found, config.GetLinux().GetSecurityContext())
+			setOwner(found, config.GetLinux().GetSecurityContext())
 		}
 		own = append(own, found...)
 	}
 	for _, d := range rules.Added {
-		found, err := e.nodesOf(ctx, d)
+		found, err := f.nodesOf(ctx, d)
 		if err != nil {
 			return nil, fmt.Errorf("a device that the configuration gives to every container: %w", err)
 		}
@@ -92,18 +95,18 @@ func (e *Engine) devicesOf(ctx context.Context, config *runtimeapi.ContainerConf
 }
 
 // nodesOf are the nodes that d means, as a container gets them.
-func (e *Engine) nodesOf(ctx context.Context, d *runtimeapi.Device) ([]ocispec.Device, error) {
-	nodes, err := probe.Ask(ctx, e.probes, "look at the device "+d.GetHostPath(), func() ([]ocispec.Device, error) {
+func (f Finder) nodesOf(ctx context.Context, d *runtimeapi.Device) ([]ocispec.Device, error) {
+	nodes, err := probe.Ask(ctx, f.Probes, "look at the device "+d.GetHostPath(), func() ([]ocispec.Device, error) {
 		return nodesAt(d.GetHostPath())
 	})
-	return placed(nodes, placeOf(d), d.GetPermissions()), err
+	return placed(nodes, request.DevicePath(d), d.GetPermissions()), err
 }
 
-// give gives devices to the user and the group that the request names.
-func give(devices []ocispec.Device, security *runtimeapi.LinuxContainerSecurityContext) {
+// setOwner gives devices to the user and the group that the request names.
+func setOwner(devices []ocispec.Device, security *runtimeapi.LinuxContainerSecurityContext) {
 	for i := range devices {
 		if uid := security.GetRunAsUser(); uid != nil {
-			devices[i].UID = uint32(uid.GetValue()) // in range: CheckContainer
+			devices[i].UID = uint32(uid.GetValue()) // in range: see check.Container
 		}
 		if gid := security.GetRunAsGroup(); gid != nil {
 			devices[i].GID = uint32(gid.GetValue())
@@ -111,8 +114,8 @@ func give(devices []ocispec.Device, security *runtimeapi.LinuxContainerSecurityC
 	}
 }
 
-// placed returns nodes as a container gets them. The nodes themselves may be others'
-// answer, too.
+// placed returns nodes as a container gets them. It copies them: probe.Ask may have given
+// the same nodes to other callers.
 func placed(nodes []ocispec.Device, to, access string) []ocispec.Device {
 	devices := slices.Clone(nodes)
 	for i := range devices {

@@ -1,23 +1,37 @@
-package native
+package volume
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
+
+// testLabel is an attribute that anybody may set.
+const testLabel = "user.berth.label"
+
+func labelOf(t *testing.T, path string) string {
+	t.Helper()
+	value := make([]byte, 256)
+	n, err := syscall.Getxattr(path, testLabel, value)
+	if err != nil {
+		return err.Error()
+	}
+	return string(value[:n])
+}
 
 // volumeMaker is an image.Rootfs that can do no more than make volumes.
 type volumeMaker struct {
@@ -35,7 +49,7 @@ func (m *volumeMaker) MakeVolume(ctx context.Context, spec image.VolumeSpec) (st
 	return dir, sysfile.CopyTree(ctx, spec.From, dir, spec.Tell)
 }
 
-func imageVolumes(t *testing.T, rules Rules, labels selinux.Labels, declared ...string) ([]ocispec.ImageVolume, []string, *volumeMaker, error) {
+func makeVolumes(t *testing.T, labels selinux.Labels, declared ...string) ([]ocispec.ImageVolume, []string, *volumeMaker, error) {
 	t.Helper()
 	rootfs := t.TempDir()
 	if err := errors.Join(
@@ -49,18 +63,17 @@ func imageVolumes(t *testing.T, rules Rules, labels selinux.Labels, declared ...
 	); err != nil {
 		t.Fatal(err)
 	}
-	e, _ := labelled(t.TempDir(), rules)
 	maker := &volumeMaker{dir: t.TempDir()}
-	e.cfg.Rootfs = maker
 	image := imagespec.ImageConfig{Volumes: map[string]struct{}{}}
 	for _, path := range declared {
 		image.Volumes[path] = struct{}{}
 	}
 	var stages []string
-	volumes, err := e.imageVolumesOf(t.Context(), &containerSpec{ContainerSpec: &engine.ContainerSpec{
-		ID: "c", ImageConfig: image, Config: &runtimeapi.ContainerConfig{}, SandboxSpec: &engine.SandboxSpec{},
+	m := Maker{Rootfs: maker, Relabel: selinux.NewRelabeller(testLabel), Log: slog.New(slog.DiscardHandler)}
+	volumes, err := m.Make(t.Context(), &Container{
+		ID: "c", Image: image, Config: &runtimeapi.ContainerConfig{}, Rootfs: rootfs, Labels: labels,
 		Stage: func(name, _ string) { stages = append(stages, name) },
-	}}, rootfs, labels)
+	})
 	for i, spec := range maker.made {
 		maker.made[i].From, _ = filepath.Rel(rootfs, spec.From)
 	}
@@ -71,7 +84,7 @@ func imageVolumes(t *testing.T, rules Rules, labels selinux.Labels, declared ...
 // container's label, whatever volumes of pods get.
 func TestImageVolumesAreMade(t *testing.T) {
 	labels := selinux.Labels{Process: "u:r:container_t:s0:c1,c2", Mount: "u:r:file_t:s0:c1,c2"}
-	volumes, stages, maker, err := imageVolumes(t, Rules{SharedVolumes: true}, labels, "/var/run/lock", "loose/x", "/up/run/lock/../other")
+	volumes, stages, maker, err := makeVolumes(t, labels, "/var/run/lock", "loose/x", "/up/run/lock/../other")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,26 +100,24 @@ func TestImageVolumesAreMade(t *testing.T) {
 		t.Errorf("copied from %q", from)
 	}
 	for _, path := range []string{"0", "1", "1/file", "2"} {
-		if got := fileLabel(t, filepath.Join(maker.dir, path)); got != labels.Mount {
+		if got := labelOf(t, filepath.Join(maker.dir, path)); got != labels.Mount {
 			t.Errorf("%s has the label %q", path, got)
 		}
 	}
-	if last := stages[len(stages)-1]; last != stageCreate || stages[0] == last {
+	if len(stages) < 3 || stages[0] != "copy the image's volumes" {
 		t.Errorf("stages %q", stages)
 	}
 }
 
 func TestImageVolumesAreNotMade(t *testing.T) {
 	for name, c := range map[string]struct {
-		rules    Rules
 		declared []string
 		kind     error
 	}{
-		"none":       {Rules{}, nil, nil},
-		"turned off": {Rules{NoImageVolumes: true}, []string{"/data", "/file"}, nil},
-		"a file":     {Rules{}, []string{"/file"}, errs.Invalid},
+		"none":   {nil, nil},
+		"a file": {[]string{"/file"}, errs.Invalid},
 	} {
-		volumes, stages, maker, err := imageVolumes(t, c.rules, selinux.Labels{}, c.declared...)
+		volumes, stages, maker, err := makeVolumes(t, selinux.Labels{}, c.declared...)
 		if !errors.Is(err, c.kind) || len(volumes)+len(stages)+len(maker.made) != 0 {
 			t.Errorf("%s: %v, %q, %v", name, volumes, stages, err)
 		}

@@ -1,6 +1,6 @@
 //go:build integration
 
-package native
+package podinit
 
 import (
 	"os"

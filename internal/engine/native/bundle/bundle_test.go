@@ -1,4 +1,4 @@
-package native
+package bundle
 
 import (
 	"errors"
@@ -15,22 +15,22 @@ import (
 // TestProcessOfABundle: Exec reads the process by itself, and from the whole spec where
 // an older version wrote that alone.
 func TestProcessOfABundle(t *testing.T) {
-	e := &Engine{cfg: Config{StateDir: t.TempDir()}}
-	if _, err := e.readProcess("box"); !errors.Is(err, errs.NotFound) {
+	s := Store{Root: t.TempDir()}
+	if _, err := s.ReadProcess("box"); !errors.Is(err, errs.NotFound) {
 		t.Errorf("no bundle: %v", err)
 	}
 	want := &specs.Process{Args: []string{"sleep", "1"}, Env: []string{"A=b"}, Cwd: "/"}
-	if err := e.writeBundle("box", &specs.Spec{Version: "1.2.0", Process: want}); err != nil {
+	if err := s.Write("box", &specs.Spec{Version: "1.2.0", Process: want}); err != nil {
 		t.Fatal(err)
 	}
-	for _, gone := range []string{"", processFile, bundleFile} {
+	for _, gone := range []string{"", processFile, specFile} {
 		if gone != "" {
-			if err := os.Rename(filepath.Join(e.bundleDir("box"), gone), filepath.Join(t.TempDir(), gone)); err != nil {
+			if err := os.Rename(filepath.Join(s.Dir("box"), gone), filepath.Join(t.TempDir(), gone)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := e.readProcess("box")
-		if gone == bundleFile {
+		got, err := s.ReadProcess("box")
+		if gone == specFile {
 			if !errors.Is(err, errs.NotFound) {
 				t.Errorf("nothing is left: %v", err)
 			}

@@ -1,4 +1,9 @@
-package native
+// Package faultfield finds the field of a request that an error is about.
+//
+// The kernel and the OCI runtime find some faults of a request only when they act on it, and
+// name files and paths. The cause that such an error carries (errs.Fault) leads to the field.
+// An older supervisor sends no cause; then the error names no field.
+package faultfield
 
 import (
 	"errors"
@@ -14,13 +19,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// Some faults of a request are found by the kernel or the OCI runtime only, in terms of
-// files and paths. These find the request's field for them, by the cause that the error
-// carries (errs.Fault). An older supervisor sends none: then no field is named.
-
-// refusedContainer names the field of a request for a container that the supervisor
-// refused as Invalid.
-func refusedContainer(config *runtimeapi.ContainerConfig, err error) error {
+// Container adds the field of a container's request to an error of the supervisor that has
+// kind Invalid. It returns any other error as it is.
+func Container(config *runtimeapi.ContainerConfig, err error) error {
 	var fault *errs.Fault
 	if !errors.Is(err, errs.Invalid) || !errors.As(err, &fault) {
 		return err
@@ -31,12 +32,12 @@ func refusedContainer(config *runtimeapi.ContainerConfig, err error) error {
 	return err
 }
 
-// fieldOf is the field of a request that a fault is about, "" when no field is: a mount
-// or a filter may be of berth's own making.
+// fieldOf is the field of a request that a fault is about. It is "" when the fault is about
+// a mount or a filter that berth added.
 func fieldOf(config *runtimeapi.ContainerConfig, fault *errs.Fault) string {
 	switch fault.Cause {
 	case errs.CauseDevNull:
-		return hidesNull(config)
+		return hidingNull(config)
 	case errs.CauseMount:
 		for i, m := range config.GetMounts() {
 			if path.Clean(m.GetContainerPath()) == fault.Path {
@@ -45,14 +46,14 @@ func fieldOf(config *runtimeapi.ContainerConfig, fault *errs.Fault) string {
 		}
 	case errs.CauseDevice:
 		for i, d := range config.GetDevices() {
-			if path.Clean(placeOf(d)) == path.Clean(fault.Path) {
+			if path.Clean(request.DevicePath(d)) == path.Clean(fault.Path) {
 				return fmt.Sprintf("config.devices[%d].container_path", i)
 			}
 		}
 		return "config.devices"
 	case errs.CauseSeccomp:
 		if asked := request.SeccompOf(config, request.SeccompProfile{}); asked.Path != "" {
-			return seccompField + ".localhost_ref"
+			return "config.linux.security_context.seccomp.localhost_ref"
 		}
 	case errs.CauseLimit:
 		if limit := limitOf(fault.Path); limit != "" {
@@ -66,9 +67,9 @@ func fieldOf(config *runtimeapi.ContainerConfig, fault *errs.Fault) string {
 	return ""
 }
 
-// hidesNull names what takes the place of /dev/null, which the OCI runtime must be able
-// to use: the last device or mount there, or above it.
-func hidesNull(config *runtimeapi.ContainerConfig) string {
+// hidingNull names the last device or mount at /dev/null or above it. The OCI runtime must
+// be able to use /dev/null.
+func hidingNull(config *runtimeapi.ContainerConfig) string {
 	const null = "/dev/null"
 	hides := func(place string) bool {
 		place = path.Clean(place)
@@ -80,23 +81,16 @@ func hidesNull(config *runtimeapi.ContainerConfig) string {
 		}
 	}
 	for i, d := range slices.Backward(config.GetDevices()) {
-		if hides(placeOf(d)) {
+		if hides(request.DevicePath(d)) {
 			return fmt.Sprintf("config.devices[%d]", i)
 		}
 	}
 	return "config"
 }
 
-// placeOf is where the container sees the device.
-func placeOf(d *runtimeapi.Device) string {
-	if to := d.GetContainerPath(); to != "" {
-		return to
-	}
-	return d.GetHostPath()
-}
-
-// refusedLimit names the limit, of those in a request's field, that the kernel refused.
-func refusedLimit(field string, err error) error {
+// Limit adds the limit that the kernel refused to an error. The limits are in the given
+// field of the request.
+func Limit(field string, err error) error {
 	if !errors.Is(err, errs.Invalid) && !errors.Is(err, errs.State) {
 		return err
 	}
@@ -109,8 +103,7 @@ func refusedLimit(field string, err error) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// limitOf is the field of LinuxContainerResources that is written to a cgroup's file, ""
-// for none.
+// limitOf is the field of LinuxContainerResources that a cgroup's file holds, "" for none.
 func limitOf(file string) string {
 	for _, limit := range []struct{ prefix, field string }{
 		{"cpuset.mems", "cpuset_mems"},
@@ -133,8 +126,8 @@ func limitOf(file string) string {
 	return ""
 }
 
-// refusedSysctl names the sysctl of a request that could not be written.
-func refusedSysctl(config *runtimeapi.PodSandboxConfig, err error) error {
+// Sysctl adds the sysctl of a sandbox's request that could not be written to an error.
+func Sysctl(config *runtimeapi.PodSandboxConfig, err error) error {
 	var fault *sysns.SysctlError
 	if !errors.As(err, &fault) {
 		return err
