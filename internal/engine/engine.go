@@ -21,14 +21,15 @@ import (
 
 // Engine is a runtime backend. All methods are safe for concurrent use; calls
 // for one id come one at a time, except Exec, Attach, Signal, Stats and
-// ReopenLog, which may come at any time. LogReopener, Meter, Marker and Inspector are
-// optional.
+// ReopenLog, which may come at any time. LogReopener, Meter, Placeholders and Inspector
+// are optional.
 //
 // Errors carry a kind of package errs.
 type Engine interface {
 	// CheckSandbox and CheckContainer refuse a request that this engine cannot honour,
-	// before anything is made for it: Invalid or Unsupported, with the field's name. The
-	// calls below may rely on it. sandbox is the request of the container's sandbox.
+	// before anything is made for it: Invalid or Unsupported, with the field's name. Malformed
+	// fields have been refused before (cri/shape). The calls below rely on both and repeat
+	// neither. sandbox is the request of the container's sandbox.
 	CheckSandbox(config *runtimeapi.PodSandboxConfig) error
 	CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error
 	// CheckResources does the same for all limits of an update; field is the request's

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cri/shape"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -48,7 +49,10 @@ func FuzzMessages(f *testing.F) {
 		for _, m := range in.Config.GetMounts() {
 			in.Sources[m.GetHostPath()] = Source{Path: m.GetHostPath()}
 		}
-		err := errors.Join(check.Sandbox(in.SandboxConfig), check.Container(in.Config, in.SandboxConfig))
+		err := errors.Join(shape.Sandbox(in.SandboxConfig), shape.Container(in.Config))
+		if err == nil {
+			err = errors.Join(check.Sandbox(in.SandboxConfig), check.Container(in.Config, in.SandboxConfig))
+		}
 		if err == nil {
 			in.User, err = ResolveUser(in.Config, in.Image, []byte(testPasswd), []byte(testGroup))
 		}

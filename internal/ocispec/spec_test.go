@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cri/shape"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -311,7 +312,8 @@ func FuzzRequest(f *testing.F) {
 		in.Config.Annotations[annotation] = text
 		in.SandboxConfig.Hostname = hostname
 		in.SandboxConfig.DnsConfig.Servers = []string{dns}
-		if check.Sandbox(in.SandboxConfig) != nil || check.Container(in.Config, in.SandboxConfig) != nil {
+		if shape.Sandbox(in.SandboxConfig) != nil || shape.Container(in.Config) != nil ||
+			check.Sandbox(in.SandboxConfig) != nil || check.Container(in.Config, in.SandboxConfig) != nil {
 			return
 		}
 		if strings.ContainsAny(hostname+dns+annotation, "\n\r\x00") {

@@ -33,13 +33,9 @@ func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config 
 	if err := s.opts.Engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
-	logPath, err := containerLogPath(sb.Config.Get(), config)
-	if err != nil {
-		return "", err
-	}
 	rec := &ContainerRecord{
 		ID: newID(), SandboxID: sb.ID, Boot: s.opts.BootID, State: ContainerCreating, CreatedAt: now(),
-		Config: store.MessageOf(config), LogPath: logPath,
+		Config: store.MessageOf(config), LogPath: containerLogPath(sb.Config.Get(), config),
 	}
 	id, err = s.jobs.Do(ctx, &job.Request{
 		Key: rec.name(), ID: rec.ID, Kind: kindCreate, Want: rec.request(),
@@ -275,18 +271,12 @@ func (s *Service) checkTarget(ctx context.Context, config *runtimeapi.ContainerC
 	return nil
 }
 
-// containerLogPath joins the sandbox's log directory and the container's path in
-// it, which must not lead out of it.
-func containerLogPath(sb *runtimeapi.PodSandboxConfig, config *runtimeapi.ContainerConfig) (string, error) {
+// containerLogPath joins the sandbox's log directory and the container's path in it, "" for no
+// log. Package cri/shape has checked both.
+func containerLogPath(sb *runtimeapi.PodSandboxConfig, config *runtimeapi.ContainerConfig) string {
 	dir, path := sb.GetLogDirectory(), config.GetLogPath()
 	if dir == "" || path == "" {
-		return "", nil
+		return ""
 	}
-	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("config.log_directory %q of the sandbox is not absolute: %w", dir, errs.Invalid)
-	}
-	if !filepath.IsLocal(path) || filepath.Clean(path) == "." {
-		return "", fmt.Errorf("config.log_path %q leads out of the sandbox's log directory: %w", path, errs.Invalid)
-	}
-	return filepath.Join(dir, path), nil
+	return filepath.Join(dir, path)
 }

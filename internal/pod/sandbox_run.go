@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -24,9 +23,6 @@ func (s *Service) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 		return "", fmt.Errorf("config.metadata: sandbox config must include metadata: %w", errs.Invalid)
 	}
 	if err := s.opts.Engine.CheckSandbox(config); err != nil {
-		return "", err
-	}
-	if _, err := hostPorts(config); err != nil {
 		return "", err
 	}
 	if _, err := addresses(config); err != nil {
@@ -196,10 +192,6 @@ func (s *Service) detach(ctx context.Context, id string) error {
 
 func attachment(rec *SandboxRecord, sb *engine.Sandbox) (*network.Attachment, error) {
 	config := rec.Config.Get()
-	ports, err := hostPorts(config)
-	if err != nil {
-		return nil, err
-	}
 	asked, err := addresses(config)
 	if err != nil {
 		return nil, err
@@ -208,7 +200,7 @@ func attachment(rec *SandboxRecord, sb *engine.Sandbox) (*network.Attachment, er
 		Addresses: asked, Privileged: config.GetLinux().GetSecurityContext().GetPrivileged(),
 		SandboxID: rec.ID, NetNS: sb.NetNS,
 		Name: config.GetMetadata().GetName(), Namespace: config.GetMetadata().GetNamespace(), UID: config.GetMetadata().GetUid(),
-		Annotations: config.GetAnnotations(), CgroupParent: sb.CgroupParent, Ports: ports,
+		Annotations: config.GetAnnotations(), CgroupParent: sb.CgroupParent, Ports: hostPorts(config),
 	}
 	if dns := config.GetDnsConfig(); dns != nil {
 		att.DNS = &network.DNS{Servers: dns.GetServers(), Searches: dns.GetSearches(), Options: dns.GetOptions()}
@@ -232,31 +224,20 @@ func addresses(config *runtimeapi.PodSandboxConfig) ([]netip.Addr, error) {
 	return asked, nil
 }
 
-// hostPorts are the port mappings that ask for a port of the host; the others
-// only tell people.
-func hostPorts(config *runtimeapi.PodSandboxConfig) ([]network.Port, error) {
+// hostPorts are the port mappings that ask for a port of the host; the others are for
+// information only. Package cri/shape has checked them.
+func hostPorts(config *runtimeapi.PodSandboxConfig) []network.Port {
 	var ports []network.Port
-	for i, p := range config.GetPortMappings() {
-		if p.GetHostPort() <= 0 {
+	for _, p := range config.GetPortMappings() {
+		if p.GetHostPort() == 0 {
 			continue
 		}
-		if p.GetHostPort() > math.MaxUint16 || p.GetContainerPort() <= 0 || p.GetContainerPort() > math.MaxUint16 {
-			return nil, fmt.Errorf("config.port_mappings[%d].host_port: %d to %d are no ports: %w", i, p.GetHostPort(), p.GetContainerPort(), errs.Invalid)
-		}
-		port := network.Port{ContainerPort: uint16(p.GetContainerPort()), HostPort: uint16(p.GetHostPort()), HostIP: p.GetHostIp()}
-		switch p.GetProtocol() {
-		case runtimeapi.Protocol_TCP:
-			port.Protocol = "tcp"
-		case runtimeapi.Protocol_UDP:
-			port.Protocol = "udp"
-		case runtimeapi.Protocol_SCTP:
-			port.Protocol = "sctp"
-		default:
-			return nil, fmt.Errorf("config.port_mappings[%d].protocol: unknown port mapping protocol: %v: %w", i, p.GetProtocol(), errs.Invalid)
-		}
-		ports = append(ports, port)
+		ports = append(ports, network.Port{
+			Protocol: strings.ToLower(p.GetProtocol().String()), ContainerPort: uint16(p.GetContainerPort()),
+			HostPort: uint16(p.GetHostPort()), HostIP: p.GetHostIp(),
+		})
 	}
-	return ports, nil
+	return ports
 }
 
 func (s *Service) sandboxSpec(rec *SandboxRecord) *engine.SandboxSpec {

@@ -19,8 +19,8 @@ func (e *Engine) prepareLog(ctx context.Context, c *creation) error {
 	}
 	dir := c.SandboxSpec.Config.GetLogDirectory()
 	below, err := filepath.Rel(dir, c.LogPath)
-	if err != nil || !filepath.IsLocal(below) {
-		return fmt.Errorf("config.log_path: %q is not below the sandbox's log directory %q: %w", c.LogPath, dir, errs.Invalid)
+	if err != nil {
+		return fmt.Errorf("config.log_path: %w: %w", err, errs.Invalid)
 	}
 	c.request.MaxLogLine, c.request.LogRate = e.rules().MaxLogLine, e.rules().LogRate
 	c.request.LogDir, c.request.LogPath = dir, below

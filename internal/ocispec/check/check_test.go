@@ -48,43 +48,13 @@ func TestSandboxesRefused(t *testing.T) {
 	security := func(c config) *runtimeapi.LinuxSandboxSecurityContext { return c.Linux.SecurityContext }
 	long := "/" + strings.Repeat("a/", 3000)
 	refuse(t, requesttest.KubeletSandbox, Sandbox, []refusal[config]{
-		{func(c config) { c.Metadata = nil }, errs.Invalid, "metadata"},
-		{func(c config) { c.Metadata.Name = "" }, errs.Invalid, "metadata.name"},
-		{func(c config) { c.Metadata.Name = "a\nb" }, errs.Invalid, "metadata.name"},
-		{func(c config) { c.Metadata.Namespace = "../etc" }, errs.Invalid, "metadata.namespace"},
-		{func(c config) { c.Metadata.Uid = "a;K8S_POD_NAME=b" }, errs.Invalid, "metadata.uid"},
-		{func(c config) { c.Metadata.Name = "a;K8S_POD_UID=b" }, errs.Invalid, "metadata.name"},
-		{func(c config) { c.Metadata.Name = "a/./b" }, errs.Invalid, "metadata.name"},
-		{func(c config) { c.Metadata.Uid = "a/b" }, errs.Invalid, "metadata.uid"},
-		{func(c config) { c.Metadata.Uid = strings.Repeat("u", 254) }, errs.Invalid, "metadata.uid"},
-		{func(c config) { c.Hostname = "a\n127.0.0.1 b" }, errs.Invalid, "hostname"},
-		{func(c config) { c.Hostname = "a b" }, errs.Invalid, "hostname"},
-		{func(c config) { c.Hostname = strings.Repeat("a", 65) }, errs.Invalid, "hostname"},
-		{func(c config) { c.LogDirectory = "logs" }, errs.Invalid, "log_directory"},
-		{func(c config) { c.LogDirectory = "/logs/../etc" }, errs.Invalid, "log_directory"},
-		{func(c config) { c.DnsConfig.Servers[0] = "1.1.1.1\nnameserver 6.6.6.6" }, errs.Invalid, "dns_config.servers[0]"},
-		{func(c config) { c.DnsConfig.Searches[0] = "a b" }, errs.Invalid, "dns_config.searches[0]"},
-		{func(c config) { c.DnsConfig.Options[0] = "" }, errs.Invalid, "dns_config.options[0]"},
-		{func(c config) { c.DnsConfig.Servers = make([]string, 1025) }, errs.Invalid, "dns_config.servers"},
-		{func(c config) { c.DnsConfig.Searches[0] = strings.Repeat("a", 256) }, errs.Invalid, "dns_config.searches[0]"},
-		{func(c config) { c.LogDirectory = long }, errs.Invalid, "log_directory"},
-		{func(c config) { c.LogDirectory = "/" + strings.Repeat("a", 256) }, errs.Invalid, "log_directory"},
 		{func(c config) { c.Linux.CgroupParent = long }, errs.Invalid, "linux.cgroup_parent"},
-		{func(c config) { c.PortMappings = make([]*runtimeapi.PortMapping, 65536) }, errs.Invalid, "port_mappings"},
-		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{HostIp: "ff02::1"}} }, errs.Invalid, "port_mappings[0].host_ip"},
-		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{HostIp: "fe80::1%eth0"}} }, errs.Invalid, "port_mappings[0].host_ip"},
 		{func(c config) {
 			c.Linux.Sysctls["net.ipv4.ip_forward"], c.Linux.Sysctls["net/ipv4/ip_forward"] = "0", "1"
 		}, errs.Invalid, `linux.sysctls["net/ipv4/ip_forward"]`},
 		{func(c config) { c.Linux.Sysctls["net."+strings.Repeat("a", 256)] = "1" }, errs.Invalid, "linux.sysctls"},
 		{func(c config) { c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuShares: 1 << 19} }, errs.Invalid, "linux.resources.cpu_shares"},
 		{func(c config) { security(c).Seccomp = &runtimeapi.SecurityProfile{ProfileType: 2, LocalhostRef: long} }, errs.Invalid, "seccomp.localhost_ref"},
-		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{Protocol: 9}} }, errs.Invalid, "port_mappings[0].protocol"},
-		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 70000}} }, errs.Invalid, "port_mappings[0].container_port"},
-		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 1, HostPort: -1}} }, errs.Invalid, "port_mappings[0].host_port"},
-		{func(c config) { c.PortMappings = []*runtimeapi.PortMapping{{HostIp: "x"}} }, errs.Invalid, "port_mappings[0].host_ip"},
-		{func(c config) { c.Annotations["a\nb"] = "" }, errs.Invalid, "annotations"},
-		{func(c config) { c.Labels["a"] = "\x00" }, errs.Invalid, "labels"},
 		{func(c config) { c.Linux.CgroupParent = "/a/../../b" }, errs.Invalid, "linux.cgroup_parent"},
 		{func(c config) { c.Linux.CgroupParent = "a:b:c" }, errs.Invalid, "linux.cgroup_parent"},
 		{func(c config) { c.Linux.Sysctls["kernel.panic"] = "1" }, errs.Invalid, `linux.sysctls["kernel.panic"]`},
@@ -107,9 +77,6 @@ func TestSandboxesRefused(t *testing.T) {
 		{func(c config) { security(c).Apparmor = &runtimeapi.SecurityProfile{ProfileType: 2} }, errs.Invalid, "apparmor.localhost_ref"},
 		{func(c config) { c.Windows = &runtimeapi.WindowsPodSandboxConfig{} }, errs.Unsupported, "windows"},
 	})
-	if err := Sandbox(nil); !errors.Is(err, errs.Invalid) {
-		t.Errorf("no config: %v, want kind Invalid", err)
-	}
 }
 
 func TestContainersRefused(t *testing.T) {
@@ -124,20 +91,10 @@ func TestContainersRefused(t *testing.T) {
 		}
 	}
 	refuse(t, requesttest.KubeletContainer, judge, []refusal[config]{
-		{func(c config) { c.Metadata = nil }, errs.Invalid, "metadata"},
-		{func(c config) { c.Metadata.Name = "" }, errs.Invalid, "metadata.name"},
-		{func(c config) { c.Image = nil }, errs.Invalid, "image.image"},
 		{func(c config) { c.Image.RuntimeHandler = "kata" }, errs.Unsupported, "image.runtime_handler"},
 		{func(c config) { c.Command = []string{"a\x00"} }, errs.Invalid, "command[0]"},
 		{func(c config) { c.Args = []string{"b", "a\x00"} }, errs.Invalid, "args[1]"},
 		{func(c config) { c.WorkingDir = "srv" }, errs.Invalid, "working_dir"},
-		{func(c config) { c.Envs[0].Key = "A=B" }, errs.Invalid, "envs[0].key"},
-		{func(c config) { c.Envs[0].Key = "A\nB" }, errs.Invalid, "envs[0].key"},
-		{func(c config) { c.Envs[0].Value = []byte{'a', 0} }, errs.Invalid, "envs[0].value"},
-		{func(c config) { c.Mounts[0].ContainerPath = "etc" }, errs.Invalid, "mounts[0].container_path"},
-		{func(c config) { c.Mounts[0].ContainerPath = "/.." }, errs.Invalid, "mounts[0].container_path"},
-		{func(c config) { c.Mounts[1].HostPath = "etc" }, errs.Invalid, "mounts[1].host_path"},
-		{func(c config) { c.Mounts[1].HostPath = "" }, errs.Invalid, "mounts[1].host_path"},
 		{func(c config) { c.Mounts[0].Propagation = 8 }, errs.Invalid, "mounts[0].propagation"},
 		{func(c config) { c.Devices = []*runtimeapi.Device{{HostPath: "null", Permissions: "r"}} }, errs.Invalid, "devices[0].host_path"},
 		{func(c config) { c.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", Permissions: "x"}} }, errs.Invalid, "devices[0].permissions"},
@@ -146,18 +103,9 @@ func TestContainersRefused(t *testing.T) {
 		{device(func(d *runtimeapi.Device) { d.ContainerPath = long }), errs.Invalid, "devices[0].container_path"},
 		{device(func(d *runtimeapi.Device) { d.ContainerPath = "/dev/../proc/x" }), errs.Invalid, "devices[0].container_path"},
 		{device(func(d *runtimeapi.Device) { d.ContainerPath = "/sys/x" }), errs.Invalid, "devices[0].container_path"},
-		{func(c config) { c.Mounts[0].ContainerPath = long }, errs.Invalid, "mounts[0].container_path"},
-		{func(c config) { c.Mounts[0].HostPath = "/" + strings.Repeat("a", 256) }, errs.Invalid, "mounts[0].host_path"},
 		{func(c config) { c.Mounts[0].MountOptions = slices.Repeat([]string{"nodev"}, 65) }, errs.Invalid, "mounts[0].mount_options"},
-		{func(c config) { c.Mounts = slices.Repeat(c.Mounts[:1], 8193) }, errs.Invalid, "mounts"},
 		{func(c config) { c.WorkingDir = long }, errs.Invalid, "working_dir"},
-		{func(c config) { c.LogPath = long[1:] + "x" }, errs.Invalid, "log_path"},
 		{func(c config) { c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "v c=d"}} }, errs.Invalid, "CDI_devices[0].name"},
-		{func(c config) { c.LogPath = "/var/log/x" }, errs.Invalid, "log_path"},
-		{func(c config) { c.LogPath = "a/../../x" }, errs.Invalid, "log_path"},
-		{func(c config) { c.LogPath = "a/" + strings.Repeat("b", 256) }, errs.Invalid, "log_path"},
-		{func(c config) { c.LogPath = "a/" }, errs.Invalid, "log_path"},
-		{func(c config) { c.LogPath = "a\nb" }, errs.Invalid, "log_path"},
 		{func(c config) { c.StopSignal = 999 }, errs.Invalid, "stop_signal"},
 		{func(c config) { c.Linux.Resources.CpuShares = -1 }, errs.Invalid, "cpu_shares"},
 		{func(c config) { c.Linux.Resources.CpuShares = 1 }, errs.Invalid, "cpu_shares"},

@@ -11,24 +11,13 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// Container judges a container's request before anything is made for it; see
-// Sandbox.
+// Container checks the config of a container in a sandbox.
 func Container(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	if config == nil {
-		return fielderror.Invalid("config", "is missing")
-	}
-	if config.GetMetadata() == nil {
-		return fielderror.Invalid("config.metadata", "is missing")
-	}
 	return errors.Join(
-		checkName("config.metadata.name", config.GetMetadata().GetName(), true),
 		checkImage(config.GetImage()),
 		checkCommand(config),
-		checkEnvs(config.GetEnvs()),
 		checkMounts(config.GetMounts(), sandbox),
 		checkDevices(config),
-		checkMap("config.labels", config.GetLabels()),
-		checkMap("config.annotations", config.GetAnnotations()),
 		checkCgroupns(config.GetAnnotations(), request.Security(config).GetPrivileged(), request.HasUserNamespace(sandbox)),
 		checkExtensions(config, sandbox),
 		checkLogPath(config.GetLogPath(), sandbox),
@@ -40,9 +29,6 @@ func Container(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandbo
 }
 
 func checkImage(image *runtimeapi.ImageSpec) error {
-	if image.GetImage() == "" {
-		return fielderror.Invalid("config.image.image", "is missing")
-	}
 	if handler := image.GetRuntimeHandler(); handler != "" {
 		return fielderror.Unsupported("config.image.runtime_handler", "unknown runtime handler %q", handler)
 	}
@@ -65,18 +51,6 @@ func checkCommand(config *runtimeapi.ContainerConfig) error {
 	}
 	if dir := config.GetWorkingDir(); dir != "" && (!path.IsAbs(dir) || strings.ContainsRune(dir, 0)) {
 		return fielderror.Invalid("config.working_dir", "%q is not an absolute path", dir)
-	}
-	return nil
-}
-
-func checkEnvs(envs []*runtimeapi.KeyValue) error {
-	for i, kv := range envs {
-		if key := kv.GetKey(); key == "" || strings.Contains(key, "=") || request.HasControl(key) {
-			return fielderror.Invalid(fielderror.Index("config.envs", i, "key"), "%q is no name of a variable", key)
-		}
-		if strings.ContainsRune(string(kv.GetValue()), 0) {
-			return fielderror.Invalid(fielderror.Index("config.envs", i, "value"), "the value of %s contains a NUL", kv.GetKey())
-		}
 	}
 	return nil
 }
@@ -122,18 +96,13 @@ func checkDevice(i int, d *runtimeapi.Device) error {
 // maxDevices bounds how many devices one container may ask for by path.
 const maxDevices = 1024
 
+// checkLogPath bounds the whole path; package cri/shape has checked the part below the
+// sandbox's log directory.
 func checkLogPath(logPath string, sandbox *runtimeapi.PodSandboxConfig) error {
 	if logPath == "" {
 		return nil
 	}
-	if err := checkLength("config.log_path", path.Join(sandbox.GetLogDirectory(), logPath)); err != nil {
-		return err
-	}
-	clean := path.Clean(logPath)
-	if path.IsAbs(logPath) || hasDotDot(logPath) || request.HasControl(logPath) || clean == "." || strings.HasSuffix(logPath, "/") {
-		return fielderror.Invalid("config.log_path", "%q is not the path of a file below the sandbox's log directory", logPath)
-	}
-	return nil
+	return checkLength("config.log_path", path.Join(sandbox.GetLogDirectory(), logPath))
 }
 
 func checkStopSignal(signal runtimeapi.Signal) error {

@@ -9,16 +9,10 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// Bounds of the mounts of a container and of the options of each.
-const (
-	maxMounts       = 8192
-	maxMountOptions = 64
-)
+// maxMountOptions bounds the options of a mount.
+const maxMountOptions = 64
 
 func checkMounts(mounts []*runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig) error {
-	if n := len(mounts); n > maxMounts {
-		return fielderror.Invalid("config.mounts", "%d are more than %d", n, maxMounts)
-	}
 	for i, m := range mounts {
 		if err := checkMount(i, m, sandbox); err != nil {
 			return err
@@ -28,16 +22,6 @@ func checkMounts(mounts []*runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfi
 }
 
 func checkMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig) error {
-	for _, p := range []struct{ field, path string }{
-		{"container_path", m.GetContainerPath()}, {"host_path", m.GetHostPath()}, {"image_sub_path", m.GetImageSubPath()},
-	} {
-		if err := checkLength(fielderror.Index("config.mounts", i, p.field), p.path); err != nil {
-			return err
-		}
-	}
-	if to := m.GetContainerPath(); !path.IsAbs(to) || request.HasControl(to) || path.Clean(to) == "/" {
-		return fielderror.Invalid(fielderror.Index("config.mounts", i, "container_path"), "%q is not an absolute path below /", to)
-	}
 	if _, ok := runtimeapi.MountPropagation_name[int32(m.GetPropagation())]; !ok {
 		return fielderror.Invalid(fielderror.Index("config.mounts", i, "propagation"), "unknown propagation %d", m.GetPropagation())
 	}
@@ -57,9 +41,6 @@ func checkMount(i int, m *runtimeapi.Mount, sandbox *runtimeapi.PodSandboxConfig
 	}
 	// Without an image its sub path means nothing: in a pod that has an image volume, a
 	// kubelet sets it for the sub paths of all volumes, whose host_path has it already.
-	if from := m.GetHostPath(); !path.IsAbs(from) || request.HasControl(from) {
-		return fielderror.Invalid(fielderror.Index("config.mounts", i, "host_path"), "%q is not an absolute path", from)
-	}
 	return checkMountMappings(i, m)
 }
 

@@ -1,3 +1,9 @@
+// Package check refuses CRI requests that the engine cannot honour, before anything is made
+// for them: kind Invalid for values that are wrong, Unsupported for demands that berth does
+// not honour. Neutral values of both sorts pass. Errors begin with the field's name.
+//
+// Package cri/shape has refused malformed fields before: names, host ports, log paths and
+// paths of mounts are not checked again. What has passed both is trusted afterwards.
 package check
 
 import (
@@ -10,21 +16,9 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// Sandbox judges a sandbox's request before anything is made for it: kind
-// Invalid for values that are wrong, Unsupported for demands that berth does not
-// honour yet. Neutral values of both sorts pass.
+// Sandbox checks the config of a sandbox.
 func Sandbox(config *runtimeapi.PodSandboxConfig) error {
-	if config == nil {
-		return fielderror.Invalid("config", "is missing")
-	}
 	return errors.Join(
-		checkPodMetadata(config.GetMetadata()),
-		checkHostname(config.GetHostname()),
-		checkLogDirectory(config.GetLogDirectory()),
-		checkDNS(config.GetDnsConfig()),
-		checkPorts(config),
-		checkMap("config.labels", config.GetLabels()),
-		checkMap("config.annotations", config.GetAnnotations()),
 		checkCgroupns(config.GetAnnotations(), request.SandboxSecurity(config).GetPrivileged(), request.HasUserNamespace(config)),
 		checkSandboxLinux(config),
 		checkNoWindows(config.GetWindows() != nil),

@@ -98,11 +98,11 @@ func env(entries []string) ([]string, error) {
 		if !ok {
 			return nil, invalid("an entry has no equals sign: want NAME=VALUE")
 		}
-		err := asked(func(c *runtimeapi.ContainerConfig) {
-			c.Envs = []*runtimeapi.KeyValue{{Key: name, Value: []byte(value)}}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", name, err) // the value may be a secret
+		if name == "" || request.HasControl(name) {
+			return nil, invalid("%q is no name of a variable", name)
+		}
+		if strings.ContainsRune(value, 0) {
+			return nil, invalid("the value of %s contains a NUL", name) // it may be a secret
 		}
 	}
 	return entries, nil

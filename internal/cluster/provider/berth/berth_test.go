@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/cri/shape"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -52,7 +53,7 @@ func TestRequestsPassTheDaemonsChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := containerConfig(r, "/var/lib/berth-cluster/dev-worker")
-	if err := errors.Join(check.Sandbox(pod), check.Container(c, pod)); err != nil {
+	if err := errors.Join(shape.Sandbox(pod), shape.Container(c), check.Sandbox(pod), check.Container(c, pod)); err != nil {
 		t.Error(err)
 	}
 	if got := pod.Annotations[annotationAddresses]; got != "10.99.0.7,fd00::7" {
@@ -78,7 +79,7 @@ func TestRequestsPassTheDaemonsChecks(t *testing.T) {
 	balancer.Spec.Privileged, balancer.Spec.Command = false, []string{"haproxy"}
 	pod, err = podConfig(balancer, "/d", &runtimeapi.DNSConfig{})
 	c = containerConfig(balancer, "/d")
-	if err := errors.Join(err, check.Sandbox(pod), check.Container(c, pod)); err != nil || len(pod.Annotations) > 0 || c.StopSignal != 0 {
+	if err := errors.Join(err, shape.Sandbox(pod), shape.Container(c), check.Sandbox(pod), check.Container(c, pod)); err != nil || len(pod.Annotations) > 0 || c.StopSignal != 0 {
 		t.Errorf("a balancer: %v, %v, %v", err, pod.Annotations, c.StopSignal)
 	}
 }
