@@ -18,14 +18,6 @@ import (
 // CreateContainer makes a container in a READY sandbox, or joins the job that
 // does; see RunSandbox.
 func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error) {
-	switch {
-	case config.GetMetadata() == nil:
-		return "", fmt.Errorf("config.metadata: container config must include metadata: %w", errs.Invalid)
-	case config.GetMetadata().GetName() == "":
-		return "", fmt.Errorf("config.metadata.name must not be empty: %w", errs.Invalid)
-	case config.GetImage().GetImage() == "":
-		return "", fmt.Errorf("config.image.image must not be empty: %w", errs.Invalid)
-	}
 	sb, err := s.readySandbox(sandboxID)
 	if err != nil {
 		return "", fmt.Errorf("cannot create container: %w", err)

@@ -194,4 +194,7 @@ func TestContainersRefused(t *testing.T) {
 		{func(c config) { c.LogPath = "a/" }, errs.Invalid, "log_path"},
 		{func(c config) { c.LogPath = "a\nb" }, errs.Invalid, "log_path"},
 	})
+	if err := Container(nil); !errors.Is(err, errs.Invalid) {
+		t.Errorf("no config: %v, want kind Invalid", err)
+	}
 }
