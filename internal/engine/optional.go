@@ -6,8 +6,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Meter is an optional power of an Engine: it reads all that the host counts, for
-// metrics, and not only what CRI's stats have room for.
+// Meter is an optional power of an Engine: it reads all figures of the host, for
+// metrics, and not only those that CRI's stats have fields for.
 type Meter interface {
 	// Figures reads the figures of sandboxes (their pods' cgroups and networks) and
 	// of containers, with Details, by id. What is gone is absent.
@@ -30,8 +30,7 @@ type Placeholders interface {
 	MakePlaceholder(ctx context.Context, sandbox SandboxRef, pid int) error
 }
 
-// Inspector is an optional power of an Engine: it tells people what it made of a
-// container.
+// Inspector is an optional power of an Engine: it shows people how it runs a container.
 type Inspector interface {
 	// Inspect returns values by name, fit to be shown as JSON: "runtimeSpec" is the
 	// OCI spec with the limits that hold now, "snapshotter" and "snapshotKey" say where

@@ -22,14 +22,14 @@ type ImageVolume struct {
 // maxImageVolumes bounds what an image may declare: each is a copy and a mount.
 const maxImageVolumes = 256
 
-// ImageVolumes tells at which paths a container gets volumes because its image
-// declares them, or its request: absolute, clean, without links, sorted. resolve follows
-// the links of an absolute path in the image, and stays in it.
+// ImageVolumes returns the paths at which a container gets volumes because its image or its
+// request declares them: absolute, clean, without links, sorted. resolve follows the links of
+// an absolute path in the image, and stays in it.
 //
-// What the request mounts at such a path or above it takes the volume's place: what a
-// pod writes into a volume of its own must not land in one that goes with the
-// container. A path that is the runtime's to mount is no volume either; leftOut are
-// these, as the image has them. Errors have kind Invalid.
+// A mount of the request at such a path or above it replaces the volume: what a pod writes
+// into its own volume must not land in one that is removed with the container. A path where
+// the runtime mounts is no volume either; leftOut are these, as the image has them. Errors
+// have kind Invalid.
 func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfig, resolve func(path string) (string, error)) (paths, leftOut []string, err error) {
 	if len(image.Volumes) > maxImageVolumes {
 		return nil, nil, fielderror.Invalid("image", "it declares %d volumes, at most %d are made", len(image.Volumes), maxImageVolumes)

@@ -83,7 +83,7 @@ func (in PodInit) Spec() *specs.Spec {
 			ApparmorProfile: in.AppArmor,
 			OOMScoreAdj:     &oomScoreAdj,
 		},
-		// A bind mount keeps libcontainer from making devices in it.
+		// Where /dev is a bind mount, libcontainer makes no devices in it.
 		Mounts: []specs.Mount{in.empty("/dev")},
 		Annotations: map[string]string{
 			"io.kubernetes.cri.container-type":        "sandbox",

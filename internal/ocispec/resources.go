@@ -73,7 +73,7 @@ func cpuOf(res *runtimeapi.LinuxContainerResources) *specs.LinuxCPU {
 }
 
 // memoryOf: without a limit for swap, memory and swap together are limited to the
-// memory limit, so that a container does not swap unless it is told to.
+// memory limit, so that a container does not swap unless its request says so.
 func memoryOf(res *runtimeapi.LinuxContainerResources, host Host) *specs.LinuxMemory {
 	memory := &specs.LinuxMemory{}
 	limit, swap := res.GetMemoryLimitInBytes(), res.GetMemorySwapLimitInBytes()

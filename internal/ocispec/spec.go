@@ -22,7 +22,7 @@ type Input struct {
 	// Config and SandboxConfig are the requests; check.Container has passed them.
 	Config        *runtimeapi.ContainerConfig
 	SandboxConfig *runtimeapi.PodSandboxConfig
-	// Image is the image's own idea of how to run it.
+	// Image is the image's configuration.
 	Image imagespec.ImageConfig
 	// Rootfs is where the container's root filesystem is mounted.
 	Rootfs string
@@ -39,7 +39,7 @@ type Input struct {
 	Files Files
 	// User is the request's user, resolved in the image (ResolveUser).
 	User User
-	// Sources tells of each mount source in Config, by its host path.
+	// Sources are the mount sources in Config, by host path.
 	Sources map[string]Source
 	// Volumes are the directories of the images in Config's mounts, by the mount's
 	// index.
@@ -67,7 +67,7 @@ type Input struct {
 	Host Host
 }
 
-// Defaults are what containers get whose requests say nothing else.
+// Defaults are what containers get that their requests do not set.
 type Defaults struct {
 	// Capabilities are what requests add to and drop from, as CAP_ names; nil for
 	// request.DefaultCapabilities.
@@ -82,7 +82,7 @@ type Defaults struct {
 	Env []string
 	// Rlimits are the limits of the container's processes.
 	Rlimits []specs.POSIXRlimit
-	// Seccomp is the filter of a container that says nothing of one and is not
+	// Seccomp is the filter of a container whose request has none and that is not
 	// privileged.
 	Seccomp request.SeccompProfile
 }
@@ -109,7 +109,7 @@ type Files struct {
 type Source struct {
 	// Path is the source with its symbolic links resolved.
 	Path string
-	// Shared and Slave tell the propagation of the mount that the source is on.
+	// Shared and Slave are the propagation of the mount that the source is on.
 	Shared, Slave bool
 	// Flags are those of that mount ("ro", "nosuid" ...), as the spec has them. They are
 	// needed for mounts that have flags of their own (HasFlags).

@@ -13,12 +13,12 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// User is whom the container runs as.
+// User is the user that the container runs as.
 type User struct {
 	UID, GID uint32
 	// Groups are all groups of the process, GID first.
 	Groups []uint32
-	// Home is the user's home directory, "" when the image does not tell.
+	// Home is the user's home directory, "" when the image does not name one.
 	Home string
 }
 

@@ -38,7 +38,7 @@ func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxCon
 	return nil
 }
 
-// ReopenLog makes the container's log go to a new file.
+// ReopenLog moves the container's log to a new file.
 func (e *Engine) ReopenLog(ctx context.Context, id string) error {
 	return e.cfg.Supervisor.ReopenLog(ctx, id)
 }
@@ -69,7 +69,7 @@ func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 		supervisor.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, Resize: resize})
 }
 
-// forwardSizes hands terminal sizes on in the supervisor's type, until stop.
+// forwardSizes converts terminal sizes to the supervisor's type, until stop.
 func forwardSizes(from <-chan engine.TerminalSize) (to <-chan supervisor.TerminalSize, stop func()) {
 	if from == nil {
 		return nil, func() {}

@@ -19,8 +19,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// creation is a Create under way: the request, and what the features have found out and
-// made so far.
+// creation is the state of a Create: the request, and what the features have prepared so
+// far.
 type creation struct {
 	*containerSpec
 	labels selinux.Labels
@@ -83,8 +83,8 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// specOf reads a request's sandbox, and adds to its configuration what its pod asks for by
-// annotations.
+// specOf reads a request's sandbox, and adds what its pod asks for by annotations to its
+// config.
 func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
 	sb, err := sandboxOf(asked.Sandbox)
 	if err != nil {
@@ -102,13 +102,13 @@ func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
 	return &containerSpec{ContainerSpec: &spec, Sandbox: sb}, nil
 }
 
-// The stage that the caller was in, which a longer one gives way to again.
+// The stage of the caller. A feature with a stage of its own returns to it.
 const (
 	stageCreate = "create container"
 	stageEngine = "the engine"
 )
 
-// stageOf hears the stages of a Create, whether or not anybody listens.
+// stageOf is the Stage of a request, or a function that does nothing.
 func stageOf(spec *containerSpec) func(name, waitsFor string) {
 	if spec.Stage == nil {
 		return func(string, string) {}
@@ -116,8 +116,7 @@ func stageOf(spec *containerSpec) func(name, waitsFor string) {
 	return spec.Stage
 }
 
-// madeSources remembers, in a container's bundle, the directories that are made for its
-// mounts.
+// madeSources records in a container's bundle the directories that are made for its mounts.
 func (e *Engine) madeSources(id string) hostpath.Made {
 	return hostpath.Made{Probes: e.probes, File: filepath.Join(e.bundles.Dir(id), "made")}
 }

@@ -44,14 +44,14 @@ func features() []feature {
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},
-		// From here on files of the host change: what can be refused has been.
+		// From here on files of the host change: no feature below refuses the request.
 		{"missing mount sources", (*Engine).makeSources, (*Engine).removeSources},
 		{"shared files", (*Engine).prepareSharedFiles, nil},
 		{"volume labels", (*Engine).prepareVolumeLabels, nil},
 	}
 }
 
-// prepareRequest takes from the request what needs no look at the host.
+// prepareRequest reads what depends on the request alone.
 func (e *Engine) makeBundle(_ context.Context, c *creation) error { return e.bundles.Make(c.ID) }
 
 func (e *Engine) removeBundle(_ context.Context, id string) error { return e.bundles.Remove(id) }

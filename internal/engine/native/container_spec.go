@@ -19,7 +19,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// inputOf is what the spec takes from the request, the sandbox and the host.
+// inputOf is the part of the spec's input that the request, the sandbox and the host
+// determine.
 func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 	hostname, err := hostnameOf(spec.SandboxSpec.Config)
 	if err != nil {
@@ -55,7 +56,7 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 	return in, nil
 }
 
-// annotationsOf are those of the requests that are passed on to hooks.
+// annotationsOf are the annotations of both requests that are passed on to hooks.
 func (e *Engine) annotationsOf(spec *containerSpec) map[string]string {
 	rules := e.rules()
 	passed := request.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
@@ -79,8 +80,7 @@ func (e *Engine) requestOf(spec *containerSpec) supervisor.CreateRequest {
 	}
 }
 
-// lookUpUser resolves the container's user in the image's own files, of which a
-// hostile image may make anything.
+// lookUpUser resolves the container's user in the image's own files, which may be hostile.
 func (e *Engine) lookUpUser(ctx context.Context, spec *containerSpec, rootfs string) (ocispec.User, error) {
 	type userFiles struct{ passwd, group []byte }
 	files, err := probe.Ask(ctx, e.probes, "read the users of "+rootfs, func() (userFiles, error) {

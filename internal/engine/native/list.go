@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// List looks everywhere that something of a sandbox or a container can be left.
+// List looks in every place where something of a sandbox or a container can be left.
 func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	containers, err := e.cfg.Supervisor.List(ctx)
 	if err != nil {
@@ -81,8 +81,8 @@ func (e *Engine) listSandboxes() ([]string, error) {
 	return ids, nil
 }
 
-// Exits hands on what the supervisor tells. The end of a pod's init comes with
-// the sandbox's id, which the init has as a container.
+// Exits delivers the exits that the supervisor reports. The exit of a pod's init has the
+// sandbox's id, which is the init's id as a container.
 func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	from, err := e.cfg.Supervisor.Exits(ctx)
 	if err != nil {

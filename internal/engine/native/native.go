@@ -3,8 +3,8 @@
 //
 // A sandbox is a set of pinned namespaces, a cgroup and a few files; it has a
 // process only when its containers share a PID namespace, which needs an init.
-// Nothing here is a record: where a thing is follows from its id, so that all of
-// it can be found and removed after any crash.
+// The places of all that it makes follow from the ids, so that List finds it and Remove
+// removes it after any crash.
 package native
 
 import (
@@ -56,8 +56,8 @@ type Config struct {
 	// PodInit is the static program (berth-supervisor) whose copy is the init of shared
 	// PID namespaces, and that holds user namespaces while they are made.
 	PodInit string
-	// SELinux is what becomes of labels. SELinuxCategories is
-	// how many categories there are to keep sandboxes apart, 0 for all 1024.
+	// SELinux selects what is labelled. SELinuxCategories is the number of categories that
+	// separate sandboxes, 0 for all 1024.
 	SELinux           selinux.Mode
 	SELinuxCategories int
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for
@@ -104,26 +104,26 @@ type Rules struct {
 	Sysctls  map[string]string
 }
 
-// SetRules makes other rules hold for what is made from now on.
+// SetRules changes the rules for sandboxes and containers that are created from now on.
 func (e *Engine) SetRules(rules Rules) { e.inForce.Store(&rules) }
 
 func (e *Engine) rules() *Rules { return e.inForce.Load() }
 
-// Bounds of what may hang: how long a file system may take to answer, and how many
-// questions may hang at a time.
+// Bounds of calls to file systems that may hang: the time for one call, and the number of
+// calls that hang at a time.
 const (
 	probeTimeout = 10 * time.Second
 	probeLimit   = 256
 )
 
-// readyNamespaces is how many network namespaces are made ahead. Each costs the
-// kernel some hundred kilobytes.
+// readyNamespaces is how many network namespaces are made ahead. Each costs some hundred
+// kilobytes of kernel memory.
 const readyNamespaces = 4
 
 // Engine is an engine.Engine.
 type Engine struct {
 	cfg Config
-	// inForce are the rules that hold, never nil.
+	// inForce are the current rules, never nil.
 	inForce     atomic.Pointer[Rules]
 	log         *slog.Logger
 	tree        *cgroup.Tree
@@ -145,7 +145,8 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New looks at the host and prepares the directories. The rules hold until SetRules.
+// New finds out what the host can do and prepares the directories. The rules hold until
+// SetRules.
 func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -179,7 +180,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 			return nil, fmt.Errorf("cannot make a state directory: %w", err)
 		}
 	}
-	// The root of the pods' inits lies in it, to which user namespaces must get.
+	// User namespaces must reach the root of the pods' inits in it.
 	if err := os.Chmod(cfg.StateDir, 0o711); err != nil {
 		return nil, fmt.Errorf("cannot open the state directory to user namespaces: %w", err)
 	}
@@ -243,7 +244,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Info tells what the host and the supervisor can do.
+// Info describes the engine and the host.
 func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 	info, err := e.cfg.Supervisor.Info(ctx)
 	if err != nil {

@@ -2,7 +2,7 @@ package native
 
 import "path/filepath"
 
-// Everything that the engine makes lies where its id says.
+// The places of all that the engine makes follow from the ids.
 
 func (e *Engine) sandboxesDir() string { return filepath.Join(e.cfg.StateDir, "sandboxes") }
 

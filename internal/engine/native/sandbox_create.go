@@ -48,7 +48,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err != nil {
 		return nil, err
 	}
-	e.warmer.Warm() // its containers will follow
+	e.warmer.Warm() // for the containers that follow
 	sb := &sandbox{Sandbox: engine.Sandbox{CgroupParent: parent}}
 	if err := e.limitOwnCgroup(ctx, spec, &sb.Sandbox); err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	return sb.record()
 }
 
-// checkDemands refuses what this host cannot enforce. A sandbox without a process has
-// nothing to confine, but its pod counts on it.
+// checkDemands refuses profiles and names that this host cannot enforce. It refuses the
+// sandbox already, not the first container.
 func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
 	if err := checkHostname(config); err != nil {
 		return err
@@ -98,8 +98,8 @@ func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandbox
 	return e.seccomp.CheckSandbox(ctx, config, &e.rules().Seccomp)
 }
 
-// StartSandbox sets what only an attached network allows: the sysctls of its
-// interfaces, and the pod's addresses in its hosts file.
+// StartSandbox sets what needs the attached network: the sysctls of its interfaces, and the
+// pod's addresses in its hosts file.
 func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
 	if sb.NetNS == "" {
 		return nil
@@ -132,7 +132,7 @@ func makeSandboxDirs(paths sandboxPaths, filesDir string) error {
 		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
 	}
 	if err := os.Symlink(filesDir, paths.filesDir); err != nil {
-		return fmt.Errorf("cannot write down the sandbox's directory: %w", err)
+		return fmt.Errorf("cannot record the sandbox's directory: %w", err)
 	}
 	if err := os.MkdirAll(filesDir, 0o711); err != nil {
 		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
@@ -140,8 +140,8 @@ func makeSandboxDirs(paths sandboxPaths, filesDir string) error {
 	return nil
 }
 
-// makeNamespaces makes what the sandbox does not share with the host. A pod in the
-// host's network has the host's name as well.
+// makeNamespaces makes the namespaces that the sandbox does not share with the host. A pod in
+// the host's network has the host's name as well.
 func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandboxPaths, hostname string, sb *sandbox) error {
 	user, err := e.userns.Namespace(config, paths.user)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// StopSandbox kills the init of the shared PID namespace, if there is one, and gives
-// back the memory that the pod's processes left: a kubelet keeps the sandbox of a pod
-// that has completed until the pod is deleted, which may be never.
+// StopSandbox kills the init of the shared PID namespace, if there is one, and frees the
+// shared memory that the pod's processes left: a kubelet keeps the sandbox of a pod that has
+// completed until the pod is deleted, which may be never.
 func (e *Engine) StopSandbox(ctx context.Context, id string) error {
 	paths := e.sandboxPaths(id)
 	if err := e.podCgroups.RemovePlaceholder(paths.placeholder); err != nil {
@@ -61,9 +61,9 @@ func (e *Engine) release(ctx context.Context, id string, paths sandboxPaths, las
 	)
 }
 
-// RemoveSandbox removes every thing that a sandbox may have, each nil when it is
-// absent. The sandbox's directory in the state directory, which tells of the
-// others, goes last and only when they are gone.
+// RemoveSandbox removes all that a sandbox may have; what is absent is no error. It removes
+// the sandbox's directory in the state directory last, because the directory records the
+// rest.
 func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	paths := e.sandboxPaths(id)
 	err := errors.Join(e.release(ctx, id, paths, true), removeFiles(id, paths.filesDir))
@@ -105,7 +105,7 @@ func removeFiles(id, link string) error {
 		return fmt.Errorf("cannot read where the sandbox's files are: %w", err)
 	}
 	if !filepath.IsAbs(dir) || !strings.HasSuffix(filepath.Base(dir), id) {
-		return fmt.Errorf("the sandbox's files are said to be in %q, which is not named after it", dir)
+		return fmt.Errorf("the sandbox's files are recorded in %q, which is not named after it", dir)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("cannot remove the sandbox's files: %w", err)

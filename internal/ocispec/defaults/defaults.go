@@ -41,7 +41,7 @@ type Defaults struct {
 	Devices []*runtimeapi.Device
 }
 
-// Parse reads texts. fault is told of each one that is wrong, under the name of its
+// Parse reads texts. It calls fault for each one that is wrong, with the name of its
 // field in lower case; that one is left out.
 func Parse(texts Texts, fault func(key string, err error)) *Defaults {
 	d := &Defaults{}

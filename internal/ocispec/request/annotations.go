@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// ControlsRuntime tells of annotations of a spec that the runtime itself obeys: it would set
-// properties of systemd units (commands of the host's systemd among them) and CRIU's
-// options, and take a container's bundle from "bundle" when it tells hooks about it. No
-// request may have them, whatever an operator lets hooks see.
+// ControlsRuntime reports whether an annotation of a spec controls the runtime itself. The
+// runtime sets properties of systemd units from such annotations (commands of the host's
+// systemd among them) and options of CRIU, and passes "bundle" to hooks as the container's
+// bundle. No request may have them, whatever an operator lets hooks see.
 func ControlsRuntime(key string) bool {
 	return strings.HasPrefix(key, "org.systemd.property.") || strings.HasPrefix(key, "org.criu.") || key == "bundle"
 }
@@ -28,10 +28,9 @@ func PassedAnnotations(annotations map[string]string, patterns []string) map[str
 	return passed
 }
 
-// IgnoredAnnotations are those that ask a runtime for something and do not get it, sorted:
-// the ones by which Kubernetes once asked for seccomp and AppArmor profiles, whose place the
-// security context has taken, CRI-O's but for those that are allowed, and those that would
-// command the runtime itself. People should know.
+// IgnoredAnnotations are the annotations that ask a runtime for something and do not get it,
+// sorted: Kubernetes' old ones for seccomp and AppArmor profiles, which the security context
+// has replaced, CRI-O's except those that are allowed, and those that control the runtime.
 func IgnoredAnnotations(annotations map[string]string, allowed []string) []string {
 	var ignored []string
 	for key := range annotations {

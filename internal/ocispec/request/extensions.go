@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/fielderror"
 )
 
-// Annotations of a container's own request by which it gets what CRI has no field for. A
-// kubelet passes no annotation of a pod on to them.
+// Annotations of a container's own request for what CRI has no field for. A kubelet passes no
+// annotation of a pod on to containers.
 const (
 	// AnnotationTmpfs are paths, comma separated, at which a file system in memory is
 	// mounted, with owner and mode of the image's directory.
@@ -28,6 +28,7 @@ const (
 // MaxAskedPaths bounds how many paths an annotation may have: each is a mount.
 const MaxAskedPaths = 64
 
+// AnnotationField is the name of an annotation in errors.
 func AnnotationField(name string) string { return "config.annotations[\"" + name + "\"]" }
 
 // TmpfsOf are the paths of AnnotationTmpfs.
@@ -40,7 +41,7 @@ func AskedVolumes(config *runtimeapi.ContainerConfig) ([]string, error) {
 	return askedPaths(config, AnnotationVolumes)
 }
 
-// askedPaths are places in the container that belong to nobody else.
+// askedPaths are paths in the container at which nothing else is mounted.
 func askedPaths(config *runtimeapi.ContainerConfig, name string) ([]string, error) {
 	text, asked := config.GetAnnotations()[name]
 	if !asked {

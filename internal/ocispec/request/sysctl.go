@@ -10,8 +10,8 @@ const (
 	SysctlIPC = "ipc"
 )
 
-// SysctlNamespace tells which namespace a sysctl belongs to, "" when it is none of
-// a pod's. The name uses dots or slashes, as sysctl(8) takes them.
+// SysctlNamespace returns the namespace that a sysctl belongs to, "" for a sysctl that pods
+// cannot set. The name uses dots or slashes, as sysctl(8) takes them.
 func SysctlNamespace(name string) string {
 	file := SysctlFile(name)
 	switch {

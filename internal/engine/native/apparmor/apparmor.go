@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// Where the kernel tells of AppArmor.
+// The files by which the kernel reports AppArmor.
 const (
 	enabledFile  = "/sys/module/apparmor/parameters/enabled"
 	profilesFile = "/sys/kernel/security/apparmor/profiles"
@@ -63,7 +63,7 @@ func Find(defaultName string) *Host {
 // Off is a host on which the configuration has turned AppArmor off.
 func Off() *Host { return &Host{why: "it is turned off in the configuration"} }
 
-// disabled tells why the kernel does not enforce profiles, "" when it does.
+// disabled returns why the kernel does not enforce profiles, "" when it does.
 func disabled(enabled, profiles string) string {
 	data, err := os.ReadFile(enabled)
 	switch {
@@ -88,10 +88,9 @@ func (h *Host) Warning() string {
 	return "AppArmor is enabled, but " + parser + " is not installed: containers that ask for no profile run without one"
 }
 
-// Profile returns the profile that a container runs under, "" for none; it is loaded
-// then. Without a demand, a host that cannot have the default profile has none. Kind
-// Unsupported for a demand that this host cannot meet, Invalid for a profile that is
-// not loaded.
+// Profile loads and returns the profile of a container, "" for none. A host that cannot load
+// the default profile has none, unless the request demands it. Kind Unsupported for a demand
+// that this host cannot meet, Invalid for a profile that is not loaded.
 func (h *Host) Profile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
 	switch {
 	case asked.None():
@@ -126,7 +125,7 @@ func (h *Host) ProfileWith(ctx context.Context, asked request.AppArmorProfile, o
 	return profile, nil
 }
 
-// defaultProfile loads berth's own profile unless it is loaded: somebody may have
+// defaultProfile loads berth's own profile unless it is loaded: another process may have
 // unloaded it since the last time.
 func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error) {
 	loaded, err := h.loaded(h.defaultName)
