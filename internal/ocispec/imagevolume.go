@@ -58,7 +58,7 @@ func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfi
 	}
 	for declared := range image.Volumes {
 		if request.HasControl(declared) {
-			return nil, nil, fielderror.Invalid("image", "it declares the volume %q, which is no path", declared)
+			return nil, nil, fielderror.Invalid("image", "it declares the volume %q, which is not a path", declared)
 		}
 		at, err := resolved(declared, resolve)
 		switch {

@@ -130,7 +130,7 @@ func ports(mappings []*runtimeapi.PortMapping) error {
 		}
 		if ip := p.GetHostIp(); ip != "" {
 			if addr, err := netip.ParseAddr(ip); err != nil || addr.Zone() != "" || addr.IsMulticast() {
-				return invalid("config.port_mappings[%d].host_ip: %q is no address of a host", i, ip)
+				return invalid("config.port_mappings[%d].host_ip: %q is not an address of a host", i, ip)
 			}
 		}
 	}

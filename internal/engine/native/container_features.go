@@ -17,14 +17,14 @@ import (
 type feature struct {
 	name    string
 	prepare func(e *Engine, ctx context.Context, c *creation) error
-	// remove removes what prepare made, from the container's id alone, whether or not
-	// prepare was called or has ended. It is nil where nothing is made, or what is made
-	// goes with the sandbox or with another feature.
+	// remove removes what prepare made. It needs the container's id alone, whether or not
+	// prepare was called or has ended. It is nil where prepare makes nothing, or where the
+	// sandbox or another feature removes it.
 	remove func(e *Engine, ctx context.Context, id string) error
 }
 
-// features are all parts of a container, in the order in which Create prepares them.
-// Remove goes the other way. The supervisor makes the container after the last one.
+// features are all parts of a container, in the order in which Create prepares them. Remove
+// removes them in reverse order. After the last one the supervisor creates the container.
 func features() []feature {
 	return []feature{
 		// First, as List finds the container by it until all else is removed.
@@ -44,18 +44,18 @@ func features() []feature {
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},
-		// From here on files of the host change: no feature below refuses the request.
+		// From here on files of the host change. The features above have refused what they can.
 		{"missing mount sources", (*Engine).makeSources, (*Engine).removeSources},
 		{"shared files", (*Engine).prepareSharedFiles, nil},
 		{"volume labels", (*Engine).prepareVolumeLabels, nil},
 	}
 }
 
-// prepareRequest reads what depends on the request alone.
 func (e *Engine) makeBundle(_ context.Context, c *creation) error { return e.bundles.Make(c.ID) }
 
 func (e *Engine) removeBundle(_ context.Context, id string) error { return e.bundles.Remove(id) }
 
+// prepareRequest reads what depends on the request alone.
 func (e *Engine) prepareRequest(_ context.Context, c *creation) (err error) {
 	c.request = e.requestOf(c.containerSpec)
 	c.in, err = e.inputOf(c.containerSpec)

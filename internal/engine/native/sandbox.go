@@ -62,8 +62,8 @@ func (sb *sandbox) record() (*engine.Sandbox, error) {
 	return &sb.Sandbox, nil
 }
 
-// ReleasedSandbox implements engine.Engine. The paths of the namespaces go: nobody may
-// enter what has their names later.
+// ReleasedSandbox implements engine.Engine. It drops the paths of the namespaces, as another
+// namespace may be pinned there later.
 func (e *Engine) ReleasedSandbox(sb *engine.Sandbox) *engine.Sandbox {
 	left := &sandbox{Sandbox: engine.Sandbox{CgroupParent: sb.CgroupParent}}
 	if read, err := sandboxOf(sb); err == nil {
@@ -103,12 +103,12 @@ func (e *Engine) ViewSandbox(sb *engine.Sandbox) engine.SandboxView {
 // containerSpec is an engine.ContainerSpec whose sandbox is read.
 type containerSpec struct {
 	*engine.ContainerSpec
-	// Sandbox takes the place of ContainerSpec.Sandbox.
+	// Sandbox replaces ContainerSpec.Sandbox.
 	Sandbox *sandbox
 }
 
-// UpdateSandbox changes the limits of the pod's cgroup, as the kubelet that made it
-// does, all of them or none. The cgroup of all pods, which is no pod's, is left alone.
+// UpdateSandbox implements engine.Engine. It changes all limits of the pod's cgroup or none.
+// It refuses the root cgroup, which belongs to no pod.
 func (e *Engine) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *runtimeapi.LinuxContainerResources) error {
 	return e.limitSandbox(ctx, sb, request.FieldUpdateSandbox, res)
 }
@@ -140,8 +140,8 @@ func (e *Engine) limitSandbox(ctx context.Context, sb *engine.Sandbox, field str
 	return nil
 }
 
-// limitOwnCgroup limits the cgroup of a sandbox whose request names none: else the
-// kubelet does it.
+// limitOwnCgroup limits the cgroup of a sandbox whose request names none. The kubelet limits
+// the cgroups that requests name.
 func (e *Engine) limitOwnCgroup(ctx context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
 	res := spec.Config.GetLinux().GetResources()
 	if res == nil || spec.Config.GetLinux().GetCgroupParent() != "" {

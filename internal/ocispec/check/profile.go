@@ -78,7 +78,7 @@ func checkProfileName(field, name string) error {
 	case len(name) > maxProfileName:
 		return fielderror.Invalid(field, "is longer than %d bytes", maxProfileName)
 	case request.HasControl(name) || name == request.Unconfined:
-		return fielderror.Invalid(field, "%q is no name of a profile", name)
+		return fielderror.Invalid(field, "%q is not the name of a profile", name)
 	}
 	return nil
 }

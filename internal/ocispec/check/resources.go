@@ -43,10 +43,10 @@ func Resources(field string, res *runtimeapi.LinuxContainerResources) error {
 		return fielderror.Invalid(field+".cpu_quota", "%d is out of range", quota)
 	}
 	if !isNumberList(res.GetCpusetCpus()) {
-		return fielderror.Invalid(field+".cpuset_cpus", "%q is no list of CPUs", res.GetCpusetCpus())
+		return fielderror.Invalid(field+".cpuset_cpus", "%q is not a list of CPUs", res.GetCpusetCpus())
 	}
 	if !isNumberList(res.GetCpusetMems()) {
-		return fielderror.Invalid(field+".cpuset_mems", "%q is no list of memory nodes", res.GetCpusetMems())
+		return fielderror.Invalid(field+".cpuset_mems", "%q is not a list of memory nodes", res.GetCpusetMems())
 	}
 	return errors.Join(checkSwap(field, res), checkHugepages(field, res), checkUnified(field, res))
 }
@@ -85,7 +85,7 @@ func checkHugepages(field string, res *runtimeapi.LinuxContainerResources) error
 	for i, limit := range res.GetHugepageLimits() {
 		number := strings.TrimRight(strings.TrimSuffix(limit.GetPageSize(), "B"), "KMG")
 		if number == "" || !request.OnlyOf(number, "0123456789") || len(limit.GetPageSize())-len(number) > 2 {
-			return fielderror.Invalid(fielderror.Index(field+".hugepage_limits", i, "page_size"), "%q is no page size", limit.GetPageSize())
+			return fielderror.Invalid(fielderror.Index(field+".hugepage_limits", i, "page_size"), "%q is not a page size", limit.GetPageSize())
 		}
 	}
 	return nil
@@ -98,7 +98,7 @@ func checkUnified(field string, res *runtimeapi.LinuxContainerResources) error {
 	for _, key := range slices.Sorted(maps.Keys(res.GetUnified())) {
 		// It becomes a file name.
 		if !strings.Contains(key, ".") || request.HasControl(key) || strings.Contains(key, "/") || strings.HasPrefix(key, ".") {
-			return fielderror.Invalid(field+".unified", "%q is no cgroup v2 file", key)
+			return fielderror.Invalid(field+".unified", "%q is not a cgroup v2 file", key)
 		}
 		if request.HasControl(res.GetUnified()[key]) {
 			return fielderror.Invalid(field+".unified", "the value of %q contains a control character", key)

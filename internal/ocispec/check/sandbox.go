@@ -32,7 +32,7 @@ func checkSandboxLinux(config *runtimeapi.PodSandboxConfig) error {
 		return err
 	}
 	if parent := linux.GetCgroupParent(); request.HasControl(parent) || hasDotDot(parent) || strings.Contains(parent, ":") {
-		return fielderror.Invalid("config.linux.cgroup_parent", "%q is no cgroup", parent)
+		return fielderror.Invalid("config.linux.cgroup_parent", "%q is not a cgroup", parent)
 	}
 	return errors.Join(
 		checkSandboxUser(security),

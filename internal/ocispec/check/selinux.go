@@ -23,7 +23,7 @@ func checkSELinux(options *runtimeapi.SELinuxOption) error {
 		{"level", options.GetLevel(), letters + ":,"},
 	} {
 		if len(part.value) > maxLabelPart || !onlyMadeOf(part.value, part.chars) {
-			return fielderror.Invalid(field+part.name, "%q is no part of a label", part.value)
+			return fielderror.Invalid(field+part.name, "%q is not a part of a label", part.value)
 		}
 	}
 	return nil

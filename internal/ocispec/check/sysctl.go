@@ -32,7 +32,7 @@ func checkSysctls(sysctls map[string]string, namespaces *runtimeapi.NamespaceOpt
 		}
 		named[file] = name
 		if request.HasControl(name) || path.Clean(file) != file || hasDotDot(file) {
-			return fielderror.Invalid(field, "is no sysctl")
+			return fielderror.Invalid(field, "is not a sysctl")
 		}
 		if strings.ContainsAny(sysctls[name], "\n\x00") {
 			return fielderror.Invalid(field, "the value %q has more than one line", sysctls[name])

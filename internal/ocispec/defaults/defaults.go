@@ -99,7 +99,7 @@ func env(entries []string) ([]string, error) {
 			return nil, invalid("an entry has no equals sign: want NAME=VALUE")
 		}
 		if name == "" || request.HasControl(name) {
-			return nil, invalid("%q is no name of a variable", name)
+			return nil, invalid("%q is not the name of a variable", name)
 		}
 		if strings.ContainsRune(value, 0) {
 			return nil, invalid("the value of %s contains a NUL", name) // it may be a secret

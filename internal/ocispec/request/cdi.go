@@ -20,7 +20,7 @@ func CDIDevices(config *runtimeapi.ContainerConfig) ([]string, error) {
 	var names []string
 	add := func(field, name string) error {
 		if !parser.IsQualifiedName(name) {
-			return fielderror.Invalid(field, "%q is no CDI device (vendor.com/class=name)", name)
+			return fielderror.Invalid(field, "%q is not a CDI device (vendor.com/class=name)", name)
 		}
 		if !slices.Contains(names, name) {
 			names = append(names, name)

@@ -111,7 +111,7 @@ func plainValue(value string) string {
 // in the pod's own directory.
 func withLogs(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, volume string) error {
 	if strings.Contains(volume, "/") || HasControl(volume) {
-		return fmt.Errorf("%q is no name of a volume", volume)
+		return fmt.Errorf("%q is not the name of a volume", volume)
 	}
 	logs, uid := sandbox.GetLogDirectory(), sandbox.GetMetadata().GetUid()
 	if logs == "" || uid == "" {

@@ -29,7 +29,7 @@ func ParseUser(field, value string) (name string, id uint32, err error) {
 		return "", 0, fielderror.Invalid(field, "%q is neither an id nor a name", value)
 	}
 	if HasControl(value) || strings.ContainsAny(value, " :/") {
-		return "", 0, fielderror.Invalid(field, "%q is no name", value)
+		return "", 0, fielderror.Invalid(field, "%q is not a name", value)
 	}
 	return value, 0, nil
 }

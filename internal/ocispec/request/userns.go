@@ -44,7 +44,7 @@ func (n *UserNamespace) HostGroups(groups string) (string, error) {
 	}
 	var low, high uint32
 	if _, err := fmt.Sscanf(groups, "%d %d", &low, &high); err != nil {
-		return "", fmt.Errorf("%q is no range of groups: %w", groups, errs.Invalid)
+		return "", fmt.Errorf("%q is not a range of groups: %w", groups, errs.Invalid)
 	}
 	if low > high {
 		return groups, nil // nobody

@@ -21,7 +21,7 @@ func (m *Manager) parentOf(id, asked string) (parent string, own bool, err error
 	case m.systemd() && asked == "":
 		return m.podSlice(id), true, nil
 	case m.systemd() && !isSlice:
-		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is no slice, but the cgroup driver is systemd: %w", asked, errs.Invalid)
+		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is not a slice, but the cgroup driver is systemd: %w", asked, errs.Invalid)
 	case m.systemd():
 		return path.Base(asked), false, nil
 	case asked == "":
