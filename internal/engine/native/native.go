@@ -97,7 +97,7 @@ type Rules struct {
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what
 	// they match is passed on to the hooks of containers.
 	PodAnnotations, ContainerAnnotations []string
-	// AllowedAnnotations are those of CRI-O's that pods may use; see ocispec.
+	// AllowedAnnotations are those of CRI-O's that pods may use; see package request.
 	AllowedAnnotations []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults

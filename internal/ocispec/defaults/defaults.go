@@ -1,6 +1,6 @@
-// Package defaults reads what pods and containers get whose requests say nothing else,
-// from the texts of a configuration. It is pure, and judges a default as package ocispec
-// judges the same thing in a request.
+// Package defaults reads from the texts of a configuration what pods and containers get that
+// their requests do not set. It is pure, and checks a default as package check checks the
+// same value in a request.
 package defaults
 
 import (
