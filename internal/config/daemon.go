@@ -10,8 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/defaults"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Daemon is the configuration of `berth serve`. Each field's key, help and
@@ -194,7 +195,7 @@ func DefaultDaemon() *Daemon {
 			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},
 		Default: Default{
-			Seccomp: "unconfined", Capabilities: ocispec.DefaultCapabilities(),
+			Seccomp: "unconfined", Capabilities: request.DefaultCapabilities(),
 			Env: []string{}, Ulimits: []string{}, Sysctls: []string{}, Devices: []string{},
 		},
 		Image: Image{
@@ -290,7 +291,7 @@ func (r *Runtime) check(report func(key, format string, args ...any)) {
 			report(key, "%q: want the absolute path of a profile", file)
 		}
 	}
-	if err := ocispec.CheckProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {
+	if err := check.ProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {
 		report("runtime.apparmor_profile", "%v", err)
 	}
 	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
