@@ -18,7 +18,6 @@ func grown() map[string]int {
 		"internal/cli/crictl":        26,
 		"internal/cli/nodecmd":       18,
 		"internal/cli/podrun":        17,
-		"internal/cli/podyaml":       28,
 		"internal/engine/native":     29,
 		"internal/network/builtin":   17,
 		"internal/ocispec":           22,

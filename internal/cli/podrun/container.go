@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 	"github.com/berthrun/berth/internal/cri/client/stream"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -85,7 +85,7 @@ func (k *keeper) keepOnce(ctx context.Context) error {
 
 	for i := range k.pod.Spec.InitContainers {
 		c := &k.pod.Spec.InitContainers[i]
-		if !podyaml.IsSidecar(c) {
+		if !podspec.IsSidecar(c) {
 			if err := k.runInit(ctx, c); err != nil {
 				return err
 			}

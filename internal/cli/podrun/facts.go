@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/source"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -66,8 +66,8 @@ func parseResolvConf(text string) *runtimeapi.DNSConfig {
 }
 
 // capacity of the host; what cannot be read is 0.
-func capacity(dir string) podyaml.Capacity {
-	c := podyaml.Capacity{MilliCPU: int64(runtime.NumCPU()) * 1000}
+func capacity(dir string) source.Capacity {
+	c := source.Capacity{MilliCPU: int64(runtime.NumCPU()) * 1000}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
 		c.Memory = int64(info.Totalram) * int64(info.Unit) //nolint:unconvert // 32 bits on some architectures

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -178,7 +178,7 @@ func (k *keeper) code() int {
 	for _, list := range [][]corev1.Container{k.pod.Spec.InitContainers, k.pod.Spec.Containers} {
 		for i := range list {
 			a := k.latest(list[i].Name)
-			if a == nil || podyaml.IsSidecar(&list[i]) {
+			if a == nil || podspec.IsSidecar(&list[i]) {
 				continue
 			}
 			if code := a.status.GetExitCode(); code != 0 {

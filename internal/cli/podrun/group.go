@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/network"
 )
 
 // group runs the pods of a file.
@@ -87,7 +88,7 @@ func (g *group) options(b *podyaml.Bundle, ready func()) Options {
 	if len(g.manifest.Pods()) > 1 {
 		opts.Prefix = b.Pod.Name + "/"
 	}
-	opts.Names = func() []podyaml.Names { return g.names(b) }
+	opts.Names = func() []network.Names { return g.names(b) }
 	opts.HasAddresses = func(pod *Pod, ips []string) { g.hasAddresses(b, pod, ips) }
 	return opts
 }
@@ -117,10 +118,10 @@ func (g *group) gone(b *podyaml.Bundle) {
 }
 
 // names are those of the Services that a pod sees, with the addresses of their pods.
-func (g *group) names(of *podyaml.Bundle) []podyaml.Names {
+func (g *group) names(of *podyaml.Bundle) []network.Names {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var all []podyaml.Names
+	var all []network.Names
 	for _, s := range g.manifest.Services {
 		for _, b := range s.Pods {
 			for _, ip := range g.addresses[b] {
@@ -128,7 +129,7 @@ func (g *group) names(of *podyaml.Bundle) []podyaml.Names {
 				if s.Namespace != of.Pod.Namespace {
 					names = append(s.PodNames(b), s.Names()[1:]...)
 				}
-				all = append(all, podyaml.Names{IP: ip, Names: names})
+				all = append(all, network.Names{IP: ip, Names: names})
 			}
 		}
 	}

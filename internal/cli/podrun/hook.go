@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
 
 // leastGrace is what a container has left after its preStop hook took all of its grace.
@@ -109,7 +109,7 @@ const maxRedirects = 10
 // doHTTP makes the request of a probe or a hook. Certificates are not checked, and a
 // redirect is followed on the same host only, as by a kubelet.
 func (k *keeper) doHTTP(ctx context.Context, a *attempt, get *corev1.HTTPGetAction, agent string) (*http.Response, error) {
-	port, err := podyaml.Port(a.spec, get.Port)
+	port, err := podspec.Port(a.spec, get.Port)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
 
 // errNotProbed says that the runtime could not be asked, which tells nothing of the
@@ -103,7 +103,7 @@ func (k *keeper) watchReadiness(ctx context.Context, a *attempt) {
 func (k *keeper) counts(c *corev1.Container) bool {
 	for i := range k.pod.Spec.InitContainers {
 		if &k.pod.Spec.InitContainers[i] == c {
-			return podyaml.IsSidecar(c)
+			return podspec.IsSidecar(c)
 		}
 	}
 	return true
@@ -113,7 +113,7 @@ func (k *keeper) counts(c *corev1.Container) bool {
 func (k *keeper) counted() int {
 	n := len(k.pod.Spec.Containers)
 	for i := range k.pod.Spec.InitContainers {
-		if podyaml.IsSidecar(&k.pod.Spec.InitContainers[i]) {
+		if podspec.IsSidecar(&k.pod.Spec.InitContainers[i]) {
 			n++
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/pullsecret"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cri/client"
 	"github.com/berthrun/berth/internal/errs"
@@ -48,7 +48,7 @@ func (k *keeper) pullAll(ctx context.Context) error {
 	return nil
 }
 
-func (k *keeper) pull(ctx context.Context, what, ref string, policy corev1.PullPolicy, credentials []podyaml.Credential) (*runtimeapi.Image, error) {
+func (k *keeper) pull(ctx context.Context, what, ref string, policy corev1.PullPolicy, credentials []pullsecret.Credential) (*runtimeapi.Image, error) {
 	img, err := k.image(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (k *keeper) pull(ctx context.Context, what, ref string, policy corev1.PullP
 }
 
 // pullWith tries the credentials that are for an image, the best first, or none.
-func (k *keeper) pullWith(ctx context.Context, ref string, credentials []podyaml.Credential) error {
+func (k *keeper) pullWith(ctx context.Context, ref string, credentials []pullsecret.Credential) error {
 	type fitting struct {
 		fit  int
 		auth berthapi.Auth

@@ -21,6 +21,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/network"
 	"github.com/berthrun/berth/internal/cri/client"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -41,7 +42,7 @@ type Options struct {
 	// Prefix names the pod in what is printed, "" for none.
 	Prefix string
 	// Names are the pods of the file's Services that have addresses, nil for none.
-	Names func() []podyaml.Names
+	Names func() []network.Names
 	// HasAddresses is called when the pod has its addresses, Ready when all of its
 	// containers were ready for the first time. They may be nil.
 	HasAddresses func(k *Pod, ips []string)
@@ -285,7 +286,7 @@ type Pod struct{ k *keeper }
 func (p *Pod) RewriteHosts() error { return p.k.writeHosts() }
 
 func (k *keeper) writeHosts() error {
-	var names []podyaml.Names
+	var names []network.Names
 	if k.Names != nil {
 		names = k.Names()
 	}

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -48,7 +48,7 @@ func (k *keeper) tryHTTP(ctx context.Context, a *attempt, get *corev1.HTTPGetAct
 }
 
 func (k *keeper) tryTCP(ctx context.Context, a *attempt, socket *corev1.TCPSocketAction) error {
-	port, err := podyaml.Port(a.spec, socket.Port)
+	port, err := podspec.Port(a.spec, socket.Port)
 	if err != nil {
 		return err
 	}

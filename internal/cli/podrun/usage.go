@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/resources"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
@@ -40,7 +40,7 @@ func (k *keeper) isLimited() bool {
 		}
 	}
 	for i := range k.pod.Spec.Containers {
-		if podyaml.StorageLimit(&k.pod.Spec.Containers[i]) > 0 {
+		if resources.StorageLimit(&k.pod.Spec.Containers[i]) > 0 {
 			return true
 		}
 	}
@@ -70,7 +70,7 @@ func (k *keeper) excess(ctx context.Context) string {
 	}
 	for i := range k.pod.Spec.Containers {
 		c := &k.pod.Spec.Containers[i]
-		limit, a := podyaml.StorageLimit(c), k.latest(c.Name)
+		limit, a := resources.StorageLimit(c), k.latest(c.Name)
 		if limit == 0 || a == nil {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/source"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
@@ -85,7 +86,7 @@ func fileMode(bits int32) os.FileMode {
 
 // writeFile writes a file of a volume; the group that owns the pod's volumes may
 // read it.
-func writeFile(path string, file podyaml.File, gid *int64) error {
+func writeFile(path string, file source.File, gid *int64) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

@@ -2,9 +2,11 @@ package podyaml
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
+	"github.com/berthrun/berth/internal/cli/podyaml/resources"
 )
 
 // KeeperFields names every field of the workload's own that somebody must stay for.
@@ -22,16 +24,7 @@ func (w *Workload) KeeperFields() []string {
 	if w.Deadline > 0 {
 		names = append(names, "spec.activeDeadlineSeconds")
 	}
-	return place{root: w.place.root}.found(names)
-}
-
-// found puts before each field where it stands in the file, or would.
-func (p place) found(names []string) []string {
-	for i, name := range names {
-		field, _, _ := strings.Cut(name, ":")
-		names[i] = fmt.Sprintf("line %d: %s%s", p.line(field), p.prefix, name)
-	}
-	return names
+	return w.Place.Whole().Locate(names)
 }
 
 // KeeperFields names every field that somebody must stay for: who starts the pod
@@ -52,7 +45,7 @@ func (b *Bundle) KeeperFields() []string {
 	}
 	for i := range spec.InitContainers {
 		field := fmt.Sprintf("spec.initContainers[%d]", i)
-		if IsSidecar(&spec.InitContainers[i]) {
+		if podspec.IsSidecar(&spec.InitContainers[i]) {
 			names = append(names, field+".restartPolicy: Always")
 		}
 		names = append(names, b.keptBy(field, &spec.InitContainers[i])...)
@@ -64,7 +57,7 @@ func (b *Bundle) KeeperFields() []string {
 		}
 		names = append(names, b.keptBy(field, &spec.Containers[i])...)
 	}
-	return b.place.found(names)
+	return b.place.Locate(names)
 }
 
 func (b *Bundle) keptBy(field string, c *corev1.Container) []string {
@@ -75,7 +68,7 @@ func (b *Bundle) keptBy(field string, c *corev1.Container) []string {
 	if len(c.RestartPolicyRules) > 0 {
 		names = append(names, field+".restartPolicyRules")
 	}
-	if StorageLimit(c) > 0 {
+	if resources.StorageLimit(c) > 0 {
 		names = append(names, field+".resources.limits.ephemeral-storage")
 	}
 	return names

@@ -140,18 +140,6 @@ func TestAllFaultsAreToldTogether(t *testing.T) {
 	}
 }
 
-func TestPageNamesEveryHonouredField(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/pods.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, field := range strings.Fields(honoured) {
-		if !strings.Contains(string(page), "`"+field+"`") {
-			t.Errorf("docs/pods.md does not name %s", field)
-		}
-	}
-}
-
 func TestPageShowsTheExample(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/pods.md")
 	example, exampleErr := os.ReadFile("../../../examples/sidecar-pod.yaml")
@@ -160,25 +148,5 @@ func TestPageShowsTheExample(t *testing.T) {
 	}
 	if _, text, _ := strings.Cut(string(example), "apiVersion:"); !strings.Contains(string(page), "apiVersion:"+text) {
 		t.Error("docs/pods.md does not show examples/sidecar-pod.yaml as it is")
-	}
-}
-
-func TestExpand(t *testing.T) {
-	values := map[string]string{"A": "1", "B": "$(A)"}
-	for text, want := range map[string]string{
-		"":            "",
-		"$(A)$(A)":    "11",
-		"$$(A)":       "$(A)",
-		"$$$(A)":      "$1",
-		"$(NOPE)":     "$(NOPE)",
-		"$(A":         "$(A",
-		"$A ${A} $":   "$A ${A} $",
-		"$(B)":        "$(A)",
-		"$($(A))":     "$($(A))",
-		"x$(A)y$(B)z": "x1y$(A)z",
-	} {
-		if got := expand(text, values); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
-		}
 	}
 }

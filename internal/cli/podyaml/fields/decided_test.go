@@ -1,9 +1,10 @@
-package podyaml
+package fields
 
 import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
 )
 
 // field is one of an API type: its path as the lists spell it, and its name in Go.
@@ -35,7 +38,7 @@ func types() map[string]any {
 
 // decider says what the lists make of a path.
 type decider struct {
-	lists *fields
+	lists *rules
 	// skip is what another part of the walk covers.
 	skip []string
 }
@@ -45,7 +48,7 @@ func newDecider(kind string) *decider {
 	if kind == "v1 Pod" {
 		l, skip = podLists(), []string{"status", "spec.initContainers"}
 	}
-	return &decider{lists: parseFields(l, place{}, &notes{}), skip: skip}
+	return &decider{lists: parseLists(l, document.Place{}, &document.Notes{}), skip: skip}
 }
 
 // decide returns "" where the fields below have decisions of their own.
@@ -160,7 +163,7 @@ func TestANewFieldIsNoticed(t *testing.T) {
 
 // TestHonouredFieldsAreRead: nothing is honoured that no code looks at.
 func TestHonouredFieldsAreRead(t *testing.T) {
-	read := selectors(t, ".", "../podrun")
+	read := selectors(t, "..", "../../podrun")
 	for kind, zero := range types() {
 		newDecider(kind).walk("", reflect.TypeOf(zero), "", func(f field, decision string) {
 			// Kinds are read as "GROUP/VERSION KIND"; a reference has no other version than v1.
@@ -171,22 +174,19 @@ func TestHonouredFieldsAreRead(t *testing.T) {
 	}
 }
 
-// selectors are the names after a dot in the code of directories.
+// selectors are the names after a dot in the code of directories and all below them.
 func selectors(t *testing.T, dirs ...string) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
 	for _, dir := range dirs {
-		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s has no code: %v", dir, err)
-		}
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
+		before := len(names)
+		err := filepath.WalkDir(dir, func(file string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+				return err
 			}
 			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
 			ast.Inspect(parsed, func(n ast.Node) bool {
 				if s, ok := n.(*ast.SelectorExpr); ok {
@@ -194,6 +194,10 @@ func selectors(t *testing.T, dirs ...string) map[string]bool {
 				}
 				return true
 			})
+			return nil
+		})
+		if err != nil || len(names) == before {
+			t.Fatalf("%s has no code: %v", dir, err)
 		}
 	}
 	return names

@@ -1,4 +1,4 @@
-package podyaml
+package source
 
 import (
 	"cmp"
@@ -10,48 +10,47 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
 
-// Capacity is what the host has: the limits of containers that have none.
-type Capacity struct{ MilliCPU, Memory, Storage int64 }
-
 // field is one of the pod's own, by its path, as a variable has it.
-func (b *Bundle) field(path string, facts *Facts) (string, error) {
+func (d *Documents) field(path string, node *Node) (string, error) {
 	switch path {
 	case "spec.nodeName":
-		return facts.NodeName, nil
+		return node.Name, nil
 	case "spec.serviceAccountName":
-		return cmp.Or(b.Pod.Spec.ServiceAccountName, "default"), nil
+		return cmp.Or(d.Pod.Spec.ServiceAccountName, "default"), nil
 	case "status.podIP":
-		return first(facts.PodIPs), nil
+		return first(node.PodIPs), nil
 	case "status.podIPs":
-		return strings.Join(facts.PodIPs, ","), nil
+		return strings.Join(node.PodIPs, ","), nil
 	case "status.hostIP":
-		return first(facts.HostIPs), nil
+		return first(node.HostIPs), nil
 	case "status.hostIPs":
-		return strings.Join(facts.HostIPs, ","), nil
+		return strings.Join(node.HostIPs, ","), nil
 	case "metadata.labels", "metadata.annotations":
 		return "", fmt.Errorf("fieldRef %q is for volumes: a variable takes one of them, %s['KEY']", path, path)
 	}
-	return b.metadata(path)
+	return d.metadata(path)
 }
 
 // metadata is what variables and files of volumes can have alike.
-func (b *Bundle) metadata(path string) (string, error) {
+func (d *Documents) metadata(path string) (string, error) {
 	switch path {
 	case "metadata.name":
-		return b.Pod.Name, nil
+		return d.Pod.Name, nil
 	case "metadata.namespace":
-		return b.Pod.Namespace, nil
+		return d.Pod.Namespace, nil
 	case "metadata.uid":
-		return string(b.Pod.UID), nil
+		return string(d.Pod.UID), nil
 	case "metadata.labels":
-		return listing(b.Pod.Labels), nil
+		return listing(d.Pod.Labels), nil
 	case "metadata.annotations":
-		return listing(b.Pod.Annotations), nil
+		return listing(d.Pod.Annotations), nil
 	}
 	for prefix, from := range map[string]map[string]string{
-		"metadata.labels['": b.Pod.Labels, "metadata.annotations['": b.Pod.Annotations,
+		"metadata.labels['": d.Pod.Labels, "metadata.annotations['": d.Pod.Annotations,
 	} {
 		if rest, ok := strings.CutPrefix(path, prefix); ok && strings.HasSuffix(rest, "']") {
 			return from[strings.TrimSuffix(rest, "']")], nil
@@ -77,10 +76,10 @@ func first(list []string) string {
 }
 
 // resource is a limit or request of a container, in units of the divisor, rounded up.
-func (b *Bundle) resource(ref *corev1.ResourceFieldSelector, own *corev1.Container, facts *Facts) (string, error) {
+func (d *Documents) resource(ref *corev1.ResourceFieldSelector, own *corev1.Container, node *Node) (string, error) {
 	of := own
 	if ref.ContainerName != "" {
-		if of = b.container(ref.ContainerName); of == nil {
+		if of = podspec.Container(d.Pod, ref.ContainerName); of == nil {
 			return "", fmt.Errorf("there is no container %q", ref.ContainerName)
 		}
 	}
@@ -110,14 +109,14 @@ func (b *Bundle) resource(ref *corev1.ResourceFieldSelector, own *corev1.Contain
 	case kind == corev1.ResourceCPU:
 		milli := quantity.MilliValue()
 		if !there && which == "limits" {
-			milli = facts.Capacity.MilliCPU
+			milli = node.Capacity.MilliCPU
 		}
 		return inUnits(milli, divisor.MilliValue()), nil
 	case kind == corev1.ResourceMemory, kind == corev1.ResourceEphemeralStorage, strings.HasPrefix(name, corev1.ResourceHugePagesPrefix):
 		value := quantity.Value()
 		if !there && which == "limits" {
 			value = map[corev1.ResourceName]int64{
-				corev1.ResourceMemory: facts.Capacity.Memory, corev1.ResourceEphemeralStorage: facts.Capacity.Storage,
+				corev1.ResourceMemory: node.Capacity.Memory, corev1.ResourceEphemeralStorage: node.Capacity.Storage,
 			}[kind]
 		}
 		return inUnits(value, divisor.Value()), nil
@@ -133,25 +132,4 @@ func inUnits(value, unit int64) string {
 		units++
 	}
 	return strconv.FormatInt(units, 10)
-}
-
-// container finds one of the pod's by name.
-func (b *Bundle) container(name string) *corev1.Container {
-	for _, c := range b.containers() {
-		if c.Name == name {
-			return c
-		}
-	}
-	return nil
-}
-
-// containers lists the init containers and the containers.
-func (b *Bundle) containers() []*corev1.Container {
-	var all []*corev1.Container
-	for _, list := range [][]corev1.Container{b.Pod.Spec.InitContainers, b.Pod.Spec.Containers} {
-		for i := range list {
-			all = append(all, &list[i])
-		}
-	}
-	return all
 }

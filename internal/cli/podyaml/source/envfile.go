@@ -1,4 +1,4 @@
-package podyaml
+package source
 
 import (
 	"fmt"

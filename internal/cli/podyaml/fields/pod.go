@@ -1,11 +1,8 @@
-package podyaml
+package fields
 
-import (
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
-)
+func podLists() lists {
+	return lists{honoured: honoured, ignored: ignored, quiet: quiet, reasons: reasons()}
+}
 
 // honoured lists every field that `berth pod run` honours, with all below it. A
 // field of a container stands for containers and initContainers alike.
@@ -105,114 +102,4 @@ func reasons() map[string]string {
 		"spec.containers[].resources.claims":                     "devices of claims come from a cluster's drivers",
 		"spec.ephemeralContainers":                               "they are added to a pod that runs: use `berth pod exec`",
 	}
-}
-
-// fields are the lists, ready to be asked.
-type fields struct {
-	honoured, ignored map[string]bool
-	quiet             map[string][]string
-	reasons           map[string]string
-	// inner are the proper prefixes of all of them.
-	inner map[string]bool
-	place place
-	notes *notes
-	// found are the faults.
-	found faults
-}
-
-func parseFields(l lists, at place, n *notes) *fields {
-	f := &fields{
-		honoured: map[string]bool{}, ignored: map[string]bool{}, quiet: map[string][]string{}, reasons: l.reasons,
-		inner: map[string]bool{}, place: at, notes: n, found: faults{place: at},
-	}
-	for _, path := range strings.Fields(l.honoured) {
-		f.honoured[path] = true
-		f.addInner(path)
-	}
-	for _, path := range strings.Fields(l.ignored) {
-		f.ignored[path] = true
-		f.addInner(path)
-	}
-	for line := range strings.Lines(strings.TrimSpace(l.quiet)) {
-		line = strings.TrimSpace(line)
-		path, value, _ := strings.Cut(line, " ")
-		f.quiet[path] = append(f.quiet[path], value)
-		f.addInner(path)
-	}
-	return f
-}
-
-func (f *fields) addInner(path string) {
-	for i, r := range path {
-		if r == '.' || r == '[' {
-			f.inner[path[:i]] = true
-		}
-	}
-}
-
-// checkHonoured reports every field of a pod that is not honoured, and notes those that
-// are ignored. A template's name and namespace are its maker's affair.
-func checkHonoured(tree map[string]any, at place, isTemplate bool, n *notes) error {
-	f := parseFields(podLists(), at, n)
-	if isTemplate {
-		delete(tree, "status")
-	}
-	for _, name := range slices.Sorted(maps.Keys(tree)) {
-		f.check(name, name, tree[name])
-	}
-	return f.found.err()
-}
-
-// check looks at one field: path as it is written, rule as the lists spell it.
-func (f *fields) check(path, rule string, value any) {
-	rule = strings.Replace(rule, "spec.initContainers", "spec.containers", 1)
-	if f.honoured[rule] || isNothing(value) || rule == "status" || f.isQuiet(rule, value) {
-		return
-	}
-	if f.ignored[rule] {
-		f.notes.field(f.place.line(path), f.place.prefix+path)
-		return
-	}
-	if !f.inner[rule] {
-		why := "this field is not honoured"
-		if more := f.reasons[rule]; more != "" {
-			why += ": " + more
-		}
-		f.found.add(path, "%s", why)
-		return
-	}
-	switch v := value.(type) {
-	case map[string]any:
-		for _, name := range slices.Sorted(maps.Keys(v)) {
-			f.check(path+"."+name, rule+"."+name, v[name])
-		}
-	case []any:
-		for i, item := range v {
-			inner, ok := item.(map[string]any)
-			if !ok {
-				continue // the strict decoder has refused it
-			}
-			for _, name := range slices.Sorted(maps.Keys(inner)) {
-				f.check(fmt.Sprintf("%s[%d].%s", path, i, name), rule+"[]."+name, inner[name])
-			}
-		}
-	}
-}
-
-func (f *fields) isQuiet(rule string, value any) bool {
-	allowed := f.quiet[rule]
-	return slices.Contains(allowed, "-") || slices.Contains(allowed, fmt.Sprint(value))
-}
-
-// isNothing tells of a value that says nothing: null, {} or [].
-func isNothing(value any) bool {
-	switch v := value.(type) {
-	case nil:
-		return true
-	case map[string]any:
-		return len(v) == 0
-	case []any:
-		return len(v) == 0
-	}
-	return false
 }

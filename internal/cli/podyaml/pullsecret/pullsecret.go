@@ -1,4 +1,5 @@
-package podyaml
+// Package pullsecret reads registry credentials from Secrets, and finds those of an image.
+package pullsecret
 
 import (
 	"encoding/base64"
@@ -28,25 +29,8 @@ type dockerEntry struct {
 // dockerHub is where images live whose names have no registry.
 const dockerHub = "docker.io"
 
-// Credentials are those of the pod's imagePullSecrets that the file has. Secrets that
-// it lacks are named: as under a kubelet, the pull goes on without them.
-func (b *Bundle) Credentials() (all []Credential, missing []string) {
-	for _, ref := range b.Pod.Spec.ImagePullSecrets {
-		s := b.Secrets[ref.Name]
-		if s == nil {
-			missing = append(missing, ref.Name)
-			continue
-		}
-		found, err := credentials(s)
-		if err != nil {
-			continue // validate has refused it
-		}
-		all = append(all, found...)
-	}
-	return all, missing
-}
-
-func credentials(s *corev1.Secret) ([]Credential, error) {
+// Credentials reads a Secret of either docker type.
+func Credentials(s *corev1.Secret) ([]Credential, error) {
 	var config struct {
 		Auths map[string]dockerEntry `json:"auths"`
 	}

@@ -1,4 +1,4 @@
-package podyaml
+package source
 
 import (
 	"errors"
@@ -10,15 +10,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// variable is one of a container's environment.
-type variable struct{ name, value string }
+// Variable is one of a container's environment.
+type Variable struct{ Name, Value string }
 
-// environment is envFrom, then env; a later variable takes the place of an earlier
+// Environment returns the variables of a container: envFrom, then env; a later variable takes the place of an earlier
 // one of its name, and may refer to earlier ones by $(NAME).
-func (b *Bundle) environment(c *corev1.Container, facts *Facts) ([]variable, error) {
+func (d *Documents) Environment(c *corev1.Container, node *Node) ([]Variable, error) {
 	var order []string
 	values := map[string]string{}
 	set := func(name, value string) {
@@ -28,9 +30,9 @@ func (b *Bundle) environment(c *corev1.Container, facts *Facts) ([]variable, err
 		values[name] = value
 	}
 	for i := range c.EnvFrom {
-		data, err := b.envSource(&c.EnvFrom[i])
+		data, err := d.envSource(&c.EnvFrom[i])
 		if err != nil {
-			return nil, &fieldError{fmt.Sprintf("envFrom[%d]", i), err}
+			return nil, &document.FieldError{Field: fmt.Sprintf("envFrom[%d]", i), Err: err}
 		}
 		for _, name := range slices.Sorted(maps.Keys(data)) {
 			set(c.EnvFrom[i].Prefix+name, data[name])
@@ -39,37 +41,37 @@ func (b *Bundle) environment(c *corev1.Container, facts *Facts) ([]variable, err
 	for i := range c.Env {
 		e := &c.Env[i]
 		if e.Name == "" || strings.Contains(e.Name, "=") {
-			return nil, &fieldError{fmt.Sprintf("env[%d].name", i), fmt.Errorf("%q is no name of a variable", e.Name)}
+			return nil, &document.FieldError{Field: fmt.Sprintf("env[%d].name", i), Err: fmt.Errorf("%q is no name of a variable", e.Name)}
 		}
 		if e.ValueFrom == nil {
-			set(e.Name, expand(e.Value, values))
+			set(e.Name, Expand(e.Value, values))
 			continue
 		}
-		value, present, err := b.valueFrom(e.ValueFrom, c, facts)
+		value, present, err := d.valueFrom(e.ValueFrom, c, node)
 		if err != nil {
-			return nil, &fieldError{fmt.Sprintf("env[%d].valueFrom", i), fmt.Errorf("variable %s: %w", e.Name, err)}
+			return nil, &document.FieldError{Field: fmt.Sprintf("env[%d].valueFrom", i), Err: fmt.Errorf("variable %s: %w", e.Name, err)}
 		}
 		if present {
 			set(e.Name, value)
 		}
 	}
-	env := make([]variable, 0, len(order))
+	env := make([]Variable, 0, len(order))
 	for _, name := range order {
-		env = append(env, variable{name, values[name]})
+		env = append(env, Variable{name, values[name]})
 	}
 	return env, nil
 }
 
-func (b *Bundle) envSource(from *corev1.EnvFromSource) (map[string]string, error) {
+func (d *Documents) envSource(from *corev1.EnvFromSource) (map[string]string, error) {
 	switch {
 	case from.ConfigMapRef != nil:
-		m, err := b.configMap(from.ConfigMapRef.Name, from.ConfigMapRef.Optional)
+		m, err := d.configMap(from.ConfigMapRef.Name, from.ConfigMapRef.Optional)
 		if m == nil {
 			return nil, err
 		}
 		return m.Data, nil
 	case from.SecretRef != nil:
-		s, err := b.secret(from.SecretRef.Name, from.SecretRef.Optional)
+		s, err := d.secret(from.SecretRef.Name, from.SecretRef.Optional)
 		if s == nil {
 			return nil, err
 		}
@@ -83,51 +85,51 @@ func (b *Bundle) envSource(from *corev1.EnvFromSource) (map[string]string, error
 }
 
 // valueFrom returns present false for an optional reference to what is not there.
-func (b *Bundle) valueFrom(from *corev1.EnvVarSource, c *corev1.Container, facts *Facts) (value string, present bool, err error) {
+func (d *Documents) valueFrom(from *corev1.EnvVarSource, c *corev1.Container, node *Node) (value string, present bool, err error) {
 	switch {
 	case from.ConfigMapKeyRef != nil:
 		ref := from.ConfigMapKeyRef
-		m, err := b.configMap(ref.Name, ref.Optional)
+		m, err := d.configMap(ref.Name, ref.Optional)
 		if m == nil {
 			return "", false, err
 		}
 		value, present = m.Data[ref.Key]
-		return value, present, missingKey("ConfigMap", ref.Name, ref.Key, present || isTrue(ref.Optional))
+		return value, present, missingKey("ConfigMap", ref.Name, ref.Key, present || podspec.IsTrue(ref.Optional))
 	case from.SecretKeyRef != nil:
 		ref := from.SecretKeyRef
-		s, err := b.secret(ref.Name, ref.Optional)
+		s, err := d.secret(ref.Name, ref.Optional)
 		if s == nil {
 			return "", false, err
 		}
 		data, present := s.Data[ref.Key]
-		return string(data), present, missingKey("Secret", ref.Name, ref.Key, present || isTrue(ref.Optional))
+		return string(data), present, missingKey("Secret", ref.Name, ref.Key, present || podspec.IsTrue(ref.Optional))
 	case from.FieldRef != nil:
-		value, err = b.field(from.FieldRef.FieldPath, facts)
+		value, err = d.field(from.FieldRef.FieldPath, node)
 		return value, err == nil, err
 	}
 	if from.ResourceFieldRef != nil {
-		value, err = b.resource(from.ResourceFieldRef, c, facts)
+		value, err = d.resource(from.ResourceFieldRef, c, node)
 		return value, err == nil, err
 	}
 	if from.FileKeyRef != nil {
-		return b.fileKey(from.FileKeyRef, facts)
+		return d.fileKey(from.FileKeyRef, node)
 	}
 	return "", false, fmt.Errorf("valueFrom names no source")
 }
 
 // fileKey is a variable of a file that an earlier container wrote into an emptyDir.
-func (b *Bundle) fileKey(ref *corev1.FileKeySelector, facts *Facts) (value string, present bool, err error) {
-	v := b.volume(ref.VolumeName)
+func (d *Documents) fileKey(ref *corev1.FileKeySelector, node *Node) (value string, present bool, err error) {
+	v := podspec.Volume(d.Pod, ref.VolumeName)
 	switch {
 	case v == nil || v.EmptyDir == nil:
 		return "", false, fmt.Errorf("there is no emptyDir volume %q", ref.VolumeName)
 	case !filepath.IsLocal(ref.Path):
 		return "", false, fmt.Errorf("path %q leads out of the volume", ref.Path)
-	case facts.ReadVolume == nil:
+	case node.ReadVolume == nil:
 		return "", false, nil // nothing has run yet
 	}
-	data, err := facts.ReadVolume(ref.VolumeName, ref.Path)
-	if errors.Is(err, errs.NotFound) && isTrue(ref.Optional) {
+	data, err := node.ReadVolume(ref.VolumeName, ref.Path)
+	if errors.Is(err, errs.NotFound) && podspec.IsTrue(ref.Optional) {
 		return "", false, nil
 	}
 	if err != nil {
@@ -137,7 +139,7 @@ func (b *Bundle) fileKey(ref *corev1.FileKeySelector, facts *Facts) (value strin
 	if err != nil {
 		return "", false, err
 	}
-	return value, present, missingKey("env file", ref.Path, ref.Key, present || isTrue(ref.Optional))
+	return value, present, missingKey("env file", ref.Path, ref.Key, present || podspec.IsTrue(ref.Optional))
 }
 
 func missingKey(kind, name, key string, ok bool) error {
@@ -148,32 +150,33 @@ func missingKey(kind, name, key string, ok bool) error {
 }
 
 // configMap returns nil and no error for an optional one that is not there.
-func (b *Bundle) configMap(name string, optional *bool) (*corev1.ConfigMap, error) {
-	m := b.ConfigMaps[name]
-	if m == nil && !isTrue(optional) {
+func (d *Documents) configMap(name string, optional *bool) (*corev1.ConfigMap, error) {
+	m := d.ConfigMaps[name]
+	if m == nil && !podspec.IsTrue(optional) {
 		return nil, fmt.Errorf("there is no ConfigMap %q in the file", name)
 	}
 	return m, nil
 }
 
-func (b *Bundle) secret(name string, optional *bool) (*corev1.Secret, error) {
-	s := b.Secrets[name]
-	if s == nil && !isTrue(optional) {
+func (d *Documents) secret(name string, optional *bool) (*corev1.Secret, error) {
+	s := d.Secrets[name]
+	if s == nil && !podspec.IsTrue(optional) {
 		return nil, fmt.Errorf("there is no Secret %q in the file", name)
 	}
 	return s, nil
 }
 
-// expand puts values in the place of $(NAME). $$ is one dollar sign; a name that is
+// Expand puts values in the place of $(NAME). $$ is one dollar sign; a name that is
 // not there stays as it is written.
-func expand(text string, values map[string]string) string {
-	return expandFunc(text, func(name string) (string, bool) {
+func Expand(text string, values map[string]string) string {
+	return ExpandFunc(text, func(name string) (string, bool) {
 		value, there := values[name]
 		return value, there
 	})
 }
 
-func expandFunc(text string, lookup func(name string) (string, bool)) string {
+// ExpandFunc is Expand for values that lookup finds.
+func ExpandFunc(text string, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
 	for {
 		before, after, found := strings.Cut(text, "$")

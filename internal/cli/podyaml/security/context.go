@@ -1,4 +1,5 @@
-package podyaml
+// Package security turns the security contexts of a pod into those of CRI.
+package security
 
 import (
 	"path"
@@ -7,7 +8,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
+
+// Host is what security contexts need to know of the host.
+type Host struct {
+	// UserNamespace is the host's id of the pod's root, where hostUsers is false.
+	UserNamespace uint32
+	// SeccompDir holds the profiles that a pod names by a relative path.
+	SeccompDir string
+}
 
 // defaultMaskedPaths and defaultReadonlyPaths are what procMount Default hides from
 // a container, the same as under a kubelet.
@@ -23,14 +34,14 @@ func defaultReadonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-func (b *Bundle) namespaces(facts *Facts) *runtimeapi.NamespaceOption {
+func namespaces(pod *corev1.Pod, host Host) *runtimeapi.NamespaceOption {
 	ns := &runtimeapi.NamespaceOption{
 		Network: runtimeapi.NamespaceMode_POD,
 		Pid:     runtimeapi.NamespaceMode_CONTAINER,
 		Ipc:     runtimeapi.NamespaceMode_POD,
 	}
-	spec := &b.Pod.Spec
-	if mappings := b.mappings(facts); mappings != nil {
+	spec := &pod.Spec
+	if mappings := IDMappings(pod, host); mappings != nil {
 		ns.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mappings, Gids: mappings}
 	}
 	if spec.HostNetwork {
@@ -48,54 +59,56 @@ func (b *Bundle) namespaces(facts *Facts) *runtimeapi.NamespaceOption {
 	return ns
 }
 
-func (b *Bundle) sandboxSecurityContext(facts *Facts) *runtimeapi.LinuxSandboxSecurityContext {
-	pod := b.Pod.Spec.SecurityContext
+// ForSandbox is the security context of the pod's sandbox.
+func ForSandbox(pod *corev1.Pod, host Host) *runtimeapi.LinuxSandboxSecurityContext {
+	own := pod.Spec.SecurityContext
 	return &runtimeapi.LinuxSandboxSecurityContext{
-		NamespaceOptions:   b.namespaces(facts),
-		RunAsUser:          number(pod.RunAsUser),
-		RunAsGroup:         number(pod.RunAsGroup),
-		SupplementalGroups: b.groups(),
-		Privileged:         b.hasPrivileged(),
-		Seccomp:            seccomp(pod.SeccompProfile, false, facts),
-		Apparmor:           appArmor(pod.AppArmorProfile),
-		SelinuxOptions:     seLinux(pod.SELinuxOptions),
+		NamespaceOptions:   namespaces(pod, host),
+		RunAsUser:          number(own.RunAsUser),
+		RunAsGroup:         number(own.RunAsGroup),
+		SupplementalGroups: groups(pod),
+		Privileged:         hasPrivileged(pod),
+		Seccomp:            seccomp(own.SeccompProfile, false, host),
+		Apparmor:           appArmor(own.AppArmorProfile),
+		SelinuxOptions:     seLinux(own.SELinuxOptions),
 
-		SupplementalGroupsPolicy: groupsPolicy(pod.SupplementalGroupsPolicy),
+		SupplementalGroupsPolicy: groupsPolicy(own.SupplementalGroupsPolicy),
 	}
 }
 
-func (b *Bundle) hasPrivileged() bool {
-	return slices.ContainsFunc(b.containers(), func(c *corev1.Container) bool { return isTrue(c.SecurityContext.Privileged) })
+func hasPrivileged(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(podspec.Containers(pod), func(c *corev1.Container) bool { return podspec.IsTrue(c.SecurityContext.Privileged) })
 }
 
 // idsOfPod is how many ids a pod's user namespace has.
 const idsOfPod = 65536
 
-// mappings are those of the pod's user namespace, nil for the host's.
-func (b *Bundle) mappings(facts *Facts) []*runtimeapi.IDMapping {
-	if b.Pod.Spec.HostUsers == nil || *b.Pod.Spec.HostUsers {
+// IDMappings are those of the pod's user namespace, nil for the host's.
+func IDMappings(pod *corev1.Pod, host Host) []*runtimeapi.IDMapping {
+	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return nil
 	}
-	return []*runtimeapi.IDMapping{{HostId: facts.UserNamespace, ContainerId: 0, Length: idsOfPod}}
+	return []*runtimeapi.IDMapping{{HostId: host.UserNamespace, ContainerId: 0, Length: idsOfPod}}
 }
 
-// securityContext is the container's own, and the pod's where that is silent.
-func (b *Bundle) securityContext(c *corev1.Container, facts *Facts) *runtimeapi.LinuxContainerSecurityContext {
-	pod, own := b.Pod.Spec.SecurityContext, c.SecurityContext
-	privileged := isTrue(own.Privileged)
+// ForContainer is the security context of a container. A field that the container does not set
+// has the pod's value.
+func ForContainer(pod *corev1.Pod, c *corev1.Container, host Host) *runtimeapi.LinuxContainerSecurityContext {
+	all, own := pod.Spec.SecurityContext, c.SecurityContext
+	privileged := podspec.IsTrue(own.Privileged)
 	sc := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions:   b.namespaces(facts),
+		NamespaceOptions:   namespaces(pod, host),
 		Privileged:         privileged,
-		RunAsUser:          number(orPod(own.RunAsUser, pod.RunAsUser)),
-		RunAsGroup:         number(orPod(own.RunAsGroup, pod.RunAsGroup)),
-		SupplementalGroups: b.groups(),
-		ReadonlyRootfs:     isTrue(own.ReadOnlyRootFilesystem),
+		RunAsUser:          number(orPod(own.RunAsUser, all.RunAsUser)),
+		RunAsGroup:         number(orPod(own.RunAsGroup, all.RunAsGroup)),
+		SupplementalGroups: groups(pod),
+		ReadonlyRootfs:     podspec.IsTrue(own.ReadOnlyRootFilesystem),
 		NoNewPrivs:         own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
-		Seccomp:            seccomp(orPod(own.SeccompProfile, pod.SeccompProfile), privileged, facts),
-		Apparmor:           appArmor(b.appArmorOf(c)),
-		SelinuxOptions:     seLinux(orPod(own.SELinuxOptions, pod.SELinuxOptions)),
+		Seccomp:            seccomp(orPod(own.SeccompProfile, all.SeccompProfile), privileged, host),
+		Apparmor:           appArmor(appArmorOf(pod, c)),
+		SelinuxOptions:     seLinux(orPod(own.SELinuxOptions, all.SELinuxOptions)),
 
-		SupplementalGroupsPolicy: groupsPolicy(pod.SupplementalGroupsPolicy),
+		SupplementalGroupsPolicy: groupsPolicy(all.SupplementalGroupsPolicy),
 	}
 	if own.Capabilities != nil {
 		sc.Capabilities = &runtimeapi.Capability{}
@@ -114,31 +127,31 @@ func (b *Bundle) securityContext(c *corev1.Container, facts *Facts) *runtimeapi.
 
 // RunAsNonRoot reports whether the container must not run as root, and the user that
 // the YAML gives it (nil: the image decides).
-func (b *Bundle) RunAsNonRoot(c *corev1.Container) (must bool, user *int64) {
-	pod, own := b.Pod.Spec.SecurityContext, c.SecurityContext
-	return isTrue(orPod(own.RunAsNonRoot, pod.RunAsNonRoot)), orPod(own.RunAsUser, pod.RunAsUser)
+func RunAsNonRoot(pod *corev1.Pod, c *corev1.Container) (must bool, user *int64) {
+	all, own := pod.Spec.SecurityContext, c.SecurityContext
+	return podspec.IsTrue(orPod(own.RunAsNonRoot, all.RunAsNonRoot)), orPod(own.RunAsUser, all.RunAsUser)
 }
 
 // groups are the pod's own and the one that owns its volumes.
-func (b *Bundle) groups() []int64 {
-	pod := b.Pod.Spec.SecurityContext
-	groups := append([]int64(nil), pod.SupplementalGroups...)
-	if pod.FSGroup != nil {
-		groups = append(groups, *pod.FSGroup)
+func groups(pod *corev1.Pod) []int64 {
+	all := pod.Spec.SecurityContext
+	groups := append([]int64(nil), all.SupplementalGroups...)
+	if all.FSGroup != nil {
+		groups = append(groups, *all.FSGroup)
 	}
 	return groups
 }
 
 // seccomp is the runtime's default profile where nothing is said: what a person
 // starts by hand is confined unless they say otherwise.
-func seccomp(p *corev1.SeccompProfile, privileged bool, facts *Facts) *runtimeapi.SecurityProfile {
+func seccomp(p *corev1.SeccompProfile, privileged bool, host Host) *runtimeapi.SecurityProfile {
 	switch {
 	case privileged, p != nil && p.Type == corev1.SeccompProfileTypeUnconfined:
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	case p != nil && p.Type == corev1.SeccompProfileTypeLocalhost:
 		ref := *p.LocalhostProfile
 		if !path.IsAbs(ref) {
-			ref = path.Join(facts.SeccompDir, ref)
+			ref = path.Join(host.SeccompDir, ref)
 		}
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: ref}
 	}
@@ -149,11 +162,11 @@ func seccomp(p *corev1.SeccompProfile, privileged bool, facts *Facts) *runtimeap
 const annotationAppArmor = "container.apparmor.security.beta.kubernetes.io/"
 
 // appArmorOf is the container's own profile, the old annotation's, or the pod's.
-func (b *Bundle) appArmorOf(c *corev1.Container) *corev1.AppArmorProfile {
+func appArmorOf(pod *corev1.Pod, c *corev1.Container) *corev1.AppArmorProfile {
 	if c.SecurityContext.AppArmorProfile != nil {
 		return c.SecurityContext.AppArmorProfile
 	}
-	old := b.Pod.Annotations[annotationAppArmor+c.Name]
+	old := pod.Annotations[annotationAppArmor+c.Name]
 	switch name, isLocal := strings.CutPrefix(old, "localhost/"); {
 	case isLocal:
 		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
@@ -162,7 +175,7 @@ func (b *Bundle) appArmorOf(c *corev1.Container) *corev1.AppArmorProfile {
 	case old == "unconfined":
 		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 	}
-	return b.Pod.Spec.SecurityContext.AppArmorProfile
+	return pod.Spec.SecurityContext.AppArmorProfile
 }
 
 // appArmor is nil where the runtime decides.
@@ -199,8 +212,6 @@ func orPod[T any](own, pod *T) *T {
 	}
 	return pod
 }
-
-func isTrue(b *bool) bool { return b != nil && *b }
 
 func number(n *int64) *runtimeapi.Int64Value {
 	if n == nil {

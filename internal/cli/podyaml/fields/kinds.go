@@ -1,22 +1,4 @@
-package podyaml
-
-import (
-	"maps"
-	"slices"
-)
-
-// lists say what becomes of the fields of a document: each list has paths, separated
-// by space, that stand for all below them. A field in none of them is refused.
-type lists struct {
-	honoured, ignored string
-	// quiet has a path and a value a line: see the pod's.
-	quiet   string
-	reasons map[string]string
-}
-
-func podLists() lists {
-	return lists{honoured: honoured, ignored: ignored, quiet: quiet, reasons: reasons()}
-}
+package fields
 
 // ofEveryKind is honoured in all documents but pods, whose metadata has its own lists.
 const ofEveryKind = "apiVersion kind metadata "
@@ -151,18 +133,4 @@ spec.claimRef.resourceVersion -
 spec.claimRef.fieldPath -
 `,
 	}
-}
-
-// checkKind reports every field of a document that is not honoured, and notes those that
-// are ignored. A kind without lists is not checked here.
-func checkKind(doc *document, n *notes) error {
-	l, ok := kindLists()[doc.kind()]
-	if !ok {
-		return nil
-	}
-	f := parseFields(l, doc.place, n)
-	for _, name := range slices.Sorted(maps.Keys(doc.tree)) {
-		f.check(name, name, doc.tree[name])
-	}
-	return f.found.err()
 }

@@ -1,4 +1,4 @@
-package podyaml
+package document
 
 import (
 	"encoding/json"
@@ -12,50 +12,50 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// misfits adds a fault for each value of a document that its field cannot hold, where at leads to. A
+// mismatches adds a fault for each value of a document that its field cannot hold, where at leads to. A
 // decoder stops at the first one, and says neither its line nor which item of a list it is in.
-func (f *faults) misfits(at string, value any, of reflect.Type) {
+func (f *Faults) mismatches(at string, value any, of reflect.Type) {
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
 	switch {
 	case value == nil:
 	case reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()):
-		f.misfit(at, value, of)
+		f.mismatch(at, value, of)
 	case of.Kind() == reflect.Struct:
 		object, ok := value.(map[string]any)
 		if !ok {
-			f.misfit(at, value, of)
+			f.mismatch(at, value, of)
 			return
 		}
 		for i := range of.NumField() {
 			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
 			if name == "" { // the fields of what is embedded are its own
-				f.misfits(at, value, of.Field(i).Type)
+				f.mismatches(at, value, of.Field(i).Type)
 				continue
 			}
-			f.misfits(below(at, name), object[name], of.Field(i).Type)
+			f.mismatches(below(at, name), object[name], of.Field(i).Type)
 		}
 	case of.Kind() == reflect.Map:
 		object, ok := value.(map[string]any)
 		if !ok {
-			f.misfit(at, value, of)
+			f.mismatch(at, value, of)
 			return
 		}
 		for _, name := range slices.Sorted(maps.Keys(object)) {
-			f.misfits(below(at, name), object[name], of.Elem())
+			f.mismatches(below(at, name), object[name], of.Elem())
 		}
 	case of.Kind() == reflect.Slice && of.Elem().Kind() != reflect.Uint8:
 		list, ok := value.([]any)
 		if !ok {
-			f.misfit(at, value, of)
+			f.mismatch(at, value, of)
 			return
 		}
 		for i, item := range list {
-			f.misfits(fmt.Sprintf("%s[%d]", at, i), item, of.Elem())
+			f.mismatches(fmt.Sprintf("%s[%d]", at, i), item, of.Elem())
 		}
 	default:
-		f.misfit(at, value, of)
+		f.mismatch(at, value, of)
 	}
 }
 
@@ -66,8 +66,8 @@ func below(at, name string) string {
 	return at + "." + name
 }
 
-// misfit adds a fault where one value does not become what its field holds.
-func (f *faults) misfit(at string, value any, of reflect.Type) {
+// mismatch adds a fault where one value does not become what its field holds.
+func (f *Faults) mismatch(at string, value any, of reflect.Type) {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return // it comes from a reader of JSON
@@ -81,9 +81,9 @@ func (f *faults) misfit(at string, value any, of reflect.Type) {
 	switch {
 	case err == nil:
 	case errors.As(err, &kind):
-		f.add(at, "%s: want %s", shown, wanted(shown, of))
+		f.Add(at, "%s: want %s", shown, wanted(shown, of))
 	default:
-		f.add(at, "%s: %v", shown, err)
+		f.Add(at, "%s: %v", shown, err)
 	}
 }
 

@@ -1,4 +1,6 @@
-package podyaml
+// Package workload reads what makes pods: Pods, Deployments, StatefulSets, DaemonSets, Jobs and
+// their like, and makes their pods.
+package workload
 
 import (
 	"errors"
@@ -11,14 +13,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
 
 // Workload is a Pod, or what makes pods from a template.
 type Workload struct {
 	// Kind and Name are the document's.
 	Kind, Name, Namespace string
-	// Pods in the order of their ordinals. A Pod document has one.
-	Pods []*Bundle
 	// Ordered: a pod starts when the one before it is ready.
 	Ordered bool
 	// Parallel is how many run at once; 0: all.
@@ -31,14 +34,15 @@ type Workload struct {
 	Settled         time.Duration
 	replicas, first int
 	indexed         bool
-	// suspended is the field that keeps it from making pods, "" for none.
-	suspended string
+	// Suspended is the field that keeps it from making pods, "" for none.
+	Suspended string
 	// selector is what the template's labels must match, nil for anything.
 	selector *metav1.LabelSelector
 	claims   []corev1.PersistentVolumeClaim
 	service  string
 	template *corev1.PodTemplateSpec
-	place    place
+	// Place of the template in the file.
+	Place document.Place
 }
 
 // IsJob tells of pods that are to end.
@@ -47,9 +51,9 @@ func (w *Workload) IsJob() bool { return w.Kind == "Job" }
 // maxReplicas bounds what one command runs.
 const maxReplicas = 250
 
-func (w *Workload) of(doc *document, name, namespace, prefix string, t *corev1.PodTemplateSpec) {
-	w.Kind, _ = doc.tree["kind"].(string)
-	w.Name, w.Namespace, w.template, w.place, w.replicas = name, namespace, t, doc.place.within(prefix), 1
+func (w *Workload) of(doc *document.Document, name, namespace, prefix string, t *corev1.PodTemplateSpec) {
+	w.Kind, _ = doc.Tree["kind"].(string)
+	w.Name, w.Namespace, w.template, w.Place, w.replicas = name, namespace, t, doc.Place.Within(prefix), 1
 }
 
 func (w *Workload) stateful(s *appsv1.StatefulSet) {
@@ -81,56 +85,51 @@ func (w *Workload) job(j *batchv1.Job) error {
 	}
 	w.indexed = spec.CompletionMode != nil && *spec.CompletionMode == batchv1.IndexedCompletion
 	switch {
-	case isTrue(spec.Suspend):
-		w.suspended = "spec.suspend"
+	case podspec.IsTrue(spec.Suspend):
+		w.Suspended = "spec.suspend"
 	case w.Parallel == 0:
-		w.suspended = "spec.parallelism"
+		w.Suspended = "spec.parallelism"
 	}
-	f := faults{place: place{root: w.place.root}}
+	f := document.Faults{Place: w.Place.Whole()}
 	if w.Parallel < 0 || w.Retries < 0 || w.Deadline < 0 {
-		f.add("spec", "parallelism, backoffLimit and activeDeadlineSeconds are not negative")
+		f.Add("spec", "parallelism, backoffLimit and activeDeadlineSeconds are not negative")
 	}
 	switch spec.Template.Spec.RestartPolicy {
 	case corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure:
 	default:
-		f.add("spec.template.spec.restartPolicy", "a Job wants OnFailure or Never")
+		f.Add("spec.template.spec.restartPolicy", "a Job wants OnFailure or Never")
 	}
-	return f.err()
+	return f.Err()
 }
 
-// expand makes the workload's pods.
-func (w *Workload) expand(docs *documents) error {
-	f := faults{place: place{root: w.place.root}}
+// Expand makes the workload's pods, in the order of their ordinals.
+func (w *Workload) Expand() ([]*corev1.Pod, error) {
+	f := document.Faults{Place: w.Place.Whole()}
 	if w.replicas < 0 || w.replicas > maxReplicas || w.first < 0 {
-		f.add("spec.replicas", "%d pods are not between 0 and %d", w.replicas, maxReplicas)
-		return f.err()
+		f.Add("spec.replicas", "%d pods are not between 0 and %d", w.replicas, maxReplicas)
+		return nil, f.Err()
 	}
 	if w.template == nil {
-		f.add("spec.template", "there is none")
-		return f.err()
+		f.Add("spec.template", "there is none")
+		return nil, f.Err()
 	}
 	if w.Kind != "Pod" && w.Name == "" {
-		f.add("metadata.name", "it is empty")
-		return f.err()
+		f.Add("metadata.name", "it is empty")
+		return nil, f.Err()
 	}
 	if w.Settled < 0 {
-		f.add("spec.minReadySeconds", "it is negative")
-		return f.err()
+		f.Add("spec.minReadySeconds", "it is negative")
+		return nil, f.Err()
 	}
 	if why := w.selects(); why != nil {
-		f.add("spec.selector", "%v", why)
-		return f.err()
+		f.Add("spec.selector", "%v", why)
+		return nil, f.Err()
 	}
-	var failed []error
+	pods := make([]*corev1.Pod, 0, w.replicas)
 	for ordinal := w.first; ordinal < w.first+w.replicas; ordinal++ {
-		b, err := docs.bundle(w.pod(ordinal), w.place)
-		if err != nil {
-			failed = append(failed, err)
-			break // the others have the same faults
-		}
-		w.Pods = append(w.Pods, b)
+		pods = append(pods, w.pod(ordinal))
 	}
-	return errors.Join(failed...)
+	return pods, nil
 }
 
 // selects returns why the workload would not find its own pods, nil where it does or

@@ -1,25 +1,28 @@
-package podyaml
+package network
 
 import (
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
 )
 
-// dns is nil where the host's DNS is the pod's as it stands. There is no cluster here,
+// DNS is the pod's configuration of DNS. host is that of the host. It is nil where the host's DNS is the pod's as it stands. There is no cluster here,
 // so ClusterFirst is the host's DNS, as for a kubelet without a cluster DNS. dnsConfig
 // adds to it, and its options win.
-func (b *Bundle) dns(facts *Facts) *runtimeapi.DNSConfig {
-	spec := &b.Pod.Spec
+func DNS(pod *corev1.Pod, host *runtimeapi.DNSConfig) *runtimeapi.DNSConfig {
+	spec := &pod.Spec
 	if spec.DNSPolicy != corev1.DNSNone && spec.DNSConfig == nil {
 		return nil
 	}
 	dns := &runtimeapi.DNSConfig{}
-	if spec.DNSPolicy != corev1.DNSNone && facts.HostDNS != nil {
-		dns.Servers = slices.Clone(facts.HostDNS.Servers)
-		dns.Searches = slices.Clone(facts.HostDNS.Searches)
-		dns.Options = slices.Clone(facts.HostDNS.Options)
+	if spec.DNSPolicy != corev1.DNSNone && host != nil {
+		dns.Servers = slices.Clone(host.Servers)
+		dns.Searches = slices.Clone(host.Searches)
+		dns.Options = slices.Clone(host.Options)
 	}
 	own := spec.DNSConfig
 	dns.Servers = unique(append(dns.Servers, own.Nameservers...))
@@ -55,26 +58,27 @@ func unique(words []string) []string {
 	return out
 }
 
-func (b *Bundle) validateDNS(f *faults) {
-	spec := &b.Pod.Spec
+// ValidateDNS checks dnsPolicy and dnsConfig.
+func ValidateDNS(f *document.Faults, pod *corev1.Pod) {
+	spec := &pod.Spec
 	switch spec.DNSPolicy {
 	case corev1.DNSNone:
 		if spec.DNSConfig == nil || len(spec.DNSConfig.Nameservers) == 0 {
-			f.add("spec.dnsConfig.nameservers", "dnsPolicy None wants one at least")
+			f.Add("spec.dnsConfig.nameservers", "dnsPolicy None wants one at least")
 		}
 	case corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault:
 	default:
-		f.add("spec.dnsPolicy", "%q is unknown", spec.DNSPolicy)
+		f.Add("spec.dnsPolicy", "%q is unknown", spec.DNSPolicy)
 	}
 	if spec.DNSConfig == nil {
 		return
 	}
 	for i, option := range spec.DNSConfig.Options {
 		if option.Name == "" {
-			f.add("spec.dnsConfig.options["+itoa(i)+"].name", "it is empty")
+			f.Add("spec.dnsConfig.options["+strconv.Itoa(i)+"].name", "it is empty")
 		}
 	}
 	for i, server := range spec.DNSConfig.Nameservers {
-		checkIP(f, "spec.dnsConfig.nameservers["+itoa(i)+"]", server)
+		checkIP(f, "spec.dnsConfig.nameservers["+strconv.Itoa(i)+"]", server)
 	}
 }
