@@ -1,4 +1,4 @@
-package crictl
+package containers
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/selection"
+	"github.com/berthrun/berth/internal/cli/crictl/verb"
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cri/client/stream"
 	"github.com/berthrun/berth/internal/errs"
@@ -15,20 +18,21 @@ import (
 
 // execFlags are how a command runs.
 type execFlags struct {
-	containerFilter
+	selection.Containers
 	interactive, tty, sync, quiet, forgiving bool
 	timeout                                  int64
 	transport                                string
 }
 
-func newExec(s *settings) *cobra.Command {
+// NewExec makes `crictl exec`.
+func NewExec(s *connection.Settings) *cobra.Command {
 	var f execFlags
 	cmd := &cobra.Command{
 		Use:   "exec CONTAINER COMMAND [ARG...]",
 		Short: "Run a command in a container; its exit status is ours",
 		Long:  "The container is left out where a flag chooses: the command then runs in each that is found, one after the other.",
-		RunE: orHelp(func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
+		RunE: verb.OrHelp(func(cmd *cobra.Command, args []string) error {
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				containers, args, err := f.targets(ctx, cmd, c, args)
 				if err != nil {
 					return err
@@ -56,18 +60,18 @@ func newExec(s *settings) *cobra.Command {
 	flags.StringVarP(&f.transport, "transport", "r", "spdy", "accepted: the runtime's answer decides")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "leave out ids where several containers are found")
 	flags.BoolVarP(&f.forgiving, "ignore-errors", "e", false, "succeed when the command fails")
-	flags.StringVar(&f.name, "name", "", "in containers whose name matches this regular expression")
-	flags.StringVarP(&f.pod, "pod", "p", "", "in containers of the pod of this id")
-	flags.StringVar(&f.image, "image", "", "in containers of this image")
-	flags.StringVar(&f.state, "state", "", "in containers in this state")
-	flags.StringArrayVar(&f.labels, "label", nil, "in containers with the label KEY=VALUE")
-	flags.BoolVarP(&f.latest, "latest", "l", false, "in the newest container")
-	flags.IntVarP(&f.last, "last", "n", 0, "in the newest N containers")
+	flags.StringVar(&f.Name, "name", "", "in containers whose name matches this regular expression")
+	flags.StringVarP(&f.Pod, "pod", "p", "", "in containers of the pod of this id")
+	flags.StringVar(&f.Image, "image", "", "in containers of this image")
+	flags.StringVar(&f.State, "state", "", "in containers in this state")
+	flags.StringArrayVar(&f.Labels, "label", nil, "in containers with the label KEY=VALUE")
+	flags.BoolVarP(&f.Latest, "latest", "l", false, "in the newest container")
+	flags.IntVarP(&f.Last, "last", "n", 0, "in the newest N containers")
 	return cmd
 }
 
 // targets are the containers that are meant, and the command.
-func (f *execFlags) targets(ctx context.Context, cmd *cobra.Command, c *clients, args []string) (containers, command []string, err error) {
+func (f *execFlags) targets(ctx context.Context, cmd *cobra.Command, c *connection.Clients, args []string) (containers, command []string, err error) {
 	chosen := false
 	for _, flag := range []string{"name", "pod", "image", "state", "label", "latest", "last"} {
 		chosen = chosen || cmd.Flags().Changed(flag)
@@ -78,14 +82,14 @@ func (f *execFlags) targets(ctx context.Context, cmd *cobra.Command, c *clients,
 		}
 		return args[:1], args[1:], nil
 	}
-	found, err := f.list(ctx, c)
+	found, err := f.List(ctx, c)
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("no container is as the flags say: %w", errs.NotFound)
 	}
-	return ids(found), args, err
+	return selection.IDs(found), args, err
 }
 
-func (f *execFlags) run(ctx context.Context, cmd *cobra.Command, c *clients, id string, command []string) error {
+func (f *execFlags) run(ctx context.Context, cmd *cobra.Command, c *connection.Clients, id string, command []string) error {
 	run := f.stream
 	if f.sync {
 		run = f.wait
@@ -101,7 +105,7 @@ func (f *execFlags) run(ctx context.Context, cmd *cobra.Command, c *clients, id 
 }
 
 // stream joins the command's streams with ours.
-func (f *execFlags) stream(ctx context.Context, cmd *cobra.Command, c *clients, id string, command []string) (code int, err error) {
+func (f *execFlags) stream(ctx context.Context, cmd *cobra.Command, c *connection.Clients, id string, command []string) (code int, err error) {
 	resp, err := c.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
 		ContainerId: id, Cmd: command, Tty: f.tty, Stdin: f.interactive, Stdout: true, Stderr: !f.tty,
 	})
@@ -124,7 +128,7 @@ func streams(cmd *cobra.Command, interactive, tty bool) stream.Streams {
 }
 
 // wait asks for the output when the command has ended.
-func (f *execFlags) wait(ctx context.Context, cmd *cobra.Command, c *clients, id string, command []string) (code int, err error) {
+func (f *execFlags) wait(ctx context.Context, cmd *cobra.Command, c *connection.Clients, id string, command []string) (code int, err error) {
 	resp, err := c.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: f.timeout})
 	if err != nil {
 		return 0, err

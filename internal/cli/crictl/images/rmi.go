@@ -1,4 +1,4 @@
-package crictl
+package images
 
 import (
 	"context"
@@ -9,16 +9,20 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/selection"
+	"github.com/berthrun/berth/internal/cli/crictl/verb"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func newRemoveImage(s *settings) *cobra.Command {
+// NewRemoveImage makes `crictl rmi`.
+func NewRemoveImage(s *connection.Settings) *cobra.Command {
 	var all, prune bool
 	cmd := &cobra.Command{
 		Use:   "rmi IMAGE...",
 		Short: "Remove images, each with all its names",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				switch {
 				case all || prune:
 					found, err := removable(ctx, c, prune)
@@ -30,7 +34,7 @@ func newRemoveImage(s *settings) *cobra.Command {
 					return cmd.Help()
 				}
 				slices.Sort(args)
-				return each(cmd.OutOrStdout(), slices.Compact(args), func(name string) (string, error) {
+				return verb.Each(cmd.OutOrStdout(), slices.Compact(args), func(name string) (string, error) {
 					done, err := removeImage(ctx, c, name)
 					if prune {
 						err = errs.IgnoreNotFound(err) // it went meanwhile
@@ -46,12 +50,12 @@ func newRemoveImage(s *settings) *cobra.Command {
 }
 
 // removable are all images, or those that nothing keeps.
-func removable(ctx context.Context, c *clients, unused bool) ([]string, error) {
-	images, err := listImages(ctx, c, "", nil)
+func removable(ctx context.Context, c *connection.Clients, unused bool) ([]string, error) {
+	images, err := selection.Images(ctx, c, "", nil)
 	if err != nil || !unused {
-		return ids(images), err
+		return selection.IDs(images), err
 	}
-	containers, err := (&containerFilter{all: true}).list(ctx, c)
+	containers, err := (&selection.Containers{All: true}).List(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -64,10 +68,10 @@ func removable(ctx context.Context, c *clients, unused bool) ([]string, error) {
 		used[resp.GetImage().GetId()] = true
 	}
 	images = slices.DeleteFunc(images, func(i *runtimeapi.Image) bool { return i.Pinned || used[i.Id] })
-	return ids(images), nil
+	return selection.IDs(images), nil
 }
 
-func removeImage(ctx context.Context, c *clients, name string) (done string, err error) {
+func removeImage(ctx context.Context, c *connection.Clients, name string) (done string, err error) {
 	resp, err := findImage(ctx, c, name, false)
 	if err != nil {
 		return "", err

@@ -1,4 +1,5 @@
-package crictl
+// Package output prints answers of CRI as tables, JSON, YAML or by a template.
+package output
 
 import (
 	"bytes"
@@ -21,51 +22,52 @@ import (
 
 // Formats of -o.
 const (
-	asJSON     = "json"
-	asYAML     = "yaml"
-	asTable    = "table"
-	asTemplate = "go-template"
+	JSON       = "json"
+	YAML       = "yaml"
+	Table      = "table"
+	GoTemplate = "go-template"
 )
 
-// format is -o and --template.
-type format struct {
-	name, template string
+// Format is -o and --template.
+type Format struct {
+	Name, template string
 	allowed        []string
 }
 
-// register adds the flags. The first format is the default.
-func (f *format) register(cmd *cobra.Command, allowed ...string) {
+// Register adds the flags. The first format is the default.
+func (f *Format) Register(cmd *cobra.Command, allowed ...string) {
 	f.allowed = allowed
-	cmd.Flags().StringVarP(&f.name, "output", "o", allowed[0], "output format: "+strings.Join(allowed, ", "))
-	if slices.Contains(allowed, asTemplate) {
+	cmd.Flags().StringVarP(&f.Name, "output", "o", allowed[0], "output format: "+strings.Join(allowed, ", "))
+	if slices.Contains(allowed, GoTemplate) {
 		cmd.Flags().StringVar(&f.template, "template", "", "Go template for -o go-template")
 	}
 }
 
-func (f *format) check() error {
-	if !slices.Contains(f.allowed, f.name) {
-		return fmt.Errorf("-o %q: want %s: %w", f.name, strings.Join(f.allowed, ", "), errs.Invalid)
+// Check refuses a format that the verb does not have.
+func (f *Format) Check() error {
+	if !slices.Contains(f.allowed, f.Name) {
+		return fmt.Errorf("-o %q: want %s: %w", f.Name, strings.Join(f.allowed, ", "), errs.Invalid)
 	}
 	return nil
 }
 
-// message prints an answer of CRI, every field of it, or calls table.
-func (f *format) message(w io.Writer, msg proto.Message, table func(io.Writer) error) error {
-	if err := f.check(); err != nil {
+// Message prints an answer of CRI, every field of it, or calls table.
+func (f *Format) Message(w io.Writer, msg proto.Message, table func(io.Writer) error) error {
+	if err := f.Check(); err != nil {
 		return err
 	}
-	if f.name == asTable {
+	if f.Name == Table {
 		return table(w)
 	}
-	value, err := message(msg)
+	value, err := Message(msg)
 	if err != nil {
 		return err
 	}
-	return f.value(w, value)
+	return f.Value(w, value)
 }
 
-// message is a message as JSON, with fields that are zero and without those that are not set.
-func message(msg proto.Message) (json.RawMessage, error) {
+// Message is a message as JSON, with fields that are zero and without those that are not set.
+func Message(msg proto.Message) (json.RawMessage, error) {
 	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(msg)
 	if err != nil {
 		return nil, fmt.Errorf("cannot print as JSON: %w", err)
@@ -73,16 +75,16 @@ func message(msg proto.Message) (json.RawMessage, error) {
 	return data, nil
 }
 
-// value prints any value as JSON, YAML or by the template.
-func (f *format) value(w io.Writer, value any) error {
+// Value prints any value as JSON, YAML or by the template.
+func (f *Format) Value(w io.Writer, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return fmt.Errorf("cannot print as JSON: %w", err)
 	}
-	switch f.name {
-	case asTemplate:
+	switch f.Name {
+	case GoTemplate:
 		return f.execute(w, data)
-	case asYAML:
+	case YAML:
 		if data, err = yaml.JSONToYAML(data); err != nil {
 			return fmt.Errorf("cannot print as YAML: %w", err)
 		}
@@ -91,7 +93,7 @@ func (f *format) value(w io.Writer, value any) error {
 	return err
 }
 
-func (f *format) execute(w io.Writer, data []byte) error {
+func (f *Format) execute(w io.Writer, data []byte) error {
 	parsed, err := template.New("").Option("missingkey=error").Funcs(template.FuncMap{
 		"json":  func(v any) (string, error) { data, err := json.Marshal(v); return string(data), err },
 		"lower": strings.ToLower, "upper": strings.ToUpper,
@@ -112,9 +114,9 @@ func (f *format) execute(w io.Writer, data []byte) error {
 	return err
 }
 
-// withInfo is a status with what a runtime tells beyond CRI's fields beside it. What is a JSON
+// WithInfo is a status with what a runtime tells beyond CRI's fields beside it. What is a JSON
 // object in it is taken as such, what is a JSON string loses its quotes.
-func withInfo(status json.RawMessage, info map[string]string) map[string]any {
+func WithInfo(status json.RawMessage, info map[string]string) map[string]any {
 	all := map[string]any{"status": status}
 	for name, text := range info {
 		if strings.HasPrefix(text, "{") && json.Valid([]byte(text)) {
@@ -126,16 +128,16 @@ func withInfo(status json.RawMessage, info map[string]string) map[string]any {
 	return all
 }
 
-// statuses prints those of several things: one alone is in no list.
-func (f *format) statuses(w io.Writer, all []map[string]any) error {
+// Statuses prints those of several things: one alone is in no list.
+func (f *Format) Statuses(w io.Writer, all []map[string]any) error {
 	if len(all) == 1 {
-		return f.value(w, all[0])
+		return f.Value(w, all[0])
 	}
-	return f.value(w, all)
+	return f.Value(w, all)
 }
 
-// table prints rows in columns of the widths that crictl has.
-func table(w io.Writer, header []string, rows [][]string) error {
+// WriteTable prints rows in columns of the widths that crictl has.
+func WriteTable(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 20, 1, 3, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
@@ -143,8 +145,8 @@ func table(w io.Writer, header []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// pairs prints labels or annotations under a title; nothing where there are none.
-func pairs(w io.Writer, title string, all map[string]string) {
+// Pairs prints labels or annotations under a title; nothing where there are none.
+func Pairs(w io.Writer, title string, all map[string]string) {
 	if all == nil {
 		return
 	}
@@ -154,8 +156,8 @@ func pairs(w io.Writer, title string, all map[string]string) {
 	}
 }
 
-// field prints a line where there is something to say.
-func field(w io.Writer, name, value string) {
+// Field prints a line where there is something to say.
+func Field(w io.Writer, name, value string) {
 	if value != "" {
 		fmt.Fprintf(w, "%s: %s\n", name, value)
 	}

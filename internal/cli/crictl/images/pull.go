@@ -1,6 +1,7 @@
-package crictl
+package images
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -9,10 +10,13 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/selection"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func newPull(s *settings) *cobra.Command {
+// NewPull makes `crictl pull`.
+func NewPull(s *connection.Settings) *cobra.Command {
 	var creds, auth string
 	var annotations []string
 	var timeout time.Duration
@@ -21,15 +25,15 @@ func newPull(s *settings) *cobra.Command {
 		Short: "Pull an image from a registry",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			login, err := credentials(or(creds, s.getenv("CRICTL_CREDS")), or(auth, s.getenv("CRICTL_AUTH")))
+			login, err := credentials(cmp.Or(creds, s.Getenv("CRICTL_CREDS")), cmp.Or(auth, s.Getenv("CRICTL_AUTH")))
 			if err != nil {
 				return err
 			}
-			notes, err := parseLabels(annotations)
+			notes, err := selection.ParseLabels(annotations)
 			if err != nil {
 				return err
 			}
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				if timeout > 0 {
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, timeout)

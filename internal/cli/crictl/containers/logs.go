@@ -1,4 +1,4 @@
-package crictl
+package containers
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
 	"github.com/berthrun/berth/internal/cri/client/podlog"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -22,14 +23,15 @@ type logFlags struct {
 	since, stream                        string
 }
 
-func newLogs(s *settings) *cobra.Command {
+// NewLogs makes `crictl logs`.
+func NewLogs(s *connection.Settings) *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
 		Use:   "logs CONTAINER",
 		Short: "Show the log of a container",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error { return f.run(ctx, cmd, c, args[0]) })
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error { return f.run(ctx, cmd, c, args[0]) })
 		},
 	}
 	flags := cmd.Flags()
@@ -43,7 +45,7 @@ func newLogs(s *settings) *cobra.Command {
 	return cmd
 }
 
-func (f *logFlags) run(ctx context.Context, cmd *cobra.Command, c *clients, id string) error {
+func (f *logFlags) run(ctx context.Context, cmd *cobra.Command, c *connection.Clients, id string) error {
 	since, err := podlog.ParseSince(f.since, time.Now())
 	if err != nil {
 		return err

@@ -1,4 +1,6 @@
-package crictl
+// Package connection finds the sockets of a runtime, in flags, environment and settings file, and
+// connects to them.
+package connection
 
 import (
 	"cmp"
@@ -30,17 +32,18 @@ func usualSockets() []string {
 	return []string{client.DefaultEndpoint, "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock", "unix:///var/run/cri-dockerd.sock"}
 }
 
-// settings are the flags before the verb, and what the environment and the file say where a flag
+// Settings are the flags before the verb, and what the environment and the file say where a flag
 // does not.
-type settings struct {
-	getenv                 func(string) string
+type Settings struct {
+	Getenv                 func(string) string
 	config, runtime, image string
 	timeout                time.Duration
 	debug                  bool
 	retries                int
 }
 
-func (s *settings) register(cmd *cobra.Command) {
+// Register adds the flags.
+func (s *Settings) Register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&s.config, "config", "c", "", "settings file (default: $CRI_CONFIG_FILE, "+defaultConfig+")")
 	flags.StringVarP(&s.runtime, "runtime-endpoint", "r", "", "socket of the runtime, unix:///PATH (default: $CONTAINER_RUNTIME_ENDPOINT, the file's, or the first of "+strings.Join(usualSockets(), ", ")+")")
@@ -59,9 +62,9 @@ type file struct {
 }
 
 // read reads the file. Only one that nobody named may be missing.
-func (s *settings) read() (file, error) {
+func (s *Settings) read() (file, error) {
 	var found file
-	named := cmp.Or(s.config, s.getenv("CRI_CONFIG_FILE"))
+	named := cmp.Or(s.config, s.Getenv("CRI_CONFIG_FILE"))
 	places := []string{named}
 	if named == "" {
 		places = []string{defaultConfig}
@@ -85,21 +88,21 @@ func (s *settings) read() (file, error) {
 	return found, nil
 }
 
-// clients are connections to a runtime and to who has its images.
-type clients struct {
+// Clients are connections to a runtime and to who has its images.
+type Clients struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
 	conns   []*client.Conn
 }
 
-func (c *clients) close() {
+func (c *Clients) close() {
 	for _, conn := range c.conns {
 		conn.Close()
 	}
 }
 
-// use runs a verb with connections.
-func (s *settings) use(cmd *cobra.Command, do func(context.Context, *clients) error) error {
+// Use runs a verb with connections.
+func (s *Settings) Use(cmd *cobra.Command, do func(context.Context, *Clients) error) error {
 	c, err := s.connect(cmd)
 	if err != nil {
 		return err
@@ -108,18 +111,18 @@ func (s *settings) use(cmd *cobra.Command, do func(context.Context, *clients) er
 	return do(cmd.Context(), c)
 }
 
-func (s *settings) connect(cmd *cobra.Command) (_ *clients, err error) {
+func (s *Settings) connect(cmd *cobra.Command) (_ *Clients, err error) {
 	found, err := s.read()
 	if err != nil {
 		return nil, err
 	}
 	timeout := cmp.Or(s.timeout, time.Duration(found.Timeout)*time.Second, defaultTimeout)
-	runtime := cmp.Or(s.runtime, s.getenv("CONTAINER_RUNTIME_ENDPOINT"), found.Runtime)
+	runtime := cmp.Or(s.runtime, s.Getenv("CONTAINER_RUNTIME_ENDPOINT"), found.Runtime)
 	if runtime == "" {
 		runtime = firstSocket(usualSockets())
 	}
-	images := cmp.Or(s.image, s.getenv("IMAGE_SERVICE_ENDPOINT"), found.Image, runtime)
-	c := &clients{}
+	images := cmp.Or(s.image, s.Getenv("IMAGE_SERVICE_ENDPOINT"), found.Image, runtime)
+	c := &Clients{}
 	defer func() {
 		if err != nil {
 			c.close()
@@ -158,4 +161,12 @@ func firstSocket(endpoints []string) string {
 		}
 	}
 	return endpoints[0]
+}
+
+// programDir is where this program lies, under the name that it was called by.
+func programDir() string {
+	if !strings.Contains(os.Args[0], "/") {
+		return ""
+	}
+	return filepath.Dir(os.Args[0])
 }

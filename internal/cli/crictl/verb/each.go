@@ -1,4 +1,4 @@
-package crictl
+package verb
 
 import (
 	"errors"
@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// each does the same to every id, at once, since stopping one may take its whole grace. done is
+// Each does the same to every id, at once, since stopping one may take its whole grace. done is
 // printed for each that it worked for, in the order of the ids.
-func each(w io.Writer, ids []string, do func(id string) (done string, err error)) error {
+func Each(w io.Writer, ids []string, do func(id string) (done string, err error)) error {
 	type result struct {
 		done string
 		err  error

@@ -1,4 +1,4 @@
-package crictl
+package containers
 
 import (
 	"context"
@@ -7,21 +7,25 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/selection"
+	"github.com/berthrun/berth/internal/cli/crictl/verb"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func newRemove(s *settings) *cobra.Command {
+// NewRemove makes `crictl rm`.
+func NewRemove(s *connection.Settings) *cobra.Command {
 	var force, all, keep bool
 	cmd := &cobra.Command{
 		Use:   "rm CONTAINER...",
 		Short: "Remove containers; their log files stay, which are the kubelet's",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
-				args, err := named(ctx, c, args, all, &containerFilter{all: true})
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
+				args, err := named(ctx, c, args, all, &selection.Containers{All: true})
 				if err != nil || len(args) == 0 && !all {
-					return errorOrHelp(cmd, err)
+					return verb.ErrorOrHelp(cmd, err)
 				}
-				return each(cmd.OutOrStdout(), args, func(id string) (string, error) {
+				return verb.Each(cmd.OutOrStdout(), args, func(id string) (string, error) {
 					if err := removeContainer(ctx, c, id, force); err != nil {
 						return "", fmt.Errorf("cannot remove the container %s: %w", id, err)
 					}
@@ -36,7 +40,7 @@ func newRemove(s *settings) *cobra.Command {
 	return cmd
 }
 
-func removeContainer(ctx context.Context, c *clients, id string, force bool) error {
+func removeContainer(ctx context.Context, c *connection.Clients, id string, force bool) error {
 	resp, err := c.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
 		return err

@@ -1,6 +1,9 @@
-package crictl
+// Package selection has the flags that choose containers, pods and images, and lists those that
+// they choose.
+package selection
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -10,35 +13,37 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // Labels that a kubelet gives to containers.
 const (
-	labelPodName      = "io.kubernetes.pod.name"
-	labelPodNamespace = "io.kubernetes.pod.namespace"
+	LabelPodName      = "io.kubernetes.pod.name"
+	LabelPodNamespace = "io.kubernetes.pod.namespace"
 )
 
 // common are the filters that containers and pods share.
 type common struct {
-	id, name, namespace, state string
-	labels                     []string
-	latest                     bool
-	last                       int
+	ID, Name, Namespace, State string
+	Labels                     []string
+	Latest                     bool
+	Last                       int
 }
 
-func (f *common) register(cmd *cobra.Command) {
+// Register adds the flags.
+func (f *common) Register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.name, "name", "", "only names that match this regular expression")
-	flags.StringVar(&f.namespace, "namespace", "", "only pod namespaces that match this regular expression")
-	flags.StringVarP(&f.state, "state", "s", "", "only those in this state")
-	flags.StringArrayVar(&f.labels, "label", nil, "only those with the label KEY=VALUE")
-	flags.BoolVarP(&f.latest, "latest", "l", false, "the newest only, in any state")
-	flags.IntVarP(&f.last, "last", "n", 0, "the newest N only, in any state; 0: all")
+	flags.StringVar(&f.Name, "name", "", "only names that match this regular expression")
+	flags.StringVar(&f.Namespace, "namespace", "", "only pod namespaces that match this regular expression")
+	flags.StringVarP(&f.State, "state", "s", "", "only those in this state")
+	flags.StringArrayVar(&f.Labels, "label", nil, "only those with the label KEY=VALUE")
+	flags.BoolVarP(&f.Latest, "latest", "l", false, "the newest only, in any state")
+	flags.IntVarP(&f.Last, "last", "n", 0, "the newest N only, in any state; 0: all")
 }
 
-// parseLabels reads KEY=VALUE.
-func parseLabels(all []string) (map[string]string, error) {
+// ParseLabels reads KEY=VALUE.
+func ParseLabels(all []string) (map[string]string, error) {
 	labels := map[string]string{}
 	for _, text := range all {
 		key, value, found := strings.Cut(text, "=")
@@ -53,7 +58,7 @@ func parseLabels(all []string) (map[string]string, error) {
 // matcher reports whether names fit the regular expressions.
 func (f *common) matcher() (func(name, namespace string) bool, error) {
 	var patterns [2]*regexp.Regexp
-	for i, text := range []string{f.name, f.namespace} {
+	for i, text := range []string{f.Name, f.Namespace} {
 		var err error
 		if patterns[i], err = regexp.Compile(text); err != nil {
 			return nil, fmt.Errorf("regular expression %q: %w: %w", text, errs.Invalid, err)
@@ -79,33 +84,34 @@ func newest[T created](f *common, all []T) []T {
 		return 0
 	})
 	switch {
-	case f.last > 0:
-		return all[:min(len(all), f.last)]
-	case f.latest:
+	case f.Last > 0:
+		return all[:min(len(all), f.Last)]
+	case f.Latest:
 		return all[:min(len(all), 1)]
 	}
 	return all
 }
 
-// containerFilter are the flags that choose containers.
-type containerFilter struct {
+// Containers are the flags that choose containers.
+type Containers struct {
 	common
-	pod, image string
-	all        bool
+	Pod, Image string
+	All        bool
 }
 
-func (f *containerFilter) register(cmd *cobra.Command) {
+// Register adds the flags.
+func (f *Containers) Register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	f.common.register(cmd)
-	flags.StringVarP(&f.pod, "pod", "p", "", "only those of the pod of this id")
-	flags.StringVar(&f.image, "image", "", "only those of this image")
+	f.common.Register(cmd)
+	flags.StringVarP(&f.Pod, "pod", "p", "", "only those of the pod of this id")
+	flags.StringVar(&f.Image, "image", "", "only those of this image")
 }
 
-// list asks for the containers that are meant.
-func (f *containerFilter) list(ctx context.Context, c *clients) ([]*runtimeapi.Container, error) {
-	filter := &runtimeapi.ContainerFilter{Id: f.id, PodSandboxId: f.pod}
+// List asks for the containers that are meant.
+func (f *Containers) List(ctx context.Context, c *connection.Clients) ([]*runtimeapi.Container, error) {
+	filter := &runtimeapi.ContainerFilter{Id: f.ID, PodSandboxId: f.Pod}
 	var err error
-	if filter.LabelSelector, err = parseLabels(f.labels); err != nil {
+	if filter.LabelSelector, err = ParseLabels(f.Labels); err != nil {
 		return nil, err
 	}
 	if filter.State, err = f.containerState(); err != nil {
@@ -124,26 +130,26 @@ func (f *containerFilter) list(ctx context.Context, c *clients) ([]*runtimeapi.C
 		return nil, err
 	}
 	found := slices.DeleteFunc(resp.Containers, func(c *runtimeapi.Container) bool {
-		return !matches(c.GetMetadata().GetName(), podLabel(c, labelPodNamespace)) || !ofImage(c.GetImage().GetImage())
+		return !matches(c.GetMetadata().GetName(), PodLabel(c, LabelPodNamespace)) || !ofImage(c.GetImage().GetImage())
 	})
 	return newest(&f.common, found), nil
 }
 
 // containerState is the state that is asked for: running, unless a flag says otherwise.
-func (f *containerFilter) containerState() (*runtimeapi.ContainerStateValue, error) {
-	state, known := runtimeapi.ContainerState_value["CONTAINER_"+strings.ToUpper(or(f.state, "running"))]
+func (f *Containers) containerState() (*runtimeapi.ContainerStateValue, error) {
+	state, known := runtimeapi.ContainerState_value["CONTAINER_"+strings.ToUpper(cmp.Or(f.State, "running"))]
 	switch {
 	case !known:
-		return nil, fmt.Errorf("--state %q: want created, running, exited or unknown: %w", f.state, errs.Invalid)
-	case f.latest || f.last > 0 || f.all && f.state == "":
+		return nil, fmt.Errorf("--state %q: want created, running, exited or unknown: %w", f.State, errs.Invalid)
+	case f.Latest || f.Last > 0 || f.All && f.State == "":
 		return nil, nil //nolint:nilnil // any state
 	}
 	return &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState(state)}, nil
 }
 
 // ofImage reports whether an image is the one that is asked for, whichever of its names either has.
-func (f *containerFilter) ofImage(ctx context.Context, c *clients) (func(image string) bool, error) {
-	if f.image == "" {
+func (f *Containers) ofImage(ctx context.Context, c *connection.Clients) (func(image string) bool, error) {
+	if f.Image == "" {
 		return func(string) bool { return true }, nil
 	}
 	ids := map[string]string{}
@@ -151,9 +157,9 @@ func (f *containerFilter) ofImage(ctx context.Context, c *clients) (func(image s
 		resp, err := c.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
 		return resp.GetImage().GetId(), err
 	}
-	want, err := id(f.image)
+	want, err := id(f.Image)
 	if err != nil {
-		return nil, fmt.Errorf("cannot find the image %s: %w", f.image, err)
+		return nil, fmt.Errorf("cannot find the image %s: %w", f.Image, err)
 	}
 	return func(image string) bool {
 		if _, asked := ids[image]; !asked {
@@ -164,19 +170,20 @@ func (f *containerFilter) ofImage(ctx context.Context, c *clients) (func(image s
 	}, nil
 }
 
-// podFilter are the flags that choose pods.
-type podFilter struct{ common }
+// Pods are the flags that choose pods.
+type Pods struct{ common }
 
-func (f *podFilter) list(ctx context.Context, c *clients) ([]*runtimeapi.PodSandbox, error) {
-	filter := &runtimeapi.PodSandboxFilter{Id: f.id}
+// List asks for the pods that are meant.
+func (f *Pods) List(ctx context.Context, c *connection.Clients) ([]*runtimeapi.PodSandbox, error) {
+	filter := &runtimeapi.PodSandboxFilter{Id: f.ID}
 	var err error
-	if filter.LabelSelector, err = parseLabels(f.labels); err != nil {
+	if filter.LabelSelector, err = ParseLabels(f.Labels); err != nil {
 		return nil, err
 	}
-	if f.state != "" {
-		state, known := runtimeapi.PodSandboxState_value["SANDBOX_"+strings.ToUpper(f.state)]
+	if f.State != "" {
+		state, known := runtimeapi.PodSandboxState_value["SANDBOX_"+strings.ToUpper(f.State)]
 		if !known {
-			return nil, fmt.Errorf("--state %q: want ready or notready: %w", f.state, errs.Invalid)
+			return nil, fmt.Errorf("--state %q: want ready or notready: %w", f.State, errs.Invalid)
 		}
 		filter.State = &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState(state)}
 	}
@@ -194,7 +201,19 @@ func (f *podFilter) list(ctx context.Context, c *clients) ([]*runtimeapi.PodSand
 	return newest(&f.common, found), nil
 }
 
-// podLabel is what a container's labels say of its pod.
-func podLabel(c *runtimeapi.Container, label string) string {
-	return or(c.GetLabels()[label], "unknown")
+// PodLabel is what a container's labels say of its pod.
+func PodLabel(c *runtimeapi.Container, label string) string {
+	return cmp.Or(c.GetLabels()[label], "unknown")
+}
+
+// identified is what has an id.
+type identified interface{ GetId() string }
+
+// IDs are those of a list.
+func IDs[T identified](all []T) []string {
+	var found []string
+	for _, one := range all {
+		found = append(found, one.GetId())
+	}
+	return found
 }

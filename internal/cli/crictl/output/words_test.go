@@ -1,4 +1,4 @@
-package crictl
+package output
 
 import (
 	"testing"
@@ -37,7 +37,7 @@ func TestSize(t *testing.T) {
 		{20_480, 4, "20.48kB"},
 		{5_000_000_000_000_000_000, 3, "5e+03PB"},
 	} {
-		if got := size(c.bytes, c.digits); got != c.want {
+		if got := Size(c.bytes, c.digits); got != c.want {
 			t.Errorf("%d bytes are %q, want %q", c.bytes, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package crictl
+package pods
 
 import (
 	"context"
@@ -7,27 +7,31 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/selection"
+	"github.com/berthrun/berth/internal/cli/crictl/verb"
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func newRemovePod(s *settings) *cobra.Command {
+// NewRemovePod makes `crictl rmp`.
+func NewRemovePod(s *connection.Settings) *cobra.Command {
 	var force, all bool
 	cmd := &cobra.Command{
 		Use:   "rmp POD...",
 		Short: "Remove pods",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				if all {
-					found, err := (&podFilter{}).list(ctx, c)
+					found, err := (&selection.Pods{}).List(ctx, c)
 					if err != nil {
 						return err
 					}
-					args = ids(found)
+					args = selection.IDs(found)
 				}
 				if len(args) == 0 && !all {
 					return cmd.Help()
 				}
-				return each(cmd.OutOrStdout(), args, func(id string) (string, error) { return removePod(ctx, c, id, force) })
+				return verb.Each(cmd.OutOrStdout(), args, func(id string) (string, error) { return removePod(ctx, c, id, force) })
 			})
 		},
 	}
@@ -36,7 +40,7 @@ func newRemovePod(s *settings) *cobra.Command {
 	return cmd
 }
 
-func removePod(ctx context.Context, c *clients, id string, force bool) (done string, err error) {
+func removePod(ctx context.Context, c *connection.Clients, id string, force bool) (done string, err error) {
 	resp, err := c.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 	if err != nil {
 		return "", fmt.Errorf("cannot find the pod %s: %w", id, err)

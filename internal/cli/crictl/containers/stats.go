@@ -1,4 +1,4 @@
-package crictl
+package containers
 
 import (
 	"cmp"
@@ -12,6 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/output"
+	"github.com/berthrun/berth/internal/cli/crictl/selection"
 )
 
 // clearScreen goes before a table that takes the place of the last one.
@@ -19,22 +23,23 @@ const clearScreen = "\033[2J\033[H"
 
 // statsFlags are what stats shows, and how.
 type statsFlags struct {
-	format     format
+	format     output.Format
 	id, pod    string
 	labels     []string
 	all, watch bool
 	seconds    int
 }
 
-func newStats(s *settings) *cobra.Command {
+// NewStats makes `crictl stats`.
+func NewStats(s *connection.Settings) *cobra.Command {
 	var f statsFlags
 	cmd := &cobra.Command{
 		Use:   "stats [CONTAINER]",
 		Short: "Show what containers use: CPU, memory, disk",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.id = or(f.id, strings.Join(args, ""))
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
+			f.id = cmp.Or(f.id, strings.Join(args, ""))
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				err := f.show(ctx, cmd.OutOrStdout(), c)
 				for err == nil && f.watch && ctx.Err() == nil {
 					err = f.show(ctx, cmd.OutOrStdout(), c)
@@ -44,7 +49,7 @@ func newStats(s *settings) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	f.format.register(cmd, asTable, asJSON, asYAML)
+	f.format.Register(cmd, output.Table, output.JSON, output.YAML)
 	flags.StringVar(&f.id, "id", "", "only the container of this id")
 	flags.StringVarP(&f.pod, "pod", "p", "", "only those of the pod of this id")
 	flags.StringArrayVar(&f.labels, "label", nil, "only those with the label KEY=VALUE")
@@ -55,12 +60,12 @@ func newStats(s *settings) *cobra.Command {
 }
 
 // show prints one answer, or the table of two.
-func (f *statsFlags) show(ctx context.Context, w io.Writer, c *clients) error {
+func (f *statsFlags) show(ctx context.Context, w io.Writer, c *connection.Clients) error {
 	before, err := f.ask(ctx, c)
 	if err != nil {
 		return err
 	}
-	return f.format.message(w, &runtimeapi.ListContainerStatsResponse{Stats: before}, func(w io.Writer) error {
+	return f.format.Message(w, &runtimeapi.ListContainerStatsResponse{Stats: before}, func(w io.Writer) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -73,14 +78,14 @@ func (f *statsFlags) show(ctx context.Context, w io.Writer, c *clients) error {
 		if f.watch {
 			fmt.Fprint(w, clearScreen)
 		}
-		return table(w, []string{"CONTAINER", "NAME", "CPU %", "MEM", "DISK", "INODES", "SWAP"}, f.rows(before, after))
+		return output.WriteTable(w, []string{"CONTAINER", "NAME", "CPU %", "MEM", "DISK", "INODES", "SWAP"}, f.rows(before, after))
 	})
 }
 
-func (f *statsFlags) ask(ctx context.Context, c *clients) ([]*runtimeapi.ContainerStats, error) {
+func (f *statsFlags) ask(ctx context.Context, c *connection.Clients) ([]*runtimeapi.ContainerStats, error) {
 	filter := &runtimeapi.ContainerStatsFilter{Id: f.id, PodSandboxId: f.pod}
 	var err error
-	if filter.LabelSelector, err = parseLabels(f.labels); err != nil {
+	if filter.LabelSelector, err = selection.ParseLabels(f.labels); err != nil {
 		return nil, err
 	}
 	resp, err := c.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{Filter: filter})
@@ -106,9 +111,9 @@ func (f *statsFlags) rows(before, after []*runtimeapi.ContainerStats) [][]string
 			continue
 		}
 		rows = append(rows, []string{
-			short(s.GetAttributes().GetId(), false), s.GetAttributes().GetMetadata().GetName(), cpuShare(old, s), size(memory, 4),
-			size(s.GetWritableLayer().GetUsedBytes().GetValue(), 4), strconv.FormatUint(s.GetWritableLayer().GetInodesUsed().GetValue(), 10),
-			size(s.GetSwap().GetSwapUsageBytes().GetValue(), 4),
+			output.Short(s.GetAttributes().GetId(), false), s.GetAttributes().GetMetadata().GetName(), cpuShare(old, s), output.Size(memory, 4),
+			output.Size(s.GetWritableLayer().GetUsedBytes().GetValue(), 4), strconv.FormatUint(s.GetWritableLayer().GetInodesUsed().GetValue(), 10),
+			output.Size(s.GetSwap().GetSwapUsageBytes().GetValue(), 4),
 		})
 	}
 	return rows

@@ -1,4 +1,4 @@
-package crictl
+package containers
 
 import (
 	"context"
@@ -6,21 +6,26 @@ import (
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/selection"
+	"github.com/berthrun/berth/internal/cli/crictl/verb"
 )
 
-func newStop(s *settings) *cobra.Command {
+// NewStop makes `crictl stop`.
+func NewStop(s *connection.Settings) *cobra.Command {
 	var grace int64
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "stop CONTAINER...",
 		Short: "Stop containers",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
-				args, err := named(ctx, c, args, all, &containerFilter{})
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
+				args, err := named(ctx, c, args, all, &selection.Containers{})
 				if err != nil || len(args) == 0 && !all {
-					return errorOrHelp(cmd, err)
+					return verb.ErrorOrHelp(cmd, err)
 				}
-				return each(cmd.OutOrStdout(), args, func(id string) (string, error) {
+				return verb.Each(cmd.OutOrStdout(), args, func(id string) (string, error) {
 					_, err := c.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: grace})
 					if err != nil {
 						return "", fmt.Errorf("cannot stop the container %s: %w", id, err)
@@ -36,18 +41,10 @@ func newStop(s *settings) *cobra.Command {
 }
 
 // named are the containers that are named, or all that a filter finds.
-func named(ctx context.Context, c *clients, args []string, all bool, f *containerFilter) ([]string, error) {
+func named(ctx context.Context, c *connection.Clients, args []string, all bool, f *selection.Containers) ([]string, error) {
 	if !all {
 		return args, nil
 	}
-	found, err := f.list(ctx, c)
-	return ids(found), err
-}
-
-// errorOrHelp shows how a verb is called that has nothing to do.
-func errorOrHelp(cmd *cobra.Command, err error) error {
-	if err != nil {
-		return err
-	}
-	return cmd.Help()
+	found, err := f.List(ctx, c)
+	return selection.IDs(found), err
 }

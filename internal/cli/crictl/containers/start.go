@@ -1,4 +1,4 @@
-package crictl
+package containers
 
 import (
 	"context"
@@ -6,15 +6,19 @@ import (
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
+	"github.com/berthrun/berth/internal/cli/crictl/verb"
 )
 
-func newStart(s *settings) *cobra.Command {
+// NewStart makes `crictl start`.
+func NewStart(s *connection.Settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start CONTAINER...",
 		Short: "Start containers that were created",
-		RunE: orHelp(func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
-				return each(cmd.OutOrStdout(), args, func(id string) (string, error) {
+		RunE: verb.OrHelp(func(cmd *cobra.Command, args []string) error {
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
+				return verb.Each(cmd.OutOrStdout(), args, func(id string) (string, error) {
 					if _, err := c.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
 						return "", fmt.Errorf("cannot start the container %s: %w", id, err)
 					}

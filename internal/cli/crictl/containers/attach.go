@@ -1,4 +1,4 @@
-package crictl
+package containers
 
 import (
 	"context"
@@ -7,17 +7,19 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
 	"github.com/berthrun/berth/internal/cri/client/stream"
 )
 
-func newAttach(s *settings) *cobra.Command {
+// NewAttach makes `crictl attach`.
+func NewAttach(s *connection.Settings) *cobra.Command {
 	var interactive, tty bool
 	cmd := &cobra.Command{
 		Use:   "attach CONTAINER",
 		Short: "Join a container's streams; leaving it does not stop it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				resp, err := c.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
 					ContainerId: args[0], Tty: tty, Stdin: interactive, Stdout: true, Stderr: !tty,
 				})

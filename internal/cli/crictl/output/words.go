@@ -1,4 +1,4 @@
-package crictl
+package output
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 // shortID is how much of an id a table shows.
 const shortID = 13
 
-// short cuts an id that is not to be shown in full.
-func short(id string, full bool) string {
+// Short cuts an id that is not to be shown in full.
+func Short(id string, full bool) string {
 	if full {
 		return id
 	}
@@ -20,8 +20,8 @@ func short(id string, full bool) string {
 	return id[:min(len(id), shortID)]
 }
 
-// ago tells a time by its distance, in the words that docker and crictl use.
-func ago(unixNano int64, now time.Time) string {
+// Ago tells a time by its distance, in the words that docker and crictl use.
+func Ago(unixNano int64, now time.Time) string {
 	return distance(now.Sub(time.Unix(0, unixNano))) + " ago"
 }
 
@@ -53,8 +53,8 @@ func distance(d time.Duration) string {
 	return fmt.Sprintf("%d years", int(d.Hours())/year)
 }
 
-// size is a number of bytes in the largest decimal unit, with so many digits.
-func size(bytes uint64, digits int) string {
+// Size is a number of bytes in the largest decimal unit, with so many digits.
+func Size(bytes uint64, digits int) string {
 	value, units := float64(bytes), []string{"B", "kB", "MB", "GB", "TB", "PB"}
 	for value >= 1000 && len(units) > 1 {
 		value, units = value/1000, units[1:]
@@ -62,8 +62,8 @@ func size(bytes uint64, digits int) string {
 	return strconv.FormatFloat(value, 'g', digits, 64) + units[0]
 }
 
-// state is the end of CRI's word for one, with a capital: Running, NotReady.
-func state(word fmt.Stringer) string {
+// State is the end of CRI's word for one, with a capital: Running, NotReady.
+func State(word fmt.Stringer) string {
 	text := word.String()
 	text = text[strings.Index(text, "_")+1:]
 	if text == "NOTREADY" {
@@ -72,10 +72,5 @@ func state(word fmt.Stringer) string {
 	return text[:1] + strings.ToLower(text[1:])
 }
 
-// or is a word for what is empty.
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
-}
+// IsDigest reports whether an image's name is an id.
+func IsDigest(name string) bool { return strings.HasPrefix(name, "sha256:") }
