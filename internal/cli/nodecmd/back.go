@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/planview"
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
@@ -20,7 +22,7 @@ import (
 
 // backing is one run of a command that brings back what was there before.
 type backing struct {
-	places
+	session.Flags
 	output show.Flag
 	yes    bool
 	opts   engine.BackOptions
@@ -31,7 +33,7 @@ type backing struct {
 }
 
 func (b *backing) register(cmd *cobra.Command, withFile bool) {
-	b.places.register(cmd, withFile)
+	b.Flags.Register(cmd, withFile)
 	b.output.Register(cmd)
 	flags := cmd.Flags()
 	flags.BoolVarP(&b.yes, "yes", "y", false, "do not ask")
@@ -45,31 +47,31 @@ func (b *backing) registerGuarded(cmd *cobra.Command, withFile bool) {
 }
 
 // run opens the machine to be changed, and lets f go back.
-func (b *backing) run(cmd *cobra.Command, f func(ctx context.Context, s *session) error) error {
-	ctx, stop := untilSignal(cmd.Context())
+func (b *backing) run(cmd *cobra.Command, f func(ctx context.Context, s *session.Session) error) error {
+	ctx, stop := session.UntilSignal(cmd.Context())
 	defer stop()
-	s, err := b.change(ctx, cmd, false)
+	s, err := b.Change(ctx, cmd, false)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	return f(ctx, s)
 }
 
 // consent shows the way back and what it does to pods, and asks.
-func (b *backing) consent(ctx context.Context, cmd *cobra.Command, s *session, back *engine.Back, question string) error {
+func (b *backing) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, question string) error {
 	b.watchPods(ctx, s, back)
-	if err := printBack(cmd.ErrOrStderr(), back); err != nil {
+	if err := planview.Back(cmd.ErrOrStderr(), back); err != nil {
 		return err
 	}
 	if err := back.Consent(b.opts.AllowDisruption); err != nil {
 		return err
 	}
-	return confirm(cmd, b.yes, question)
+	return session.Confirm(cmd, b.yes, question)
 }
 
 // watchPods tells of the pods whose runtime stops, and has them stopped before it does.
-func (b *backing) watchPods(ctx context.Context, s *session, back *engine.Back) {
+func (b *backing) watchPods(ctx context.Context, s *session.Session, back *engine.Back) {
 	var endpoints []string
 	for _, d := range back.Diffs {
 		name, isService := strings.CutSuffix(d.Object.Name, ".service")
@@ -80,11 +82,11 @@ func (b *backing) watchPods(ctx context.Context, s *session, back *engine.Back) 
 			b.watchDocker(ctx, back)
 			continue
 		}
-		socket := crisock.Configured(s.host.Files(), name)
+		socket := crisock.Configured(s.Host.Files(), name)
 		if socket == "" {
 			continue // no runtime
 		}
-		if _, err := s.host.Files().Stat(socket); err != nil {
+		if _, err := s.Host.Files().Stat(socket); err != nil {
 			continue
 		}
 		pods, err := crisock.Sandboxes(ctx, socket)
@@ -96,7 +98,7 @@ func (b *backing) watchPods(ctx context.Context, s *session, back *engine.Back) 
 	}
 	if len(endpoints) > 0 {
 		b.evicts(func(ctx context.Context) (err error) {
-			b.resume, err = handover.Evict(ctx, s.host, endpoints)
+			b.resume, err = handover.Evict(ctx, s.Host, endpoints)
 			return err
 		})
 	}
@@ -157,11 +159,11 @@ func (b *backing) resumed(ctx context.Context, back *engine.Back, err error) err
 }
 
 // tell shows what became of it.
-func (b *backing) tell(ctx context.Context, cmd *cobra.Command, s *session, back *engine.Back, out *engine.Outcome, err error) error {
+func (b *backing) tell(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, out *engine.Outcome, err error) error {
 	err = b.resumed(ctx, back, err)
 	if out == nil {
 		return err
 	}
-	s.report.end()
-	return errors.Join(err, b.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return printOutcome(w, out) }))
+	s.Report.End()
+	return errors.Join(err, b.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return planview.Outcome(w, out) }))
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision/doctor"
@@ -21,13 +22,13 @@ func newDoctor() *cobra.Command {
 		Long:  "doctor changes nothing and needs no node file. Its exit code is 1 when there is a problem.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			at := places{root: "/"}
-			s, err := at.open(cmd)
+			at := session.Flags{Root: "/"}
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			findings := doctor.Examine(cmd.Context(), s.host, opts)
+			defer s.Close()
+			findings := doctor.Examine(cmd.Context(), s.Host, opts)
 			err = output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return show.Findings(w, findings) })
 			if err != nil {
 				return err

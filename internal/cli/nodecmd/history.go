@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
+	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -19,7 +21,7 @@ import (
 
 // newHistory lists what was done.
 func newHistory() *cobra.Command {
-	var at places
+	var at session.Flags
 	var output show.Flag
 	var secrets bool
 	cmd := &cobra.Command{
@@ -29,15 +31,15 @@ func newHistory() *cobra.Command {
 			"file too. The hash has another key in each run.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := at.open(cmd)
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			history := s.engine.Journal().History()
+			defer s.Close()
+			history := s.Engine.Journal().History()
 			shown := make([]journal.Entry, len(history))
 			for i := range history {
-				if shown[i], err = s.engine.ShownEntry(history[i]); err != nil {
+				if shown[i], err = s.Engine.ShownEntry(history[i]); err != nil {
 					return err
 				}
 			}
@@ -56,11 +58,11 @@ func newHistory() *cobra.Command {
 				if err := printEntry(w, history[i]); err != nil {
 					return err
 				}
-				return s.printWish(w, history[i].Wish, secrets)
+				return printWish(s, w, history[i].Wish, secrets)
 			})
 		},
 	}
-	at.register(cmd, false)
+	at.Register(cmd, false)
 	output.Register(cmd)
 	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "print the node file as it was applied, with the secrets in it")
 	return cmd
@@ -113,22 +115,22 @@ func printEntry(w io.Writer, e journal.Entry) error {
 }
 
 // printWish shows the node file of an entry.
-func (s *session) printWish(w io.Writer, wish string, secrets bool) error {
+func printWish(s *session.Session, w io.Writer, wish string, secrets bool) error {
 	if wish == "" {
 		return nil
 	}
 	fmt.Fprintln(w, "node file:")
-	r, err := s.engine.Journal().Content(wish)
+	r, err := s.Engine.Journal().Content(wish)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	text, err := io.ReadAll(io.LimitReader(r, maxFile))
+	text, err := io.ReadAll(io.LimitReader(r, source.MaxSize))
 	if err != nil {
 		return fmt.Errorf("cannot read the node file: %w", err)
 	}
 	if !secrets {
-		text, err = redacted(s.host, text)
+		text, err = redacted(s.Host, text)
 	}
 	if err != nil {
 		fmt.Fprintf(w, "  (not shown: this berth cannot tell what in it is secret; --show-secrets prints it: %v)\n", err)

@@ -7,13 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision/node"
 )
 
 // newInit writes a node file to begin with.
 func newInit() *cobra.Command {
-	var at places
+	var at session.Flags
 	var force, all bool
 	var file string
 	cmd := &cobra.Command{
@@ -21,12 +22,12 @@ func newInit() *cobra.Command {
 		Short: "Print a commented node file of what this machine is, or write it to a file",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := at.open(cmd)
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			text, err := node.Init(cmd.Context(), s.host, all)
+			defer s.Close()
+			text, err := node.Init(cmd.Context(), s.Host, all)
 			if err != nil {
 				return err
 			}
@@ -41,7 +42,7 @@ func newInit() *cobra.Command {
 			return nil
 		},
 	}
-	at.register(cmd, false)
+	at.Register(cmd, false)
 	cmd.Flags().StringVarP(&file, "file", "f", "-", "file to write; - is standard output")
 	cmd.Flags().BoolVar(&all, "all", false, "write every field, those that are as by default as comments with an example")
 	cmd.Flags().BoolVar(&force, "force", false, "write over a file that is there")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 )
 
 // newPrune brings back what was there before of what is no longer wanted.
@@ -17,12 +19,12 @@ func newPrune() *cobra.Command {
 			"before and after, and what fails is undone.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return b.run(cmd, func(ctx context.Context, s *session) error {
-				target, _, err := b.target(ctx, cmd, s)
+			return b.run(cmd, func(ctx context.Context, s *session.Session) error {
+				target, _, err := b.Target(ctx, cmd, s)
 				if err != nil {
 					return err
 				}
-				back, err := s.engine.PlanPrune(ctx, target)
+				back, err := s.Engine.PlanPrune(ctx, target)
 				if err != nil {
 					return err
 				}
@@ -33,7 +35,7 @@ func newPrune() *cobra.Command {
 				if err := b.consent(ctx, cmd, s, back, "Prune?"); err != nil {
 					return err
 				}
-				out, err := s.engine.Prune(ctx, back, b.opts)
+				out, err := s.Engine.Prune(ctx, back, b.opts)
 				return b.tell(ctx, cmd, s, back, out, err)
 			})
 		},

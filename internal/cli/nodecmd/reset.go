@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 )
 
 // newReset makes the machine what it was before the first apply.
@@ -18,19 +20,19 @@ func newReset() *cobra.Command {
 			"before; logs stay.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return b.run(cmd, func(ctx context.Context, s *session) error {
-				back, err := s.engine.PlanReset(ctx)
+			return b.run(cmd, func(ctx context.Context, s *session.Session) error {
+				back, err := s.Engine.PlanReset(ctx)
 				if err != nil {
 					return err
 				}
-				if _, ok := s.engine.Journal().Last(); !ok {
+				if _, ok := s.Engine.Journal().Last(); !ok {
 					fmt.Fprintln(cmd.ErrOrStderr(), "berth has not changed this machine.")
-					return s.engine.Journal().Erase()
+					return s.Engine.Journal().Erase()
 				}
 				if err := b.consent(ctx, cmd, s, back, "Reset?"); err != nil {
 					return err
 				}
-				out, err := s.engine.Reset(ctx, back, b.opts)
+				out, err := s.Engine.Reset(ctx, back, b.opts)
 				return b.tell(ctx, cmd, s, back, out, err)
 			})
 		},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision/engine"
@@ -36,53 +37,53 @@ type status struct {
 
 // newStatus tells how the machine stands to its file.
 func newStatus() *cobra.Command {
-	var at places
+	var at session.Flags
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Tell the last apply, and whether the machine is still as the node file says",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := at.open(cmd)
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			st, err := at.status(cmd, s)
+			defer s.Close()
+			st, err := readStatus(cmd, &at, s)
 			if err != nil {
 				return err
 			}
 			return output.Print(cmd.OutOrStdout(), st, func(w io.Writer) error { return st.print(w) })
 		},
 	}
-	at.register(cmd, true)
+	at.Register(cmd, true)
 	output.Register(cmd)
 	return cmd
 }
 
-func (p *places) status(cmd *cobra.Command, s *session) (status, error) {
-	j := s.engine.Journal()
+func readStatus(cmd *cobra.Command, p *session.Flags, s *session.Session) (status, error) {
+	j := s.Engine.Journal()
 	st := status{Owned: len(j.Owned()), Pending: j.Pending(), Drift: -1, Damaged: j.Bad()}
 	if last, ok := j.Last(); ok {
 		last.Touched = nil
-		shown, err := s.engine.ShownEntry(last)
+		shown, err := s.Engine.ShownEntry(last)
 		if err != nil {
 			return st, err
 		}
 		st.Last = &shown
 	}
 	var err error
-	if st.Busy, err = machine.Busy(p.root); err != nil {
+	if st.Busy, err = machine.Busy(p.Root); err != nil {
 		return st, err
 	}
-	target, _, err := p.target(cmd.Context(), cmd, s)
+	target, _, err := p.Target(cmd.Context(), cmd, s)
 	if errors.Is(err, errs.NotFound) {
 		return st, nil
 	}
 	if err != nil {
 		return st, err
 	}
-	plan, err := s.engine.Plan(cmd.Context(), target)
+	plan, err := s.Engine.Plan(cmd.Context(), target)
 	if err != nil {
 		return st, err
 	}

@@ -1,4 +1,4 @@
-package nodecmd
+package source
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ func nodeServer(t *testing.T) *httptest.Server {
 	}
 	serve("/good.yaml", []byte(goodNode))
 	serve("/bad.yaml", []byte("kind: Pod\n"))
-	serve("/large.yaml", bytes.Repeat([]byte("#"), maxFile+1))
+	serve("/large.yaml", bytes.Repeat([]byte("#"), MaxSize+1))
 	mux.Handle("/moved.yaml", http.RedirectHandler("/good.yaml", http.StatusFound))
 	mux.Handle("/open.yaml", http.RedirectHandler("http://127.0.0.1:1/good.yaml", http.StatusFound))
 	server := httptest.NewTLSServer(mux)
@@ -45,7 +45,7 @@ func TestRemoteNodeFile(t *testing.T) {
 	}
 	sum := digest.FromString(goodNode).Encoded()
 	other := strings.Repeat("0", 64)
-	large := digest.FromBytes(bytes.Repeat([]byte("#"), maxFile+1)).Encoded()
+	large := digest.FromBytes(bytes.Repeat([]byte("#"), MaxSize+1)).Encoded()
 	for _, c := range []struct{ name, file, flag, want string }{
 		{"digest at the end", server.URL + "/good.yaml#sha256=" + sum, "", ""},
 		{"digest as a flag", server.URL + "/good.yaml", "sha256:" + sum, ""},
@@ -85,7 +85,7 @@ func TestRemoteNodeFileOfProcess(t *testing.T) {
 	if file == "" {
 		return // it is started by TestRemoteNodeFile
 	}
-	n, text, err := load(t.Context(), file, os.Getenv("NODE_SUM"), nil)
+	n, text, err := Load(t.Context(), file, os.Getenv("NODE_SUM"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestRemoteNodeFileOfProcess(t *testing.T) {
 // TestUnknownAuthority: a certificate that nobody vouches for is refused.
 func TestUnknownAuthority(t *testing.T) {
 	server := nodeServer(t)
-	_, _, err := load(t.Context(), server.URL+"/good.yaml#sha256="+digest.FromString(goodNode).Encoded(), "", nil)
+	_, _, err := Load(t.Context(), server.URL+"/good.yaml#sha256="+digest.FromString(goodNode).Encoded(), "", nil)
 	if !errors.Is(err, errs.Unavailable) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("load returned %v", err)
 	}
@@ -106,7 +106,7 @@ func TestUnknownAuthority(t *testing.T) {
 // TestDigestOfALocalFile is checked where one is given.
 func TestDigestOfALocalFile(t *testing.T) {
 	for sum, want := range map[string]bool{"": true, digest.FromString(goodNode).Encoded(): true, strings.Repeat("0", 64): false} {
-		if _, _, err := load(t.Context(), "-", sum, strings.NewReader(goodNode)); (err == nil) != want {
+		if _, _, err := Load(t.Context(), "-", sum, strings.NewReader(goodNode)); (err == nil) != want {
 			t.Errorf("digest %q: %v", sum, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package nodecmd
+package session
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 // lineWidth bounds the line that shows what is under way.
 const lineWidth = 100
 
-// reporter shows what an engine does: a line for each step that is done, and on a
+// Reporter shows what an engine does: a line for each step that is done, and on a
 // terminal one more, drawn anew, with those that run.
-type reporter struct {
+type Reporter struct {
 	out      io.Writer
 	terminal bool
 
@@ -26,13 +26,13 @@ type reporter struct {
 	drawn   int
 }
 
-func newReporter(out io.Writer) *reporter {
+func newReporter(out io.Writer) *Reporter {
 	file, ok := out.(*os.File)
-	return &reporter{out: out, terminal: ok && term.IsTerminal(int(file.Fd()))}
+	return &Reporter{out: out, terminal: ok && term.IsTerminal(int(file.Fd()))}
 }
 
 // Step shows that something runs.
-func (r *reporter) Step(what string) {
+func (r *Reporter) Step(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = append(r.running, what)
@@ -40,7 +40,7 @@ func (r *reporter) Step(what string) {
 }
 
 // Done shows that it has ended.
-func (r *reporter) Done(what string, took time.Duration, err error) {
+func (r *Reporter) Done(what string, took time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i := slices.Index(r.running, what); i >= 0 {
@@ -54,26 +54,26 @@ func (r *reporter) Done(what string, took time.Duration, err error) {
 }
 
 // Note shows a note.
-func (r *reporter) Note(what, note string) {
+func (r *Reporter) Note(what, note string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.print(fmt.Sprintf("      %s: %s", what, note))
 }
 
-func (r *reporter) print(line string) {
+func (r *Reporter) print(line string) {
 	r.clear()
 	fmt.Fprintln(r.out, line)
 	r.draw()
 }
 
-func (r *reporter) clear() {
+func (r *Reporter) clear() {
 	if r.drawn > 0 {
 		fmt.Fprintf(r.out, "\r%s\r", strings.Repeat(" ", r.drawn))
 		r.drawn = 0
 	}
 }
 
-func (r *reporter) draw() {
+func (r *Reporter) draw() {
 	if !r.terminal || len(r.running) == 0 {
 		return
 	}
@@ -86,8 +86,8 @@ func (r *reporter) draw() {
 	fmt.Fprint(r.out, string(line))
 }
 
-// end leaves the terminal clean.
-func (r *reporter) end() {
+// End leaves the terminal clean.
+func (r *Reporter) End() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = nil

@@ -1,4 +1,5 @@
-package nodecmd
+// Package kubeadm is `berth node kubeadm`: configurations with which kubeadm uses a node.
+package kubeadm
 
 import (
 	"fmt"
@@ -9,28 +10,31 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/privatefile"
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
+	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision/kubeadmconf"
 	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// newKubeadm writes configurations for kubeadm.
-func newKubeadm() *cobra.Command {
+// New returns `berth node kubeadm`, which writes configurations for kubeadm.
+func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeadm",
 		Short: "Write the configuration with which kubeadm makes a cluster of this machine, or joins one",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newKubeadmInit(), newKubeadmJoin())
+	cmd.AddCommand(newInit(), newJoin())
 	return cmd
 }
 
 // kubeadming is one run of `berth node kubeadm init` or `join`. Flags that kubeadm has, too, are
 // called as there.
 type kubeadming struct {
-	places
+	session.Flags
 	out             string
 	name, address   string
 	token, tokenIn  string
@@ -39,7 +43,7 @@ type kubeadming struct {
 	nodeDescription *nodefile.Node
 }
 
-func newKubeadmInit() *cobra.Command {
+func newInit() *cobra.Command {
 	k := &kubeadming{}
 	cmd := &cobra.Command{
 		Use:   "init",
@@ -66,7 +70,7 @@ func newKubeadmInit() *cobra.Command {
 	return cmd
 }
 
-func newKubeadmJoin() *cobra.Command {
+func newJoin() *cobra.Command {
 	k := &kubeadming{}
 	cmd := &cobra.Command{
 		Use:   "join HOST:PORT",
@@ -94,7 +98,7 @@ func newKubeadmJoin() *cobra.Command {
 }
 
 func (k *kubeadming) register(cmd *cobra.Command) {
-	k.places.register(cmd, true)
+	k.Flags.Register(cmd, true)
 	flags := cmd.Flags()
 	flags.StringVarP(&k.out, "out", "o", "-", "file to write, for its owner only; - is standard output")
 	flags.StringVar(&k.name, "node-name", "", "name of the node; empty: kubelet.flags.hostname-override of the node file, or the machine's")
@@ -106,11 +110,11 @@ func (k *kubeadming) register(cmd *cobra.Command) {
 
 // write makes a configuration and writes it. verb is kubeadm's.
 func (k *kubeadming) write(cmd *cobra.Command, verb string, render func(kubeadmconf.Node) (string, error)) error {
-	s, err := k.open(cmd)
+	s, err := k.Open(cmd)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	made, text, err := k.describe(cmd, s)
 	if err != nil {
 		return err
@@ -120,7 +124,7 @@ func (k *kubeadming) write(cmd *cobra.Command, verb string, render func(kubeadmc
 	}
 	config, err := render(made)
 	if err != nil {
-		return node.Locate(err, k.file, text)
+		return node.Locate(err, k.File, text)
 	}
 	config = "# Made by `berth node kubeadm " + verb + "` for `kubeadm " + verb + " --config`.\n" + config
 	k.notes(cmd.ErrOrStderr(), s, made)
@@ -128,7 +132,7 @@ func (k *kubeadming) write(cmd *cobra.Command, verb string, render func(kubeadmc
 		_, err := io.WriteString(cmd.OutOrStdout(), config)
 		return err
 	}
-	if err := writeOwn(k.out, []byte(config), 0o600); err != nil {
+	if err := privatefile.Write(k.out, []byte(config), 0o600); err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s is written; next: kubeadm %s --config %s\n", k.out, verb, k.out)
@@ -136,15 +140,15 @@ func (k *kubeadming) write(cmd *cobra.Command, verb string, render func(kubeadmc
 }
 
 // describe is what node file, machine and flags say of the node. text is the node file.
-func (k *kubeadming) describe(cmd *cobra.Command, s *session) (made kubeadmconf.Node, text []byte, err error) {
-	if k.root != "/" && !cmd.Flags().Changed("file") {
-		k.file = filepath.Join(k.root, DefaultFile)
+func (k *kubeadming) describe(cmd *cobra.Command, s *session.Session) (made kubeadmconf.Node, text []byte, err error) {
+	if k.Root != "/" && !cmd.Flags().Changed("file") {
+		k.File = filepath.Join(k.Root, source.DefaultFile)
 	}
-	if k.nodeDescription, text, err = load(cmd.Context(), k.file, "", cmd.InOrStdin()); err != nil {
+	if k.nodeDescription, text, err = source.Load(cmd.Context(), k.File, "", cmd.InOrStdin()); err != nil {
 		return kubeadmconf.Node{}, nil, err
 	}
-	if made, err = node.Kubeadm(cmd.Context(), s.host, k.nodeDescription); err != nil {
-		return kubeadmconf.Node{}, nil, node.Locate(err, k.file, text)
+	if made, err = node.Kubeadm(cmd.Context(), s.Host, k.nodeDescription); err != nil {
+		return kubeadmconf.Node{}, nil, node.Locate(err, k.File, text)
 	}
 	if k.name != "" {
 		made.Name = k.name
@@ -163,7 +167,7 @@ func (k *kubeadming) readToken(stdin io.Reader) error {
 	switch {
 	case k.tokenIn == "":
 		return nil
-	case k.tokenIn == "-" && k.file == "-":
+	case k.tokenIn == "-" && k.File == "-":
 		return fmt.Errorf("--file and --token-file are both standard input; name a file for one of them: %w", errs.Invalid)
 	case k.tokenIn != "-":
 		file, err := os.Open(k.tokenIn)
@@ -182,14 +186,14 @@ func (k *kubeadming) readToken(stdin io.Reader) error {
 }
 
 // notes says what the user should know of the machine before kubeadm runs.
-func (k *kubeadming) notes(out io.Writer, s *session, made kubeadmconf.Node) {
+func (k *kubeadming) notes(out io.Writer, s *session.Session, made kubeadmconf.Node) {
 	if made.CgroupV1 {
 		fmt.Fprintln(out, "note: the machine has cgroup v1. The configuration lets the kubelet start with it (failCgroupV1: false).")
 	}
 	if made.Refused() {
 		fmt.Fprintln(out, "note: kubeadm refuses cgroup v1 by its check SystemVerification, which the configuration therefore ignores; `berth node doctor --kubeadm` makes the same checks.")
 	}
-	if _, err := s.host.Files().Stat(made.Socket); err != nil && s.host.Live() {
+	if _, err := s.Host.Files().Stat(made.Socket); err != nil && s.Host.Live() {
 		fmt.Fprintf(out, "note: %s is not there; run `berth node apply` before kubeadm.\n", made.Socket)
 	}
 }

@@ -1,22 +1,17 @@
-package nodecmd
+// Package planview shows plans, ways back and outcomes to people.
+package planview
 
 import (
-	"bufio"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
-	"github.com/spf13/cobra"
-	"golang.org/x/term"
-
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/engine"
 )
 
-// printPlan shows a plan to people.
-func printPlan(w io.Writer, plan *engine.Plan) error {
+// Plan shows a plan to people.
+func Plan(w io.Writer, plan *engine.Plan) error {
 	count := map[provision.Action]int{}
 	for _, step := range plan.Steps {
 		head := step.Task
@@ -106,8 +101,8 @@ func usual(f provision.Field) bool {
 	return false
 }
 
-// printBack shows a way back.
-func printBack(w io.Writer, b *engine.Back) error {
+// Back shows a way back.
+func Back(w io.Writer, b *engine.Back) error {
 	for _, d := range b.Diffs {
 		printDiff(w, d)
 	}
@@ -122,8 +117,8 @@ func printBack(w io.Writer, b *engine.Back) error {
 	return err
 }
 
-// printOutcome shows what was done.
-func printOutcome(w io.Writer, out *engine.Outcome) error {
+// Outcome shows what was done.
+func Outcome(w io.Writer, out *engine.Outcome) error {
 	for _, warning := range out.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
@@ -138,24 +133,4 @@ func printOutcome(w io.Writer, out *engine.Outcome) error {
 	}
 	_, err := fmt.Fprintf(w, "Entry %d of the history: %s.\n", out.Number, out.Result)
 	return err
-}
-
-// confirm asks on a terminal; elsewhere --yes is needed.
-func confirm(cmd *cobra.Command, yes bool, question string) error {
-	if yes {
-		return nil
-	}
-	in, ok := cmd.InOrStdin().(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return fmt.Errorf("nothing was changed: there is no terminal to ask on; --yes says yes: %w", errs.Invalid)
-	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s [y/N] ", question)
-	answer, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil && answer == "" {
-		return fmt.Errorf("nothing was changed: no answer: %w", err)
-	}
-	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-		return fmt.Errorf("nothing was changed, as you wish: %w", errs.Invalid)
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package nodecmd
+package kubeadm
 
 import (
 	"bytes"
@@ -35,7 +35,7 @@ func TestKubeadmFile(t *testing.T) {
 	run := func(stdin string, args ...string) (stdout, stderr string, err error) {
 		var printed, said bytes.Buffer
 		cmd := New()
-		cmd.SetArgs(append([]string{"kubeadm"}, args...))
+		cmd.SetArgs(args)
 		cmd.SetIn(strings.NewReader(stdin))
 		cmd.SetOut(&printed)
 		cmd.SetErr(&said)

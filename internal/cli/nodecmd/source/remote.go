@@ -1,4 +1,4 @@
-package nodecmd
+package source
 
 import (
 	"context"
@@ -19,12 +19,12 @@ import (
 // remoteFor bounds the fetching of a node file.
 const remoteFor = time.Minute
 
-// remote tells of a node file that a web server has.
-func remote(file string) bool { return strings.Contains(file, "://") }
+// IsRemote reports whether a node file that a web server has.
+func IsRemote(file string) bool { return strings.Contains(file, "://") }
 
-// shownFile is a node file's name in messages: without a digest, a password or a signature.
-func shownFile(file string) string {
-	if !remote(file) {
+// Shown is a node file's name in messages: without a digest, a password or a signature.
+func Shown(file string) string {
+	if !IsRemote(file) {
 		return file
 	}
 	file, _, _ = strings.Cut(file, "#")
@@ -35,32 +35,32 @@ func shownFile(file string) string {
 // is empty where none is given, which only a file of this machine may have.
 func wantedSum(file, flag string) (digest.Digest, error) {
 	end := ""
-	if remote(file) {
+	if IsRemote(file) {
 		u, err := url.Parse(file)
 		switch {
 		case err != nil || u.Host == "":
-			return "", fmt.Errorf("node file %s: want https://HOST/PATH#sha256=DIGEST: %w", shownFile(file), errs.Invalid)
+			return "", fmt.Errorf("node file %s: want https://HOST/PATH#sha256=DIGEST: %w", Shown(file), errs.Invalid)
 		case u.Scheme != "https":
-			return "", fmt.Errorf("node file %s: %s is not taken, only https: %w", shownFile(file), u.Scheme, errs.Unsupported)
+			return "", fmt.Errorf("node file %s: %s is not taken, only https: %w", Shown(file), u.Scheme, errs.Unsupported)
 		case u.Fragment != "" && !strings.HasPrefix(u.Fragment, "sha256="):
-			return "", fmt.Errorf("node file %s: want #sha256=DIGEST at the end, not #%s: %w", shownFile(file), u.Fragment, errs.Invalid)
+			return "", fmt.Errorf("node file %s: want #sha256=DIGEST at the end, not #%s: %w", Shown(file), u.Fragment, errs.Invalid)
 		}
 		end = strings.TrimPrefix(u.Fragment, "sha256=")
 	}
 	flag = strings.TrimPrefix(flag, "sha256:")
 	switch {
-	case end == "" && flag == "" && remote(file):
-		return "", fmt.Errorf("node file %s: a file of a server needs its digest, by --sha256 or as #sha256=DIGEST at the end of the URL: %w", shownFile(file), errs.Invalid)
+	case end == "" && flag == "" && IsRemote(file):
+		return "", fmt.Errorf("node file %s: a file of a server needs its digest, by --sha256 or as #sha256=DIGEST at the end of the URL: %w", Shown(file), errs.Invalid)
 	case end == "" && flag == "":
 		return "", nil
 	case end != "" && flag != "" && end != flag:
-		return "", fmt.Errorf("node file %s: --sha256 and the end of the URL give two digests: %w", shownFile(file), errs.Invalid)
+		return "", fmt.Errorf("node file %s: --sha256 and the end of the URL give two digests: %w", Shown(file), errs.Invalid)
 	case end == "":
 		end = flag
 	}
 	sum := digest.NewDigestFromEncoded(digest.SHA256, end)
 	if err := sum.Validate(); err != nil {
-		return "", fmt.Errorf("node file %s: %q is not a SHA-256 digest, 64 hexadecimal digits: %w", shownFile(file), end, errs.Invalid)
+		return "", fmt.Errorf("node file %s: %q is not a SHA-256 digest, 64 hexadecimal digits: %w", Shown(file), end, errs.Invalid)
 	}
 	return sum, nil
 }
@@ -71,7 +71,7 @@ func checkSum(file string, data []byte, want digest.Digest) error {
 		return nil
 	}
 	if got := digest.FromBytes(data); got != want {
-		return fmt.Errorf("node file %s has the digest %s, not %s: it is another file than was meant: %w", shownFile(file), got, want, errs.Invalid)
+		return fmt.Errorf("node file %s has the digest %s, not %s: it is another file than was meant: %w", Shown(file), got, want, errs.Invalid)
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func fetch(ctx context.Context, transport http.RoundTripper, file string) ([]byt
 	file, _, _ = strings.Cut(file, "#")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, file, nil)
 	if err != nil {
-		return nil, fmt.Errorf("cannot fetch node file %s: %w", shownFile(file), errs.Invalid)
+		return nil, fmt.Errorf("cannot fetch node file %s: %w", Shown(file), errs.Invalid)
 	}
 	req.Header.Set("Accept-Encoding", "identity")
 	const redirects = 10
@@ -100,15 +100,15 @@ func fetch(ctx context.Context, transport http.RoundTripper, file string) ([]byt
 		if errors.As(err, &in) {
 			err = in.Err // without the URL, which may hold a password
 		}
-		return nil, fmt.Errorf("cannot fetch node file %s: %w: %w", shownFile(file), errs.Unavailable, err)
+		return nil, fmt.Errorf("cannot fetch node file %s: %w: %w", Shown(file), errs.Unavailable, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("cannot fetch node file %s: the server says %s: %w", shownFile(file), resp.Status, errs.NotFound)
+		return nil, fmt.Errorf("cannot fetch node file %s: the server says %s: %w", Shown(file), resp.Status, errs.NotFound)
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, MaxSize+1))
 	if err != nil {
-		return nil, fmt.Errorf("cannot fetch node file %s: the connection broke: %w: %w", shownFile(file), errs.Unavailable, err)
+		return nil, fmt.Errorf("cannot fetch node file %s: the connection broke: %w: %w", Shown(file), errs.Unavailable, err)
 	}
 	return data, nil
 }
