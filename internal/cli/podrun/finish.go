@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/podrun/volumes"
 	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -133,7 +134,7 @@ func (k *keeper) finish(ctx context.Context) error {
 		return err
 	}
 	if !k.Remove {
-		return removeVolumes(k.facts.Dir)
+		return volumes.Remove(k.facts.Dir)
 	}
 	err = k.patiently(ctx, func() error {
 		_, err := k.Conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: k.sandboxID})
@@ -165,7 +166,7 @@ func (k *keeper) removeFiles() error {
 
 // RemoveFiles removes a removed pod's volumes and logs.
 func RemoveFiles(volumeBase, logBase, namespace, name, uid string) error {
-	err := removeVolumes(VolumeDir(volumeBase, uid))
+	err := volumes.Remove(VolumeDir(volumeBase, uid))
 	if logErr := os.RemoveAll(LogDir(logBase, namespace, name, uid)); logErr != nil {
 		err = errors.Join(err, fmt.Errorf("cannot remove the pod's logs: %w", logErr))
 	}

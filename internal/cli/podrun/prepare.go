@@ -6,15 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
+	"github.com/berthrun/berth/internal/cli/podrun/volumes"
 	"github.com/berthrun/berth/internal/cli/podyaml"
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
-
-// unixStat is what the kernel says of a file.
-type unixStat = syscall.Stat_t
 
 // prepare makes what a container's configuration mounts: parts of volumes, and the file
 // for its last words. What an earlier try left is replaced.
@@ -23,7 +19,7 @@ func (k *keeper) prepare(made *podyaml.Made) error {
 		if err := sysfile.UnmountBelow(made.SubPaths[i].Target); err != nil {
 			return err
 		}
-		if err := bindSubPath(&made.SubPaths[i]); err != nil {
+		if err := volumes.BindSubPath(&made.SubPaths[i]); err != nil {
 			return err
 		}
 	}
@@ -37,26 +33,6 @@ func (k *keeper) prepare(made *podyaml.Made) error {
 		return fmt.Errorf("cannot make the file for last words: %w", err)
 	}
 	return os.Chmod(made.Message, 0o666) // whatever the umask says, and the container's user is
-}
-
-// bindTo makes a target of the right kind and binds an open file to it.
-func bindTo(f *os.File, isDir bool, target string) error {
-	parent := target
-	if !isDir {
-		parent = filepath.Dir(target)
-	}
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
-	}
-	if !isDir {
-		if err := errs.IgnoreNotExist(os.Remove(target)); err != nil {
-			return err
-		}
-		if err := os.WriteFile(target, nil, 0o600); err != nil {
-			return err
-		}
-	}
-	return sysfile.BindFile(f, target)
 }
 
 // unprepare undoes prepare for an attempt that has gone.

@@ -3,18 +3,14 @@ package podrun
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berthrun/berth/internal/cli/podrun/handler"
 	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
-
-// errNotProbed says that the runtime could not be asked, which tells nothing of the
-// container.
-var errNotProbed = errors.New("the probe did not take place")
 
 // readiness counts containers that are not ready yet.
 type readiness struct {
@@ -181,11 +177,11 @@ func (k *keeper) rounds(ctx context.Context, a *attempt, p *corev1.Probe, outcom
 		return
 	}
 	for {
-		err := k.try(ctx, a, p)
+		err := k.handler(a).Probe(ctx, p)
 		if ctx.Err() != nil {
 			return
 		}
-		if !errors.Is(err, errNotProbed) && outcome(err) {
+		if !errors.Is(err, handler.ErrNotProbed) && outcome(err) {
 			return
 		}
 		if sleep(ctx, time.Duration(p.PeriodSeconds)*time.Second) != nil {
@@ -194,21 +190,15 @@ func (k *keeper) rounds(ctx context.Context, a *attempt, p *corev1.Probe, outcom
 	}
 }
 
-// try runs a probe once. The time of an exec is kept by the runtime, which then
-// says so.
-func (k *keeper) try(ctx context.Context, a *attempt, p *corev1.Probe) error {
-	if p.Exec != nil {
-		return k.tryExec(ctx, a, p)
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(p.TimeoutSeconds)*time.Second)
-	defer cancel()
+// handler is what runs the probes and hooks of an attempt. A pod on the host's network
+// is reached over loopback.
+func (k *keeper) handler(a *attempt) *handler.Target {
+	target := &handler.Target{Runtime: k.Conn.Runtime, ContainerID: a.id, Container: a.spec}
 	switch {
-	case p.HTTPGet != nil:
-		return k.tryHTTP(ctx, a, p.HTTPGet)
-	case p.TCPSocket != nil:
-		return k.tryTCP(ctx, a, p.TCPSocket)
-	case p.GRPC != nil:
-		return k.tryGRPC(ctx, p.GRPC)
+	case k.pod.Spec.HostNetwork:
+		target.PodIP = "127.0.0.1"
+	case len(k.facts.PodIPs) > 0:
+		target.PodIP = k.facts.PodIPs[0]
 	}
-	return fmt.Errorf("the probe has no action")
+	return target
 }

@@ -20,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cli/podrun/host"
+	"github.com/berthrun/berth/internal/cli/podrun/output"
+	"github.com/berthrun/berth/internal/cli/podrun/volumes"
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/cli/podyaml/network"
 	"github.com/berthrun/berth/internal/cri/client"
@@ -82,7 +85,7 @@ type keeper struct {
 	pod       *corev1.Pod
 	facts     podyaml.Facts
 	sandboxID string
-	out       *multiplexer
+	out       *output.Multiplexer
 	// ready counts containers that are not ready yet.
 	ready readiness
 	// followers are goroutines that print logs.
@@ -113,7 +116,7 @@ func newKeeper(opts Options) *keeper {
 	}
 	k.gather()
 	named := opts.Prefix != "" || len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1
-	k.out = newMultiplexer(named, opts.Prefix, opts.Out, opts.Err)
+	k.out = output.New(named, opts.Prefix, opts.Out, opts.Err)
 	return k
 }
 
@@ -164,16 +167,8 @@ func Run(ctx context.Context, opts Options) (code int, err error) {
 	return code, nil
 }
 
-// Start runs the init containers, starts the containers once and leaves them; the
+// start runs the init containers, starts the containers once and leaves them; the
 // caller has seen that the pod needs no keeper. On error nothing is left.
-func Start(ctx context.Context, opts Options) (sandboxID string, err error) {
-	k, err := start(ctx, opts)
-	if err != nil {
-		return "", err
-	}
-	return k.sandboxID, nil
-}
-
 func start(ctx context.Context, opts Options) (_ *keeper, err error) {
 	opts.Remove = true // what fails
 	k := newKeeper(opts)
@@ -228,11 +223,11 @@ func (k *keeper) checkName(ctx context.Context) error {
 
 // up makes the volumes and the sandbox.
 func (k *keeper) up(ctx context.Context) error {
-	volumes, err := k.Bundle.Volumes(&k.facts)
+	wanted, err := k.Bundle.Volumes(&k.facts)
 	if err != nil {
 		return err
 	}
-	if err := makeVolumes(k.facts.Dir, volumes); err != nil {
+	if err := volumes.Make(k.facts.Dir, wanted); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(k.facts.LogDir, 0o755); err != nil {
@@ -245,7 +240,7 @@ func (k *keeper) up(ctx context.Context) error {
 			}
 		}
 	}
-	k.facts.CgroupParent = cgroupParent(ctx, k.Conn)
+	k.facts.CgroupParent = host.CgroupParent(ctx, k.Conn)
 	if err := errors.Join(k.chooseIDs(ctx), k.learnFeatures(ctx)); err != nil {
 		return err
 	}
@@ -319,7 +314,7 @@ func (k *keeper) say(format string, args ...any) {
 			args[i] = errs.Message(err)
 		}
 	}
-	k.out.say(k.Say, fmt.Sprintf(format, args...))
+	k.out.Say(k.Say, fmt.Sprintf(format, args...))
 }
 
 // patiently does a call again that was cut off by a restart of the runtime: for as

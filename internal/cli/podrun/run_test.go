@@ -433,9 +433,9 @@ func TestStartLeavesThePodRunning(t *testing.T) {
 		"one": exits(0, ""), "two": exits(0, ""), "a": serves(0), "b": serves(0),
 	}})
 	s.opts.Out, s.opts.Err = nil, nil
-	id, err := Start(t.Context(), s.opts)
-	if err != nil || id != "sandbox" {
-		t.Fatalf("got %q, %v", id, err)
+	k, err := start(t.Context(), s.opts)
+	if err != nil || k.sandboxID != "sandbox" {
+		t.Fatalf("got %+v, %v", k, err)
 	}
 	if s.called("stop sandbox")() || !s.called("start b-0")() {
 		t.Errorf("calls %q", s.runtime.noted())
@@ -447,8 +447,8 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 		"one": exits(0, ""), "two": exits(0, ""), "a": serves(0),
 	}})
 	s.opts.Out, s.opts.Err = nil, nil
-	if _, err := Start(t.Context(), s.opts); err == nil {
-		t.Fatal("b has no program, and Start succeeded")
+	if _, err := start(t.Context(), s.opts); err == nil {
+		t.Fatal("b has no program, and start succeeded")
 	}
 	for _, want := range []string{"end a-0", "stop sandbox", "remove sandbox"} {
 		if !s.called(want)() {

@@ -1,4 +1,4 @@
-package podrun
+package host
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 // systemSlice is where a pod goes that no kubelet has given a place.
 const systemSlice = "system.slice"
 
-// cgroupParent is what a runtime must be told of the pod's place among cgroups: with the
+// CgroupParent is what a runtime must be told of the pod's place among cgroups: with the
 // systemd driver containerd makes none by itself. It is empty for runtimes that do, and
 // for those that do not tell.
-func cgroupParent(ctx context.Context, conn *client.Conn) string {
+func CgroupParent(ctx context.Context, conn *client.Conn) string {
 	version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil || version.GetRuntimeName() != "containerd" {
 		return ""

@@ -1,4 +1,5 @@
-package podrun
+// Package output prints what several containers write.
+package output
 
 import (
 	"bytes"
@@ -11,32 +12,35 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// multiplexer prints what several containers write, line by line, so that their
+// Multiplexer prints what several containers write, line by line, so that their
 // lines do not mix, and each with its container's name when there are several.
-type multiplexer struct {
+type Multiplexer struct {
 	named    bool
 	prefix   string
 	out, err io.Writer
 	mu       sync.Mutex // serialises lines
 }
 
-func newMultiplexer(named bool, prefix string, out, errOut io.Writer) *multiplexer {
-	return &multiplexer{named: named, prefix: prefix, out: out, err: errOut}
+// New returns a multiplexer. named puts the name of a container before its lines, prefix what names
+// the pod.
+func New(named bool, prefix string, out, errOut io.Writer) *Multiplexer {
+	return &Multiplexer{named: named, prefix: prefix, out: out, err: errOut}
 }
 
-// follow prints an attempt's log until it has ended and all of it is printed.
-func (m *multiplexer) follow(ctx context.Context, a *attempt, path string) {
-	out := &lineWriter{m: m, to: m.out, name: a.spec.Name}
-	errOut := &lineWriter{m: m, to: m.err, name: a.spec.Name}
-	err := podlog.Copy(ctx, path, podlog.Options{Tail: -1, Ended: a.ended}, out, errOut)
+// Follow prints a container's log until ended is closed and all of it is printed.
+func (m *Multiplexer) Follow(ctx context.Context, name string, ended <-chan struct{}, path string) {
+	out := &lineWriter{m: m, to: m.out, name: name}
+	errOut := &lineWriter{m: m, to: m.err, name: name}
+	err := podlog.Copy(ctx, path, podlog.Options{Tail: -1, Ended: ended}, out, errOut)
 	out.flush()
 	errOut.flush()
 	if err != nil {
-		m.say(m.err, a.spec.Name+": "+errs.Message(err))
+		m.Say(m.err, name+": "+errs.Message(err))
 	}
 }
 
-func (m *multiplexer) say(to io.Writer, text string) {
+// Say prints a line of the keeper.
+func (m *Multiplexer) Say(to io.Writer, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	fmt.Fprintf(to, "berth: %s%s\n", m.prefix, text)
@@ -44,7 +48,7 @@ func (m *multiplexer) say(to io.Writer, text string) {
 
 // lineWriter passes whole lines on.
 type lineWriter struct {
-	m    *multiplexer
+	m    *Multiplexer
 	to   io.Writer
 	name string
 	part []byte

@@ -1,4 +1,4 @@
-package podrun
+package host
 
 import "testing"
 

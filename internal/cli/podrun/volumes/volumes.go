@@ -1,22 +1,19 @@
-package podrun
+// Package volumes makes and removes a pod's volumes on this host.
+package volumes
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/cli/podyaml/source"
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// makeVolumes makes the pod's own volumes in dir, which nobody but root can enter,
+// Make makes the pod's own volumes in dir, which nobody but root can enter,
 // and sees to the host's.
-func makeVolumes(dir string, volumes []podyaml.Volume) error {
+func Make(dir string, volumes []podyaml.Volume) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the pod's directory: %w", err)
 	}
@@ -25,7 +22,7 @@ func makeVolumes(dir string, volumes []podyaml.Volume) error {
 		var err error
 		switch {
 		case v.HostPath != nil:
-			err = seeToHostPath(v.HostPath)
+			err = ensureHostPath(v.HostPath)
 		case v.Claim:
 			err = makeClaim(v)
 		default:
@@ -108,40 +105,8 @@ func writeFile(path string, file source.File, gid *int64) error {
 	return os.Chmod(path, mode)
 }
 
-// seeToHostPath checks or makes what the host brings, as the type says.
-func seeToHostPath(host *corev1.HostPathVolumeSource) error {
-	info, err := os.Stat(host.Path)
-	missing := errors.Is(err, os.ErrNotExist)
-	if err != nil && !missing {
-		return err
-	}
-	kind := *host.Type
-	switch {
-	case missing && (kind == corev1.HostPathUnset || kind == corev1.HostPathDirectoryOrCreate):
-		return os.MkdirAll(host.Path, 0o755)
-	case missing && kind == corev1.HostPathFileOrCreate:
-		return os.WriteFile(host.Path, nil, 0o644)
-	case missing:
-		return fmt.Errorf("hostPath %s does not exist: %w", host.Path, errs.Invalid)
-	}
-	is := map[corev1.HostPathType]bool{
-		corev1.HostPathUnset:             true,
-		corev1.HostPathDirectoryOrCreate: info.IsDir(),
-		corev1.HostPathDirectory:         info.IsDir(),
-		corev1.HostPathFileOrCreate:      info.Mode().IsRegular(),
-		corev1.HostPathFile:              info.Mode().IsRegular(),
-		corev1.HostPathSocket:            info.Mode().Type() == os.ModeSocket,
-		corev1.HostPathCharDev:           info.Mode().Type() == os.ModeDevice|os.ModeCharDevice,
-		corev1.HostPathBlockDev:          info.Mode().Type() == os.ModeDevice,
-	}
-	if !is[kind] {
-		return fmt.Errorf("hostPath %s is no %s: %w", host.Path, kind, errs.Invalid)
-	}
-	return nil
-}
-
-// removeVolumes removes a pod's own volumes. Nil when there are none.
-func removeVolumes(dir string) error {
+// Remove removes a pod's own volumes. Nil when there are none.
+func Remove(dir string) error {
 	// What stays mounted must not be emptied through the mount.
 	if err := sysfile.UnmountBelow(dir); err != nil {
 		return err
