@@ -15,7 +15,7 @@ import (
 func NewKind() *cobra.Command {
 	root := &cobra.Command{
 		Use:   session.KindName,
-		Short: "Clusters of Kubernetes on one machine, by kind's commands",
+		Short: "Create and manage Kubernetes clusters on this machine, with kind's commands",
 		Long: "This is berth " + version.Version + " under the name kind. It has the commands and flags of kind v" + kindVersion + ", and writes\n" +
 			"to standard output what kind writes. `berth cluster` has more.",
 		Version: kindVersion,
@@ -24,10 +24,10 @@ func NewKind() *cobra.Command {
 	}
 	session.AddKindFlags(root)
 	root.AddCommand(
-		session.Group("create", "Make a cluster", newCreateOfKind()),
-		session.Group("delete", "Remove clusters", newDeleteOfKind()...),
+		session.Group("create", "Create a cluster", newCreateOfKind()),
+		session.Group("delete", "Delete clusters", newDeleteOfKind()...),
 		newGet(), newExport(),
-		session.Group("load", "Put images into nodes", images.NewLoadOfKind()...),
+		session.Group("load", "Load images into nodes", images.NewLoadOfKind()...),
 		newBuild(), newKindVersion(),
 	)
 	for _, c := range root.Commands() {

@@ -83,7 +83,7 @@ func newNodes() *cobra.Command {
 			}
 			if all {
 				if len(args) > 0 || s.Name != "" {
-					return fmt.Errorf("--all is every cluster: say it, or a name: %w", errs.Invalid)
+					return fmt.Errorf("use either --all or a cluster name: %w", errs.Invalid)
 				}
 				return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 					found, err := inventory.AllNodes(ctx, c.Provider)
@@ -115,7 +115,7 @@ func newKubeconfig() *cobra.Command {
 	return cmd
 }
 
-const internalHelp = "for containers on the network of the nodes"
+const internalHelp = "use the address for containers on the nodes' network"
 
 func printKubeconfig(kinds bool) *cobra.Command {
 	s := session.Session{OfKind: kinds}
@@ -158,7 +158,7 @@ func exportKubeconfig(kinds bool) *cobra.Command {
 	var internal bool
 	cmd := &cobra.Command{
 		Use:   "export [NAME]",
-		Short: "Put a cluster into the kubeconfig file, and make it the current context",
+		Short: "Add a cluster to the kubeconfig file and make it the current context",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {

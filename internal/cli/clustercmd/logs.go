@@ -19,8 +19,8 @@ func newLogs() *cobra.Command {
 	var s session.Session
 	cmd := &cobra.Command{
 		Use:   "logs [DIR]",
-		Short: "Write logs and state of a cluster, also of one that is half made, into a directory",
-		Long:  "logs writes below DIR, or below a new directory for temporary files, which it tells.",
+		Short: "Export logs and state of a cluster to a directory, even if its creation has failed",
+		Long:  "logs writes to DIR, or to a new temporary directory, and prints its path.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportLogs(cmd, &s, args, func(name, dir string, done bool) {

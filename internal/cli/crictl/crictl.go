@@ -36,7 +36,7 @@ func New() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "crictl",
 		Short: "Look at pods, containers and images of a node, and stop or remove them",
-		Long: "This is berth " + version.Version + " under the name crictl. It has the verbs of crictl " + Version + " that are typed on nodes,\n" +
+		Long: "This is berth " + version.Version + " under the name crictl. It has the verbs of crictl " + Version + " for debugging nodes,\n" +
 			"with their flags and output, for the socket of any runtime.",
 		Version:          Version,
 		TraverseChildren: true,

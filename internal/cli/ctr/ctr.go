@@ -62,9 +62,9 @@ func accepted(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if name[len(name)-1] == '=' {
 			name = name[:len(name)-1]
-			cmd.Flags().String(name, "", "accepted, and without effect")
+			cmd.Flags().String(name, "", "accepted for compatibility, without effect")
 		} else {
-			cmd.Flags().Bool(name, false, "accepted, and without effect")
+			cmd.Flags().Bool(name, false, "accepted for compatibility, without effect")
 		}
 		cmd.Flags().Lookup(name).Hidden = true
 	}

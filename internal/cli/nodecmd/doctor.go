@@ -18,8 +18,8 @@ func newDoctor() *cobra.Command {
 	var opts doctor.Options
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Explain a sick node, whoever set it up: what is wrong, how one sees it, what to do",
-		Long:  "doctor changes nothing and needs no node file. Its exit code is 1 when there is a problem.",
+		Short: "Diagnose this node, whoever set it up: each problem with its evidence and its fix",
+		Long:  "doctor changes nothing and needs no node file. Its exit code is 1 if it finds a problem.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at := session.Flags{Root: "/"}
@@ -40,6 +40,6 @@ func newDoctor() *cobra.Command {
 		},
 	}
 	output.Register(cmd)
-	cmd.Flags().BoolVar(&opts.Kubeadm, "kubeadm", false, "what kubeadm init and join would not like, also where kubeadm is not installed")
+	cmd.Flags().BoolVar(&opts.Kubeadm, "kubeadm", false, "also run the preflight checks of kubeadm init and join, even if kubeadm is not installed")
 	return cmd
 }

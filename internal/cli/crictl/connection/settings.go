@@ -48,9 +48,9 @@ func (s *Settings) Register(cmd *cobra.Command) {
 	flags.StringVarP(&s.config, "config", "c", "", "settings file (default: $CRI_CONFIG_FILE, "+defaultConfig+")")
 	flags.StringVarP(&s.runtime, "runtime-endpoint", "r", "", "socket of the runtime, unix:///PATH (default: $CONTAINER_RUNTIME_ENDPOINT, the file's, or the first of "+strings.Join(usualSockets(), ", ")+")")
 	flags.StringVarP(&s.image, "image-endpoint", "i", "", "socket for images (default: $IMAGE_SERVICE_ENDPOINT, the file's, or the runtime's)")
-	flags.DurationVarP(&s.timeout, "timeout", "t", 0, "how long connecting may take (default: the file's, or 2s)")
+	flags.DurationVarP(&s.timeout, "timeout", "t", 0, "timeout of connecting (default: the file's, or 2s)")
 	flags.BoolVarP(&s.debug, "debug", "D", false, "show which socket is used")
-	flags.IntVar(&s.retries, "max-retries", 0, "accepted and without effect: calls wait for a runtime that restarts")
+	flags.IntVar(&s.retries, "max-retries", 0, "accepted for compatibility: calls always wait for a runtime that restarts")
 }
 
 // file is crictl's settings file. Its other keys concern verbs that are not here.

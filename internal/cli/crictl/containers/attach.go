@@ -16,7 +16,7 @@ func NewAttach(s *connection.Settings) *cobra.Command {
 	var interactive, tty bool
 	cmd := &cobra.Command{
 		Use:   "attach CONTAINER",
-		Short: "Join a container's streams; leaving it does not stop it",
+		Short: "Attach to the streams of a running container; detaching does not stop it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
@@ -33,7 +33,7 @@ func NewAttach(s *connection.Settings) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&interactive, "stdin", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&interactive, "stdin", "i", false, "connect standard input")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "the container has a terminal")
 	return cmd
 }

@@ -29,8 +29,8 @@ func NewExec(s *connection.Settings) *cobra.Command {
 	var f execFlags
 	cmd := &cobra.Command{
 		Use:   "exec CONTAINER COMMAND [ARG...]",
-		Short: "Run a command in a container; its exit status is ours",
-		Long:  "The container is left out where a flag chooses: the command then runs in each that is found, one after the other.",
+		Short: "Run a command in a container, and exit with its exit status",
+		Long:  "Omit CONTAINER if a flag selects containers: the command runs in each of them, one after the other.",
 		RunE: verb.OrHelp(func(cmd *cobra.Command, args []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				containers, args, err := f.targets(ctx, cmd, c, args)
@@ -53,13 +53,13 @@ func NewExec(s *connection.Settings) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // what follows is the command's
-	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on")
+	flags.BoolVarP(&f.interactive, "interactive", "i", false, "connect standard input")
 	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
 	flags.BoolVarP(&f.sync, "sync", "s", false, "show the output when the command has ended")
 	flags.Int64Var(&f.timeout, "timeout", 0, "seconds after which a command of --sync is killed; 0: none")
-	flags.StringVarP(&f.transport, "transport", "r", "spdy", "accepted: the runtime's answer decides")
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "leave out ids where several containers are found")
-	flags.BoolVarP(&f.forgiving, "ignore-errors", "e", false, "succeed when the command fails")
+	flags.StringVarP(&f.transport, "transport", "r", "spdy", "accepted for compatibility: the runtime decides")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print ids if there are several containers")
+	flags.BoolVarP(&f.forgiving, "ignore-errors", "e", false, "exit with 0 even if the command fails")
 	flags.StringVar(&f.Name, "name", "", "in containers whose name matches this regular expression")
 	flags.StringVarP(&f.Pod, "pod", "p", "", "in containers of the pod of this id")
 	flags.StringVar(&f.Image, "image", "", "in containers of this image")
@@ -84,7 +84,7 @@ func (f *execFlags) targets(ctx context.Context, cmd *cobra.Command, c *connecti
 	}
 	found, err := f.List(ctx, c)
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("no container is as the flags say: %w", errs.NotFound)
+		err = fmt.Errorf("no container matches the flags: %w", errs.NotFound)
 	}
 	return selection.IDs(found), args, err
 }

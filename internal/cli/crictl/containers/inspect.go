@@ -21,7 +21,7 @@ func NewInspect(s *connection.Settings) *cobra.Command {
 	var f selection.Containers
 	cmd := &cobra.Command{
 		Use:   "inspect [CONTAINER...]",
-		Short: "Show all that is known of containers",
+		Short: "Show the details of containers",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				list := func() ([]string, error) {
@@ -36,7 +36,7 @@ func NewInspect(s *connection.Settings) *cobra.Command {
 	}
 	i.Register(cmd)
 	f.Register(cmd)
-	cmd.Flags().BoolVarP(&f.All, "all", "a", false, "containers in any state, where none is named")
+	cmd.Flags().BoolVarP(&f.All, "all", "a", false, "containers in any state, if none is named")
 	return cmd
 }
 

@@ -35,10 +35,10 @@ func NewLogs(s *connection.Settings) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.follow, "follow", "f", false, "go on until the container ends")
-	flags.BoolVarP(&f.previous, "previous", "p", false, "of the container before the last restart")
-	flags.BoolVarP(&f.reopen, "reopen", "r", false, "have the runtime open the log file anew first")
-	flags.BoolVarP(&f.timestamps, "timestamps", "t", false, "with the time of each line")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "follow the log until the container ends")
+	flags.BoolVarP(&f.previous, "previous", "p", false, "show the log from before the last restart")
+	flags.BoolVarP(&f.reopen, "reopen", "r", false, "reopen the log file first")
+	flags.BoolVarP(&f.timestamps, "timestamps", "t", false, "show the time of each line")
 	flags.IntVar(&f.tail, "tail", -1, "only the last lines; -1: all")
 	flags.StringVar(&f.since, "since", "", "only lines since a time (2006-01-02T15:04:05Z, seconds of Unix) or a duration ago (42m)")
 	flags.StringVarP(&f.stream, "stream", "s", "", "stdout or stderr only")
@@ -93,7 +93,7 @@ func (f *logFlags) path(s *runtimeapi.ContainerStatus) (string, error) {
 	attempt := s.GetMetadata().GetAttempt()
 	switch {
 	case s.LogPath == "":
-		return "", fmt.Errorf("container %s keeps no log: %w", s.Id, errs.State)
+		return "", fmt.Errorf("container %s has no log file: %w", s.Id, errs.State)
 	case !f.previous:
 		return s.LogPath, nil
 	case attempt == 0:

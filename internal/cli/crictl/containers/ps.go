@@ -41,7 +41,7 @@ func NewPs(s *connection.Settings) *cobra.Command {
 	flags.BoolVarP(&f.All, "all", "a", false, "containers in any state")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "ids only")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "labels and annotations, too")
-	flags.BoolVar(&f.full, "no-trunc", false, "whole ids")
+	flags.BoolVar(&f.full, "no-trunc", false, "do not truncate ids")
 	flags.BoolVarP(&f.resolve, "resolve-image-path", "r", false, "names of images in place of ids")
 	return cmd
 }

@@ -18,7 +18,7 @@ func NewRemove(s *connection.Settings) *cobra.Command {
 	var force, all, keep bool
 	cmd := &cobra.Command{
 		Use:   "rm CONTAINER...",
-		Short: "Remove containers; their log files stay, which are the kubelet's",
+		Short: "Remove containers; keep their log files, which belong to the kubelet",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				args, err := named(ctx, c, args, all, &selection.Containers{All: true})
@@ -34,9 +34,9 @@ func NewRemove(s *connection.Settings) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also containers that run, which are killed")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove running containers; kill them")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all containers")
-	cmd.Flags().BoolVarP(&keep, "keep-logs", "k", false, "accepted: log files always stay")
+	cmd.Flags().BoolVarP(&keep, "keep-logs", "k", false, "accepted for compatibility: log files are always kept")
 	return cmd
 }
 
@@ -47,7 +47,7 @@ func removeContainer(ctx context.Context, c *connection.Clients, id string, forc
 	}
 	if resp.Status.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		if !force {
-			return fmt.Errorf("it runs: stop it first, or use --force: %w", errs.State)
+			return fmt.Errorf("it is running: stop it first, or use --force: %w", errs.State)
 		}
 		if _, err := c.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
 			return err

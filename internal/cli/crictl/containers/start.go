@@ -15,7 +15,7 @@ import (
 func NewStart(s *connection.Settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start CONTAINER...",
-		Short: "Start containers that were created",
+		Short: "Start created containers",
 		RunE: verb.OrHelp(func(cmd *cobra.Command, args []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				return verb.Each(cmd.OutOrStdout(), args, func(id string) (string, error) {

@@ -35,7 +35,7 @@ func NewStats(s *connection.Settings) *cobra.Command {
 	var f statsFlags
 	cmd := &cobra.Command{
 		Use:   "stats [CONTAINER]",
-		Short: "Show what containers use: CPU, memory, disk",
+		Short: "Show the CPU, memory and disk usage of containers",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.id = cmp.Or(f.id, strings.Join(args, ""))
@@ -53,9 +53,9 @@ func NewStats(s *connection.Settings) *cobra.Command {
 	flags.StringVar(&f.id, "id", "", "only the container of this id")
 	flags.StringVarP(&f.pod, "pod", "p", "", "only those of the pod of this id")
 	flags.StringArrayVar(&f.labels, "label", nil, "only those with the label KEY=VALUE")
-	flags.BoolVarP(&f.all, "all", "a", false, "also containers that do not run")
-	flags.IntVarP(&f.seconds, "seconds", "s", 1, "seconds between the two looks that a rate needs")
-	flags.BoolVarP(&f.watch, "watch", "w", false, "go on until Ctrl-C")
+	flags.BoolVarP(&f.all, "all", "a", false, "also show containers that do not run")
+	flags.IntVarP(&f.seconds, "seconds", "s", 1, "seconds between the two samples of a rate")
+	flags.BoolVarP(&f.watch, "watch", "w", false, "repeat until Ctrl-C")
 	return cmd
 }
 

@@ -35,7 +35,7 @@ func NewStop(s *connection.Settings) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Int64VarP(&grace, "timeout", "t", 0, "seconds before a container that still runs is killed")
+	cmd.Flags().Int64VarP(&grace, "timeout", "t", 0, "grace period in seconds; then the container is killed")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all containers that run")
 	return cmd
 }

@@ -16,7 +16,7 @@ func NewImageFsInfo(s *connection.Settings) *cobra.Command {
 	var format output.Format
 	cmd := &cobra.Command{
 		Use:   "imagefsinfo",
-		Short: "Show the disk that images and containers use",
+		Short: "Show the disk usage of images and containers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {

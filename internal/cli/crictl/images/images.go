@@ -60,9 +60,9 @@ func NewImages(s *connection.Settings) *cobra.Command {
 	selection.RegisterConditions(cmd, &conditions)
 	flags.BoolVarP(&quiet, "quiet", "q", false, "ids only")
 	flags.BoolVarP(&verbose, "verbose", "v", false, "all fields")
-	flags.BoolVar(&columns.digests, "digests", false, "with digests")
-	flags.BoolVar(&columns.full, "no-trunc", false, "whole ids")
-	flags.BoolVar(&columns.pinned, "pinned", false, "whether the image is pinned, too")
+	flags.BoolVar(&columns.digests, "digests", false, "show digests")
+	flags.BoolVar(&columns.full, "no-trunc", false, "do not truncate ids")
+	flags.BoolVar(&columns.pinned, "pinned", false, "show whether the image is pinned")
 	return cmd
 }
 

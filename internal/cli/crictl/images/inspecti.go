@@ -22,7 +22,7 @@ func NewInspectImage(s *connection.Settings) *cobra.Command {
 	var conditions []string
 	cmd := &cobra.Command{
 		Use:   "inspecti [IMAGE...]",
-		Short: "Show all that is known of images",
+		Short: "Show the details of images",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				list := func() ([]string, error) {

@@ -54,7 +54,7 @@ func NewPull(s *connection.Settings) *cobra.Command {
 	flags.StringVar(&creds, "creds", "", "USER[:PASSWORD] for the registry (default: $CRICTL_CREDS)")
 	flags.StringVar(&auth, "auth", "", "the same in base64 (default: $CRICTL_AUTH)")
 	flags.StringArrayVarP(&annotations, "annotation", "a", nil, "KEY=VALUE for the runtime")
-	flags.DurationVar(&timeout, "pull-timeout", 0, "how long pulling may take; 0: any time")
+	flags.DurationVar(&timeout, "pull-timeout", 0, "timeout of the pull; 0: none")
 	return cmd
 }
 

@@ -45,7 +45,7 @@ func NewRemoveImage(s *connection.Settings) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all images")
-	cmd.Flags().BoolVarP(&prune, "prune", "q", false, "all that no container uses and that are not pinned")
+	cmd.Flags().BoolVarP(&prune, "prune", "q", false, "all images that no container uses and that are not pinned")
 	return cmd
 }
 

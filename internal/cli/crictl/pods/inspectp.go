@@ -21,7 +21,7 @@ func NewInspectPod(s *connection.Settings) *cobra.Command {
 	var f selection.Pods
 	cmd := &cobra.Command{
 		Use:   "inspectp [POD...]",
-		Short: "Show all that is known of pods",
+		Short: "Show the details of pods",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				list := func() ([]string, error) {

@@ -55,7 +55,7 @@ func NewPods(s *connection.Settings) *cobra.Command {
 	flags.StringVar(&f.ID, "id", "", "only the pod of this id")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "ids only")
 	flags.BoolVarP(&verbose, "verbose", "v", false, "labels and annotations, too")
-	flags.BoolVar(&full, "no-trunc", false, "whole ids")
+	flags.BoolVar(&full, "no-trunc", false, "do not truncate ids")
 	return cmd
 }
 

@@ -35,7 +35,7 @@ func NewRemovePod(s *connection.Settings) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also pods that run, which are stopped")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove running pods; stop them")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
 	return cmd
 }
@@ -47,7 +47,7 @@ func removePod(ctx context.Context, c *connection.Clients, id string, force bool
 	}
 	if resp.Status.State == runtimeapi.PodSandboxState_SANDBOX_READY {
 		if !force {
-			return "", fmt.Errorf("cannot remove the pod %s: it runs: stop it first, or use --force: %w", id, errs.State)
+			return "", fmt.Errorf("cannot remove the pod %s: it is running: stop it first, or use --force: %w", id, errs.State)
 		}
 		if done, err = stopPod(ctx, c, id); err != nil {
 			return "", err

@@ -42,7 +42,7 @@ func (i *Inspection) Print(cmd *cobra.Command, ids []string, list func() ([]stri
 		}
 	}
 	if len(ids) == 0 {
-		fmt.Fprintln(cmd.ErrOrStderr(), "crictl: no id was named, and nothing was found")
+		fmt.Fprintln(cmd.ErrOrStderr(), "crictl: no id was given, and none was found")
 		return cmd.Help()
 	}
 	var values []map[string]any
