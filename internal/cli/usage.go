@@ -32,7 +32,7 @@ func misused(cmd *cobra.Command, args []string, err error) error {
 	}
 	const near = 2 // letters
 	cmd.SuggestionsMinimumDistance = near
-	hint := cmd.CommandPath() + " --help lists what there is"
+	hint := "see " + cmd.CommandPath() + " --help"
 	for _, c := range cmd.Root().Commands() {
 		if c.Name() == args[0] {
 			hint = "did you mean " + c.CommandPath() + "?"
@@ -46,5 +46,5 @@ func misused(cmd *cobra.Command, args []string, err error) error {
 
 // misflagged does so for flags.
 func misflagged(cmd *cobra.Command, err error) error {
-	return fmt.Errorf("%w\n  %s --help lists what there is", err, cmd.CommandPath())
+	return fmt.Errorf("%w\n  see %s --help", err, cmd.CommandPath())
 }

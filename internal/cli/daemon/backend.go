@@ -34,6 +34,6 @@ func openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ba
 	case "native":
 		return openNative(ctx, cfg, log)
 	default:
-		return nil, fmt.Errorf("engine = %q: berth has no such engine: %w", cfg.Engine, errs.Invalid)
+		return nil, fmt.Errorf("engine = %q: there is no such engine: %w", cfg.Engine, errs.Invalid)
 	}
 }

@@ -22,7 +22,7 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 	}
 	listener, err := socket.Listen(ctx, socket.Options{Path: cfg.CadvisorSocket})
 	if errors.Is(err, errs.Exists) {
-		log.Warn("cAdvisor is not answered: the socket is in use", "socket", cfg.CadvisorSocket, "err", err)
+		log.Warn("cannot serve cAdvisor: the socket is in use", "socket", cfg.CadvisorSocket, "error", err)
 		return func() {}, nil
 	}
 	if err != nil {
@@ -36,14 +36,14 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 	go func() {
 		defer close(served)
 		if err := server.Serve(listener); err != nil {
-			log.Error("cAdvisor is not answered any more", "socket", cfg.CadvisorSocket, "err", err)
+			log.Error("cannot serve cAdvisor any longer", "socket", cfg.CadvisorSocket, "error", err)
 		}
 	}()
 	go func() {
 		defer close(marked)
 		api.Mark(ctx)
 	}()
-	log.Info("cAdvisor is answered", "socket", cfg.CadvisorSocket)
+	log.Info("serving cAdvisor", "socket", cfg.CadvisorSocket)
 	return func() {
 		cancel()
 		server.Stop()

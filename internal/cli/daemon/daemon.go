@@ -78,7 +78,7 @@ func Run(ctx context.Context, load Load) (err error) {
 
 	select {
 	case <-ctx.Done():
-		log.Info("berth stops; pods go on")
+		log.Info("berth stops; pods keep running")
 	case err = <-failed:
 		err = fmt.Errorf("cannot serve: %w", err)
 	}

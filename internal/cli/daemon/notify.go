@@ -10,7 +10,7 @@ import (
 
 func notify(log *slog.Logger, state string) {
 	if _, err := systemd.SdNotify(false, state); err != nil {
-		log.Warn("cannot tell systemd", "state", state, "error", err)
+		log.Warn("cannot notify systemd", "state", state, "error", err)
 	}
 }
 
@@ -36,7 +36,7 @@ func watchdog(ctx context.Context, p *parts, log *slog.Logger) {
 		case <-tick.C:
 		}
 		if err := p.healthy(ctx, interval/3); err != nil {
-			log.Error("the daemon does not work; systemd is not told that it does", "error", err)
+			log.Error("the daemon is unhealthy; systemd's watchdog is not notified", "error", err)
 			continue
 		}
 		notify(log, systemd.SdNotifyWatchdog)

@@ -65,10 +65,10 @@ func preparePlace(cfg *config.Daemon, log *slog.Logger) (*place, error) {
 	// What lies below is for root; a group that may use the socket passes through.
 	for _, dir := range []string{cfg.Root, cfg.State} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return nil, fmt.Errorf("cannot make a directory of berth's: %w", err)
+			return nil, fmt.Errorf("cannot make a directory of berth: %w", err)
 		}
 		if err := os.Chmod(dir, 0o711); err != nil {
-			return nil, fmt.Errorf("cannot protect a directory of berth's: %w", err)
+			return nil, fmt.Errorf("cannot protect a directory of berth: %w", err)
 		}
 	}
 	if err := sysfile.EnsureTmpfs(cfg.State, stateMountSource(cfg)); err != nil {
@@ -96,7 +96,7 @@ func makeDirs(cfg *config.Daemon) error {
 		filepath.Join(cfg.State, engineDir), filepath.Join(cfg.State, supervisorDir),
 	} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("cannot make a directory of berth's: %w", err)
+			return fmt.Errorf("cannot make a directory of berth: %w", err)
 		}
 	}
 	return nil
@@ -109,7 +109,7 @@ func stateMountSource(cfg *config.Daemon) string { return "berth-" + instanceOf(
 // for the next start.
 func (p *place) release(log *slog.Logger) error {
 	if err := p.lock.Close(); err != nil {
-		return fmt.Errorf("cannot give the state directory up: %w", err)
+		return fmt.Errorf("cannot release the state directory: %w", err)
 	}
 	ours, err := sysfile.MountedFrom(p.cfg.State, stateMountSource(p.cfg))
 	if err != nil || !ours {
@@ -182,7 +182,7 @@ func lookupGroup(name string) (gid int, err error) {
 	}
 	group, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, fmt.Errorf("configuration key group: %q is no group of this host: %w", name, errs.Invalid)
+		return 0, fmt.Errorf("configuration key group: %q is not a group of this host: %w", name, errs.Invalid)
 	}
 	return strconv.Atoi(group.Gid)
 }

@@ -32,9 +32,9 @@ func newApply() *cobra.Command {
 	var a applying
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Make the machine what the node file says",
-		Long: "apply shows the plan, asks, fetches what is needed, and changes the machine. What it changes is written\n" +
-			"down before; if a step fails or the runtime is not healthy after its restart, all is undone.",
+		Short: "Reconcile the machine with its node file",
+		Long: "apply shows the plan, asks, downloads what is needed, and changes the machine. It records each change before it\n" +
+			"makes it. If a step fails, or if the runtime is not healthy after its restart, apply undoes all changes.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := session.UntilSignal(cmd.Context())
@@ -47,12 +47,12 @@ func newApply() *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&a.wait, "wait", false, "wait while another apply runs")
-	flags.DurationVar(&a.PackageWait, "package-wait", session.DefaultPackageWait, "wait so long while another process uses the package manager")
-	flags.DurationVar(&a.RetryFor, "retry-for", session.DefaultRetryFor, "try again for so long what does not work for now, as a server of assets that is overloaded; 0 is one try")
-	flags.DurationVar(&a.TaskFor, "task-timeout", 0, "end a task that takes longer, and undo the apply; 0 is 30m for packages, assets and images, 10m for units and commands, 5m for others")
-	flags.BoolVar(&a.prune, "prune", false, "bring back what was there before of what is no longer wanted")
-	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "consent to what the plan says happens to running pods")
-	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo what a failed apply changed")
+	flags.DurationVar(&a.PackageWait, "package-wait", session.DefaultPackageWait, "how long to wait while another process uses the package manager")
+	flags.DurationVar(&a.RetryFor, "retry-for", session.DefaultRetryFor, "how long to retry what fails for now, such as a download from an overloaded server; 0: do not retry")
+	flags.DurationVar(&a.TaskFor, "task-timeout", 0, "timeout of one task, after which apply is undone; 0: 30m for packages, assets and images, 10m for units and commands, 5m for others")
+	flags.BoolVar(&a.prune, "prune", false, "restore the state from before of what is no longer wanted")
+	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "allow the disruption of running pods that the plan shows")
+	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo a failed apply")
 	return cmd
 }
 
@@ -108,7 +108,7 @@ func (a *applying) asked(err error, text []byte) error {
 		return err
 	}
 	line, column := nodefile.Place(text, task.Why)
-	return fmt.Errorf("%w\n%s:%d:%d: here it is asked for", err, source.Shown(a.File), line, column)
+	return fmt.Errorf("%w\n%s:%d:%d: this asks for it", err, source.Shown(a.File), line, column)
 }
 
 // pruneAfter prunes and adds what could not be to the outcome of the apply. The user has

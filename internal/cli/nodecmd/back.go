@@ -37,13 +37,13 @@ func (b *backing) register(cmd *cobra.Command, withFile bool) {
 	b.output.Register(cmd)
 	flags := cmd.Flags()
 	flags.BoolVarP(&b.yes, "yes", "y", false, "do not ask")
-	flags.BoolVar(&b.opts.AllowDisruption, "allow-disruption", false, "consent to what the plan says happens to running pods; those of a runtime that stops are stopped and removed")
+	flags.BoolVar(&b.opts.AllowDisruption, "allow-disruption", false, "allow the disruption of running pods that the plan shows; pods of a runtime that stops are stopped and removed")
 }
 
 // registerGuarded is register for a way back that is undone when it fails.
 func (b *backing) registerGuarded(cmd *cobra.Command, withFile bool) {
 	b.register(cmd, withFile)
-	cmd.Flags().BoolVar(&b.opts.KeepFailed, "keep-failed", false, "do not undo what failed")
+	cmd.Flags().BoolVar(&b.opts.KeepFailed, "keep-failed", false, "do not undo the command if it fails")
 }
 
 // run opens the machine to be changed, and lets f go back.

@@ -11,7 +11,7 @@ const driftCode = 2
 
 // newDiff looks for drift.
 func newDiff() *cobra.Command {
-	cmd := planCommand("diff", "Show what is not as the node file says; exit code 2 when there is any", func(plan *engine.Plan) int {
+	cmd := planCommand("diff", "Show the drift from the node file; exit code 2 if there is any", func(plan *engine.Plan) int {
 		if plan.Empty() && len(plan.Unwanted) == 0 {
 			return 0
 		}

@@ -26,9 +26,9 @@ func newHistory() *cobra.Command {
 	var secrets bool
 	cmd := &cobra.Command{
 		Use:   "history [NUMBER]",
-		Short: "List what was done to the machine, or show one entry with its node file",
-		Long: "history shows in place of contents that not everybody may read their size and a short hash, in the node\n" +
-			"file too. The hash has another key in each run.",
+		Short: "List the changes to the machine, or show one entry with its node file",
+		Long: "history shows size and a short hash in place of content that not every user may read, also in the node file.\n" +
+			"Each run makes the hash with another key.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := at.Open(cmd)
@@ -133,7 +133,7 @@ func printWish(s *session.Session, w io.Writer, wish string, secrets bool) error
 		text, err = redacted(s.Host, text)
 	}
 	if err != nil {
-		fmt.Fprintf(w, "  (not shown: this berth cannot tell what in it is secret; --show-secrets prints it: %v)\n", err)
+		fmt.Fprintf(w, "  (not shown: this berth cannot find the secrets in it; --show-secrets prints it: %v)\n", err)
 		return nil
 	}
 	_, err = w.Write(text)

@@ -12,7 +12,7 @@ import (
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Make this machine a node, from one file",
+		Short: "Set up this machine as a Kubernetes node, from one file",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

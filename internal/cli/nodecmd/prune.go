@@ -14,9 +14,9 @@ func newPrune() *cobra.Command {
 	var b backing
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove what the node file no longer wants, and bring back what was there before",
-		Long: "prune shows what it brings back and what restarts, and asks. As with apply, a unit that restarts is checked\n" +
-			"before and after, and what fails is undone.",
+		Short: "Remove what the node file no longer wants, and restore the state from before",
+		Long: "prune shows what it restores and what restarts, and asks. Like apply, it checks a unit before and after its\n" +
+			"restart, and undoes its changes if a step fails.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session.Session) error {

@@ -14,10 +14,9 @@ func newReset() *cobra.Command {
 	var b backing
 	cmd := &cobra.Command{
 		Use:   "reset",
-		Short: "Make the machine what it was before the first apply",
-		Long: "reset stops and removes what apply brought, and brings back what was there before: files with their content,\n" +
-			"units, packages, settings. What the runtime made by itself (images, containers) goes, too, where nothing was\n" +
-			"before; logs stay.",
+		Short: "Restore the machine to its state before the first apply",
+		Long: "reset stops and removes what apply has installed, and restores files with their content, units, packages and\n" +
+			"settings. It also removes the runtime's own data (images, containers) if there was none before. It keeps logs.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session.Session) error {

@@ -19,10 +19,10 @@ func newRollback() *cobra.Command {
 	var b backing
 	cmd := &cobra.Command{
 		Use:   "rollback [NUMBER]",
-		Short: "Make the machine what it was after an entry of the history (default: the last good one before the newest)",
-		Long: "rollback brings back files, units, packages and settings as they were. The node file is not touched: the\n" +
-			"next apply does what it says. A rollback is an entry of its own, and can be rolled back, too. As with apply, a\n" +
-			"unit that restarts is checked before and after, and what fails is undone.",
+		Short: "Restore the machine to its state after an entry of the history (default: the last successful one before the newest)",
+		Long: "rollback restores files, units, packages and settings. It does not change the node file: the next apply applies\n" +
+			"it. A rollback is an entry of the history, and can be rolled back. Like apply, it checks a unit before and after\n" +
+			"its restart, and undoes its changes if a step fails.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session.Session) error {
@@ -35,10 +35,10 @@ func newRollback() *cobra.Command {
 					return err
 				}
 				if back.Empty() {
-					fmt.Fprintf(cmd.ErrOrStderr(), "Nothing was changed since entry %d.\n", n)
+					fmt.Fprintf(cmd.ErrOrStderr(), "Nothing has changed since entry %d.\n", n)
 					return nil
 				}
-				if err := b.consent(ctx, cmd, s, back, fmt.Sprintf("Go back to entry %d?", n)); err != nil {
+				if err := b.consent(ctx, cmd, s, back, fmt.Sprintf("Roll back to entry %d?", n)); err != nil {
 					return err
 				}
 				out, err := s.Engine.Rollback(ctx, n, back, b.opts)

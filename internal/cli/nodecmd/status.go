@@ -41,7 +41,7 @@ func newStatus() *cobra.Command {
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Tell the last apply, and whether the machine is still as the node file says",
+		Short: "Show the last apply, and the drift of the machine from its node file",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := at.Open(cmd)
@@ -104,7 +104,7 @@ func (st status) print(w io.Writer) error {
 	case st.Last == nil:
 		fmt.Fprintln(w, "berth has not changed this machine.")
 	case st.Last.Result == "" && st.Busy == "":
-		fmt.Fprintf(w, "entry %d (%s) was interrupted; the next apply carries on\n", st.Last.Number, what(*st.Last))
+		fmt.Fprintf(w, "entry %d (%s) was interrupted; the next apply continues\n", st.Last.Number, what(*st.Last))
 	default:
 		fmt.Fprintf(w, "entry %d: %s, %s, %s\n", st.Last.Number, what(*st.Last), result(*st.Last), st.Last.Started.Local().Format(time.DateTime))
 	}
@@ -112,22 +112,22 @@ func (st status) print(w io.Writer) error {
 		fmt.Fprintln(w, st.Busy)
 	}
 	if st.Owned > 0 {
-		fmt.Fprintf(w, "%d objects are berth's\n", st.Owned)
+		fmt.Fprintf(w, "berth manages %d objects\n", st.Owned)
 	}
 	switch {
 	case st.Drift > 0:
-		fmt.Fprintf(w, "%d are not as the node file says (berth node diff)\n", st.Drift)
+		fmt.Fprintf(w, "%d have drifted from the node file (berth node diff)\n", st.Drift)
 	case st.Drift == 0:
-		fmt.Fprintln(w, "the machine is as the node file says")
+		fmt.Fprintln(w, "the machine matches the node file")
 	}
 	if st.Unwanted > 0 {
 		fmt.Fprintf(w, "%d are no longer wanted (berth node prune)\n", st.Unwanted)
 	}
 	if len(st.Pending) > 0 {
-		fmt.Fprintf(w, "restarts that are due: %s\n", strings.Join(st.Pending, ", "))
+		fmt.Fprintf(w, "pending restarts: %s\n", strings.Join(st.Pending, ", "))
 	}
 	if st.Damaged > 0 {
-		fmt.Fprintf(w, "%d records of the journal are damaged and were passed over\n", st.Damaged)
+		fmt.Fprintf(w, "%d damaged records of the journal were skipped\n", st.Damaged)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ func newValidate() *cobra.Command {
 	return &cobra.Command{
 		Use:     "validate [FILE]",
 		Aliases: []string{"check"},
-		Short:   "Name every fault of a node file (- is standard input; default " + source.DefaultFile + ")",
+		Short:   "Check a node file, and report every fault (- is standard input; default " + source.DefaultFile + ")",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := source.DefaultFile

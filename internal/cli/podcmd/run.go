@@ -101,12 +101,12 @@ func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *client.Con
 func start(ctx context.Context, cmd *cobra.Command, opts podrun.Options, manifest *podyaml.Manifest) error {
 	for _, w := range manifest.Workloads {
 		if fields := w.KeeperFields(); len(fields) > 0 {
-			return fmt.Errorf("cannot run %s with -d: it needs a keeper that stays, for %s: %w", w, strings.Join(fields, ", "), errs.Invalid)
+			return fmt.Errorf("cannot run %s with -d: these fields need the command in the foreground: %s: %w", w, strings.Join(fields, ", "), errs.Invalid)
 		}
 	}
 	for _, b := range manifest.Pods() {
 		if fields := b.KeeperFields(); len(fields) > 0 {
-			return fmt.Errorf("cannot run pod %s with -d: it needs a keeper that stays, for %s: %w", b.Pod.Name, strings.Join(fields, ", "), errs.Invalid)
+			return fmt.Errorf("cannot run pod %s with -d: these fields need the command in the foreground: %s: %w", b.Pod.Name, strings.Join(fields, ", "), errs.Invalid)
 		}
 	}
 	ids, err := podrun.StartAll(ctx, opts, manifest)

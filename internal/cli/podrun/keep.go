@@ -14,7 +14,7 @@ import (
 )
 
 // errStopped says that somebody else has stopped the pod.
-var errStopped = errors.New("the pod was stopped by somebody else")
+var errStopped = errors.New("something else stopped the pod")
 
 // errDeadline says that activeDeadlineSeconds are over.
 var errDeadline = errors.New("the pod was active for longer than spec.activeDeadlineSeconds")

@@ -27,10 +27,10 @@ func (k *keeper) prepare(made *podyaml.Made) error {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(made.Message), 0o755); err != nil {
-		return fmt.Errorf("cannot make the file for last words: %w", err)
+		return fmt.Errorf("cannot make the file for the termination message: %w", err)
 	}
 	if err := os.WriteFile(made.Message, nil, 0o666); err != nil {
-		return fmt.Errorf("cannot make the file for last words: %w", err)
+		return fmt.Errorf("cannot make the file for the termination message: %w", err)
 	}
 	return os.Chmod(made.Message, 0o666) // whatever the umask says, and the container's user is
 }

@@ -141,7 +141,7 @@ func (k *keeper) checkUser(c *corev1.Container, img *runtimeapi.Image) error {
 	case user == nil && img.GetUid().GetValue() != 0:
 		return nil
 	case user == nil && img.GetUsername() != "":
-		return fmt.Errorf("cannot run container %s: runAsNonRoot is set, and image %s has the user %q, of which nobody knows that it is not root: set runAsUser: %w",
+		return fmt.Errorf("cannot run container %s: runAsNonRoot is set, and image %s has the user %q, which may be root: set runAsUser: %w",
 			c.Name, c.Image, img.GetUsername(), errs.Invalid)
 	}
 	return fmt.Errorf("cannot run container %s: runAsNonRoot is set, and it would run as root: %w", c.Name, errs.Invalid)

@@ -381,7 +381,7 @@ func TestStopBySomebodyElseEndsTheKeeper(t *testing.T) {
 	close(s.runtime.containers["a-0"].stop)
 	s.runtime.mu.Unlock()
 	s.wait()
-	if !strings.Contains(s.said.String(), "stopped by somebody else") {
+	if !strings.Contains(s.said.String(), "something else stopped the pod") {
 		t.Errorf("said %q", s.said.String())
 	}
 }
@@ -413,7 +413,7 @@ func TestASecondPodOfTheNameIsRefused(t *testing.T) {
 func TestRunAsNonRoot(t *testing.T) {
 	for user, want := range map[*runtimeapi.Image]string{
 		{Id: "1"}:                  "it would run as root",
-		{Id: "1", Username: "www"}: "nobody knows that it is not root",
+		{Id: "1", Username: "www"}: "which may be root",
 		{Id: "1", Uid: &runtimeapi.Int64Value{Value: 5}}: "",
 	} {
 		s := newScene(t, `

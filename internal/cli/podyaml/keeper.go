@@ -13,7 +13,7 @@ import (
 func (w *Workload) KeeperFields() []string {
 	var names []string
 	if w.IsJob() && w.Retries > 0 {
-		names = append(names, fmt.Sprintf("spec.backoffLimit: %d (6 is the default; 0 needs no keeper)", w.Retries))
+		names = append(names, fmt.Sprintf("spec.backoffLimit: %d (6 is the default; 0 works with -d)", w.Retries))
 	}
 	if w.Parallel > 0 && w.Parallel < len(w.Pods) {
 		names = append(names, fmt.Sprintf("spec.parallelism: %d of %d completions", w.Parallel, len(w.Pods)))
@@ -33,7 +33,7 @@ func (b *Bundle) KeeperFields() []string {
 	var names []string
 	spec := &b.Pod.Spec
 	if spec.RestartPolicy != corev1.RestartPolicyNever {
-		names = append(names, fmt.Sprintf("spec.restartPolicy: %s (Always is the default; Never needs no keeper)", spec.RestartPolicy))
+		names = append(names, fmt.Sprintf("spec.restartPolicy: %s (Always is the default; Never works with -d)", spec.RestartPolicy))
 	}
 	if spec.ActiveDeadlineSeconds != nil {
 		names = append(names, "spec.activeDeadlineSeconds")

@@ -97,7 +97,7 @@ func (f *Manifest) add(docs *documents, doc *document.Document, ignored *documen
 			ignored.Kind(doc)
 			return nil
 		}
-		return &document.Fault{Line: doc.Place.Line("kind"), Field: "kind", Why: fmt.Sprintf("%q is not run here", doc.Kind())}
+		return &document.Fault{Line: doc.Place.Line("kind"), Field: "kind", Why: fmt.Sprintf("berth does not run %q", doc.Kind())}
 	}
 	err = errors.Join(fields.CheckKind(doc, ignored), fields.CheckPod(doc.Subtree(w.Place.Path("")), w.Place, w.Kind != "Pod", ignored))
 	if err != nil {

@@ -22,7 +22,7 @@ func TestFaultsNameTheirField(t *testing.T) {
       image: x
 `
 	for want, text := range map[string]string{
-		`line 1: kind: "v1 Endpoints" is not run here`:                  "kind: Endpoints\napiVersion: v1\n",
+		`line 1: kind: berth does not run "v1 Endpoints"`:                  "kind: Endpoints\napiVersion: v1\n",
 		`line 13: metadata.name: "default/web" is the name of two`:      one + "---\n" + one,
 		"line 11: spec.containers[0].lifecycle.preStop: a handler has":  one + "      lifecycle:\n        stopSignal: SIGINT\n        preStop: {}\n",
 		"line 10: spec.containers[0].volumeMounts[0].subPath: \"../x\"": one + "      volumeMounts:\n        - {name: v, mountPath: /x, subPath: ../x}\n  volumes: [{name: v}]\n",
@@ -31,7 +31,7 @@ func TestFaultsNameTheirField(t *testing.T) {
 		`line 9: spec.hostNetwork: "maybe": want true or false`:         one + "  hostNetwork: maybe\n",
 		"spec.hostAliases[0].ip":                                        one + "  hostAliases: [{ip: none, hostnames: [a]}]\n",
 		`line 8: spec.template.spec.containers[0].volumeDevices`:        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  template:\n    spec:\n      containers:\n        - {name: a, image: x, volumeDevices: [{name: v, devicePath: /dev/x}]}\n",
-		"spec.template.spec.restartPolicy: a Job wants":                 "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{name: a, image: x}]}}}\n",
+		"spec.template.spec.restartPolicy: a Job needs":                 "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{name: a, image: x}]}}}\n",
 		`yaml: line 3:`:                                        "a: b\n---\na: {\n",
 		"no document of kind Pod":                              "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n",
 		`unknown field "spec.containerz"`:                      podHead + "  containerz: []\n",
@@ -47,7 +47,7 @@ func TestFaultsNameTheirField(t *testing.T) {
 		`container a has no port named "http"`:                 one + "      livenessProbe: {httpGet: {port: http}}\n",
 		"livenessProbe.successThreshold: it must be 1":         one + "      livenessProbe: {tcpSocket: {port: 1}, successThreshold: 2}\n",
 		`"a" is the name of two containers`:                    one + "    - {name: a, image: x}\n",
-		"an init container that is no sidecar has no probes":   one + "  initContainers: [{name: i, image: x, readinessProbe: {tcpSocket: {port: 1}}}]\n",
+		"an init container that is not a sidecar has no probes":   one + "  initContainers: [{name: i, image: x, readinessProbe: {tcpSocket: {port: 1}}}]\n",
 		`fieldRef "spec.nope" is not honoured`:                 one + "      env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.nope}}}]\n",
 		"metadata.uid":                                         strings.Replace(one, "{name: web}", "{name: web, uid: ../../etc}", 1),
 		"is in namespace other, the pod in":                    one + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: other}\n",

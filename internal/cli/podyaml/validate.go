@@ -94,7 +94,7 @@ func (b *Bundle) validateContainer(f *document.Faults, field string, c *corev1.C
 			f.Add(fmt.Sprintf("%s.ports[%d]", field, i), "a port is between 1 and 65535")
 		}
 		if b.Pod.Spec.HostNetwork && p.HostPort != p.ContainerPort {
-			f.Add(fmt.Sprintf("%s.ports[%d].hostPort", field, i), "with hostNetwork it is the containerPort")
+			f.Add(fmt.Sprintf("%s.ports[%d].hostPort", field, i), "with hostNetwork it must be the containerPort")
 		}
 	}
 	if _, err := b.Environment(c, &source.Node{}); err != nil {
@@ -117,7 +117,7 @@ func (b *Bundle) validateContainer(f *document.Faults, field string, c *corev1.C
 		switch {
 		case probe == nil:
 		case isInit && !isSidecar:
-			f.Add(field+"."+name, "an init container that is no sidecar has no probes")
+			f.Add(field+"."+name, "an init container that is not a sidecar has no probes")
 		default:
 			validateProbe(f, field+"."+name, name, probe, c)
 		}
@@ -129,7 +129,7 @@ func (b *Bundle) validateContainer(f *document.Faults, field string, c *corev1.C
 func validateRestarts(f *document.Faults, field string, c *corev1.Container) {
 	if c.RestartPolicy == nil {
 		if len(c.RestartPolicyRules) > 0 {
-			f.Add(field+".restartPolicyRules", "they want a restartPolicy of the container beside them")
+			f.Add(field+".restartPolicyRules", "they need a restartPolicy of the container")
 		}
 		return
 	}

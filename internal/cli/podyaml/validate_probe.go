@@ -21,7 +21,7 @@ func (b *Bundle) validateLifecycle(f *document.Faults, field string, c *corev1.C
 	}
 	field += ".lifecycle"
 	if strings.HasPrefix(field, "spec.initContainers") && !podspec.IsSidecar(c) {
-		f.Add(field, "an init container that is no sidecar has no lifecycle")
+		f.Add(field, "an init container that is not a sidecar has no lifecycle")
 	}
 	for name, h := range map[string]*corev1.LifecycleHandler{"postStart": c.Lifecycle.PostStart, "preStop": c.Lifecycle.PreStop} {
 		if h == nil {
@@ -56,7 +56,7 @@ func (b *Bundle) validateLifecycle(f *document.Faults, field string, c *corev1.C
 	}
 	if s := c.Lifecycle.StopSignal; s != nil {
 		if _, known := runtimeapi.Signal_value["SIGNAL_"+string(*s)]; !known || *s == "RUNTIME_DEFAULT" {
-			f.Add(field+".stopSignal", "%q is no signal", *s)
+			f.Add(field+".stopSignal", "%q is not a signal", *s)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func validateHTTP(f *document.Faults, field string, get *corev1.HTTPGetAction) {
 		return h.Name == "" || strings.ContainsAny(h.Name+h.Value, "\r\n")
 	})
 	if i >= 0 {
-		f.Add(fmt.Sprintf("%s.httpHeaders[%d]", field, i), "it is no header")
+		f.Add(fmt.Sprintf("%s.httpHeaders[%d]", field, i), "it is not a header")
 	}
 }
 

@@ -86,7 +86,7 @@ func (b *Bundle) validateEmptyDir(f *document.Faults, field string, v *corev1.Vo
 		f.Add(field+".sizeLimit", "it is negative")
 	}
 	if source.Mode != nil && (*source.Mode < 0 || *source.Mode > 0o7777) {
-		f.Add(field+".mode", "%o is no mode", *source.Mode)
+		f.Add(field+".mode", "%o is not a mode", *source.Mode)
 	}
 }
 
@@ -119,7 +119,7 @@ func (b *Bundle) validateMounts(f *document.Faults, field string, c *corev1.Cont
 		}
 		switch {
 		case m.SubPath != "" && m.SubPathExpr != "":
-			f.Add(at+".subPathExpr", "subPath stands beside it: a mount has one of them")
+			f.Add(at+".subPathExpr", "a mount has either subPath or subPathExpr")
 		case m.SubPath != "" && !filepath.IsLocal(m.SubPath):
 			f.Add(at+".subPath", "%q leads out of the volume", m.SubPath)
 		}
@@ -156,6 +156,6 @@ func validateMountModes(f *document.Faults, at string, m *corev1.VolumeMount, c 
 		f.Add(at+".recursiveReadOnly", "%q is none of Disabled, IfPossible, Enabled", *r)
 	}
 	if !m.ReadOnly || (m.MountPropagation != nil && *m.MountPropagation != corev1.MountPropagationNone) {
-		f.Add(at+".recursiveReadOnly", "it wants readOnly, and no mountPropagation")
+		f.Add(at+".recursiveReadOnly", "it needs readOnly, and no mountPropagation")
 	}
 }

@@ -23,7 +23,7 @@ import (
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeadm",
-		Short: "Write the configuration with which kubeadm makes a cluster of this machine, or joins one",
+		Short: "Write the configuration with which kubeadm creates or joins a cluster",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -66,7 +66,7 @@ func newInit() *cobra.Command {
 	flags.StringVar(&k.init.Version, "kubernetes-version", "", "version of the control plane; empty: that of the machine's kubeadm, or kubelet")
 	flags.StringVar(&k.init.PodSubnet, "pod-network-cidr", "", "addresses of the cluster's pods, one CIDR or one of each family; empty: nodes get no range")
 	flags.StringVar(&k.init.ServiceSubnet, "service-cidr", "", "addresses of Services; empty: kubeadm's 10.96.0.0/12")
-	flags.StringVar(&k.init.Endpoint, "control-plane-endpoint", "", "host:port that stands for all API servers, for a cluster that gets more than one")
+	flags.StringVar(&k.init.Endpoint, "control-plane-endpoint", "", "host:port of all API servers, for a cluster with more than one")
 	return cmd
 }
 
@@ -91,8 +91,8 @@ func newJoin() *cobra.Command {
 	k.register(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&k.join.Hashes, "discovery-token-ca-cert-hash", nil, "sha256:… of the key of the cluster's authority; may be given again")
-	flags.BoolVar(&k.join.SkipCA, "discovery-token-unsafe-skip-ca-verification", false, "trust whoever answers, without a hash")
-	flags.BoolVar(&k.join.ControlPlane, "control-plane", false, "the node runs an API server, too")
+	flags.BoolVar(&k.join.SkipCA, "discovery-token-unsafe-skip-ca-verification", false, "trust any API server, without a hash")
+	flags.BoolVar(&k.join.ControlPlane, "control-plane", false, "the node is a control plane")
 	flags.StringVar(&k.join.CertificateKey, "certificate-key", "", "key of the certificates that `kubeadm init --upload-certs` has uploaded; with --control-plane")
 	return cmd
 }

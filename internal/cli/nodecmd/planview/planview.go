@@ -29,13 +29,13 @@ func Plan(w io.Writer, plan *engine.Plan) error {
 	}
 	printRestarts(w, plan.Restarts)
 	if len(plan.Unwanted) > 0 {
-		fmt.Fprintln(w, "no longer wanted  (berth node prune, or apply --prune, brings back what was there before)")
+		fmt.Fprintln(w, "no longer wanted  (berth node prune, or apply --prune, restores the state from before)")
 		for _, o := range plan.Unwanted {
 			fmt.Fprintf(w, "  - %s\n", o.Object)
 		}
 	}
 	if plan.Unfinished > 0 {
-		fmt.Fprintf(w, "entry %d of the history was interrupted; apply carries on\n", plan.Unfinished)
+		fmt.Fprintf(w, "entry %d of the history was interrupted; apply continues\n", plan.Unfinished)
 	}
 	if plan.Empty() {
 		_, err := fmt.Fprintln(w, "Nothing to change.")
@@ -61,7 +61,7 @@ func printRestarts(w io.Writer, restarts []engine.Restart) {
 		if r.Disrupts != "" {
 			fmt.Fprintf(w, "  ! running pods: %s\n", r.Disrupts)
 		} else {
-			fmt.Fprintln(w, "  running pods go on")
+			fmt.Fprintln(w, "  running pods keep running")
 		}
 	}
 }
@@ -112,7 +112,7 @@ func Back(w io.Writer, b *engine.Back) error {
 	}
 	var err error
 	if len(b.Diffs) == 0 {
-		_, err = fmt.Fprintln(w, "All is as it was.")
+		_, err = fmt.Fprintln(w, "There is nothing to restore.")
 	}
 	return err
 }
@@ -123,10 +123,10 @@ func Outcome(w io.Writer, out *engine.Outcome) error {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
 	for _, object := range out.Repaired {
-		fmt.Fprintf(w, "repaired all the same: %s\n", object)
+		fmt.Fprintf(w, "also repaired: %s\n", object)
 	}
 	for _, left := range out.Left {
-		fmt.Fprintf(w, "left as it is: %s: %s\n", left.Object, left.Reason)
+		fmt.Fprintf(w, "left unchanged: %s: %s\n", left.Object, left.Reason)
 	}
 	if out.Number == 0 {
 		return nil

@@ -35,8 +35,8 @@ func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render [FILE]",
 		Short: "Write a node file as cloud-init user data, Ignition, a tree of files or a script",
-		Long: "render touches no machine: flags say what kind of machine it is for. What the form cannot say is told on\n" +
-			"standard error, each by name with the reason.",
+		Long: "render changes no machine; flags describe the machine that the output is for. It reports on standard error what\n" +
+			"the form cannot express, each by name with the reason.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.selinuxSet = cmd.Flags().Changed("selinux")
@@ -52,11 +52,11 @@ func New() *cobra.Command {
 	flags.BoolVar(&r.selinux, "selinux", false, "whether the machine runs SELinux; default: as the distribution does")
 	flags.StringVar(&r.nvidiaCTK, "nvidia-ctk", "", "path of nvidia-ctk on the machine; empty: none")
 	flags.StringVar(&r.nodePath, "node-file", source.DefaultFile, "where the node file goes on the machine; empty leaves it out")
-	flags.StringVar(&r.berth.Source, "berth", "", "URL from which the machine fetches berth; empty: it has it")
-	flags.StringVar(&r.berth.Digest, "berth-digest", "", "digest of that: sha256:…")
-	flags.StringVar(&r.supervisor.Source, "supervisor", "", "URL from which the machine fetches berth-supervisor; empty: it has it")
-	flags.StringVar(&r.supervisor.Digest, "supervisor-digest", "", "digest of that: sha256:…")
-	flags.BoolVar(&r.allowSecrets, "allow-secrets", false, "write credentials to what others may read: user data, standard output")
+	flags.StringVar(&r.berth.Source, "berth", "", "URL from which the machine downloads berth; empty: the machine has berth")
+	flags.StringVar(&r.berth.Digest, "berth-digest", "", "digest of --berth: sha256:…")
+	flags.StringVar(&r.supervisor.Source, "supervisor", "", "URL from which the machine downloads berth-supervisor; empty: the machine has it")
+	flags.StringVar(&r.supervisor.Digest, "supervisor-digest", "", "digest of --supervisor: sha256:…")
+	flags.BoolVar(&r.allowSecrets, "allow-secrets", false, "write credentials also to output that others may read: user data, standard output")
 	return cmd
 }
 
@@ -88,7 +88,7 @@ func (r *rendering) run(cmd *cobra.Command, file string) error {
 		return node.Locate(err, source.Shown(file), text)
 	}
 	if !facts.Distro.Tested {
-		fmt.Fprintf(cmd.ErrOrStderr(), "note: berth's table has no %s; it is taken for the nearest release\n", facts.Distro.Name)
+		fmt.Fprintf(cmd.ErrOrStderr(), "note: berth's table has no %s; using the nearest release\n", facts.Distro.Name)
 	}
 	out, err := write(render.Input{
 		Target: target, Distro: facts.Distro, Arch: facts.Arch, Node: text, NodePath: r.nodePath,
@@ -101,7 +101,7 @@ func (r *rendering) run(cmd *cobra.Command, file string) error {
 		return err
 	}
 	for _, left := range out.Left {
-		fmt.Fprintf(cmd.ErrOrStderr(), "not in it: %s: %s\n", left.What, left.Reason)
+		fmt.Fprintf(cmd.ErrOrStderr(), "not in the output: %s: %s\n", left.What, left.Reason)
 	}
 	return r.write(cmd.OutOrStdout(), out)
 }
@@ -117,7 +117,7 @@ func (r *rendering) guard(secrets []string) error {
 	if r.target == "script" {
 		reason = "standard output may go anywhere; --output writes a file for its owner only"
 	}
-	return fmt.Errorf("secrets would be in it, of %s: %s; --allow-secrets consents: %w", strings.Join(secrets, ", "), reason, errs.Unsupported)
+	return fmt.Errorf("the output would contain secrets of %s: %s; --allow-secrets allows it: %w", strings.Join(secrets, ", "), reason, errs.Unsupported)
 }
 
 // write puts the rendering where it is wanted.

@@ -19,7 +19,7 @@ func Confirm(cmd *cobra.Command, yes bool, question string) error {
 	}
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return fmt.Errorf("nothing was changed: there is no terminal to ask on; --yes says yes: %w", errs.Invalid)
+		return fmt.Errorf("nothing was changed: there is no terminal to ask on; use --yes: %w", errs.Invalid)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s [y/N] ", question)
 	answer, err := bufio.NewReader(in).ReadString('\n')
@@ -27,7 +27,7 @@ func Confirm(cmd *cobra.Command, yes bool, question string) error {
 		return fmt.Errorf("nothing was changed: no answer: %w", err)
 	}
 	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-		return fmt.Errorf("nothing was changed, as you wish: %w", errs.Invalid)
+		return fmt.Errorf("nothing was changed: you declined: %w", errs.Invalid)
 	}
 	return nil
 }

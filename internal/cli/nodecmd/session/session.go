@@ -58,7 +58,7 @@ type Flags struct {
 // Register adds the flags, with withFile also those of the node file.
 func (p *Flags) Register(cmd *cobra.Command, withFile bool) {
 	p.PackageWait, p.RetryFor = DefaultPackageWait, DefaultRetryFor
-	cmd.Flags().StringVar(&p.Root, "root", "/", "root directory of the machine; another than / does not run: files, packages and links only")
+	cmd.Flags().StringVar(&p.Root, "root", "/", "root directory of the machine; other than /, only files, packages and links")
 	if withFile {
 		cmd.Flags().StringVarP(&p.File, "file", "f", source.DefaultFile, "node file; - is standard input, https://…#sha256=… a server's; below --root when not given")
 		cmd.Flags().StringVar(&p.SHA256, "sha256", "", "digest that the node file must have; a server's file needs one")
@@ -76,7 +76,7 @@ type Session struct {
 // Open opens the machine, to be looked at.
 func (p *Flags) Open(cmd *cobra.Command) (*Session, error) {
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("cannot work on the machine: only root may: %w", errs.Unsupported)
+		return nil, fmt.Errorf("cannot work on the machine: this needs root: %w", errs.Unsupported)
 	}
 	root, err := filepath.Abs(p.Root)
 	if err != nil {
@@ -126,7 +126,7 @@ func kinds() map[string]provision.Kind {
 // another's change is waited for.
 func (p *Flags) Change(ctx context.Context, cmd *cobra.Command, wait bool) (*Session, error) {
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("cannot change the machine: only root may: %w", errs.Unsupported)
+		return nil, fmt.Errorf("cannot change the machine: this needs root: %w", errs.Unsupported)
 	}
 	lock, err := machine.Lock(p.Root)
 	deadline := time.Now().Add(lockWait)

@@ -41,7 +41,7 @@ func wantedSum(file, flag string) (digest.Digest, error) {
 		case err != nil || u.Host == "":
 			return "", fmt.Errorf("node file %s: want https://HOST/PATH#sha256=DIGEST: %w", Shown(file), errs.Invalid)
 		case u.Scheme != "https":
-			return "", fmt.Errorf("node file %s: %s is not taken, only https: %w", Shown(file), u.Scheme, errs.Unsupported)
+			return "", fmt.Errorf("node file %s: %s is not supported, only https: %w", Shown(file), u.Scheme, errs.Unsupported)
 		case u.Fragment != "" && !strings.HasPrefix(u.Fragment, "sha256="):
 			return "", fmt.Errorf("node file %s: want #sha256=DIGEST at the end, not #%s: %w", Shown(file), u.Fragment, errs.Invalid)
 		}
@@ -71,7 +71,7 @@ func checkSum(file string, data []byte, want digest.Digest) error {
 		return nil
 	}
 	if got := digest.FromBytes(data); got != want {
-		return fmt.Errorf("node file %s has the digest %s, not %s: it is another file than was meant: %w", Shown(file), got, want, errs.Invalid)
+		return fmt.Errorf("node file %s has the digest %s, not %s: it is not the expected file: %w", Shown(file), got, want, errs.Invalid)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func fetch(ctx context.Context, transport http.RoundTripper, file string) ([]byt
 	const redirects = 10
 	client := &http.Client{Transport: transport, CheckRedirect: func(to *http.Request, via []*http.Request) error {
 		if to.URL.Scheme != "https" || len(via) > redirects {
-			return fmt.Errorf("the server redirects to %s, which is not followed: %w", provision.ShowSource(to.URL.String()), errs.Unsupported)
+			return fmt.Errorf("the server redirects to %s, which berth does not follow: %w", provision.ShowSource(to.URL.String()), errs.Unsupported)
 		}
 		return nil
 	}}

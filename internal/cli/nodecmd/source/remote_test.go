@@ -52,7 +52,7 @@ func TestRemoteNodeFile(t *testing.T) {
 		{"both", server.URL + "/good.yaml#sha256=" + sum, sum, ""},
 		{"redirected", server.URL + "/moved.yaml#sha256=" + sum, "", ""},
 		{"no digest", server.URL + "/good.yaml", "", "needs its digest"},
-		{"another digest", server.URL + "/good.yaml#sha256=" + other, "", "another file than was meant"},
+		{"another digest", server.URL + "/good.yaml#sha256=" + other, "", "not the expected file"},
 		{"two digests", server.URL + "/good.yaml#sha256=" + sum, other, "two digests"},
 		{"no digest at all", server.URL + "/good.yaml#sha256=12", "", "64 hexadecimal digits"},
 		{"another end", server.URL + "/good.yaml#md5=" + sum, "", "want #sha256=DIGEST"},

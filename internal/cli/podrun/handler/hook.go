@@ -34,7 +34,7 @@ func (t *Target) Hook(ctx context.Context, h *corev1.LifecycleHandler) error {
 			return context.Cause(ctx)
 		}
 	}
-	return errors.New("no hook can have a tcpSocket handler")
+	return errors.New("a hook cannot have a tcpSocket handler")
 }
 
 // hookHTTP makes the request; any answer will do. A server that speaks HTTP where HTTPS

@@ -20,7 +20,7 @@ import (
 
 // ErrNotProbed says that the runtime could not be asked, which tells nothing of the
 // container.
-var ErrNotProbed = errors.New("the probe did not take place")
+var ErrNotProbed = errors.New("the probe did not run")
 
 // Probe runs a probe once. The time of an exec is kept by the runtime, which then
 // says so.

@@ -37,7 +37,7 @@ func ensureHostPath(host *corev1.HostPathVolumeSource) error {
 		corev1.HostPathBlockDev:          info.Mode().Type() == os.ModeDevice,
 	}
 	if !is[kind] {
-		return fmt.Errorf("hostPath %s is no %s: %w", host.Path, kind, errs.Invalid)
+		return fmt.Errorf("hostPath %s is not a %s: %w", host.Path, kind, errs.Invalid)
 	}
 	return nil
 }

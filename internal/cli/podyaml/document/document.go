@@ -56,7 +56,7 @@ func isSeparator(line []byte) bool {
 func Read(text []byte) (*Document, error) {
 	doc := &Document{text: text}
 	if err := yaml.Unmarshal(text, &doc.Tree); err != nil {
-		return nil, &Fault{Why: fmt.Sprintf("it is no YAML object: %v", err)}
+		return nil, &Fault{Why: fmt.Sprintf("it is not a YAML object: %v", err)}
 	}
 	if len(doc.Tree) == 0 {
 		return nil, nil
@@ -86,14 +86,14 @@ func (d *Document) Decode(into any) error {
 			f.list = append(f.list, &Fault{Line: d.Place.Line(field.FieldPath()), Why: unknown.Error()})
 			continue
 		}
-		f.Add("", "it is no %s: %v", d.Kind(), unknown)
+		f.Add("", "it is not a valid %s: %v", d.Kind(), unknown)
 	}
 	if err == nil {
 		return f.Err()
 	}
 	before := len(f.list)
 	if f.mismatches("", d.Tree, reflect.TypeOf(into)); len(f.list) == before {
-		f.Add("", "it is no %s: %v", d.Kind(), err)
+		f.Add("", "it is not a valid %s: %v", d.Kind(), err)
 	}
 	return f.Err()
 }

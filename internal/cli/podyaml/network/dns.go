@@ -64,7 +64,7 @@ func ValidateDNS(f *document.Faults, pod *corev1.Pod) {
 	switch spec.DNSPolicy {
 	case corev1.DNSNone:
 		if spec.DNSConfig == nil || len(spec.DNSConfig.Nameservers) == 0 {
-			f.Add("spec.dnsConfig.nameservers", "dnsPolicy None wants one at least")
+			f.Add("spec.dnsConfig.nameservers", "dnsPolicy None needs at least one")
 		}
 	case corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, corev1.DNSDefault:
 	default:

@@ -28,7 +28,7 @@ func ValidateHostname(f *document.Faults, pod *corev1.Pod) {
 	if override := spec.HostnameOverride; override != nil {
 		checkDomain(f, "spec.hostnameOverride", *override)
 		if spec.HostNetwork || podspec.IsTrue(spec.SetHostnameAsFQDN) {
-			f.Add("spec.hostnameOverride", "it goes with neither hostNetwork nor setHostnameAsFQDN")
+			f.Add("spec.hostnameOverride", "it cannot be combined with hostNetwork or setHostnameAsFQDN")
 		}
 	}
 	if name := Hostname(pod); len(name) > maxHostname+1 {
@@ -38,7 +38,7 @@ func ValidateHostname(f *document.Faults, pod *corev1.Pod) {
 
 func checkIP(f *document.Faults, field, text string) {
 	if _, err := netip.ParseAddr(text); err != nil {
-		f.Add(field, "%q is no IP address", text)
+		f.Add(field, "%q is not an IP address", text)
 	}
 }
 

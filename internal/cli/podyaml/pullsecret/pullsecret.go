@@ -45,7 +45,7 @@ func Credentials(s *corev1.Secret) ([]Credential, error) {
 	}
 	if err != nil {
 		// The error of the parser could quote what it read.
-		return nil, fmt.Errorf("Secret %s is no docker configuration", s.Name)
+		return nil, fmt.Errorf("Secret %s is not a docker configuration", s.Name)
 	}
 	var out []Credential
 	for place, entry := range config.Auths {

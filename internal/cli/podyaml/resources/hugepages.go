@@ -41,7 +41,7 @@ func PageSize(pod *corev1.Pod, v *corev1.Volume) (int64, error) {
 	if text, ok := strings.CutPrefix(medium, string(corev1.StorageMediumHugePagesPrefix)); ok {
 		size, ok := pageSizeOf(corev1.ResourceName(corev1.ResourceHugePagesPrefix + text))
 		if !ok {
-			return 0, fmt.Errorf("%q is no size of pages", text)
+			return 0, fmt.Errorf("%q is not a page size", text)
 		}
 		return size, nil
 	}
@@ -57,7 +57,7 @@ func PageSize(pod *corev1.Pod, v *corev1.Volume) (int64, error) {
 		}
 	}
 	if len(sizes) != 1 {
-		return 0, fmt.Errorf("containers ask for huge pages of %d sizes: HugePages wants one", len(sizes))
+		return 0, fmt.Errorf("containers ask for huge pages of %d sizes: HugePages needs one", len(sizes))
 	}
 	for size := range sizes {
 		return size, nil

@@ -22,7 +22,7 @@ func Validate(f *document.Faults, field string, r *corev1.ResourceRequirements, 
 			case name == corev1.ResourceCPU, name == corev1.ResourceMemory, isPages, ofPod && name == pids:
 			case name == corev1.ResourceEphemeralStorage && !ofPod:
 			default:
-				f.Add(at, "this resource is not honoured: nothing on this host hands it out")
+				f.Add(at, "this resource is not honoured: nothing on this host provides it")
 			}
 			limit, limited := r.Limits[name]
 			if which == "requests" && limited && quantity.Cmp(limit) > 0 {

@@ -32,10 +32,10 @@ func ValidatePod(f *document.Faults, pod *corev1.Pod) {
 		f.Add(field+".seLinuxChangePolicy", "%q is neither MountOption nor Recursive", *p)
 	}
 	if spec.HostUsers != nil && !*spec.HostUsers && (spec.HostPID || spec.HostIPC) {
-		f.Add("spec.hostUsers", "false goes with neither hostPID nor hostIPC")
+		f.Add("spec.hostUsers", "false cannot be combined with hostPID or hostIPC")
 	}
 	if spec.HostPID && podspec.IsTrue(spec.ShareProcessNamespace) {
-		f.Add("spec.shareProcessNamespace", "it does not go with hostPID")
+		f.Add("spec.shareProcessNamespace", "it cannot be combined with hostPID")
 	}
 }
 
@@ -50,7 +50,7 @@ func ValidateContainer(f *document.Faults, field string, c *corev1.Container) {
 		f.Add(field+".procMount", "%q is unknown", *p)
 	}
 	if no := sc.AllowPrivilegeEscalation; no != nil && !*no && podspec.IsTrue(sc.Privileged) {
-		f.Add(field+".allowPrivilegeEscalation", "false does not go with privileged")
+		f.Add(field+".allowPrivilegeEscalation", "false cannot be combined with privileged")
 	}
 }
 

@@ -84,7 +84,7 @@ func (d *Documents) resource(ref *corev1.ResourceFieldSelector, own *corev1.Cont
 		}
 	}
 	if of == nil {
-		return "", fmt.Errorf("resourceFieldRef of a volume wants a containerName")
+		return "", fmt.Errorf("resourceFieldRef of a volume needs a containerName")
 	}
 	which, name, _ := strings.Cut(ref.Resource, ".")
 	list := of.Resources.Requests

@@ -22,7 +22,7 @@ func readEnvFile(data, name string) (value string, there bool, err error) {
 		case !ok:
 			return "", false, fmt.Errorf("line %d of the env file has no =", n)
 		case key == "" || strings.ContainsAny(key, " \t"):
-			return "", false, fmt.Errorf("line %d of the env file: %q is no name of a variable", n, key)
+			return "", false, fmt.Errorf("line %d of the env file: %q is not the name of a variable", n, key)
 		}
 		text, tail := "", after
 		if quoted, ok := strings.CutPrefix(after, "'"); ok {
@@ -37,7 +37,7 @@ func readEnvFile(data, name string) (value string, there bool, err error) {
 				tail, rest, _ = strings.Cut(after, "\n")
 			}
 		} else if after != "" && after[0] != ' ' && after[0] != '\t' {
-			return "", false, fmt.Errorf("line %d of the env file: a value stands in single quotes", n)
+			return "", false, fmt.Errorf("line %d of the env file: a value must be in single quotes", n)
 		} else if strings.TrimLeft(after, " \t") != "" {
 			tail = "" // white space ends the assignment: the value is empty
 		}

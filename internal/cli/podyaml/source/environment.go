@@ -41,7 +41,7 @@ func (d *Documents) Environment(c *corev1.Container, node *Node) ([]Variable, er
 	for i := range c.Env {
 		e := &c.Env[i]
 		if e.Name == "" || strings.Contains(e.Name, "=") {
-			return nil, &document.FieldError{Field: fmt.Sprintf("env[%d].name", i), Err: fmt.Errorf("%q is no name of a variable", e.Name)}
+			return nil, &document.FieldError{Field: fmt.Sprintf("env[%d].name", i), Err: fmt.Errorf("%q is not the name of a variable", e.Name)}
 		}
 		if e.ValueFrom == nil {
 			set(e.Name, Expand(e.Value, values))

@@ -97,7 +97,7 @@ func (w *Workload) job(j *batchv1.Job) error {
 	switch spec.Template.Spec.RestartPolicy {
 	case corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure:
 	default:
-		f.Add("spec.template.spec.restartPolicy", "a Job wants OnFailure or Never")
+		f.Add("spec.template.spec.restartPolicy", "a Job needs OnFailure or Never")
 	}
 	return f.Err()
 }
@@ -106,7 +106,7 @@ func (w *Workload) job(j *batchv1.Job) error {
 func (w *Workload) Expand() ([]*corev1.Pod, error) {
 	f := document.Faults{Place: w.Place.Whole()}
 	if w.replicas < 0 || w.replicas > maxReplicas || w.first < 0 {
-		f.Add("spec.replicas", "%d pods are not between 0 and %d", w.replicas, maxReplicas)
+		f.Add("spec.replicas", "%d pods: want between 0 and %d", w.replicas, maxReplicas)
 		return nil, f.Err()
 	}
 	if w.template == nil {
