@@ -90,7 +90,7 @@ func (d *daemonFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// load reads the configuration anew; only flags that were given win over the file.
+// load reads the configuration; only flags that are set override the file.
 func (d *daemonFlags) load(cmd *cobra.Command) (*config.Daemon, error) {
 	given := map[string]string{}
 	for _, field := range config.Fields(config.DefaultDaemon()) {

@@ -99,14 +99,14 @@ type Default struct {
 	Devices      []string `toml:"devices" help:"Devices that every container gets, HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS: /dev/fuse. One that is missing fails the container." reload:"yes"`
 }
 
-// texts are the defaults in the words of who reads them.
+// texts are the defaults as package defaults parses them.
 func (d *Default) texts() defaults.Texts {
 	return defaults.Texts{
 		Seccomp: d.Seccomp, Capabilities: d.Capabilities, Env: d.Env, Ulimits: d.Ulimits, Sysctls: d.Sysctls, Devices: d.Devices,
 	}
 }
 
-// Read returns what the texts mean, which check has judged.
+// Read parses the texts, which check has accepted.
 func (d *Default) Read() *defaults.Defaults {
 	read := defaults.Parse(d.texts(), func(string, error) {})
 	read.Container.Inheritable, read.Container.MinGOMAXPROCS = d.Inheritable, d.GOMAXPROCS
@@ -164,14 +164,14 @@ type Debug struct {
 	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise they show [hidden]. Every user of the CRI socket can see them." reload:"yes"`
 }
 
-// The places of the default instance.
+// The socket and the directories of the default instance.
 const (
 	DefaultSocket = "/run/berth/berth.sock"
 	DefaultRoot   = "/var/lib/berth"
 	DefaultState  = "/run/berth"
 )
 
-// DefaultDaemon returns the configuration that holds where nothing is said.
+// DefaultDaemon returns the default configuration.
 func DefaultDaemon() *Daemon {
 	return &Daemon{
 		Listen: "unix://" + DefaultSocket,
@@ -220,7 +220,7 @@ const maxState = 80
 // SocketPath is the file of the CRI socket.
 func (d *Daemon) SocketPath() string { return strings.TrimPrefix(d.Listen, "unix://") }
 
-// check reports every value that the tags cannot judge. Faults that name a key get
+// check reports every invalid value that the tags cannot express. Faults that name a key get
 // the line of that key later.
 func (d *Daemon) check(report func(key, format string, args ...any)) {
 	if path, ok := strings.CutPrefix(d.Listen, "unix://"); !ok || !filepath.IsAbs(path) {

@@ -32,8 +32,8 @@ type Reader struct {
 type place struct{ line, column int }
 
 // Read reads one YAML or JSON document into a pointer to a struct, over the
-// defaults that the struct holds. It reads on after a fault, so that all of them
-// are told together: ask Err. file names the document in faults.
+// defaults that the struct holds. It continues after a fault; Err returns
+// all of them. file names the document in faults.
 func Read(file string, data []byte, into any) *Reader {
 	return read(&Reader{file: file, places: map[string]place{}}, data, into)
 }
@@ -45,8 +45,8 @@ func ReadPlain(file string, data []byte, into any) *Reader {
 	return read(&Reader{file: file, places: map[string]place{}, plain: true}, data, into)
 }
 
-// Meta tells what a document says of itself at its top. The Reader knows the places
-// of the top's fields only, and has a fault where there is nothing to read.
+// Meta reads apiVersion and kind of a document. The Reader knows only the places of the
+// top-level fields, and has a fault if there is no document.
 func Meta(file string, data []byte) (apiVersion, kind string, r *Reader) {
 	r = &Reader{file: file, places: map[string]place{}}
 	root := r.root(data)
@@ -76,7 +76,7 @@ func read(r *Reader, data []byte, into any) *Reader {
 	return r
 }
 
-// root returns the document's top; where there is none it tells why.
+// root returns the top node of the document. If there is none, it adds a fault.
 func (r *Reader) root(data []byte) *yaml.Node {
 	root, err := parse(data)
 	if err != nil {
@@ -101,8 +101,8 @@ func (r *Reader) Fault(path, format string, args ...any) {
 // File is the name that faults give the document.
 func (r *Reader) File() string { return r.file }
 
-// Place tells where a path, or the nearest one above it that the document has,
-// stands; 0, 0 for nowhere.
+// Place returns the line and column of a path, or of the nearest one above it that the
+// document has; 0, 0 for none.
 func (r *Reader) Place(path string) (line, column int) {
 	for at := path; ; at = parent(at) {
 		if p, ok := r.places[at]; ok {
@@ -175,7 +175,7 @@ func parse(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// syntax tells where the parser gave up. It knows the line only, so the column is
+// syntax adds the fault of the parser. The parser knows the line only, so the column is
 // that of the line's first letter.
 func (r *Reader) syntax(data []byte, err error) {
 	fault := Fault{File: r.file, Line: 1, Column: 1, Problem: strings.TrimPrefix(err.Error(), "yaml: ")}
@@ -205,7 +205,7 @@ func (r *Reader) value(path string, node *yaml.Node, into reflect.Value, f *fiel
 	if _, known := r.places[path]; !known {
 		r.places[path] = place{node.Line, node.Column}
 	}
-	if !r.spend(path, 1) {
+	if !r.countValues(path, 1) {
 		return
 	}
 	if node.Tag == "!!null" {
@@ -239,9 +239,9 @@ func (r *Reader) value(path string, node *yaml.Node, into reflect.Value, f *fiel
 	}
 }
 
-// spend counts values, and tells whether the document may have them. Too many are
-// one fault.
-func (r *Reader) spend(path string, values int) bool {
+// countValues counts values, and reports whether the document is within its limit. Going
+// over it is one fault.
+func (r *Reader) countValues(path string, values int) bool {
 	before := r.nodes
 	r.nodes += values
 	if before <= maxNodes && r.nodes > maxNodes {

@@ -22,7 +22,7 @@ import (
 // drainTime is how long pods may take to end on a node that goes.
 const drainTime = time.Minute
 
-// newApply makes a cluster one of an edited file.
+// newApply reconciles a cluster with its file.
 func newApply() *cobra.Command {
 	var s session.Session
 	var o cluster.ApplyOptions

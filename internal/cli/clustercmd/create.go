@@ -65,7 +65,7 @@ func create(kinds bool) *cobra.Command {
 				defer release()
 				into, err := c.Create(ctx, o)
 				if into != "" {
-					tellContext(cmd, s, plan.ContextName(o.Cluster), into)
+					reportContext(cmd, s, plan.ContextName(o.Cluster), into)
 				}
 				return err
 			})

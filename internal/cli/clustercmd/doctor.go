@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 )
 
-// newDoctor explains a sick cluster.
+// newDoctor diagnoses a cluster.
 func newDoctor() *cobra.Command {
 	var s session.Session
 	var output show.Flag

@@ -19,9 +19,9 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// What is here are commands of kind's that have no place among ours. They write to standard
-// output what kind writes there, for scripts; kind's flags are theirs. The others of kind's
-// (`create cluster`) are beside ours.
+// This file has the commands of kind without a counterpart among berth's. For scripts they write
+// to standard output what kind writes there, and they have kind's flags. The other commands of
+// kind (`create cluster`) are beside berth's.
 
 func newGet() *cobra.Command {
 	var list session.Session
@@ -56,7 +56,7 @@ func newGetNodes() *cobra.Command {
 		Short: "Print the names of the nodes of a cluster",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			tell := func(found []provider.Node, none string) error {
+			printNodes := func(found []provider.Node, none string) error {
 				if len(found) == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), none)
 				}
@@ -68,13 +68,13 @@ func newGetNodes() *cobra.Command {
 			return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				if all {
 					found, err := inventory.AllNodes(ctx, c.Provider)
-					return errors.Join(err, tell(found, "No kind nodes for any cluster."))
+					return errors.Join(err, printNodes(found, "No kind nodes for any cluster."))
 				}
 				found, err := inventory.Nodes(ctx, c.Provider, name)
 				if errs.IgnoreNotFound(err) != nil {
 					return err
 				}
-				return tell(found, fmt.Sprintf("No kind nodes found for cluster %q.", name))
+				return printNodes(found, fmt.Sprintf("No kind nodes found for cluster %q.", name))
 			})
 		},
 	}

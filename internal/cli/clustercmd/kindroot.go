@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// NewKind returns the command that berth is where it is called kind: kind's commands and flags,
+// NewKind returns the command of a link to berth that is called kind: kind's commands and flags,
 // and nothing else.
 func NewKind() *cobra.Command {
 	root := &cobra.Command{
@@ -42,7 +42,7 @@ func NewKind() *cobra.Command {
 	return root
 }
 
-// wantsMore is a word of kind's that says nothing alone: it shows what there is, and fails.
+// wantsMore is a command of kind that needs a subcommand: it shows its help and fails.
 func wantsMore(cmd *cobra.Command, _ []string) error {
 	if err := cmd.Help(); err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// newList tells the clusters there are.
+// newList lists clusters.
 func newList() *cobra.Command {
 	var s session.Session
 	var format show.Flag
@@ -48,7 +48,7 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// newNodes tells the nodes of a cluster.
+// newNodes lists the nodes of a cluster.
 func newNodes() *cobra.Command {
 	var s session.Session
 	var format show.Flag
@@ -58,7 +58,7 @@ func newNodes() *cobra.Command {
 		Short: "List the nodes of a cluster",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tell := func(found []provider.Node) error {
+			printNodes := func(found []provider.Node) error {
 				type node struct {
 					provider.Node
 					Role config.Role `json:"role"`
@@ -90,7 +90,7 @@ func newNodes() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return tell(found)
+					return printNodes(found)
 				})
 			}
 			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
@@ -98,7 +98,7 @@ func newNodes() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return tell(found)
+				return printNodes(found)
 			})
 		},
 	}
@@ -143,9 +143,9 @@ func printKubeconfig(kinds bool) *cobra.Command {
 	return cmd
 }
 
-// tellContext reports where the access to a cluster is. kind writes nothing to standard output
+// reportContext reports where the access to a cluster is. kind writes nothing to standard output
 // then.
-func tellContext(cmd *cobra.Command, s session.Session, context, file string) {
+func reportContext(cmd *cobra.Command, s session.Session, context, file string) {
 	if s.OfKind {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Set kubectl context to %q\n", context)
 		return
@@ -164,7 +164,7 @@ func exportKubeconfig(kinds bool) *cobra.Command {
 			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				file, context, err := c.Export(ctx, name, internal)
 				if err == nil {
-					tellContext(cmd, s, context, file)
+					reportContext(cmd, s, context, file)
 				}
 				return err
 			})

@@ -1,6 +1,6 @@
-// Package crictl is what berth is where it is called crictl: a client of any CRI socket with the
-// verbs, flags and output of the tool of that name, for people and scripts on a node. It knows
-// nothing of berth but its CRI.
+// Package crictl is the command of a link to berth that is called crictl: a client of any CRI
+// socket with the verbs, flags and output of that tool, for users and scripts on a node. It uses
+// nothing of berth but CRI.
 package crictl
 
 import (

@@ -1,5 +1,5 @@
-// Package ctr is what berth is where it is called ctr: containerd's tool, as far as scripts put
-// images into nodes with it. What it shows and takes is berth's.
+// Package ctr is the command of a link to berth that is called ctr: the part of containerd's tool
+// with which scripts load images into nodes. It works on the images of berth.
 package ctr
 
 import (

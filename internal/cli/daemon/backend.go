@@ -11,12 +11,12 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// backend is what runs containers, and holds their images. Only this file and the one of
+// backend runs containers and holds their images. Only this file and the one of
 // each engine know which engine it is.
 type backend struct {
 	engine engine.Engine
 	images imageStore
-	// apply makes the keys hold that can change while the daemon runs.
+	// apply applies the keys that can change while the daemon runs.
 	apply func(*config.Daemon)
 	// close leaves the containers running.
 	close func() error

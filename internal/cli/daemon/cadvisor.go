@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// serveCadvisor answers a kubelet's cAdvisor, if that is wanted and nobody else
-// answers there. The returned function ends it.
+// serveCadvisor answers a kubelet's cAdvisor, if it is configured and no other
+// process answers on the socket. The returned function stops it.
 func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, log *slog.Logger) (stop func(), err error) {
 	if cfg.CadvisorSocket == "" {
 		return func() {}, nil
@@ -32,7 +32,7 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 	server := cri.NewGRPCServer(log)
 	api.Register(server)
 	ctx, cancel := context.WithCancel(ctx)
-	served, marked := make(chan struct{}), make(chan struct{})
+	served, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(served)
 		if err := server.Serve(listener); err != nil {
@@ -40,7 +40,7 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 		}
 	}()
 	go func() {
-		defer close(marked)
+		defer close(watched)
 		api.Mark(ctx)
 	}()
 	log.Info("serving cAdvisor", "socket", cfg.CadvisorSocket)
@@ -48,6 +48,6 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 		cancel()
 		server.Stop()
 		<-served
-		<-marked
+		<-watched
 	}, nil
 }

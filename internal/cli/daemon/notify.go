@@ -17,8 +17,8 @@ func notify(log *slog.Logger, state string) {
 func notifyReady(log *slog.Logger)    { notify(log, systemd.SdNotifyReady) }
 func notifyStopping(log *slog.Logger) { notify(log, systemd.SdNotifyStopping) }
 
-// watchdog tells systemd that the daemon works, as long as it does: records can be
-// listed within the interval.
+// watchdog notifies systemd's watchdog as long as the daemon is healthy: it can list its
+// records within the interval.
 func watchdog(ctx context.Context, p *parts, log *slog.Logger) {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil {

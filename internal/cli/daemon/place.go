@@ -22,7 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// defaultInstance is the berth that lives at the default places.
+// defaultInstance is the berth with the default directories.
 const defaultInstance = "default"
 
 // instanceOf names a berth among others on one host, by where its state is: bridges,
@@ -35,8 +35,7 @@ func instanceOf(cfg *config.Daemon) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// place is where a daemon lives: its directories, and the tmpfs that was mounted
-// for it.
+// place is the directories of a daemon, with the tmpfs that was mounted for it.
 type place struct {
 	cfg *config.Daemon
 	// lock keeps a second daemon away from the state directory.
@@ -104,9 +103,8 @@ func makeDirs(cfg *config.Daemon) error {
 
 func stateMountSource(cfg *config.Daemon) string { return "berth-" + instanceOf(cfg) }
 
-// release gives the place up, and unmounts the tmpfs that was mounted for state when
-// nothing lives in it any more: no keeper, so no container. Anything else is left
-// for the next start.
+// release releases the lock. It unmounts the tmpfs of the state directory if there is no keeper
+// any more, and so no container. Otherwise it leaves everything for the next start.
 func (p *place) release(log *slog.Logger) error {
 	if err := p.lock.Close(); err != nil {
 		return fmt.Errorf("cannot release the state directory: %w", err)
@@ -143,7 +141,7 @@ func (p *place) release(log *slog.Logger) error {
 // process has no event.
 const keeperPoll = 20 * time.Millisecond
 
-// awaitNoKeeper waits until there is no keeper; lived tells that there still was one
+// awaitNoKeeper waits until there is no keeper; lived is true if there still is one
 // at the deadline: it has containers, or it does not end for another reason.
 func (p *place) awaitNoKeeper(deadline time.Time) (lived bool, err error) {
 	lock := filepath.Join(p.cfg.State, supervisorDir, keep.LockName)

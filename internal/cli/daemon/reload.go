@@ -39,8 +39,8 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
 	}
 }
 
-// apply makes every key hold that can change while the daemon runs: for what is made
-// from now on.
+// apply applies every key that can change while the daemon runs, to what is created from now
+// on.
 func (p *parts) apply(cfg *config.Daemon) {
 	p.backend.apply(cfg)
 	p.pods.SetJobLimits(time.Duration(cfg.Jobs.StageTimeout), time.Duration(cfg.Jobs.TotalTimeout))

@@ -17,8 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// applying is one run of apply.
-type applying struct {
+// applyRun is one run of apply.
+type applyRun struct {
 	session.Flags
 	output show.Flag
 	yes    bool
@@ -27,9 +27,9 @@ type applying struct {
 	opts   engine.ApplyOptions
 }
 
-// newApply makes the machine what the file says.
+// newApply reconciles the machine with its node file.
 func newApply() *cobra.Command {
-	var a applying
+	var a applyRun
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Reconcile the machine with its node file",
@@ -56,7 +56,7 @@ func newApply() *cobra.Command {
 	return cmd
 }
 
-func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
+func (a *applyRun) run(ctx context.Context, cmd *cobra.Command) error {
 	s, err := a.Change(ctx, cmd, a.wait)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 	}
 	a.opts.Wish = text
 	out, err := s.Engine.Apply(ctx, target, a.opts)
-	err = a.asked(err, text)
+	err = a.locateRequest(err, text)
 	if err == nil && a.prune {
 		err = a.pruneAfter(ctx, cmd, s, target, out)
 	}
@@ -101,8 +101,8 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 	return errors.Join(err, a.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return planview.Outcome(w, out) }))
 }
 
-// asked adds to an error of a task where the node file asks for it.
-func (a *applying) asked(err error, text []byte) error {
+// locateRequest adds to an error of a task where the node file asks for it.
+func (a *applyRun) locateRequest(err error, text []byte) error {
 	var task *engine.TaskError
 	if !errors.As(err, &task) || !nodefile.Has(text, task.Why) {
 		return err
@@ -112,15 +112,15 @@ func (a *applying) asked(err error, text []byte) error {
 }
 
 // pruneAfter prunes and adds what could not be to the outcome of the apply. The user has
-// seen what goes; what it does to pods is looked at anew, since the apply has changed what
-// runs.
-func (a *applying) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session.Session, target provision.Target, out *engine.Outcome) error {
+// seen what is reverted. The effect on pods is computed again, since the apply has changed
+// what runs.
+func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session.Session, target provision.Target, out *engine.Outcome) error {
 	back, err := s.Engine.PlanPrune(ctx, target)
 	if err != nil || back.Empty() {
 		return err
 	}
-	b := backing{Flags: a.Flags, yes: true, opts: engine.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
-	b.watchPods(ctx, s, back)
+	b := revertRun{Flags: a.Flags, yes: true, opts: engine.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
+	b.planEviction(ctx, s, back)
 	if err := back.Consent(b.opts.AllowDisruption); err != nil {
 		return fmt.Errorf("cannot prune: %w", errors.Join(err, planview.Back(cmd.ErrOrStderr(), back)))
 	}
@@ -129,7 +129,7 @@ func (a *applying) pruneAfter(ctx context.Context, cmd *cobra.Command, s *sessio
 		out.Left = append(out.Left, pruned.Left...)
 		out.Warnings = append(out.Warnings, pruned.Warnings...)
 	}
-	if err = b.resumed(ctx, back, err); err != nil {
+	if err = b.finishEviction(ctx, back, err); err != nil {
 		return fmt.Errorf("cannot prune: %w", err)
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/doctor"
 )
 
-// newDoctor explains a sick node.
+// newDoctor diagnoses a node.
 func newDoctor() *cobra.Command {
 	var output show.Flag
 	var opts doctor.Options

@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// newHistory lists what was done.
+// newHistory lists the changes to the machine.
 func newHistory() *cobra.Command {
 	var at session.Flags
 	var output show.Flag
@@ -58,7 +58,7 @@ func newHistory() *cobra.Command {
 				if err := printEntry(w, history[i]); err != nil {
 					return err
 				}
-				return printWish(s, w, history[i].Wish, secrets)
+				return printNodeFile(s, w, history[i].Wish, secrets)
 			})
 		},
 	}
@@ -114,8 +114,8 @@ func printEntry(w io.Writer, e journal.Entry) error {
 	return nil
 }
 
-// printWish shows the node file of an entry.
-func printWish(s *session.Session, w io.Writer, wish string, secrets bool) error {
+// printNodeFile shows the node file of an entry.
+func printNodeFile(s *session.Session, w io.Writer, wish string, secrets bool) error {
 	if wish == "" {
 		return nil
 	}

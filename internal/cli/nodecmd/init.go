@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node"
 )
 
-// newInit writes a node file to begin with.
+// newInit writes a first node file.
 func newInit() *cobra.Command {
 	var at session.Flags
 	var force, all bool

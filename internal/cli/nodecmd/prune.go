@@ -9,9 +9,9 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 )
 
-// newPrune brings back what was there before of what is no longer wanted.
+// newPrune reverts what is no longer wanted.
 func newPrune() *cobra.Command {
-	var b backing
+	var b revertRun
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove what the node file no longer wants, and restore the state from before",
@@ -36,10 +36,10 @@ func newPrune() *cobra.Command {
 					return err
 				}
 				out, err := s.Engine.Prune(ctx, back, b.opts)
-				return b.tell(ctx, cmd, s, back, out, err)
+				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},
 	}
-	b.registerGuarded(cmd, true)
+	b.registerWithUndo(cmd, true)
 	return cmd
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 )
 
-// newReset makes the machine what it was before the first apply.
+// newReset restores the machine to its state before the first apply.
 func newReset() *cobra.Command {
-	var b backing
+	var b revertRun
 	cmd := &cobra.Command{
 		Use:   "reset",
 		Short: "Restore the machine to its state before the first apply",
@@ -32,7 +32,7 @@ func newReset() *cobra.Command {
 					return err
 				}
 				out, err := s.Engine.Reset(ctx, back, b.opts)
-				return b.tell(ctx, cmd, s, back, out, err)
+				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},
 	}

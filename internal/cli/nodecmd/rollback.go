@@ -14,9 +14,9 @@ import (
 	"github.com/berthrun/berth/internal/provision/journal"
 )
 
-// newRollback goes back to an earlier state.
+// newRollback restores an earlier state.
 func newRollback() *cobra.Command {
-	var b backing
+	var b revertRun
 	cmd := &cobra.Command{
 		Use:   "rollback [NUMBER]",
 		Short: "Restore the machine to its state after an entry of the history (default: the last successful one before the newest)",
@@ -30,7 +30,7 @@ func newRollback() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				back, err := s.Engine.PlanRollback(ctx, n, b.targetOf(ctx, s, n))
+				back, err := s.Engine.PlanRollback(ctx, n, b.targetOfEntry(ctx, s, n))
 				if err != nil {
 					return err
 				}
@@ -42,18 +42,18 @@ func newRollback() *cobra.Command {
 					return err
 				}
 				out, err := s.Engine.Rollback(ctx, n, back, b.opts)
-				return b.tell(ctx, cmd, s, back, out, err)
+				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},
 	}
-	b.registerGuarded(cmd, false)
+	b.registerWithUndo(cmd, false)
 	return cmd
 }
 
-// targetOf is what an entry's node file makes of the machine as it is now. A file that is
-// not kept, or does not fit any more, must not stand in the way back: then nothing guards
-// it, and the user is told.
-func (b *backing) targetOf(ctx context.Context, s *session.Session, n int) provision.Target {
+// targetOfEntry is what an entry's node file makes of the machine as it is now. A file that is
+// not kept, or does not fit any more, must not stand in the way back: then nothing checks
+// the restarts, and a note says so.
+func (b *revertRun) targetOfEntry(ctx context.Context, s *session.Session, n int) provision.Target {
 	target, err := s.Kept(ctx, n)
 	if err != nil {
 		s.Report.Note("rollback", fmt.Sprintf("no health check guards the restarts, and what they do to pods is not known: %s", errs.Message(err)))

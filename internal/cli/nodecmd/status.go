@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/machine"
 )
 
-// status is how the machine stands to its node file.
+// status is the state of the machine compared with its node file.
 type status struct {
 	// Last is the newest entry; nil when there is none.
 	Last *journal.Entry `json:"last"`
@@ -25,7 +25,7 @@ type status struct {
 	Owned int `json:"owned"`
 	// Pending lists units whose restart is due.
 	Pending []string `json:"pendingRestarts,omitempty"`
-	// Drift is the number of objects that are not as wanted; -1 when there is no file to tell.
+	// Drift is the number of objects that are not as wanted; -1 without a node file.
 	Drift int `json:"drift"`
 	// Unwanted is the number of objects that are ours and not wanted any more.
 	Unwanted int `json:"unwanted"`
@@ -35,7 +35,7 @@ type status struct {
 	Damaged int `json:"damagedRecords,omitempty"`
 }
 
-// newStatus tells how the machine stands to its file.
+// newStatus shows the last apply and the drift.
 func newStatus() *cobra.Command {
 	var at session.Flags
 	var output show.Flag

@@ -39,7 +39,7 @@ func (c *commands) newInspect() *cobra.Command {
 	return cmd
 }
 
-// inspected is what there is to tell of a pod.
+// inspected is the status of a pod and of its containers.
 type inspected struct {
 	pod        *runtimeapi.PodSandboxStatusResponse
 	containers []*runtimeapi.ContainerStatusResponse

@@ -100,12 +100,12 @@ func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *client.Con
 // start starts the pods once, and prints their ids.
 func start(ctx context.Context, cmd *cobra.Command, opts podrun.Options, manifest *podyaml.Manifest) error {
 	for _, w := range manifest.Workloads {
-		if fields := w.KeeperFields(); len(fields) > 0 {
+		if fields := w.ForegroundFields(); len(fields) > 0 {
 			return fmt.Errorf("cannot run %s with -d: these fields need the command in the foreground: %s: %w", w, strings.Join(fields, ", "), errs.Invalid)
 		}
 	}
 	for _, b := range manifest.Pods() {
-		if fields := b.KeeperFields(); len(fields) > 0 {
+		if fields := b.ForegroundFields(); len(fields) > 0 {
 			return fmt.Errorf("cannot run pod %s with -d: these fields need the command in the foreground: %s: %w", b.Pod.Name, strings.Join(fields, ", "), errs.Invalid)
 		}
 	}

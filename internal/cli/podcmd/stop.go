@@ -135,9 +135,9 @@ func (c *commands) remove(ctx context.Context, conn *client.Conn, pod *runtimeap
 	if _, err := conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.Id}); err != nil {
 		return err
 	}
-	// The mark only says that there may be files; which ones follows from the
-	// pod's names, never from what somebody wrote into an annotation.
-	if pod.Annotations[podyaml.KeeperAnnotation] == "" || !ownNames(pod.Metadata) {
+	// The annotation only says that there may be files. Their paths come from the
+	// pod's names, never from the content of an annotation.
+	if pod.Annotations[podyaml.RunAnnotation] == "" || !ownNames(pod.Metadata) {
 		return nil
 	}
 	meta := pod.Metadata

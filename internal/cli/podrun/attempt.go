@@ -26,11 +26,11 @@ type attempt struct {
 	ended  chan struct{}
 	once   sync.Once
 	status *runtimeapi.ContainerStatus
-	// message is its last words, set with status.
+	// message is its termination message, set with status.
 	message string
 	// began is when it was started.
 	began time.Time
-	// failedProbe says that the keeper ended it for a failed probe.
+	// failedProbe says that a failed probe or hook ended it.
 	failedProbe atomic.Bool
 }
 
@@ -60,7 +60,7 @@ func (a *attempt) hasEnded() bool {
 }
 
 // start creates and starts an attempt, and shows what it writes.
-func (k *keeper) start(ctx context.Context, c *corev1.Container, n uint32) (*attempt, error) {
+func (k *podRun) start(ctx context.Context, c *corev1.Container, n uint32) (*attempt, error) {
 	made, err := k.Bundle.Container(c, n, &k.facts)
 	if err != nil {
 		return nil, err
@@ -73,10 +73,10 @@ func (k *keeper) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 		return nil, context.Cause(ctx)
 	}
 	showing := ctx
-	ctx, stop := k.unhurried(ctx)
+	ctx, stop := k.untilKilled(ctx)
 	defer stop()
 	a := &attempt{spec: c, n: n, ended: make(chan struct{})}
-	err = k.patiently(ctx, func() error {
+	err = k.retryUnavailable(ctx, func() error {
 		resp, err := k.Conn.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 			PodSandboxId: k.sandboxID, Config: config, SandboxConfig: k.Bundle.Sandbox(&k.facts),
 		})
@@ -87,7 +87,7 @@ func (k *keeper) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 		return nil, err
 	}
 	k.replace(a)
-	err = k.patiently(ctx, func() error {
+	err = k.retryUnavailable(ctx, func() error {
 		_, err := k.Conn.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: a.id})
 		if errors.Is(err, errs.State) && k.hasStarted(ctx, a) {
 			return nil // by the call that was cut off
@@ -104,34 +104,34 @@ func (k *keeper) start(ctx context.Context, c *corev1.Container, n uint32) (*att
 	}
 	oldest := a.before.before
 	a.before.before = nil
-	return a, k.forget(ctx, oldest)
+	return a, k.removeAttempt(ctx, oldest)
 }
 
-func (k *keeper) hasStarted(ctx context.Context, a *attempt) bool {
+func (k *podRun) hasStarted(ctx context.Context, a *attempt) bool {
 	resp, err := k.Conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: a.id})
 	return err == nil && resp.Status.GetStartedAt() != 0
 }
 
 // replace makes a the latest attempt of its name.
-func (k *keeper) replace(a *attempt) {
+func (k *podRun) replace(a *attempt) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a.before = k.attempts[a.spec.Name]
 	k.attempts[a.spec.Name] = a
 }
 
-func (k *keeper) latest(name string) *attempt {
+func (k *podRun) latest(name string) *attempt {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.attempts[name]
 }
 
-// forget removes an ended attempt; its log file stays until the pod goes.
-func (k *keeper) forget(ctx context.Context, a *attempt) error {
+// removeAttempt removes an ended attempt; its log file stays until the pod goes.
+func (k *podRun) removeAttempt(ctx context.Context, a *attempt) error {
 	if a == nil {
 		return nil
 	}
-	err := k.patiently(ctx, func() error {
+	err := k.retryUnavailable(ctx, func() error {
 		_, err := k.Conn.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: a.id})
 		return err
 	})
@@ -142,9 +142,9 @@ func (k *keeper) forget(ctx context.Context, a *attempt) error {
 }
 
 // await waits until the attempt has ended, and returns an error when ctx ends first.
-func (k *keeper) await(ctx context.Context, a *attempt) error {
+func (k *podRun) await(ctx context.Context, a *attempt) error {
 	for {
-		status, err := k.look(ctx, a)
+		status, err := k.containerStatus(ctx, a)
 		if err != nil {
 			return err
 		}
@@ -158,10 +158,10 @@ func (k *keeper) await(ctx context.Context, a *attempt) error {
 	}
 }
 
-// look asks for the attempt's status. A container that somebody has removed has
-// ended, nobody knows how.
-func (k *keeper) look(ctx context.Context, a *attempt) (status *runtimeapi.ContainerStatus, err error) {
-	err = k.patiently(ctx, func() error {
+// containerStatus asks for the attempt's status. A container that another client has
+// removed has ended with an unknown exit code.
+func (k *podRun) containerStatus(ctx context.Context, a *attempt) (status *runtimeapi.ContainerStatus, err error) {
+	err = k.retryUnavailable(ctx, func() error {
 		resp, err := k.Conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: a.id})
 		status = resp.GetStatus()
 		return err
@@ -182,9 +182,9 @@ func (a *attempt) end(status *runtimeapi.ContainerStatus, message string) {
 }
 
 // checkSandbox reports whether there is still a sandbox to start containers in.
-func (k *keeper) checkSandbox(ctx context.Context) error {
+func (k *podRun) checkSandbox(ctx context.Context) error {
 	var state runtimeapi.PodSandboxState
-	err := k.patiently(ctx, func() error {
+	err := k.retryUnavailable(ctx, func() error {
 		resp, err := k.Conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: k.sandboxID})
 		state = resp.GetStatus().GetState()
 		return err

@@ -24,8 +24,8 @@ const (
 // maxVariablesFile bounds what is read of a file that a container has written, in bytes.
 const maxVariablesFile = 1 << 20
 
-// gather asks the host for the facts that a pod's configuration needs.
-func (k *keeper) gather() {
+// setHostFacts finds the facts that a pod's configuration needs.
+func (k *podRun) setHostFacts() {
 	found := host.Gather(k.VolumeBase)
 	k.facts.HostIPs, k.facts.NodeName, k.facts.Capacity = found.IPs, found.Name, found.Capacity
 	k.facts.HostHosts, k.facts.HostDNS = found.Hosts, found.DNS
@@ -33,7 +33,7 @@ func (k *keeper) gather() {
 }
 
 // readVolume reads a file that a container wrote; no link leads out of the volume.
-func (k *keeper) readVolume(volume, path string) ([]byte, error) {
+func (k *podRun) readVolume(volume, path string) ([]byte, error) {
 	dir := filepath.Join(k.facts.Dir, "volumes", volume)
 	data, err := sysfile.ReadInRoot(dir, path, maxVariablesFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -43,7 +43,7 @@ func (k *keeper) readVolume(volume, path string) ([]byte, error) {
 }
 
 // chooseIDs finds the ids of the pod's user namespace.
-func (k *keeper) chooseIDs(ctx context.Context) (err error) {
+func (k *podRun) chooseIDs(ctx context.Context) (err error) {
 	if k.pod.Spec.HostUsers == nil || *k.pod.Spec.HostUsers {
 		return nil
 	}
@@ -54,8 +54,8 @@ func (k *keeper) chooseIDs(ctx context.Context) (err error) {
 	return err
 }
 
-// learnFeatures asks what the pod's runtime class can do.
-func (k *keeper) learnFeatures(ctx context.Context) error {
+// readFeatures asks what the pod's runtime class can do.
+func (k *podRun) readFeatures(ctx context.Context) error {
 	resp, err := k.Conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
 		return err

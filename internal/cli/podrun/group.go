@@ -55,7 +55,7 @@ func RunAll(ctx context.Context, opts Options, m *podyaml.Manifest) (int, error)
 // StartAll starts all pods of a file once and leaves them. On error nothing is left.
 func StartAll(ctx context.Context, opts Options, m *podyaml.Manifest) (ids []string, err error) {
 	g := newGroup(opts, m)
-	var started []*keeper
+	var started []*podRun
 	defer func() {
 		for _, k := range started {
 			if err != nil {
@@ -93,7 +93,7 @@ func (g *group) options(b *podyaml.Bundle, ready func()) Options {
 	return opts
 }
 
-// hasAddresses writes the hosts files of the pods that run anew.
+// hasAddresses rewrites the hosts files of the running pods.
 func (g *group) hasAddresses(b *podyaml.Bundle, pod *Pod, ips []string) {
 	g.mu.Lock()
 	g.addresses[b] = ips
@@ -151,7 +151,7 @@ func (r *retries) take() bool {
 
 // runPod runs a pod, that of a Job again when it fails, with a pause that doubles.
 func (g *group) runPod(ctx context.Context, w *podyaml.Workload, b *podyaml.Bundle, job *retries, ready func()) (int, error) {
-	for pause := newKeeperTimings(g.opts.Timings).BackoffMin; ; pause = min(2*pause, newKeeperTimings(g.opts.Timings).BackoffMax) {
+	for pause := withDefaults(g.opts.Timings).BackoffMin; ; pause = min(2*pause, withDefaults(g.opts.Timings).BackoffMax) {
 		code, err := Run(ctx, g.options(b, ready))
 		g.gone(b)
 		if err != nil || code == 0 || !w.IsJob() || ctx.Err() != nil || !job.take() {

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// leastGrace is what a container has left after its preStop hook took all of its grace.
-const leastGrace = 2 * time.Second
+// minGrace is what a container has left after its preStop hook took all of its grace.
+const minGrace = 2 * time.Second
 
 // postStart runs the hook of a container that has just started; it ends with the
 // container. One that fails ends the container, as under a kubelet.
-func (k *keeper) postStart(ctx context.Context, a *attempt) error {
+func (k *podRun) postStart(ctx context.Context, a *attempt) error {
 	if a.spec.Lifecycle == nil || a.spec.Lifecycle.PostStart == nil {
 		return nil
 	}
@@ -35,26 +35,26 @@ func (k *keeper) postStart(ctx context.Context, a *attempt) error {
 
 // terminate runs the preStop hook, waits for the container's turn, and stops it with
 // what is left of its grace.
-func (k *keeper) terminate(ctx context.Context, a *attempt, grace time.Duration, turn func(ctx context.Context)) error {
+func (k *podRun) terminate(ctx context.Context, a *attempt, grace time.Duration, waitTurn func(ctx context.Context)) error {
 	deadline := time.Now().Add(grace)
-	patience, cancel := context.WithDeadline(ctx, deadline)
+	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	if l := a.spec.Lifecycle; grace > 0 && l != nil && l.PreStop != nil {
-		if err := k.handler(a).Hook(patience, l.PreStop); err != nil && ctx.Err() == nil {
+		if err := k.handler(a).Hook(waiting, l.PreStop); err != nil && ctx.Err() == nil {
 			k.say("%s: its preStop hook failed: %v", a.spec.Name, err)
 		}
 	}
-	if turn != nil {
-		turn(patience)
+	if waitTurn != nil {
+		waitTurn(waiting)
 	}
 	if grace > 0 {
-		grace = max(time.Until(deadline), min(grace, leastGrace))
+		grace = max(time.Until(deadline), min(grace, minGrace))
 	}
 	return k.askToStop(ctx, a, grace)
 }
 
 // grace is what the pod's containers have to end by themselves.
-func (k *keeper) grace() time.Duration {
+func (k *podRun) grace() time.Duration {
 	if k.evicted.Load() {
 		return time.Second
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
 
-// errStopped says that somebody else has stopped the pod.
+// errStopped says that another client has stopped the pod.
 var errStopped = errors.New("something else stopped the pod")
 
 // errDeadline says that activeDeadlineSeconds are over.
@@ -22,9 +22,9 @@ var errDeadline = errors.New("the pod was active for longer than spec.activeDead
 // errRestartAll says that a rule wants all containers to start again.
 var errRestartAll = errors.New("a restartPolicyRule restarts all containers")
 
-// keepAll keeps the pod until its containers are done, and starts it again from its
-// init containers when a rule says so.
-func (k *keeper) keepAll(ctx context.Context) error {
+// supervisePod supervises the pod until its containers are done. It starts the pod again
+// from its init containers when a rule says so.
+func (k *podRun) supervisePod(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if limit := k.pod.Spec.ActiveDeadlineSeconds; limit != nil {
@@ -35,7 +35,7 @@ func (k *keeper) keepAll(ctx context.Context) error {
 	}
 	go k.watchUsage(ctx, cancel)
 	for {
-		err := k.keepOnce(ctx)
+		err := k.supervisePodOnce(ctx)
 		if !errors.Is(err, errRestartAll) || ctx.Err() != nil {
 			return err
 		}
@@ -49,13 +49,13 @@ func (k *keeper) keepAll(ctx context.Context) error {
 	}
 }
 
-// keepOnce runs the init containers in order, then keeps the containers until all
-// are done. It leaves running what runs when it returns.
-func (k *keeper) keepOnce(ctx context.Context) error {
+// supervisePodOnce runs the init containers in order, then supervises the containers until
+// all are done. When it returns, what runs stays running.
+func (k *podRun) supervisePodOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	k.ready.expect(k.counted())
+	k.ready.expect(k.readinessCount())
 	var kept sync.WaitGroup
-	// The sidecars' keepers end here, the sidecars in stopAll.
+	// The supervision of sidecars ends here, the sidecars end in stopAll.
 	defer kept.Wait()
 	defer cancel(nil)
 
@@ -69,7 +69,7 @@ func (k *keeper) keepOnce(ctx context.Context) error {
 		}
 		started := make(chan struct{})
 		kept.Go(func() {
-			if err := k.keep(ctx, c, corev1.RestartPolicyAlways, nil, started); err != nil {
+			if err := k.superviseContainer(ctx, c, corev1.RestartPolicyAlways, nil, started); err != nil {
 				cancel(err)
 			}
 		})
@@ -85,7 +85,7 @@ func (k *keeper) keepOnce(ctx context.Context) error {
 		// One after the other, each with its postStart hook.
 		begun := make(chan struct{})
 		containers.Go(func() {
-			err := k.keep(ctx, c, k.policy(c), begun, nil)
+			err := k.superviseContainer(ctx, c, k.policy(c), begun, nil)
 			if err != nil {
 				cancel(err)
 			}
@@ -103,12 +103,12 @@ func (k *keeper) keepOnce(ctx context.Context) error {
 }
 
 // runInit runs an init container until it succeeds.
-func (k *keeper) runInit(ctx context.Context, c *corev1.Container) error {
+func (k *podRun) runInit(ctx context.Context, c *corev1.Container) error {
 	policy := k.policy(c)
 	if policy == corev1.RestartPolicyAlways {
 		policy = corev1.RestartPolicyOnFailure
 	}
-	if err := k.keep(ctx, c, policy, nil, nil); err != nil {
+	if err := k.superviseContainer(ctx, c, policy, nil, nil); err != nil {
 		return err
 	}
 	if code := k.latest(c.Name).status.GetExitCode(); code != 0 {
@@ -118,7 +118,7 @@ func (k *keeper) runInit(ctx context.Context, c *corev1.Container) error {
 }
 
 // policy of a container goes before the pod's.
-func (k *keeper) policy(c *corev1.Container) corev1.RestartPolicy {
+func (k *podRun) policy(c *corev1.Container) corev1.RestartPolicy {
 	if c.RestartPolicy != nil {
 		return corev1.RestartPolicy(*c.RestartPolicy)
 	}
@@ -126,17 +126,17 @@ func (k *keeper) policy(c *corev1.Container) corev1.RestartPolicy {
 }
 
 // next is the number of a container's next attempt.
-func (k *keeper) next(name string) uint32 {
+func (k *podRun) next(name string) uint32 {
 	if a := k.latest(name); a != nil {
 		return a.n + 1
 	}
 	return 0
 }
 
-// keep starts a container, again and again as policy says, until it is done for
+// superviseContainer starts a container, again and again as policy says, until it is done for
 // good. Of the channels that are not nil begun is closed when it was started and its
 // postStart hook is done, started when it has started up, each for the first time.
-func (k *keeper) keep(ctx context.Context, c *corev1.Container, policy corev1.RestartPolicy, begun, started chan struct{}) error {
+func (k *podRun) superviseContainer(ctx context.Context, c *corev1.Container, policy corev1.RestartPolicy, begun, started chan struct{}) error {
 	pause := k.Timings.BackoffMin
 	var begunOnce, startedOnce sync.Once
 	first := k.next(c.Name)

@@ -12,7 +12,7 @@ import (
 // TestSay: the keeper prints an error without the name of its kind, which is for programs.
 func TestSay(t *testing.T) {
 	var told strings.Builder
-	k := &keeper{out: output.New(false, "", nil, nil)}
+	k := &podRun{out: output.New(false, "", nil, nil)}
 	k.Say = &told
 	k.say("%s: its hook failed: %v", "main", fmt.Errorf("cannot exec in it: it is ending: %w (no process)", errs.State))
 	k.say("%s ended (%s)", "main", "exit code 1")

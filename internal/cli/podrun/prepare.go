@@ -13,8 +13,8 @@ import (
 )
 
 // prepare makes what a container's configuration mounts: parts of volumes, and the file
-// for its last words. What an earlier try left is replaced.
-func (k *keeper) prepare(made *podyaml.Made) error {
+// for its termination message. It replaces what an earlier attempt has left.
+func (k *podRun) prepare(made *podyaml.ContainerSetup) error {
 	for i := range made.SubPaths {
 		if err := sysfile.UnmountBelow(made.SubPaths[i].Target); err != nil {
 			return err
@@ -36,7 +36,7 @@ func (k *keeper) prepare(made *podyaml.Made) error {
 }
 
 // unprepare undoes prepare for an attempt that has gone.
-func (k *keeper) unprepare(a *attempt) error {
+func (k *podRun) unprepare(a *attempt) error {
 	dir := filepath.Join(k.facts.Dir, "subpaths", a.spec.Name, strconv.FormatUint(uint64(a.n), 10))
 	if err := sysfile.UnmountBelow(dir); err != nil {
 		return err

@@ -11,12 +11,12 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// lastWords is how long an attachment may go on after its container has ended.
-const lastWords = 2 * time.Second
+// attachGrace is how long an attachment may go on after its container has ended.
+const attachGrace = 2 * time.Second
 
 // show prints the attempt's log, or joins the terminal to it, until it has ended. It
 // outlives ctx, as a container that is asked to stop has things to say.
-func (k *keeper) show(ctx context.Context, a *attempt, logPath string) {
+func (k *podRun) show(ctx context.Context, a *attempt, logPath string) {
 	if k.Out == nil {
 		return
 	}
@@ -37,7 +37,7 @@ func (k *keeper) show(ctx context.Context, a *attempt, logPath string) {
 	})
 }
 
-func (k *keeper) attach(ctx context.Context, a *attempt) error {
+func (k *podRun) attach(ctx context.Context, a *attempt) error {
 	resp, err := k.Conn.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
 		ContainerId: a.id, Tty: a.spec.TTY, Stdin: a.spec.Stdin, Stdout: true, Stderr: !a.spec.TTY,
 	})
@@ -56,7 +56,7 @@ func (k *keeper) attach(ctx context.Context, a *attempt) error {
 	go func() {
 		select {
 		case <-a.ended:
-			if sleep(ctx, lastWords) == nil {
+			if sleep(ctx, attachGrace) == nil {
 				cancel()
 			}
 		case <-ctx.Done():

@@ -15,18 +15,18 @@ import (
 )
 
 // Labels and annotations by which tools know the pods of a kubelet; ours carry them
-// too. KeeperAnnotation marks the pods of `berth pod run`.
+// too. RunAnnotation is on the pods of `berth pod run`.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
 	labelPodUID        = "io.kubernetes.pod.uid"
 	labelContainerName = "io.kubernetes.container.name"
 	annotationRestarts = "io.kubernetes.container.restartCount"
-	KeeperAnnotation   = "berth.run/pod-run"
+	RunAnnotation      = "berth.run/pod-run"
 )
 
-// Made is a container's configuration, with what must be done before it is created.
-type Made struct {
+// ContainerSetup is a container's configuration, with what must be done before it is created.
+type ContainerSetup struct {
 	Config *runtimeapi.ContainerConfig
 	// SubPaths are bound to their targets.
 	SubPaths []SubPath
@@ -35,7 +35,7 @@ type Made struct {
 }
 
 // Container makes the configuration of a container's given attempt.
-func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*Made, error) {
+func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*ContainerSetup, error) {
 	env, err := b.Environment(c, facts.node())
 	if err != nil {
 		return nil, &document.Fault{Line: b.place.Line("spec"), Why: fmt.Sprintf("cannot make the environment of container %s: %v", c.Name, err)}
@@ -75,7 +75,7 @@ func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*
 	for _, word := range c.Args {
 		config.Args = append(config.Args, source.Expand(word, values))
 	}
-	made := &Made{Config: config, SubPaths: subs}
+	made := &ContainerSetup{Config: config, SubPaths: subs}
 	if c.TerminationMessagePath != "" && !mountsAt(c, c.TerminationMessagePath) {
 		made.Message = MessageFile(facts.Dir, c.Name, attempt)
 	}

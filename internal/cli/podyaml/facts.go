@@ -21,7 +21,7 @@ type Facts struct {
 	HostDNS   *runtimeapi.DNSConfig
 	// Capacity of the host.
 	Capacity source.Capacity
-	// CgroupParent is for runtimes that must be told one; mostly empty.
+	// CgroupParent is for runtimes that need one; mostly empty.
 	CgroupParent string
 	// UserNamespace is the host's id of the pod's root, where hostUsers is false.
 	UserNamespace uint32

@@ -54,7 +54,7 @@ func FuzzParse(f *testing.F) {
 // translatesWhole: requests that can be written, and paths that stay where they belong.
 func translatesWhole(t *testing.T, b *Bundle) {
 	facts := testFacts()
-	out := []any{b.Sandbox(facts), b.KeeperFields()}
+	out := []any{b.Sandbox(facts), b.ForegroundFields()}
 	if hosts := b.Hosts(facts, nil); strings.ContainsRune(hosts, 0) {
 		t.Errorf("the hosts file is %q", hosts)
 	}

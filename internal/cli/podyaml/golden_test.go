@@ -79,7 +79,7 @@ func translatePod(t *testing.T, b *Bundle) map[string]any {
 	t.Helper()
 	facts := testFacts()
 	out := map[string]any{
-		"handler": b.Handler, "sandbox": b.Sandbox(facts), "keeper": b.KeeperFields(),
+		"handler": b.Handler, "sandbox": b.Sandbox(facts), "keeper": b.ForegroundFields(),
 		"hosts": strings.Split(b.Hosts(facts, nil), "\n"),
 	}
 	var err error

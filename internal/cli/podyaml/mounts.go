@@ -104,7 +104,7 @@ func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation 
 }
 
 // ownMounts are those that a kubelet adds: the pod's hosts file, and the file for the
-// container's last words. A volume that is mounted there wins.
+// container's termination message. A volume that the pod mounts there takes precedence.
 func (b *Bundle) ownMounts(c *corev1.Container, attempt uint32, facts *Facts) []*runtimeapi.Mount {
 	var mounts []*runtimeapi.Mount
 	for path, source := range map[string]string{"/etc/hosts": HostsFile(facts.Dir), c.TerminationMessagePath: MessageFile(facts.Dir, c.Name, attempt)} {
@@ -135,7 +135,7 @@ func mountsAt(c *corev1.Container, path string) bool {
 // HostsFile is the pod's hosts file.
 func HostsFile(dir string) string { return filepath.Join(dir, "etc-hosts") }
 
-// MessageFile is where an attempt of a container leaves its last words.
+// MessageFile is the file for the termination message of an attempt of a container.
 func MessageFile(dir, container string, attempt uint32) string {
 	return filepath.Join(dir, "messages", container, strconv.FormatUint(uint64(attempt), 10))
 }

@@ -15,7 +15,7 @@ func (b *Bundle) Sandbox(facts *Facts) *runtimeapi.PodSandboxConfig {
 	pod := b.Pod
 	labels := b.labels("")
 	maps.Copy(labels, pod.Labels)
-	annotations := map[string]string{KeeperAnnotation: "true"}
+	annotations := map[string]string{RunAnnotation: "true"}
 	maps.Copy(annotations, pod.Annotations)
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{

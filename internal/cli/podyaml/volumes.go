@@ -24,7 +24,7 @@ type Volume struct {
 	// hugetlbfs instead, with pages of so many bytes.
 	Memory    bool
 	HugePages int64
-	// SizeLimit of a volume that is no tmpfs is kept by whoever keeps the pod.
+	// SizeLimit in bytes. podrun enforces that of a volume that is not a tmpfs.
 	SizeLimit int64
 	// Mode of the volume's directory, nil for the usual one.
 	Mode *int32

@@ -72,7 +72,7 @@ func TestMinReadySecondsOfAStatefulSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w := m.Workloads[0]; !w.Ordered || w.Settled != 5*time.Second {
+	if w := m.Workloads[0]; !w.Ordered || w.MinReady != 5*time.Second {
 		t.Errorf("got %+v", w)
 	}
 }
@@ -115,7 +115,7 @@ func TestWhatWorkloadsNeedAKeeperFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(m.Workloads[0].KeeperFields(), " "); got != want {
+		if got := strings.Join(m.Workloads[0].ForegroundFields(), " "); got != want {
 			t.Errorf("%s\ngot %q, want %q", text, got, want)
 		}
 	}

@@ -100,14 +100,14 @@ func lockDir(uid int, run, home string) (string, error) {
 	return dir, nil
 }
 
-// ours reports whether a file is a directory of a user that nobody else can write to.
+// ours reports whether a file is a directory of a user that no other user can write to.
 func ours(info fs.FileInfo, uid int) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.IsDir() && int(stat.Uid) == uid && info.Mode().Perm()&0o022 == 0
 }
 
 // lockFile locks a file, which its last holder removes. The kernel releases the lock when the process
-// ends. The error is EWOULDBLOCK when somebody else has the lock.
+// ends. The error is EWOULDBLOCK if another process has the lock.
 func lockFile(name string, how int) (release func(), err error) {
 	for {
 		file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

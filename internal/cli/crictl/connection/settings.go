@@ -24,10 +24,10 @@ import (
 // defaultConfig is the file that nodes have.
 const defaultConfig = "/etc/crictl.yaml"
 
-// defaultTimeout is how long somebody may take to answer on the socket.
+// defaultTimeout bounds connecting to the socket.
 const defaultTimeout = 2 * time.Second
 
-// usualSockets are those of runtimes, tried in this order where nobody names one.
+// usualSockets are tried in this order if none is configured.
 func usualSockets() []string {
 	return []string{client.DefaultEndpoint, "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock", "unix:///var/run/cri-dockerd.sock"}
 }
@@ -61,7 +61,7 @@ type file struct {
 	Debug   bool   `json:"debug"`
 }
 
-// read reads the file. Only one that nobody named may be missing.
+// read reads the settings file. Only the default one may be missing.
 func (s *Settings) read() (file, error) {
 	var found file
 	named := cmp.Or(s.config, s.Getenv("CRI_CONFIG_FILE"))

@@ -71,5 +71,5 @@ func credentials(creds, auth string) (*runtimeapi.AuthConfig, error) {
 	case auth != "":
 		return &runtimeapi.AuthConfig{Auth: auth}, nil
 	}
-	return nil, nil //nolint:nilnil // nobody logs in
+	return nil, nil //nolint:nilnil // without a login
 }

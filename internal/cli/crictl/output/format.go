@@ -114,8 +114,8 @@ func (f *Format) execute(w io.Writer, data []byte) error {
 	return err
 }
 
-// WithInfo is a status with what a runtime tells beyond CRI's fields beside it. What is a JSON
-// object in it is taken as such, what is a JSON string loses its quotes.
+// WithInfo is a status beside the verbose information of the runtime. A JSON object in the
+// information stays one; a JSON string loses its quotes.
 func WithInfo(status json.RawMessage, info map[string]string) map[string]any {
 	all := map[string]any{"status": status}
 	for name, text := range info {

@@ -20,7 +20,7 @@ func Short(id string, full bool) string {
 	return id[:min(len(id), shortID)]
 }
 
-// Ago tells a time by its distance, in the words that docker and crictl use.
+// Ago formats the distance of a time, in the words of docker and crictl.
 func Ago(unixNano int64, now time.Time) string {
 	return distance(now.Sub(time.Unix(0, unixNano))) + " ago"
 }

@@ -31,9 +31,9 @@ func New() *cobra.Command {
 	return cmd
 }
 
-// kubeadming is one run of `berth node kubeadm init` or `join`. Flags that kubeadm has, too, are
+// configRun is one run of `berth node kubeadm init` or `join`. Flags that kubeadm has, too, are
 // called as there.
-type kubeadming struct {
+type configRun struct {
 	session.Flags
 	out             string
 	name, address   string
@@ -44,7 +44,7 @@ type kubeadming struct {
 }
 
 func newInit() *cobra.Command {
-	k := &kubeadming{}
+	k := &configRun{}
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Write the configuration for kubeadm init",
@@ -71,7 +71,7 @@ func newInit() *cobra.Command {
 }
 
 func newJoin() *cobra.Command {
-	k := &kubeadming{}
+	k := &configRun{}
 	cmd := &cobra.Command{
 		Use:   "join HOST:PORT",
 		Short: "Write the configuration for kubeadm join",
@@ -97,7 +97,7 @@ func newJoin() *cobra.Command {
 	return cmd
 }
 
-func (k *kubeadming) register(cmd *cobra.Command) {
+func (k *configRun) register(cmd *cobra.Command) {
 	k.Flags.Register(cmd, true)
 	flags := cmd.Flags()
 	flags.StringVarP(&k.out, "out", "o", "-", "file to write, for its owner only; - is standard output")
@@ -109,7 +109,7 @@ func (k *kubeadming) register(cmd *cobra.Command) {
 }
 
 // write makes a configuration and writes it. verb is kubeadm's.
-func (k *kubeadming) write(cmd *cobra.Command, verb string, render func(kubeadmconf.Node) (string, error)) error {
+func (k *configRun) write(cmd *cobra.Command, verb string, render func(kubeadmconf.Node) (string, error)) error {
 	s, err := k.Open(cmd)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (k *kubeadming) write(cmd *cobra.Command, verb string, render func(kubeadmc
 }
 
 // describe is what node file, machine and flags say of the node. text is the node file.
-func (k *kubeadming) describe(cmd *cobra.Command, s *session.Session) (made kubeadmconf.Node, text []byte, err error) {
+func (k *configRun) describe(cmd *cobra.Command, s *session.Session) (made kubeadmconf.Node, text []byte, err error) {
 	if k.Root != "/" && !cmd.Flags().Changed("file") {
 		k.File = filepath.Join(k.Root, source.DefaultFile)
 	}
@@ -162,7 +162,7 @@ func (k *kubeadming) describe(cmd *cobra.Command, s *session.Session) (made kube
 // tokenLimit bounds a file with a token.
 const tokenLimit = 4 << 10
 
-func (k *kubeadming) readToken(stdin io.Reader) error {
+func (k *configRun) readToken(stdin io.Reader) error {
 	from := stdin
 	switch {
 	case k.tokenIn == "":
@@ -186,7 +186,7 @@ func (k *kubeadming) readToken(stdin io.Reader) error {
 }
 
 // notes says what the user should know of the machine before kubeadm runs.
-func (k *kubeadming) notes(out io.Writer, s *session.Session, made kubeadmconf.Node) {
+func (k *configRun) notes(out io.Writer, s *session.Session, made kubeadmconf.Node) {
 	if made.CgroupV1 {
 		fmt.Fprintln(out, "note: the machine has cgroup v1. The configuration lets the kubelet start with it (failCgroupV1: false).")
 	}

@@ -1,4 +1,4 @@
-// Package planview shows plans, ways back and outcomes to people.
+// Package planview prints plans, reverts and outcomes for users.
 package planview
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/engine"
 )
 
-// Plan shows a plan to people.
+// Plan prints a plan.
 func Plan(w io.Writer, plan *engine.Plan) error {
 	count := map[provision.Action]int{}
 	for _, step := range plan.Steps {
@@ -74,7 +74,7 @@ func printDiff(w io.Writer, d provision.Diff) {
 	fmt.Fprintf(w, "  %s %s %s\n", mark, d.Object, d.Reason)
 	for _, f := range d.Fields {
 		switch {
-		case d.Action == provision.Create && usual(f):
+		case d.Action == provision.Create && isDefault(f):
 		case f.From == "":
 			fmt.Fprintf(w, "      %s: %s\n", f.Name, f.To)
 		case f.To == "":
@@ -90,8 +90,8 @@ func printDiff(w io.Writer, d provision.Diff) {
 	}
 }
 
-// usual tells of what is so for nearly every new file.
-func usual(f provision.Field) bool {
+// isDefault reports whether a field is the same for nearly every new file.
+func isDefault(f provision.Field) bool {
 	switch f.Name {
 	case "type":
 		return f.To == "file"
@@ -101,7 +101,7 @@ func usual(f provision.Field) bool {
 	return false
 }
 
-// Back shows a way back.
+// Back prints what is restored.
 func Back(w io.Writer, b *engine.Back) error {
 	for _, d := range b.Diffs {
 		printDiff(w, d)
@@ -117,7 +117,7 @@ func Back(w io.Writer, b *engine.Back) error {
 	return err
 }
 
-// Outcome shows what was done.
+// Outcome prints what was done.
 func Outcome(w io.Writer, out *engine.Outcome) error {
 	for _, warning := range out.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)

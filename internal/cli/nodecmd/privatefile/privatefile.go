@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Write writes a file anew, so that the mode of one that was there does not matter.
+// Write replaces a file, so that the new one has this mode.
 func Write(file string, content []byte, mode os.FileMode) error {
 	temporary, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // facts makes facts of flags.
-func (r *rendering) facts(n *nodefile.Node) (node.Facts, []string, error) {
+func (r *renderRun) facts(n *nodefile.Node) (node.Facts, []string, error) {
 	id, version, _ := strings.Cut(r.distribution, ":")
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(:[A-Za-z0-9._-]+)?$`).MatchString(r.distribution) {
 		return node.Facts{}, nil, fmt.Errorf("--distribution %q: want one such as debian:12 or flatcar: %w", r.distribution, errs.Invalid)

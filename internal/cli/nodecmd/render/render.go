@@ -18,7 +18,7 @@ import (
 )
 
 // rendering is one run of render.
-type rendering struct {
+type renderRun struct {
 	target, output      string
 	distribution, arch  string
 	runtimeVersion      string
@@ -29,9 +29,9 @@ type rendering struct {
 	selinux, selinuxSet bool
 }
 
-// New returns `berth node render`. It says what a node file becomes without a machine.
+// New returns `berth node render`.
 func New() *cobra.Command {
-	r := rendering{}
+	r := renderRun{}
 	cmd := &cobra.Command{
 		Use:   "render [FILE]",
 		Short: "Write a node file as cloud-init user data, Ignition, a tree of files or a script",
@@ -67,7 +67,7 @@ func targets() map[string]func(render.Input) (render.Output, error) {
 	}
 }
 
-func (r *rendering) run(cmd *cobra.Command, file string) error {
+func (r *renderRun) run(cmd *cobra.Command, file string) error {
 	write, ok := targets()[r.target]
 	if !ok {
 		return fmt.Errorf("--target %q: want cloud-init, ignition, dir or script: %w", r.target, errs.Invalid)
@@ -106,9 +106,9 @@ func (r *rendering) run(cmd *cobra.Command, file string) error {
 	return r.write(cmd.OutOrStdout(), out)
 }
 
-// guard keeps secrets out of what others can read: user data is read by whatever
-// runs on the machine, and standard output goes who knows where.
-func (r *rendering) guard(secrets []string) error {
+// guard keeps secrets out of what others can read: any process on the machine can read
+// user data, and standard output may go anywhere.
+func (r *renderRun) guard(secrets []string) error {
 	ownersOnly := r.output != "-" && (r.target == "dir" || r.target == "script")
 	if len(secrets) == 0 || r.allowSecrets || ownersOnly {
 		return nil
@@ -121,7 +121,7 @@ func (r *rendering) guard(secrets []string) error {
 }
 
 // write puts the rendering where it is wanted.
-func (r *rendering) write(stdout io.Writer, out render.Output) error {
+func (r *renderRun) write(stdout io.Writer, out render.Output) error {
 	switch {
 	case r.target == "dir":
 		return writeTree(r.output, out)

@@ -16,7 +16,7 @@ import (
 const lineWidth = 100
 
 // Reporter shows what an engine does: a line for each step that is done, and on a
-// terminal one more, drawn anew, with those that run.
+// terminal one more, redrawn, with those that run.
 type Reporter struct {
 	out      io.Writer
 	terminal bool

@@ -31,14 +31,14 @@ import (
 )
 
 const (
-	// DefaultRetryFor bounds how long one task is tried again, unless told otherwise, gateFor how
-	// long a runtime has to become healthy.
+	// DefaultRetryFor bounds by default how long one task is retried, gateFor how long a
+	// runtime has to become healthy.
 	DefaultRetryFor = 2 * time.Minute
 	gateFor         = time.Minute
 	// lockWait is how long --wait waits for another apply.
 	lockWait  = 30 * time.Minute
 	lockPause = time.Second
-	// DefaultPackageWait is how long apply waits for the package manager, unless told otherwise.
+	// DefaultPackageWait is by default how long apply waits for the package manager.
 	DefaultPackageWait = 10 * time.Minute
 )
 
@@ -122,19 +122,19 @@ func kinds() map[string]provision.Kind {
 	return all
 }
 
-// Change opens the machine, to be changed: nobody else may at the same time. With wait
-// another's change is waited for.
+// Change opens the machine for changes, under a lock: one process at a time may change it.
+// With wait it waits until another process has released the lock.
 func (p *Flags) Change(ctx context.Context, cmd *cobra.Command, wait bool) (*Session, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("cannot change the machine: this needs root: %w", errs.Unsupported)
 	}
 	lock, err := machine.Lock(p.Root)
 	deadline := time.Now().Add(lockWait)
-	told := false
+	waitingShown := false
 	for wait && errors.Is(err, errs.Unavailable) && time.Now().Before(deadline) {
-		if !told {
+		if !waitingShown {
 			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", errs.Message(err))
-			told = true
+			waitingShown = true
 		}
 		select {
 		case <-ctx.Done():
@@ -177,7 +177,7 @@ func (p *Flags) Target(ctx context.Context, cmd *cobra.Command, s *Session) (tar
 	if err != nil {
 		return provision.Target{}, nil, err
 	}
-	target, err = s.build(ctx, n, p.onMachine())
+	target, err = s.build(ctx, n, p.pathOnMachine())
 	err = node.CheckSources(n).And(err)
 	return target, text, node.Locate(err, source.Shown(p.File), text)
 }
@@ -195,8 +195,8 @@ func (s *Session) build(ctx context.Context, n *nodefile.Node, file string) (pro
 	return node.Build(n, facts)
 }
 
-// onMachine is where the node file lies as the machine sees it; empty when it does not.
-func (p *Flags) onMachine() string {
+// pathOnMachine is where the node file lies as the machine sees it; empty when it does not.
+func (p *Flags) pathOnMachine() string {
 	if p.File == "-" || source.IsRemote(p.File) {
 		return ""
 	}

@@ -37,8 +37,8 @@ func (t *Target) Hook(ctx context.Context, h *corev1.LifecycleHandler) error {
 	return errors.New("a hook cannot have a tcpSocket handler")
 }
 
-// hookHTTP makes the request; any answer will do. A server that speaks HTTP where HTTPS
-// was asked for is asked again.
+// hookHTTP makes the request; any answer is a success. If a server
+// answers HTTP to HTTPS, the request is repeated with HTTP.
 func (t *Target) hookHTTP(ctx context.Context, get *corev1.HTTPGetAction) error {
 	action := *get
 	if action.Port == intstr.FromString("") {

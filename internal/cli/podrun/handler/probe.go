@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ErrNotProbed says that the runtime could not be asked, which tells nothing of the
+// ErrNotProbed says that the runtime could not run the probe. It says nothing about the
 // container.
 var ErrNotProbed = errors.New("the probe did not run")
 

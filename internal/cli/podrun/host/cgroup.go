@@ -12,9 +12,9 @@ import (
 // systemSlice is where a pod goes that no kubelet has given a place.
 const systemSlice = "system.slice"
 
-// CgroupParent is what a runtime must be told of the pod's place among cgroups: with the
-// systemd driver containerd makes none by itself. It is empty for runtimes that do, and
-// for those that do not tell.
+// CgroupParent is the parent cgroup that a runtime needs for a pod: with the systemd driver
+// containerd has no default. It is empty for runtimes that have one, and for those that do
+// not report their driver.
 func CgroupParent(ctx context.Context, conn *client.Conn) string {
 	version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil || version.GetRuntimeName() != "containerd" {

@@ -7,7 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// parseResolvConf takes from resolv.conf what pods are told. The last search line wins.
+// parseResolvConf reads from resolv.conf what pods get. The last search line counts.
 func parseResolvConf(text string) *runtimeapi.DNSConfig {
 	dns := &runtimeapi.DNSConfig{}
 	lines := bufio.NewScanner(strings.NewReader(text))

@@ -39,7 +39,7 @@ func (m *Multiplexer) Follow(ctx context.Context, name string, ended <-chan stru
 	}
 }
 
-// Say prints a line of the keeper.
+// Say prints a line of berth itself.
 func (m *Multiplexer) Say(to io.Writer, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +72,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 // flush ends a line that the container did not end.
 func (w *lineWriter) flush() {
 	if len(w.part) > 0 {
-		//nolint:errcheck // the last words, to a terminal that may be gone
+		//nolint:errcheck // the last line, to a terminal that may be gone
 		w.line(append(w.part, '\n'))
 		w.part = nil
 	}

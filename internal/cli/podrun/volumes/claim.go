@@ -40,7 +40,7 @@ func makeClaim(v *podyaml.Volume) error {
 			return err
 		}
 	}
-	return giveToGroup(root, int(*v.GID))
+	return chownTree(root, int(*v.GID))
 }
 
 func belongsTo(info fs.FileInfo, gid int64) bool {
@@ -48,8 +48,8 @@ func belongsTo(info fs.FileInfo, gid int64) bool {
 	return ok && int64(stat.Gid) == gid && info.Mode()&os.ModeSetgid != 0 && info.Mode()&0o070 == 0o070
 }
 
-// giveToGroup lets a group read and write all of a tree. No link leads out of it.
-func giveToGroup(root *os.Root, gid int) error {
+// chownTree lets a group read and write all of a tree. No link leads out of it.
+func chownTree(root *os.Root, gid int) error {
 	return fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err

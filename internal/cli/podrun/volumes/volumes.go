@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// Make makes the pod's own volumes in dir, which nobody but root can enter,
-// and sees to the host's.
+// Make makes the pod's own volumes in dir, which only root can enter,
+// and checks or makes the host's.
 func Make(dir string, volumes []podyaml.Volume) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the pod's directory: %w", err)

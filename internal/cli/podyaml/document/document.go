@@ -45,7 +45,7 @@ func Split(data []byte) [][]byte {
 	return docs
 }
 
-// isSeparator tells of "---", which a comment may follow.
+// isSeparator reports whether a line is "---", which a comment may follow.
 func isSeparator(line []byte) bool {
 	rest, ok := bytes.CutPrefix(line, []byte("---"))
 	rest = bytes.TrimSpace(rest)

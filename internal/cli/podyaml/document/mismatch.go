@@ -81,14 +81,14 @@ func (f *Faults) mismatch(at string, value any, of reflect.Type) {
 	switch {
 	case err == nil:
 	case errors.As(err, &kind):
-		f.Add(at, "%s: want %s", shown, wanted(shown, of))
+		f.Add(at, "%s: want %s", shown, expected(shown, of))
 	default:
 		f.Add(at, "%s: %v", shown, err)
 	}
 }
 
-// wanted is what a field holds, in the words of people; shown is what it has.
-func wanted(shown string, of reflect.Type) string {
+// expected is what a field holds, in the words of people; shown is what it has.
+func expected(shown string, of reflect.Type) string {
 	switch of.Kind() {
 	case reflect.Bool:
 		return "true or false"

@@ -56,7 +56,7 @@ func (d *decider) decide(path string) string {
 	switch {
 	case d.lists.honoured[path]:
 		return "honoured"
-	case d.lists.ignored[path], d.lists.quiet[path] != nil:
+	case d.lists.ignored[path], d.lists.serverDefaults[path] != nil:
 		return "ignored"
 	case d.lists.inner[path]:
 		return ""

@@ -1,7 +1,7 @@
 package fields
 
 func podLists() lists {
-	return lists{honoured: honoured, ignored: ignored, quiet: quiet, reasons: reasons()}
+	return lists{honoured: honoured, ignored: ignored, serverDefaults: serverDefaults, reasons: reasons()}
 }
 
 // honoured lists every field that `berth pod run` honours, with all below it. A
@@ -64,9 +64,9 @@ spec.volumes[].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName
 metadata.generateName metadata.finalizers metadata.ownerReferences
 `
 
-// quiet lists what the API server fills in, by field and value, so that the output of
+// serverDefaults lists what the API server fills in, by field and value, so that the output of
 // `kubectl get -o yaml` gives no notes; - stands for any value.
-const quiet = `
+const serverDefaults = `
 spec.schedulerName default-scheduler
 spec.enableServiceLinks -
 spec.automountServiceAccountToken -

@@ -15,15 +15,15 @@ import (
 // by space, that stand for all below them. A field in none of them is refused.
 type lists struct {
 	honoured, ignored string
-	// quiet has a path and a value a line: see the pod's.
-	quiet   string
-	reasons map[string]string
+	// serverDefaults has a path and a value a line: see the pod's.
+	serverDefaults string
+	reasons        map[string]string
 }
 
 // rules are the lists, ready to be asked.
 type rules struct {
 	honoured, ignored map[string]bool
-	quiet             map[string][]string
+	serverDefaults    map[string][]string
 	reasons           map[string]string
 	// inner are the proper prefixes of all of them.
 	inner map[string]bool
@@ -35,7 +35,7 @@ type rules struct {
 
 func parseLists(l lists, at document.Place, n *document.Notes) *rules {
 	f := &rules{
-		honoured: map[string]bool{}, ignored: map[string]bool{}, quiet: map[string][]string{}, reasons: l.reasons,
+		honoured: map[string]bool{}, ignored: map[string]bool{}, serverDefaults: map[string][]string{}, reasons: l.reasons,
 		inner: map[string]bool{}, place: at, notes: n, found: document.Faults{Place: at},
 	}
 	for _, path := range strings.Fields(l.honoured) {
@@ -46,10 +46,10 @@ func parseLists(l lists, at document.Place, n *document.Notes) *rules {
 		f.ignored[path] = true
 		f.addInner(path)
 	}
-	for line := range strings.Lines(strings.TrimSpace(l.quiet)) {
+	for line := range strings.Lines(strings.TrimSpace(l.serverDefaults)) {
 		line = strings.TrimSpace(line)
 		path, value, _ := strings.Cut(line, " ")
-		f.quiet[path] = append(f.quiet[path], value)
+		f.serverDefaults[path] = append(f.serverDefaults[path], value)
 		f.addInner(path)
 	}
 	return f
@@ -64,7 +64,7 @@ func (f *rules) addInner(path string) {
 }
 
 // CheckPod reports every field of a pod that is not honoured, and notes those that
-// are ignored. A template's name and namespace are its maker's affair.
+// are ignored. CheckKind checks the name and namespace of a template.
 func CheckPod(tree map[string]any, at document.Place, isTemplate bool, n *document.Notes) error {
 	f := parseLists(podLists(), at, n)
 	if isTemplate {
@@ -79,7 +79,7 @@ func CheckPod(tree map[string]any, at document.Place, isTemplate bool, n *docume
 // check looks at one field: path as it is written, rule as the lists spell it.
 func (f *rules) check(path, rule string, value any) {
 	rule = strings.Replace(rule, "spec.initContainers", "spec.containers", 1)
-	if f.honoured[rule] || isNothing(value) || rule == "status" || f.isQuiet(rule, value) {
+	if f.honoured[rule] || isEmpty(value) || rule == "status" || f.isServerDefault(rule, value) {
 		return
 	}
 	if f.ignored[rule] {
@@ -112,13 +112,13 @@ func (f *rules) check(path, rule string, value any) {
 	}
 }
 
-func (f *rules) isQuiet(rule string, value any) bool {
-	allowed := f.quiet[rule]
+func (f *rules) isServerDefault(rule string, value any) bool {
+	allowed := f.serverDefaults[rule]
 	return slices.Contains(allowed, "-") || slices.Contains(allowed, fmt.Sprint(value))
 }
 
-// isNothing tells of a value that says nothing: null, {} or [].
-func isNothing(value any) bool {
+// isEmpty reports whether a value is null, {} or [].
+func isEmpty(value any) bool {
 	switch v := value.(type) {
 	case nil:
 		return true

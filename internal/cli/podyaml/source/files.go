@@ -18,7 +18,7 @@ type File struct {
 	User *int64
 }
 
-// IsWritten tells of a volume whose files are all ours: no container changes them.
+// IsWritten reports whether berth writes all files of a volume, and no container changes them.
 func IsWritten(v *corev1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }

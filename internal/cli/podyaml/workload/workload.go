@@ -30,8 +30,8 @@ type Workload struct {
 	Retries int
 	// Deadline of a Job; 0: none.
 	Deadline time.Duration
-	// Settled is how long a pod of an ordered one is ready before the next one starts.
-	Settled         time.Duration
+	// MinReady is how long a pod of an ordered one is ready before the next one starts.
+	MinReady        time.Duration
 	replicas, first int
 	indexed         bool
 	// Suspended is the field that keeps it from making pods, "" for none.
@@ -45,7 +45,7 @@ type Workload struct {
 	Place document.Place
 }
 
-// IsJob tells of pods that are to end.
+// IsJob reports whether the pods of the workload run to completion.
 func (w *Workload) IsJob() bool { return w.Kind == "Job" }
 
 // maxReplicas bounds what one command runs.
@@ -60,7 +60,7 @@ func (w *Workload) stateful(s *appsv1.StatefulSet) {
 	w.replicas, w.selector = orOne(s.Spec.Replicas), s.Spec.Selector
 	w.claims, w.service = s.Spec.VolumeClaimTemplates, s.Spec.ServiceName
 	w.Ordered = s.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
-	w.Settled = time.Duration(s.Spec.MinReadySeconds) * time.Second
+	w.MinReady = time.Duration(s.Spec.MinReadySeconds) * time.Second
 	if s.Spec.Ordinals != nil {
 		w.first = int(s.Spec.Ordinals.Start)
 	}
@@ -117,7 +117,7 @@ func (w *Workload) Expand() ([]*corev1.Pod, error) {
 		f.Add("metadata.name", "it is empty")
 		return nil, f.Err()
 	}
-	if w.Settled < 0 {
+	if w.MinReady < 0 {
 		f.Add("spec.minReadySeconds", "it is negative")
 		return nil, f.Err()
 	}

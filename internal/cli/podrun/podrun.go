@@ -1,6 +1,5 @@
-// Package podrun runs one pod in the foreground and is its keeper, as a kubelet is
-// to its pods: init containers in order, probes, restarts with back-off, the grace
-// at the end. It is a plain CRI client.
+// Package podrun runs pods in the foreground, as a kubelet does: init containers in order,
+// probes, restarts with back-off, and a grace period at the end. It is a plain CRI client.
 package podrun
 
 import (
@@ -50,8 +49,8 @@ type Options struct {
 	// containers were ready for the first time. They may be nil.
 	HasAddresses func(k *Pod, ips []string)
 	Ready        func()
-	// Out and Err take what the containers write (nil: nobody is shown), Say what
-	// the keeper tells.
+	// Out and Err take what the containers write (nil: nothing is shown), Say the
+	// messages of the run.
 	Out, Err, Say io.Writer
 	// Attach names the container that In, Out and Err are joined to, "" for none:
 	// then the containers' logs go to Out and Err.
@@ -59,28 +58,27 @@ type Options struct {
 	In     io.Reader
 	// Remove leaves nothing of the pod when it ends.
 	Remove bool
-	// Kill, when closed, ends every patience: what is stopped is killed. It may be
-	// nil.
+	// Kill, when closed, ends all grace periods: containers are killed. It may be nil.
 	Kill <-chan struct{}
-	// Timings of the keeper; zero fields take their defaults.
+	// Timings of the run; zero fields take their defaults.
 	Timings Timings
 }
 
-// Timings are how a keeper paces itself.
+// Timings are the periods of a run.
 type Timings struct {
-	// Poll is how often a container is looked at: 200 milliseconds.
+	// Poll is how often the status of a container is read: 200 milliseconds.
 	Poll time.Duration
 	// Usage is how often what containers write to disk is compared with their limits:
 	// 10 seconds.
 	Usage time.Duration
 	// BackoffMin and BackoffMax bound the pause before a restart, which doubles
-	// each time: 10 seconds and 5 minutes. It starts anew after a container ran
+	// each time: 10 seconds and 5 minutes. It starts again at BackoffMin after a container ran
 	// for twice BackoffMax.
 	BackoffMin, BackoffMax time.Duration
 }
 
-// keeper is one run of a pod.
-type keeper struct {
+// podRun is one run of a pod.
+type podRun struct {
 	Options
 	pod       *corev1.Pod
 	facts     podyaml.Facts
@@ -98,30 +96,30 @@ type keeper struct {
 	attempts map[string]*attempt
 }
 
-func newKeeper(opts Options) *keeper {
+func newPodRun(opts Options) *podRun {
 	opts.VolumeBase = cmp.Or(opts.VolumeBase, DefaultVolumeBase)
 	opts.LogBase = cmp.Or(opts.LogBase, DefaultLogBase)
 	opts.ClaimBase = cmp.Or(opts.ClaimBase, DefaultClaimBase)
 	opts.SeccompDir = cmp.Or(opts.SeccompDir, DefaultSeccompDir)
-	opts.Timings = newKeeperTimings(opts.Timings)
+	opts.Timings = withDefaults(opts.Timings)
 	pod := opts.Bundle.Pod
 	if pod.UID == "" {
 		pod.UID = types.UID(uuid.NewString())
 	}
-	k := &keeper{Options: opts, pod: pod, attempts: map[string]*attempt{}}
+	k := &podRun{Options: opts, pod: pod, attempts: map[string]*attempt{}}
 	k.facts = podyaml.Facts{
 		Dir:      VolumeDir(opts.VolumeBase, string(pod.UID)),
 		LogDir:   LogDir(opts.LogBase, pod.Namespace, pod.Name, string(pod.UID)),
 		ClaimDir: opts.ClaimBase, SeccompDir: opts.SeccompDir,
 	}
-	k.gather()
+	k.setHostFacts()
 	named := opts.Prefix != "" || len(pod.Spec.InitContainers)+len(pod.Spec.Containers) > 1
 	k.out = output.New(named, opts.Prefix, opts.Out, opts.Err)
 	return k
 }
 
-// newKeeperTimings fills in the defaults.
-func newKeeperTimings(t Timings) Timings {
+// withDefaults fills in the defaults.
+func withDefaults(t Timings) Timings {
 	return Timings{
 		Usage:      cmp.Or(t.Usage, 10*time.Second),
 		Poll:       cmp.Or(t.Poll, 200*time.Millisecond),
@@ -142,7 +140,7 @@ func LogDir(base, namespace, name, uid string) string {
 // with its grace, or at once when Kill is closed. It returns the pod's exit code:
 // that of the first container that failed.
 func Run(ctx context.Context, opts Options) (code int, err error) {
-	k := newKeeper(opts)
+	k := newPodRun(opts)
 	if err := k.checkName(ctx); err != nil {
 		return 0, err
 	}
@@ -150,28 +148,28 @@ func Run(ctx context.Context, opts Options) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, k.finish(ctx)) }()
-	if err := k.up(ctx); err != nil {
+	if err := k.createSandbox(ctx); err != nil {
 		return 0, err
 	}
-	keepErr := k.keepAll(ctx)
-	if keepErr != nil && ctx.Err() == nil {
-		k.say("%v", keepErr)
+	podErr := k.supervisePod(ctx)
+	if podErr != nil && ctx.Err() == nil {
+		k.say("%v", podErr)
 	}
 	if err := k.stopAll(ctx); err != nil {
 		return 0, err
 	}
-	code = k.code()
-	if code == 0 && keepErr != nil && ctx.Err() == nil {
+	code = k.exitCode()
+	if code == 0 && podErr != nil && ctx.Err() == nil {
 		code = 1
 	}
 	return code, nil
 }
 
 // start runs the init containers, starts the containers once and leaves them; the
-// caller has seen that the pod needs no keeper. On error nothing is left.
-func start(ctx context.Context, opts Options) (_ *keeper, err error) {
+// caller has checked ForegroundFields. On error nothing is left.
+func start(ctx context.Context, opts Options) (_ *podRun, err error) {
 	opts.Remove = true // what fails
-	k := newKeeper(opts)
+	k := newPodRun(opts)
 	if err := k.checkName(ctx); err != nil {
 		return nil, err
 	}
@@ -183,7 +181,7 @@ func start(ctx context.Context, opts Options) (_ *keeper, err error) {
 			err = errors.Join(err, k.stopAll(ctx), k.finish(ctx))
 		}
 	}()
-	if err := k.up(ctx); err != nil {
+	if err := k.createSandbox(ctx); err != nil {
 		return nil, err
 	}
 	for i := range k.pod.Spec.InitContainers {
@@ -203,9 +201,9 @@ func start(ctx context.Context, opts Options) (_ *keeper, err error) {
 	return k, nil
 }
 
-// checkName refuses a second running pod of the same name: names are how people
-// tell pods apart.
-func (k *keeper) checkName(ctx context.Context) error {
+// checkName refuses a second running pod of the same name: users identify
+// pods by their names.
+func (k *podRun) checkName(ctx context.Context) error {
 	resp, err := k.Conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
 	}})
@@ -221,8 +219,8 @@ func (k *keeper) checkName(ctx context.Context) error {
 	return nil
 }
 
-// up makes the volumes and the sandbox.
-func (k *keeper) up(ctx context.Context) error {
+// createSandbox makes the volumes and the sandbox.
+func (k *podRun) createSandbox(ctx context.Context) error {
 	wanted, err := k.Bundle.Volumes(&k.facts)
 	if err != nil {
 		return err
@@ -241,12 +239,12 @@ func (k *keeper) up(ctx context.Context) error {
 		}
 	}
 	k.facts.CgroupParent = host.CgroupParent(ctx, k.Conn)
-	if err := errors.Join(k.chooseIDs(ctx), k.learnFeatures(ctx)); err != nil {
+	if err := errors.Join(k.chooseIDs(ctx), k.readFeatures(ctx)); err != nil {
 		return err
 	}
-	making, stop := k.unhurried(ctx)
+	making, stop := k.untilKilled(ctx)
 	defer stop()
-	err = k.patiently(making, func() error {
+	err = k.retryUnavailable(making, func() error {
 		resp, err := k.Conn.Runtime.RunPodSandbox(making, &runtimeapi.RunPodSandboxRequest{
 			Config: k.Bundle.Sandbox(&k.facts), RuntimeHandler: k.Bundle.Handler,
 		})
@@ -274,13 +272,13 @@ func (k *keeper) up(ctx context.Context) error {
 	return k.writeHosts()
 }
 
-// Pod is one that runs, for those who tell it of others.
-type Pod struct{ k *keeper }
+// Pod is a running pod whose hosts file can be rewritten.
+type Pod struct{ k *podRun }
 
-// RewriteHosts writes the pod's hosts file anew: others have got addresses.
+// RewriteHosts rewrites the pod's hosts file, after other pods have got addresses.
 func (p *Pod) RewriteHosts() error { return p.k.writeHosts() }
 
-func (k *keeper) writeHosts() error {
+func (k *podRun) writeHosts() error {
 	var names []network.Names
 	if k.Names != nil {
 		names = k.Names()
@@ -293,9 +291,9 @@ func (k *keeper) writeHosts() error {
 	return os.Chmod(file, 0o644) // whatever the umask says
 }
 
-// unhurried returns a context for making things: it does not end with ctx, as what
-// is cut off half-way goes on in the runtime where nobody stops it, but with Kill.
-func (k *keeper) unhurried(ctx context.Context) (context.Context, context.CancelFunc) {
+// untilKilled returns a context for making things: it ends with Kill and not with ctx,
+// since the runtime would continue with what ctx has cut off.
+func (k *podRun) untilKilled(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		select {
@@ -307,8 +305,8 @@ func (k *keeper) unhurried(ctx context.Context) (context.Context, context.Cancel
 	return ctx, cancel
 }
 
-// say prints what the keeper does, with errors in the words for people.
-func (k *keeper) say(format string, args ...any) {
+// say prints a message, with errors in the form for users.
+func (k *podRun) say(format string, args ...any) {
 	for i, arg := range args {
 		if err, ok := arg.(error); ok {
 			args[i] = errs.Message(err)
@@ -317,10 +315,10 @@ func (k *keeper) say(format string, args ...any) {
 	k.out.Say(k.Say, fmt.Sprintf(format, args...))
 }
 
-// patiently does a call again that was cut off by a restart of the runtime: for as
-// long as nobody answers on the socket, and a few times more. All calls of a keeper
-// may be repeated: CRI joins or repeats them.
-func (k *keeper) patiently(ctx context.Context, call func() error) error {
+// retryUnavailable repeats a call that a restart of the runtime has cut off: for as
+// long as the socket does not answer, and a few times more. Every call can be
+// repeated: CRI calls are idempotent.
+func (k *podRun) retryUnavailable(ctx context.Context, call func() error) error {
 	const pause, more = time.Second, 3
 	for left := more; ; {
 		err := call()

@@ -20,19 +20,19 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/handover"
 )
 
-// backing is one run of a command that brings back what was there before.
-type backing struct {
+// revertRun is one run of a command that restores an earlier state: prune, reset or rollback.
+type revertRun struct {
 	session.Flags
 	output show.Flag
 	yes    bool
 	opts   engine.BackOptions
 	// resume ends what the pods' end needed; nil while none was stopped.
 	resume func(context.Context) error
-	// again starts docker's containers that were stopped, where docker stays after all.
-	again func(context.Context) error
+	// restartContainers starts docker's containers that were stopped, where docker stays after all.
+	restartContainers func(context.Context) error
 }
 
-func (b *backing) register(cmd *cobra.Command, withFile bool) {
+func (b *revertRun) register(cmd *cobra.Command, withFile bool) {
 	b.Flags.Register(cmd, withFile)
 	b.output.Register(cmd)
 	flags := cmd.Flags()
@@ -40,14 +40,14 @@ func (b *backing) register(cmd *cobra.Command, withFile bool) {
 	flags.BoolVar(&b.opts.AllowDisruption, "allow-disruption", false, "allow the disruption of running pods that the plan shows; pods of a runtime that stops are stopped and removed")
 }
 
-// registerGuarded is register for a way back that is undone when it fails.
-func (b *backing) registerGuarded(cmd *cobra.Command, withFile bool) {
+// registerWithUndo is register for a command that is undone when it fails.
+func (b *revertRun) registerWithUndo(cmd *cobra.Command, withFile bool) {
 	b.register(cmd, withFile)
 	cmd.Flags().BoolVar(&b.opts.KeepFailed, "keep-failed", false, "do not undo the command if it fails")
 }
 
-// run opens the machine to be changed, and lets f go back.
-func (b *backing) run(cmd *cobra.Command, f func(ctx context.Context, s *session.Session) error) error {
+// run opens the machine for changes, and calls f.
+func (b *revertRun) run(cmd *cobra.Command, f func(ctx context.Context, s *session.Session) error) error {
 	ctx, stop := session.UntilSignal(cmd.Context())
 	defer stop()
 	s, err := b.Change(ctx, cmd, false)
@@ -58,9 +58,9 @@ func (b *backing) run(cmd *cobra.Command, f func(ctx context.Context, s *session
 	return f(ctx, s)
 }
 
-// consent shows the way back and what it does to pods, and asks.
-func (b *backing) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, question string) error {
-	b.watchPods(ctx, s, back)
+// consent shows what is restored and its effect on pods, and asks.
+func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, question string) error {
+	b.planEviction(ctx, s, back)
 	if err := planview.Back(cmd.ErrOrStderr(), back); err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func (b *backing) consent(ctx context.Context, cmd *cobra.Command, s *session.Se
 	return session.Confirm(cmd, b.yes, question)
 }
 
-// watchPods tells of the pods whose runtime stops, and has them stopped before it does.
-func (b *backing) watchPods(ctx context.Context, s *session.Session, back *engine.Back) {
+// planEviction adds to back the pods whose runtime stops, and stops them before their runtime.
+func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *engine.Back) {
 	var endpoints []string
 	for _, d := range back.Diffs {
 		name, isService := strings.CutSuffix(d.Object.Name, ".service")
@@ -79,7 +79,7 @@ func (b *backing) watchPods(ctx context.Context, s *session.Session, back *engin
 			continue
 		}
 		if name == "docker" {
-			b.watchDocker(ctx, back)
+			b.planContainerStop(ctx, back)
 			continue
 		}
 		socket := crisock.Configured(s.Host.Files(), name)
@@ -97,16 +97,16 @@ func (b *backing) watchPods(ctx context.Context, s *session.Session, back *engin
 		back.Stops = append(back.Stops, fmt.Sprintf("%s stops; its pods (%d) are stopped and removed before: %s", d.Object.Name, len(pods), shortList(pods)))
 	}
 	if len(endpoints) > 0 {
-		b.evicts(func(ctx context.Context) (err error) {
+		b.addEviction(func(ctx context.Context) (err error) {
 			b.resume, err = handover.Evict(ctx, s.Host, endpoints)
 			return err
 		})
 	}
 }
 
-// watchDocker does the same for docker's containers. With live-restore they would outlive
-// their engine, and nobody could stop them any more.
-func (b *backing) watchDocker(ctx context.Context, back *engine.Back) {
+// planContainerStop does the same for docker's containers. With live-restore they would outlive
+// their engine, and could not be stopped any more.
+func (b *revertRun) planContainerStop(ctx context.Context, back *engine.Back) {
 	containers, err := dockersock.Running(ctx)
 	if err != nil || len(containers) == 0 {
 		return // one that does not answer has none that could be stopped in order
@@ -116,14 +116,14 @@ func (b *backing) watchDocker(ctx context.Context, back *engine.Back) {
 		names[i] = c.Name
 	}
 	back.Stops = append(back.Stops, fmt.Sprintf("docker.service stops; its containers (%d) are stopped before: %s", len(containers), shortList(names)))
-	b.evicts(func(ctx context.Context) error {
-		b.again = func(ctx context.Context) error { return dockersock.Each(ctx, dockersock.Start, containers) }
+	b.addEviction(func(ctx context.Context) error {
+		b.restartContainers = func(ctx context.Context) error { return dockersock.Each(ctx, dockersock.Start, containers) }
 		return dockersock.Each(ctx, dockersock.Stop, containers)
 	})
 }
 
-// evicts adds to what is done before anything goes back.
-func (b *backing) evicts(more func(context.Context) error) {
+// addEviction adds to what is done before anything goes back.
+func (b *revertRun) addEviction(more func(context.Context) error) {
 	before := b.opts.Evict
 	b.opts.Evict = func(ctx context.Context) error {
 		if before != nil {
@@ -144,23 +144,23 @@ func shortList(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// resumed starts again what was stopped for the pods' end and shall run: the kubelet, and
+// finishEviction starts again what was stopped for the pods' end and shall run: the kubelet, and
 // docker's containers where docker is there again. err is how the way back ended.
-func (b *backing) resumed(ctx context.Context, back *engine.Back, err error) error {
-	if err != nil && b.again != nil {
-		err = errors.Join(err, b.again(context.WithoutCancel(ctx)))
+func (b *revertRun) finishEviction(ctx context.Context, back *engine.Back, err error) error {
+	if err != nil && b.restartContainers != nil {
+		err = errors.Join(err, b.restartContainers(context.WithoutCancel(ctx)))
 	}
 	stops := slices.ContainsFunc(back.Diffs, func(d provision.Diff) bool { return d.Object.Name == "kubelet.service" && d.Stops() })
 	if b.resume == nil || stops && err == nil {
 		return err
 	}
-	// Also when the user has lost patience: the node would have no kubelet.
+	// Also after an interrupt: otherwise the node would have no kubelet.
 	return errors.Join(err, b.resume(context.WithoutCancel(ctx)))
 }
 
-// tell shows what became of it.
-func (b *backing) tell(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, out *engine.Outcome, err error) error {
-	err = b.resumed(ctx, back, err)
+// report shows the outcome.
+func (b *revertRun) report(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, out *engine.Outcome, err error) error {
+	err = b.finishEviction(ctx, back, err)
 	if out == nil {
 		return err
 	}

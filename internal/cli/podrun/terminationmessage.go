@@ -23,7 +23,7 @@ const (
 
 // message is what an ended container wrote to its terminationMessagePath. With
 // FallbackToLogsOnError a container that failed and wrote nothing has the end of its log.
-func (k *keeper) message(a *attempt, status *runtimeapi.ContainerStatus) string {
+func (k *podRun) message(a *attempt, status *runtimeapi.ContainerStatus) string {
 	text := tail(podyaml.MessageFile(k.facts.Dir, a.spec.Name, a.n), maxMessage, true)
 	if text != "" || a.spec.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError || status.GetExitCode() == 0 {
 		return text

@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/resources"
 )
 
-// KeeperFields names every field of the workload's own that somebody must stay for.
-func (w *Workload) KeeperFields() []string {
+// ForegroundFields names every field of the workload itself that `berth pod run` honours only in the foreground.
+func (w *Workload) ForegroundFields() []string {
 	var names []string
 	if w.IsJob() && w.Retries > 0 {
 		names = append(names, fmt.Sprintf("spec.backoffLimit: %d (6 is the default; 0 works with -d)", w.Retries))
@@ -18,7 +18,7 @@ func (w *Workload) KeeperFields() []string {
 	if w.Parallel > 0 && w.Parallel < len(w.Pods) {
 		names = append(names, fmt.Sprintf("spec.parallelism: %d of %d completions", w.Parallel, len(w.Pods)))
 	}
-	if w.Settled > 0 {
+	if w.MinReady > 0 {
 		names = append(names, "spec.minReadySeconds")
 	}
 	if w.Deadline > 0 {
@@ -27,9 +27,9 @@ func (w *Workload) KeeperFields() []string {
 	return w.Place.Whole().Locate(names)
 }
 
-// KeeperFields names every field that somebody must stay for: who starts the pod
-// and leaves can honour none of them.
-func (b *Bundle) KeeperFields() []string {
+// ForegroundFields names every field of the pod that `berth pod run` honours only in the
+// foreground: with -d it can honour none of them.
+func (b *Bundle) ForegroundFields() []string {
 	var names []string
 	spec := &b.Pod.Spec
 	if spec.RestartPolicy != corev1.RestartPolicyNever {
@@ -48,19 +48,19 @@ func (b *Bundle) KeeperFields() []string {
 		if podspec.IsSidecar(&spec.InitContainers[i]) {
 			names = append(names, field+".restartPolicy: Always")
 		}
-		names = append(names, b.keptBy(field, &spec.InitContainers[i])...)
+		names = append(names, b.foregroundFields(field, &spec.InitContainers[i])...)
 	}
 	for i := range spec.Containers {
 		field := fmt.Sprintf("spec.containers[%d]", i)
 		if p := spec.Containers[i].RestartPolicy; p != nil && *p != corev1.ContainerRestartPolicyNever {
 			names = append(names, field+".restartPolicy: "+string(*p))
 		}
-		names = append(names, b.keptBy(field, &spec.Containers[i])...)
+		names = append(names, b.foregroundFields(field, &spec.Containers[i])...)
 	}
 	return b.place.Locate(names)
 }
 
-func (b *Bundle) keptBy(field string, c *corev1.Container) []string {
+func (b *Bundle) foregroundFields(field string, c *corev1.Container) []string {
 	names := probeFields(field, c)
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
 		names = append(names, field+".lifecycle.preStop")
