@@ -8,9 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Fault is one thing that is wrong with a configuration.
