@@ -18,7 +18,7 @@ func newJobs() *cobra.Command {
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "List what the runtime creates, stops or removes at the moment, and what that waits for",
+		Short: "List running jobs, and what each of them waits for",
 		Long: "A sandbox or a container that is being created is listed here only; `berth pod ls` lists it when it is ready.\n" +
 			"Other runtimes do not support this.",
 		Args: cobra.NoArgs,
