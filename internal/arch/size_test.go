@@ -26,7 +26,6 @@ func grown() map[string]int {
 		"internal/provision/node":    19,
 		"internal/provision/tasks":   16,
 		"internal/supervisor/server": 17,
-		"internal/sys/sysfile":       16,
 	}
 }
 

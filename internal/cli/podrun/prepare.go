@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // unixStat is what the kernel says of a file.
@@ -20,7 +20,7 @@ type unixStat = syscall.Stat_t
 // for its last words. What an earlier try left is replaced.
 func (k *keeper) prepare(made *podyaml.Made) error {
 	for i := range made.SubPaths {
-		if err := sysfile.UnmountBelow(made.SubPaths[i].Target); err != nil {
+		if err := sysmount.UnmountBelow(made.SubPaths[i].Target); err != nil {
 			return err
 		}
 		if err := bindSubPath(&made.SubPaths[i]); err != nil {
@@ -56,13 +56,13 @@ func bindTo(f *os.File, isDir bool, target string) error {
 			return err
 		}
 	}
-	return sysfile.BindFile(f, target)
+	return sysmount.BindFile(f, target)
 }
 
 // unprepare undoes prepare for an attempt that has gone.
 func (k *keeper) unprepare(a *attempt) error {
 	dir := filepath.Join(k.facts.Dir, "subpaths", a.spec.Name, strconv.FormatUint(uint64(a.n), 10))
-	if err := sysfile.UnmountBelow(dir); err != nil {
+	if err := sysmount.UnmountBelow(dir); err != nil {
 		return err
 	}
 	return errors.Join(os.RemoveAll(dir), os.RemoveAll(podyaml.MessageFile(k.facts.Dir, a.spec.Name, a.n)))

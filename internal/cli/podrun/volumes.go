@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // makeVolumes makes the pod's own volumes in dir, which nobody but root can enter,
@@ -43,11 +43,11 @@ func makeVolume(v *podyaml.Volume) error {
 	}
 	switch {
 	case v.HugePages > 0:
-		if err := sysfile.MountHugePages(v.Path, v.HugePages); err != nil {
+		if err := sysmount.MountHugePages(v.Path, v.HugePages); err != nil {
 			return err
 		}
 	case v.Memory:
-		if err := sysfile.MountMemoryVolume(v.Path, v.SizeLimit); err != nil {
+		if err := sysmount.MountMemoryVolume(v.Path, v.SizeLimit); err != nil {
 			return err
 		}
 	}
@@ -142,7 +142,7 @@ func seeToHostPath(host *corev1.HostPathVolumeSource) error {
 // removeVolumes removes a pod's own volumes. Nil when there are none.
 func removeVolumes(dir string) error {
 	// What stays mounted must not be emptied through the mount.
-	if err := sysfile.UnmountBelow(dir); err != nil {
+	if err := sysmount.UnmountBelow(dir); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 )
 
 // An upgraded connection is out of net/http's sight, so a request's context does
@@ -82,7 +82,7 @@ func (c *watchedConn) peerGone() bool {
 	if !ok {
 		return false
 	}
-	gone, err := sysns.PeerClosed(raw)
+	gone, err := sysnet.PeerClosed(raw)
 	return err != nil || gone
 }
 

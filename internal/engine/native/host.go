@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/cgroup"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // hostOf looks at what the host can do. What it forbids to the supervisor itself
@@ -28,7 +28,7 @@ func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
 		Hugetlb:   tree.Has("hugetlb"),
 		SwapLimit: tree.CanLimitSwap(),
 
-		RecursiveReadOnly: sysfile.ProbeMountAttributes() == nil,
+		RecursiveReadOnly: sysmount.ProbeMountAttributes() == nil,
 	}
 	for line := range strings.Lines(string(status)) {
 		host.Seccomp = host.Seccomp || strings.HasPrefix(line, "Seccomp:")

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // lookUpUser resolves the container's user in the image's own files, of which a
@@ -69,7 +70,7 @@ func (e *Engine) sourcesOf(ctx context.Context, mounts []*runtimeapi.Mount, user
 		}
 		if len(m.GetUidMappings()) > 0 && userns != "" {
 			_, err := probe.Ask(ctx, e.probes, "map the ids of the mount source "+from+" in "+userns, func() (struct{}, error) {
-				return struct{}{}, sysfile.ProbeMapped(at.Exists, userns)
+				return struct{}{}, sysmount.ProbeMapped(at.Exists, userns)
 			})
 			if err != nil {
 				return nil, nil, fmt.Errorf("config.mounts[%d].uidMappings: %w", i, err)

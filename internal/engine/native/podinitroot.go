@@ -17,6 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/undo"
 )
 
@@ -49,7 +50,7 @@ func (e *Engine) unseal() error {
 	e.sealing.Lock()
 	defer e.sealing.Unlock()
 	e.sealed = false
-	if err := sysfile.Detach(e.podInitDir()); err != nil {
+	if err := sysmount.Detach(e.podInitDir()); err != nil {
 		return fmt.Errorf("cannot detach the root of the pods' inits: %w", err)
 	}
 	return nil
@@ -65,7 +66,7 @@ func sealProgram(ctx context.Context, dir, program string) (err error) {
 	}
 	var steps undo.Stack
 	defer steps.OnError(ctx, &err)
-	steps.Push("detach the root of pods' inits", func(context.Context) error { return sysfile.Detach(dir) })
+	steps.Push("detach the root of pods' inits", func(context.Context) error { return sysmount.Detach(dir) })
 	source, err := os.Open(program)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -78,7 +78,7 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 }
 
 func detachTree(path string) error {
-	if err := sysfile.Detach(path); err != nil {
+	if err := sysmount.Detach(path); err != nil {
 		return fmt.Errorf("cannot unmount the sandbox's shm: %w", err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -23,7 +24,7 @@ type host struct {
 	ns *os.File
 	// own: every thread of the process is in ns, so do enters nothing.
 	own    bool
-	rtnl   *sysns.Netlink
+	rtnl   *sysnet.Netlink
 	handle *netlink.Handle
 	// probe is an ordinary socket for interface ioctls, which take no lock.
 	probe int
@@ -50,7 +51,7 @@ func openHost(path string) (_ *host, err error) {
 	}()
 	return h, h.do(func() error {
 		var err error
-		if h.rtnl, err = sysns.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
+		if h.rtnl, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
 		if h.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER); err != nil {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -110,8 +111,8 @@ func (n *Network) plug(rec *record) error {
 
 // pod is the inside of a sandbox's network namespace.
 type pod struct {
-	rtnl   *sysns.Netlink
-	events *sysns.Netlink // nil without IPv6
+	rtnl   *sysnet.Netlink
+	events *sysnet.Netlink // nil without IPv6
 }
 
 // usable are the addresses that the namespace takes: a pod that has switched IPv6
@@ -129,7 +130,7 @@ func (p *pod) usable(addrs []netip.Prefix) []netip.Prefix {
 func openPod(ns *os.File, rec *record) (*pod, error) {
 	p := &pod{}
 	err := sysns.InNetNSFile(ns, func() (err error) {
-		if p.rtnl, err = sysns.OpenNetlink(unix.NETLINK_ROUTE); err != nil || !rec.addr(false).IsValid() {
+		if p.rtnl, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil || !rec.addr(false).IsValid() {
 			return err
 		}
 		if off, err := os.ReadFile("/proc/sys/net/ipv6/conf/default/disable_ipv6"); err != nil || string(off) != "0\n" {
@@ -138,7 +139,7 @@ func openPod(ns *os.File, rec *record) (*pod, error) {
 		if err := setSysctl("ipv6/conf/default/accept_ra", "0"); err != nil {
 			return err
 		}
-		if p.events, err = sysns.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
+		if p.events, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
 		return p.events.Join(unix.RTNLGRP_IPV6_IFADDR)
@@ -151,7 +152,7 @@ func openPod(ns *os.File, rec *record) (*pod, error) {
 }
 
 func (p *pod) close() {
-	for _, s := range []*sysns.Netlink{p.rtnl, p.events} {
+	for _, s := range []*sysnet.Netlink{p.rtnl, p.events} {
 		if s != nil {
 			s.Close()
 		}
@@ -192,7 +193,7 @@ func plugError(err error) error {
 
 // hostBatch makes the pair and sets up the host's end. The two ends cannot be made
 // and brought up in one message.
-func hostBatch(rec *record, ns *os.File, bridge, mtu int) []sysns.NetlinkRequest {
+func hostBatch(rec *record, ns *os.File, bridge, mtu int) []sysnet.NetlinkRequest {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
 	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
@@ -205,7 +206,7 @@ func hostBatch(rec *record, ns *os.File, bridge, mtu int) []sysns.NetlinkRequest
 	// on such a link, and pays for each in sysfs.
 	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1))
 	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1))
-	create := sysns.NetlinkRequest{
+	create := sysnet.NetlinkRequest{
 		Type: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
 		Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC),
 			nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(rec.Link)),
@@ -228,26 +229,26 @@ func hostBatch(rec *record, ns *os.File, bridge, mtu int) []sysns.NetlinkRequest
 	port.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
 	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	up.Flags, up.Change = unix.IFF_UP, unix.IFF_UP
-	configure := sysns.NetlinkRequest{
+	configure := sysnet.NetlinkRequest{
 		Type: unix.RTM_NEWLINK, // SETLINK would ignore the port's settings
 		Payload: payload(up,
 			nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(rec.Link)),
 			nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(aliasOf(rec))),
 			spec, port),
 	}
-	return []sysns.NetlinkRequest{create, configure}
+	return []sysnet.NetlinkRequest{create, configure}
 }
 
 // podUp brings up the pod's loopback and its end of the pair, whose index it
 // returns.
-func podUp(rtnl *sysns.Netlink) (int, error) {
+func podUp(rtnl *sysnet.Netlink) (int, error) {
 	name := nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(podLink))
 	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	up.Flags, up.Change = unix.IFF_UP, unix.IFF_UP
 	replies, err := rtnl.Do(
-		sysns.NetlinkRequest{Type: unix.RTM_SETLINK, Payload: payload(up, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("lo")))},
-		sysns.NetlinkRequest{Type: unix.RTM_SETLINK, Payload: payload(up, name)},
-		sysns.NetlinkRequest{Type: unix.RTM_GETLINK, Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), name)},
+		sysnet.NetlinkRequest{Type: unix.RTM_SETLINK, Payload: payload(up, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("lo")))},
+		sysnet.NetlinkRequest{Type: unix.RTM_SETLINK, Payload: payload(up, name)},
+		sysnet.NetlinkRequest{Type: unix.RTM_GETLINK, Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), name)},
 	)
 	if err != nil {
 		return 0, err
@@ -261,8 +262,8 @@ func podUp(rtnl *sysns.Netlink) (int, error) {
 // podBatch gives the pod's end its addresses and default routes. Its own IPv6
 // address needs no detection of duplicates, and would be unusable for a second
 // with it.
-func podBatch(index int, addrs []netip.Prefix) []sysns.NetlinkRequest {
-	var batch []sysns.NetlinkRequest
+func podBatch(index int, addrs []netip.Prefix) []sysnet.NetlinkRequest {
+	var batch []sysnet.NetlinkRequest
 	for _, p := range addrs {
 		head := &nl.IfAddrmsg{IfAddrmsg: unix.IfAddrmsg{Family: family(p.Addr()), Prefixlen: uint8(p.Bits()), Index: uint32(index)}}
 		attrs := []*nl.RtAttr{
@@ -274,7 +275,7 @@ func podBatch(index int, addrs []netip.Prefix) []sysns.NetlinkRequest {
 		} else {
 			attrs = append(attrs, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(p).AsSlice()))
 		}
-		batch = append(batch, sysns.NetlinkRequest{
+		batch = append(batch, sysnet.NetlinkRequest{
 			Type: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Payload: payload(head, attrs...),
 		})
 	}
@@ -284,7 +285,7 @@ func podBatch(index int, addrs []netip.Prefix) []sysns.NetlinkRequest {
 			Family: family(gateway), Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_BOOT,
 			Scope: unix.RT_SCOPE_UNIVERSE, Type: unix.RTN_UNICAST,
 		}}
-		batch = append(batch, sysns.NetlinkRequest{
+		batch = append(batch, sysnet.NetlinkRequest{
 			Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE,
 			Payload: payload(head,
 				nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice()),
@@ -322,7 +323,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 // in a worker that packets may pass, and a pod's first packet must not be lost to
 // that: the sender would repeat it a second later.
 func (n *Network) await(link string, settled func(reply []byte) bool) error {
-	get := sysns.NetlinkRequest{
+	get := sysnet.NetlinkRequest{
 		Type:    unix.RTM_GETLINK,
 		Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link))),
 	}
@@ -418,7 +419,7 @@ func (n *Network) removeLink(link string) error {
 	if n.host.index(link) == 0 {
 		return nil
 	}
-	_, err := n.host.rtnl.Do(sysns.NetlinkRequest{
+	_, err := n.host.rtnl.Do(sysnet.NetlinkRequest{
 		Type:    unix.RTM_DELLINK,
 		Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link))),
 	})

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/network/hostport"
-	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 )
 
 // tablePrefix starts the name of every instance's table.
@@ -44,7 +44,7 @@ type table struct {
 
 	mu    sync.Mutex
 	conn  *nftables.Conn
-	gen   *sysns.Netlink
+	gen   *sysnet.Netlink
 	table *nftables.Table
 	// frames is the table that checks the frames of pods, nil where the kernel has none
 	// of its family.
@@ -64,7 +64,7 @@ func openTable(name, bridge string) (*table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the nftables socket: %w", err)
 	}
-	gen, err := sysns.OpenNetlink(unix.NETLINK_NETFILTER)
+	gen, err := sysnet.OpenNetlink(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (t *table) see() {
 // generation is the number of the host's last change of any nftables rule.
 func (t *table) generation() (uint32, error) {
 	const newGenID = 1 // NFTA_GEN_ID
-	replies, err := t.gen.Do(sysns.NetlinkRequest{
+	replies, err := t.gen.Do(sysnet.NetlinkRequest{
 		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Payload: make([]byte, 4),
 	})
 	if err != nil {

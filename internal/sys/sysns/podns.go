@@ -12,8 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 
-	"github.com/berthrun/berth/internal/sys/sysfd"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // PodNamespaces are the namespaces of a pod that need not come from a pool, to be
@@ -138,7 +137,7 @@ func Pin(namespace, path string) error {
 
 // Unpin removes a pin, mounted or not. Nil when there is none.
 func Unpin(path string) error {
-	if err := sysfile.Detach(path); err != nil {
+	if err := sysmount.Detach(path); err != nil {
 		return fmt.Errorf("cannot unpin a namespace: %w", err)
 	}
 	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
@@ -184,13 +183,4 @@ func WriteSysctls(sysctls map[string]string) error {
 // directory or cannot be written, and to a value that it does not take.
 func refusals() []error {
 	return []error{unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ENAMETOOLONG, unix.EACCES, unix.EPERM, unix.EINVAL, unix.ERANGE, unix.E2BIG}
-}
-
-// MountTmpfs mounts a tmpfs on the directory path, for any user to write into.
-func MountTmpfs(path string, size int64, owner sysfd.Owner) error {
-	options := fmt.Sprintf("mode=1777,size=%d,uid=%d,gid=%d", size, owner.UID, owner.GID)
-	if err := unix.Mount("shm", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
-		return fmt.Errorf("cannot mount a tmpfs on %s: %w", path, err)
-	}
-	return nil
 }

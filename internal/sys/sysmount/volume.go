@@ -1,4 +1,4 @@
-package sysfile
+package sysmount
 
 import (
 	"fmt"
@@ -16,6 +16,14 @@ func MountMemoryVolume(path string, size int64) error {
 	}
 	if err := unix.Mount("berth-volume", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("cannot mount a tmpfs on %s: %w", path, err)
+	}
+	return nil
+}
+
+// MountHugePages mounts a hugetlbfs with pages of so many bytes on a directory.
+func MountHugePages(path string, page int64) error {
+	if err := unix.Mount("berth-volume", path, "hugetlbfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=0777,pagesize=%d", page)); err != nil {
+		return fmt.Errorf("cannot mount huge pages of %d bytes on %s: %w", page, path, err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package sysns
+package sysnet
 
 import (
 	"fmt"

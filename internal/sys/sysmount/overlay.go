@@ -1,7 +1,6 @@
-package sysfile
+package sysmount
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -99,27 +98,4 @@ func OnOverlay(dir string) (bool, error) {
 		return false, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	return int64(st.Type) == unix.OVERLAYFS_SUPER_MAGIC, nil
-}
-
-// Detach unmounts what is mounted on path, at once for everybody who looks and
-// for good when its last user is gone. Nil when path is no mount point or absent.
-func Detach(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return &os.PathError{Op: "unmount", Path: path, Err: err}
-	}
-	return nil
-}
-
-// IsMountPoint reports whether something is mounted on path itself.
-func IsMountPoint(path string) (bool, error) {
-	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err != nil {
-		return false, &os.PathError{Op: "statx", Path: path, Err: err}
-	}
-	return st.Attributes_mask&st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
