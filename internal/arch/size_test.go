@@ -20,7 +20,6 @@ func grown() map[string]int {
 		"internal/cli/podrun":        17,
 		"internal/cli/podyaml":       28,
 		"internal/engine/native":     29,
-		"internal/network/builtin":   17,
 		"internal/ocispec":           22,
 		"internal/pod":               20,
 		"internal/provision/node":    19,

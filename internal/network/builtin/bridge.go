@@ -214,7 +214,7 @@ func (n *Network) build(ctx context.Context) error {
 	if err := n.table.rebuild(subnets, n.elements()); err != nil {
 		return err
 	}
-	return n.fire.ensure(ctx)
+	return n.fire.Ensure(ctx)
 }
 
 // repair does what build does if something of it is missing. thorough looks at
@@ -242,8 +242,8 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 			"bridge", n.cfg.Bridge, "table", n.table.name)
 		return n.build(ctx)
 	}
-	if n.fire.due(changed, thorough) {
-		return n.fire.ensure(ctx)
+	if n.fire.Due(changed, thorough) {
+		return n.fire.Ensure(ctx)
 	}
 	return nil
 }

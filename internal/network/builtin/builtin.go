@@ -28,6 +28,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -72,7 +73,7 @@ type Network struct {
 	records *store.Dir[record]
 	chosen  *store.Dir[subnetChoice]
 	table   *table
-	fire    *firewall
+	fire    *hostfirewall.Firewall
 	reaper  *reaper
 	calls   network.SandboxCalls
 	ports   hostport.Index
@@ -140,7 +141,7 @@ func (n *Network) open(ctx context.Context) error {
 		n.notes["sources"] = "the kernel has no nftables of family bridge (nf_tables_bridge): pods that may open raw sockets can send with the addresses of others"
 		n.log.Warn("the sources of pods' packets are not checked", "why", n.notes["sources"])
 	}
-	n.fire = newFirewall(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
+	n.fire = hostfirewall.New(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
 	if n.awaiting() != nil {
 		return nil
 	}
@@ -214,7 +215,7 @@ func (n *Network) Info() map[string]string {
 	for key, note := range n.notes {
 		info[key] = note
 	}
-	if note := n.fire.note(); note != "" {
+	if note := n.fire.Note(); note != "" {
 		info["firewall"] = note
 	}
 	if conf := firstConf(n.cfg.CNIConfDir); conf != "" {
@@ -240,7 +241,7 @@ func (n *Network) Close() error {
 func (n *Network) demolish(context.Context) error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
-	return errors.Join(n.fire.remove(), n.table.remove(), n.host.removeBridge(n.cfg.Bridge))
+	return errors.Join(n.fire.Remove(), n.table.remove(), n.host.removeBridge(n.cfg.Bridge))
 }
 
 func joinPrefixes(prefixes []netip.Prefix) string {

@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/network/builtin/linkmsg"
+	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 	"github.com/berthrun/berth/internal/network/hostport"
 )
 
@@ -60,8 +62,8 @@ func elementsOf(rec *record) []element {
 	for _, p := range rec.Ports {
 		for _, s := range hostport.Sockets(p, rec.families()) {
 			e := element{
-				key: rawProto(hostport.Protocols()[s.Proto]) + rawPort(s.Port),
-				val: rawAddr(rec.addr(s.Addr.Is4())) + rawPort(p.ContainerPort),
+				key: nftexpr.KeyProto(hostport.Protocols()[s.Proto]) + nftexpr.KeyPort(s.Port),
+				val: nftexpr.KeyAddr(rec.addr(s.Addr.Is4())) + nftexpr.KeyPort(p.ContainerPort),
 			}
 			switch v4 := s.Addr.Is4(); {
 			case s.Addr.IsUnspecified() && v4:
@@ -69,9 +71,9 @@ func elementsOf(rec *record) []element {
 			case s.Addr.IsUnspecified():
 				e.set = mapAny6
 			case v4:
-				e.set, e.key = mapAddr4, rawAddr(s.Addr)+e.key
+				e.set, e.key = mapAddr4, nftexpr.KeyAddr(s.Addr)+e.key
 			default:
-				e.set, e.key = mapAddr6, rawAddr(s.Addr)+e.key
+				e.set, e.key = mapAddr6, nftexpr.KeyAddr(s.Addr)+e.key
 			}
 			all = append(all, e)
 		}
@@ -141,7 +143,7 @@ func (n *Network) forgetFlows(rec *record) error {
 	families := map[netlink.InetFamily]bool{}
 	for _, p := range rec.Addrs {
 		stale.pods[p.Addr()] = true
-		families[netlink.InetFamily(family(p.Addr()))] = true
+		families[netlink.InetFamily(linkmsg.Family(p.Addr()))] = true
 	}
 	for f := range families {
 		if _, err := n.host.handle.ConntrackDeleteFilters(netlink.ConntrackTable, f, stale); err != nil {

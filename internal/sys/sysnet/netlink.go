@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -212,15 +213,21 @@ func netlinkError(index int, flags uint16, payload []byte) *NetlinkError {
 	if flags&unix.NLM_F_ACK_TLVS == 0 || flags&unix.NLM_F_CAPPED == 0 || len(payload) < headLen {
 		return e
 	}
-	for attrs := payload[headLen:]; len(attrs) >= 4; {
-		length := int(binary.NativeEndian.Uint16(attrs))
-		if length < 4 || length > len(attrs) {
-			break
-		}
-		if binary.NativeEndian.Uint16(attrs[2:]) == unix.NLMSGERR_ATTR_MSG {
-			e.Reason = strings.TrimRight(string(attrs[4:length]), "\x00")
-		}
-		attrs = attrs[min(len(attrs), (length+3)&^3):]
-	}
+	e.Reason = strings.TrimRight(string(Attribute(payload[headLen:], unix.NLMSGERR_ATTR_MSG)), "\x00")
 	return e
+}
+
+// Attribute returns the value of an attribute among those of a message, nil when there is none
+// of that kind.
+func Attribute(attrs []byte, kind uint16) []byte {
+	all, err := nl.ParseRouteAttr(attrs)
+	if err != nil {
+		return nil
+	}
+	for _, a := range all {
+		if a.Attr.Type&^unix.NLA_F_NESTED == kind {
+			return a.Value
+		}
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package builtin
+package hostfirewall
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// legacyTable is the filter table of the old iptables, which nftables does not
-// show. It is only touched where somebody has made it.
+// legacyTable is the filter table of iptables-legacy, which nftables does not list. We change it
+// only where it exists already.
 type legacyTable struct {
 	program string // iptables-legacy or ip6tables-legacy
 }
 
-// legacyTables lists those that exist in the calling thread's namespace.
+// legacyTables lists the tables that exist in the calling thread's network namespace.
 func legacyTables() []legacyTable {
 	var tables []legacyTable
 	for file, program := range map[string]string{
@@ -37,7 +37,7 @@ func legacyTables() []legacyTable {
 
 func (t legacyTable) name() string { return t.program + " filter FORWARD" }
 
-// rules are our rules, last first as they are inserted at the head.
+// rules returns our rules, the last one first: each is inserted at the head.
 func (t legacyTable) rules(bridge, tag string) [][]string {
 	comment := []string{"-m", "comment", "--comment", tag, "-j", "ACCEPT"}
 	return [][]string{
@@ -70,7 +70,7 @@ func (t legacyTable) ensure(ctx context.Context, bridge, tag string) error {
 func (t legacyTable) remove(bridge, tag string) error {
 	listing, err := t.run(context.Background(), "-S", "FORWARD")
 	if errors.Is(err, exec.ErrNotFound) {
-		return nil // nor were any inserted
+		return nil // then no rules were inserted either
 	}
 	if err != nil || !strings.Contains(listing, tag) {
 		return err
@@ -83,11 +83,11 @@ func (t legacyTable) remove(bridge, tag string) error {
 	return errors.Join(errList...)
 }
 
-// legacyPatience bounds one call, which waits for the lock of all such programs.
-const legacyPatience = 5 * time.Second
+// legacyTimeout bounds one call, which waits for the lock that all such programs take.
+const legacyTimeout = 5 * time.Second
 
 func (t legacyTable) run(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, legacyPatience)
+	ctx, cancel := context.WithTimeout(ctx, legacyTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, t.program, append([]string{"-w"}, args...)...).CombinedOutput()
 	if err != nil {

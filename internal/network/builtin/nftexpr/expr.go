@@ -1,7 +1,8 @@
-package builtin
+// Package nftexpr has the expressions of nftables rules, and the parts of the keys of nftables
+// sets. It is pure: it knows packets and registers, and no table.
+package nftexpr
 
 import (
-	"encoding/binary"
 	"net"
 	"net/netip"
 
@@ -10,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The registers: a concatenation fills 32-bit ones in a row.
+// The registers. A concatenation fills consecutive 32-bit registers.
 const (
-	reg     = 1                 // the first 128-bit register
-	reg32   = unix.NFT_REG32_00 // the same place, as 32-bit registers
-	ifnameN = 16
+	reg   = 1                 // the first 128-bit register
+	reg32 = unix.NFT_REG32_00 // the same place, as 32-bit registers
 )
 
-// side is where an address stands in a packet.
-type side int
+// Side is one of the two addresses of a packet.
+type Side int
 
+// The sides.
 const (
-	source side = iota
-	destination
+	Source Side = iota
+	Destination
 )
 
-// matchFamily matches one family's packets, in a table of both.
+// matchFamily matches the packets of one family, in a table of both.
 func matchFamily(v4 bool) []expr.Any {
 	proto := byte(unix.NFPROTO_IPV6)
 	if v4 {
@@ -38,61 +39,59 @@ func matchFamily(v4 bool) []expr.Any {
 }
 
 // loadAddr puts a packet's address into a register.
-func loadAddr(s side, v4 bool, register uint32) expr.Any {
+func loadAddr(side Side, v4 bool, register uint32) expr.Any {
 	offset, length := uint32(8), uint32(16)
 	if v4 {
 		offset, length = 12, 4
 	}
-	if s == destination {
+	if side == Destination {
 		offset += length
 	}
 	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
 }
 
-// matchPrefix matches packets whose address is, or is not, in a prefix.
-func matchPrefix(s side, p netip.Prefix, in bool) []expr.Any {
+// MatchPrefix matches packets whose address on a side is in a prefix, or is not.
+func MatchPrefix(side Side, p netip.Prefix, in bool) []expr.Any {
 	op := expr.CmpOpNeq
 	if in {
 		op = expr.CmpOpEq
 	}
 	v4, bits := p.Addr().Is4(), p.Addr().BitLen()
 	return append(matchFamily(v4),
-		loadAddr(s, v4, reg),
+		loadAddr(side, v4, reg),
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(bits / 8), Mask: net.CIDRMask(p.Bits(), bits), Xor: make([]byte, bits/8)},
 		&expr.Cmp{Op: op, Register: reg, Data: p.Masked().Addr().AsSlice()},
 	)
 }
 
-// matchLink matches packets that come or leave by a link, or do not.
-func matchLink(key expr.MetaKey, link string, equal bool) []expr.Any {
+// MatchLink matches packets that come in or go out by a link, or do not.
+func MatchLink(key expr.MetaKey, link string, equal bool) []expr.Any {
 	op := expr.CmpOpNeq
 	if equal {
 		op = expr.CmpOpEq
 	}
-	name := make([]byte, ifnameN)
-	copy(name, link)
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: reg},
-		&expr.Cmp{Op: op, Register: reg, Data: name},
+		&expr.Cmp{Op: op, Register: reg, Data: []byte(KeyLink(link))},
 	}
 }
 
-// matchLocal matches packets for an address of this host.
-func matchLocal() []expr.Any {
+// MatchLocal matches packets for an address of this host.
+func MatchLocal() []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: reg, FlagDADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 	}
 }
 
-// matchDNAT matches connections that were sent elsewhere.
-func matchDNAT() []expr.Any {
+// MatchDNAT matches packets of connections whose destination a rule has changed.
+func MatchDNAT() []expr.Any {
 	const statusDNAT = 1 << 5 // IPS_DST_NAT
 	return matchConntrack(expr.CtKeySTATUS, statusDNAT)
 }
 
-// matchAnswers matches packets of connections that are known already.
-func matchAnswers() []expr.Any {
+// MatchEstablished matches packets of established connections, and related ones.
+func MatchEstablished() []expr.Any {
 	return matchConntrack(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 }
 
@@ -104,19 +103,26 @@ func matchConntrack(key expr.CtKey, bits uint32) []expr.Any {
 	}
 }
 
-func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
-func drop() []expr.Any       { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
-func accept() []expr.Any     { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
+// Masquerade replaces the source address by that of the link that the packet leaves by.
+func Masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
 
-func leave() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}} }
+// Drop drops the packet.
+func Drop() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
 
-func jump(chain string) []expr.Any {
+// Accept accepts the packet. Base chains of a later priority still see it.
+func Accept() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
+
+// Return goes back to the calling chain.
+func Return() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}} }
+
+// Jump evaluates another chain of the table.
+func Jump(chain string) []expr.Any {
 	return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
 }
 
-// forwardPort sends a packet where a map of host ports says. The map's key is
-// [address .] protocol . port, its value address . port.
-func forwardPort(set string, v4, byAddr bool) [][]expr.Any {
+// ForwardPort changes the destination of a packet to what a map of host ports has for it. The
+// map's key is [address .] protocol . port, its value address . port.
+func ForwardPort(set string, v4, byAddr bool) [][]expr.Any {
 	next := uint32(reg32)
 	words := uint32(4) // an address in 32-bit registers
 	fam := uint32(unix.NFPROTO_IPV6)
@@ -125,7 +131,7 @@ func forwardPort(set string, v4, byAddr bool) [][]expr.Any {
 	}
 	load := matchFamily(v4)
 	if byAddr {
-		load = append(load, loadAddr(destination, v4, next))
+		load = append(load, loadAddr(Destination, v4, next))
 		next += words
 	}
 	load = append(load,
@@ -135,14 +141,4 @@ func forwardPort(set string, v4, byAddr bool) [][]expr.Any {
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: fam, RegAddrMin: reg32, RegProtoMin: reg32 + words, Specified: true},
 	)
 	return [][]expr.Any{load}
-}
-
-// rawAddr, rawProto and rawPort are the parts of a concatenation: each is padded
-// to 32 bits.
-func rawAddr(addr netip.Addr) string { return string(addr.AsSlice()) }
-
-func rawProto(proto byte) string { return string([]byte{proto, 0, 0, 0}) }
-
-func rawPort(port uint16) string {
-	return string(binary.BigEndian.AppendUint16(nil, port)) + "\x00\x00"
 }

@@ -1,4 +1,6 @@
-package builtin
+// Package hostfirewall lets the pods' forwarded traffic through the firewalls that others have
+// put on the host.
+package hostfirewall
 
 import (
 	"context"
@@ -14,43 +16,48 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/google/nftables/xt"
+
+	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 )
 
-// firewall deals with rules of others that would drop the pods' traffic: a packet
-// is forwarded only when no chain at all drops it, so an accept in our own table is
-// not enough. Where a foreign chain drops what it does not know (docker, ufw and
-// firewalld make such), rules of ours go to its head: what comes from the
-// bridge is accepted, and what goes to it if it is an answer or was sent there by
-// a host port. They carry a tag, are put back when they vanish, and go with the
-// network's last attachment.
-type firewall struct {
+// Firewall keeps accept rules in chains of others that would drop the pods' traffic. The kernel
+// forwards a packet only when no chain drops it, so an accept in berth's own table is not enough.
+// Where a foreign chain drops what it does not know (docker, ufw and firewalld make such chains),
+// Ensure inserts rules at its head: they accept what comes from the bridge, and what goes to the
+// bridge if it is an answer or came through a host port. The rules carry a tag. Ensure inserts
+// them again when they are gone; Remove takes them away.
+//
+// Its methods are safe for concurrent use.
+type Firewall struct {
 	bridge string
 	tag    string
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	helped  []string // chains with our rules
+	opened  []string // chains with our rules
 	refused []string // chains that we could not change, with the reason
-	dirty   bool     // the host's rules have changed since the last look
-	looked  time.Time
+	dirty   bool     // the host's rules have changed since the last check
+	checked time.Time
 }
 
 const (
-	// lookPause is between two looks that attachments wait for: other users of
-	// nftables may change their rules all the time, and have thousands.
-	lookPause = 5 * time.Second
-	// legacyAge is how long a look at what announces no changes holds.
+	// checkPause is the least time between two checks that attachments wait for: other users
+	// of nftables may change their rules all the time, and have thousands.
+	checkPause = 5 * time.Second
+	// legacyAge is how long a check of legacy tables holds: they announce no changes.
 	legacyAge = 30 * time.Second
 )
 
-func newFirewall(bridge, table string, log *slog.Logger) *firewall {
-	return &firewall{bridge: bridge, tag: "berth network " + table, log: log}
+// New returns a Firewall for the traffic of a bridge. The tag of its rules contains the name of
+// the network's nftables table.
+func New(bridge, table string, log *slog.Logger) *Firewall {
+	return &Firewall{bridge: bridge, tag: "berth network " + table, log: log}
 }
 
-// ensure puts our rules where they are needed and missing. A chain that refuses
-// them is no error: it is told in note, since pods that only talk to each other
-// need no forwarding. It runs on a thread of the host.
-func (f *firewall) ensure(ctx context.Context) error {
+// Ensure inserts our rules where they are needed and missing. A chain that refuses them is no
+// error, since pods that only talk to each other need no forwarding: Note reports it. The calling
+// thread is in the host's network namespace.
+func (f *Firewall) Ensure(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	conn, err := nftables.New()
@@ -61,9 +68,9 @@ func (f *firewall) ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot list the host's nftables chains: %w", err)
 	}
-	f.dirty, f.looked = false, time.Now()
+	f.dirty, f.checked = false, time.Now()
 	before := f.refused
-	f.helped, f.refused = nil, nil
+	f.opened, f.refused = nil, nil
 	for _, c := range chains {
 		if !forwards4or6(c) {
 			continue
@@ -85,32 +92,32 @@ func (f *firewall) ensure(ctx context.Context) error {
 	return nil
 }
 
-// due reports whether it is time to look again. changed: the host's rules have
-// changed; thorough: nothing waits for the answer.
-func (f *firewall) due(changed, thorough bool) bool {
+// Due reports whether Ensure should run again. changed: the host's rules have changed since the
+// last call of Due; thorough: no request waits for the answer.
+func (f *Firewall) Due(changed, thorough bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dirty = f.dirty || changed
-	age := time.Since(f.looked)
-	return f.dirty && (thorough || age > lookPause) || thorough && age > legacyAge
+	age := time.Since(f.checked)
+	return f.dirty && (thorough || age > checkPause) || thorough && age > legacyAge
 }
 
-// report keeps the outcome for note. errNotNeeded is none.
-func (f *firewall) report(chain string, err error) {
+// report keeps the outcome for Note. errNotNeeded is none.
+func (f *Firewall) report(chain string, err error) {
 	switch {
 	case errors.Is(err, errNotNeeded):
 	case err != nil:
 		f.refused = append(f.refused, fmt.Sprintf("%s (%v)", chain, err))
 	default:
-		f.helped = append(f.helped, chain)
+		f.opened = append(f.opened, chain)
 	}
 }
 
 // errNotNeeded: the chain lets our traffic pass.
 var errNotNeeded = errors.New("not needed")
 
-// insert puts our rules before all others, unless they are there.
-func (f *firewall) insert(conn *nftables.Conn, c *nftables.Chain, rules []*nftables.Rule, present int) error {
+// insert puts our rules before all others, unless they are there already.
+func (f *Firewall) insert(conn *nftables.Conn, c *nftables.Chain, rules []*nftables.Rule, present int) error {
 	wanted := f.rules(c)
 	if present == len(wanted) {
 		return nil
@@ -131,11 +138,11 @@ func (f *firewall) insert(conn *nftables.Conn, c *nftables.Chain, rules []*nftab
 	return conn.Flush()
 }
 
-// rules are what our traffic needs of a chain.
-func (f *firewall) rules(c *nftables.Chain) [][]expr.Any {
-	answers := slices.Concat(matchLink(expr.MetaKeyOIFNAME, f.bridge, true), matchAnswers(), accept())
-	mapped := slices.Concat(matchLink(expr.MetaKeyOIFNAME, f.bridge, true), matchDNAT(), accept())
-	out := slices.Concat(matchLink(expr.MetaKeyIIFNAME, f.bridge, true), accept())
+// rules returns the rules that our traffic needs in a chain.
+func (f *Firewall) rules(c *nftables.Chain) [][]expr.Any {
+	answers := slices.Concat(nftexpr.MatchLink(expr.MetaKeyOIFNAME, f.bridge, true), nftexpr.MatchEstablished(), nftexpr.Accept())
+	mapped := slices.Concat(nftexpr.MatchLink(expr.MetaKeyOIFNAME, f.bridge, true), nftexpr.MatchDNAT(), nftexpr.Accept())
+	out := slices.Concat(nftexpr.MatchLink(expr.MetaKeyIIFNAME, f.bridge, true), nftexpr.Accept())
 	if !madeByIptables(c) {
 		return [][]expr.Any{mapped, answers, out}
 	}
@@ -147,8 +154,8 @@ func (f *firewall) rules(c *nftables.Chain) [][]expr.Any {
 		StateMask:           xtEstablished | xtRelated | xtDNAT,
 	}}}
 	return [][]expr.Any{
-		slices.Concat(matchLink(expr.MetaKeyOIFNAME, f.bridge, true), []expr.Any{known, tag, &expr.Counter{}}, accept()),
-		slices.Concat(matchLink(expr.MetaKeyIIFNAME, f.bridge, true), []expr.Any{tag, &expr.Counter{}}, accept()),
+		slices.Concat(nftexpr.MatchLink(expr.MetaKeyOIFNAME, f.bridge, true), []expr.Any{known, tag, &expr.Counter{}}, nftexpr.Accept()),
+		slices.Concat(nftexpr.MatchLink(expr.MetaKeyIIFNAME, f.bridge, true), []expr.Any{tag, &expr.Counter{}}, nftexpr.Accept()),
 	}
 }
 
@@ -159,8 +166,9 @@ const (
 	xtDNAT        = 1 << 7
 )
 
-// remove takes our rules out of every chain. It runs on a thread of the host.
-func (f *firewall) remove() error {
+// Remove takes our rules out of every chain. The calling thread is in the host's network
+// namespace.
+func (f *Firewall) Remove() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	conn, err := nftables.New()
@@ -180,11 +188,11 @@ func (f *firewall) remove() error {
 	for _, legacy := range legacyTables() {
 		errList = append(errList, legacy.remove(f.bridge, f.tag))
 	}
-	f.helped, f.refused = nil, nil
+	f.opened, f.refused = nil, nil
 	return errors.Join(errList...)
 }
 
-func (f *firewall) removeFrom(conn *nftables.Conn, c *nftables.Chain) error {
+func (f *Firewall) removeFrom(conn *nftables.Conn, c *nftables.Chain) error {
 	rules, err := conn.GetRules(c.Table, c)
 	if err != nil || f.tagged(rules) == 0 {
 		return nil // a chain that is gone has no rules of ours
@@ -202,13 +210,13 @@ func (f *firewall) removeFrom(conn *nftables.Conn, c *nftables.Chain) error {
 	return nil
 }
 
-// note says for people what was found, "" when nothing was.
-func (f *firewall) note() string {
+// Note describes for people which chains have our rules and which refused them, "" for none.
+func (f *Firewall) Note() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var parts []string
-	if len(f.helped) > 0 {
-		parts = append(parts, "accept rules for "+f.bridge+" in "+strings.Join(f.helped, ", "))
+	if len(f.opened) > 0 {
+		parts = append(parts, "accept rules for "+f.bridge+" in "+strings.Join(f.opened, ", "))
 	}
 	if len(f.refused) > 0 {
 		parts = append(parts, "forwarded traffic of "+f.bridge+" is dropped by "+strings.Join(f.refused, ", "))
@@ -216,7 +224,7 @@ func (f *firewall) note() string {
 	return strings.Join(parts, "; ")
 }
 
-func (f *firewall) tagged(rules []*nftables.Rule) (count int) {
+func (f *Firewall) tagged(rules []*nftables.Rule) (count int) {
 	for _, r := range rules {
 		if f.ours(r) {
 			count++
@@ -225,7 +233,7 @@ func (f *firewall) tagged(rules []*nftables.Rule) (count int) {
 	return count
 }
 
-func (f *firewall) ours(r *nftables.Rule) bool {
+func (f *Firewall) ours(r *nftables.Rule) bool {
 	comment, _ := userdata.GetString(r.UserData, userdata.TypeComment)
 	return comment == f.tag
 }
@@ -239,7 +247,7 @@ func forwards4or6(c *nftables.Chain) bool {
 	return false
 }
 
-// madeByIptables tells iptables' own chain by its name.
+// madeByIptables reports whether a chain is iptables' own, by its name.
 func madeByIptables(c *nftables.Chain) bool {
 	return c.Table.Family != nftables.TableFamilyINet && c.Table.Name == "filter" && c.Name == "FORWARD"
 }
@@ -251,7 +259,7 @@ func chainName(c *nftables.Chain) string {
 	return families[c.Table.Family] + " " + c.Table.Name + " " + c.Name
 }
 
-// drops reports whether a chain drops what none of its rules accepts: by its policy,
+// drops reports whether a chain drops the packets that none of its rules accepts: by its policy,
 // or by a rule without conditions.
 func drops(c *nftables.Chain, rules []*nftables.Rule) bool {
 	if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
