@@ -10,8 +10,9 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Host is what this process may grant to containers. Where a spec asks for more
@@ -38,19 +39,14 @@ const softFiles, hardFiles = 1024, 524288
 // ReadHost asks the kernel.
 func ReadHost() (*Host, error) {
 	h := &Host{Bounding: make(map[string]bool), HardLimit: hardLimit}
-	caps, err := capability.NewPid2(0)
-	if err == nil {
-		err = caps.Load()
-	}
+	own, err := sysproc.ReadCapabilities()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read own capabilities: %w", err)
+		return nil, err
 	}
-	for _, c := range capability.ListKnown() {
-		if caps.Get(capability.BOUNDING, c) {
-			h.Bounding["CAP_"+strings.ToUpper(c.String())] = true
-		}
+	for _, name := range own.Bounding {
+		h.Bounding[name] = true
 	}
-	h.MayRaise = caps.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE)
+	h.MayRaise = slices.Contains(own.Effective, "CAP_SYS_RESOURCE")
 	data, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
 		return nil, fmt.Errorf("cannot read own oom_score_adj: %w", err)
@@ -119,10 +115,7 @@ func (h *Host) fitLimits(p *specs.Process) {
 
 func (h *Host) fitCapabilities(set []string) []string {
 	return slices.DeleteFunc(slices.Clone(set), func(name string) bool {
-		known := slices.ContainsFunc(capability.ListKnown(), func(c capability.Cap) bool {
-			return name == "CAP_"+strings.ToUpper(c.String())
-		})
-		if !known || h.Bounding[name] {
+		if !sysproc.IsCapability(name) || h.Bounding[name] {
 			return false // libcontainer refuses or ignores what nobody knows
 		}
 		h.warn("containers cannot have %s here (it is not in the supervisor's bounding set)", name)
