@@ -48,7 +48,7 @@ func (s *Service) startContainer(ctx context.Context, j *job.Job, id string) err
 		return s.failStart(ctx, j, id, fmt.Errorf("cannot start container %q: %s: %w", id, why, errs.Invalid))
 	}
 	j.Stage("start container", "the engine")
-	pid, err := callFor(ctx, s.calls, id, "start container", func(ctx context.Context) (int, error) {
+	pid, err := callFor(ctx, s.calls, id, "start container "+id, func(ctx context.Context) (int, error) {
 		return s.opts.Engine.Start(ctx, id)
 	})
 	if err != nil {

@@ -76,9 +76,14 @@ func (ss *session) exec(ctx context.Context, req *wire.Request) (*wire.Reply, er
 	// The process has its own; the client waits for the end of these.
 	closeFiles(req.Files)
 	if err != nil {
-		return nil, err
+		return nil, c.notExecuted(err)
 	}
 	return e.result(ctx)
+}
+
+// notExecuted is the error of an exec whose program did not run.
+func (c *container) notExecuted(err error) error {
+	return fmt.Errorf("cannot exec in container %s: %w", c.id, err)
 }
 
 // execWait joins an exec whose call was lost with a connection.
@@ -119,16 +124,16 @@ func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 		// Its program may run already, and a predecessor's start is being brought to
 		// its end.
 		if err := c.begin(ctx); err != nil {
-			return nil, fmt.Errorf("cannot exec: %w", err)
+			return nil, err
 		}
 		c.end()
 		rec = c.snapshot()
 	}
 	if rec.Stage != running {
-		return nil, fmt.Errorf("cannot exec in container %s: it is %s: %w", c.id, rec.Stage, errs.State)
+		return nil, fmt.Errorf("it is %s: %w", rec.Stage, errs.State)
 	}
 	if err := c.server.checkDescriptors(execsEndAt); err != nil {
-		return nil, fmt.Errorf("cannot exec in container %s: %w", c.id, err)
+		return nil, err
 	}
 	leave, err := c.server.enterFork(ctx)
 	if err != nil {
@@ -151,9 +156,9 @@ func (c *container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 		e.killRest()
 		if c.ending() {
 			// libcontainer met the end of it somewhere, and complains of that.
-			err = fmt.Errorf("cannot exec in container %s: it is ending: %w (%v)", c.id, errs.State, err) //nolint:errorlint // not of the cause's kind
+			err = fmt.Errorf("it is ending: %w (%v)", errs.State, err) //nolint:errorlint // not of the cause's kind
 		}
-		e.err = err
+		e.err = c.notExecuted(err)
 		close(e.done)
 		e.forget()
 		return nil, err
@@ -186,7 +191,7 @@ func (c *container) newExec(id string) (*execution, error) {
 		case old == nil:
 			return e, nil
 		case !old.neverBegan():
-			return nil, fmt.Errorf("exec %s in container %s: %w", id, c.id, errs.Exists)
+			return nil, fmt.Errorf("exec %s: %w", id, errs.Exists)
 		}
 		old.forget()
 		<-old.forgotten
@@ -252,8 +257,8 @@ func (e *execution) watch() {
 	}
 	e.code, e.err = e.status()
 	if e.err == nil && e.code == initFailed && e.init != nil && e.program != "" && ociruntime.NeverExecuted(e.init.Pid) {
-		e.err = fmt.Errorf("cannot exec in container %s: exec: %q: no such file or directory, or exec format error "+
-			"(its interpreter or loader is missing, or it is for another machine): %w", c.id, e.program, errs.Invalid)
+		e.err = c.notExecuted(fmt.Errorf("exec: %q: no such file or directory, or exec format error "+
+			"(its interpreter or loader is missing, or it is for another machine): %w", e.program, errs.Invalid))
 	}
 	if e.uncertain && e.err == nil && e.code == initFailed {
 		e.err = fmt.Errorf("exec %s in container %s: it did not begin before the supervisor's death, or ended with code %d: %w",

@@ -12,13 +12,14 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// start lets a created container's init execute the user's program. Repeated, it
-// joins.
+// start lets a created container's init execute the user's program. A repeated start
+// waits for the first one. The error says only why: the daemon adds that the container
+// cannot be started.
 func (c *container) start(ctx context.Context) (pid int, err error) {
 	ctx, stop := context.WithTimeout(ctx, timeout(c.snapshot().Request.StartTimeout))
 	defer stop()
 	if err := c.begin(ctx); err != nil {
-		return 0, fmt.Errorf("cannot start container %s: %w", c.id, err)
+		return 0, err
 	}
 	defer c.end()
 	rec := c.snapshot()
@@ -29,19 +30,19 @@ func (c *container) start(ctx context.Context) (pid int, err error) {
 		if !rec.Exit.StartFailed {
 			return rec.Init.Pid, nil
 		}
-		return 0, fmt.Errorf("cannot start container %s: %s: %w", c.id, rec.Exit.Message, errs.State)
+		return 0, fmt.Errorf("%s: %w", rec.Exit.Message, errs.State)
 	case creating:
-		return 0, fmt.Errorf("cannot start container %s: its creation did not end: %w", c.id, errs.State)
+		return 0, fmt.Errorf("its creation did not end: %w", errs.State)
 	}
 	pidfd, err := c.live()
 	if err != nil {
-		return 0, fmt.Errorf("cannot start container %s: its init has ended: %w", c.id, errs.State)
+		return 0, fmt.Errorf("its init has ended: %w", errs.State)
 	}
 	// Between the FIFO's opening and its being held this process must not become the
 	// keeper: the init would find nobody to write to.
 	leave, err := c.server.enterFork(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("cannot start container %s: %w", c.id, err)
+		return 0, err
 	}
 	defer leave()
 	done := c.beginStart()
