@@ -1,9 +1,11 @@
-package server
+// Package selftest finds out whether a supervisor of this binary would work on this host.
+package selftest
 
 import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/berthrun/berth/internal/supervisor/server/logpump"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
@@ -11,9 +13,12 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// SelfTest reports whether this binary can do a supervisor's work on this host,
+// pipeTimeout bounds the test of the log.
+const pipeTimeout = 5 * time.Second
+
+// Run reports whether this binary can do a supervisor's work on this host,
 // before it takes the place of one that does.
-func SelfTest() error {
+func Run() error {
 	if _, err := sysproc.BootID(); err != nil {
 		return err
 	}
@@ -41,7 +46,7 @@ func testPipe(dir string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(context.Background(), keeperTimeout)
+	ctx, stop := context.WithTimeout(context.Background(), pipeTimeout)
 	defer stop()
 	ran := make(chan error, 1)
 	go func() { ran <- loop.Run(ctx) }()

@@ -1,4 +1,4 @@
-package server
+package containers
 
 import (
 	"errors"
@@ -10,19 +10,20 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
 )
 
 // TestIDOfAnExecThatNeverBegan: its caller comes back with the same id while the answer
 // that told him so is still being done with, and the two share a record.
 func TestIDOfAnExecThatNeverBegan(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	s := &Server{opts: Options{StateDir: t.TempDir()}, log: log, vault: newVault(nil, log)}
-	c := &container{id: "box", server: s, execs: map[string]*execution{}}
+	s := &Set{opts: Options{StateDir: t.TempDir()}, log: log, held: heldfiles.New(nil, log)}
+	c := &Container{id: "box", set: s, execs: map[string]*Execution{}}
 	if err := os.MkdirAll(s.dir(c.id), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for range 200 {
-		old := c.execution("one")
+		old := c.newExecution("one")
 		old.err = fmt.Errorf("it did not begin: %w", errs.NotFound)
 		close(old.done)
 		c.execs[old.id] = old
@@ -30,8 +31,8 @@ func TestIDOfAnExecThatNeverBegan(t *testing.T) {
 			t.Fatal(err)
 		}
 		var answered sync.WaitGroup
-		answered.Go(old.forget)
-		e, err := c.newExec("one")
+		answered.Go(old.remove)
+		e, err := c.claimExec("one")
 		if err != nil {
 			t.Fatalf("the id is not free: %v", err)
 		}
@@ -42,10 +43,10 @@ func TestIDOfAnExecThatNeverBegan(t *testing.T) {
 		if _, err := os.Stat(e.path()); err != nil {
 			t.Fatalf("the record of the second went with the first: %v", err)
 		}
-		if _, err := c.newExec("one"); !errors.Is(err, errs.Exists) {
+		if _, err := c.claimExec("one"); !errors.Is(err, errs.Exists) {
 			t.Fatalf("an exec under way is begun again: %v", err)
 		}
-		e.forget()
+		e.remove()
 		if _, err := os.Stat(e.path()); !errors.Is(err, os.ErrNotExist) || len(c.execs) != 0 {
 			t.Fatalf("left behind: %v, %v", err, c.execs)
 		}

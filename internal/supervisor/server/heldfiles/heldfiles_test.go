@@ -1,4 +1,4 @@
-package server
+package heldfiles
 
 import (
 	"bytes"
@@ -31,13 +31,13 @@ func TestHoldEndsWithItsRequest(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&text, nil))
 	ended, end := context.WithCancel(t.Context())
 	end()
-	v := newVault(slowKeeper{}, log)
-	v.hold(ended, "box/pidfd", os.Stdin)
-	if len(v.get("box/pidfd")) != 1 || text.Len() > 0 {
-		t.Errorf("held %v, logged %q", v.keys(), text.String())
+	v := New(slowKeeper{}, log)
+	v.Hold(ended, "box/pidfd", os.Stdin)
+	if len(v.Get("box/pidfd")) != 1 || text.Len() > 0 {
+		t.Errorf("held %v, logged %q", v.Keys(), text.String())
 	}
-	v = newVault(slowKeeper{err: errors.New("no room")}, log)
-	v.hold(ended, "box/pidfd", os.Stdin)
+	v = New(slowKeeper{err: errors.New("no room")}, log)
+	v.Hold(ended, "box/pidfd", os.Stdin)
 	if !strings.Contains(text.String(), "no room") {
 		t.Errorf("logged %q", text.String())
 	}
