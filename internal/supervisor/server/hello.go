@@ -10,7 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
-// hello agrees on a version and on who lacks which descriptors.
+// hello agrees on a version of the protocol, and answers which of the descriptors that the client holds
+// are missing here.
 func (ss *session) hello(_ context.Context, req *wire.Request) (*wire.Reply, error) {
 	var h supervisor.Hello
 	if err := req.Decode(&h); err != nil {
@@ -37,11 +38,11 @@ func (ss *session) hello(_ context.Context, req *wire.Request) (*wire.Reply, err
 		}
 	}
 	ss.greeted.Store(true)
-	return &wire.Reply{Body: welcome, After: func(bool) { ss.giveAll(h.Held) }}, nil
+	return &wire.Reply{Body: welcome, After: func(bool) { ss.sendMissing(h.Held) }}, nil
 }
 
-// giveAll sends the client the descriptors that it does not hold.
-func (ss *session) giveAll(held map[string][]string) {
+// sendMissing sends the client the descriptors that it does not hold.
+func (ss *session) sendMissing(held map[string][]string) {
 	for _, c := range ss.server.containers.All() {
 		has := held[c.ID()]
 		ss.sendStreams(c, func(name string) bool { return !slices.Contains(has, name) })

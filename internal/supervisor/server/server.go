@@ -41,7 +41,7 @@ type Options struct {
 }
 
 // ErrKeeperLost is what Run returns when the keeper is gone and its place could
-// not be taken: the process should end, and be started anew by another keeper.
+// not be taken: the process should end, and another keeper starts it again.
 var ErrKeeperLost = errors.New("keeper is lost")
 
 // Keeper is the part of keep.Client that a Server needs.
@@ -54,7 +54,7 @@ type Keeper interface {
 
 const (
 	socketName = "supervisor.sock"
-	// idleFor is how long nobody must need the supervisor before it ends.
+	// idleFor is how long there must be no container and no client before the supervisor ends.
 	idleFor = time.Second
 )
 
@@ -145,7 +145,7 @@ func (s *Server) wait(ctx context.Context, pumped <-chan error) error {
 		case <-tick.C:
 			s.containers.FreeMemory()
 			if s.opts.ExitWhenIdle && s.idle() {
-				s.log.Info("nobody needs the supervisor any more")
+				s.log.Info("no container and no client; ending")
 				return nil
 			}
 		}
@@ -166,7 +166,7 @@ func (s *Server) keeperLost() bool {
 
 // takeOver makes this process the keeper, and does not return if that succeeds.
 func (s *Server) takeOver() error {
-	s.log.Warn("the keeper is gone; taking its place")
+	s.log.Warn("the keeper ended; taking its place")
 	s.stop() // creates and execs under way end
 	release := s.containers.BlockForks()
 	defer release()
@@ -174,7 +174,7 @@ func (s *Server) takeOver() error {
 	return fmt.Errorf("%w: %w", ErrKeeperLost, err)
 }
 
-// endCalls lets calls under way see the end and undo what they do.
+// endCalls waits until calls under way have noticed the end and undone what they did.
 func (s *Server) endCalls() {
 	done := make(chan struct{})
 	go func() {
@@ -194,7 +194,7 @@ func (s *Server) ready(ctx context.Context) {
 	ctx, stop := context.WithTimeout(ctx, heldfiles.KeeperTimeout)
 	defer stop()
 	if err := s.opts.Keeper.Ready(ctx); err != nil {
-		s.log.Warn("the keeper was not told that the supervisor is ready", "error", err)
+		s.log.Warn("cannot report to the keeper that the supervisor is ready", "error", err)
 	}
 }
 
@@ -208,8 +208,7 @@ func (s *Server) idle() bool {
 	return time.Since(s.changed) > idleFor
 }
 
-// listen makes the socket. It appears under its name only when it is ready and
-// its mode is right.
+// listen makes the socket. It gets its name only when it is ready and has its mode.
 func (s *Server) listen() (*net.UnixListener, error) {
 	path := filepath.Join(s.opts.StateDir, socketName)
 	next := path + ".next"
@@ -228,7 +227,7 @@ func (s *Server) listen() (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// accept serves who connects, and only this user and root.
+// accept serves the connections of this user and of root.
 func (s *Server) accept(listener *net.UnixListener) {
 	for {
 		conn, err := listener.AcceptUnix()
@@ -241,7 +240,7 @@ func (s *Server) accept(listener *net.UnixListener) {
 			continue
 		}
 		if err := checkPeer(conn); err != nil {
-			s.log.Warn("a connection is refused", "error", err)
+			s.log.Warn("refused a connection", "error", err)
 			conn.Close()
 			continue
 		}

@@ -34,9 +34,9 @@ func (s *Server) serve(sock *net.UnixConn) {
 	s.mu.Unlock()
 	stop := context.AfterFunc(s.stopping, func() { ss.conn.Close() })
 	defer stop()
-	// Calls end with the connection, and learn that it was not their client's wish.
+	// Calls end with the connection. Their context says that their client did not cancel them.
 	if err := ss.conn.Serve(context.WithoutCancel(s.stopping)); err != nil && s.stopping.Err() == nil {
-		s.log.Warn("a client's connection fails", "error", err)
+		s.log.Warn("the connection of a client failed", "error", err)
 	}
 	s.mu.Lock()
 	delete(s.sessions, ss)
@@ -82,8 +82,8 @@ func methodNamed(name string) method {
 	return nil
 }
 
-// HandleCall answers a call. Files that came with it are closed afterwards; who
-// keeps one takes it out of the request.
+// HandleCall answers a call. It closes the files that came with it afterwards, but for those that
+// keepFile has taken out.
 func (ss *session) HandleCall(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	defer func() { closeFiles(req.Files) }()
 	m := methodNamed(req.Method)
@@ -95,13 +95,13 @@ func (ss *session) HandleCall(ctx context.Context, req *wire.Request) (*wire.Rep
 	}
 	reply, err := m(ss, ctx, req)
 	if err != nil && ss.server.stopping.Err() != nil {
-		// Not a fault of the call: to the client it is a lost connection.
+		// The call is not at fault: the client sees a lost connection.
 		ss.conn.Close()
 	}
 	return reply, err
 }
 
-// HandleNote takes a note.
+// HandleNote handles a note.
 func (ss *session) HandleNote(req *wire.Request) {
 	closeFiles(req.Files)
 	if req.Method == supervisor.NoteOffered {
@@ -109,7 +109,7 @@ func (ss *session) HandleNote(req *wire.Request) {
 	}
 }
 
-// others calls fn for each session that has said hello, but one.
+// others calls fn for each session that has said hello, except for one.
 func (s *Server) others(but *session, fn func(*session)) {
 	s.mu.Lock()
 	sessions := slices.Collect(maps.Keys(s.sessions))

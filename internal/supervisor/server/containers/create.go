@@ -152,7 +152,7 @@ func (c *Container) recordCreated(ctx context.Context, pid int) error {
 		return err
 	}
 	if err := c.set.oom.Add(c.id, c.rec.Cgroups, kills); err != nil {
-		c.set.log.Debug("OOM kills are seen at the exit only", "container", c.id, "error", err)
+		c.set.log.Debug("cannot watch for OOM kills; they are noticed at the exit only", "container", c.id, "error", err)
 	}
 	go c.watchProtected()
 	return nil

@@ -21,8 +21,7 @@ type Starting struct {
 	Pidfd *os.File
 	// Ended is closed when the init has ended.
 	Ended <-chan struct{}
-	// Hold gives a descriptor to somebody who survives this process, until Start
-	// has returned.
+	// Hold gives a descriptor to processes that outlive this one, until Start has returned.
 	Hold func(fifo *os.File) error
 }
 
@@ -59,10 +58,9 @@ func (r *Runtime) Start(ctx context.Context, s *Starting) error {
 	return r.FinishStart(ctx, s, fifo)
 }
 
-// FinishStart is the rest of a Start that a process began that is gone: fifo is
-// what it gave to Hold.
+// FinishStart completes a Start that another process has begun: fifo is what it gave to Hold.
 func (r *Runtime) FinishStart(ctx context.Context, s *Starting, fifo *os.File) error {
-	if s.Pidfd != nil { // it may have died before it let the init go on
+	if s.Pidfd != nil { // the other process may have died before it sent SIGCONT
 		if err := sysproc.SignalPidfd(s.Pidfd, syscall.SIGCONT); err != nil && !errors.Is(err, errs.NotFound) {
 			return notStarted(err)
 		}
@@ -86,10 +84,9 @@ func notStarted(err error) error {
 	return err
 }
 
-// StartAgain is for a Start that a process began that is gone, when nobody held
-// what it gave to Hold: the init waits still, or it executed the program, which may
-// have ended since, or it died of a broken pipe. errs.State when the init has ended
-// and is seen not to have executed the program; nil otherwise.
+// StartAgain completes a Start that another process has begun, when what it gave to Hold is lost. Then
+// the init still waits, or has executed the program, which may have ended since, or died of a broken
+// pipe. Kind State when the init has ended and certainly did not execute the program; nil otherwise.
 func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
 	pid, err := sysproc.PidfdPid(s.Pidfd)
 	if err == nil && isInit(pid) {
