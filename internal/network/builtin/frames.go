@@ -83,7 +83,7 @@ func (t *table) addFrameRules() {
 
 	t.rule(checked, nftexpr.MatchLinkInSet(setMACs, nftexpr.Part(expr.PayloadBaseLLHeader, ethSource, 6), false), nftexpr.Drop())
 	arp, ip4, ip6 := nftexpr.MatchEtherType(unix.ETH_P_ARP), nftexpr.MatchEtherType(unix.ETH_P_IP), nftexpr.MatchEtherType(unix.ETH_P_IPV6)
-	// Who asks whether an address is free has none yet, and nobody learns from it.
+	// A probe for a free address comes from no address, and changes no neighbour table.
 	t.rule(checked, arp, nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSpoke, 4), make([]byte, 4)), nftexpr.Accept())
 	t.rule(checked, arp, nftexpr.MatchLinkInSet(setMACs, nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSenderMAC, 6), false), nftexpr.Drop())
 	t.rule(checked, arp, nftexpr.MatchLinkInSet(setAddrs4, nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSpoke, 4), true), nftexpr.Accept())
@@ -131,8 +131,8 @@ func (n *Network) guard(ctx context.Context, rec *record) error {
 	return n.rebuild(ctx, err)
 }
 
-// unguard forgets a link that is gone. Entries that cannot be removed now are missing in
-// the next look at the table, which makes it again without them.
+// unguard removes the checks of a link that is gone. Entries that cannot be removed now are missing
+// at the next check of the table, which makes it again without them.
 func (n *Network) unguard(rec *record) {
 	if err := n.table.change(nil, n.table.present(n.table.frameElements(rec))); err != nil {
 		n.log.Debug("an nftables table of the built-in network was changed by others", "table", n.table.name, "error", err)

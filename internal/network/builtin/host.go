@@ -84,8 +84,8 @@ func (h *host) do(fn func() error) error {
 	return sysns.InNetNSFile(h.ns, fn)
 }
 
-// index returns the index of a link, 0 when there is none. It takes no lock that
-// a dying namespace may hold.
+// index returns the index of a link, 0 when there is none. It takes no lock that the end of a
+// network namespace may hold.
 func (h *host) index(name string) int {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
@@ -120,8 +120,8 @@ func (h *host) hasIPv6() bool {
 	return err == nil && has
 }
 
-// whole is a list of the kernel's. Where links come and go all the time it changes while it is
-// read; the kernel says so, and what was read may lack any part.
+// whole returns a list of the kernel. Where links come and go all the time it changes while it is
+// read: the kernel says so, what was read may be incomplete, and the list is read again.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	const tries = 20
 	for range tries {

@@ -28,7 +28,7 @@ const (
 	linkPrefix = "veth"
 )
 
-// linkName is the host's end for a sandbox: it shows how a usual id starts.
+// linkName is the name of the host's end for a sandbox. It has the begin of a usual id.
 func linkName(sandbox string) string {
 	const room = unix.IFNAMSIZ - 1 - len(linkPrefix)
 	if _, err := hex.DecodeString(sandbox); err == nil && len(sandbox) == 2*sha256.Size {
@@ -50,8 +50,8 @@ func aliasOf(rec *record) string {
 	return alias
 }
 
-// recordOf is the inverse of aliasOf: all that is known of an attachment whose
-// record was lost.
+// recordOf is the inverse of aliasOf: it returns what is known of an attachment whose record was
+// lost. ok is false for a link that is not ours.
 func recordOf(link, alias, boot string) (*record, bool) {
 	rest, ours := strings.CutPrefix(alias, aliasPrefix)
 	words := strings.Fields(rest)
@@ -70,8 +70,8 @@ func recordOf(link, alias, boot string) (*record, bool) {
 }
 
 // plug makes the pair of a record and configures both ends: one datagram on the
-// host's side, two on the pod's. The pod's end is born in its namespace under its
-// final name, because moving and renaming wait for an RCU grace period.
+// host's side, two on the pod's. The pod's end is made in its namespace under its final
+// name, because moving and renaming wait for an RCU grace period.
 func (n *Network) plug(rec *record) error {
 	ns, err := sysns.OpenNetNS(rec.NetNS)
 	if err != nil {

@@ -56,8 +56,8 @@ func (t *table) addRules(subnets []netip.Prefix) {
 	}{{mapAddr4, true, true}, {mapAny4, true, false}, {mapAddr6, false, true}, {mapAny6, false, false}} {
 		t.rule(ports, nftexpr.ForwardPort(lookup.set, lookup.v4, lookup.byAddr)...)
 	}
-	// Only what is meant for this host: a packet that is passed on belongs to
-	// somebody else, whatever its port.
+	// Only packets for this host: a packet that is forwarded has another destination, whatever
+	// its port.
 	pre := t.chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
 	t.rule(pre, nftexpr.MatchLocal(), nftexpr.Jump(ports.Name))
 	out := t.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
@@ -67,7 +67,7 @@ func (t *table) addRules(subnets []netip.Prefix) {
 	t.rule(out, nftexpr.MatchLocal(), nftexpr.Jump(ports.Name))
 	post := t.chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, nftables.ChainTypeNAT)
 	for _, s := range subnets {
-		// Pods of other nodes see whom they talk to.
+		// Pods of other nodes see the pod's own address.
 		for _, c := range t.cluster {
 			if c.Addr().Is4() == s.Addr().Is4() {
 				t.rule(post, nftexpr.MatchPrefix(nftexpr.Source, s, true), nftexpr.MatchPrefix(nftexpr.Destination, c, true), t.onBridge(expr.MetaKeyOIFNAME, false), nftexpr.Return())
@@ -83,8 +83,8 @@ func (t *table) addRules(subnets []netip.Prefix) {
 	// The host itself, through its loopback address.
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
 	t.rule(post, nftexpr.MatchPrefix(nftexpr.Source, loopback, true), t.onBridge(expr.MetaKeyOIFNAME, true), nftexpr.Masquerade())
-	// route_localnet opens 127.0.0.0/8 to the bridge; nobody may use it but answers,
-	// and those have the bridge's address at this point.
+	// route_localnet opens 127.0.0.0/8 to the bridge. Only answers may use it, and those have
+	// the address of the bridge at this point.
 	raw := t.chain("guard", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainTypeFilter)
 	t.rule(raw, t.onBridge(expr.MetaKeyIIFNAME, true), nftexpr.MatchPrefix(nftexpr.Destination, loopback, true), nftexpr.Drop())
 	t.rule(raw, t.onBridge(expr.MetaKeyIIFNAME, true), nftexpr.MatchPrefix(nftexpr.Source, loopback, true), nftexpr.Drop())

@@ -53,7 +53,7 @@ type table struct {
 	chains   map[string]*nftables.Chain
 	rules    map[string]int
 	elements map[element]bool
-	// seen is the ruleset's generation after our last look at it.
+	// seen is the generation of the ruleset at our last check.
 	seen uint32
 }
 
@@ -171,8 +171,8 @@ func bySet(elements []element) map[string][]nftables.SetElement {
 	return sets
 }
 
-// check looks whether anybody changed the host's ruleset since we last saw it,
-// and if so, whether our table is still as it should be.
+// check reports whether the host's ruleset has changed since the last check, and then whether our
+// table is still as it should be.
 func (t *table) check() (changed, intact bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,7 +184,7 @@ func (t *table) check() (changed, intact bool, err error) {
 	return true, intact, err
 }
 
-// see remembers the ruleset's generation; one that cannot be read is never equal.
+// see records the generation of the ruleset; one that cannot be read is equal to none.
 func (t *table) see() {
 	t.seen = 0
 	if now, err := t.generation(); err == nil {
@@ -203,7 +203,7 @@ func (t *table) generation() (uint32, error) {
 	}
 	value := sysnet.Attribute(replies[0][min(len(replies[0]), 4):], newGenID)
 	if len(value) != 4 {
-		return 0, fmt.Errorf("the kernel told no generation")
+		return 0, fmt.Errorf("the kernel sent no generation")
 	}
 	return binary.BigEndian.Uint32(value), nil
 }
@@ -271,8 +271,8 @@ func (t *table) present(elements []element) []element {
 	return have
 }
 
-// foreign is kind Exists when another instance's table holds one of the record's
-// ports.
+// foreign returns an error of kind Exists when the table of another instance has one of the
+// record's ports.
 func (t *table) foreign(rec *record) error {
 	if len(rec.Ports) == 0 {
 		return nil
@@ -300,7 +300,7 @@ func (t *table) heldBy(other *nftables.Table, rec *record) error {
 	for name := range mapTypes() {
 		set, err := t.conn.GetSetByName(other, name)
 		if err != nil {
-			continue // gone meanwhile, or not berth's after all
+			continue // it is gone, or is not berth's
 		}
 		elems, err := t.conn.GetSetElements(set)
 		if err != nil {

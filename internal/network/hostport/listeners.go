@@ -20,7 +20,7 @@ func Probe(sockets []Socket) error {
 	for _, s := range sockets {
 		taken, err := bound(s)
 		if err != nil {
-			return fmt.Errorf("cannot tell whether host port %s is free: %w", s, err)
+			return fmt.Errorf("cannot find out whether host port %s is free: %w", s, err)
 		}
 		if !taken {
 			continue

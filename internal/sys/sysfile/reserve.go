@@ -14,13 +14,12 @@ import (
 // reserveSize is room for a dozen of records that are replaced at one time.
 const reserveSize = 64 << 10
 
-// Reserve is room on a file system that is held for the day on which others have filled it:
-// what is there can then still be changed, and so come to its end, while nothing new is
-// made. Its methods are safe for concurrent use; a nil one has no room.
+// Reserve is room on a file system for the case that others have filled it. Files that are there
+// can still be changed then, so that what they describe can end, while nothing new is made. Its methods are safe for concurrent use; a nil one has no room.
 type Reserve struct {
 	mu   sync.Mutex
 	path string
-	// held tells that the file at path has its size.
+	// held is true when the file at path has its size.
 	held bool
 }
 

@@ -31,7 +31,7 @@ type NetlinkRequest struct {
 	Payload []byte
 }
 
-// NetlinkError says which request of a batch failed first.
+// NetlinkError is the error of the first request of a batch that failed.
 type NetlinkError struct {
 	Index int
 	Errno unix.Errno
@@ -59,8 +59,8 @@ func OpenNetlink(protocol int) (*Netlink, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("cannot bind a netlink socket: %w", err)
 	}
-	// Short acknowledgements that carry the kernel's reason. A kernel that knows
-	// neither option answers longer and says less.
+	// Short acknowledgements, with the kernel's reason. A kernel without these options sends
+	// longer ones without the reason.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	return &Netlink{fd: fd, buf: make([]byte, 32<<10)}, nil

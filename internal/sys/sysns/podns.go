@@ -118,7 +118,7 @@ func (p PodNamespaces) configureIPC() error {
 	if len(p.Sysctls) == 0 {
 		return nil
 	}
-	// The kernel asks for the namespace's own root, whatever may be done else.
+	// The kernel demands the root of the namespace, whatever capabilities the thread has.
 	return asUser(p.User.root().UID, func() error { return WriteSysctls(p.Sysctls) })
 }
 
@@ -146,7 +146,7 @@ func Unpin(path string) error {
 	return nil
 }
 
-// SysctlError tells which sysctl could not be written.
+// SysctlError is the error of a sysctl that could not be written.
 type SysctlError struct {
 	// File is below /proc/sys.
 	File string
@@ -159,8 +159,8 @@ func (e *SysctlError) Error() string { return e.Err.Error() }
 func (e *SysctlError) Unwrap() error { return e.Err }
 
 // WriteSysctls writes each value to its file below /proc/sys, in the namespaces of
-// the calling thread. Kind Invalid when the kernel has no such sysctl, lets nobody write
-// it or does not take the value.
+// the calling thread. Kind Invalid when the kernel has no such sysctl, does not let it be written,
+// or refuses the value.
 func WriteSysctls(sysctls map[string]string) error {
 	for file, value := range sysctls {
 		// No O_CREATE: a sysctl that the kernel does not have is an error.

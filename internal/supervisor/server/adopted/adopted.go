@@ -63,7 +63,7 @@ const SocketKey = "exits"
 // Begin continues with the socket of a predecessor, or opens one. reserve is for the records.
 func (p *Processes) Begin(ctx context.Context, v *heldfiles.Store, reserve *sysfile.Reserve) {
 	p.reserve = reserve
-	if sysproc.PidfdsTellExits() {
+	if sysproc.PidfdsReportExits() {
 		return
 	}
 	var err error
