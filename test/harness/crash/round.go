@@ -66,7 +66,7 @@ func (c *test) round(number int, kind Kind, stage string) {
 	over := func() {}
 	if again {
 		c.sleep(time.Duration(c.rng.Int64N(int64(150 * time.Millisecond))))
-		if kind == Keeper && !sysproc.PidfdsTellExits() {
+		if kind == Keeper && !sysproc.PidfdsReportExits() {
 			// It was the supervisor a moment ago: now nobody is left who is told of exits.
 			over = c.beginWindow()
 		}
