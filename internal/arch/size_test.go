@@ -24,7 +24,6 @@ func grown() map[string]int {
 		"internal/ocispec":           22,
 		"internal/pod":               20,
 		"internal/provision/node":    19,
-		"internal/provision/tasks":   16,
 		"internal/supervisor/server": 17,
 		"internal/sys/sysfile":       16,
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/preload"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/version"
@@ -115,6 +116,7 @@ func (p *places) deadline(t provision.Task, usual time.Duration) time.Duration {
 func kinds() map[string]provision.Kind {
 	all := tasks.Kinds()
 	maps.Copy(all, handover.Kinds())
+	maps.Copy(all, preload.Kinds())
 	return all
 }
 

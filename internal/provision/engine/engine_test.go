@@ -83,7 +83,6 @@ func wish() provision.Target {
 		tasks.Sysctls{Path: "/etc/sysctl.d/99-x.conf", Values: []tasks.Sysctl{{Key: "net.ipv4.ip_forward", Value: "1"}, {Key: "no.such", Value: "1", Optional: true}}},
 		tasks.Modules{Path: "/etc/modules-load.d/x.conf", Names: []string{"overlay", "br_netfilter", "nosuch"}, Optional: []string{"nosuch"}},
 		tasks.Command{Name: "hook", Args: []string{"hook"}, Undo: []string{"unhook"}},
-		tasks.Mount{Mount: provision.Mount{Source: "tmpfs", Path: "/mnt/x", Type: "tmpfs"}},
 		tasks.Swap{},
 	}}
 }
@@ -154,9 +153,7 @@ func TestApplyTwiceAndReset(t *testing.T) {
 	if err := h.Files().Mkdir("/var/lib/images/layers", provision.Attr{Mode: 0o755}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Kernel().Mount(t.Context(), provision.Mount{Path: "/var/lib/images", Self: true}); err != nil {
-		t.Fatal(err)
-	}
+	h.AddMount(provision.Mount{Path: "/var/lib/images", Self: true})
 	if got := h.Restarts("rt.service"); got != 1 {
 		t.Errorf("rt.service was restarted %d times, want once for binary, config and unit file", got)
 	}
@@ -310,7 +307,6 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 		}},
 		{"user rt", func() error { return h.Accounts().RemoveUser(ctx, "rt") }},
 		{"group rt", func() error { return h.Accounts().RemoveGroup(ctx, "rt") }},
-		{"mount /mnt/x", func() error { return h.Kernel().Unmount(ctx, "/mnt/x") }},
 		{"swap all", func() error { return h.Kernel().SwapOn(ctx, "/swapfile") }},
 	} {
 		t.Run(c.object, func(t *testing.T) {

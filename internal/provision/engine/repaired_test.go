@@ -159,11 +159,9 @@ func TestResetRemovesADirectoryThatIsAMountOfItself(t *testing.T) {
 		tasks.Held{Object: provision.Object{Kind: provision.KindDir, Name: "/run/netns"}}, tasks.File{Path: "/etc/a", Content: "a"},
 	}}
 	apply(t, h, target)
-	if err := errors.Join(
-		h.Files().Mkdir("/run/netns", provision.Attr{Mode: 0o755}),
-		h.Kernel().Mount(t.Context(), provision.Mount{Path: "/run/netns", Self: true}),
-	); err != nil {
+	if err := h.Files().Mkdir("/run/netns", provision.Attr{Mode: 0o755}); err != nil {
 		t.Fatal(err)
 	}
+	h.AddMount(provision.Mount{Path: "/run/netns", Self: true})
 	reset(t, h, before)
 }

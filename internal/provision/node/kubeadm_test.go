@@ -25,9 +25,7 @@ func ofVersion(t *testing.T, v1 bool) *provisiontest.Host {
 		kind = "tmpfs"
 		put(t, h, "/sys/fs/cgroup/memory/tasks", "")
 	}
-	if err := h.Kernel().Mount(t.Context(), provision.Mount{Source: kind, Path: "/sys/fs/cgroup", Type: kind}); err != nil {
-		t.Fatal(err)
-	}
+	h.AddMount(provision.Mount{Source: kind, Path: "/sys/fs/cgroup", Type: kind})
 	return h
 }
 

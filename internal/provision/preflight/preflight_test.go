@@ -87,9 +87,7 @@ func says(text string) func(provision.Command) ([]byte, error) {
 
 func mount(t *testing.T, h *provisiontest.Host, path, kind string) {
 	t.Helper()
-	if err := h.Kernel().Mount(t.Context(), provision.Mount{Source: kind, Path: path, Type: kind}); err != nil {
-		t.Fatal(err)
-	}
+	h.AddMount(provision.Mount{Source: kind, Path: path, Type: kind})
 }
 
 // noRuntime is what every machine in memory lacks.

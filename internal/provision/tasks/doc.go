@@ -33,8 +33,6 @@ var (
 	_ provision.Task      = User{}
 	_ provision.Task      = Group{}
 	_ provision.Task      = Command{}
-	_ provision.Task      = Mount{}
 	_ provision.Task      = Swap{}
-	_ provision.Preparer  = ImagePreload{}
 	_ provision.Preparer  = Packages{}
 )

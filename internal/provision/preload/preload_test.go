@@ -1,4 +1,4 @@
-package tasks_test
+package preload_test
 
 import (
 	"context"
@@ -15,31 +15,31 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/preload"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
-	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// hard is a runtime that hears of an image when it was asked for it so many times.
-type hard struct {
+// slowRuntime is a runtime that lists an image only after some lookups.
+type slowRuntime struct {
 	runtimeapi.UnimplementedImageServiceServer
-	deafFor int64
-	asked   atomic.Int64
+	without int64 // so many lookups do not find the image
+	lookups atomic.Int64
 }
 
-func (h *hard) ImageStatus(context.Context, *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	if h.asked.Add(1) <= h.deafFor {
+func (r *slowRuntime) ImageStatus(context.Context, *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	if r.lookups.Add(1) <= r.without {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
 	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "x"}}, nil
 }
 
-// TestPreloadHeardOfLater: containerd's CRI hears of an import by an event, which may come
-// after the import has ended.
-func TestPreloadHeardOfLater(t *testing.T) {
+// TestImageIsListedLater: containerd's CRI learns of an import by an event, which may come after
+// the import has ended.
+func TestImageIsListedLater(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		deafFor int64
-		hears   time.Duration
+		without int64
+		delay   time.Duration
 		says    string
 	}{
 		{"at once", 0, 0, ""},
@@ -54,16 +54,16 @@ func TestPreloadHeardOfLater(t *testing.T) {
 				t.Fatal(err)
 			}
 			server := grpc.NewServer()
-			runtimeapi.RegisterImageServiceServer(server, &hard{deafFor: c.deafFor})
+			runtimeapi.RegisterImageServiceServer(server, &slowRuntime{without: c.without})
 			go server.Serve(listener)
 			t.Cleanup(server.Stop)
 			host := provisiontest.New()
 			host.Sources["/a.tar"] = map[string]string{"a.tar": "layers"}
 			loaded := 0
 			host.Programs["load"] = func(provision.Command) ([]byte, error) { loaded++; return nil, nil }
-			err = tasks.ImagePreload{
+			err = preload.Archive{
 				Ref:   provision.AssetRef{Name: "a", Sources: []string{"/a.tar"}, Digest: "sha256:1"},
-				Names: []string{"x:1"}, Load: []string{"load"}, CRI: "unix://" + path, Hears: c.hears,
+				Names: []string{"x:1"}, Load: []string{"load"}, CRI: "unix://" + path, Delay: c.delay,
 			}.Apply(t.Context(), host)
 			if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("error %v, want %q", err, c.says)
