@@ -23,7 +23,6 @@ func grown() map[string]int {
 		"internal/network/builtin":   17,
 		"internal/ocispec":           22,
 		"internal/pod":               20,
-		"internal/provision/node":    19,
 		"internal/supervisor/server": 17,
 		"internal/sys/sysfile":       16,
 	}

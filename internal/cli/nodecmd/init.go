@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/node"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 )
 
 // newInit writes a node file to begin with.
@@ -26,7 +26,7 @@ func newInit() *cobra.Command {
 				return err
 			}
 			defer s.close()
-			text, err := node.Init(cmd.Context(), s.host, all)
+			text, err := facts.Describe(cmd.Context(), s.host, all)
 			if err != nil {
 				return err
 			}

@@ -120,7 +120,7 @@ func (k *kubeadming) write(cmd *cobra.Command, verb string, render func(kubeadmc
 	}
 	config, err := render(made)
 	if err != nil {
-		return node.Locate(err, k.file, text)
+		return nodefile.Locate(err, k.file, text)
 	}
 	config = "# Made by `berth node kubeadm " + verb + "` for `kubeadm " + verb + " --config`.\n" + config
 	k.notes(cmd.ErrOrStderr(), s, made)
@@ -144,7 +144,7 @@ func (k *kubeadming) describe(cmd *cobra.Command, s *session) (made kubeadmconf.
 		return kubeadmconf.Node{}, nil, err
 	}
 	if made, err = node.Kubeadm(cmd.Context(), s.host, k.nodeDescription); err != nil {
-		return kubeadmconf.Node{}, nil, node.Locate(err, k.file, text)
+		return kubeadmconf.Node{}, nil, nodefile.Locate(err, k.file, text)
 	}
 	if k.name != "" {
 		made.Name = k.name

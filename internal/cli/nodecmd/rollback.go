@@ -12,7 +12,6 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/journal"
-	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -85,7 +84,7 @@ func (s *session) kept(ctx context.Context, number int) (provision.Target, error
 		return provision.Target{}, err
 	}
 	target, err := s.build(ctx, wanted, DefaultFile)
-	return target, node.Locate(err, name, text)
+	return target, nodefile.Locate(err, name, text)
 }
 
 // entryNumber is the entry that the user names, or the last good one but the newest.

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/machine"
 	"github.com/berthrun/berth/internal/provision/node"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/preload"
@@ -176,8 +177,8 @@ func (p *places) target(ctx context.Context, cmd *cobra.Command, s *session) (ta
 		return provision.Target{}, nil, err
 	}
 	target, err = s.build(ctx, n, p.onMachine())
-	err = node.CheckSources(n).And(err)
-	return target, text, node.Locate(err, shownFile(p.file), text)
+	err = facts.CheckSources(n).Join(err)
+	return target, text, nodefile.Locate(err, shownFile(p.file), text)
 }
 
 // build makes a target of a description that lies at file on the machine.
@@ -186,7 +187,7 @@ func (s *session) build(ctx context.Context, n *nodefile.Node, file string) (pro
 	if err != nil {
 		return provision.Target{}, fmt.Errorf("cannot find the running binary: %w", err)
 	}
-	facts, err := node.Detect(ctx, s.host, n, berth, file)
+	facts, err := facts.Detect(ctx, s.host, n, berth, file)
 	if err != nil {
 		return provision.Target{}, err
 	}

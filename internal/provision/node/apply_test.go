@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
-	"github.com/google/go-cmp/cmp"
 )
 
 // machine is a fresh machine of a release that has whatever a target may ask for.

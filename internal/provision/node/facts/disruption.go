@@ -1,4 +1,4 @@
-package node
+package facts
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node
 		return ""
 	}
 	var lost []string
-	if socket := crisock.Configured(host.Files(), n.Runtime.Name); isThere(host.Files(), socket) {
+	if socket := crisock.Configured(host.Files(), n.Runtime.Name); provision.Exists(host.Files(), socket) {
 		// One that does not answer has no pods that it could lose.
 		if pods, err := crisock.Sandboxes(ctx, socket); err == nil && len(pods) > 0 {
 			lost = append(lost, strconv.Itoa(len(pods)))

@@ -1,4 +1,4 @@
-package node
+package facts
 
 import (
 	"context"
@@ -8,15 +8,16 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/crisock"
 	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// Init writes a commented description of a machine as it is, to begin with: the
-// runtime that its kubelet uses or that is installed, else berth. It has what is not so by
-// default, or, with all, every field.
-func Init(ctx context.Context, host provision.Host, all bool) (string, error) {
-	d, err := detectDistro(host.Files())
+// Describe writes a commented node file for a machine as it is. The runtime is the one that the
+// machine's kubelet uses or that is installed, else berth. The file has the fields that differ from
+// their defaults, or, with all, every field.
+func Describe(ctx context.Context, host provision.Host, all bool) (string, error) {
+	d, err := Distro(host.Files())
 	if err != nil {
 		return "", err
 	}
@@ -25,9 +26,9 @@ func Init(ctx context.Context, host provision.Host, all bool) (string, error) {
 	if !d.Tested {
 		found = append(found, "berth has no table for this release and takes it for the nearest one it knows")
 	}
-	found = append(found, initRuntime(ctx, host, n)...)
-	found = append(found, initKubelet(host, n)...)
-	found = append(found, initMachine(host.Files(), n)...)
+	found = append(found, describeRuntime(ctx, host, n)...)
+	found = append(found, describeKubelet(host, n)...)
+	found = append(found, describeMachine(host.Files(), n)...)
 	var text strings.Builder
 	text.WriteString("# What a node of Kubernetes is made of, for `berth node plan` and `berth node apply`.\n# Found on this machine:\n")
 	for _, line := range found {
@@ -41,8 +42,8 @@ func Init(ctx context.Context, host provision.Host, all bool) (string, error) {
 	return text.String(), nil
 }
 
-// initRuntime chooses the runtime that is there.
-func initRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []string {
+// describeRuntime chooses the runtime that is there.
+func describeRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []string {
 	endpoint := kubeletEndpoint(host)
 	for _, candidate := range []struct{ name, binary, socket string }{
 		{"berth", "berth-supervisor", "/run/berth/berth.sock"},
@@ -50,18 +51,18 @@ func initRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []s
 		{"crio", "crio", "/run/crio/crio.sock"},
 		{"docker", "dockerd", "/run/cri-dockerd.sock"},
 	} {
-		uses := socketOf(endpoint) == candidate.socket
-		installed := first(host.Files(), "/usr/bin/"+candidate.binary, "/usr/local/bin/"+candidate.binary, "/usr/sbin/"+candidate.binary)
+		uses := crisock.Path(endpoint) == candidate.socket
+		installed := provision.FirstExisting(host.Files(), "/usr/bin/"+candidate.binary, "/usr/local/bin/"+candidate.binary, "/usr/sbin/"+candidate.binary)
 		if !uses && (installed == "" || endpoint != "") {
 			continue
 		}
 		// docker brings containerd along, and is what was meant.
-		if candidate.name == "containerd" && !uses && isThere(host.Files(), "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd") {
+		if candidate.name == "containerd" && !uses && provision.Exists(host.Files(), "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd") {
 			continue
 		}
 		n.Runtime.Name = candidate.name
 		line := "runtime " + candidate.name
-		if v, known := detectVersions(ctx, host, candidate.name)[candidate.name]; known {
+		if v, known := RuntimeVersions(ctx, host, candidate.name)[candidate.name]; known {
 			line += " " + v.String()
 		}
 		if uses {
@@ -70,7 +71,7 @@ func initRuntime(ctx context.Context, host provision.Host, n *nodefile.Node) []s
 		if strings.HasPrefix(installed, "/usr/local/") && candidate.name != "berth" {
 			n.Runtime.SkipInstall = true
 			line += "; it is not of a package, so skipInstall leaves it as it is"
-			if v, known := detectVersions(ctx, host, candidate.name)[candidate.name]; known {
+			if v, known := RuntimeVersions(ctx, host, candidate.name)[candidate.name]; known {
 				n.Runtime.Version = v.String()
 			}
 		}
@@ -86,8 +87,8 @@ func kubeletEndpoint(host provision.Host) string {
 	return k.Endpoint.Text
 }
 
-// initKubelet follows a kubelet that is there, and leaves it to whoever set it up.
-func initKubelet(host provision.Host, n *nodefile.Node) []string {
+// describeKubelet follows a kubelet that is there, and leaves it to whoever set it up.
+func describeKubelet(host provision.Host, n *nodefile.Node) []string {
 	k, _ := kubelet.Find(host)
 	if !k.There() {
 		return nil
@@ -100,13 +101,13 @@ func initKubelet(host provision.Host, n *nodefile.Node) []string {
 	return []string{line}
 }
 
-func initMachine(files provision.Files, n *nodefile.Node) []string {
+func describeMachine(files provision.Files, n *nodefile.Node) []string {
 	var found []string
-	if isThere(files, "/dev/nvidiactl", "/usr/bin/nvidia-ctk") {
+	if provision.Exists(files, "/dev/nvidiactl", "/usr/bin/nvidia-ctk") {
 		found = append(found, "NVIDIA's driver or toolkit")
 		n.Runtime.NVIDIA.Enabled = true
 	}
-	data, err := readFile(files, "/etc/environment")
+	data, err := provision.ReadFile(files, "/etc/environment")
 	if err != nil {
 		return found
 	}

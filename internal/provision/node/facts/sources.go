@@ -1,4 +1,4 @@
-package node
+package facts
 
 import (
 	"fmt"
@@ -42,8 +42,8 @@ func sourcesOf(n *nodefile.Node) []sourced {
 
 // CheckSources refuses what a description would fetch on this machine from a path that is
 // no directory, without a digest. It looks where berth runs, as fetching does.
-func CheckSources(n *nodefile.Node) Misfits {
-	var misfits Misfits
+func CheckSources(n *nodefile.Node) nodefile.FieldErrors {
+	var faults nodefile.FieldErrors
 	for _, s := range sourcesOf(n) {
 		if s.Digest != "" || !filepath.IsAbs(s.Source) || s.Arch != "" && s.Arch != goruntime.GOARCH {
 			continue
@@ -51,12 +51,12 @@ func CheckSources(n *nodefile.Node) Misfits {
 		info, err := os.Stat(s.Source)
 		switch {
 		case err != nil:
-			misfits = append(misfits, misfit(errs.NotFound, s.at+".source", "%s cannot be looked at: %v; want a directory, or a file with its digest", s.Source, err))
+			faults = append(faults, nodefile.NewFieldError(errs.NotFound, s.at+".source", "%s cannot be looked at: %v; want a directory, or a file with its digest", s.Source, err))
 		case !info.IsDir():
-			misfits = append(misfits, misfit(errs.Invalid, s.at+".digest", "is missing, and %s is no directory; want sha256: or sha512: and its hash", s.Source))
+			faults = append(faults, nodefile.NewFieldError(errs.Invalid, s.at+".digest", "is missing, and %s is no directory; want sha256: or sha512: and its hash", s.Source))
 		}
 	}
-	return misfits
+	return faults
 }
 
 // named is a file with credentials and where the description names it.
@@ -84,9 +84,9 @@ func assetCredentials(n *nodefile.Node) []named {
 }
 
 // readCredentials maps files to their content.
-func readCredentials(file func(name string) ([]byte, error), list []named) (map[string]string, Misfits) {
+func readCredentials(file func(name string) ([]byte, error), list []named) (map[string]string, nodefile.FieldErrors) {
 	found := map[string]string{}
-	var misfits Misfits
+	var faults nodefile.FieldErrors
 	for _, c := range list {
 		if _, known := found[c.file]; known || c.file == "" {
 			continue
@@ -94,13 +94,8 @@ func readCredentials(file func(name string) ([]byte, error), list []named) (map[
 		data, err := file(c.file)
 		found[c.file] = string(data)
 		if err != nil {
-			misfits = append(misfits, misfit(errs.NotFound, c.at, "%v; want a file with credentials", err))
+			faults = append(faults, nodefile.NewFieldError(errs.NotFound, c.at, "%v; want a file with credentials", err))
 		}
 	}
-	return found, misfits
-}
-
-// misfit is a field that does not fit, with the kind of the error.
-func misfit(kind error, path, format string, args ...any) *Misfit {
-	return &Misfit{Path: path, err: fmt.Errorf("%s: %s: %w", path, fmt.Sprintf(format, args...), kind)}
+	return found, faults
 }

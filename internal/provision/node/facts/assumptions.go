@@ -1,4 +1,4 @@
-package node
+package facts
 
 import (
 	"path"
@@ -7,8 +7,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// Supposed is what is said of a machine that is not there.
-type Supposed struct {
+// Assumptions are the facts that a user states of a machine that does not exist yet.
+type Assumptions struct {
 	Distro distro.Distro
 	// Arch is as Go has it.
 	Arch string
@@ -25,22 +25,21 @@ type Supposed struct {
 	Read func(name string) ([]byte, error)
 }
 
-// Suppose makes facts of what is said of a machine, as Detect does of one that is
-// there: a fresh one, with no kubelet and no runtime to replace. programs are paths
-// of berth's own that the machine must bring.
-func Suppose(n *nodefile.Node, s Supposed) (f Facts, programs []string, err error) {
+// Assume returns the facts of a machine that does not exist yet: a fresh one, with no kubelet and no
+// runtime to replace. programs are the paths of berth's own programs that its image must have.
+func Assume(n *nodefile.Node, s Assumptions) (f Facts, programs []string, err error) {
 	f = Facts{
 		Distro: s.Distro, Arch: s.Arch, SELinux: s.Distro.SELinux, Versions: s.Versions, NvidiaCTK: s.NvidiaCTK,
 		Berth: s.Berth, Supervisor: s.Supervisor, File: s.File,
 	}
-	var misfits Misfits
-	if f.Credentials, misfits = readCredentials(s.Read, append(registryCredentials(n), assetCredentials(n)...)); len(misfits) > 0 {
-		return f, nil, misfits
+	var faults nodefile.FieldErrors
+	if f.Credentials, faults = readCredentials(s.Read, append(registryCredentials(n), assetCredentials(n)...)); len(faults) > 0 {
+		return f, nil, faults
 	}
-	if wantsBerth(n, f) && f.Berth.Digest == "" {
+	if f.NeedsBerth(n) && f.Berth.Digest == "" {
 		programs = append(programs, path.Join(f.Distro.BinDir, "berth"))
 	}
-	if wantsSupervisor(n) && f.Supervisor.Digest == "" {
+	if NeedsSupervisor(n) && f.Supervisor.Digest == "" {
 		programs = append(programs, path.Join(f.Distro.BinDir, "berth-supervisor"))
 	}
 	return f, programs, nil

@@ -1,7 +1,9 @@
-package node
+// Package facts finds out what a machine is and has, as far as its tasks depend on it: the
+// distribution, the runtimes and the kubelet that are there, the files with credentials. It changes
+// nothing, and knows no task.
+package facts
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,7 +24,13 @@ import (
 	"github.com/berthrun/berth/internal/provision/preflight"
 )
 
-// Facts is what Build must know of the machine.
+// OwnDir has the files of `berth node` on a machine. An earlier apply has left them there.
+const OwnDir = "/etc/berth/node"
+
+// SupervisorUnit runs berth's supervisor.
+const SupervisorUnit = "berth-supervisor.service"
+
+// Facts is what the tasks of a machine depend on.
 type Facts struct {
 	Distro distro.Distro
 	// Arch is as Go has it: amd64, arm64, ….
@@ -73,29 +81,29 @@ type Binary struct {
 func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, file string) (Facts, error) {
 	f := Facts{Arch: goruntime.GOARCH, File: file}
 	var err error
-	if f.Distro, err = detectDistro(host.Files()); err != nil {
+	if f.Distro, err = Distro(host.Files()); err != nil {
 		return f, err
 	}
-	if !isThere(host.Files(), "/usr/lib/systemd/systemd", "/lib/systemd/systemd") {
+	if !provision.Exists(host.Files(), "/usr/lib/systemd/systemd", "/lib/systemd/systemd") {
 		return f, fmt.Errorf("%s: has no systemd, and the units of a node are systemd's: %w", f.Distro.Name, errs.Unsupported)
 	}
 	f.SELinux = detectSELinux(host)
-	f.NvidiaCTK = first(host.Files(), "/usr/bin/nvidia-ctk", "/usr/local/bin/nvidia-ctk", "/usr/local/nvidia/toolkit/nvidia-ctk")
-	f.NvidiaRefresh = isThere(host.Files(), "/usr/lib/systemd/system/nvidia-cdi-refresh.service", "/etc/systemd/system/nvidia-cdi-refresh.service")
+	f.NvidiaCTK = provision.FirstExisting(host.Files(), "/usr/bin/nvidia-ctk", "/usr/local/bin/nvidia-ctk", "/usr/local/nvidia/toolkit/nvidia-ctk")
+	f.NvidiaRefresh = provision.Exists(host.Files(), "/usr/lib/systemd/system/nvidia-cdi-refresh.service", "/etc/systemd/system/nvidia-cdi-refresh.service")
 	if n.Runtime.SkipInstall || f.Distro.Immutable {
-		f.Versions = detectVersions(ctx, host, n.Runtime.Name)
+		f.Versions = RuntimeVersions(ctx, host, n.Runtime.Name)
 	}
 	f.CgroupV1 = preflight.CgroupV1(host)
-	read := func(name string) ([]byte, error) { return readFile(host.Files(), name) }
-	var misfits Misfits
-	if f.Credentials, misfits = readCredentials(read, registryCredentials(n)); len(misfits) > 0 {
-		return f, misfits
+	read := func(name string) ([]byte, error) { return provision.ReadFile(host.Files(), name) }
+	var faults nodefile.FieldErrors
+	if f.Credentials, faults = readCredentials(read, registryCredentials(n)); len(faults) > 0 {
+		return f, faults
 	}
 	f.Replaced = detectReplaced(ctx, host, n)
 	f.Disrupts = detectDisruption(ctx, host, n)
 	// What cannot be read is told by the cross-checks, when it matters.
 	k, _ := kubelet.Find(host)
-	f.Kubelet, f.KubeletFiles = k.There() && (k.Config == "" || isThere(host.Files(), k.Config)), k.Files
+	f.Kubelet, f.KubeletFiles = k.There() && (k.Config == "" || provision.Exists(host.Files(), k.Config)), k.Files
 	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
 		return f, err
 	}
@@ -104,10 +112,10 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	if host.Live() && path.Dir(berth) == f.Distro.BinDir {
 		return f, nil
 	}
-	if wantsBerth(n, f) {
+	if f.NeedsBerth(n) {
 		f.Berth.Digest, err = hashBinary(host, f.Berth.Path)
 	}
-	if err == nil && wantsSupervisor(n) {
+	if err == nil && NeedsSupervisor(n) {
 		f.Supervisor.Digest, err = hashBinary(host, f.Supervisor.Path)
 	}
 	return f, err
@@ -119,7 +127,7 @@ func detectKubelet(files provision.Files, n *nodefile.Node) (string, error) {
 	if !k.Enabled && !k.Kubeadm || len(k.Assets) > 0 {
 		return "", nil
 	}
-	found := first(files, "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/usr/local/sbin/kubelet", "/usr/sbin/kubelet", "/opt/bin/kubelet")
+	found := provision.FirstExisting(files, "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/usr/local/sbin/kubelet", "/usr/sbin/kubelet", "/opt/bin/kubelet")
 	comes := slices.ContainsFunc(n.Packages.Install, func(p string) bool {
 		name, _, _ := strings.Cut(p, "=")
 		return name == "kubelet" || name == "kubeadm" || strings.HasPrefix(name, "kubernetes")
@@ -127,12 +135,13 @@ func detectKubelet(files provision.Files, n *nodefile.Node) (string, error) {
 	if found != "" || comes {
 		return found, nil
 	}
-	return "", Misfits{misfit(errs.NotFound, "kubelet", "no kubelet is in /usr/bin, /usr/local/bin or /opt/bin; install it, or name it in kubelet.assets")}
+	return "", nodefile.FieldErrors{nodefile.NewFieldError(errs.NotFound, "kubelet", "no kubelet is in /usr/bin, /usr/local/bin or /opt/bin; install it, or name it in kubelet.assets")}
 }
 
-func detectDistro(files provision.Files) (distro.Distro, error) {
+// Distro reads os-release. An unknown distribution is an error of kind errs.Unsupported.
+func Distro(files provision.Files) (distro.Distro, error) {
 	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
-		data, err := readFile(files, name)
+		data, err := provision.ReadFile(files, name)
 		if errors.Is(err, errs.NotFound) {
 			continue
 		}
@@ -147,9 +156,9 @@ func detectDistro(files provision.Files) (distro.Distro, error) {
 // detectSELinux asks the kernel, or the configuration of a machine that does not run.
 func detectSELinux(host provision.Host) bool {
 	if host.Live() {
-		return isThere(host.Files(), "/sys/fs/selinux/enforce")
+		return provision.Exists(host.Files(), "/sys/fs/selinux/enforce")
 	}
-	data, err := readFile(host.Files(), "/etc/selinux/config")
+	data, err := provision.ReadFile(host.Files(), "/etc/selinux/config")
 	if err != nil {
 		return false
 	}
@@ -163,7 +172,7 @@ func detectSELinux(host provision.Host) bool {
 
 // detectVersions asks the runtime that is there for its version; what does not
 // answer is not there.
-func detectVersions(ctx context.Context, host provision.Host, name string) map[string]nodefile.Version {
+func RuntimeVersions(ctx context.Context, host provision.Host, name string) map[string]nodefile.Version {
 	args := map[string][]string{
 		"containerd": {"containerd", "--version"}, "crio": {"crio", "--version"}, "docker": {"dockerd", "--version"},
 	}[name]
@@ -180,6 +189,18 @@ func detectVersions(ctx context.Context, host provision.Host, name string) map[s
 		}
 	}
 	return nil
+}
+
+// NeedsBerth reports whether the machine needs the program berth: as its runtime, or to apply the
+// node file at boot.
+func (f Facts) NeedsBerth(n *nodefile.Node) bool {
+	return NeedsSupervisor(n) || (n.Boot.Enabled || f.Distro.Immutable) && n.Runtime.Name != "berth"
+}
+
+// NeedsSupervisor reports whether the machine needs the program berth-supervisor from where berth
+// runs: as the runtime, without assets that have it.
+func NeedsSupervisor(n *nodefile.Node) bool {
+	return n.Runtime.Name == "berth" && !n.Runtime.SkipInstall && len(n.Runtime.Assets) == 0
 }
 
 // hashBinary hashes a binary that would be installed. It lies where we run, which a
@@ -203,28 +224,3 @@ func hashBinary(host provision.Host, name string) (string, error) {
 	}
 	return "sha256:" + hex.EncodeToString(hash.Sum(nil)), nil
 }
-
-func readFile(files provision.Files, name string) ([]byte, error) {
-	r, err := files.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", name, err)
-	}
-	defer r.Close()
-	var b bytes.Buffer
-	if _, err := io.Copy(&b, io.LimitReader(r, 1<<20)); err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", name, err)
-	}
-	return b.Bytes(), nil
-}
-
-// first returns the first of names that is there, or "".
-func first(files provision.Files, names ...string) string {
-	for _, name := range names {
-		if _, err := files.Stat(name); err == nil {
-			return name
-		}
-	}
-	return ""
-}
-
-func isThere(files provision.Files, names ...string) bool { return first(files, names...) != "" }
