@@ -252,7 +252,7 @@ func (m *applyRun) updateLabels(ctx context.Context) error {
 		for key, value := range n.Labels {
 			labels[key] = &value
 		}
-		if err := m.api.Relabel(ctx, m.Cluster.ContainerName(n), labels); err != nil {
+		if err := m.api.LabelNode(ctx, m.Cluster.ContainerName(n), labels); err != nil {
 			return err
 		}
 	}

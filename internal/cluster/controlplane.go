@@ -81,7 +81,7 @@ func (m *createRun) connectAPI(ctx context.Context) error {
 	if m.api, err = kubeapi.New(m.admin); err != nil {
 		return err
 	}
-	m.api.AwaitInfo(waiting)
+	m.api.AwaitClusterInfo(waiting)
 	return context.Cause(ctx)
 }
 
@@ -111,7 +111,7 @@ func (m *createRun) includeOnlyNode(ctx context.Context) error {
 	if len(m.Cluster.Nodes) > 1 {
 		return nil
 	}
-	return m.api.Relabel(ctx, m.Cluster.ContainerName(m.firstControlPlane()), map[string]*string{excludeLabel: nil})
+	return m.api.LabelNode(ctx, m.Cluster.ContainerName(m.firstControlPlane()), map[string]*string{excludeLabel: nil})
 }
 
 // joinOthers joins all other nodes to the first control plane. It ends when `kubeadm init` fails

@@ -71,6 +71,7 @@ func newPatient(t *testing.T) *patient {
 }
 
 func (p *patient) serve(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
 	var items []string
 	for name, status := range p.known {
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"status":{"conditions":[{"type":"Ready","status":%q,"message":"PLEG is not healthy"}]}}`, name, status))

@@ -7,11 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/berthrun/berth/internal/cluster/kubeapi/typedrest"
 )
 
 // api is what is asked of the API server; its errors are the server's.
@@ -25,30 +24,17 @@ type api interface {
 	CreateEvent(ctx context.Context, e *corev1.Event) error
 }
 
-// client is the API by client-go's REST client: that of all of its types would make berth
-// a third larger.
+// client asks the API server through client-go's REST client, one for each API group.
 type client struct{ core, storage rest.Interface }
 
 var _ api = client{}
 
 func newClient(config *rest.Config) (client, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, storagev1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return client{}, err
-		}
-	}
-	codecs := serializer.NewCodecFactory(scheme)
-	open := func(path string, group schema.GroupVersion) (rest.Interface, error) {
-		c := rest.CopyConfig(config)
-		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = path, &group, codecs.WithoutConversion()
-		return rest.RESTClientFor(c)
-	}
-	core, err := open("/api", corev1.SchemeGroupVersion)
+	core, err := typedrest.New(config, nil, "/api", corev1.SchemeGroupVersion, corev1.AddToScheme)
 	if err != nil {
 		return client{}, fmt.Errorf("cannot use the API of the cluster: %w", err)
 	}
-	storage, err := open("/apis", storagev1.SchemeGroupVersion)
+	storage, err := typedrest.New(config, nil, "/apis", storagev1.SchemeGroupVersion, storagev1.AddToScheme)
 	if err != nil {
 		return client{}, fmt.Errorf("cannot use the API of the cluster: %w", err)
 	}
