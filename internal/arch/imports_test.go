@@ -75,7 +75,7 @@ func bans() []ban {
 		ban{from: "internal/config", to: "internal/pod", why: "configuration is plain data"},
 		ban{from: "internal/provision/tasks", to: "internal/provision/node", why: "tasks know no node file"},
 		ban{from: "internal/provision/node/facts", to: "internal/provision/tasks", why: "facts are what tasks are planned from"},
-		ban{from: "internal/provision/engine", to: "internal/provision/tasks", why: "the engine knows tasks by their interface only"},
+		ban{from: "internal/provision/reconciler", to: "internal/provision/tasks", why: "the reconciler knows tasks by their interface only"},
 		ban{from: "internal/provision/render", to: "internal/provision/machine", why: "a rendering touches no machine"},
 		ban{from: "internal/provision/tasks", to: "internal/provision/render", why: "tasks do not know what they are rendered as"},
 		ban{from: "internal/manifest", to: "internal/provision", why: "reading documents knows no kind of document"},

@@ -10,8 +10,8 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // applying is one run of apply.
@@ -21,7 +21,7 @@ type applying struct {
 	yes    bool
 	wait   bool
 	prune  bool
-	opts   engine.ApplyOptions
+	opts   reconciler.ApplyOptions
 }
 
 // newApply makes the machine what the file says.
@@ -63,16 +63,16 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	plan, err := s.engine.Plan(ctx, target)
+	plan, err := s.reconciler.Plan(ctx, target)
 	if err != nil {
 		return err
 	}
 	if err := printPlan(cmd.ErrOrStderr(), plan); err != nil {
 		return err
 	}
-	pruned := &engine.Back{}
+	pruned := &reconciler.Back{}
 	if a.prune && len(plan.Unwanted) > 0 {
-		if pruned, err = s.engine.PlanPrune(ctx, target); err == nil {
+		if pruned, err = s.reconciler.PlanPrune(ctx, target); err == nil {
 			fmt.Fprintln(cmd.ErrOrStderr(), "then prune:")
 			err = printBack(cmd.ErrOrStderr(), pruned)
 		}
@@ -86,7 +86,7 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 		}
 	}
 	a.opts.Wish = text
-	out, err := s.engine.Apply(ctx, target, a.opts)
+	out, err := s.reconciler.Apply(ctx, target, a.opts)
 	err = a.asked(err, text)
 	if err == nil && a.prune {
 		err = a.pruneAfter(ctx, cmd, s, target, out)
@@ -100,7 +100,7 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 
 // asked adds to an error of a task where the node file asks for it.
 func (a *applying) asked(err error, text []byte) error {
-	var task *engine.TaskError
+	var task *reconciler.TaskError
 	if !errors.As(err, &task) || !nodefile.Has(text, task.Why) {
 		return err
 	}
@@ -111,17 +111,17 @@ func (a *applying) asked(err error, text []byte) error {
 // pruneAfter prunes and adds what could not be to the outcome of the apply. The user has
 // seen what goes; what it does to pods is looked at anew, since the apply has changed what
 // runs.
-func (a *applying) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session, target provision.Target, out *engine.Outcome) error {
-	back, err := s.engine.PlanPrune(ctx, target)
+func (a *applying) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session, target provision.Target, out *reconciler.Outcome) error {
+	back, err := s.reconciler.PlanPrune(ctx, target)
 	if err != nil || back.Empty() {
 		return err
 	}
-	b := backing{places: a.places, yes: true, opts: engine.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
+	b := backing{places: a.places, yes: true, opts: reconciler.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
 	b.watchPods(ctx, s, back)
 	if err := back.Consent(b.opts.AllowDisruption); err != nil {
 		return fmt.Errorf("cannot prune: %w", errors.Join(err, printBack(cmd.ErrOrStderr(), back)))
 	}
-	pruned, err := s.engine.Prune(ctx, back, b.opts)
+	pruned, err := s.reconciler.Prune(ctx, back, b.opts)
 	if pruned != nil {
 		out.Left = append(out.Left, pruned.Left...)
 		out.Warnings = append(out.Warnings, pruned.Warnings...)

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
 	"github.com/berthrun/berth/internal/provision/dockersock"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/node/handover"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // backing is one run of a command that brings back what was there before.
@@ -23,7 +23,7 @@ type backing struct {
 	places
 	output show.Flag
 	yes    bool
-	opts   engine.BackOptions
+	opts   reconciler.BackOptions
 	// resume ends what the pods' end needed; nil while none was stopped.
 	resume func(context.Context) error
 	// again starts docker's containers that were stopped, where docker stays after all.
@@ -57,7 +57,7 @@ func (b *backing) run(cmd *cobra.Command, f func(ctx context.Context, s *session
 }
 
 // consent shows the way back and what it does to pods, and asks.
-func (b *backing) consent(ctx context.Context, cmd *cobra.Command, s *session, back *engine.Back, question string) error {
+func (b *backing) consent(ctx context.Context, cmd *cobra.Command, s *session, back *reconciler.Back, question string) error {
 	b.watchPods(ctx, s, back)
 	if err := printBack(cmd.ErrOrStderr(), back); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (b *backing) consent(ctx context.Context, cmd *cobra.Command, s *session, b
 }
 
 // watchPods tells of the pods whose runtime stops, and has them stopped before it does.
-func (b *backing) watchPods(ctx context.Context, s *session, back *engine.Back) {
+func (b *backing) watchPods(ctx context.Context, s *session, back *reconciler.Back) {
 	var endpoints []string
 	for _, d := range back.Diffs {
 		name, isService := strings.CutSuffix(d.Object.Name, ".service")
@@ -104,7 +104,7 @@ func (b *backing) watchPods(ctx context.Context, s *session, back *engine.Back) 
 
 // watchDocker does the same for docker's containers. With live-restore they would outlive
 // their engine, and nobody could stop them any more.
-func (b *backing) watchDocker(ctx context.Context, back *engine.Back) {
+func (b *backing) watchDocker(ctx context.Context, back *reconciler.Back) {
 	containers, err := dockersock.Running(ctx)
 	if err != nil || len(containers) == 0 {
 		return // one that does not answer has none that could be stopped in order
@@ -144,7 +144,7 @@ func shortList(names []string) string {
 
 // resumed starts again what was stopped for the pods' end and shall run: the kubelet, and
 // docker's containers where docker is there again. err is how the way back ended.
-func (b *backing) resumed(ctx context.Context, back *engine.Back, err error) error {
+func (b *backing) resumed(ctx context.Context, back *reconciler.Back, err error) error {
 	if err != nil && b.again != nil {
 		err = errors.Join(err, b.again(context.WithoutCancel(ctx)))
 	}
@@ -157,7 +157,7 @@ func (b *backing) resumed(ctx context.Context, back *engine.Back, err error) err
 }
 
 // tell shows what became of it.
-func (b *backing) tell(ctx context.Context, cmd *cobra.Command, s *session, back *engine.Back, out *engine.Outcome, err error) error {
+func (b *backing) tell(ctx context.Context, cmd *cobra.Command, s *session, back *reconciler.Back, out *reconciler.Outcome, err error) error {
 	err = b.resumed(ctx, back, err)
 	if out == nil {
 		return err

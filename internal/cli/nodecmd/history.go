@@ -34,10 +34,10 @@ func newHistory() *cobra.Command {
 				return err
 			}
 			defer s.close()
-			history := s.engine.Journal().History()
+			history := s.reconciler.Journal().History()
 			shown := make([]journal.Entry, len(history))
 			for i := range history {
-				if shown[i], err = s.engine.ShownEntry(history[i]); err != nil {
+				if shown[i], err = s.reconciler.ShownEntry(history[i]); err != nil {
 					return err
 				}
 			}
@@ -118,7 +118,7 @@ func (s *session) printWish(w io.Writer, wish string, secrets bool) error {
 		return nil
 	}
 	fmt.Fprintln(w, "node file:")
-	r, err := s.engine.Journal().Content(wish)
+	r, err := s.reconciler.Journal().Content(wish)
 	if err != nil {
 		return err
 	}

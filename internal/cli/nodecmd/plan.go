@@ -7,12 +7,12 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // newPlan shows what apply would do.
 func newPlan() *cobra.Command {
-	cmd := planCommand("plan", "Show what apply would change, and what it would restart", func(*engine.Plan) int { return 0 })
+	cmd := planCommand("plan", "Show what apply would change, and what it would restart", func(*reconciler.Plan) int { return 0 })
 	return cmd
 }
 
@@ -21,7 +21,7 @@ const driftCode = 2
 
 // newDiff looks for drift.
 func newDiff() *cobra.Command {
-	cmd := planCommand("diff", "Show what is not as the node file says; exit code 2 when there is any", func(plan *engine.Plan) int {
+	cmd := planCommand("diff", "Show what is not as the node file says; exit code 2 when there is any", func(plan *reconciler.Plan) int {
 		if plan.Empty() && len(plan.Unwanted) == 0 {
 			return 0
 		}
@@ -30,7 +30,7 @@ func newDiff() *cobra.Command {
 	return cmd
 }
 
-func planCommand(use, short string, code func(*engine.Plan) int) *cobra.Command {
+func planCommand(use, short string, code func(*reconciler.Plan) int) *cobra.Command {
 	var at places
 	var output show.Flag
 	cmd := &cobra.Command{
@@ -49,11 +49,11 @@ func planCommand(use, short string, code func(*engine.Plan) int) *cobra.Command 
 			if err != nil {
 				return err
 			}
-			plan, err := s.engine.Plan(ctx, target)
+			plan, err := s.reconciler.Plan(ctx, target)
 			if err != nil {
 				return err
 			}
-			shown, err := s.engine.Shown(plan)
+			shown, err := s.reconciler.Shown(plan)
 			if err != nil {
 				return err
 			}

@@ -12,11 +12,11 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // printPlan shows a plan to people.
-func printPlan(w io.Writer, plan *engine.Plan) error {
+func printPlan(w io.Writer, plan *reconciler.Plan) error {
 	count := map[provision.Action]int{}
 	for _, step := range plan.Steps {
 		head := step.Task
@@ -60,7 +60,7 @@ func printPlan(w io.Writer, plan *engine.Plan) error {
 }
 
 // printRestarts shows what restarts, and what that does to pods.
-func printRestarts(w io.Writer, restarts []engine.Restart) {
+func printRestarts(w io.Writer, restarts []reconciler.Restart) {
 	for _, r := range restarts {
 		fmt.Fprintf(w, "restart %s  (for %s)\n", r.Unit, strings.Join(r.Because, ", "))
 		if r.Disrupts != "" {
@@ -107,7 +107,7 @@ func usual(f provision.Field) bool {
 }
 
 // printBack shows a way back.
-func printBack(w io.Writer, b *engine.Back) error {
+func printBack(w io.Writer, b *reconciler.Back) error {
 	for _, d := range b.Diffs {
 		printDiff(w, d)
 	}
@@ -123,7 +123,7 @@ func printBack(w io.Writer, b *engine.Back) error {
 }
 
 // printOutcome shows what was done.
-func printOutcome(w io.Writer, out *engine.Outcome) error {
+func printOutcome(w io.Writer, out *reconciler.Outcome) error {
 	for _, warning := range out.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}

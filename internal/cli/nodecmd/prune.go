@@ -22,7 +22,7 @@ func newPrune() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				back, err := s.engine.PlanPrune(ctx, target)
+				back, err := s.reconciler.PlanPrune(ctx, target)
 				if err != nil {
 					return err
 				}
@@ -33,7 +33,7 @@ func newPrune() *cobra.Command {
 				if err := b.consent(ctx, cmd, s, back, "Prune?"); err != nil {
 					return err
 				}
-				out, err := s.engine.Prune(ctx, back, b.opts)
+				out, err := s.reconciler.Prune(ctx, back, b.opts)
 				return b.tell(ctx, cmd, s, back, out, err)
 			})
 		},

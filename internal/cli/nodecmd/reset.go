@@ -19,18 +19,18 @@ func newReset() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session) error {
-				back, err := s.engine.PlanReset(ctx)
+				back, err := s.reconciler.PlanReset(ctx)
 				if err != nil {
 					return err
 				}
-				if _, ok := s.engine.Journal().Last(); !ok {
+				if _, ok := s.reconciler.Journal().Last(); !ok {
 					fmt.Fprintln(cmd.ErrOrStderr(), "berth has not changed this machine.")
-					return s.engine.Journal().Erase()
+					return s.reconciler.Journal().Erase()
 				}
 				if err := b.consent(ctx, cmd, s, back, "Reset?"); err != nil {
 					return err
 				}
-				out, err := s.engine.Reset(ctx, back, b.opts)
+				out, err := s.reconciler.Reset(ctx, back, b.opts)
 				return b.tell(ctx, cmd, s, back, out, err)
 			})
 		},

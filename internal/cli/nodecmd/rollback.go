@@ -27,11 +27,11 @@ func newRollback() *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session) error {
-				n, err := entryNumber(args, s.engine.Journal().History())
+				n, err := entryNumber(args, s.reconciler.Journal().History())
 				if err != nil {
 					return err
 				}
-				back, err := s.engine.PlanRollback(ctx, n, b.targetOf(ctx, s, n))
+				back, err := s.reconciler.PlanRollback(ctx, n, b.targetOf(ctx, s, n))
 				if err != nil {
 					return err
 				}
@@ -42,7 +42,7 @@ func newRollback() *cobra.Command {
 				if err := b.consent(ctx, cmd, s, back, fmt.Sprintf("Go back to entry %d?", n)); err != nil {
 					return err
 				}
-				out, err := s.engine.Rollback(ctx, n, back, b.opts)
+				out, err := s.reconciler.Rollback(ctx, n, back, b.opts)
 				return b.tell(ctx, cmd, s, back, out, err)
 			})
 		},
@@ -65,11 +65,11 @@ func (b *backing) targetOf(ctx context.Context, s *session, n int) provision.Tar
 
 // kept is what an entry's node file makes of the machine as it is now.
 func (s *session) kept(ctx context.Context, number int) (provision.Target, error) {
-	wish := s.engine.Journal().Wish(number)
+	wish := s.reconciler.Journal().Wish(number)
 	if wish == "" {
 		return provision.Target{}, fmt.Errorf("the history has no node file of entry %d: %w", number, errs.NotFound)
 	}
-	r, err := s.engine.Journal().Content(wish)
+	r, err := s.reconciler.Journal().Content(wish)
 	if err != nil {
 		return provision.Target{}, err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -78,7 +78,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	e, err := engine.New(engine.Config{Host: host, Kinds: tasks.Kinds()})
+	e, err := reconciler.New(reconciler.Config{Host: host, Kinds: tasks.Kinds()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,11 +120,11 @@ func TestSecretsAreNotShown(t *testing.T) {
 			t.Errorf("the plan lacks %q:\n%s", want, first)
 		}
 	}
-	if _, err := e.Apply(t.Context(), secretTarget(oldSecret), engine.ApplyOptions{Wish: []byte(oldSecret)}); err != nil {
+	if _, err := e.Apply(t.Context(), secretTarget(oldSecret), reconciler.ApplyOptions{Wish: []byte(oldSecret)}); err != nil {
 		t.Fatal(err)
 	}
 	plan("the second plan", newSecret)
-	if _, err := e.Apply(t.Context(), secretTarget(newSecret), engine.ApplyOptions{Wish: []byte(newSecret)}); err != nil {
+	if _, err := e.Apply(t.Context(), secretTarget(newSecret), reconciler.ApplyOptions{Wish: []byte(newSecret)}); err != nil {
 		t.Fatal(err)
 	}
 	back, err := e.PlanRollback(t.Context(), 1, provision.Target{})

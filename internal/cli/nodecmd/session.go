@@ -17,13 +17,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/assets"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/machine"
 	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/preload"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/version"
@@ -65,10 +65,10 @@ func (p *places) register(cmd *cobra.Command, withFile bool) {
 
 // session is one machine being worked on. Close it.
 type session struct {
-	host   *machine.Machine
-	engine *engine.Engine
-	report *reporter
-	lock   *sysfd.Lock
+	host       *machine.Machine
+	reconciler *reconciler.Reconciler
+	report     *reporter
+	lock       *sysfd.Lock
 }
 
 // open opens the machine, to be looked at.
@@ -83,16 +83,16 @@ func (p *places) open(cmd *cobra.Command) (*session, error) {
 	p.root = root
 	host, err := machine.New(root, machine.Options{
 		Assets: func(files provision.Files) provision.Assets {
-			return assets.New(files, engine.StateDir+"/assets")
+			return assets.New(files, reconciler.StateDir+"/assets")
 		},
 		PackageWait: p.packageWait,
-		DigestFile:  engine.StateDir + "/digests",
+		DigestFile:  reconciler.StateDir + "/digests",
 	})
 	if err != nil {
 		return nil, err
 	}
 	s := &session{host: host, report: newReporter(cmd.ErrOrStderr())}
-	s.engine, err = engine.New(engine.Config{
+	s.reconciler, err = reconciler.New(reconciler.Config{
 		Host: host, Kinds: kinds(), Report: s.report, Version: version.Version, RetryFor: p.retryFor, TaskFor: p.deadline, GateFor: gateFor,
 		Wanted: func(ctx context.Context, entry int) (provision.Target, error) { return s.kept(ctx, entry) },
 	})

@@ -11,9 +11,9 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
 	"github.com/berthrun/berth/internal/provision/machine"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // status is how the machine stands to its node file.
@@ -61,11 +61,11 @@ func newStatus() *cobra.Command {
 }
 
 func (p *places) status(cmd *cobra.Command, s *session) (status, error) {
-	j := s.engine.Journal()
+	j := s.reconciler.Journal()
 	st := status{Owned: len(j.Owned()), Pending: j.Pending(), Drift: -1, Damaged: j.Bad()}
 	if last, ok := j.Last(); ok {
 		last.Touched = nil
-		shown, err := s.engine.ShownEntry(last)
+		shown, err := s.reconciler.ShownEntry(last)
 		if err != nil {
 			return st, err
 		}
@@ -82,7 +82,7 @@ func (p *places) status(cmd *cobra.Command, s *session) (status, error) {
 	if err != nil {
 		return st, err
 	}
-	plan, err := s.engine.Plan(cmd.Context(), target)
+	plan, err := s.reconciler.Plan(cmd.Context(), target)
 	if err != nil {
 		return st, err
 	}
@@ -90,7 +90,7 @@ func (p *places) status(cmd *cobra.Command, s *session) (status, error) {
 	return st, nil
 }
 
-func drift(plan *engine.Plan) int {
+func drift(plan *reconciler.Plan) int {
 	n := 0
 	for _, step := range plan.Steps {
 		n += len(step.Diffs)

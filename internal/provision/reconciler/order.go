@@ -1,4 +1,4 @@
-package engine
+package reconciler
 
 import "github.com/berthrun/berth/internal/provision"
 

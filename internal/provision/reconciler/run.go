@@ -1,4 +1,4 @@
-package engine
+package reconciler
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 // run is one apply under way.
 type run struct {
-	*Engine
+	*Reconciler
 	graph *graph
 	// pending lists restarts that were due before the run.
 	pending []string
@@ -245,14 +245,14 @@ func (r *run) withParents(objects []provision.Object) []provision.Object {
 }
 
 // states reads objects.
-func (e *Engine) states(ctx context.Context, objects []provision.Object) ([]journal.Prior, error) {
+func (rc *Reconciler) states(ctx context.Context, objects []provision.Object) ([]journal.Prior, error) {
 	list := make([]journal.Prior, len(objects))
 	for i, o := range objects {
-		kind, err := e.kind(o)
+		kind, err := rc.kind(o)
 		if err != nil {
 			return nil, err
 		}
-		state, err := kind.Read(ctx, e.Host, o.Name)
+		state, err := kind.Read(ctx, rc.Host, o.Name)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", o, err)
 		}
@@ -262,12 +262,12 @@ func (e *Engine) states(ctx context.Context, objects []provision.Object) ([]jour
 }
 
 // keep keeps an object's content in the journal.
-func (e *Engine) keep(p journal.Prior) error {
-	holder, ok := e.Kinds[p.Object.Kind].(provision.Holder)
+func (rc *Reconciler) keep(p journal.Prior) error {
+	holder, ok := rc.Kinds[p.Object.Kind].(provision.Holder)
 	if !ok || p.State.Digest == "" {
 		return nil
 	}
-	return e.journal.Keep(p.State.Digest, opener(holder, e.Host, p.Object.Name))
+	return rc.journal.Keep(p.State.Digest, opener(holder, rc.Host, p.Object.Name))
 }
 
 // own makes the objects of a node ours that is as wanted already. It is the state to go

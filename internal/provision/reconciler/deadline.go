@@ -1,4 +1,4 @@
-package engine
+package reconciler
 
 import (
 	"context"
@@ -20,13 +20,13 @@ const (
 
 // taskDeadline is how long a task may take to be fetched for, looked at or applied, each with
 // all its tries.
-func (e *Engine) taskDeadline(t provision.Task) time.Duration {
+func (rc *Reconciler) taskDeadline(t provision.Task) time.Duration {
 	limit := taskFor
 	if timed, ok := t.(provision.Timed); ok {
 		limit = timed.Deadline()
 	}
-	if e.TaskFor != nil {
-		return e.TaskFor(t, limit)
+	if rc.TaskFor != nil {
+		return rc.TaskFor(t, limit)
 	}
 	return limit
 }

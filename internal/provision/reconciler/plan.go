@@ -1,4 +1,4 @@
-package engine
+package reconciler
 
 import (
 	"context"
@@ -81,26 +81,26 @@ func consent(disruptions []string, given bool) error {
 }
 
 // Plan compares the machine with the target. It changes nothing.
-func (e *Engine) Plan(ctx context.Context, target provision.Target) (*Plan, error) {
+func (rc *Reconciler) Plan(ctx context.Context, target provision.Target) (*Plan, error) {
 	g, err := newGraph(target)
 	if err != nil {
 		return nil, err
 	}
-	plan, _, err := e.plan(ctx, g)
+	plan, _, err := rc.plan(ctx, g)
 	return plan, err
 }
 
 // plan also returns the objects of each node.
-func (e *Engine) plan(ctx context.Context, g *graph) (*Plan, [][]provision.Object, error) {
+func (rc *Reconciler) plan(ctx context.Context, g *graph) (*Plan, [][]provision.Object, error) {
 	changes := make([]provision.Change, len(g.nodes))
 	objects := make([][]provision.Object, len(g.nodes))
-	if err := e.look(ctx, g, changes, objects); err != nil {
+	if err := rc.look(ctx, g, changes, objects); err != nil {
 		return nil, nil, err
 	}
 	if err := oneOwner(g, objects); err != nil {
 		return nil, nil, err
 	}
-	plan := &Plan{Unwanted: e.unwanted(g, objects)}
+	plan := &Plan{Unwanted: rc.unwanted(g, objects)}
 	for i, n := range g.nodes {
 		if !changes[i].Empty() {
 			plan.Steps = append(plan.Steps, Step{
@@ -108,24 +108,24 @@ func (e *Engine) plan(ctx context.Context, g *graph) (*Plan, [][]provision.Objec
 			})
 		}
 	}
-	if last, ok := e.journal.Last(); ok && last.Result == "" {
+	if last, ok := rc.journal.Last(); ok && last.Result == "" {
 		plan.Unfinished = last.Number
 	}
 	var err error
-	plan.Restarts, err = e.restarts(ctx, g, changes)
+	plan.Restarts, err = rc.restarts(ctx, g, changes)
 	return plan, objects, err
 }
 
 // look checks all tasks. The faults of all are told together.
-func (e *Engine) look(ctx context.Context, g *graph, changes []provision.Change, objects [][]provision.Object) error {
+func (rc *Reconciler) look(ctx context.Context, g *graph, changes []provision.Change, objects [][]provision.Object) error {
 	faults := make([]error, len(g.nodes))
 	var group errgroup.Group
 	group.SetLimit(workers)
 	for i, n := range g.nodes {
 		group.Go(func() error {
 			var err error
-			if objects[i], err = n.task.Objects(ctx, e.Host); err == nil {
-				changes[i], err = e.check(ctx, n)
+			if objects[i], err = n.task.Objects(ctx, rc.Host); err == nil {
+				changes[i], err = rc.check(ctx, n)
 			}
 			if err != nil {
 				faults[i] = fmt.Errorf("cannot plan %s: %w", n.task.ID(), err)
@@ -140,9 +140,9 @@ func (e *Engine) look(ctx context.Context, g *graph, changes []provision.Change,
 }
 
 // check compares the machine with one task.
-func (e *Engine) check(ctx context.Context, n node) (change provision.Change, err error) {
-	err = within(ctx, e.taskDeadline(n.task), func(ctx context.Context) error {
-		change, err = n.task.Check(ctx, e.Host)
+func (rc *Reconciler) check(ctx context.Context, n node) (change provision.Change, err error) {
+	err = within(ctx, rc.taskDeadline(n.task), func(ctx context.Context) error {
+		change, err = n.task.Check(ctx, rc.Host)
 		return err
 	})
 	return change, err
@@ -170,7 +170,7 @@ func shared(o provision.Object) bool {
 
 // unwanted lists what is ours and in no task any more. Directories that hold wanted
 // objects stay, and so do packages that came along with a task's own.
-func (e *Engine) unwanted(g *graph, objects [][]provision.Object) []journal.Owned {
+func (rc *Reconciler) unwanted(g *graph, objects [][]provision.Object) []journal.Owned {
 	wanted := map[provision.Object]bool{}
 	dirs := map[string]bool{}
 	ids := map[string]bool{}
@@ -180,13 +180,13 @@ func (e *Engine) unwanted(g *graph, objects [][]provision.Object) []journal.Owne
 		fetched[n.task.ID()] = len(objects[i]) > 0
 		for _, o := range objects[i] {
 			wanted[o] = true
-			for _, dir := range e.parents(o) {
+			for _, dir := range rc.parents(o) {
 				dirs[dir] = true
 			}
 		}
 	}
 	var list []journal.Owned
-	for _, o := range e.journal.Owned() {
+	for _, o := range rc.journal.Owned() {
 		switch {
 		case wanted[o.Object], o.Object.Kind == provision.KindDir && dirs[o.Object.Name]:
 		case o.Object.Kind == provision.KindPackage && ids[o.Task]:
@@ -199,8 +199,8 @@ func (e *Engine) unwanted(g *graph, objects [][]provision.Object) []journal.Owne
 }
 
 // parents lists the directories above an object, innermost first.
-func (e *Engine) parents(o provision.Object) []string {
-	placed, ok := e.Kinds[o.Kind].(provision.Placed)
+func (rc *Reconciler) parents(o provision.Object) []string {
+	placed, ok := rc.Kinds[o.Kind].(provision.Placed)
 	if !ok {
 		return nil
 	}
@@ -230,7 +230,7 @@ func (r *reasons) add(unit, reason string) {
 }
 
 // restarts lists the running units that an apply would restart.
-func (e *Engine) restarts(ctx context.Context, g *graph, changes []provision.Change) ([]Restart, error) {
+func (rc *Reconciler) restarts(ctx context.Context, g *graph, changes []provision.Change) ([]Restart, error) {
 	var because reasons
 	for i, n := range g.nodes {
 		if changes[i].Empty() {
@@ -243,21 +243,21 @@ func (e *Engine) restarts(ctx context.Context, g *graph, changes []provision.Cha
 			because.add(r.Unit(), n.task.ID())
 		}
 	}
-	for _, unit := range e.journal.Pending() {
+	for _, unit := range rc.journal.Pending() {
 		because.add(unit, "an apply before, which did not come to it")
 	}
-	return e.running(ctx, g, &because)
+	return rc.running(ctx, g, &because)
 }
 
 // running makes restarts of those units that run.
-func (e *Engine) running(ctx context.Context, g *graph, because *reasons) ([]Restart, error) {
+func (rc *Reconciler) running(ctx context.Context, g *graph, because *reasons) ([]Restart, error) {
 	var list []Restart
 	for _, unit := range because.units {
 		r := Restart{Unit: unit, Because: because.because[unit]}
 		if i, ok := g.unit[unit]; ok {
 			r.Disrupts = g.nodes[i].task.(provision.Restarter).Disruption()
 		}
-		active, err := e.active(ctx, unit)
+		active, err := rc.active(ctx, unit)
 		if err != nil {
 			return nil, err
 		}
@@ -275,18 +275,18 @@ func changesFiles(c provision.Change) bool {
 
 // stopped reports whether a unit does not run because somebody wants so, or never ran. One
 // that has failed, or is being started again and again, is not.
-func (e *Engine) stopped(ctx context.Context, unit string) (bool, error) {
-	if !e.Host.Live() {
+func (rc *Reconciler) stopped(ctx context.Context, unit string) (bool, error) {
+	if !rc.Host.Live() {
 		return true, nil
 	}
-	state, err := e.Host.Units().State(ctx, unit)
+	state, err := rc.Host.Units().State(ctx, unit)
 	return state.Active == "" || state.Active == "inactive" || state.Active == "deactivating", err
 }
 
-func (e *Engine) active(ctx context.Context, unit string) (bool, error) {
-	if !e.Host.Live() {
+func (rc *Reconciler) active(ctx context.Context, unit string) (bool, error) {
+	if !rc.Host.Live() {
 		return false, nil
 	}
-	state, err := e.Host.Units().State(ctx, unit)
+	state, err := rc.Host.Units().State(ctx, unit)
 	return state.Active == "active" || state.Active == "reloading" || state.Active == "refreshing", err
 }

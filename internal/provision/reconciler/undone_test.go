@@ -1,4 +1,4 @@
-package engine_test
+package reconciler_test
 
 import (
 	"context"
@@ -12,25 +12,25 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
 func TestUnitThatDoesNotStartIsUndone(t *testing.T) {
 	h := machine(t)
-	before := h.Tree(engine.StateDir, "/var/lib/berth")
+	before := h.Tree(reconciler.StateDir, "/var/lib/berth")
 	broken := wish()
 	yes := true
 	broken.Tasks = append(broken.Tasks, tasks.Unit{
 		M: provision.Meta{Needs: []string{"unit rt.service"}}, Name: "bad.service", Content: "[Service]\n", Enable: &yes, Running: tasks.Started,
 	})
 	h.Broken["bad.service"] = "exit-code"
-	out, err := newEngine(t, h).Apply(t.Context(), broken, engine.ApplyOptions{})
+	out, err := newReconciler(t, h).Apply(t.Context(), broken, reconciler.ApplyOptions{})
 	if err == nil || out.Result != journal.RolledBack || !strings.Contains(err.Error(), "bad.service") {
 		t.Fatalf("apply returned %+v, %v; want an error that names bad.service, and all undone", out, err)
 	}
-	if diff := cmp.Diff(before, h.Tree(engine.StateDir, "/var/lib/berth")); diff != "" {
+	if diff := cmp.Diff(before, h.Tree(reconciler.StateDir, "/var/lib/berth")); diff != "" {
 		t.Errorf("the machine is not as before (-before +after):\n%s", diff)
 	}
 }
@@ -49,12 +49,12 @@ func TestUnitThatDoesNotRestartIsUndone(t *testing.T) {
 		h.Broken["rt.service"] = "bad level"
 		return nil
 	}}}}}
-	e := newEngine(t, h)
+	e := newReconciler(t, h)
 	e.Wanted = func(context.Context, int) (provision.Target, error) { // asked for when all is in place again
 		delete(h.Broken, "rt.service")
 		return target("good"), nil
 	}
-	out, err := e.Apply(t.Context(), bad, engine.ApplyOptions{})
+	out, err := e.Apply(t.Context(), bad, reconciler.ApplyOptions{})
 	if err == nil || out.Result != journal.RolledBack {
 		t.Fatalf("apply returned %+v, %v; want it undone", out, err)
 	}
@@ -95,14 +95,14 @@ func TestGates(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := machine(t)
-			before := h.Tree(engine.StateDir, "/var/lib/berth")
+			before := h.Tree(reconciler.StateDir, "/var/lib/berth")
 			target := wish()
 			target.Gates = []provision.Gate{{
 				Unit:   "rt.service",
 				Before: []provision.Probe{probe{"cross-check", func() error { return c.before }}},
 				After:  []provision.Probe{warning{}, probe{"health", func() error { return c.after }}},
 			}}
-			out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{})
+			out, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{})
 			if want := []string{"look: it is so-so"}; c.before == nil && !slices.Equal(out.Warnings, want) {
 				t.Errorf("warnings %q, want %q", out.Warnings, want)
 			}
@@ -113,7 +113,7 @@ func TestGates(t *testing.T) {
 				t.Errorf("%d restarts, want %d", got, c.restarts)
 			}
 			if err != nil {
-				if diff := cmp.Diff(before, h.Tree(engine.StateDir, "/var/lib/berth")); diff != "" {
+				if diff := cmp.Diff(before, h.Tree(reconciler.StateDir, "/var/lib/berth")); diff != "" {
 					t.Errorf("the machine is not as before (-before +after):\n%s", diff)
 				}
 			}
@@ -129,7 +129,7 @@ func TestHopelessGate(t *testing.T) {
 		tries++
 		return fmt.Errorf("no CRI: %w", errs.Unsupported)
 	}}}}}
-	if _, err := newEngine(t, machine(t)).Apply(t.Context(), target, engine.ApplyOptions{}); !errors.Is(err, errs.Unsupported) {
+	if _, err := newReconciler(t, machine(t)).Apply(t.Context(), target, reconciler.ApplyOptions{}); !errors.Is(err, errs.Unsupported) {
 		t.Errorf("error %v", err)
 	}
 	if tries != 1 {
@@ -178,14 +178,14 @@ func TestHealthAfterUndo(t *testing.T) {
 				apply(t, h, first)
 			}
 			old, asked = c.old, 0
-			e := newEngine(t, h)
+			e := newReconciler(t, h)
 			e.Wanted = func(_ context.Context, entry int) (provision.Target, error) {
 				if entry != 1 {
 					t.Errorf("entry %d is asked for, want 1", entry)
 				}
 				return first, nil
 			}
-			out, err := e.Apply(t.Context(), target("2", func() error { return wrong }), engine.ApplyOptions{})
+			out, err := e.Apply(t.Context(), target("2", func() error { return wrong }), reconciler.ApplyOptions{})
 			if !errors.Is(err, wrong) || out.Result != journal.RolledBack {
 				t.Fatalf("%v, %+v", err, out)
 			}

@@ -1,10 +1,10 @@
-// Package provision makes and removes the volumes of one node: directories, for the claims
+// Package provisioner makes and removes the volumes of one node: directories, for the claims
 // that the scheduler has given to the node. It runs in a pod on every node, so that each
 // makes and removes what lies on its own disk.
 //
 // Nothing is remembered but in the API: a claim without a volume is served, a volume without
 // its claim is removed, and both are looked at again until that has worked.
-package provision
+package provisioner
 
 import (
 	"context"

@@ -1,6 +1,6 @@
-// Package engine makes a machine what a target says: it plans, applies, prunes, rolls
+// Package reconciler makes a machine what a target says: it plans, applies, prunes, rolls
 // back and resets, and writes each step to the journal before it is taken.
-package engine
+package reconciler
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // must remember.
 const StateDir = "/var/lib/berth/node"
 
-// Config is what an engine works with.
+// Config is what a Reconciler works with.
 type Config struct {
 	Host provision.Host
 	// Kinds reads and restores objects (tasks.Kinds).
@@ -50,15 +50,15 @@ type Report interface {
 	Note(what, note string)
 }
 
-// Engine works on one machine.
-type Engine struct {
+// Reconciler works on one machine.
+type Reconciler struct {
 	Config
 	journal *journal.Journal
 }
 
 // New opens the journal of a machine. The caller holds the machine's lock if it is
 // going to change anything.
-func New(c Config) (*Engine, error) {
+func New(c Config) (*Reconciler, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -72,14 +72,14 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{Config: c, journal: j}, nil
+	return &Reconciler{Config: c, journal: j}, nil
 }
 
 // Journal is the machine's journal, to be read.
-func (e *Engine) Journal() *journal.Journal { return e.journal }
+func (rc *Reconciler) Journal() *journal.Journal { return rc.journal }
 
-func (e *Engine) kind(o provision.Object) (provision.Kind, error) {
-	kind, ok := e.Kinds[o.Kind]
+func (rc *Reconciler) kind(o provision.Object) (provision.Kind, error) {
+	kind, ok := rc.Kinds[o.Kind]
 	if !ok {
 		return nil, fmt.Errorf("object %s is of a kind that this version does not know: %w", o, errs.Unsupported)
 	}
@@ -87,11 +87,11 @@ func (e *Engine) kind(o provision.Object) (provision.Kind, error) {
 }
 
 // step runs f and reports it. Notes that are told through its context carry what.
-func (e *Engine) step(ctx context.Context, what string, f func(ctx context.Context) error) error {
-	e.Report.Step(what)
-	start := e.Now()
-	err := f(provision.WithNotes(ctx, func(note string) { e.Report.Note(what, note) }))
-	e.Report.Done(what, e.Now().Sub(start), err)
+func (rc *Reconciler) step(ctx context.Context, what string, f func(ctx context.Context) error) error {
+	rc.Report.Step(what)
+	start := rc.Now()
+	err := f(provision.WithNotes(ctx, func(note string) { rc.Report.Note(what, note) }))
+	rc.Report.Done(what, rc.Now().Sub(start), err)
 	return err
 }
 

@@ -1,4 +1,4 @@
-package engine
+package reconciler
 
 import (
 	"context"
@@ -50,31 +50,31 @@ type Outcome struct {
 // Order: fetch everything · plan · consent · record what is there of all that will
 // change · then, each after what it needs: gate, change, check again, restart, gate.
 // Nothing is changed before the record.
-func (e *Engine) Apply(ctx context.Context, target provision.Target, opts ApplyOptions) (*Outcome, error) {
+func (rc *Reconciler) Apply(ctx context.Context, target provision.Target, opts ApplyOptions) (*Outcome, error) {
 	g, err := newGraph(target)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.prepare(ctx, g); err != nil {
+	if err := rc.prepare(ctx, g); err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
-	plan, objects, err := e.plan(ctx, g)
+	plan, objects, err := rc.plan(ctx, g)
 	if err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
-	if plan.Empty() && e.ownsAll(objects) && plan.Unfinished == 0 && len(e.journal.Pending()) == 0 {
-		r := &run{Engine: e, graph: g, out: &Outcome{Result: journal.OK}}
+	if plan.Empty() && rc.ownsAll(objects) && plan.Unfinished == 0 && len(rc.journal.Pending()) == 0 {
+		r := &run{Reconciler: rc, graph: g, out: &Outcome{Result: journal.OK}}
 		r.advise(ctx, target.Advice)
 		return r.out, nil
 	}
 	if err := consent(plan.Disruptions(), opts.AllowDisruption); err != nil {
 		return nil, err
 	}
-	n, err := e.journal.Begin(journal.Begin{Verb: journal.Apply, Version: e.Version}, opts.Wish)
+	n, err := rc.journal.Begin(journal.Begin{Verb: journal.Apply, Version: rc.Version}, opts.Wish)
 	if err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
-	r := &run{Engine: e, graph: g, pending: e.journal.Pending(), keepRepairs: true, out: &Outcome{Number: n}}
+	r := &run{Reconciler: rc, graph: g, pending: rc.journal.Pending(), keepRepairs: true, out: &Outcome{Number: n}}
 	if err = r.recordFirst(ctx, plan); err == nil {
 		err = r.all(ctx)
 	}
@@ -97,9 +97,9 @@ func (r *run) advise(ctx context.Context, advice []provision.Probe) {
 	}
 }
 
-func (e *Engine) ownsAll(objects [][]provision.Object) bool {
+func (rc *Reconciler) ownsAll(objects [][]provision.Object) bool {
 	for _, o := range slices.Concat(objects...) {
-		if _, ok := e.journal.Owns(o); !ok {
+		if _, ok := rc.journal.Owns(o); !ok {
 			return false
 		}
 	}
@@ -128,7 +128,7 @@ func (e *TaskError) Error() string {
 func (e *TaskError) Unwrap() error { return e.Err }
 
 // prepare fetches what tasks need, several at a time.
-func (e *Engine) prepare(ctx context.Context, g *graph) error {
+func (rc *Reconciler) prepare(ctx context.Context, g *graph) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(workers)
 	for _, n := range g.nodes {
@@ -137,8 +137,8 @@ func (e *Engine) prepare(ctx context.Context, g *graph) error {
 			continue
 		}
 		group.Go(func() error {
-			err := within(ctx, e.taskDeadline(n.task), func(ctx context.Context) error {
-				return e.retry(ctx, "prepare "+n.task.ID(), func(ctx context.Context) error { return p.Prepare(ctx, e.Host) })
+			err := within(ctx, rc.taskDeadline(n.task), func(ctx context.Context) error {
+				return rc.retry(ctx, "prepare "+n.task.ID(), func(ctx context.Context) error { return p.Prepare(ctx, rc.Host) })
 			})
 			if err != nil {
 				return &TaskError{Verb: "prepare", Task: n.task.ID(), Why: n.meta.Why, Err: err}
@@ -150,15 +150,15 @@ func (e *Engine) prepare(ctx context.Context, g *graph) error {
 }
 
 // retry calls f again while its errors are transient, with growing pauses.
-func (e *Engine) retry(ctx context.Context, what string, f func(ctx context.Context) error) error {
-	deadline := e.Now().Add(e.RetryFor)
+func (rc *Reconciler) retry(ctx context.Context, what string, f func(ctx context.Context) error) error {
+	deadline := rc.Now().Add(rc.RetryFor)
 	for pause := time.Second; ; pause = min(2*pause, 30*time.Second) {
 		err := f(ctx)
-		if err == nil || !errors.Is(err, errs.Unavailable) || ctx.Err() != nil || e.Now().Add(pause).After(deadline) {
+		if err == nil || !errors.Is(err, errs.Unavailable) || ctx.Err() != nil || rc.Now().Add(pause).After(deadline) {
 			return err
 		}
-		e.Report.Note(what, fmt.Sprintf("%v; again in %s", err, pause))
-		if e.Sleep(ctx, pause) != nil {
+		rc.Report.Note(what, fmt.Sprintf("%v; again in %s", err, pause))
+		if rc.Sleep(ctx, pause) != nil {
 			return err
 		}
 	}

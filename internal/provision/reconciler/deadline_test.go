@@ -1,4 +1,4 @@
-package engine_test
+package reconciler_test
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -59,11 +59,11 @@ func TestTaskHasADeadline(t *testing.T) {
 	for _, where := range []string{"prepare", "check", "apply"} {
 		t.Run(where, func(t *testing.T) {
 			h := machine(t)
-			before := h.Tree(engine.StateDir, "/var/lib/berth")
+			before := h.Tree(reconciler.StateDir, "/var/lib/berth")
 			target := wish()
 			left := time.Duration(math.MaxInt64)
 			target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, where, &left})
-			out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{})
+			out, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{})
 			if !errors.Is(err, errs.Deadline) {
 				t.Fatalf("apply returned %+v, %v; want an error of a deadline", out, err)
 			}
@@ -78,7 +78,7 @@ func TestTaskHasADeadline(t *testing.T) {
 			if out != nil && out.Result != journal.RolledBack {
 				t.Errorf("the outcome is %+v, want it undone", out)
 			}
-			if diff := cmp.Diff(before, h.Tree(engine.StateDir, "/var/lib/berth")); diff != "" {
+			if diff := cmp.Diff(before, h.Tree(reconciler.StateDir, "/var/lib/berth")); diff != "" {
 				t.Errorf("the machine is not as before (-before +after):\n%s", diff)
 			}
 		})
@@ -88,7 +88,7 @@ func TestTaskHasADeadline(t *testing.T) {
 // TestDeadlineIsTheUsers: what the user says goes before what a kind says, also for an apply
 // that the user has interrupted, which is no deadline's.
 func TestDeadlineIsTheUsers(t *testing.T) {
-	e := newEngine(t, machine(t))
+	e := newReconciler(t, machine(t))
 	var usual time.Duration
 	ctx, cancel := context.WithCancel(t.Context())
 	e.TaskFor = func(task provision.Task, kinds time.Duration) time.Duration {
@@ -100,7 +100,7 @@ func TestDeadlineIsTheUsers(t *testing.T) {
 	}
 	target := wish()
 	target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, "apply", new(time.Duration)})
-	_, err := e.Apply(ctx, target, engine.ApplyOptions{})
+	_, err := e.Apply(ctx, target, reconciler.ApplyOptions{})
 	if err == nil || errors.Is(err, errs.Deadline) {
 		t.Errorf("an interrupted apply returned %v", err)
 	}
@@ -155,7 +155,7 @@ func TestWayBackHasADeadline(t *testing.T) {
 	}})
 	kinds := tasks.Kinds()
 	kinds[provision.KindFile] = stuck{kinds[provision.KindFile]}
-	e, err := engine.New(engine.Config{Host: h, Kinds: kinds})
+	e, err := reconciler.New(reconciler.Config{Host: h, Kinds: kinds})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestWayBackHasADeadline(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	_, err = e.Reset(ctx, b, engine.BackOptions{})
+	_, err = e.Reset(ctx, b, reconciler.BackOptions{})
 	if ctx.Err() != nil || !errors.Is(err, errs.Deadline) || !strings.Contains(err.Error(), "cannot restore file /etc/stuck: it was not done after 20ms") {
 		t.Errorf("reset returned %v", err)
 	}

@@ -1,4 +1,4 @@
-package engine_test
+package reconciler_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -87,9 +87,9 @@ func wish() provision.Target {
 	}}
 }
 
-func newEngine(t *testing.T, h *provisiontest.Host) *engine.Engine {
+func newReconciler(t *testing.T, h *provisiontest.Host) *reconciler.Reconciler {
 	t.Helper()
-	e, err := engine.New(engine.Config{
+	e, err := reconciler.New(reconciler.Config{
 		Host: h, Kinds: tasks.Kinds(), Version: "test",
 		Sleep: func(ctx context.Context, _ time.Duration) error { return ctx.Err() },
 	})
@@ -99,9 +99,9 @@ func newEngine(t *testing.T, h *provisiontest.Host) *engine.Engine {
 	return e
 }
 
-func apply(t *testing.T, h *provisiontest.Host, target provision.Target) *engine.Outcome {
+func apply(t *testing.T, h *provisiontest.Host, target provision.Target) *reconciler.Outcome {
 	t.Helper()
-	out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{})
+	out, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{})
 	if err != nil {
 		t.Fatalf("apply: %v", err)
 	}
@@ -111,7 +111,7 @@ func apply(t *testing.T, h *provisiontest.Host, target provision.Target) *engine
 // converged fails unless the machine is as the target says.
 func converged(t *testing.T, h *provisiontest.Host, target provision.Target) {
 	t.Helper()
-	plan, err := newEngine(t, h).Plan(t.Context(), target)
+	plan, err := newReconciler(t, h).Plan(t.Context(), target)
 	if err != nil {
 		t.Fatalf("plan: %v", err)
 	}
@@ -123,12 +123,12 @@ func converged(t *testing.T, h *provisiontest.Host, target provision.Target) {
 // reset resets and compares with the machine of before.
 func reset(t *testing.T, h *provisiontest.Host, before []string) {
 	t.Helper()
-	e := newEngine(t, h)
+	e := newReconciler(t, h)
 	b, err := e.PlanReset(t.Context())
 	if err != nil {
 		t.Fatalf("plan of reset: %v", err)
 	}
-	out, err := e.Reset(t.Context(), b, engine.BackOptions{})
+	out, err := e.Reset(t.Context(), b, reconciler.BackOptions{})
 	if err != nil {
 		t.Fatalf("reset: %v", err)
 	}
@@ -173,7 +173,7 @@ func TestKilledAnywhere(t *testing.T) {
 	before := h.Tree()
 	apply(t, h, wish())
 	total := len(h.Ops())
-	want := h.Tree(engine.StateDir)
+	want := h.Tree(reconciler.StateDir)
 	for _, fault := range []provisiontest.Fault{provisiontest.KillBefore, provisiontest.KillIn, provisiontest.KillAfter} {
 		for at := 1; at <= total; at++ {
 			t.Run(fmt.Sprintf("%d/%d", fault, at), func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestKilledAnywhere(t *testing.T) {
 					}
 					return provisiontest.None
 				}
-				_, err := newEngine(t, h).Apply(t.Context(), wish(), engine.ApplyOptions{})
+				_, err := newReconciler(t, h).Apply(t.Context(), wish(), reconciler.ApplyOptions{})
 				if err == nil && len(h.Ops()) >= at {
 					t.Fatal("a killed apply says that all is well")
 				}
@@ -196,7 +196,7 @@ func TestKilledAnywhere(t *testing.T) {
 				if restarts+h.Restarts("rt.service") == 0 {
 					t.Error("the unit was never restarted")
 				}
-				if diff := cmp.Diff(want, h.Tree(engine.StateDir)); diff != "" {
+				if diff := cmp.Diff(want, h.Tree(reconciler.StateDir)); diff != "" {
 					t.Errorf("the next apply makes another machine (-want +got):\n%s", diff)
 				}
 				reset(t, h, before)
@@ -209,7 +209,7 @@ func TestKilledAnywhere(t *testing.T) {
 // the machine as it was.
 func TestFullAnywhere(t *testing.T) {
 	h := machine(t)
-	before := h.Tree(engine.StateDir, "/var/lib/berth")
+	before := h.Tree(reconciler.StateDir, "/var/lib/berth")
 	clean := h.Tree()
 	apply(t, h, wish())
 	total := len(h.Ops())
@@ -223,7 +223,7 @@ func TestFullAnywhere(t *testing.T) {
 				}
 				return provisiontest.None
 			}
-			_, err := newEngine(t, h).Apply(t.Context(), wish(), engine.ApplyOptions{})
+			_, err := newReconciler(t, h).Apply(t.Context(), wish(), reconciler.ApplyOptions{})
 			if err == nil {
 				// Tasks run side by side: this run had fewer operations.
 				if n := len(h.Ops()); n >= at {
@@ -236,7 +236,7 @@ func TestFullAnywhere(t *testing.T) {
 			}
 			if strings.Contains(err.Error(), "the machine is as wanted") {
 				converged(t, h, wish())
-			} else if diff := cmp.Diff(before, h.Tree(engine.StateDir, "/var/lib/berth")); diff != "" {
+			} else if diff := cmp.Diff(before, h.Tree(reconciler.StateDir, "/var/lib/berth")); diff != "" {
 				t.Errorf("a failed apply leaves the machine different (-before +after):\n%s", diff)
 			}
 			apply(t, h, wish())
@@ -313,7 +313,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 			if err := c.spoil(); err != nil {
 				t.Fatal(err)
 			}
-			plan, err := newEngine(t, h).Plan(t.Context(), wish())
+			plan, err := newReconciler(t, h).Plan(t.Context(), wish())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -335,7 +335,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 func TestPruneRollbackHistory(t *testing.T) {
 	h := machine(t)
 	apply(t, h, wish())
-	first := h.Tree(engine.StateDir)
+	first := h.Tree(reconciler.StateDir)
 
 	// The second wish lacks some, and has others.
 	second := wish()
@@ -344,16 +344,16 @@ func TestPruneRollbackHistory(t *testing.T) {
 	})
 	second.Tasks = append(second.Tasks, tasks.File{Path: "/etc/new/file", Content: "x"})
 	apply(t, h, second)
-	e := newEngine(t, h)
+	e := newReconciler(t, h)
 	b, err := e.PlanPrune(t.Context(), second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := e.Prune(t.Context(), b, engine.BackOptions{})
+	out, err := e.Prune(t.Context(), b, reconciler.BackOptions{})
 	if err != nil || len(out.Left) > 0 {
 		t.Fatalf("prune: %+v %v", out, err)
 	}
-	tree := strings.Join(h.Tree(engine.StateDir), "\n")
+	tree := strings.Join(h.Tree(reconciler.StateDir), "\n")
 	for _, gone := range []string{"/usr/bin/docker ", "package conntrack", "package libnet", "/var/lib/rt"} {
 		if strings.Contains(tree, gone) {
 			t.Errorf("%q is still there after prune", gone)
@@ -361,18 +361,18 @@ func TestPruneRollbackHistory(t *testing.T) {
 	}
 	converged(t, h, second)
 
-	e = newEngine(t, h)
+	e = newReconciler(t, h)
 	if b, err = e.PlanRollback(t.Context(), 1, wish()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Rollback(t.Context(), 1, b, engine.BackOptions{}); err != nil {
+	if _, err := e.Rollback(t.Context(), 1, b, reconciler.BackOptions{}); err != nil {
 		t.Fatalf("rollback: %v", err)
 	}
 	// A hook that was undone is not run again by a rollback: it is no state.
 	noHook := func(tree []string) []string {
 		return slices.DeleteFunc(tree, func(line string) bool { return strings.Contains(line, "/commands") })
 	}
-	if diff := cmp.Diff(noHook(first), noHook(h.Tree(engine.StateDir))); diff != "" {
+	if diff := cmp.Diff(noHook(first), noHook(h.Tree(reconciler.StateDir))); diff != "" {
 		t.Errorf("rollback to 1 makes another machine (-want +got):\n%s", diff)
 	}
 	var verbs []string
@@ -382,7 +382,7 @@ func TestPruneRollbackHistory(t *testing.T) {
 	if want := []string{"apply ok", "apply ok", "prune ok", "rollback ok"}; !slices.Equal(verbs, want) {
 		t.Errorf("history %v, want %v", verbs, want)
 	}
-	plan, err := newEngine(t, h).Plan(t.Context(), wish())
+	plan, err := newReconciler(t, h).Plan(t.Context(), wish())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func TestBadTargets(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := machine(t)
-			_, err := newEngine(t, h).Apply(t.Context(), provision.Target{Tasks: c.tasks}, engine.ApplyOptions{})
+			_, err := newReconciler(t, h).Apply(t.Context(), provision.Target{Tasks: c.tasks}, reconciler.ApplyOptions{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
@@ -451,7 +451,7 @@ func TestWhatAPackageBringsGoesWithIt(t *testing.T) {
 	}}
 	apply(t, h, target)
 	converged(t, h, target)
-	b, err := newEngine(t, h).PlanReset(t.Context())
+	b, err := newReconciler(t, h).PlanReset(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

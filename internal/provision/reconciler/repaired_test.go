@@ -1,4 +1,4 @@
-package engine_test
+package reconciler_test
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -79,7 +79,7 @@ func TestFailedCheckKeepsRepairs(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			out, err := newEngine(t, h).Apply(t.Context(), target(c.level, sick), engine.ApplyOptions{})
+			out, err := newReconciler(t, h).Apply(t.Context(), target(c.level, sick), reconciler.ApplyOptions{})
 			if !errors.Is(err, sick) || out.Result != journal.RolledBack || len(out.Left) > 0 {
 				t.Fatalf("apply returned %+v, %v; want it undone for its health", out, err)
 			}
@@ -136,7 +136,7 @@ func TestKeptRepairIsRestartedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad = true
-	if out, err := newEngine(t, h).Apply(t.Context(), target("A=2"), engine.ApplyOptions{}); err == nil || out.Result != journal.RolledBack {
+	if out, err := newReconciler(t, h).Apply(t.Context(), target("A=2"), reconciler.ApplyOptions{}); err == nil || out.Result != journal.RolledBack {
 		t.Fatalf("apply returned %+v, %v; want it undone", out, err)
 	}
 	if got := text(t, h, "/etc/rt/conf.d/config.toml"); got != "a = 1\n" {

@@ -1,4 +1,4 @@
-package engine_test
+package reconciler_test
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -58,7 +58,7 @@ func TestKilledOnTheWayBack(t *testing.T) {
 		"undo": {
 			func(*testing.T, *provisiontest.Host) {},
 			func(t *testing.T, h *provisiontest.Host) error {
-				_, err := newEngine(t, h).Apply(t.Context(), brokenWish(h), engine.ApplyOptions{})
+				_, err := newReconciler(t, h).Apply(t.Context(), brokenWish(h), reconciler.ApplyOptions{})
 				if err == nil {
 					t.Error("a unit that does not start is no error")
 				}
@@ -68,17 +68,17 @@ func TestKilledOnTheWayBack(t *testing.T) {
 		"undo of a change": {
 			func(t *testing.T, h *provisiontest.Host) { apply(t, h, changedWish()) },
 			func(t *testing.T, h *provisiontest.Host) error {
-				_, err := newEngine(t, h).Apply(t.Context(), brokenWish(h), engine.ApplyOptions{})
+				_, err := newReconciler(t, h).Apply(t.Context(), brokenWish(h), reconciler.ApplyOptions{})
 				return err
 			}, changedWish, "start bad.service",
 		},
 		"rollback": {
 			func(t *testing.T, h *provisiontest.Host) { apply(t, h, wish()); apply(t, h, changedWish()) },
 			func(t *testing.T, h *provisiontest.Host) error {
-				e := newEngine(t, h)
+				e := newReconciler(t, h)
 				b, err := e.PlanRollback(t.Context(), 1, wish())
 				if err == nil {
-					_, err = e.Rollback(t.Context(), 1, b, engine.BackOptions{})
+					_, err = e.Rollback(t.Context(), 1, b, reconciler.BackOptions{})
 				}
 				return err
 			}, wish, "",
@@ -86,10 +86,10 @@ func TestKilledOnTheWayBack(t *testing.T) {
 		"prune": {
 			func(t *testing.T, h *provisiontest.Host) { apply(t, h, wish()); apply(t, h, changedWish()) },
 			func(t *testing.T, h *provisiontest.Host) error {
-				e := newEngine(t, h)
+				e := newReconciler(t, h)
 				b, err := e.PlanPrune(t.Context(), changedWish())
 				if err == nil {
-					_, err = e.Prune(t.Context(), b, engine.BackOptions{})
+					_, err = e.Prune(t.Context(), b, reconciler.BackOptions{})
 				}
 				return err
 			}, changedWish, "",
@@ -97,10 +97,10 @@ func TestKilledOnTheWayBack(t *testing.T) {
 		"reset": {
 			func(t *testing.T, h *provisiontest.Host) { apply(t, h, wish()); apply(t, h, changedWish()) },
 			func(t *testing.T, h *provisiontest.Host) error {
-				e := newEngine(t, h)
+				e := newReconciler(t, h)
 				b, err := e.PlanReset(t.Context())
 				if err == nil {
-					_, err = e.Reset(t.Context(), b, engine.BackOptions{})
+					_, err = e.Reset(t.Context(), b, reconciler.BackOptions{})
 				}
 				return err
 			}, nil, "",

@@ -1,4 +1,4 @@
-package engine
+package reconciler
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type Back struct {
 	Diffs []provision.Diff `json:"diffs"`
 	// Restarts lists units that read what changes.
 	Restarts []Restart `json:"restarts,omitempty"`
-	// Stops says what becomes of pods whose runtime stops. The engine knows no pods: it is
+	// Stops says what becomes of pods whose runtime stops. The reconciler knows no pods: it is
 	// for who does, before the user is asked.
 	Stops []string `json:"stops,omitempty"`
 
@@ -53,33 +53,33 @@ type BackOptions struct {
 }
 
 // PlanPrune lists what is ours and not wanted by the target.
-func (e *Engine) PlanPrune(ctx context.Context, target provision.Target) (*Back, error) {
+func (rc *Reconciler) PlanPrune(ctx context.Context, target provision.Target) (*Back, error) {
 	g, err := newGraph(target)
 	if err != nil {
 		return nil, err
 	}
-	plan, _, err := e.plan(ctx, g)
+	plan, _, err := rc.plan(ctx, g)
 	if err != nil {
 		return nil, err
 	}
-	return e.back(ctx, g, originals(plan.Unwanted), plan.Unwanted)
+	return rc.back(ctx, g, originals(plan.Unwanted), plan.Unwanted)
 }
 
 // PlanReset lists all that is ours.
-func (e *Engine) PlanReset(ctx context.Context) (*Back, error) {
-	owned := e.journal.Owned()
-	return e.back(ctx, &graph{}, originals(owned), owned)
+func (rc *Reconciler) PlanReset(ctx context.Context) (*Back, error) {
+	owned := rc.journal.Owned()
+	return rc.back(ctx, &graph{}, originals(owned), owned)
 }
 
 // PlanRollback lists what was touched after entry n. target is what that entry wanted: its
 // gates guard the units that go back, and its tasks restart them. An empty one guards
 // nothing.
-func (e *Engine) PlanRollback(ctx context.Context, n int, target provision.Target) (*Back, error) {
+func (rc *Reconciler) PlanRollback(ctx context.Context, n int, target provision.Target) (*Back, error) {
 	g, err := newGraph(target)
 	if err != nil {
 		return nil, err
 	}
-	history := e.journal.History()
+	history := rc.journal.History()
 	i := slices.IndexFunc(history, func(entry journal.Entry) bool { return entry.Number == n })
 	switch {
 	case i < 0:
@@ -87,8 +87,8 @@ func (e *Engine) PlanRollback(ctx context.Context, n int, target provision.Targe
 	case history[i].Result != journal.OK:
 		return nil, fmt.Errorf("entry %d did not end well: it is no state to go back to: %w", n, errs.State)
 	}
-	priors, _, gone := e.journal.Since(n)
-	return e.back(ctx, g, e.journal.At(n, priors), slices.Concat(e.journal.Owned(), gone))
+	priors, _, gone := rc.journal.Since(n)
+	return rc.back(ctx, g, rc.journal.At(n, priors), slices.Concat(rc.journal.Owned(), gone))
 }
 
 func originals(owned []journal.Owned) []journal.Prior {
@@ -100,20 +100,20 @@ func originals(owned []journal.Owned) []journal.Prior {
 }
 
 // back compares priors with the machine.
-func (e *Engine) back(ctx context.Context, g *graph, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
+func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
 	b := &Back{Priors: priors, graph: g}
 	changed := map[provision.Object]bool{}
 	for _, p := range priors {
-		kind, err := e.kind(p.Object)
+		kind, err := rc.kind(p.Object)
 		if err != nil {
 			return nil, err
 		}
-		now, err := kind.Read(ctx, e.Host, p.Object.Name)
+		now, err := kind.Read(ctx, rc.Host, p.Object.Name)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", p.Object, err)
 		}
 		d := diffStates(p.Object, now, p.State)
-		if d, err = e.seal(d, now, p.State); err != nil {
+		if d, err = rc.seal(d, now, p.State); err != nil {
 			return nil, err
 		}
 		if d.Action != "" {
@@ -131,7 +131,7 @@ func (e *Engine) back(ctx context.Context, g *graph, priors []journal.Prior, own
 		}
 	}
 	var err error
-	b.Restarts, err = e.running(ctx, g, &because)
+	b.Restarts, err = rc.running(ctx, g, &because)
 	return b, err
 }
 
@@ -167,38 +167,38 @@ func diffStates(o provision.Object, now, then provision.State) provision.Diff {
 
 // Prune brings back what PlanPrune found, and gives it up. What fails is undone, as with
 // Apply.
-func (e *Engine) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
-	return e.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: e.Version}, func(left []Left) error {
-		return e.journal.Leave(without(b.objects(), left))
+func (rc *Reconciler) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
+	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: rc.Version}, func(left []Left) error {
+		return rc.journal.Leave(without(b.objects(), left))
 	})
 }
 
 // Rollback brings back what PlanRollback found. It is an entry of its own, so that it
 // can be rolled back, too. What fails is undone, as with Apply.
-func (e *Engine) Rollback(ctx context.Context, n int, b *Back, opts BackOptions) (*Outcome, error) {
-	return e.goBack(ctx, b, opts, journal.Begin{Verb: journal.Rollback, To: n, Version: e.Version}, func(left []Left) error {
-		_, fresh, gone := e.journal.Since(n)
-		now, err := e.states(ctx, b.objects())
+func (rc *Reconciler) Rollback(ctx context.Context, n int, b *Back, opts BackOptions) (*Outcome, error) {
+	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Rollback, To: n, Version: rc.Version}, func(left []Left) error {
+		_, fresh, gone := rc.journal.Since(n)
+		now, err := rc.states(ctx, b.objects())
 		// What did not go back, as the data of a runtime, stays ours until a prune.
 		given := slices.DeleteFunc(objectsOf(originals(fresh)), func(o provision.Object) bool { return !slices.Contains(b.objects(), o) })
-		return errors.Join(err, e.journal.Done("rollback", now), e.journal.Leave(without(given, left)), e.journal.Reown(gone))
+		return errors.Join(err, rc.journal.Done("rollback", now), rc.journal.Leave(without(given, left)), rc.journal.Reown(gone))
 	})
 }
 
 // goBack restores, then lets owned tell whose the objects are now. Units go the way that
 // they go in an apply: cross-checks when their files are in place, then the restart, then
 // health; what fails is undone.
-func (e *Engine) goBack(ctx context.Context, b *Back, opts BackOptions, begin journal.Begin, owned func([]Left) error) (*Outcome, error) {
+func (rc *Reconciler) goBack(ctx context.Context, b *Back, opts BackOptions, begin journal.Begin, owned func([]Left) error) (*Outcome, error) {
 	if err := b.Consent(opts.AllowDisruption); err != nil {
 		return nil, err
 	}
-	n, err := e.journal.Begin(begin, nil)
+	n, err := rc.journal.Begin(begin, nil)
 	if err != nil {
 		return nil, err
 	}
-	r := &run{Engine: e, graph: b.graph, pending: e.journal.Pending(), out: &Outcome{Number: n, Result: journal.OK}}
-	err = e.step(ctx, string(begin.Verb), func(ctx context.Context) error {
-		if err := e.recordBack(ctx, b); err != nil {
+	r := &run{Reconciler: rc, graph: b.graph, pending: rc.journal.Pending(), out: &Outcome{Number: n, Result: journal.OK}}
+	err = rc.step(ctx, string(begin.Verb), func(ctx context.Context) error {
+		if err := rc.recordBack(ctx, b); err != nil {
 			return err
 		}
 		if opts.Evict != nil {
@@ -206,7 +206,7 @@ func (e *Engine) goBack(ctx context.Context, b *Back, opts BackOptions, begin jo
 				return err
 			}
 		}
-		left, err := e.restore(ctx, b.Priors, b.units(), r.guard(b))
+		left, err := rc.restore(ctx, b.Priors, b.units(), r.guard(b))
 		r.out.Left = left
 		return err
 	})
@@ -216,7 +216,7 @@ func (e *Engine) goBack(ctx context.Context, b *Back, opts BackOptions, begin jo
 	if err = owned(r.out.Left); err != nil {
 		r.out.Result = journal.Failed
 	}
-	return r.out, errors.Join(err, e.journal.End(r.out.Result, err))
+	return r.out, errors.Join(err, rc.journal.End(r.out.Result, err))
 }
 
 // guard has the gates of the units that b starts or restarts.
@@ -275,37 +275,37 @@ func objectsOf(priors []journal.Prior) []provision.Object {
 }
 
 // recordBack writes down what is there before it goes back.
-func (e *Engine) recordBack(ctx context.Context, b *Back) error {
+func (rc *Reconciler) recordBack(ctx context.Context, b *Back) error {
 	owned := map[provision.Object]journal.Owned{}
-	for _, o := range e.journal.Owned() {
+	for _, o := range rc.journal.Owned() {
 		owned[o.Object] = o
 	}
-	now, err := e.states(ctx, b.objects())
+	now, err := rc.states(ctx, b.objects())
 	if err != nil {
 		return err
 	}
 	for _, p := range now {
-		if err := e.keep(p); err != nil {
+		if err := rc.keep(p); err != nil {
 			return err
 		}
 		o := owned[p.Object]
-		if err := e.journal.Touch(o.Task, o.Restarts, []journal.Prior{p}); err != nil {
+		if err := rc.journal.Touch(o.Task, o.Restarts, []journal.Prior{p}); err != nil {
 			return err
 		}
 	}
-	return e.journal.WantRestart(b.units())
+	return rc.journal.WantRestart(b.units())
 }
 
 // Reset makes the machine what it was before the first apply, and forgets all that it
 // knew of it. What could not be undone is left and listed; an error keeps the journal,
 // so that a second reset goes on. Nothing guards it, and nothing of it is undone.
-func (e *Engine) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
+func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
 	if err := b.Consent(opts.AllowDisruption); err != nil {
 		return nil, err
 	}
 	out := &Outcome{Result: journal.OK}
-	err := e.step(ctx, "reset", func(ctx context.Context) error {
-		if err := e.journal.Release(); err != nil { // of a process that was killed
+	err := rc.step(ctx, "reset", func(ctx context.Context) error {
+		if err := rc.journal.Release(); err != nil { // of a process that was killed
 			return err
 		}
 		if opts.Evict != nil {
@@ -314,16 +314,16 @@ func (e *Engine) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome
 			}
 		}
 		var err error
-		out.Left, err = e.restore(ctx, b.Priors, b.units(), handling{restart: e.Host.Units().Restart})
+		out.Left, err = rc.restore(ctx, b.Priors, b.units(), handling{restart: rc.Host.Units().Restart})
 		// Given up before the journal loses the contents, so that a second reset, after one
 		// that was killed while it erased, does not ask for them.
 		if err == nil {
-			err = e.journal.Leave(without(b.objects(), out.Left))
+			err = rc.journal.Leave(without(b.objects(), out.Left))
 		}
 		if err != nil {
 			return err
 		}
-		return e.journal.Erase()
+		return rc.journal.Erase()
 	})
 	if err != nil {
 		out.Result = journal.Failed

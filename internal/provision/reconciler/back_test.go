@@ -1,4 +1,4 @@
-package engine_test
+package reconciler_test
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -60,31 +60,31 @@ func TestBackIsGuarded(t *testing.T) {
 		{"sick after", nil, sick, 2, []string{"cross-check", "health"}},
 	} {
 		extra := tasks.File{M: provision.Meta{Restarts: []string{"rt.service"}}, Path: "/etc/rt.extra", Content: "x"}
-		for verb, back := range map[journal.Verb]func(e *engine.Engine, g *guarded) (*engine.Outcome, error){
-			journal.Rollback: func(e *engine.Engine, g *guarded) (*engine.Outcome, error) {
+		for verb, back := range map[journal.Verb]func(e *reconciler.Reconciler, g *guarded) (*reconciler.Outcome, error){
+			journal.Rollback: func(e *reconciler.Reconciler, g *guarded) (*reconciler.Outcome, error) {
 				b, err := e.PlanRollback(t.Context(), 1, g.target("1"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				return e.Rollback(t.Context(), 1, b, engine.BackOptions{})
+				return e.Rollback(t.Context(), 1, b, reconciler.BackOptions{})
 			},
-			journal.Prune: func(e *engine.Engine, g *guarded) (*engine.Outcome, error) {
+			journal.Prune: func(e *reconciler.Reconciler, g *guarded) (*reconciler.Outcome, error) {
 				b, err := e.PlanPrune(t.Context(), g.target("2"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				return e.Prune(t.Context(), b, engine.BackOptions{})
+				return e.Prune(t.Context(), b, reconciler.BackOptions{})
 			},
 		} {
 			t.Run(string(verb)+"/"+c.name, func(t *testing.T) {
 				h, g := machine(t), &guarded{}
 				apply(t, h, g.target("1"))
 				apply(t, h, g.target("2", extra))
-				tree := h.Tree(engine.StateDir)
+				tree := h.Tree(reconciler.StateDir)
 				restarts := h.Restarts("rt.service")
 				g.before, g.after, g.asked = c.before, c.after, nil
 
-				out, err := back(newEngine(t, h), g)
+				out, err := back(newReconciler(t, h), g)
 				if (err != nil) != (c.before != nil || c.after != nil) || err != nil && !errors.Is(err, sick) {
 					t.Errorf("error %v", err)
 				}
@@ -104,12 +104,12 @@ func TestBackIsGuarded(t *testing.T) {
 				if out.Result != journal.RolledBack {
 					t.Errorf("result %q, want %q", out.Result, journal.RolledBack)
 				}
-				if diff := cmp.Diff(tree, h.Tree(engine.StateDir)); diff != "" {
+				if diff := cmp.Diff(tree, h.Tree(reconciler.StateDir)); diff != "" {
 					t.Errorf("the machine is not as before (-before +after):\n%s", diff)
 				}
 				g.before, g.after = nil, nil
 				converged(t, h, g.target("2", extra))
-				if plan, err := newEngine(t, h).Plan(t.Context(), g.target("2", extra)); err != nil || len(plan.Unwanted) > 0 || len(plan.Restarts) > 0 {
+				if plan, err := newReconciler(t, h).Plan(t.Context(), g.target("2", extra)); err != nil || len(plan.Unwanted) > 0 || len(plan.Restarts) > 0 {
 					t.Errorf("after the undoing: %+v, %v", plan, err)
 				}
 			})
@@ -119,16 +119,18 @@ func TestBackIsGuarded(t *testing.T) {
 
 // TestBackNeedsConsent: a way back that hits running pods changes nothing without consent.
 func TestBackNeedsConsent(t *testing.T) {
-	for name, spoil := range map[string]func(g *guarded, b *engine.Back){
-		"restart": func(*guarded, *engine.Back) {},
-		"stop":    func(g *guarded, b *engine.Back) { b.Restarts, b.Stops = nil, []string{"rt.service stops, and 2 pods"} },
+	for name, spoil := range map[string]func(g *guarded, b *reconciler.Back){
+		"restart": func(*guarded, *reconciler.Back) {},
+		"stop": func(g *guarded, b *reconciler.Back) {
+			b.Restarts, b.Stops = nil, []string{"rt.service stops, and 2 pods"}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, g := machine(t), &guarded{}
 			apply(t, h, g.target("1"))
 			apply(t, h, g.target("2"))
 			g.disrupts = "all end"
-			e := newEngine(t, h)
+			e := newReconciler(t, h)
 			b, err := e.PlanRollback(t.Context(), 1, g.target("1"))
 			if err != nil {
 				t.Fatal(err)
@@ -138,7 +140,7 @@ func TestBackNeedsConsent(t *testing.T) {
 			}
 			spoil(g, b)
 			ops := len(h.Ops())
-			if _, err := e.Rollback(t.Context(), 1, b, engine.BackOptions{}); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), b.Disruptions()[0]) {
+			if _, err := e.Rollback(t.Context(), 1, b, reconciler.BackOptions{}); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), b.Disruptions()[0]) {
 				t.Errorf("error %v, want one that says what happens to pods", err)
 			}
 			if got := h.Ops()[ops:]; len(got) > 0 {
@@ -146,7 +148,7 @@ func TestBackNeedsConsent(t *testing.T) {
 			}
 			evicted := false
 			evict := func(context.Context) error { evicted = true; return nil }
-			if _, err := e.Rollback(t.Context(), 1, b, engine.BackOptions{AllowDisruption: true, Evict: evict}); err != nil || !evicted {
+			if _, err := e.Rollback(t.Context(), 1, b, reconciler.BackOptions{AllowDisruption: true, Evict: evict}); err != nil || !evicted {
 				t.Errorf("with consent: %v, pods were stopped: %t", err, evicted)
 			}
 		})
@@ -158,22 +160,22 @@ func TestWishOfAnEntry(t *testing.T) {
 	h, g := machine(t), &guarded{}
 	with := func(wish string, target provision.Target) {
 		t.Helper()
-		if _, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{Wish: []byte(wish)}); err != nil {
+		if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{Wish: []byte(wish)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	with("first", g.target("1"))
 	with("second", g.target("2", tasks.File{Path: "/etc/rt.extra", Content: "x"}))
-	e := newEngine(t, h)
+	e := newReconciler(t, h)
 	b, err := e.PlanPrune(t.Context(), g.target("2"))
 	if err == nil {
-		_, err = e.Prune(t.Context(), b, engine.BackOptions{})
+		_, err = e.Prune(t.Context(), b, reconciler.BackOptions{})
 	}
 	if err == nil {
 		b, err = e.PlanRollback(t.Context(), 1, provision.Target{})
 	}
 	if err == nil {
-		_, err = e.Rollback(t.Context(), 1, b, engine.BackOptions{})
+		_, err = e.Rollback(t.Context(), 1, b, reconciler.BackOptions{})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -212,21 +214,21 @@ func TestDataOfARuntime(t *testing.T) {
 		first = false
 		return errors.New("no answer")
 	}}}
-	if out, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{}); err == nil || out.Result != journal.RolledBack || there(h) {
+	if out, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{}); err == nil || out.Result != journal.RolledBack || there(h) {
 		t.Errorf("apply: %+v, %v; the data is there: %t", out, err, there(h))
 	}
 
 	apply(t, h, g.target("2", data))
 	made(h)
-	e := newEngine(t, h)
+	e := newReconciler(t, h)
 	b, err := e.PlanRollback(t.Context(), 1, g.target("1"))
 	if err == nil {
-		_, err = e.Rollback(t.Context(), 1, b, engine.BackOptions{})
+		_, err = e.Rollback(t.Context(), 1, b, reconciler.BackOptions{})
 	}
 	if err != nil || !there(h) {
 		t.Fatalf("rollback: %v; the data is there: %t", err, there(h))
 	}
-	plan, err := newEngine(t, h).Plan(t.Context(), g.target("1"))
+	plan, err := newReconciler(t, h).Plan(t.Context(), g.target("1"))
 	if err != nil || len(plan.Unwanted) != 1 || plan.Unwanted[0].Object.Name != "/var/lib/images" {
 		t.Errorf("after the rollback %+v is unwanted, want the data: %v", plan.Unwanted, err)
 	}

@@ -1,4 +1,4 @@
-package engine
+package reconciler
 
 import (
 	"cmp"
@@ -120,12 +120,12 @@ type handling struct {
 // restore makes objects what they were, given in the order in which they were touched,
 // and then restarts those of units that were not stopped meanwhile. What a machine cannot give
 // back is left and listed.
-func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []string, h handling) ([]Left, error) {
-	u := undoing{Engine: e}
+func (rc *Reconciler) restore(ctx context.Context, priors []journal.Prior, units []string, h handling) ([]Left, error) {
+	u := undoing{Reconciler: rc}
 	for _, p := range slices.Backward(priors) {
-		if releaser, ok := e.Kinds[p.Object.Kind].(provision.Releaser); ok {
+		if releaser, ok := rc.Kinds[p.Object.Kind].(provision.Releaser); ok {
 			u.note(p, within(ctx, backFor(releaser), func(ctx context.Context) error {
-				return releaser.Release(ctx, e.Host, p.Object.Name, p.State)
+				return releaser.Release(ctx, rc.Host, p.Object.Name, p.State)
 			}))
 		}
 	}
@@ -133,7 +133,7 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 	var running []string
 	for _, unit := range units {
 		// One that did not come up with what is undone now ran before.
-		stopped, err := e.stopped(ctx, unit)
+		stopped, err := rc.stopped(ctx, unit)
 		u.fail(err)
 		if err == nil && !stopped {
 			running = append(running, unit)
@@ -146,8 +146,8 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 		return u.left, errors.Join(u.failed...)
 	}
 	for _, p := range priors {
-		if _, ok := e.Kinds[p.Object.Kind].(provision.Releaser); ok {
-			u.note(p, e.restoreOne(ctx, p))
+		if _, ok := rc.Kinds[p.Object.Kind].(provision.Releaser); ok {
+			u.note(p, rc.restoreOne(ctx, p))
 		}
 	}
 	for _, unit := range running {
@@ -159,8 +159,8 @@ func (e *Engine) restore(ctx context.Context, priors []journal.Prior, units []st
 	if h.after != nil && len(u.failed) == 0 {
 		u.fail(h.after(ctx))
 	}
-	due := e.journal.Pending()
-	u.fail(e.journal.Restarted(slices.DeleteFunc(slices.Clone(units), func(unit string) bool { return !slices.Contains(due, unit) })))
+	due := rc.journal.Pending()
+	u.fail(rc.journal.Restarted(slices.DeleteFunc(slices.Clone(units), func(unit string) bool { return !slices.Contains(due, unit) })))
 	return u.left, errors.Join(u.failed...)
 }
 
@@ -212,7 +212,7 @@ func placesLast(priors []journal.Prior) []journal.Prior {
 
 // undoing collects what does not go back.
 type undoing struct {
-	*Engine
+	*Reconciler
 	left   []Left
 	failed []error
 }
@@ -232,25 +232,25 @@ func (u *undoing) note(p journal.Prior, err error) {
 	}
 }
 
-func (e *Engine) restoreOne(ctx context.Context, p journal.Prior) error {
-	kind, err := e.kind(p.Object)
+func (rc *Reconciler) restoreOne(ctx context.Context, p journal.Prior) error {
+	kind, err := rc.kind(p.Object)
 	if err != nil {
 		return err
 	}
 	if p.Object.Kind == provision.KindFile {
-		if err := e.Host.Files().Tidy(p.Object.Name); err != nil {
+		if err := rc.Host.Files().Tidy(p.Object.Name); err != nil {
 			return err
 		}
 	}
 	content := func() (io.ReadCloser, error) {
-		r, err := e.journal.Content(p.State.Digest)
+		r, err := rc.journal.Content(p.State.Digest)
 		if errors.Is(err, errs.NotFound) {
 			return nil, fmt.Errorf("the content that %s had is not kept any more; the next apply makes it anew: %w", p.Object, errs.State)
 		}
 		return r, err
 	}
 	return within(ctx, backFor(kind), func(ctx context.Context) error {
-		return kind.Restore(ctx, e.Host, p.Object.Name, p.State, content)
+		return kind.Restore(ctx, rc.Host, p.Object.Name, p.State, content)
 	})
 }
 
