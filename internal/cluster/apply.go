@@ -150,7 +150,7 @@ func (m *applyRun) prepare(ctx context.Context) error {
 func (m *applyRun) makeChanges(ctx context.Context) error {
 	added := m.nodesNamed(m.Add)
 	list := []steps.Step{
-		{Title: "Telling nodes of mirrors", Run: m.updateMirrors, Skip: len(m.Mirror) == 0},
+		{Title: "Configuring mirrors of registries on nodes", Run: m.updateMirrors, Skip: len(m.Mirror) == 0},
 		{Title: "Labelling nodes", Run: m.updateLabels, Skip: len(m.Relabel) == 0},
 		{Title: "Adding " + strings.Join(m.Add, ", "), Run: func(ctx context.Context) error { return m.addNodes(ctx, added) }, Skip: len(m.Add) == 0},
 	}
@@ -158,14 +158,14 @@ func (m *applyRun) makeChanges(ctx context.Context) error {
 		list = append(list, steps.Step{Title: "Removing " + name, Run: func(ctx context.Context) error { return m.drainAndRemove(ctx, name) }})
 	}
 	for _, name := range m.Recreate {
-		list = append(list, steps.Step{Title: "Making the container of " + name + " anew", Run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
+		list = append(list, steps.Step{Title: "Recreating the container of " + name, Run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
 	}
 	for _, name := range m.Replace {
-		list = append(list, steps.Step{Title: "Making " + name + " anew", Run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
+		list = append(list, steps.Step{Title: "Recreating " + name, Run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
 	}
 	nodesChange := len(m.Created())+len(m.Remove) > 0
 	list = append(list,
-		steps.Step{Title: "Keeping the description", Run: m.storeDescription},
+		steps.Step{Title: "Storing the description", Run: m.storeDescription},
 		steps.Step{Title: "Connecting the nodes' pods", Run: m.updateRoutes, Skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
 		steps.Step{Title: "Writing kubeconfig", Run: m.writeKubeconfig, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
 	)

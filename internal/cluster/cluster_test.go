@@ -33,7 +33,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatalf("%q, %v", file, err)
 	}
 	want := []string{
-		"Ensuring the node image", "Making nodes", "Setting up the nodes", "warning: " + noPolicies, "Starting the control plane", "Joining workers", "Installing add-ons",
+		"Ensuring the node image", "Creating nodes", "Setting up the nodes", "warning: " + noPolicies, "Starting the control plane", "Joining workers", "Installing add-ons",
 		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
 	}
 	if !slices.Equal(*steps, want) {

@@ -51,7 +51,7 @@ func (m *createRun) steps() []steps.Step {
 	return []steps.Step{
 		{Title: "Ensuring the node image", Run: m.ensureNodeImages},
 		{Title: "Starting the registry", Run: m.startRegistry, Skip: !m.Cluster.Registry.Enabled},
-		{Title: "Making nodes", Run: m.makeNodes},
+		{Title: "Creating nodes", Run: m.makeNodes},
 		{Title: "Setting up the nodes", Run: m.setUp},
 		{Job: otherNodes, Run: m.setUpOthers},
 		{Title: "Starting the control plane", Job: m.init, Run: m.initialize},

@@ -85,7 +85,7 @@ func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
 			return err
 		}
 	}
-	a.opts.Wish = text
+	a.opts.NodeFile = text
 	out, err := s.reconciler.Apply(ctx, target, a.opts)
 	err = a.asked(err, text)
 	if err == nil && a.prune {

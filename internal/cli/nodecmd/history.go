@@ -56,7 +56,7 @@ func newHistory() *cobra.Command {
 				if err := printEntry(w, history[i]); err != nil {
 					return err
 				}
-				return s.printWish(w, history[i].Wish, secrets)
+				return s.printNodeFile(w, history[i].NodeFile, secrets)
 			})
 		},
 	}
@@ -112,8 +112,8 @@ func printEntry(w io.Writer, e journal.Entry) error {
 	return nil
 }
 
-// printWish shows the node file of an entry.
-func (s *session) printWish(w io.Writer, wish string, secrets bool) error {
+// printNodeFile shows the node file of an entry.
+func (s *session) printNodeFile(w io.Writer, wish string, secrets bool) error {
 	if wish == "" {
 		return nil
 	}

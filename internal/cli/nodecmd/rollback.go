@@ -65,7 +65,7 @@ func (b *backing) targetOf(ctx context.Context, s *session, n int) provision.Tar
 
 // kept is what an entry's node file makes of the machine as it is now.
 func (s *session) kept(ctx context.Context, number int) (provision.Target, error) {
-	wish := s.reconciler.Journal().Wish(number)
+	wish := s.reconciler.Journal().NodeFile(number)
 	if wish == "" {
 		return provision.Target{}, fmt.Errorf("the history has no node file of entry %d: %w", number, errs.NotFound)
 	}

@@ -120,11 +120,11 @@ func TestSecretsAreNotShown(t *testing.T) {
 			t.Errorf("the plan lacks %q:\n%s", want, first)
 		}
 	}
-	if _, err := e.Apply(t.Context(), secretTarget(oldSecret), reconciler.ApplyOptions{Wish: []byte(oldSecret)}); err != nil {
+	if _, err := e.Apply(t.Context(), secretTarget(oldSecret), reconciler.ApplyOptions{NodeFile: []byte(oldSecret)}); err != nil {
 		t.Fatal(err)
 	}
 	plan("the second plan", newSecret)
-	if _, err := e.Apply(t.Context(), secretTarget(newSecret), reconciler.ApplyOptions{Wish: []byte(newSecret)}); err != nil {
+	if _, err := e.Apply(t.Context(), secretTarget(newSecret), reconciler.ApplyOptions{NodeFile: []byte(newSecret)}); err != nil {
 		t.Fatal(err)
 	}
 	back, err := e.PlanRollback(t.Context(), 1, provision.Target{})

@@ -95,7 +95,7 @@ func noRuntime(f preflight.Finding) bool { return f.Check == "CRI" }
 
 func TestAGoodMachine(t *testing.T) {
 	h := good(t)
-	h.Revive()
+	h.StartProcess()
 	findings := preflight.Look(t.Context(), h)
 	if rest := slices.DeleteFunc(slices.Clone(findings), noRuntime); len(rest) > 0 || len(findings) != 1 {
 		t.Errorf("findings: %v", findings)

@@ -93,8 +93,8 @@ func New() *Host {
 	return h
 }
 
-// Revive lets a new process work on the machine after one that was killed.
-func (h *Host) Revive() {
+// StartProcess starts a new process on the machine, after one that was killed.
+func (h *Host) StartProcess() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dead = false

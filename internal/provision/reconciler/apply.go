@@ -16,8 +16,8 @@ import (
 
 // ApplyOptions are what the user decides about an apply.
 type ApplyOptions struct {
-	// Wish is the node file, kept for the history.
-	Wish []byte
+	// NodeFile is the text of the node file, kept for the history.
+	NodeFile []byte
 	// AllowDisruption consents to what the plan says happens to running pods.
 	AllowDisruption bool
 	// KeepFailed leaves what a failed apply changed, for a look at it.
@@ -70,7 +70,7 @@ func (rc *Reconciler) Apply(ctx context.Context, target provision.Target, opts A
 	if err := consent(plan.Disruptions(), opts.AllowDisruption); err != nil {
 		return nil, err
 	}
-	n, err := rc.journal.Begin(journal.Begin{Verb: journal.Apply, Version: rc.Version}, opts.Wish)
+	n, err := rc.journal.Begin(journal.Begin{Verb: journal.Apply, Version: rc.Version}, opts.NodeFile)
 	if err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
@@ -110,12 +110,12 @@ func (rc *Reconciler) ownsAll(objects [][]provision.Object) bool {
 type TaskError struct {
 	// Verb is "prepare" or "apply".
 	Verb string
-	// Task is its ID, Why the wish of the user that it serves.
+	// Task is its ID, Why the part of the node file that it serves.
 	Task, Why string
 	Err       error
 }
 
-// Error names the task and the wish.
+// Error names the task and that part.
 func (e *TaskError) Error() string {
 	of := ""
 	if e.Why != "" {

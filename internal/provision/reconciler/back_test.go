@@ -158,9 +158,9 @@ func TestBackNeedsConsent(t *testing.T) {
 // TestWishOfAnEntry follows rollbacks and prunes to the node file that their state is of.
 func TestWishOfAnEntry(t *testing.T) {
 	h, g := machine(t), &guarded{}
-	with := func(wish string, target provision.Target) {
+	with := func(nodeFile string, target provision.Target) {
 		t.Helper()
-		if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{Wish: []byte(wish)}); err != nil {
+		if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{NodeFile: []byte(nodeFile)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,9 +181,9 @@ func TestWishOfAnEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := e.Journal()
-	first, second := j.History()[0].Wish, j.History()[1].Wish
+	first, second := j.History()[0].NodeFile, j.History()[1].NodeFile
 	for n, want := range map[int]string{0: "", 1: first, 2: second, 3: second, 4: first} {
-		if got := j.Wish(n); got != want {
+		if got := j.NodeFile(n); got != want {
 			t.Errorf("entry %d is of %q, want %q", n, got, want)
 		}
 	}

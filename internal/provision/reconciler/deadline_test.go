@@ -60,7 +60,7 @@ func TestTaskHasADeadline(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			h := machine(t)
 			before := h.Tree(reconciler.StateDir, "/var/lib/berth")
-			target := wish()
+			target := fullTarget()
 			left := time.Duration(math.MaxInt64)
 			target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, where, &left})
 			out, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{})
@@ -98,7 +98,7 @@ func TestDeadlineIsTheUsers(t *testing.T) {
 		}
 		return time.Hour
 	}
-	target := wish()
+	target := fullTarget()
 	target.Tasks = append(target.Tasks, hung{tasks.File{Path: "/etc/hung", Content: "x"}, "apply", new(time.Duration)})
 	_, err := e.Apply(ctx, target, reconciler.ApplyOptions{})
 	if err == nil || errors.Is(err, errs.Deadline) {
@@ -112,7 +112,7 @@ func TestDeadlineIsTheUsers(t *testing.T) {
 // TestHungProbe is ended, too: within the time of a test the context has a deadline at all.
 func TestHungProbe(t *testing.T) {
 	h := machine(t)
-	target := wish()
+	target := fullTarget()
 	bounded := 0
 	look := deadlineProbe{&bounded}
 	target.Gates = []provision.Gate{{Unit: "rt.service", Before: []provision.Probe{look}, After: []provision.Probe{look}}}

@@ -15,9 +15,9 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// changedWish is wish without a few of its tasks, and with others.
-func changedWish() provision.Target {
-	target := wish()
+// changedTarget is fullTarget without a few of its tasks, and with others.
+func changedTarget() provision.Target {
+	target := fullTarget()
 	target.Tasks = slices.DeleteFunc(target.Tasks, func(task provision.Task) bool {
 		return slices.Contains([]string{"link /usr/bin/docker", "command hook", "packages conntrack", "dir /var/lib/rt/data"}, task.ID())
 	})
@@ -31,11 +31,11 @@ func changedWish() provision.Target {
 	return target
 }
 
-// brokenWish is wish with a unit that does not start, when all else is done.
-func brokenWish(h *provisiontest.Host) provision.Target {
+// brokenTarget is fullTarget with a unit that does not start, when all else is done.
+func brokenTarget(h *provisiontest.Host) provision.Target {
 	h.Broken["bad.service"] = "exit-code"
 	yes := true
-	target := wish()
+	target := fullTarget()
 	target.Tasks = append(target.Tasks, tasks.Unit{
 		M: provision.Meta{Needs: []string{"unit rt.service"}}, Name: "bad.service", Content: "[Service]\n", Enable: &yes, Running: tasks.Started,
 	})
@@ -58,44 +58,44 @@ func TestKilledOnTheWayBack(t *testing.T) {
 		"undo": {
 			func(*testing.T, *provisiontest.Host) {},
 			func(t *testing.T, h *provisiontest.Host) error {
-				_, err := newReconciler(t, h).Apply(t.Context(), brokenWish(h), reconciler.ApplyOptions{})
+				_, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{})
 				if err == nil {
 					t.Error("a unit that does not start is no error")
 				}
 				return err
-			}, wish, "start bad.service",
+			}, fullTarget, "start bad.service",
 		},
 		"undo of a change": {
-			func(t *testing.T, h *provisiontest.Host) { apply(t, h, changedWish()) },
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, changedTarget()) },
 			func(t *testing.T, h *provisiontest.Host) error {
-				_, err := newReconciler(t, h).Apply(t.Context(), brokenWish(h), reconciler.ApplyOptions{})
+				_, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{})
 				return err
-			}, changedWish, "start bad.service",
+			}, changedTarget, "start bad.service",
 		},
 		"rollback": {
-			func(t *testing.T, h *provisiontest.Host) { apply(t, h, wish()); apply(t, h, changedWish()) },
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, fullTarget()); apply(t, h, changedTarget()) },
 			func(t *testing.T, h *provisiontest.Host) error {
 				e := newReconciler(t, h)
-				b, err := e.PlanRollback(t.Context(), 1, wish())
+				b, err := e.PlanRollback(t.Context(), 1, fullTarget())
 				if err == nil {
 					_, err = e.Rollback(t.Context(), 1, b, reconciler.BackOptions{})
 				}
 				return err
-			}, wish, "",
+			}, fullTarget, "",
 		},
 		"prune": {
-			func(t *testing.T, h *provisiontest.Host) { apply(t, h, wish()); apply(t, h, changedWish()) },
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, fullTarget()); apply(t, h, changedTarget()) },
 			func(t *testing.T, h *provisiontest.Host) error {
 				e := newReconciler(t, h)
-				b, err := e.PlanPrune(t.Context(), changedWish())
+				b, err := e.PlanPrune(t.Context(), changedTarget())
 				if err == nil {
 					_, err = e.Prune(t.Context(), b, reconciler.BackOptions{})
 				}
 				return err
-			}, changedWish, "",
+			}, changedTarget, "",
 		},
 		"reset": {
-			func(t *testing.T, h *provisiontest.Host) { apply(t, h, wish()); apply(t, h, changedWish()) },
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, fullTarget()); apply(t, h, changedTarget()) },
 			func(t *testing.T, h *provisiontest.Host) error {
 				e := newReconciler(t, h)
 				b, err := e.PlanReset(t.Context())
@@ -142,7 +142,7 @@ func TestKilledOnTheWayBack(t *testing.T) {
 						if err := c.verb(t, h); !errors.Is(err, provisiontest.ErrKilled) && killed {
 							t.Fatalf("a process that was killed says %v", err)
 						}
-						h.Revive()
+						h.StartProcess()
 						if c.next != nil {
 							apply(t, h, c.next())
 							converged(t, h, c.next())

@@ -52,12 +52,12 @@ func machine(t *testing.T) *provisiontest.Host {
 	if err := h.Units().Start(ctx, "rt.service"); err != nil {
 		t.Fatal(err)
 	}
-	h.Revive()
+	h.StartProcess()
 	return h
 }
 
-// wish is a target with a task of every kind.
-func wish() provision.Target {
+// fullTarget has a task of every kind.
+func fullTarget() provision.Target {
 	yes := true
 	return provision.Target{Tasks: []provision.Task{
 		tasks.Unit{
@@ -143,8 +143,8 @@ func reset(t *testing.T, h *provisiontest.Host, before []string) {
 func TestApplyTwiceAndReset(t *testing.T) {
 	h := machine(t)
 	before := h.Tree()
-	out := apply(t, h, wish())
-	if out.Number != 1 || len(out.Changed) != len(wish().Tasks)-1 { // data is never changed
+	out := apply(t, h, fullTarget())
+	if out.Number != 1 || len(out.Changed) != len(fullTarget().Tasks)-1 { // data is never changed
 		t.Errorf("outcome %+v, want entry 1 and every task changed", out)
 	}
 	if err := h.Files().Mkdir("/var/lib/images", provision.Attr{Mode: 0o755}); err != nil {
@@ -157,9 +157,9 @@ func TestApplyTwiceAndReset(t *testing.T) {
 	if got := h.Restarts("rt.service"); got != 1 {
 		t.Errorf("rt.service was restarted %d times, want once for binary, config and unit file", got)
 	}
-	converged(t, h, wish())
+	converged(t, h, fullTarget())
 	ops := len(h.Ops())
-	if out := apply(t, h, wish()); out.Number != 0 || len(h.Ops()) != ops {
+	if out := apply(t, h, fullTarget()); out.Number != 0 || len(h.Ops()) != ops {
 		t.Errorf("a second apply did something: %+v %v", out, h.Ops()[ops:])
 	}
 	reset(t, h, before)
@@ -171,7 +171,7 @@ func TestApplyTwiceAndReset(t *testing.T) {
 func TestKilledAnywhere(t *testing.T) {
 	h := machine(t)
 	before := h.Tree()
-	apply(t, h, wish())
+	apply(t, h, fullTarget())
 	total := len(h.Ops())
 	want := h.Tree(reconciler.StateDir)
 	for _, fault := range []provisiontest.Fault{provisiontest.KillBefore, provisiontest.KillIn, provisiontest.KillAfter} {
@@ -185,14 +185,14 @@ func TestKilledAnywhere(t *testing.T) {
 					}
 					return provisiontest.None
 				}
-				_, err := newReconciler(t, h).Apply(t.Context(), wish(), reconciler.ApplyOptions{})
+				_, err := newReconciler(t, h).Apply(t.Context(), fullTarget(), reconciler.ApplyOptions{})
 				if err == nil && len(h.Ops()) >= at {
 					t.Fatal("a killed apply says that all is well")
 				}
-				h.Revive()
+				h.StartProcess()
 				restarts := h.Restarts("rt.service")
-				apply(t, h, wish())
-				converged(t, h, wish())
+				apply(t, h, fullTarget())
+				converged(t, h, fullTarget())
 				if restarts+h.Restarts("rt.service") == 0 {
 					t.Error("the unit was never restarted")
 				}
@@ -211,7 +211,7 @@ func TestFullAnywhere(t *testing.T) {
 	h := machine(t)
 	before := h.Tree(reconciler.StateDir, "/var/lib/berth")
 	clean := h.Tree()
-	apply(t, h, wish())
+	apply(t, h, fullTarget())
 	total := len(h.Ops())
 	for at := 1; at <= total; at++ {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestFullAnywhere(t *testing.T) {
 				}
 				return provisiontest.None
 			}
-			_, err := newReconciler(t, h).Apply(t.Context(), wish(), reconciler.ApplyOptions{})
+			_, err := newReconciler(t, h).Apply(t.Context(), fullTarget(), reconciler.ApplyOptions{})
 			if err == nil {
 				// Tasks run side by side: this run had fewer operations.
 				if n := len(h.Ops()); n >= at {
@@ -235,12 +235,12 @@ func TestFullAnywhere(t *testing.T) {
 				t.Errorf("error %v does not say that the disk is full", err)
 			}
 			if strings.Contains(err.Error(), "the machine is as wanted") {
-				converged(t, h, wish())
+				converged(t, h, fullTarget())
 			} else if diff := cmp.Diff(before, h.Tree(reconciler.StateDir, "/var/lib/berth")); diff != "" {
 				t.Errorf("a failed apply leaves the machine different (-before +after):\n%s", diff)
 			}
-			apply(t, h, wish())
-			converged(t, h, wish())
+			apply(t, h, fullTarget())
+			converged(t, h, fullTarget())
 			reset(t, h, clean)
 		})
 	}
@@ -260,8 +260,8 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 		return nil, errors.New("no rules")
 	}
 	yes := true
-	wish := func() provision.Target {
-		target := wish()
+	wanted := func() provision.Target {
+		target := fullTarget()
 		target.Tasks = append(target.Tasks,
 			tasks.Unit{Name: "tool.service", Enable: &yes, Running: tasks.Started},
 			tasks.Unit{Name: "rules.service", Content: "[Service]\n", Enable: &yes, Running: tasks.Started, Made: []string{"ruled"}},
@@ -270,7 +270,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 			}})
 		return target
 	}
-	apply(t, h, wish())
+	apply(t, h, wanted())
 	for _, c := range []struct {
 		object string
 		spoil  func() error
@@ -313,7 +313,7 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 			if err := c.spoil(); err != nil {
 				t.Fatal(err)
 			}
-			plan, err := newReconciler(t, h).Plan(t.Context(), wish())
+			plan, err := newReconciler(t, h).Plan(t.Context(), wanted())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -326,19 +326,19 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 			if !slices.Contains(named, c.object) {
 				t.Errorf("drift of %s is not found, only %v", c.object, named)
 			}
-			apply(t, h, wish())
-			converged(t, h, wish())
+			apply(t, h, wanted())
+			converged(t, h, wanted())
 		})
 	}
 }
 
 func TestPruneRollbackHistory(t *testing.T) {
 	h := machine(t)
-	apply(t, h, wish())
+	apply(t, h, fullTarget())
 	first := h.Tree(reconciler.StateDir)
 
-	// The second wish lacks some, and has others.
-	second := wish()
+	// The second target lacks some, and has others.
+	second := fullTarget()
 	second.Tasks = slices.DeleteFunc(second.Tasks, func(task provision.Task) bool {
 		return slices.Contains([]string{"link /usr/bin/docker", "command hook", "packages conntrack", "dir /var/lib/rt/data"}, task.ID())
 	})
@@ -362,7 +362,7 @@ func TestPruneRollbackHistory(t *testing.T) {
 	converged(t, h, second)
 
 	e = newReconciler(t, h)
-	if b, err = e.PlanRollback(t.Context(), 1, wish()); err != nil {
+	if b, err = e.PlanRollback(t.Context(), 1, fullTarget()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Rollback(t.Context(), 1, b, reconciler.BackOptions{}); err != nil {
@@ -382,13 +382,13 @@ func TestPruneRollbackHistory(t *testing.T) {
 	if want := []string{"apply ok", "apply ok", "prune ok", "rollback ok"}; !slices.Equal(verbs, want) {
 		t.Errorf("history %v, want %v", verbs, want)
 	}
-	plan, err := newReconciler(t, h).Plan(t.Context(), wish())
+	plan, err := newReconciler(t, h).Plan(t.Context(), fullTarget())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range plan.Steps {
 		if step.Task != "command hook" {
-			t.Errorf("after the rollback %s differs from the first wish: %+v", step.Task, step.Diffs)
+			t.Errorf("after the rollback %s differs from the first target: %+v", step.Task, step.Diffs)
 		}
 	}
 }

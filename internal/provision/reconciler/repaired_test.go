@@ -38,7 +38,7 @@ func text(t *testing.T, h *provisiontest.Host, path string) string {
 func TestFailedCheckKeepsRepairs(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		level string // of a new wish
+		level string // of a new target
 		fails string // the unit
 	}{
 		{"drift alone", "1", "rt.service"},
@@ -50,7 +50,7 @@ func TestFailedCheckKeepsRepairs(t *testing.T) {
 			yes := true
 			sick := errors.New("no answer")
 			target := func(level string, health error) provision.Target {
-				target := wish()
+				target := fullTarget()
 				unit := target.Tasks[0].(tasks.Unit)
 				unit.M.Needs = append(unit.M.Needs, "file /etc/kept/deep/a", "file /etc/level", "unit tool.service")
 				for _, task := range target.Tasks {
@@ -122,7 +122,7 @@ func TestKeptRepairIsRestartedFor(t *testing.T) {
 		return nil, nil
 	}
 	target := func(env string) provision.Target {
-		target := wish()
+		target := fullTarget()
 		unit := target.Tasks[0].(tasks.Unit)
 		unit.M.Needs = append(unit.M.Needs, "command last")
 		target.Tasks[0] = unit

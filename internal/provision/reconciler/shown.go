@@ -25,8 +25,8 @@ func (rc *Reconciler) Shown(plan *Plan) (*Plan, error) {
 
 // ShownEntry is an entry of the history as it may be printed.
 func (rc *Reconciler) ShownEntry(entry journal.Entry) (journal.Entry, error) {
-	if entry.Wish != "" { // the node file, with contents of files in it
-		entry.Wish = rc.Host.Fingerprint(entry.Wish)
+	if entry.NodeFile != "" { // the node file, with contents of files in it
+		entry.NodeFile = rc.Host.Fingerprint(entry.NodeFile)
 	}
 	entry.Touched = slices.Clone(entry.Touched)
 	for i := range entry.Touched {

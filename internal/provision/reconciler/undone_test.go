@@ -20,7 +20,7 @@ import (
 func TestUnitThatDoesNotStartIsUndone(t *testing.T) {
 	h := machine(t)
 	before := h.Tree(reconciler.StateDir, "/var/lib/berth")
-	broken := wish()
+	broken := fullTarget()
 	yes := true
 	broken.Tasks = append(broken.Tasks, tasks.Unit{
 		M: provision.Meta{Needs: []string{"unit rt.service"}}, Name: "bad.service", Content: "[Service]\n", Enable: &yes, Running: tasks.Started,
@@ -39,7 +39,7 @@ func TestUnitThatDoesNotStartIsUndone(t *testing.T) {
 func TestUnitThatDoesNotRestartIsUndone(t *testing.T) {
 	h := machine(t)
 	target := func(content string) provision.Target {
-		target := wish()
+		target := fullTarget()
 		target.Tasks = append(target.Tasks, tasks.File{M: provision.Meta{Restarts: []string{"rt.service"}}, Path: "/etc/level", Content: content})
 		return target
 	}
@@ -96,7 +96,7 @@ func TestGates(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := machine(t)
 			before := h.Tree(reconciler.StateDir, "/var/lib/berth")
-			target := wish()
+			target := fullTarget()
 			target.Gates = []provision.Gate{{
 				Unit:   "rt.service",
 				Before: []provision.Probe{probe{"cross-check", func() error { return c.before }}},
@@ -124,7 +124,7 @@ func TestGates(t *testing.T) {
 // TestHopelessGate is asked once: who says that it cannot will not do it later.
 func TestHopelessGate(t *testing.T) {
 	tries := 0
-	target := wish()
+	target := fullTarget()
 	target.Gates = []provision.Gate{{Unit: "rt.service", After: []provision.Probe{probe{"health", func() error {
 		tries++
 		return fmt.Errorf("no CRI: %w", errs.Unsupported)
@@ -140,7 +140,7 @@ func TestHopelessGate(t *testing.T) {
 // TestAdvice is told after an apply, also of one that has nothing to do, and undoes nothing.
 func TestAdvice(t *testing.T) {
 	h := machine(t)
-	target := wish()
+	target := fullTarget()
 	target.Advice = []provision.Probe{warning{}, probe{"sick", func() error { return errors.New("no answer") }}}
 	for _, what := range []string{"first", "second"} {
 		out := apply(t, h, target)
@@ -168,7 +168,7 @@ func TestHealthAfterUndo(t *testing.T) {
 			var old error
 			asked := 0
 			target := func(level string, health func() error) provision.Target {
-				target := wish()
+				target := fullTarget()
 				target.Tasks = append(target.Tasks, tasks.File{M: provision.Meta{Restarts: []string{"rt.service"}}, Path: "/etc/level", Content: level})
 				target.Gates = []provision.Gate{{Unit: "rt.service", After: []provision.Probe{probe{"health of " + level, health}}}}
 				return target

@@ -62,23 +62,23 @@ func (s Swap) swaps(host provision.Host) ([]string, error) {
 	return host.Kernel().Swaps()
 }
 
-// fstab returns /etc/fstab and what it should be; the wish is empty where there is no file.
-func (s Swap) fstab(host provision.Host) (string, wishFile, error) {
+// fstab returns /etc/fstab and what it should be; the desired file is empty where there is none.
+func (s Swap) fstab(host provision.Host) (string, desiredFile, error) {
 	r, err := host.Files().Open(fstab)
 	if errors.Is(err, errs.NotFound) {
-		return "", wishFile{}, nil
+		return "", desiredFile{}, nil
 	}
 	if err != nil {
-		return "", wishFile{}, err
+		return "", desiredFile{}, err
 	}
 	defer r.Close()
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return "", wishFile{}, fmt.Errorf("cannot read %s: %w", fstab, err)
+		return "", desiredFile{}, fmt.Errorf("cannot read %s: %w", fstab, err)
 	}
 	info, err := host.Files().Stat(fstab)
 	if err != nil {
-		return "", wishFile{}, err
+		return "", desiredFile{}, err
 	}
 	lines := strings.SplitAfter(string(data), "\n")
 	for i, line := range lines {
@@ -86,7 +86,7 @@ func (s Swap) fstab(host provision.Host) (string, wishFile, error) {
 			lines[i] = "# off by berth node: " + line
 		}
 	}
-	return string(data), wishFile{
+	return string(data), desiredFile{
 		path: fstab, content: strings.Join(lines, ""), mode: info.Mode,
 		owner: strconv.Itoa(info.UID), group: strconv.Itoa(info.GID),
 	}, nil
