@@ -101,7 +101,7 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	}
 	f.Replaced = detectReplaced(ctx, host, n)
 	f.Disrupts = detectDisruption(ctx, host, n)
-	// What cannot be read is told by the cross-checks, when it matters.
+	// Where it matters that a file cannot be read, the cross-checks report it.
 	k, _ := kubelet.Find(host)
 	f.Kubelet, f.KubeletFiles = k.There() && (k.Config == "" || provision.Exists(host.Files(), k.Config)), k.Files
 	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
@@ -170,8 +170,8 @@ func detectSELinux(host provision.Host) bool {
 	return false
 }
 
-// detectVersions asks the runtime that is there for its version; what does not
-// answer is not there.
+// RuntimeVersions runs an installed runtime for its version. The map has one entry, or none where
+// the runtime does not answer or the host is not live.
 func RuntimeVersions(ctx context.Context, host provision.Host, name string) map[string]nodefile.Version {
 	args := map[string][]string{
 		"containerd": {"containerd", "--version"}, "crio": {"crio", "--version"}, "docker": {"dockerd", "--version"},
