@@ -9,7 +9,8 @@ import (
 // those above it in this list, and none below it.
 func clusterLayers() []string {
 	return []string{
-		"report",         // steps and warnings
+		"report",         // steps and warnings, as the user sees them
+		"steps",          // runs a list of steps
 		"config",         // the description
 		"plan",           // the containers of a description
 		"provider",       // makes containers

@@ -15,31 +15,9 @@ import (
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
+	"github.com/berthrun/berth/internal/cluster/steps"
 	"github.com/berthrun/berth/internal/errs"
 )
-
-// ApplyOptions are how a cluster is changed.
-type ApplyOptions struct {
-	// Agree gets the changes before anything is done. Its error ends the operation. nil agrees.
-	Agree func(changes.Changes) error
-	// Drain is how long the drain of a node that is removed may take; 0 does not drain.
-	Drain time.Duration
-	// Wait is how long all nodes may take to be Ready; 0 waits for none.
-	Wait time.Duration
-}
-
-// applyRun is one run of Apply, AddNodes or RemoveNodes.
-type applyRun struct {
-	builder
-	ApplyOptions
-	changes.Changes
-	// before is the description that the cluster has, context its name in kubeconfig files.
-	before  *config.Cluster
-	context string
-	// joining are nodes that exist and have not joined. keepVolume are nodes whose volumes stay while
-	// their containers are created again.
-	joining, keepVolume map[string]bool
-}
 
 // Apply changes a cluster to match an edited description. When something fails, the changes so far
 // stay, without incomplete nodes; to apply again makes the remaining changes.
@@ -171,27 +149,27 @@ func (m *applyRun) prepare(ctx context.Context) error {
 // of nodes that it removes.
 func (m *applyRun) makeChanges(ctx context.Context) error {
 	added := m.nodesNamed(m.Add)
-	steps := []step{
-		{title: "Telling nodes of mirrors", run: m.updateMirrors, skip: len(m.Mirror) == 0},
-		{title: "Labelling nodes", run: m.updateLabels, skip: len(m.Relabel) == 0},
-		{title: "Adding " + strings.Join(m.Add, ", "), run: func(ctx context.Context) error { return m.addNodes(ctx, added) }, skip: len(m.Add) == 0},
+	list := []steps.Step{
+		{Title: "Configuring mirrors of registries on nodes", Run: m.updateMirrors, Skip: len(m.Mirror) == 0},
+		{Title: "Labelling nodes", Run: m.updateLabels, Skip: len(m.Relabel) == 0},
+		{Title: "Adding " + strings.Join(m.Add, ", "), Run: func(ctx context.Context) error { return m.addNodes(ctx, added) }, Skip: len(m.Add) == 0},
 	}
 	for _, name := range m.Remove {
-		steps = append(steps, step{title: "Removing " + name, run: func(ctx context.Context) error { return m.drainAndRemove(ctx, name) }})
+		list = append(list, steps.Step{Title: "Removing " + name, Run: func(ctx context.Context) error { return m.drainAndRemove(ctx, name) }})
 	}
 	for _, name := range m.Recreate {
-		steps = append(steps, step{title: "Making the container of " + name + " anew", run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
+		list = append(list, steps.Step{Title: "Recreating the container of " + name, Run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
 	}
 	for _, name := range m.Replace {
-		steps = append(steps, step{title: "Making " + name + " anew", run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
+		list = append(list, steps.Step{Title: "Recreating " + name, Run: func(ctx context.Context) error { return m.replaceContainer(ctx, name) }})
 	}
 	nodesChange := len(m.Created())+len(m.Remove) > 0
-	steps = append(steps,
-		step{title: "Keeping the description", run: m.storeDescription},
-		step{title: "Connecting the nodes' pods", run: m.updateRoutes, skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
-		step{title: "Writing kubeconfig", run: m.writeKubeconfig, skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
+	list = append(list,
+		steps.Step{Title: "Storing the description", Run: m.storeDescription},
+		steps.Step{Title: "Connecting the nodes' pods", Run: m.updateRoutes, Skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
+		steps.Step{Title: "Writing kubeconfig", Run: m.writeKubeconfig, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
 	)
-	return runSteps(ctx, m.Reporter, steps)
+	return steps.Run(ctx, m.Reporter, list)
 }
 
 // updateRoutes writes the routes between the nodes' pods again.
@@ -252,7 +230,7 @@ func (m *applyRun) updateLabels(ctx context.Context) error {
 		for key, value := range n.Labels {
 			labels[key] = &value
 		}
-		if err := m.api.Relabel(ctx, m.Cluster.ContainerName(n), labels); err != nil {
+		if err := m.api.LabelNode(ctx, m.Cluster.ContainerName(n), labels); err != nil {
 			return err
 		}
 	}

@@ -169,12 +169,12 @@ func (m *builder) storeDescription(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return m.api.Keep(ctx, descriptionConfigMap, map[string]string{descriptionKey: string(text)})
+	return m.api.WriteConfigMap(ctx, descriptionConfigMap, map[string]string{descriptionKey: string(text)})
 }
 
 // storedDescription reads the description from a cluster. The error is errs.Unsupported when there is none.
 func storedDescription(ctx context.Context, client *kubeapi.Client, name string) (*config.Cluster, error) {
-	data, err := client.Kept(ctx, descriptionConfigMap)
+	data, err := client.ReadConfigMap(ctx, descriptionConfigMap)
 	if errors.Is(err, errs.NotFound) {
 		return nil, fmt.Errorf("the cluster %s keeps no description, since it was made by a berth that could not change it; delete it, and create it anew: %w", name, errs.Unsupported)
 	}

@@ -33,7 +33,7 @@ func TestCreateAndDelete(t *testing.T) {
 		t.Fatalf("%q, %v", file, err)
 	}
 	want := []string{
-		"Ensuring the node image", "Making nodes", "Setting up the nodes", "warning: " + noPolicies, "Starting the control plane", "Joining workers", "Installing add-ons",
+		"Ensuring the node image", "Creating nodes", "Setting up the nodes", "warning: " + noPolicies, "Starting the control plane", "Joining workers", "Installing add-ons",
 		"Connecting the nodes' pods", "Writing kubeconfig", "Waiting for all nodes to be Ready",
 	}
 	if !slices.Equal(*steps, want) {
@@ -353,7 +353,7 @@ func TestNotReadyInTime(t *testing.T) {
 	}
 	// The list is one answer; the context ends while it is asked for again.
 	ctx, cancel := context.WithCancel(t.Context())
-	nodes, err := client.Wait(ctx, func(nodes []kubeapi.Node) bool {
+	nodes, err := client.WaitForNodes(ctx, func(nodes []kubeapi.Node) bool {
 		if len(nodes) > 0 {
 			cancel()
 		}
@@ -424,7 +424,7 @@ func TestStartWithAStaleNode(t *testing.T) {
 		t.Errorf("nobody is told: %q", *steps)
 	}
 	// A container that the API does not know yet is waited for.
-	wanted := kubeapi.Every([]string{"a", "b"}, func(n kubeapi.Node) bool { return n.Ready })
+	wanted := kubeapi.AllNodes([]string{"a", "b"}, func(n kubeapi.Node) bool { return n.Ready })
 	for want, nodes := range map[bool][]kubeapi.Node{
 		false: {{Name: "a", Ready: true}, {Name: "stale", Ready: true}}, true: {{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "stale"}},
 	} {

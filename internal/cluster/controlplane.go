@@ -56,7 +56,7 @@ func (m *createRun) awaitAPI(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	if failed := m.init.wait(ctx); failed != nil {
+	if failed := m.init.Wait(ctx); failed != nil {
 		return failed
 	}
 	return err
@@ -67,7 +67,7 @@ func (m *createRun) connectAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	waiting, stop := m.init.during(ctx)
+	waiting, stop := m.init.During(ctx)
 	defer stop()
 	server, err := serverOf(first, m.nodes)
 	if err != nil {
@@ -81,15 +81,15 @@ func (m *createRun) connectAPI(ctx context.Context) error {
 	if m.api, err = kubeapi.New(m.admin); err != nil {
 		return err
 	}
-	m.api.AwaitInfo(waiting)
+	m.api.AwaitClusterInfo(waiting)
 	return context.Cause(ctx)
 }
 
 // awaitInit waits for the end of `kubeadm init` where workers cannot join beside it: where there are
 // none, or other control planes join, too.
 func (m *createRun) awaitInit(ctx context.Context) error {
-	if m.init.over() || len(m.others()) == 0 || m.Cluster.ControlPlanes() > 1 {
-		return m.init.wait(ctx)
+	if m.init.Ended() || len(m.others()) == 0 || m.Cluster.ControlPlanes() > 1 {
+		return m.init.Wait(ctx)
 	}
 	return nil
 }
@@ -111,14 +111,14 @@ func (m *createRun) includeOnlyNode(ctx context.Context) error {
 	if len(m.Cluster.Nodes) > 1 {
 		return nil
 	}
-	return m.api.Relabel(ctx, m.Cluster.ContainerName(m.firstControlPlane()), map[string]*string{excludeLabel: nil})
+	return m.api.LabelNode(ctx, m.Cluster.ContainerName(m.firstControlPlane()), map[string]*string{excludeLabel: nil})
 }
 
 // joinOthers joins all other nodes to the first control plane. It ends when `kubeadm init` fails
 // meanwhile.
 func (m *createRun) joinOthers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.init.wait(ctx) })
+	group.Go(func() error { return m.init.Wait(ctx) })
 	group.Go(func() error { return m.join(ctx, m.Cluster.ContainerName(m.firstControlPlane()), m.others()) })
 	return group.Wait()
 }

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd/api"
-
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/cluster/inventory"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/registry"
+	"github.com/berthrun/berth/internal/cluster/steps"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -22,21 +21,6 @@ type CreateOptions struct {
 	Retain bool
 	// Wait is how long all nodes may take to be Ready; 0 waits for none.
 	Wait time.Duration
-}
-
-// createRun is one run of Create.
-type createRun struct {
-	builder
-	retain bool
-	// containersMade: this run has created the nodes' containers. registryMade is what it has created
-	// of the registry.
-	containersMade bool
-	registryMade   registry.Created
-	// init is `kubeadm init`.
-	init *job
-	// admin is the kubeconfig of the cluster, kubeconfigFile the file that has it.
-	admin          *api.Config
-	kubeconfigFile string
 }
 
 // Create makes a cluster, and returns the kubeconfig file that has it. When something fails, or ctx
@@ -60,33 +44,33 @@ func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) 
 }
 
 // steps are the parts of Create in their order. Steps with a job run in the background.
-func (m *createRun) steps() []step {
-	m.init = newJob()
-	otherNodes, mark, addOns, routes := newJob(), newJob(), newJob(), newJob()
+func (m *createRun) steps() []steps.Step {
+	m.init = steps.NewJob()
+	otherNodes, mark, addOns, routes := steps.NewJob(), steps.NewJob(), steps.NewJob(), steps.NewJob()
 	podNetwork := !m.Cluster.Networking.DisableDefaultCNI
-	return []step{
-		{title: "Ensuring the node image", run: m.ensureNodeImages},
-		{title: "Starting the registry", run: m.startRegistry, skip: !m.Cluster.Registry.Enabled},
-		{title: "Making nodes", run: m.makeNodes},
-		{title: "Setting up the nodes", run: m.setUp},
-		{job: otherNodes, run: m.setUpOthers},
-		{title: "Starting the control plane", job: m.init, run: m.initialize},
-		{job: mark, after: []*job{m.init}, run: m.markControlPlane},
-		{run: m.awaitAPI},
-		{job: addOns, after: []*job{m.init}, run: m.installAddons},
-		{job: routes, run: m.connect, skip: !podNetwork},
-		{run: m.awaitInit},
-		{after: []*job{otherNodes}},
-		{title: joinTitle(m.others()), run: m.joinOthers, skip: len(m.Cluster.Nodes) == 1},
-		{title: "Installing add-ons", after: []*job{m.init, mark, addOns}, run: m.includeOnlyNode},
-		{title: "Connecting the nodes' pods", after: []*job{routes}, skip: !podNetwork},
-		{title: "Writing kubeconfig", run: m.writeKubeconfig},
+	return []steps.Step{
+		{Title: "Ensuring the node image", Run: m.ensureNodeImages},
+		{Title: "Starting the registry", Run: m.startRegistry, Skip: !m.Cluster.Registry.Enabled},
+		{Title: "Creating nodes", Run: m.makeNodes},
+		{Title: "Setting up the nodes", Run: m.setUp},
+		{Job: otherNodes, Run: m.setUpOthers},
+		{Title: "Starting the control plane", Job: m.init, Run: m.initialize},
+		{Job: mark, After: []*steps.Job{m.init}, Run: m.markControlPlane},
+		{Run: m.awaitAPI},
+		{Job: addOns, After: []*steps.Job{m.init}, Run: m.installAddons},
+		{Job: routes, Run: m.connect, Skip: !podNetwork},
+		{Run: m.awaitInit},
+		{After: []*steps.Job{otherNodes}},
+		{Title: joinTitle(m.others()), Run: m.joinOthers, Skip: len(m.Cluster.Nodes) == 1},
+		{Title: "Installing add-ons", After: []*steps.Job{m.init, mark, addOns}, Run: m.includeOnlyNode},
+		{Title: "Connecting the nodes' pods", After: []*steps.Job{routes}, Skip: !podNetwork},
+		{Title: "Writing kubeconfig", Run: m.writeKubeconfig},
 	}
 }
 
 // runAll runs all steps. When it returns, no step is running.
 func (m *createRun) runAll(ctx context.Context) (file string, err error) {
-	if err := runSteps(ctx, m.Reporter, m.steps()); err != nil {
+	if err := steps.Run(ctx, m.Reporter, m.steps()); err != nil {
 		return "", fmt.Errorf("cannot create the cluster %s: %w", m.Cluster.Name, err)
 	}
 	return m.kubeconfigFile, nil
@@ -136,9 +120,6 @@ func (m *createRun) makeNodes(ctx context.Context) (err error) {
 	m.containersMade = true
 	return nil
 }
-
-// undoTimeout bounds the removal of what a failed run has made.
-const undoTimeout = 2 * time.Minute
 
 // rollBack removes what this run has made, and nothing else, also when ctx has ended.
 func (m *createRun) rollBack(ctx context.Context, failed error) error {

@@ -73,7 +73,7 @@ func (m *applyRun) joinNodes(ctx context.Context, nodes []config.Node) (err erro
 		group.Go(func() error { return m.setUpNode(setting, n) })
 	}
 	group.Go(func() error {
-		return m.api.AddToken(setting, m.token, tokenTTL)
+		return m.api.AddBootstrapToken(setting, m.token, tokenTTL)
 	})
 	if err := group.Wait(); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (m *applyRun) removeNode(ctx context.Context, name string) error {
 	if role == config.BalancerRole {
 		return nil
 	}
-	return m.api.Forget(ctx, name)
+	return m.api.DeleteNode(ctx, name)
 }
 
 // removeEtcdMember removes a control plane from etcd, by way of another one. The first need not run.

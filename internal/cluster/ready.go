@@ -15,7 +15,7 @@ import (
 func waitReady(ctx context.Context, client *kubeapi.Client, members []string, since time.Time, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	nodes, err := client.Wait(ctx, kubeapi.Every(members, func(n kubeapi.Node) bool { return n.Ready && !n.Seen.Before(since) }))
+	nodes, err := client.WaitForNodes(ctx, kubeapi.AllNodes(members, func(n kubeapi.Node) bool { return n.Ready && !n.Seen.Before(since) }))
 	if err == nil {
 		return nil
 	}

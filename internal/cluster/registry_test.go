@@ -89,7 +89,7 @@ func TestRegistryOfACluster(t *testing.T) {
 	if all, err := inventory.Clusters(t.Context(), c.Provider); err != nil || len(all) != 1 || all[0].Nodes != 3 {
 		t.Errorf("clusters %+v, %v", all, err)
 	}
-	if !strings.Contains(strings.Join(*steps, ","), "Starting the registry,Making nodes") {
+	if !strings.Contains(strings.Join(*steps, ","), "Starting the registry,Creating nodes") {
 		t.Errorf("steps %q", *steps)
 	}
 	if _, err := c.Delete(t.Context(), "dev"); err != nil {

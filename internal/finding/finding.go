@@ -23,7 +23,7 @@ type Finding struct {
 	Fix string `json:"fix,omitempty"`
 }
 
-// Sick reports whether there is a problem among findings.
-func Sick(all []Finding) bool {
+// HasProblem reports whether there is a problem among findings.
+func HasProblem(all []Finding) bool {
 	return slices.ContainsFunc(all, func(f Finding) bool { return f.Level == Problem })
 }

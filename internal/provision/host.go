@@ -133,7 +133,7 @@ type Units interface {
 
 // Packages is the package manager.
 type Packages interface {
-	// Manager is apt, dnf, zypper, apk, or empty when there is none.
+	// Manager is apt, dnf, yum, zypper, or empty when there is none.
 	Manager() string
 	// Installed maps those of names that are installed to their version.
 	Installed(ctx context.Context, names []string) (map[string]string, error)
@@ -167,7 +167,6 @@ type Kernel interface {
 	UnloadModule(ctx context.Context, name string) error
 	// Mounts lists mount points with source, type and options.
 	Mounts() ([]Mount, error)
-	Mount(ctx context.Context, m Mount) error
 	Unmount(ctx context.Context, path string) error
 	// Swaps lists devices and files in use as swap.
 	Swaps() ([]string, error)

@@ -1,7 +1,7 @@
 // Package provision turns a machine into what a list of tasks says, and back.
 //
-// A task is a wish for a few objects of a machine: this file with this content, that
-// unit enabled and running. The engine orders tasks by their needs, shows what would
+// A task describes a few objects of a machine as they should be: a file with its content, a unit
+// enabled and running. The reconciler orders tasks by their needs, shows what would
 // change (plan), changes it (apply), and can undo it to any earlier apply or to what
 // was there before the first (rollback, reset), because the journal keeps the state
 // of each object from before it was touched.
@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-// Task is one wish. Implementations are plain values: two runs that build equal
+// Task describes objects as they should be. Implementations are plain values: two runs that build equal
 // tasks get equal plans.
 type Task interface {
 	// ID names the task among all of a target: its kind and name, "file /etc/hosts".
 	ID() string
-	// Meta tells how the task stands to others.
+	// Meta returns how the task relates to others.
 	Meta() Meta
 	// Objects lists what the task owns, in the order in which Apply changes it.
 	// Nobody but the owner changes an object, and two tasks never own the same. It
 	// reads only. A task whose objects depend on something that it must fetch first
 	// is a Preparer, and knows them after Prepare.
 	Objects(ctx context.Context, host Host) ([]Object, error)
-	// Check compares the machine with the wish; it reads only, and works at any time,
+	// Check compares the machine with the task; it reads only, and works at any time,
 	// prepared or not. The zero Change says that nothing is to be done.
 	Check(ctx context.Context, host Host) (Change, error)
-	// Apply makes the wish true. It may be killed at any point, and is then called
+	// Apply makes the objects as the task describes them. It may be killed at any point, and is then called
 	// again; whatever it finds half done, it finishes. After it Check finds no change.
 	// An error that wraps errs.Unavailable is tried again.
 	Apply(ctx context.Context, host Host) error
 }
 
-// Meta is what a task says of itself beside the wish.
+// Meta is how a task relates to other tasks, and why it exists.
 type Meta struct {
 	// Needs lists IDs of tasks that are applied before this one. An ID that is not in
 	// the target is an error.
@@ -46,7 +46,7 @@ type Meta struct {
 	// asks for it: where the target has a Unit task of that name, that task comes
 	// after all which ask; otherwise at the end.
 	Restarts []string
-	// Why tells in a few words which wish of the user it serves ("runtime containerd",
+	// Why names the part of the node file that the task serves ("runtime containerd",
 	// "spec.sysctls"). Shown by plan.
 	Why string
 }

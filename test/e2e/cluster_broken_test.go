@@ -19,7 +19,7 @@ import (
 func TestClusterInterrupted(t *testing.T) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
-	for _, step := range []string{"Making nodes", "Setting up the nodes", "Starting the control plane", "Joining workers"} {
+	for _, step := range []string{"Creating nodes", "Setting up the nodes", "Starting the control plane", "Joining workers"} {
 		t.Run(step, func(t *testing.T) {
 			status, said := h.createUntil(t, step, func(create *os.Process) {
 				if err := create.Signal(syscall.SIGINT); err != nil {

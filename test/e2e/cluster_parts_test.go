@@ -217,7 +217,7 @@ func (h *clusterHost) examine(t *testing.T) (text string, sick bool) {
 	if json.Unmarshal(out, &all) != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if finding.Sick(all) != (err != nil) {
+	if finding.HasProblem(all) != (err != nil) {
 		t.Errorf("the exit status is %v with %+v", err, all)
 	}
 	for _, f := range all {

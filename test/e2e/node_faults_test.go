@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	provisioning "github.com/berthrun/berth/internal/provision/engine"
+	provisioning "github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/test/harness/crash"
 	"github.com/berthrun/berth/test/systemd"
 )

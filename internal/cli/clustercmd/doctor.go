@@ -50,7 +50,7 @@ func newDoctor() *cobra.Command {
 			if err := output.Print(cmd.OutOrStdout(), findings, func(w io.Writer) error { return show.Findings(w, findings) }); err != nil {
 				return err
 			}
-			if finding.Sick(findings) {
+			if finding.HasProblem(findings) {
 				return exitcode.Of(1)
 			}
 			return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // applyRun is one run of apply.
@@ -24,7 +24,7 @@ type applyRun struct {
 	yes    bool
 	wait   bool
 	prune  bool
-	opts   engine.ApplyOptions
+	opts   reconciler.ApplyOptions
 }
 
 // newApply reconciles the machine with its node file.
@@ -66,16 +66,16 @@ func (a *applyRun) run(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	plan, err := s.Engine.Plan(ctx, target)
+	plan, err := s.Reconciler.Plan(ctx, target)
 	if err != nil {
 		return err
 	}
 	if err := planview.Plan(cmd.ErrOrStderr(), plan); err != nil {
 		return err
 	}
-	pruned := &engine.Back{}
+	pruned := &reconciler.Back{}
 	if a.prune && len(plan.Unwanted) > 0 {
-		if pruned, err = s.Engine.PlanPrune(ctx, target); err == nil {
+		if pruned, err = s.Reconciler.PlanPrune(ctx, target); err == nil {
 			fmt.Fprintln(cmd.ErrOrStderr(), "then prune:")
 			err = planview.Back(cmd.ErrOrStderr(), pruned)
 		}
@@ -88,8 +88,8 @@ func (a *applyRun) run(ctx context.Context, cmd *cobra.Command) error {
 			return err
 		}
 	}
-	a.opts.Wish = text
-	out, err := s.Engine.Apply(ctx, target, a.opts)
+	a.opts.NodeFile = text
+	out, err := s.Reconciler.Apply(ctx, target, a.opts)
 	err = a.locateRequest(err, text)
 	if err == nil && a.prune {
 		err = a.pruneAfter(ctx, cmd, s, target, out)
@@ -103,7 +103,7 @@ func (a *applyRun) run(ctx context.Context, cmd *cobra.Command) error {
 
 // locateRequest adds to an error of a task where the node file asks for it.
 func (a *applyRun) locateRequest(err error, text []byte) error {
-	var task *engine.TaskError
+	var task *reconciler.TaskError
 	if !errors.As(err, &task) || !nodefile.Has(text, task.Why) {
 		return err
 	}
@@ -114,17 +114,17 @@ func (a *applyRun) locateRequest(err error, text []byte) error {
 // pruneAfter prunes and adds what could not be to the outcome of the apply. The user has
 // seen what is reverted. The effect on pods is computed again, since the apply has changed
 // what runs.
-func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session.Session, target provision.Target, out *engine.Outcome) error {
-	back, err := s.Engine.PlanPrune(ctx, target)
+func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session.Session, target provision.Target, out *reconciler.Outcome) error {
+	back, err := s.Reconciler.PlanPrune(ctx, target)
 	if err != nil || back.Empty() {
 		return err
 	}
-	b := revertRun{Flags: a.Flags, yes: true, opts: engine.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
+	b := revertRun{Flags: a.Flags, yes: true, opts: reconciler.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
 	b.planEviction(ctx, s, back)
 	if err := back.Consent(b.opts.AllowDisruption); err != nil {
 		return fmt.Errorf("cannot prune: %w", errors.Join(err, planview.Back(cmd.ErrOrStderr(), back)))
 	}
-	pruned, err := s.Engine.Prune(ctx, back, b.opts)
+	pruned, err := s.Reconciler.Prune(ctx, back, b.opts)
 	if pruned != nil {
 		out.Left = append(out.Left, pruned.Left...)
 		out.Warnings = append(out.Warnings, pruned.Warnings...)

@@ -3,7 +3,7 @@ package nodecmd
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // driftCode is the exit code of diff when the machine is not as the file says.
@@ -11,7 +11,7 @@ const driftCode = 2
 
 // newDiff looks for drift.
 func newDiff() *cobra.Command {
-	cmd := planCommand("diff", "Show the drift from the node file; exit code 2 if there is any", func(plan *engine.Plan) int {
+	cmd := planCommand("diff", "Show the drift from the node file; exit code 2 if there is any", func(plan *reconciler.Plan) int {
 		if plan.Empty() && len(plan.Unwanted) == 0 {
 			return 0
 		}

@@ -33,7 +33,7 @@ func newDoctor() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if finding.Sick(findings) {
+			if finding.HasProblem(findings) {
 				return exitcode.Of(1)
 			}
 			return nil

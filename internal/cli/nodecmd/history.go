@@ -36,10 +36,10 @@ func newHistory() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			history := s.Engine.Journal().History()
+			history := s.Reconciler.Journal().History()
 			shown := make([]journal.Entry, len(history))
 			for i := range history {
-				if shown[i], err = s.Engine.ShownEntry(history[i]); err != nil {
+				if shown[i], err = s.Reconciler.ShownEntry(history[i]); err != nil {
 					return err
 				}
 			}
@@ -58,7 +58,7 @@ func newHistory() *cobra.Command {
 				if err := printEntry(w, history[i]); err != nil {
 					return err
 				}
-				return printNodeFile(s, w, history[i].Wish, secrets)
+				return printNodeFile(s, w, history[i].NodeFile, secrets)
 			})
 		},
 	}
@@ -120,7 +120,7 @@ func printNodeFile(s *session.Session, w io.Writer, wish string, secrets bool) e
 		return nil
 	}
 	fmt.Fprintln(w, "node file:")
-	r, err := s.Engine.Journal().Content(wish)
+	r, err := s.Reconciler.Journal().Content(wish)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/node"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 )
 
 // newInit writes a first node file.
@@ -27,7 +27,7 @@ func newInit() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			text, err := node.Init(cmd.Context(), s.Host, all)
+			text, err := facts.Describe(cmd.Context(), s.Host, all)
 			if err != nil {
 				return err
 			}

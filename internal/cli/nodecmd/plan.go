@@ -9,16 +9,16 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/planview"
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // newPlan shows what apply would do.
 func newPlan() *cobra.Command {
-	cmd := planCommand("plan", "Show what apply would change, and what it would restart", func(*engine.Plan) int { return 0 })
+	cmd := planCommand("plan", "Show what apply would change, and what it would restart", func(*reconciler.Plan) int { return 0 })
 	return cmd
 }
 
-func planCommand(use, short string, code func(*engine.Plan) int) *cobra.Command {
+func planCommand(use, short string, code func(*reconciler.Plan) int) *cobra.Command {
 	var at session.Flags
 	var output show.Flag
 	cmd := &cobra.Command{
@@ -37,11 +37,11 @@ func planCommand(use, short string, code func(*engine.Plan) int) *cobra.Command 
 			if err != nil {
 				return err
 			}
-			plan, err := s.Engine.Plan(ctx, target)
+			plan, err := s.Reconciler.Plan(ctx, target)
 			if err != nil {
 				return err
 			}
-			shown, err := s.Engine.Shown(plan)
+			shown, err := s.Reconciler.Shown(plan)
 			if err != nil {
 				return err
 			}

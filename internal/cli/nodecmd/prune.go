@@ -24,7 +24,7 @@ func newPrune() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				back, err := s.Engine.PlanPrune(ctx, target)
+				back, err := s.Reconciler.PlanPrune(ctx, target)
 				if err != nil {
 					return err
 				}
@@ -35,7 +35,7 @@ func newPrune() *cobra.Command {
 				if err := b.consent(ctx, cmd, s, back, "Prune?"); err != nil {
 					return err
 				}
-				out, err := s.Engine.Prune(ctx, back, b.opts)
+				out, err := s.Reconciler.Prune(ctx, back, b.opts)
 				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},

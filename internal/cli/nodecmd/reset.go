@@ -20,18 +20,18 @@ func newReset() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session.Session) error {
-				back, err := s.Engine.PlanReset(ctx)
+				back, err := s.Reconciler.PlanReset(ctx)
 				if err != nil {
 					return err
 				}
-				if _, ok := s.Engine.Journal().Last(); !ok {
+				if _, ok := s.Reconciler.Journal().Last(); !ok {
 					fmt.Fprintln(cmd.ErrOrStderr(), "berth has not changed this machine.")
-					return s.Engine.Journal().Erase()
+					return s.Reconciler.Journal().Erase()
 				}
 				if err := b.consent(ctx, cmd, s, back, "Reset?"); err != nil {
 					return err
 				}
-				out, err := s.Engine.Reset(ctx, back, b.opts)
+				out, err := s.Reconciler.Reset(ctx, back, b.opts)
 				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},

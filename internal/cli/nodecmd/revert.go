@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
 	"github.com/berthrun/berth/internal/provision/dockersock"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/node/handover"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // revertRun is one run of a command that restores an earlier state: prune, reset or rollback.
@@ -25,7 +25,7 @@ type revertRun struct {
 	session.Flags
 	output show.Flag
 	yes    bool
-	opts   engine.BackOptions
+	opts   reconciler.BackOptions
 	// resume ends what the pods' end needed; nil while none was stopped.
 	resume func(context.Context) error
 	// restartContainers starts docker's containers that were stopped, where docker stays after all.
@@ -59,7 +59,7 @@ func (b *revertRun) run(cmd *cobra.Command, f func(ctx context.Context, s *sessi
 }
 
 // consent shows what is restored and its effect on pods, and asks.
-func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, question string) error {
+func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *reconciler.Back, question string) error {
 	b.planEviction(ctx, s, back)
 	if err := planview.Back(cmd.ErrOrStderr(), back); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.
 }
 
 // planEviction adds to back the pods whose runtime stops, and stops them before their runtime.
-func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *engine.Back) {
+func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *reconciler.Back) {
 	var endpoints []string
 	for _, d := range back.Diffs {
 		name, isService := strings.CutSuffix(d.Object.Name, ".service")
@@ -106,7 +106,7 @@ func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *
 
 // planContainerStop does the same for docker's containers. With live-restore they would outlive
 // their engine, and could not be stopped any more.
-func (b *revertRun) planContainerStop(ctx context.Context, back *engine.Back) {
+func (b *revertRun) planContainerStop(ctx context.Context, back *reconciler.Back) {
 	containers, err := dockersock.Running(ctx)
 	if err != nil || len(containers) == 0 {
 		return // one that does not answer has none that could be stopped in order
@@ -146,7 +146,7 @@ func shortList(names []string) string {
 
 // finishEviction starts again what was stopped for the pods' end and shall run: the kubelet, and
 // docker's containers where docker is there again. err is how the way back ended.
-func (b *revertRun) finishEviction(ctx context.Context, back *engine.Back, err error) error {
+func (b *revertRun) finishEviction(ctx context.Context, back *reconciler.Back, err error) error {
 	if err != nil && b.restartContainers != nil {
 		err = errors.Join(err, b.restartContainers(context.WithoutCancel(ctx)))
 	}
@@ -159,7 +159,7 @@ func (b *revertRun) finishEviction(ctx context.Context, back *engine.Back, err e
 }
 
 // report shows the outcome.
-func (b *revertRun) report(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, out *engine.Outcome, err error) error {
+func (b *revertRun) report(ctx context.Context, cmd *cobra.Command, s *session.Session, back *reconciler.Back, out *reconciler.Outcome, err error) error {
 	err = b.finishEviction(ctx, back, err)
 	if out == nil {
 		return err

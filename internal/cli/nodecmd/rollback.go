@@ -26,11 +26,11 @@ func newRollback() *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return b.run(cmd, func(ctx context.Context, s *session.Session) error {
-				n, err := entryNumber(args, s.Engine.Journal().History())
+				n, err := entryNumber(args, s.Reconciler.Journal().History())
 				if err != nil {
 					return err
 				}
-				back, err := s.Engine.PlanRollback(ctx, n, b.targetOfEntry(ctx, s, n))
+				back, err := s.Reconciler.PlanRollback(ctx, n, b.targetOfEntry(ctx, s, n))
 				if err != nil {
 					return err
 				}
@@ -41,7 +41,7 @@ func newRollback() *cobra.Command {
 				if err := b.consent(ctx, cmd, s, back, fmt.Sprintf("Roll back to entry %d?", n)); err != nil {
 					return err
 				}
-				out, err := s.Engine.Rollback(ctx, n, back, b.opts)
+				out, err := s.Reconciler.Rollback(ctx, n, back, b.opts)
 				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},

@@ -11,8 +11,8 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/nodecmd/planview"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -79,7 +79,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	e, err := engine.New(engine.Config{Host: host, Kinds: tasks.Kinds()})
+	e, err := reconciler.New(reconciler.Config{Host: host, Kinds: tasks.Kinds()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,11 +121,11 @@ func TestSecretsAreNotShown(t *testing.T) {
 			t.Errorf("the plan lacks %q:\n%s", want, first)
 		}
 	}
-	if _, err := e.Apply(t.Context(), secretTarget(oldSecret), engine.ApplyOptions{Wish: []byte(oldSecret)}); err != nil {
+	if _, err := e.Apply(t.Context(), secretTarget(oldSecret), reconciler.ApplyOptions{NodeFile: []byte(oldSecret)}); err != nil {
 		t.Fatal(err)
 	}
 	plan("the second plan", newSecret)
-	if _, err := e.Apply(t.Context(), secretTarget(newSecret), engine.ApplyOptions{Wish: []byte(newSecret)}); err != nil {
+	if _, err := e.Apply(t.Context(), secretTarget(newSecret), reconciler.ApplyOptions{NodeFile: []byte(newSecret)}); err != nil {
 		t.Fatal(err)
 	}
 	back, err := e.PlanRollback(t.Context(), 1, provision.Target{})

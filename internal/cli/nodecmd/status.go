@@ -12,9 +12,9 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/journal"
 	"github.com/berthrun/berth/internal/provision/machine"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // status is the state of the machine compared with its node file.
@@ -62,11 +62,11 @@ func newStatus() *cobra.Command {
 }
 
 func readStatus(cmd *cobra.Command, p *session.Flags, s *session.Session) (status, error) {
-	j := s.Engine.Journal()
+	j := s.Reconciler.Journal()
 	st := status{Owned: len(j.Owned()), Pending: j.Pending(), Drift: -1, Damaged: j.Bad()}
 	if last, ok := j.Last(); ok {
 		last.Touched = nil
-		shown, err := s.Engine.ShownEntry(last)
+		shown, err := s.Reconciler.ShownEntry(last)
 		if err != nil {
 			return st, err
 		}
@@ -83,7 +83,7 @@ func readStatus(cmd *cobra.Command, p *session.Flags, s *session.Session) (statu
 	if err != nil {
 		return st, err
 	}
-	plan, err := s.Engine.Plan(cmd.Context(), target)
+	plan, err := s.Reconciler.Plan(cmd.Context(), target)
 	if err != nil {
 		return st, err
 	}
@@ -91,7 +91,7 @@ func readStatus(cmd *cobra.Command, p *session.Flags, s *session.Session) (statu
 	return st, nil
 }
 
-func drift(plan *engine.Plan) int {
+func drift(plan *reconciler.Plan) int {
 	n := 0
 	for _, step := range plan.Steps {
 		n += len(step.Diffs)

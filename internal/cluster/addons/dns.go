@@ -16,7 +16,7 @@ const corednsConfig = "coredns"
 // the name server of podman on Debian 12 listens on UDP only, and pods would get SERVFAIL. CoreDNS
 // repeats over TCP a query whose answer is too long for UDP.
 func (i Installer) preferUDP(ctx context.Context) error {
-	data, err := i.API.Kept(ctx, corednsConfig)
+	data, err := i.API.ReadConfigMap(ctx, corednsConfig)
 	if errors.Is(err, errs.NotFound) {
 		return nil // a description may leave CoreDNS out
 	}
@@ -28,7 +28,7 @@ func (i Installer) preferUDP(ctx context.Context) error {
 		return nil
 	}
 	data["Corefile"] = text
-	if err := i.API.Keep(ctx, corednsConfig, data); err != nil {
+	if err := i.API.WriteConfigMap(ctx, corednsConfig, data); err != nil {
 		return fmt.Errorf("cannot have CoreDNS prefer UDP: %w", err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 // serve answers with the nodes that have joined, on a watch with none more, and keeps a ConfigMap.
 func (f *Fake) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
 	if r.URL.Query().Get("watch") != "" {
 		return
 	}

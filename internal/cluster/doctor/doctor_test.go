@@ -71,6 +71,7 @@ func newPatient(t *testing.T) *patient {
 }
 
 func (p *patient) serve(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
 	var items []string
 	for name, status := range p.known {
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"status":{"conditions":[{"type":"Ready","status":%q,"message":"PLEG is not healthy"}]}}`, name, status))
@@ -260,8 +261,8 @@ func TestSick(t *testing.T) {
 					t.Errorf("want %q in\n%s", part, text)
 				}
 			}
-			if finding.Sick(all) != (test.level == finding.Problem) {
-				t.Errorf("sick: %v\n%s", finding.Sick(all), text)
+			if finding.HasProblem(all) != (test.level == finding.Problem) {
+				t.Errorf("sick: %v\n%s", finding.HasProblem(all), text)
 			}
 		})
 	}
@@ -270,14 +271,14 @@ func TestSick(t *testing.T) {
 // TestNoCluster: a host without one is well, unless somebody asks for it by name.
 func TestNoCluster(t *testing.T) {
 	c := newPatient(t).clusters()
-	if all := Examine(t.Context(), c, Options{Name: "other"}); finding.Sick(all) {
+	if all := Examine(t.Context(), c, Options{Name: "other"}); finding.HasProblem(all) {
 		t.Errorf("%s", render(all))
 	}
 	all := Examine(t.Context(), c, Options{Name: "other", Wanted: true})
-	if !finding.Sick(all) || !strings.Contains(render(all), `no nodes found for cluster "other"`) {
+	if !finding.HasProblem(all) || !strings.Contains(render(all), `no nodes found for cluster "other"`) {
 		t.Errorf("%s", render(all))
 	}
-	if all := NoEngine(errors.New("none is in PATH")); !finding.Sick(all) || all[0].Fix == "" {
+	if all := NoEngine(errors.New("none is in PATH")); !finding.HasProblem(all) || all[0].Fix == "" {
 		t.Errorf("%s", render(all))
 	}
 }
@@ -286,7 +287,7 @@ func TestNoCluster(t *testing.T) {
 func TestSeveralClusters(t *testing.T) {
 	all := Examine(t.Context(), newPatient(t).clusters(), Options{Which: errors.New("podman has several clusters: a, b; say which")})
 	last := all[len(all)-1]
-	if finding.Sick(all) || len(all) != 5 || last.Check != "cluster" || !strings.Contains(last.Evidence, "several clusters: a, b") {
+	if finding.HasProblem(all) || len(all) != 5 || last.Check != "cluster" || !strings.Contains(last.Evidence, "several clusters: a, b") {
 		t.Errorf("%+v", all)
 	}
 }

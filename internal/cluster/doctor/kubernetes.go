@@ -71,7 +71,7 @@ func (d *diagnosis) api(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	nodes, err := client.Wait(waiting, func([]kubeapi.Node) bool { return true })
+	nodes, err := client.WaitForNodes(waiting, func([]kubeapi.Node) bool { return true })
 	if err == nil {
 		d.known = nodes
 		return nil

@@ -3,27 +3,24 @@ package kubeapi
 import (
 	"context"
 	"crypto/tls"
-	"net/http"
 	"strings"
 	"time"
 )
 
-// shortPause is for the moments of a cluster's start that others wait for.
+// shortPause is the time between two tries while other steps of a cluster's start wait.
 const shortPause = 100 * time.Millisecond
 
-// AwaitInfo returns when anybody may read what a cluster tells those who are to join it, or with
-// ctx.
-func (c *Client) AwaitInfo(ctx context.Context) {
-	anybody := &Client{server: c.server, http: c.anybody}
-	await(ctx, func() bool {
-		return anybody.try(ctx, request{method: http.MethodGet, path: infoPath}, nil) == nil
-	})
+// AwaitClusterInfo returns when a client without credentials can read the ConfigMap
+// kube-public/cluster-info, which nodes join by, or when ctx ends.
+func (c *Client) AwaitClusterInfo(ctx context.Context) {
+	await(ctx, func() bool { return try(ctx, c.anonymous, getClusterInfo, nil) == nil })
 }
 
-// AwaitServer returns when a server answers at a URL, or with ctx. Who it is remains to be seen.
+// AwaitServer returns when a server at a URL speaks TLS, or when ctx ends. It does not verify the
+// server.
 func AwaitServer(ctx context.Context, url string) {
 	at := strings.TrimPrefix(url, "https://")
-	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // Nothing is said to it.
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // Nothing is sent to it.
 	await(ctx, func() bool {
 		within, cancel := context.WithTimeout(ctx, tryTime)
 		defer cancel()
@@ -36,9 +33,9 @@ func AwaitServer(ctx context.Context, url string) {
 	})
 }
 
-// await asks until it is told yes, or ctx ends.
-func await(ctx context.Context, ask func() bool) {
-	for !ask() {
+// await calls a condition until it holds, or ctx ends.
+func await(ctx context.Context, condition func() bool) {
+	for !condition() {
 		select {
 		case <-ctx.Done():
 			return

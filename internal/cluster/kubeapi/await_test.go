@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestAwaitInfo: what counts is what somebody without credentials is told.
-func TestAwaitInfo(t *testing.T) {
+// TestAwaitClusterInfo: a client without credentials has to read it.
+func TestAwaitClusterInfo(t *testing.T) {
 	statuses := []int{503, 403, 401, 404, 200}
 	var asked atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,7 +32,7 @@ func TestAwaitInfo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.AwaitInfo(t.Context())
+	c.AwaitClusterInfo(t.Context())
 	if int(asked.Load()) != len(statuses) {
 		t.Errorf("asked %d times", asked.Load())
 	}

@@ -1,50 +1,47 @@
 package kubeapi
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Bounds of a call: of one try, since a control plane that has died says nothing, and of all
-// tries together, which is as long as others take to stand in for it.
+// Bounds of a call. tryTime bounds one try, since a control plane that has died does not answer at
+// all. callTime bounds all tries together: it is long enough for another control plane to take over.
 const (
 	tryTime  = 15 * time.Second
 	callTime = time.Minute
 )
 
-// request is a call that may be repeated.
-type request struct {
-	method, path string
-	// kind is the content type of body; "" is JSON.
-	kind string
-	body any
-}
+// request builds a request. It is called once for each try.
+type request func(api rest.Interface) *rest.Request
 
-// call makes a call until the API server has answered. What it is not able to do now is tried
-// again; the error's kind is NotFound, Exists (somebody else has changed it), Invalid or
-// Unavailable.
-func (c *Client) call(ctx context.Context, r request, into any) error {
+// call sends a request, and decodes the response into into, unless that is nil. It repeats the
+// request while the API server does not answer or cannot serve it. The kind of the error is
+// NotFound, Exists (somebody else has changed the object), Exhausted, Invalid or Unavailable.
+func (c *Client) call(ctx context.Context, build request, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	var last error
 	for {
-		err := c.try(ctx, r, into)
+		err := try(ctx, c.api, build, into)
 		if err == nil || !errors.Is(err, errs.Unavailable) {
 			return err
 		}
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
-		// The next one is to go to another control plane, if this one does not answer any more.
+		// A new connection may reach another control plane.
 		c.http.CloseIdleConnections()
 		select {
 		case <-ctx.Done():
@@ -54,46 +51,47 @@ func (c *Client) call(ctx context.Context, r request, into any) error {
 	}
 }
 
-func (c *Client) try(ctx context.Context, r request, into any) error {
+// try sends a request once. Retries are those of call: the library's know no end of a cluster's start.
+func try(ctx context.Context, api rest.Interface, build request, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	var body io.Reader
-	if r.body != nil {
-		text, err := json.Marshal(r.body)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(text)
-	}
-	question, err := http.NewRequestWithContext(ctx, r.method, c.server+r.path, body)
-	if err != nil {
-		return err
-	}
-	if r.body != nil {
-		question.Header.Set("Content-Type", "application/json")
-		if r.kind != "" {
-			question.Header.Set("Content-Type", r.kind)
-		}
-	}
-	answer, err := c.http.Do(question)
-	if err != nil {
-		return fmt.Errorf("the API server does not answer: %w: %w", errs.Unavailable, err)
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, 512))
-		return fmt.Errorf("the API server answers %s: %s: %w", answer.Status, strings.TrimSpace(string(text)), kindOf(answer.StatusCode))
+	result := build(api).MaxRetries(0).Do(ctx)
+	if err := result.Error(); err != nil {
+		return requestError(err)
 	}
 	if into == nil {
 		return nil
 	}
-	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
-		return fmt.Errorf("cannot read what the API server says: %w: %w", errs.Unavailable, err)
+	if err := result.Into(into); err != nil {
+		return fmt.Errorf("cannot read the response of the API server: %w: %w", errs.Unavailable, err)
 	}
 	return nil
 }
 
-// kindOf is the kind of an error by the status of an answer.
+// requestError gives an error of client-go a kind and the words of the server.
+func requestError(err error) error {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return fmt.Errorf("the API server does not answer: %w: %w", errs.Unavailable, err)
+	}
+	s := status.Status()
+	code := int(s.Code)
+	return fmt.Errorf("the API server answers %d %s: %s: %w", code, http.StatusText(code), serverMessage(s), kindOf(code))
+}
+
+// serverMessage is what the server says. A response that is no Status has it among the causes.
+func serverMessage(s metav1.Status) string {
+	if s.Details != nil {
+		for _, cause := range s.Details.Causes {
+			if cause.Type == metav1.CauseTypeUnexpectedServerResponse {
+				return strings.TrimSpace(cause.Message)
+			}
+		}
+	}
+	return s.Message
+}
+
+// kindOf is the kind of an error by the status code of a response.
 func kindOf(status int) error {
 	switch status {
 	case http.StatusNotFound:
@@ -106,6 +104,6 @@ func kindOf(status int) error {
 	if status/100 == 4 && status != http.StatusUnauthorized && status != http.StatusForbidden {
 		return errs.Invalid
 	}
-	// A server that has started a moment ago does not know yet who may do what.
+	// A server that has just started does not know yet who may do what.
 	return errs.Unavailable
 }

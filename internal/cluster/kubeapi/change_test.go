@@ -15,6 +15,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
+// infoPath is the path of the ConfigMap kube-public/cluster-info.
+const infoPath = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+
 // recorder answers calls by their method and path, and keeps what was asked.
 type recorder struct {
 	t       *testing.T
@@ -52,6 +55,9 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if len(all) > 1 {
 		r.answers[key] = all[1:]
 	}
+	if strings.HasPrefix(all[0].text, "{") {
+		w.Header().Set("Content-Type", "application/json")
+	}
 	w.WriteHeader(all[0].status)
 	fmt.Fprint(w, all[0].text)
 }
@@ -61,23 +67,23 @@ func record(t *testing.T, answers map[string][]answer) (*recorder, *Client) {
 	return r, client(t, r.ServeHTTP)
 }
 
-// TestKeep: what is kept the first time, and what stands in place of it, also where a server
-// does not answer at once.
-func TestKeep(t *testing.T) {
+// TestWriteConfigMap: it is created the first time, and replaced after that, also where the server
+// is not ready at first.
+func TestWriteConfigMap(t *testing.T) {
 	const at = "/api/v1/namespaces/kube-system/configmaps"
 	r, c := record(t, map[string][]answer{
 		"PUT " + at + "/berth": {{503, "not yet"}, {404, "no such thing"}, {200, "{}"}},
 		"GET " + at + "/berth": {{404, "no such thing"}, {200, `{"data":{"a":"b"}}`}},
 	})
-	if _, err := c.Kept(t.Context(), "berth"); !errors.Is(err, errs.NotFound) {
+	if _, err := c.ReadConfigMap(t.Context(), "berth"); !errors.Is(err, errs.NotFound) {
 		t.Errorf("before: %v", err)
 	}
 	for range 2 {
-		if err := c.Keep(t.Context(), "berth", map[string]string{"a": "b"}); err != nil {
+		if err := c.WriteConfigMap(t.Context(), "berth", map[string]string{"a": "b"}); err != nil {
 			t.Error(err)
 		}
 	}
-	if got, err := c.Kept(t.Context(), "berth"); err != nil || got["a"] != "b" {
+	if got, err := c.ReadConfigMap(t.Context(), "berth"); err != nil || got["a"] != "b" {
 		t.Errorf("%v, %v", got, err)
 	}
 	var methods []string
@@ -87,15 +93,15 @@ func TestKeep(t *testing.T) {
 	if want := []string{"GET", "PUT", "PUT", "POST", "PUT", "GET"}; !slices.Equal(methods, want) {
 		t.Errorf("%q, want %q", methods, want)
 	}
-	if !strings.Contains(r.asked()[3], `"kind":"ConfigMap","metadata":{"name":"berth"},"data":{"a":"b"}`) {
+	if !strings.Contains(r.asked()[3], `"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"berth"},"data":{"a":"b"}`) {
 		t.Error(r.asked()[3])
 	}
 }
 
-// TestSignInfo: the signature is the one that k8s.io/cluster-bootstrap v0.37.2 computes.
-func TestSignInfo(t *testing.T) {
+// TestSignClusterInfo: the controller manager compares the signature letter by letter.
+func TestSignClusterInfo(t *testing.T) {
 	r, c := record(t, map[string][]answer{"GET " + infoPath: {{503, "not yet"}, {200, `{"data":{"kubeconfig":"x","jws-kubeconfig-older0":"y"}}`}}})
-	if err := c.SignInfo(t.Context(), "abcdef.0123456789abcdef"); err != nil {
+	if err := c.SignClusterInfo(t.Context(), "abcdef.0123456789abcdef"); err != nil {
 		t.Error(err)
 	}
 	want := []string{
@@ -106,7 +112,7 @@ func TestSignInfo(t *testing.T) {
 		t.Errorf("%q, want %q", r.asked(), want)
 	}
 	_, c = record(t, map[string][]answer{"GET " + infoPath: {{404, ""}}})
-	if err := c.SignInfo(t.Context(), "other0.0123456789abcdef"); !errors.Is(err, errs.NotFound) || strings.Contains(err.Error(), "0123456789abcdef") {
+	if err := c.SignClusterInfo(t.Context(), "other0.0123456789abcdef"); !errors.Is(err, errs.NotFound) || strings.Contains(err.Error(), "0123456789abcdef") {
 		t.Errorf("a cluster that tells nothing of itself: %v", err)
 	}
 }
@@ -115,8 +121,8 @@ func TestChangesOfNodes(t *testing.T) {
 	r, c := record(t, map[string][]answer{"DELETE /api/v1/nodes/gone": {{404, ""}}, "DELETE /api/v1/nodes/bad": {{422, "no"}}})
 	value := "b"
 	for _, err := range []error{
-		c.Relabel(t.Context(), "n", map[string]*string{"a": &value, "c": nil}), c.Cordon(t.Context(), "n"),
-		c.Forget(t.Context(), "n"), c.Forget(t.Context(), "gone"),
+		c.LabelNode(t.Context(), "n", map[string]*string{"a": &value, "c": nil}), c.Cordon(t.Context(), "n"),
+		c.DeleteNode(t.Context(), "n"), c.DeleteNode(t.Context(), "gone"),
 	} {
 		if err != nil {
 			t.Error(err)
@@ -130,7 +136,7 @@ func TestChangesOfNodes(t *testing.T) {
 	if !slices.Equal(r.asked(), want) {
 		t.Errorf("%q, want %q", r.asked(), want)
 	}
-	if err := c.Forget(t.Context(), "bad"); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "cannot delete the node bad") {
+	if err := c.DeleteNode(t.Context(), "bad"); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "cannot delete the node bad") {
 		t.Error(err)
 	}
 }
@@ -189,7 +195,7 @@ func TestDrain(t *testing.T) {
 		"POST /api/v1/namespaces/n/pods/a/eviction": {{429, "budget"}},
 	})
 	seen := make(chan struct{}, 100)
-	c.http.Transport = &telling{c.http.Transport, seen}
+	c.http.Transport = &notifier{c.http.Transport, seen}
 	go func() {
 		for range 3 {
 			<-seen

@@ -4,52 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// pod is what is read of a Pod.
-type pod struct {
-	Metadata struct {
-		Name        string            `json:"name"`
-		Namespace   string            `json:"namespace"`
-		UID         string            `json:"uid"`
-		Annotations map[string]string `json:"annotations"`
-		Owners      []struct {
-			Kind string `json:"kind"`
-		} `json:"ownerReferences"`
-		Deleted string `json:"deletionTimestamp"`
-	} `json:"metadata"`
-	Status struct {
-		Phase string `json:"phase"`
-	} `json:"status"`
-}
-
-func (p pod) name() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
-
-// stays reports whether a pod goes with its node only: one of the node's own files, one of a
-// DaemonSet, and one that has ended.
-func (p pod) stays() bool {
-	_, static := p.Metadata.Annotations["kubernetes.io/config.mirror"]
-	for _, owner := range p.Metadata.Owners {
-		static = static || owner.Kind == "DaemonSet"
-	}
-	return static || p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed"
-}
-
-// Drain has the pods of a node end, as `kubectl drain` does, within their disruption budgets. It
-// returns when they have; the error of a context that ends before tells which have not.
+// Drain cordons a node and evicts its pods, as `kubectl drain` does, within their disruption
+// budgets. It returns when the pods have ended. If the context ends before, the error names those
+// that have not.
 func (c *Client) Drain(ctx context.Context, node string) error {
 	if err := c.Cordon(ctx, node); err != nil {
 		return err
 	}
 	refused := map[string]string{}
-	var left []pod
+	var left []corev1.Pod
 	for {
 		now, err := c.evict(ctx, node, refused)
 		switch {
@@ -69,34 +44,30 @@ func (c *Client) Drain(ctx context.Context, node string) error {
 	}
 }
 
-// evict asks for the end of each pod that has not been asked to yet, and returns those that are
-// there.
-func (c *Client) evict(ctx context.Context, node string, refused map[string]string) ([]pod, error) {
-	var list struct {
-		Items []pod `json:"items"`
-	}
-	query := url.Values{"fieldSelector": {"spec.nodeName=" + node}}
-	if err := c.call(ctx, request{method: http.MethodGet, path: "/api/v1/pods?" + query.Encode()}, &list); err != nil {
+// evict asks for the eviction of each pod that is not being deleted yet. It returns the pods that
+// have not ended, and adds to refused why the server refuses an eviction.
+func (c *Client) evict(ctx context.Context, node string, refused map[string]string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	err := c.call(ctx, func(api rest.Interface) *rest.Request {
+		return api.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node)
+	}, &list)
+	if err != nil {
 		return nil, err
 	}
-	left := slices.DeleteFunc(list.Items, pod.stays)
-	for _, p := range left {
-		if p.Metadata.Deleted != "" {
+	left := slices.DeleteFunc(list.Items, staysWithNode)
+	for i := range left {
+		p := &left[i]
+		if p.DeletionTimestamp != nil {
 			continue
 		}
-		body := map[string]any{
-			"apiVersion": "policy/v1", "kind": "Eviction",
-			"metadata": map[string]any{"name": p.Metadata.Name, "namespace": p.Metadata.Namespace},
-			// Another pod of the name is on another node by now.
-			"deleteOptions": map[string]any{"preconditions": map[string]any{"uid": p.Metadata.UID}},
-		}
-		path := "/api/v1/namespaces/" + p.Metadata.Namespace + "/pods/" + p.Metadata.Name + "/eviction"
-		err := c.call(ctx, request{method: http.MethodPost, path: path, body: body}, nil)
+		err := c.call(ctx, func(api rest.Interface) *rest.Request {
+			return api.Post().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("eviction").Body(evictionOf(p))
+		}, nil)
 		switch {
 		case errors.Is(err, errs.Exhausted):
-			refused[p.name()] = " (its disruption budget does not allow it)" // yet
+			refused[fullName(p)] = " (its disruption budget does not allow it)" // yet
 		case err == nil, errors.Is(err, errs.NotFound), errors.Is(err, errs.Exists):
-			delete(refused, p.name())
+			delete(refused, fullName(p))
 		default:
 			return left, err
 		}
@@ -104,14 +75,32 @@ func (c *Client) evict(ctx context.Context, node string, refused map[string]stri
 	return left, nil
 }
 
+func evictionOf(p *corev1.Pod) *policyv1.Eviction {
+	return &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
+		// Another pod of this name may run elsewhere by now.
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}},
+	}
+}
+
+func fullName(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
+
+// staysWithNode reports whether a drain leaves a pod: a static pod, a pod of a DaemonSet, or one that
+// has ended.
+func staysWithNode(p corev1.Pod) bool {
+	_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
+	ofDaemonSet := slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" })
+	return static || ofDaemonSet || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
 // remaining names pods, with why they have not ended.
-func remaining(pods []pod, refused map[string]string) string {
+func remaining(pods []corev1.Pod, refused map[string]string) string {
 	if len(pods) == 0 {
 		return "it is not known which pods are on it"
 	}
 	var names []string
-	for _, p := range pods {
-		names = append(names, p.name()+refused[p.name()])
+	for i := range pods {
+		names = append(names, fullName(&pods[i])+refused[fullName(&pods[i])])
 	}
 	return strings.Join(names, ", ") + " have not ended"
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// client is one of a server that answers as told.
+// client returns a client of a server with this handler.
 func client(t *testing.T, answer http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -35,14 +35,15 @@ func client(t *testing.T, answer http.HandlerFunc) *Client {
 }
 
 func item(name, cidr, ready, message string) string {
-	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"podCIDRs":[%q]},"status":{"conditions":[{"type":"Ready","status":%q,"message":%q,"lastHeartbeatTime":"2026-01-02T03:04:05Z"}],
+	return fmt.Sprintf(`{"kind":"Node","apiVersion":"v1","metadata":{"name":%q},"spec":{"podCIDRs":[%q]},"status":{"conditions":[{"type":"Ready","status":%q,"message":%q,"lastHeartbeatTime":"2026-01-02T03:04:05Z"}],
 "addresses":[{"type":"Hostname","address":%q},{"type":"InternalIP","address":"10.0.0.2"}]}}`, name, cidr, ready, message, name)
 }
 
-// TestWait: a server that is not up yet, a list, a watch that ends, and one that brings it.
-func TestWait(t *testing.T) {
+// TestWaitForNodes: a server that is not up yet, a list, a watch that ends, and one that brings it.
+func TestWaitForNodes(t *testing.T) {
 	var watches, lists atomic.Int32
 	c := client(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
 		if r.URL.Query().Get("watch") == "" {
 			if lists.Add(1) == 1 {
 				http.Error(w, "not yet", http.StatusServiceUnavailable)
@@ -55,7 +56,7 @@ func TestWait(t *testing.T) {
 			t.Errorf("a watch from %q", r.URL.RawQuery)
 		}
 		if watches.Add(1) == 1 {
-			fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","code":410}}`)
+			fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","code":410}}`)
 			return
 		}
 		for _, event := range []string{
@@ -65,7 +66,7 @@ func TestWait(t *testing.T) {
 			fmt.Fprintln(w, event)
 		}
 	})
-	nodes, err := c.Wait(t.Context(), func(nodes []Node) bool { return len(nodes) == 2 && nodes[0].Ready && nodes[1].Ready })
+	nodes, err := c.WaitForNodes(t.Context(), func(nodes []Node) bool { return len(nodes) == 2 && nodes[0].Ready && nodes[1].Ready })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,28 +78,28 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitEnds: what was seen last is told.
+// TestWaitEnds: the error says what happened last.
 func TestWaitEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := client(t, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "starting", http.StatusServiceUnavailable)
 	})
 	asked := make(chan struct{}, 1)
-	c.http.Transport = &telling{c.http.Transport, asked}
+	c.http.Transport = &notifier{c.http.Transport, asked}
 	go func() { <-asked; <-asked; cancel(errors.New("late")) }()
-	_, err := c.Wait(ctx, func([]Node) bool { return true })
+	_, err := c.WaitForNodes(ctx, func([]Node) bool { return true })
 	if err == nil || !strings.Contains(err.Error(), "late") || !strings.Contains(err.Error(), "503") || !errors.Is(err, errs.Unavailable) {
 		t.Errorf("%v", err)
 	}
 }
 
-// telling tells of each request.
-type telling struct {
+// notifier reports each request.
+type notifier struct {
 	http.RoundTripper
 	to chan struct{}
 }
 
-func (t *telling) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *notifier) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.RoundTripper == nil {
 		t.RoundTripper = http.DefaultTransport
 	}

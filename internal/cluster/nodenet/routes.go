@@ -33,11 +33,11 @@ func Connect(ctx context.Context, p provider.Provider, warn func(string), client
 	waiting, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	members := inventory.Members(containers)
-	nodes, err := client.Wait(waiting, kubeapi.Every(members, func(n kubeapi.Node) bool { return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0 }))
+	nodes, err := client.WaitForNodes(waiting, kubeapi.AllNodes(members, func(n kubeapi.Node) bool { return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0 }))
 	if err != nil {
 		return fmt.Errorf("not all nodes have a range of pods and an address: %w", err)
 	}
-	nodes, unknown := kubeapi.Among(nodes, members)
+	nodes, unknown := kubeapi.SelectNodes(nodes, members)
 	for _, name := range unknown {
 		warn(fmt.Sprintf("the API knows a node %s that has no container, and it gets no pods' routes; if it is gone for good: kubectl delete node %[1]s", name))
 	}

@@ -38,8 +38,8 @@ type dialect struct {
 	// kill are flags of rm that let it wait for nobody to end, from version killFrom on.
 	kill     []string
 	killFrom string
-	// forgives: rm -f ends with status 0 whatever happened.
-	forgives bool
+	// rmAlwaysExitsZero: rm -f exits with status 0 even when it fails.
+	rmAlwaysExitsZero bool
 	// volumeOptions: a volume is mounted nodev and nosuid unless told otherwise.
 	volumeOptions bool
 	// qualify: an image's name needs its registry, and may have no tag beside a digest.
@@ -65,10 +65,11 @@ type dialect struct {
 	stable6, declares6 bool
 	// loopback6: ports of ::1 lead into containers, also of an engine that runs as root.
 	loopback6 bool
-	// forgetful: network rm thinks of running containers only.
-	forgetful bool
-	// revives: what was killed and not stopped is started again, also while it is removed.
-	revives bool
+	// networkRmIgnoresStopped: network rm checks for running containers only, and removes the network of stopped ones.
+	networkRmIgnoresStopped bool
+	// restartsKilled: the engine restarts a container that was killed and not stopped, even during its
+	// removal.
+	restartsKilled bool
 	// namesakes: two networks may have one name.
 	namesakes bool
 	// dockerConfig: proxies stand in docker's configuration, too.
@@ -106,7 +107,7 @@ func dialects() []dialect {
 	// CNI and netavark have the kernel translate addresses, which never takes a packet from ::1
 	// to another host. Without root there is a program that copies, as docker has always.
 	nerdctl.loopback6 = false
-	nerdctl.forgives, nerdctl.forgetful, nerdctl.revives = true, true, true
+	nerdctl.rmAlwaysExitsZero, nerdctl.networkRmIgnoresStopped, nerdctl.restartsKilled = true, true, true
 	nerdctl.serial = true // it loses races for names and addresses
 	podman := dialect{
 		name: "podman", tools: []string{"podman"}, banner: "podman version",

@@ -214,7 +214,7 @@ func (e *CLI) RemoveNetwork(ctx context.Context, name string) error {
 	if err != nil || len(all) == 0 || all[0].labels[LabelNetwork] != "true" {
 		return err
 	}
-	if e.forgetful {
+	if e.networkRmIgnoresStopped {
 		if on, err := e.ids(ctx, "network="+name); err != nil || len(on) > 0 {
 			return err
 		}

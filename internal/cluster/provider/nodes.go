@@ -174,11 +174,11 @@ const removals = 3
 func (e *CLI) remove(ctx context.Context, list func(context.Context) ([]string, error), containers ...string) error {
 	for try := 1; ; try++ {
 		var said command.Tail
-		if e.revives {
+		if e.restartsKilled {
 			_ = e.run.Run(ctx, command.Call{Args: append([]string{"stop", "-t", "0"}, containers...)}) // the removal tells
 		}
 		err := e.run.Run(ctx, command.Call{Args: e.removal(containers...), Stderr: &said})
-		if err == nil && !e.forgives {
+		if err == nil && !e.rmAlwaysExitsZero {
 			return nil
 		}
 		all, listed := list(ctx)

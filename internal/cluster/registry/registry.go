@@ -90,7 +90,7 @@ func (m Manager) Start(ctx context.Context, o Options) (Status, error) {
 		if summary.Running == 0 {
 			continue
 		}
-		failed = append(failed, m.RunStep("Telling the nodes of "+summary.Name, func() error { return m.addToCluster(ctx, summary.Name, s) }))
+		failed = append(failed, m.RunStep("Configuring the registry on the nodes of "+summary.Name, func() error { return m.addToCluster(ctx, summary.Name, s) }))
 	}
 	return s, errors.Join(failed...)
 }

@@ -45,6 +45,12 @@ func Dial(endpoint string) (*Conn, error) {
 	}, nil
 }
 
+// Path returns the path of an endpoint, so that endpoints can be compared: without "unix://", and
+// without "/var" before "/run".
+func Path(endpoint string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(endpoint, "unix://"), "/var")
+}
+
 // Close ends the connection.
 func (c *Conn) Close() error { return c.conn.Close() }
 

@@ -32,28 +32,28 @@ const maxAnswer = 16 << 20
 // Container is one that runs.
 type Container struct{ ID, Name string }
 
-// Engine is an engine that listens on a socket.
-type Engine struct{ client *http.Client }
+// Client is a client of a Docker Engine that listens on a socket.
+type Client struct{ client *http.Client }
 
 // New does not connect: an engine that a socket unit would start is not started by it. End
 // it with Close.
-func New(socket string) *Engine {
-	return &Engine{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+func New(socket string) *Client {
+	return &Client{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}}
 }
 
 // Close ends the connections.
-func (e *Engine) Close() { e.client.CloseIdleConnections() }
+func (e *Client) Close() { e.client.CloseIdleConnections() }
 
 // Ping wants that the engine answers.
-func (e *Engine) Ping(ctx context.Context) error {
+func (e *Client) Ping(ctx context.Context) error {
 	_, err := e.call(ctx, http.MethodGet, "/_ping", callTimeout)
 	return err
 }
 
 // Running lists the containers that run.
-func (e *Engine) Running(ctx context.Context) ([]Container, error) {
+func (e *Client) Running(ctx context.Context) ([]Container, error) {
 	data, err := e.call(ctx, http.MethodGet, "/containers/json", callTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list docker's containers: %w", err)
@@ -100,7 +100,7 @@ func Each(ctx context.Context, verb Verb, list []Container) error {
 
 // Each does a verb to containers, one after the other. All are tried; one that is gone, or
 // is so already, is none to worry about.
-func (e *Engine) Each(ctx context.Context, verb Verb, list []Container) error {
+func (e *Client) Each(ctx context.Context, verb Verb, list []Container) error {
 	var failed []error
 	for _, c := range list {
 		_, err := e.call(ctx, http.MethodPost, "/containers/"+c.ID+"/"+string(verb), stopTimeout)
@@ -112,7 +112,7 @@ func (e *Engine) Each(ctx context.Context, verb Verb, list []Container) error {
 }
 
 // call asks once. 304 says that it is so already.
-func (e *Engine) call(ctx context.Context, method, path string, timeout time.Duration) ([]byte, error) {
+func (e *Client) call(ctx context.Context, method, path string, timeout time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://docker"+path, nil)

@@ -16,7 +16,7 @@ import (
 )
 
 // serve answers on a socket as an engine does.
-func serve(t *testing.T, handler http.HandlerFunc) *dockersock.Engine {
+func serve(t *testing.T, handler http.HandlerFunc) *dockersock.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)

@@ -89,7 +89,7 @@ func TestExamine(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := provisiontest.New()
 			c.spoil(h)
-			h.Revive()
+			h.StartProcess()
 			for _, f := range doctor.Examine(t.Context(), h, doctor.Options{}) {
 				if f.Level == c.level && strings.Contains(f.Evidence, c.want) && strings.Contains(f.Fix, c.fix) {
 					if ops := h.Ops(); len(ops) > 0 {

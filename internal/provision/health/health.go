@@ -7,32 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/dockersock"
 )
 
 // callTimeout bounds one question.
 const callTimeout = 10 * time.Second
-
-// Active wants that a unit runs.
-type Active struct{ Unit string }
-
-// Name is "UNIT runs".
-func (a Active) Name() string { return a.Unit + " runs" }
-
-// Run asks systemd.
-func (a Active) Run(ctx context.Context, host provision.Host) error {
-	state, err := host.Units().State(ctx, a.Unit)
-	if err != nil {
-		return err
-	}
-	if state.Active != "active" {
-		return fmt.Errorf("it is %s (%s), result %s; its log: journalctl -u %s: %w",
-			state.Active, state.Sub, state.Result, a.Unit, errs.Unavailable)
-	}
-	return nil
-}
 
 // Docker wants that a Docker Engine answers.
 type Docker struct {

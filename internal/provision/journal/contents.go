@@ -130,7 +130,7 @@ func (j *Journal) sweep() error {
 	}
 	for _, rec := range j.records {
 		if rec.Begin != nil {
-			add(rec.Begin.Wish)
+			add(rec.Begin.NodeFile)
 		}
 		if rec.Touch != nil {
 			addAll(rec.Touch.Before)

@@ -90,8 +90,8 @@ func (j *Journal) file() string { return j.dir + "/journal" }
 // Bad is the number of lines that could not be read: not cut short by a crash, but damaged.
 func (j *Journal) Bad() int { return j.bad }
 
-// Begin starts an entry and returns its number. wish is the node file, or nil.
-func (j *Journal) Begin(b Begin, wish []byte) (int, error) {
+// Begin starts an entry and returns its number. nodeFile is the text of the node file, or nil.
+func (j *Journal) Begin(b Begin, nodeFile []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var err error
@@ -101,12 +101,12 @@ func (j *Journal) Begin(b Begin, wish []byte) (int, error) {
 	if err := j.files.Reserve(j.reserve(), reserved); err != nil {
 		return 0, fmt.Errorf("there would be no room to undo: %w", err)
 	}
-	if wish != nil {
-		digest, err := j.keepBytes(wish)
+	if nodeFile != nil {
+		digest, err := j.keepBytes(nodeFile)
 		if err != nil {
 			return 0, err
 		}
-		b.Wish = digest
+		b.NodeFile = digest
 	}
 	n := 1
 	if len(j.state.entries) > 0 {

@@ -64,8 +64,8 @@ type Begin struct {
 	To int `json:"to,omitempty"`
 	// Version of berth.
 	Version string `json:"version"`
-	// Wish is the digest of the node file, kept as content.
-	Wish string `json:"wish,omitempty"`
+	// NodeFile is the digest of the node file, kept as content.
+	NodeFile string `json:"wish,omitempty"`
 	// Made lists directories that were made for the journal itself.
 	Made []string `json:"made,omitempty"`
 }
@@ -112,11 +112,11 @@ type Entry struct {
 	To      int       `json:"to,omitempty"`
 	Started time.Time `json:"started"`
 	// Ended is zero for one that was interrupted.
-	Ended   time.Time `json:"ended,omitzero"`
-	Version string    `json:"version"`
-	Wish    string    `json:"wish,omitempty"`
-	Result  Result    `json:"result,omitempty"`
-	Error   string    `json:"error,omitempty"`
+	Ended    time.Time `json:"ended,omitzero"`
+	Version  string    `json:"version"`
+	NodeFile string    `json:"wish,omitempty"`
+	Result   Result    `json:"result,omitempty"`
+	Error    string    `json:"error,omitempty"`
 	// Touched lists objects with their states from before the entry, each once, in the
 	// order in which they were touched.
 	Touched []Prior `json:"touched,omitempty"`

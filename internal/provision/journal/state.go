@@ -18,7 +18,7 @@ func (s *state) add(rec record) {
 		s.made = append(s.made, rec.Begin.Made...)
 		s.current = &Entry{
 			Number: rec.Apply, Verb: rec.Begin.Verb, To: rec.Begin.To, Started: rec.Time,
-			Version: rec.Begin.Version, Wish: rec.Begin.Wish,
+			Version: rec.Begin.Version, NodeFile: rec.Begin.NodeFile,
 		}
 		s.entries = append(s.entries, s.current)
 	case rec.End != nil:
@@ -122,16 +122,16 @@ func (j *Journal) Last() (entry Entry, ok bool) {
 	return *j.state.entries[len(j.state.entries)-1], true
 }
 
-// Wish is the digest of the node file that the state at the end of entry n came from;
+// NodeFile is the digest of the node file that the state at the end of entry n came from;
 // empty when the history does not know it any more.
-func (j *Journal) Wish(n int) string {
+func (j *Journal) NodeFile(n int) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range slices.Backward(j.state.entries) {
 		switch {
 		case e.Number > n || e.Number < n && e.Result != OK:
 		case e.Verb == Apply:
-			return e.Wish
+			return e.NodeFile
 		case e.Verb == Rollback: // the state is that of the entry that it went back to
 			n = e.To
 		default: // a prune takes away what the file before it does not want

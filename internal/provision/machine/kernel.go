@@ -167,21 +167,6 @@ func shows(below, m *mountinfo.Info) bool {
 	return err == nil && below.Major == m.Major && below.Minor == m.Minor && filepath.Join(below.Root, rest) == m.Root
 }
 
-// Mount is mount(8), which knows helpers and labels.
-func (kernel) Mount(ctx context.Context, m provision.Mount) error {
-	args := []string{"mount"}
-	if m.Type != "" {
-		args = append(args, "-t", m.Type)
-	}
-	if len(m.Options) > 0 {
-		args = append(args, "-o", strings.Join(m.Options, ","))
-	}
-	if _, err := run(ctx, provision.Command{Args: append(args, "--", m.Source, m.Path)}); err != nil {
-		return fmt.Errorf("cannot mount %s: %w", m.Path, err)
-	}
-	return nil
-}
-
 // Unmount is umount(8); a mount in use stays.
 func (kernel) Unmount(ctx context.Context, path string) error {
 	if _, err := run(ctx, provision.Command{Args: []string{"umount", "--", path}}); err != nil {

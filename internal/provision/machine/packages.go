@@ -112,17 +112,6 @@ func managers() []manager {
 			unknown: regexp.MustCompile(`No provider of|not found in package names|exit status 104`),
 			locks:   []string{"/run/zypp.pid"}, busy: regexp.MustCompile(`System management is locked`),
 		},
-		{
-			name: "apk", program: "apk",
-			installed: []string{"apk", "list", "-I", namesWord},
-			plan:      []string{"apk", "add", "-s", namesWord},
-			planned:   regexp.MustCompile(`(?m)^\(\d+/\d+\) \w+ (\S+) \(([^ )]+)`),
-			refresh:   []string{"apk", "update", "-q"},
-			install:   []string{"apk", "add", "-q", namesWord}, pin: "=",
-			remove: []string{"apk", "del", "-q", namesWord}, needed: regexp.MustCompile(`not removed due to|required by`),
-			unknown: regexp.MustCompile(`no such package`), locks: []string{"/lib/apk/db/lock"},
-			busy: regexp.MustCompile(`Unable to lock database`),
-		},
 	}
 }
 
@@ -277,14 +266,6 @@ func (m *manager) orEmpty() *manager {
 // installedLine takes name and version out of a line.
 func (m *manager) installedLine(line string, names []string) (name, version string, ok bool) {
 	words := strings.Fields(line)
-	if m.name == "apk" { // "name-1.2-r3 x86_64 {origin} (license) [installed]"
-		for _, name := range names {
-			if len(words) > 0 && regexp.MustCompile(`^`+regexp.QuoteMeta(name)+`-\d`).MatchString(words[0]) {
-				return name, strings.TrimPrefix(words[0], name+"-"), true
-			}
-		}
-		return "", "", false
-	}
 	if len(words) != 2 {
 		return "", "", false
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/preload"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
 // images loads archives into the runtime when it runs.
 func (b *builder) images() {
 	for i, image := range b.imagesOfArch() {
-		task := tasks.ImagePreload{
+		task := preload.Archive{
 			M: provision.Meta{Why: fmt.Sprintf("images[%d]", i), Needs: []string{"unit " + b.rt.unit}},
 			Ref: provision.AssetRef{
 				Name: image.Names[0], Sources: append([]string{image.Source}, image.Mirrors...), Digest: image.Digest, Format: "raw",
@@ -28,7 +29,7 @@ func (b *builder) images() {
 			task.Load = []string{b.berthBinary(), "image", "import", "--endpoint", "unix://" + b.rt.socket, "--pin"}
 		case "containerd":
 			task.Load = []string{"ctr", "--address", b.rt.socket, "-n", "k8s.io", "images", "import", "-"}
-			task.Hears = 15 * time.Second // by an event
+			task.Delay = 15 * time.Second // by an event
 		case "docker":
 			task.Load, task.Has = []string{"docker", "load"}, []string{"docker", "image", "inspect"}
 		case "crio":
@@ -52,7 +53,7 @@ func (b *builder) imagesOfArch() []nodefile.Image {
 func (b *builder) imageTasks() []string {
 	var ids []string
 	for _, task := range b.target.Tasks {
-		if image, ok := task.(tasks.ImagePreload); ok {
+		if image, ok := task.(preload.Archive); ok {
 			ids = append(ids, image.ID())
 		}
 	}

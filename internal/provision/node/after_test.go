@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -29,7 +30,7 @@ func TestBootTriesAgain(t *testing.T) {
 	} {
 		n := nodefile.Default()
 		n.Boot.Drift = nodefile.Duration(c.drift)
-		b := &builder{n: n, f: Facts{Distro: distro.Distro{ID: c.family, Family: c.family, Version: c.version}}}
+		b := &builder{n: n, f: facts.Facts{Distro: distro.Distro{ID: c.family, Family: c.family, Version: c.version}}}
 		limits, again := b.tryAgain()
 		if got := slices.Contains(again, "Restart=on-failure"); got != c.again || !c.again && len(again) > 0 || !slices.Contains(limits, c.limit) {
 			t.Errorf("%s %s, drift %s: got %v %v, want a restart %v and %s", c.family, c.version, c.drift, limits, again, c.again, c.limit)

@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
-	"github.com/berthrun/berth/internal/provision/provisiontest"
-	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
+	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
 // machine is a fresh machine of a release that has whatever a target may ask for.
@@ -90,9 +91,9 @@ func members(asset tasks.Asset) map[string]string {
 	return found
 }
 
-func newEngine(t *testing.T, h *provisiontest.Host) *engine.Engine {
+func newReconciler(t *testing.T, h *provisiontest.Host) *reconciler.Reconciler {
 	t.Helper()
-	e, err := engine.New(engine.Config{
+	e, err := reconciler.New(reconciler.Config{
 		Host: h, Kinds: tasks.Kinds(), Version: "test",
 		Sleep: func(ctx context.Context, _ time.Duration) error { return ctx.Err() },
 	})
@@ -130,26 +131,26 @@ func TestApplyTwiceAndReset(t *testing.T) {
 			t.Run(fmt.Sprint(release, " ", name), func(t *testing.T) {
 				target.Gates = nil // what they look at is not on this machine
 				h := machine(target)
-				before := h.Tree(engine.StateDir, "/var/lib/berth")
-				if _, err := newEngine(t, h).Apply(t.Context(), target, engine.ApplyOptions{}); err != nil {
+				before := h.Tree(reconciler.StateDir, "/var/lib/berth")
+				if _, err := newReconciler(t, h).Apply(t.Context(), target, reconciler.ApplyOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				plan, err := newEngine(t, h).Plan(t.Context(), target)
+				plan, err := newReconciler(t, h).Plan(t.Context(), target)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if !plan.Empty() {
 					t.Errorf("a second apply would change: %+v", plan)
 				}
-				e := newEngine(t, h)
+				e := newReconciler(t, h)
 				back, err := e.PlanReset(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := e.Reset(t.Context(), back, engine.BackOptions{}); err != nil {
+				if _, err := e.Reset(t.Context(), back, reconciler.BackOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				after := h.Tree(engine.StateDir, "/var/lib/berth")
+				after := h.Tree(reconciler.StateDir, "/var/lib/berth")
 				// A kernel keeps its modules.
 				loaded := func(line string) bool { return strings.HasPrefix(line, "module ") }
 				if diff := cmp.Diff(slices.DeleteFunc(before, loaded), slices.DeleteFunc(after, loaded)); diff != "" {

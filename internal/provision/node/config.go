@@ -30,7 +30,7 @@ func (b *builder) runtimeConfig() {
 	if b.rt.name == "docker" {
 		keys, err := runtimeconf.Docker(m)
 		if err != nil {
-			b.misfit(fieldOf(err), err)
+			b.fieldError(fieldOf(err), err)
 			return
 		}
 		b.before(tasks.JSONKeys{M: b.forRuntime("runtime"), Path: b.rt.config, Set: keys})
@@ -41,7 +41,7 @@ func (b *builder) runtimeConfig() {
 	}[b.rt.name]
 	text, err := write(m)
 	if err != nil {
-		b.misfit(fieldOf(err), err)
+		b.fieldError(fieldOf(err), err)
 		return
 	}
 	b.before(tasks.File{M: b.forRuntime("runtime"), Path: b.rt.config, Content: text})
@@ -87,7 +87,7 @@ func (b *builder) registries() {
 	if b.rt.certDir != "" {
 		links, err := runtimeconf.CertLinks(b.rt.certDir, b.n.Registries)
 		if err != nil {
-			b.misfit(fieldOf(err), err)
+			b.fieldError(fieldOf(err), err)
 			return
 		}
 		for _, link := range links {
@@ -98,7 +98,7 @@ func (b *builder) registries() {
 	case "berth", "containerd":
 		files, err := runtimeconf.Hosts(b.n.Registries, b.f.Credentials)
 		if err != nil {
-			b.misfit(fieldOf(err), err)
+			b.fieldError(fieldOf(err), err)
 			return
 		}
 		for _, file := range files {
@@ -115,7 +115,7 @@ func (b *builder) registries() {
 	case "crio":
 		text, err := runtimeconf.CRIORegistries(b.n.Registries)
 		if err != nil {
-			b.misfit(fieldOf(err), err)
+			b.fieldError(fieldOf(err), err)
 			return
 		}
 		b.before(tasks.File{M: b.forRuntime("registries"), Path: "/etc/containers/registries.conf.d/50-berth-node.conf", Content: text})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
 	"github.com/berthrun/berth/internal/provision/tasks"
@@ -13,7 +14,7 @@ import (
 
 const (
 	runscConfig    = "/etc/containerd/runsc.toml"
-	deviceScript   = ownDir + "/nvidia-dev-char.sh"
+	deviceScript   = facts.OwnDir + "/nvidia-dev-char.sh"
 	nvidiaUnit     = "berth-nvidia.service"
 	nvidiaCDISpec  = "/var/run/cdi/nvidia.yaml"
 	nvidiaCDIClass = "nvidia-cdi-refresh.path"

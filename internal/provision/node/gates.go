@@ -152,7 +152,7 @@ type imageProbe struct{ endpoint, image string }
 func (p imageProbe) Name() string { return "sandbox image " + p.image }
 
 func (p imageProbe) Run(ctx context.Context, host provision.Host) error {
-	if !host.Live() || !isThere(host.Files(), strings.TrimPrefix(p.endpoint, "unix://")) {
+	if !host.Live() || !provision.Exists(host.Files(), strings.TrimPrefix(p.endpoint, "unix://")) {
 		return nil // nobody can be asked
 	}
 	err := crisock.EnsureImage(ctx, p.endpoint, p.image)
@@ -209,15 +209,10 @@ func (p kubeletProbe) Run(_ context.Context, host provision.Host) error {
 		return fmt.Errorf("misconfiguration: kubelet cgroup driver: %q is different from %s cgroup driver: %q (%s): %w",
 			k.Driver.Text, p.runtime, p.driver, k.Driver.From, errs.State)
 	}
-	if endpoint := k.Endpoint; endpoint.Text != "" && !p.moves && socketOf(endpoint.Text) != socketOf(p.endpoint) {
+	if endpoint := k.Endpoint; endpoint.Text != "" && !p.moves && crisock.Path(endpoint.Text) != crisock.Path(p.endpoint) {
 		return fmt.Errorf("the kubelet talks to %s and %s listens on %s; change %s: %w", endpoint.Text, p.runtime, p.endpoint, endpoint.From, errs.State)
 	}
 	return nil
-}
-
-// socketOf is the path of an endpoint, whichever way it is written.
-func socketOf(endpoint string) string {
-	return strings.TrimPrefix(strings.TrimPrefix(endpoint, "unix://"), "/var")
 }
 
 // pluginProbe looks for CNI plugins.
@@ -233,7 +228,7 @@ func (p pluginProbe) Run(_ context.Context, host provision.Host) error {
 		for _, dir := range p.dirs {
 			places = append(places, path.Join(dir, plugin))
 		}
-		if !isThere(host.Files(), places...) {
+		if !provision.Exists(host.Files(), places...) {
 			return fmt.Errorf("CNI plugin %s is in none of %s: %w", plugin, strings.Join(p.dirs, ", "), errs.NotFound)
 		}
 	}

@@ -12,21 +12,22 @@ import (
 	"github.com/berthrun/berth/internal/golden"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
 // factsOf is a machine with a fresh release on it.
-func factsOf(t *testing.T, release string) Facts {
+func factsOf(t *testing.T, release string) facts.Facts {
 	t.Helper()
 	d, err := distro.Release(release)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := Facts{
+	f := facts.Facts{
 		Distro: d, Arch: "amd64", SELinux: d.SELinux, File: "/etc/berth/node.yaml",
-		Berth:      Binary{Path: "/root/berth", Digest: "sha256:" + strings.Repeat("b", 64)},
-		Supervisor: Binary{Path: "/root/berth-supervisor", Digest: "sha256:" + strings.Repeat("c", 64)},
+		Berth:      facts.Binary{Path: "/root/berth", Digest: "sha256:" + strings.Repeat("b", 64)},
+		Supervisor: facts.Binary{Path: "/root/berth-supervisor", Digest: "sha256:" + strings.Repeat("c", 64)},
 	}
 	if d.Immutable {
 		f.Versions = map[string]nodefile.Version{"containerd": {Major: 2, Minor: 1, Patch: 5}, "docker": {Major: 28}}
@@ -128,7 +129,7 @@ func TestTexts(t *testing.T) {
 				f.NvidiaCTK = "/usr/bin/nvidia-ctk"
 			}
 			if other, ok := map[string]string{"switch-to-berth": "containerd", "switch-to-containerd": "berth"}[name]; ok {
-				f.Replaced, f.Kubelet = []Replaced{runtimes()[other]}, true
+				f.Replaced, f.Kubelet = []facts.Replaced{facts.ReplaceableRuntimes()[other]}, true
 			}
 			target, err := Build(load(t, c.text), f)
 			if err != nil {

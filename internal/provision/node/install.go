@@ -9,6 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
@@ -132,26 +133,15 @@ func (b *builder) install() {
 	}
 }
 
-// wantsBerth reports whether the running binary is to be on the machine: as its
-// runtime, or to apply the description at boot.
-func wantsBerth(n *nodefile.Node, f Facts) bool {
-	return wantsSupervisor(n) || (n.Boot.Enabled || f.Distro.Immutable) && n.Runtime.Name != "berth"
-}
-
-// wantsSupervisor is the same for berth's second binary.
-func wantsSupervisor(n *nodefile.Node) bool {
-	return n.Runtime.Name == "berth" && !n.Runtime.SkipInstall && len(n.Runtime.Assets) == 0
-}
-
 // installSelf copies the running binaries to where the distribution wants them.
 func (b *builder) installSelf() {
 	for _, self := range []struct {
 		name   string
-		binary Binary
+		binary facts.Binary
 		want   bool
 	}{
-		{"berth", b.f.Berth, wantsBerth(b.n, b.f)},
-		{"berth-supervisor", b.f.Supervisor, wantsSupervisor(b.n)},
+		{"berth", b.f.Berth, b.f.NeedsBerth(b.n)},
+		{"berth-supervisor", b.f.Supervisor, facts.NeedsSupervisor(b.n)},
 	} {
 		if !self.want {
 			continue
@@ -180,7 +170,7 @@ func (b *builder) asset(why string, asset nodefile.Asset, picks []tasks.Pick) {
 	restarts := []string{b.rt.unit}
 	switch {
 	case b.rt.name == "berth":
-		restarts = []string{supervisorUnit, b.rt.unit}
+		restarts = []string{facts.SupervisorUnit, b.rt.unit}
 	case name == "berth":
 		restarts = nil // it is no runtime here
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/manifest"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubeadmconf"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/preflight"
 )
@@ -17,17 +18,17 @@ import (
 // Kubeadm is what the configuration of kubeadm must know of a machine and its description. It
 // asks no runtime, so that it may be made before the description is applied.
 func Kubeadm(ctx context.Context, host provision.Host, n *nodefile.Node) (kubeadmconf.Node, error) {
-	f := Facts{}
+	f := facts.Facts{}
 	var err error
-	if f.Distro, err = detectDistro(host.Files()); err != nil {
+	if f.Distro, err = facts.Distro(host.Files()); err != nil {
 		return kubeadmconf.Node{}, err
 	}
 	if n.Runtime.SkipInstall || f.Distro.Immutable {
-		f.Versions = detectVersions(ctx, host, n.Runtime.Name)
+		f.Versions = facts.RuntimeVersions(ctx, host, n.Runtime.Name)
 	}
-	made, misfits := kubeadm(n, f)
-	if len(misfits) > 0 {
-		return kubeadmconf.Node{}, misfits
+	made, faults := kubeadm(n, f)
+	if len(faults) > 0 {
+		return kubeadmconf.Node{}, faults
 	}
 	made.Version, made.CgroupV1 = preflight.Version(ctx, host), preflight.CgroupV1(host)
 	return made, nil
@@ -35,21 +36,21 @@ func Kubeadm(ctx context.Context, host provision.Host, n *nodefile.Node) (kubead
 
 // kubeadm is the part of it that the description says. A description for kubeadm has a runtime with
 // a CRI socket.
-func kubeadm(n *nodefile.Node, f Facts) (made kubeadmconf.Node, misfits Misfits) {
+func kubeadm(n *nodefile.Node, f facts.Facts) (made kubeadmconf.Node, faults nodefile.FieldErrors) {
 	rt := runtimeOf(n, f)
 	made = kubeadmconf.Node{Socket: rt.socket, CgroupDriver: "systemd", AsksDriver: rt.tellsDriver()}
 	if n.Runtime.CgroupDriver == "cgroupfs" {
 		made.CgroupDriver = "cgroupfs"
 	}
 	if !n.Kubelet.Kubeadm {
-		misfits = append(misfits, misfit(errs.Invalid, "kubelet.kubeadm", "is not set, and kubeadm wants a kubelet whose unit reads what it writes; set kubelet.kubeadm: true, and apply"))
+		faults = append(faults, nodefile.NewFieldError(errs.Invalid, "kubelet.kubeadm", "is not set, and kubeadm wants a kubelet whose unit reads what it writes; set kubelet.kubeadm: true, and apply"))
 	}
 	flags := n.Kubelet.Flags
 	made.Name, made.Labels = strings.ToLower(flags["hostname-override"]), flags["node-labels"]
 	if text, given := flags["node-ip"]; given {
 		first, _, _ := strings.Cut(text, ",")
 		if ip, err := netip.ParseAddr(first); err != nil {
-			misfits = append(misfits, misfit(errs.Invalid, manifest.Key("kubelet.flags", "node-ip"), "%q: want an IP address", first))
+			faults = append(faults, nodefile.NewFieldError(errs.Invalid, manifest.Key("kubelet.flags", "node-ip"), "%q: want an IP address", first))
 		} else if !ip.IsUnspecified() { // 0.0.0.0 and :: only choose the family
 			made.Address = ip.String()
 		}
@@ -57,11 +58,11 @@ func kubeadm(n *nodefile.Node, f Facts) (made kubeadmconf.Node, misfits Misfits)
 	if text, given := flags["register-with-taints"]; given {
 		taints, err := kubeadmconf.ParseTaints(text)
 		if err != nil {
-			misfits = append(misfits, &Misfit{Path: manifest.Key("kubelet.flags", "register-with-taints"), err: fmt.Errorf("register-with-taints: %w", err)})
+			faults = append(faults, nodefile.WrapFieldError(manifest.Key("kubelet.flags", "register-with-taints"), fmt.Errorf("register-with-taints: %w", err)))
 		}
 		made.Taints = taints
 	}
-	return made, misfits
+	return made, faults
 }
 
 // tellsDriver: the runtime answers the kubelet's question for its cgroup driver (RuntimeConfig), so
@@ -72,7 +73,7 @@ func (rt runtime) tellsDriver() bool {
 
 // NoPodsOutside refuses addresses of the node's pods that are not of its cluster.
 func NoPodsOutside(n *nodefile.Node, cluster string) error {
-	var misfits Misfits
+	var faults nodefile.FieldErrors
 	for i, text := range n.Network.PodCIDRs {
 		ours, err := netip.ParsePrefix(text)
 		if err != nil || cluster == "" {
@@ -84,8 +85,8 @@ func NoPodsOutside(n *nodefile.Node, cluster string) error {
 			inside = inside || err != nil || all.Bits() <= ours.Bits() && all.Contains(ours.Addr())
 		}
 		if !inside {
-			misfits = append(misfits, misfit(errs.Invalid, fmt.Sprintf("network.podCIDRs[%d]", i), "%s is not in --pod-network-cidr %s, and Services treat such pods as clients outside the cluster", text, cluster))
+			faults = append(faults, nodefile.NewFieldError(errs.Invalid, fmt.Sprintf("network.podCIDRs[%d]", i), "%s is not in --pod-network-cidr %s, and Services treat such pods as clients outside the cluster", text, cluster))
 		}
 	}
-	return misfits.And(nil)
+	return faults.Join(nil)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubeadmconf"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
@@ -25,9 +26,7 @@ func ofVersion(t *testing.T, v1 bool) *provisiontest.Host {
 		kind = "tmpfs"
 		put(t, h, "/sys/fs/cgroup/memory/tasks", "")
 	}
-	if err := h.Kernel().Mount(t.Context(), provision.Mount{Source: kind, Path: "/sys/fs/cgroup", Type: kind}); err != nil {
-		t.Fatal(err)
-	}
+	h.AddMount(provision.Mount{Source: kind, Path: "/sys/fs/cgroup", Type: kind})
 	return h
 }
 
@@ -86,8 +85,8 @@ func TestKubeadmRefused(t *testing.T) {
 		"runtime: {name: berth}\nkubelet: {kubeadm: true, flags: {register-with-taints: \"a:Never\"}}\n": "register-with-taints",
 	} {
 		_, err := Kubeadm(t.Context(), ofVersion(t, false), load(t, text))
-		var misfits Misfits
-		if !errors.As(err, &misfits) || !strings.Contains(err.Error(), want) {
+		var faults nodefile.FieldErrors
+		if !errors.As(err, &faults) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

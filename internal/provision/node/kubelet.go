@@ -8,18 +8,20 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/preflight"
 	"github.com/berthrun/berth/internal/provision/tasks"
-	"sigs.k8s.io/yaml"
 )
 
 const (
 	kubeletUnit   = kubelet.Unit
 	kubeletConfig = kubelet.ConfigFile
-	kubeletEnv    = ownDir + "/kubelet.env"
+	kubeletEnv    = facts.OwnDir + "/kubelet.env"
 )
 
 // kubelet installs and starts the kubelet, or leaves it to kubeadm. after are tasks
@@ -133,7 +135,7 @@ func (b *builder) kubeletConfig(after []string) []string {
 	maps.Copy(config, k.Config)
 	text, err := yaml.Marshal(config)
 	if err != nil {
-		b.misfit("kubelet.config", fmt.Errorf("kubelet.config: %w; want plain values, lists and mappings", err))
+		b.fieldError("kubelet.config", fmt.Errorf("kubelet.config: %w; want plain values, lists and mappings", err))
 		return nil
 	}
 	file := tasks.File{

@@ -8,33 +8,17 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
-	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// TestKubeletBinary: the unit starts the kubelet where it lies; a plan without any is refused.
+// TestKubeletBinary: the unit starts the kubelet at its path.
 func TestKubeletBinary(t *testing.T) {
 	for _, dir := range []string{"/usr/bin", "/usr/local/bin"} {
-		host := provisiontest.New()
 		n := nodefile.Default()
 		n.Kubelet.Kubeadm = true
-		if _, err := detectKubelet(host.Files(), n); !errors.Is(err, errs.NotFound) {
-			t.Errorf("without a kubelet: got %v, want errs.NotFound", err)
-		}
-		for _, make := range []string{"/usr/local", "/usr/local/bin"} {
-			if err := host.Files().Mkdir(make, provision.Attr{Mode: 0o755}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := host.Files().Write(dir+"/kubelet", strings.NewReader("#!"), provision.Attr{Mode: 0o755}); err != nil {
-			t.Fatal(err)
-		}
-		found, err := detectKubelet(host.Files(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := &builder{n: n, f: Facts{KubeletBinary: found}, rt: runtime{unit: "berth.service"}}
+		b := &builder{n: n, f: facts.Facts{KubeletBinary: dir + "/kubelet"}, rt: runtime{unit: "berth.service"}}
 		for what, text := range map[string]string{"unit": b.kubeletUnit(), "drop-in": kubeadmDropIn(b.kubeletBinary())} {
 			if !strings.Contains(text, "ExecStart="+dir+"/kubelet") {
 				t.Errorf("the %s does not start %s/kubelet:\n%s", what, dir, text)
@@ -48,11 +32,11 @@ func TestPlanWithAKubeletElsewhere(t *testing.T) {
 	n := load(t, "runtime: {name: berth}\nkubelet: {kubeadm: true}\n")
 	h := ofVersion(t, false)
 	put(t, h, "/lib/systemd/systemd", "")
-	if _, err := Detect(t.Context(), h, n, "/usr/local/bin/berth", ""); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "kubelet") {
+	if _, err := facts.Detect(t.Context(), h, n, "/usr/local/bin/berth", ""); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "kubelet") {
 		t.Errorf("without a kubelet: %v", err)
 	}
 	put(t, h, "/usr/local/bin/kubelet", "")
-	f, err := Detect(t.Context(), h, n, "/usr/local/bin/berth", "")
+	f, err := facts.Detect(t.Context(), h, n, "/usr/local/bin/berth", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +79,7 @@ func TestKubeletOnCgroupV1(t *testing.T) {
 	for _, v1 := range []bool{true, false} {
 		h := ofVersion(t, v1)
 		put(t, h, "/lib/systemd/systemd", "")
-		f, err := Detect(t.Context(), h, load(t, "runtime: {name: berth}\n"), "/usr/local/bin/berth", "")
+		f, err := facts.Detect(t.Context(), h, load(t, "runtime: {name: berth}\n"), "/usr/local/bin/berth", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +113,7 @@ func TestKubeletBeforeKubeadm(t *testing.T) {
 	put(t, h, "/usr/local/bin/berth-supervisor", "")
 	put(t, h, "/usr/local/bin/berth", "")
 	for _, want := range []tasks.Running{tasks.Leave, tasks.Started} {
-		f, err := Detect(t.Context(), h, n, "/usr/local/bin/berth", "")
+		f, err := facts.Detect(t.Context(), h, n, "/usr/local/bin/berth", "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,11 +9,12 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
 const (
-	kubenetTemplatePath = ownDir + "/kubenet.conflist.template"
+	kubenetTemplatePath = facts.OwnDir + "/kubenet.conflist.template"
 	kubenetConf         = "10-berth-kubenet.conflist"
 )
 
@@ -139,7 +140,7 @@ func is4(cidr string) bool {
 }
 
 const (
-	masqueradeFile = ownDir + "/masquerade.nft"
+	masqueradeFile = facts.OwnDir + "/masquerade.nft"
 	masqueradeUnit = "berth-masquerade.service"
 )
 

@@ -1,23 +1,21 @@
 // Package node turns the description of a node into the tasks that make a machine
-// one. Build is pure: equal descriptions and equal facts give equal tasks, so that
-// its golden files show what a distribution and a runtime get. What it must know of
-// the machine, Detect has read before.
+// one. Build is pure: equal descriptions and equal facts give equal tasks, and its golden files
+// show what each distribution and runtime gets. Package facts reads the machine before.
 package node
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
 // Build returns what a machine should be. The error joins every reason why the
 // description does not fit the machine, each naming its field.
-func Build(n *nodefile.Node, f Facts) (provision.Target, error) {
+func Build(n *nodefile.Node, f facts.Facts) (provision.Target, error) {
 	b := &builder{n: n, f: f, rt: runtimeOf(n, f)}
 	for _, step := range []func(){
 		b.accounts,
@@ -46,10 +44,10 @@ func Build(n *nodefile.Node, f Facts) (provision.Target, error) {
 // builder gathers the tasks of one node.
 type builder struct {
 	n      *nodefile.Node
-	f      Facts
+	f      facts.Facts
 	rt     runtime
 	target provision.Target
-	faults Misfits
+	faults nodefile.FieldErrors
 	// ready are the tasks that come before the runtime starts.
 	ready []string
 	// installed are those of them that bring binaries and packages: files come after
@@ -63,68 +61,12 @@ type builder struct {
 
 // fault reports that a field does not fit this machine.
 func (b *builder) fault(kind error, path, format string, args ...any) {
-	b.faults = append(b.faults, misfit(kind, path, format, args...))
+	b.faults = append(b.faults, nodefile.NewFieldError(kind, path, format, args...))
 }
 
-// misfit adds an error that concerns a field.
-func (b *builder) misfit(path string, err error) {
-	b.faults = append(b.faults, &Misfit{Path: path, err: err})
-}
-
-// Misfit is a field that does not fit the machine, or another field as this machine
-// has it.
-type Misfit struct {
-	// Path is as in "runtime.assets[0]".
-	Path string
-	err  error
-}
-
-// Error names the field.
-func (m *Misfit) Error() string { return m.err.Error() }
-
-// Unwrap has the kind.
-func (m *Misfit) Unwrap() error { return m.err }
-
-// Misfits is every reason why a description does not fit a machine.
-type Misfits []*Misfit
-
-// Error has a line for each.
-func (m Misfits) Error() string { return errors.Join(m.Unwrap()...).Error() }
-
-// Unwrap has them one by one.
-func (m Misfits) Unwrap() []error {
-	list := make([]error, len(m))
-	for i, misfit := range m {
-		list[i] = misfit
-	}
-	return list
-}
-
-// And adds those of an error that is nothing but misfits.
-func (m Misfits) And(err error) error {
-	var more Misfits
-	switch {
-	case errors.As(err, &more):
-		return append(more, m...)
-	case err == nil && len(m) > 0:
-		return m
-	}
-	return err
-}
-
-// Locate gives each Misfit of an error of Detect or Build its place in the description's
-// text.
-func Locate(err error, file string, text []byte) error {
-	var misfits Misfits
-	if !errors.As(err, &misfits) {
-		return err
-	}
-	located := make([]error, len(misfits))
-	for i, misfit := range misfits {
-		line, column := nodefile.Place(text, misfit.Path)
-		located[i] = fmt.Errorf("%s:%d:%d: %w", file, line, column, misfit)
-	}
-	return errors.Join(located...)
+// fieldError reports an error that names a field.
+func (b *builder) fieldError(path string, err error) {
+	b.faults = append(b.faults, nodefile.WrapFieldError(path, err))
 }
 
 func (b *builder) add(task provision.Task) {

@@ -1,28 +1,22 @@
 package node
 
 import (
-	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
-	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/manifest"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/kubelet"
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
-	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // TestEveryNeedIsThere: what a task needs is in the target, and nothing needs itself
@@ -165,11 +159,11 @@ func TestBuildRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, c.kind) {
 				t.Errorf("%v\nwant %s", err, c.want)
 			}
-			var misfits Misfits
-			if !errors.As(err, &misfits) {
-				t.Fatalf("%v is no list of misfits", err)
+			var faults nodefile.FieldErrors
+			if !errors.As(err, &faults) {
+				t.Fatalf("%v is no list of field errors", err)
 			}
-			for _, m := range misfits {
+			for _, m := range faults {
 				line, column := nodefile.Place([]byte(fileHead+c.text), m.Path)
 				if line < 3 || column < 1 || (manifest.Fault{Problem: m.Error()}).Fix() == "" {
 					t.Errorf("%v: at %d:%d, or it does not say what to do", m, line, column)
@@ -185,7 +179,7 @@ func TestBuildRefuses(t *testing.T) {
 	_, err = Build(n, factsOf(t, "debian 12"))
 	want := "n.yaml:3:35: runtime.nri.enabled: containerd 1.6.0 serves no NRI plugins; want 1.7 or newer, or leave this out: not supported\n" +
 		"n.yaml:5:3: files[0]: file /etc/crictl.yaml is set by crictl too; leave one of them out: invalid argument"
-	if got := Locate(err, "n.yaml", text); got == nil || got.Error() != want || !errors.Is(got, errs.Unsupported) {
+	if got := nodefile.Locate(err, "n.yaml", text); got == nil || got.Error() != want || !errors.Is(got, errs.Unsupported) {
 		t.Errorf("%v\nwant %s", got, want)
 	}
 	noFile := factsOf(t, "debian 12")
@@ -219,7 +213,7 @@ func TestBerthUnitsAreThoseOfTheInstaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"berth.service", supervisorUnit} {
+	for _, name := range []string{"berth.service", facts.SupervisorUnit} {
 		data, err := os.ReadFile(filepath.Join("../../../build", name))
 		if err != nil {
 			t.Fatal(err)
@@ -250,204 +244,6 @@ func directives(text string) []string {
 	return lines
 }
 
-// fakeHost is a machine of files alone.
-type fakeHost struct {
-	provision.Host
-	files map[string]string
-	run   func(args []string) (string, error)
-}
-
-func (h fakeHost) Live() bool             { return h.run != nil }
-func (h fakeHost) Files() provision.Files { return fakeFiles{files: h.files} }
-
-// Kernel has nothing mounted.
-func (fakeHost) Kernel() provision.Kernel { return provisiontest.New().Kernel() }
-
-func (h fakeHost) Run(_ context.Context, cmd provision.Command) ([]byte, error) {
-	out, err := h.run(cmd.Args)
-	return []byte(out), err
-}
-
-type fakeFiles struct {
-	provision.Files
-	files map[string]string
-}
-
-func (f fakeFiles) Stat(name string) (provision.FileInfo, error) {
-	if _, ok := f.files[name]; !ok {
-		return provision.FileInfo{}, errs.NotFound
-	}
-	return provision.FileInfo{}, nil
-}
-
-func (f fakeFiles) Open(name string) (io.ReadCloser, error) {
-	content, ok := f.files[name]
-	if !ok {
-		return nil, errs.NotFound
-	}
-	return io.NopCloser(strings.NewReader(content)), nil
-}
-
-func (f fakeFiles) ReadDir(dir string) ([]string, error) {
-	var names []string
-	for file := range f.files {
-		if rest, ok := strings.CutPrefix(file, dir+"/"); ok {
-			name, _, _ := strings.Cut(rest, "/")
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return nil, errs.NotFound
-	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
-}
-
-// Digest reads what lies on the machine that the test runs on.
-func (f fakeFiles) Digest(name string) (string, error) {
-	data, err := os.ReadFile(name)
-	return fmt.Sprintf("sha256:%x", sha256.Sum256(data)), err
-}
-
-// TestSourcesWithoutDigest: only a directory needs none, and the machine knows what is one.
-func TestSourcesWithoutDigest(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "runc"), nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	n := load(t, "runtime: {name: containerd, assets: [{source: "+dir+"}, {source: "+dir+"/runc}]}\nnetwork: {plugins: [{source: "+dir+"/none}]}\n"+
-		"kubelet: {enabled: true, assets: [{source: "+dir+"/none, arch: s390x}]}\n")
-	misfits := CheckSources(n)
-	if len(misfits) != 2 || misfits[0].Path != "runtime.assets[1].digest" || misfits[1].Path != "network.plugins[0].source" ||
-		!errors.Is(misfits, errs.Invalid) || !errors.Is(misfits, errs.NotFound) {
-		t.Errorf("%v", misfits)
-	}
-	other := errors.New("other")
-	if got := misfits.And(other); !errors.Is(got, other) || errors.Is(got, errs.Invalid) {
-		t.Errorf("beside another error: %v", got)
-	}
-	var all Misfits
-	if got := misfits.And(misfits[:1]); !errors.As(got, &all) || len(all) != 3 {
-		t.Errorf("beside misfits: %v", got)
-	}
-	if got := Misfits(nil).And(nil); got != nil {
-		t.Errorf("nothing is %v", got)
-	}
-}
-
-func TestDetect(t *testing.T) {
-	files := map[string]string{
-		"/etc/os-release":          "ID=rocky\nVERSION_ID=9.5\n",
-		"/usr/lib/systemd/systemd": "", "/sys/fs/selinux/enforce": "1", "/usr/bin/nvidia-ctk": "",
-		"/etc/berth/hub.auth": "user:password",
-	}
-	berth := filepath.Join(t.TempDir(), "berth")
-	if err := os.WriteFile(berth, []byte("a"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	host := fakeHost{files: files, run: func([]string) (string, error) {
-		return "containerd github.com/containerd/containerd/v2 v2.2.1 abcdef", nil
-	}}
-	n := load(t, "runtime: {name: containerd, skipInstall: true}\nregistries: [{host: docker.io, credentials: /etc/berth/hub.auth}]\nboot: {enabled: true}\n")
-	f, err := Detect(t.Context(), host, n, berth, "/etc/berth/node.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f.Distro.Family != "rhel" || !f.SELinux || f.NvidiaCTK != "/usr/bin/nvidia-ctk" || f.File != "/etc/berth/node.yaml" {
-		t.Errorf("%+v", f)
-	}
-	if f.Versions["containerd"] != (nodefile.Version{Major: 2, Minor: 2, Patch: 1}) {
-		t.Errorf("versions %v", f.Versions)
-	}
-	if f.Credentials["/etc/berth/hub.auth"] != "user:password" {
-		t.Error("credentials were not read")
-	}
-	if !strings.HasPrefix(f.Berth.Digest, "sha256:") || f.Supervisor.Digest != "" {
-		t.Errorf("binaries %+v %+v", f.Berth, f.Supervisor)
-	}
-
-	delete(files, "/etc/berth/hub.auth")
-	_, err = Detect(t.Context(), host, n, berth, "")
-	if !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "/etc/berth/hub.auth") {
-		t.Errorf("credentials that are not there: %v", err)
-	}
-	if got := Locate(err, "f", []byte("registries:\n- credentials: /etc/berth/hub.auth\n")); got == nil || !strings.HasPrefix(got.Error(), "f:2:3: registries[0].credentials: ") {
-		t.Errorf("credentials that are not there have the place %v", got)
-	}
-	delete(files, "/usr/lib/systemd/systemd")
-	if _, err := Detect(t.Context(), host, n, berth, ""); !errors.Is(err, errs.Unsupported) {
-		t.Errorf("no systemd: %v", err)
-	}
-	files["/etc/os-release"] = "ID=bottlerocket\n"
-	if _, err := Detect(t.Context(), host, n, berth, ""); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "settings API") {
-		t.Errorf("bottlerocket: %v", err)
-	}
-}
-
-func TestInit(t *testing.T) {
-	debian := "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\nVERSION_ID=12\n"
-	cases := map[string]struct {
-		files map[string]string
-		want  []string
-	}{
-		"bare": {nil, []string{"# - Debian GNU/Linux 12 (bookworm), ", "# - no runtime, so berth it is\n", "\n  name: berth\n"}},
-		"containerd of a package": {
-			map[string]string{"/usr/bin/containerd": ""},
-			[]string{"# - runtime containerd 2.2.1\n", "\n  name: containerd\n", "\n  # skipInstall: false\n"},
-		},
-		"containerd by hand": {
-			map[string]string{"/usr/local/bin/containerd": ""},
-			[]string{"so skipInstall leaves it as it is", "\n  skipInstall: true\n", "\n  version: 2.2.1\n"},
-		},
-		"docker, with its containerd": {
-			map[string]string{"/usr/bin/containerd": "", "/usr/sbin/dockerd": ""},
-			[]string{"\n  name: docker\n"},
-		},
-		"a kubelet on crio": {
-			map[string]string{
-				"/usr/bin/containerd": "", "/usr/bin/crio": "",
-				kubeletConfig:     "cgroupDriver: cgroupfs\n",
-				kubelet.FlagsFile: "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var/run/crio/crio.sock\"",
-			},
-			[]string{"which the kubelet talks to", "(cgroup driver cgroupfs)", "\n  name: crio\n", "\n  cgroupDriver: cgroupfs\n"},
-		},
-		"proxy and GPU": {
-			map[string]string{"/usr/bin/containerd": "", "/usr/bin/nvidia-ctk": "", "/etc/environment": "http_proxy=\"http://p:1\"\nNO_PROXY=a,b\nOTHER=x\n"},
-			[]string{"# - NVIDIA's driver or toolkit", "sets http_proxy", "http: http://p:1\n", "noProxy: [a, b]\n"},
-		},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			files := map[string]string{"/etc/os-release": debian}
-			maps.Copy(files, c.files)
-			host := fakeHost{files: files, run: func([]string) (string, error) { return "x v2.2.1", nil }}
-			var loaded []*nodefile.Node
-			for _, all := range []bool{false, true} {
-				text, err := Init(t.Context(), host, all)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, want := range c.want {
-					if short := strings.HasPrefix(want, "\n  # "); strings.Contains(text, want) != (all || !short) {
-						t.Errorf("all=%t: is %q there? Want it %t, in\n%s", all, want, all || !short, text[:min(len(text), 3000)])
-					}
-				}
-				if lines := strings.Count(text, "\n"); !all && lines > 40 {
-					t.Errorf("the short file has %d lines", lines)
-				}
-				n, err := nodefile.Load("init", []byte(text))
-				if err != nil {
-					t.Errorf("what init writes has faults: %v\n%s", err, text)
-				}
-				loaded = append(loaded, n)
-			}
-			if diff := cmp.Diff(loaded[1], loaded[0], cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("the short file says something else than the long one (-long +short):\n%s", diff)
-			}
-		})
-	}
-}
-
 // FuzzBuild: whatever a file says, reading it and building from it neither panics nor
 // makes a task whose needs are not there.
 func FuzzBuild(f *testing.F) {
@@ -465,7 +261,7 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			return
 		}
-		facts := Facts{Distro: d, Arch: "amd64", File: "/etc/berth/node.yaml", Kubelet: true, Replaced: []Replaced{runtimes()["crio"]}}
+		facts := facts.Facts{Distro: d, Arch: "amd64", File: "/etc/berth/node.yaml", Kubelet: true, Replaced: []facts.Replaced{facts.ReplaceableRuntimes()["crio"]}}
 		target, err := Build(n, facts)
 		if err != nil {
 			return
@@ -482,19 +278,6 @@ func FuzzBuild(f *testing.F) {
 			}
 		}
 	})
-}
-
-// TestReplacedByItsSocket: a runtime that listens elsewhere than usual is drained there.
-func TestReplacedByItsSocket(t *testing.T) {
-	files := map[string]string{
-		"/etc/containerd/config.toml": "version = 2\nroot = \"/data/c\"\n[grpc]\naddress = \"/run/other.sock\"\n",
-		kubeletConfig:                 "containerRuntimeEndpoint: unix:///run/other.sock\n",
-	}
-	host := fakeHost{files: files, run: func([]string) (string, error) { return "", nil }}
-	list := detectReplaced(t.Context(), host, load(t, "runtime: {name: berth}\n"))
-	if len(list) != 1 || list[0].Endpoint != "unix:///run/other.sock" || list[0].Content != "/data/c/io.containerd.content.v1.content/blobs" {
-		t.Errorf("%+v, want containerd on /run/other.sock", list)
-	}
 }
 
 // TestDriftTimer: the timer elapses on a machine that has not been booted since.

@@ -9,9 +9,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/kubelet"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 	"github.com/berthrun/berth/internal/provision/tasks"
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestKubeletProbe(t *testing.T) {
@@ -29,7 +29,7 @@ func TestKubeletProbe(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			err := probe.Run(t.Context(), fakeHost{files: c.files})
+			err := probe.Run(t.Context(), provisiontest.FileHost{Content: c.files})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -39,10 +39,10 @@ func TestKubeletProbe(t *testing.T) {
 
 func TestPluginProbe(t *testing.T) {
 	probe := pluginProbe{dirs: []string{"/a", "/b"}, plugins: []string{"ptp", "portmap"}}
-	if err := probe.Run(t.Context(), fakeHost{files: map[string]string{"/a/ptp": "", "/b/portmap": ""}}); err != nil {
+	if err := probe.Run(t.Context(), provisiontest.FileHost{Content: map[string]string{"/a/ptp": "", "/b/portmap": ""}}); err != nil {
 		t.Error(err)
 	}
-	if err := probe.Run(t.Context(), fakeHost{files: map[string]string{"/a/ptp": ""}}); err == nil || !strings.Contains(err.Error(), "portmap is in none of /a, /b") {
+	if err := probe.Run(t.Context(), provisiontest.FileHost{Content: map[string]string{"/a/ptp": ""}}); err == nil || !strings.Contains(err.Error(), "portmap is in none of /a, /b") {
 		t.Error(err)
 	}
 }
@@ -64,34 +64,8 @@ func TestWatchProbe(t *testing.T) {
 	}
 }
 
-// TestDisruption: what a restart does to what runs is told, and nothing where nothing runs.
-func TestDisruption(t *testing.T) {
-	for info, want := range map[string]string{
-		"3 false systemd /var/lib/docker": "3 containers stop: dockerd runs without live-restore until then",
-		"0 false systemd /var/lib/docker": "",
-		"3 true systemd /var/lib/docker":  "",
-		"3 true cgroupfs /var/lib/docker": "3 containers are lost to the runtime: runtime.cgroupDriver was cgroupfs",
-		"":                                "",
-	} {
-		host := fakeHost{run: func([]string) (string, error) { return info + "\n", nil }}
-		if got := detectDisruption(t.Context(), host, load(t, "runtime: {name: docker}\n")); got != want {
-			t.Errorf("%q: %q, want %q", info, got, want)
-		}
-	}
-	containerd := "version = 3\nroot = '/data'\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup = false\n"
-	files := fakeFiles{files: map[string]string{"/etc/containerd/config.toml": containerd}}
-	for text, want := range map[string][]string{
-		"":                                      {"runtime.root was /data", "runtime.cgroupDriver was cgroupfs"},
-		", root: /data, cgroupDriver: cgroupfs": nil,
-		", root: /data, state: /run/x, cgroupDriver: cgroupfs": {"runtime.state was /run/containerd"},
-	} {
-		if diff := cmp.Diff(want, pathChanges(files, &load(t, "runtime: {name: containerd"+text+"}\n").Runtime)); diff != "" {
-			t.Errorf("%q: %s", text, diff)
-		}
-	}
-	if got := pathChanges(fakeFiles{}, &load(t, "runtime: {name: crio}\n").Runtime); got != nil {
-		t.Errorf("a runtime that is not configured yet: %q", got)
-	}
+// TestDisruptionOfTheUnit: the unit of the runtime says what its restart does to running pods.
+func TestDisruptionOfTheUnit(t *testing.T) {
 	f := factsOf(t, "debian 12")
 	f.Disrupts = "all stop"
 	target, err := Build(load(t, "runtime: {name: docker}\n"), f)
@@ -107,7 +81,7 @@ func TestDisruption(t *testing.T) {
 // TestKubeletElsewhere: a kubelet that runs with another configuration than kubeadm's is
 // compared with the runtime, and pointed at it where the runtime changes.
 func TestKubeletElsewhere(t *testing.T) {
-	host := fakeHost{run: func([]string) (string, error) { return "", nil }, files: map[string]string{
+	host := provisiontest.FileHost{OnRun: func([]string) (string, error) { return "", nil }, Content: map[string]string{
 		"/proc/812/cmdline": "/opt/kubelet\x00--config=/opt/kubelet.yaml\x00",
 		"/opt/kubelet.yaml": "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n",
 	}}
@@ -126,7 +100,7 @@ func TestKubeletElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Kubelet, f.KubeletFiles, f.Replaced = true, k.Files, []Replaced{runtimes()["containerd"]}
+	f.Kubelet, f.KubeletFiles, f.Replaced = true, k.Files, []facts.Replaced{facts.ReplaceableRuntimes()["containerd"]}
 	target, err := Build(load(t, "runtime: {name: berth}\n"), f)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +155,7 @@ func TestNetworkProbe(t *testing.T) {
 func TestConfigProbe(t *testing.T) {
 	probe := configProbe{file: "/etc/x", args: []string{"/usr/bin/dockerd", "--validate"}}
 	for said, want := range map[string][2]bool{"": {}, "unknown flag: --validate": {false, true}, "unable to configure: bad key": {true, false}} {
-		host := fakeHost{run: func([]string) (string, error) {
+		host := provisiontest.FileHost{OnRun: func([]string) (string, error) {
 			if said != "" {
 				return "", errors.New(said)
 			}

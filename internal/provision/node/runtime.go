@@ -5,12 +5,10 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
 )
-
-// ownDir holds the files of ours that no program expects elsewhere.
-const ownDir = "/etc/berth/node"
 
 // runtime is what is known of a runtime by its name, with the description's own
 // choices put in.
@@ -36,7 +34,7 @@ type runtime struct {
 }
 
 // runtimeOf resolves the runtime of a description.
-func runtimeOf(n *nodefile.Node, f Facts) runtime {
+func runtimeOf(n *nodefile.Node, f facts.Facts) runtime {
 	rt := map[string]runtime{
 		"berth": {
 			unit: "berth.service", binary: "berth", socket: "/run/berth/berth.sock",
@@ -72,7 +70,7 @@ func runtimeOf(n *nodefile.Node, f Facts) runtime {
 
 // runtimeVersion is what the configuration is written for: what the description
 // says, else what is known to be there or to come.
-func runtimeVersion(n *nodefile.Node, f Facts, rt runtime) nodefile.Version {
+func runtimeVersion(n *nodefile.Node, f facts.Facts, rt runtime) nodefile.Version {
 	if v, err := nodefile.ParseVersion(n.Runtime.Version); err == nil {
 		return v
 	}

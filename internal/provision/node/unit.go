@@ -9,10 +9,9 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
-
-const supervisorUnit = "berth-supervisor.service"
 
 // dropInName sorts after a distribution's own drop-ins and before most users'.
 const dropInName = "50-berth-node.conf"
@@ -41,7 +40,7 @@ func (b *builder) environment() {
 	})
 }
 
-func (b *builder) envFile() string { return path.Join(ownDir, b.rt.name+".env") }
+func (b *builder) envFile() string { return path.Join(facts.OwnDir, b.rt.name+".env") }
 
 // proxy is the environment that a proxy makes.
 func (b *builder) proxy() map[string]string {
@@ -88,7 +87,7 @@ func (b *builder) runtimeUnit() {
 	if b.rt.name == "berth" && !b.n.Runtime.SkipInstall {
 		supervisor := tasks.Unit{
 			M:    provision.Meta{Why: "runtime", Needs: slices.Clone(b.ready)},
-			Name: supervisorUnit, Content: b.supervisorFile(), Enable: &yes, Running: tasks.Started,
+			Name: facts.SupervisorUnit, Content: b.supervisorFile(), Enable: &yes, Running: tasks.Started,
 		}
 		b.add(supervisor)
 		unit.M.Needs = append(unit.M.Needs, supervisor.ID())
@@ -103,7 +102,7 @@ func (b *builder) runtimeUnit() {
 func (b *builder) unitFile() string {
 	bin := path.Join(b.f.Distro.BinDir, b.rt.binary)
 	head := map[string][]string{
-		"berth":      {"Description=berth: container runtime for the kubelet", "Documentation=https://github.com/berthrun/berth", "After=network.target local-fs.target dbus.service " + supervisorUnit, "Wants=" + supervisorUnit, "StartLimitIntervalSec=0"},
+		"berth":      {"Description=berth: container runtime for the kubelet", "Documentation=https://github.com/berthrun/berth", "After=network.target local-fs.target dbus.service " + facts.SupervisorUnit, "Wants=" + facts.SupervisorUnit, "StartLimitIntervalSec=0"},
 		"containerd": {"Description=containerd container runtime", "Documentation=https://containerd.io", "After=network.target local-fs.target dbus.service"},
 		"crio":       {"Description=Container Runtime Interface for OCI (CRI-O)", "Documentation=https://cri-o.io", "Wants=network-online.target", "After=network-online.target local-fs.target dbus.service", "Before=kubelet.service"},
 		"docker":     {"Description=Docker Application Container Engine", "Documentation=https://docs.docker.com", "Wants=network-online.target", "After=network-online.target local-fs.target dbus.service nftables.service firewalld.service", "StartLimitIntervalSec=60", "StartLimitBurst=3"},

@@ -176,7 +176,7 @@ func cgroupMount(host provision.Host) (cgroupRoot, error) {
 	for _, m := range mounts {
 		switch {
 		case m.Path == usual && m.Type == "tmpfs":
-			return cgroupRoot{usual, !exists(host, usual+"/memory")}, nil
+			return cgroupRoot{usual, !provision.Exists(host.Files(), usual+"/memory")}, nil
 		case m.Path == usual:
 			return cgroupRoot{usual, m.Type == "cgroup2"}, nil
 		case m.Type == "cgroup2":

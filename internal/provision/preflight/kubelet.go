@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/crisock"
 )
 
@@ -55,13 +56,13 @@ func known() []string {
 func runtimes(ctx context.Context, s *survey) error {
 	var there, others []string
 	for _, socket := range known() {
-		if exists(s.host, socket) {
+		if provision.Exists(s.host.Files(), socket) {
 			there = append(there, socket)
 		}
 	}
 	for _, name := range []string{"berth", "containerd", "crio"} {
 		socket := strings.TrimPrefix(crisock.Configured(s.host.Files(), name), "/var")
-		if socket != "" && exists(s.host, socket) && !slices.Contains(there, socket) {
+		if socket != "" && provision.Exists(s.host.Files(), socket) && !slices.Contains(there, socket) {
 			others = append(others, socket)
 		}
 	}

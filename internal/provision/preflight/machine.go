@@ -72,7 +72,7 @@ func resolver(ctx context.Context, s *survey) error {
 		return err
 	}
 	if resolved {
-		if !exists(s.host, real) {
+		if !provision.Exists(s.host.Files(), real) {
 			s.add("resolv.conf", Nobody, "systemd-resolved runs, so kubeadm gives pods "+real+", which is not there", "systemctl restart systemd-resolved")
 		}
 		return nil
@@ -216,7 +216,7 @@ func leftovers(_ context.Context, s *survey) error {
 		{"/etc/kubernetes/manifests/kube-scheduler.yaml", Init},
 		{"/etc/kubernetes/manifests/etcd.yaml", Init},
 	} {
-		if exists(s.host, file.path) {
+		if provision.Exists(s.host.Files(), file.path) {
 			s.add("FileAvailable-"+strings.ReplaceAll(file.path, "/", "-"), file.who, file.path+" is there", fix)
 		}
 	}

@@ -67,7 +67,7 @@ func Installed(host provision.Host) bool { return program(host, "kubeadm") != ""
 // finding of its own, and stops no other. On a machine that is a node of kubeadm's already
 // the checks remain that an upgrade makes, too.
 func Look(ctx context.Context, host provision.Host) []Finding {
-	s := &survey{host: host, joined: exists(host, kubeletConf)}
+	s := &survey{host: host, joined: provision.Exists(host.Files(), kubeletConf)}
 	for _, step := range []step{
 		{"KubeletVersion", kubelet, false},
 		{"CRI", runtimes, false},
@@ -105,16 +105,11 @@ func dirs() []string {
 // program is the path of a program, "" where the machine has none.
 func program(host provision.Host, name string) string {
 	for _, dir := range dirs() {
-		if at := path.Join(dir, name); exists(host, at) {
+		if at := path.Join(dir, name); provision.Exists(host.Files(), at) {
 			return at
 		}
 	}
 	return ""
-}
-
-func exists(host provision.Host, name string) bool {
-	_, err := host.Files().Stat(name)
-	return err == nil
 }
 
 // readLimit bounds what is read of one file.

@@ -87,9 +87,7 @@ func says(text string) func(provision.Command) ([]byte, error) {
 
 func mount(t *testing.T, h *provisiontest.Host, path, kind string) {
 	t.Helper()
-	if err := h.Kernel().Mount(t.Context(), provision.Mount{Source: kind, Path: path, Type: kind}); err != nil {
-		t.Fatal(err)
-	}
+	h.AddMount(provision.Mount{Source: kind, Path: path, Type: kind})
 }
 
 // noRuntime is what every machine in memory lacks.
@@ -97,7 +95,7 @@ func noRuntime(f preflight.Finding) bool { return f.Check == "CRI" }
 
 func TestAGoodMachine(t *testing.T) {
 	h := good(t)
-	h.Revive()
+	h.StartProcess()
 	findings := preflight.Look(t.Context(), h)
 	if rest := slices.DeleteFunc(slices.Clone(findings), noRuntime); len(rest) > 0 || len(findings) != 1 {
 		t.Errorf("findings: %v", findings)

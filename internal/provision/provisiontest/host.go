@@ -93,8 +93,8 @@ func New() *Host {
 	return h
 }
 
-// Revive lets a new process work on the machine after one that was killed.
-func (h *Host) Revive() {
+// StartProcess starts a new process on the machine, after one that was killed.
+func (h *Host) StartProcess() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dead = false
@@ -111,6 +111,9 @@ func (h *Host) Ops() []string {
 
 // SetSysctlNow and the like set up the machine without an operation.
 func (h *Host) SetSysctlNow(key, value string) { h.sysctls[key] = value }
+
+// AddMount mounts something without an operation.
+func (h *Host) AddMount(m provision.Mount) { h.mounts = append(h.mounts, m) }
 
 // SetModule says where a kernel module is.
 func (h *Host) SetModule(name string, state provision.ModuleState) { h.modules[name] = state }

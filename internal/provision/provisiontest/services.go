@@ -315,10 +315,6 @@ func (k kernel) Mounts() ([]provision.Mount, error) {
 	return list, err
 }
 
-func (k kernel) Mount(_ context.Context, m provision.Mount) error {
-	return k.h.change("mount "+m.Path, func() error { k.h.mounts = append(k.h.mounts, m); return nil })
-}
-
 func (k kernel) Unmount(_ context.Context, path string) error {
 	return k.h.change("umount "+path, func() error {
 		k.h.mounts = slices.DeleteFunc(k.h.mounts, func(m provision.Mount) bool { return m.Path == path })

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/node"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 )
 
 // withoutCurl is a directory of all programs but curl.
@@ -103,7 +103,7 @@ func TestScriptHasAccessAsApplyHas(t *testing.T) {
 // TestAccessThatOnlyBerthHas is refused by name, or left to berth at first boot.
 func TestAccessThatOnlyBerthHas(t *testing.T) {
 	text := "runtime: {name: berth, assets: [{source: https://assets.example/berth, digest: \"" + zeros + "\", credentials: /etc/berth/a.auth}]}\n"
-	hosts := func(s *node.Supposed) {
+	hosts := func(s *facts.Assumptions) {
 		s.Read = func(string) ([]byte, error) { return []byte(`{"auths": {"assets.example": {"auth": "dTpw"}}}`), nil }
 	}
 	if _, err := Script(input(t, "debian 12", text, hosts)); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "/etc/berth/a.auth names hosts") {

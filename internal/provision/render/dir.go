@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/preload"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -112,7 +113,7 @@ func (p *parts) entries(m *Manifest, task provision.Task) {
 		p.enabled(m, task)
 	case tasks.Swap:
 		p.leave(task.ID(), "changes /etc/fstab as the machine has it")
-	case tasks.ImagePreload:
+	case preload.Archive:
 		p.leave(task.ID(), "images are loaded by a runtime that runs")
 	case tasks.Modules, tasks.Sysctls: // their files do it at boot
 	default:

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/preload"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -158,7 +159,7 @@ func (g *ignitionForm) cannot(task provision.Task) string {
 		}
 	case tasks.Swap:
 		return "Ignition cannot change /etc/fstab"
-	case tasks.ImagePreload:
+	case preload.Archive:
 		return "Ignition runs no runtime"
 	case tasks.Unit:
 		if task.Enable == nil && task.Running != tasks.Leave {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
@@ -75,7 +75,7 @@ type parts struct {
 
 // take orders the input and finds what no format has.
 func take(in Input) (*parts, error) {
-	order, err := engine.Order(in.Target)
+	order, err := reconciler.Order(in.Target)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/golden"
 	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/distro"
+	"github.com/berthrun/berth/internal/provision/node/facts"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
@@ -29,7 +30,7 @@ const head = "apiVersion: berth.run/v1alpha1\nkind: Node\n"
 const zeros = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
 // input is a node on a fresh machine.
-func input(t *testing.T, release, text string, change func(*node.Supposed)) Input {
+func input(t *testing.T, release, text string, change func(*facts.Assumptions)) Input {
 	t.Helper()
 	in, err := tryInput(t, release, text, change)
 	if err != nil {
@@ -39,7 +40,7 @@ func input(t *testing.T, release, text string, change func(*node.Supposed)) Inpu
 }
 
 // tryInput is input for a node that may be refused.
-func tryInput(t *testing.T, release, text string, change func(*node.Supposed)) (Input, error) {
+func tryInput(t *testing.T, release, text string, change func(*facts.Assumptions)) (Input, error) {
 	t.Helper()
 	d, err := distro.Release(release)
 	if err != nil {
@@ -49,14 +50,14 @@ func tryInput(t *testing.T, release, text string, change func(*node.Supposed)) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := node.Supposed{
+	s := facts.Assumptions{
 		Distro: d, Arch: "amd64", File: "/etc/berth/node.yaml",
 		Read: func(string) ([]byte, error) { return []byte("user:secret"), nil },
 	}
 	if change != nil {
 		change(&s)
 	}
-	facts, programs, err := node.Suppose(n, s)
+	facts, programs, err := facts.Assume(n, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +69,9 @@ func tryInput(t *testing.T, release, text string, change func(*node.Supposed)) (
 }
 
 // fetched has berth's binaries come from a server.
-func fetched(s *node.Supposed) {
-	s.Berth = node.Binary{Path: "https://assets.example/berth", Digest: zeros}
-	s.Supervisor = node.Binary{Path: "https://assets.example/berth-supervisor", Digest: zeros}
+func fetched(s *facts.Assumptions) {
+	s.Berth = facts.Binary{Path: "https://assets.example/berth", Digest: zeros}
+	s.Supervisor = facts.Binary{Path: "https://assets.example/berth-supervisor", Digest: zeros}
 }
 
 const own = `groups: [{name: ops, gid: 2000}]
@@ -102,7 +103,7 @@ func forms() map[string]form {
 func TestGolden(t *testing.T) {
 	for name, c := range map[string]struct {
 		release, text string
-		change        func(*node.Supposed)
+		change        func(*facts.Assumptions)
 	}{
 		"debian-12-containerd": {"debian 12", "runtime: {name: containerd}\n" + own, fetched},
 		"debian-13-berth":      {"debian 13", "runtime: {name: berth}\n", fetched},

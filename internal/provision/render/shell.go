@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/credential"
+	"github.com/berthrun/berth/internal/provision/preload"
 	"github.com/berthrun/berth/internal/provision/startpolicy"
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
@@ -90,7 +91,7 @@ func (s *shell) step(task provision.Task) string {
 	case tasks.Unit:
 		asks = append([]string{task.Name}, asks...)
 		lines = append(lines, call(unitWords(task)...))
-	case tasks.ImagePreload:
+	case preload.Archive:
 		lines = append(lines, s.image(task)...)
 	default:
 		s.refuse(task.ID(), "has no form outside of `berth node apply`")
@@ -313,7 +314,7 @@ func unitWords(u tasks.Unit) []string {
 }
 
 // image loads an archive when the runtime runs.
-func (s *shell) image(i tasks.ImagePreload) []string {
+func (s *shell) image(i preload.Archive) []string {
 	if len(fetchable(i.Ref, s.local)) == 0 {
 		s.leave(i.ID(), "comes from %s, which only berth reads; the runtime pulls it when a pod wants it", i.Ref.Shown())
 		return nil

@@ -1,5 +1,5 @@
-// Package tasks has one type for each kind of wish: plain structs whose fields say
-// what the machine should have. The zero value of a field is its usual default, which
+// Package tasks has one type for each kind of task: plain structs whose fields describe what the
+// machine should have. The zero value of a field is its usual default, which
 // its comment names.
 //
 // Every type embeds provision.Meta as a field M, so that needs and restarts are set
@@ -18,7 +18,7 @@ const (
 	defaultDirMode  fs.FileMode = 0o755
 )
 
-// Each type says of itself all that the engine asks for.
+// Each type implements what the reconciler calls.
 var (
 	_ provision.Task      = File{}
 	_ provision.Task      = Dir{}
@@ -33,8 +33,6 @@ var (
 	_ provision.Task      = User{}
 	_ provision.Task      = Group{}
 	_ provision.Task      = Command{}
-	_ provision.Task      = Mount{}
 	_ provision.Task      = Swap{}
-	_ provision.Preparer  = ImagePreload{}
 	_ provision.Preparer  = Packages{}
 )

@@ -60,7 +60,7 @@ func (f File) Check(_ context.Context, host provision.Host) (provision.Change, e
 			Action: provision.Delete, Reason: "is there",
 		}), nil
 	}
-	d, err := f.wish().check(host)
+	d, err := f.desired().check(host)
 	return change(d), err
 }
 
@@ -74,11 +74,11 @@ func (f File) Apply(_ context.Context, host provision.Host) error {
 			return err
 		}
 	}
-	return f.wish().write(host)
+	return f.desired().write(host)
 }
 
-func (f File) wish() wishFile {
-	return wishFile{
+func (f File) desired() desiredFile {
+	return desiredFile{
 		path: f.Path, content: f.Content, mode: cmp.Or(f.Mode, defaultFileMode),
 		owner: f.Owner, group: f.Group, secret: f.Secret,
 	}

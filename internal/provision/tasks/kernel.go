@@ -48,7 +48,7 @@ func (s Sysctls) Objects(context.Context, provision.Host) ([]provision.Object, e
 	return list, checkPath(s.Path)
 }
 
-func (s Sysctls) file() wishFile {
+func (s Sysctls) file() desiredFile {
 	var b strings.Builder
 	b.WriteString("# Written by berth node; changes are undone by the next apply.\n")
 	for _, v := range s.Values {
@@ -57,7 +57,7 @@ func (s Sysctls) file() wishFile {
 		}
 		fmt.Fprintf(&b, "%s = %s\n", v.Key, v.Value)
 	}
-	return wishFile{path: s.Path, content: b.String(), mode: defaultFileMode}
+	return desiredFile{path: s.Path, content: b.String(), mode: defaultFileMode}
 }
 
 // Check compares the file and the values now.
@@ -173,9 +173,9 @@ func (m Modules) Objects(context.Context, provision.Host) ([]provision.Object, e
 	return list, checkPath(m.Path)
 }
 
-func (m Modules) file() wishFile {
+func (m Modules) file() desiredFile {
 	content := "# Written by berth node; changes are undone by the next apply.\n" + strings.Join(m.Names, "\n") + "\n"
-	return wishFile{path: m.Path, content: content, mode: defaultFileMode}
+	return desiredFile{path: m.Path, content: content, mode: defaultFileMode}
 }
 
 // Check compares the file, and looks for modules that are not loaded.

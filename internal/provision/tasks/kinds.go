@@ -24,9 +24,7 @@ const (
 	kindUser     = "user"
 	kindGroup    = "group"
 	kindCommand  = "command"
-	kindMount    = "mount"
 	kindSwap     = "swap"
-	kindImage    = "image"
 	kindData     = provision.KindData
 )
 
@@ -44,9 +42,7 @@ func Kinds() map[string]provision.Kind {
 		kindUser:     userKind{},
 		kindGroup:    groupKind{},
 		kindCommand:  commandKind{},
-		kindMount:    mountKind{},
 		kindSwap:     swapKind{},
-		kindImage:    imageKind{},
 		kindData:     dataKind{},
 	}
 }

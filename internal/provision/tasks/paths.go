@@ -164,8 +164,9 @@ func fields(now, want map[string]string, names ...string) []provision.Field {
 	return list
 }
 
-// wishFile is a regular file that somebody wants: what Check compares with and Apply writes.
-type wishFile struct {
+// desiredFile is a regular file as it should be: Check compares the machine with it, and Apply
+// writes it.
+type desiredFile struct {
 	path    string
 	content string
 	mode    fs.FileMode
@@ -175,7 +176,7 @@ type wishFile struct {
 }
 
 // check returns the difference; the zero Diff says that there is none.
-func (w wishFile) check(host provision.Host) (provision.Diff, error) {
+func (w desiredFile) check(host provision.Host) (provision.Diff, error) {
 	now, err := readPath(host, w.path)
 	if err != nil {
 		return provision.Diff{}, err
@@ -217,7 +218,7 @@ func (w wishFile) check(host provision.Host) (provision.Diff, error) {
 }
 
 // hidden reports whether the content must not be shown: the old one, or the new one.
-func (w wishFile) hidden(host provision.Host) (bool, error) {
+func (w desiredFile) hidden(host provision.Host) (bool, error) {
 	if w.secret || !provision.Readable(w.mode) {
 		return true, nil
 	}
@@ -233,7 +234,7 @@ func sealed(host provision.Host, path string, now provision.State) (string, erro
 	return provision.Sealed(host, info.Size, now.Digest), errs.IgnoreNotFound(err)
 }
 
-func (w wishFile) text(host provision.Host, now provision.State) (string, error) {
+func (w desiredFile) text(host provision.Host, now provision.State) (string, error) {
 	old := ""
 	from := "/dev/null"
 	if now.Digest != "" {
@@ -251,7 +252,7 @@ func (w wishFile) text(host provision.Host, now provision.State) (string, error)
 }
 
 // write writes the file with the ids that owner and group have by now.
-func (w wishFile) write(host provision.Host) error {
+func (w desiredFile) write(host provision.Host) error {
 	if err := makeParents(host, w.path); err != nil {
 		return err
 	}
@@ -269,7 +270,7 @@ func (w wishFile) write(host provision.Host) error {
 	return host.Files().Write(w.path, strings.NewReader(w.content), attr)
 }
 
-func (w wishFile) attr(host provision.Host) (provision.Attr, error) {
+func (w desiredFile) attr(host provision.Host) (provision.Attr, error) {
 	uid, gid, err := ownerIDs(host, w.owner, w.group)
 	return provision.Attr{Mode: w.mode, UID: uid, GID: gid}, err
 }

@@ -92,13 +92,13 @@ func (u Unit) Objects(context.Context, provision.Host) ([]provision.Object, erro
 
 func (u Unit) object() provision.Object { return provision.Object{Kind: kindUnit, Name: u.Name} }
 
-func (u Unit) files() []wishFile {
-	var list []wishFile
+func (u Unit) files() []desiredFile {
+	var list []desiredFile
 	if u.Content != "" {
-		list = append(list, wishFile{path: unitDir + u.Name, content: u.Content, mode: defaultFileMode})
+		list = append(list, desiredFile{path: unitDir + u.Name, content: u.Content, mode: defaultFileMode})
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.DropIns)) {
-		list = append(list, wishFile{path: unitDir + u.Name + ".d/" + name, content: u.DropIns[name], mode: defaultFileMode})
+		list = append(list, desiredFile{path: unitDir + u.Name + ".d/" + name, content: u.DropIns[name], mode: defaultFileMode})
 	}
 	return list
 }

@@ -18,7 +18,7 @@ func (f File) Writes() []File {
 	if f.Absent {
 		return nil
 	}
-	f.Mode = f.wish().mode
+	f.Mode = f.desired().mode
 	return []File{f}
 }
 
@@ -31,7 +31,7 @@ func (s Sysctls) Writes() []File { return writes(s.file()) }
 // Writes is the file that loads the modules at boot.
 func (m Modules) Writes() []File { return writes(m.file()) }
 
-func writes(list ...wishFile) []File {
+func writes(list ...desiredFile) []File {
 	files := make([]File, len(list))
 	for i, w := range list {
 		files[i] = File{Path: w.path, Content: w.content, Mode: w.mode, Owner: w.owner, Group: w.group, Secret: w.secret}

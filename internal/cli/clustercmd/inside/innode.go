@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/innode"
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/registry/server"
-	"github.com/berthrun/berth/internal/cluster/storage/provision"
+	"github.com/berthrun/berth/internal/cluster/storage/provisioner"
 )
 
 // NewInNode returns `in-node`, the commands that run inside containers of clusters.
@@ -49,7 +49,7 @@ func NewInNode() *cobra.Command {
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 				defer stop()
-				return provision.Run(ctx, os.Getenv("NODE_NAME"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+				return provisioner.Run(ctx, os.Getenv("NODE_NAME"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 			},
 		},
 		&cobra.Command{

@@ -124,7 +124,7 @@ func (k *configRun) write(cmd *cobra.Command, verb string, render func(kubeadmco
 	}
 	config, err := render(made)
 	if err != nil {
-		return node.Locate(err, k.File, text)
+		return nodefile.Locate(err, k.File, text)
 	}
 	config = "# Made by `berth node kubeadm " + verb + "` for `kubeadm " + verb + " --config`.\n" + config
 	k.notes(cmd.ErrOrStderr(), s, made)
@@ -148,7 +148,7 @@ func (k *configRun) describe(cmd *cobra.Command, s *session.Session) (made kubea
 		return kubeadmconf.Node{}, nil, err
 	}
 	if made, err = node.Kubeadm(cmd.Context(), s.Host, k.nodeDescription); err != nil {
-		return kubeadmconf.Node{}, nil, node.Locate(err, k.File, text)
+		return kubeadmconf.Node{}, nil, nodefile.Locate(err, k.File, text)
 	}
 	if k.name != "" {
 		made.Name = k.name

@@ -7,11 +7,11 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
 // Plan prints a plan.
-func Plan(w io.Writer, plan *engine.Plan) error {
+func Plan(w io.Writer, plan *reconciler.Plan) error {
 	count := map[provision.Action]int{}
 	for _, step := range plan.Steps {
 		head := step.Task
@@ -55,7 +55,7 @@ func Plan(w io.Writer, plan *engine.Plan) error {
 }
 
 // printRestarts shows what restarts, and what that does to pods.
-func printRestarts(w io.Writer, restarts []engine.Restart) {
+func printRestarts(w io.Writer, restarts []reconciler.Restart) {
 	for _, r := range restarts {
 		fmt.Fprintf(w, "restart %s  (for %s)\n", r.Unit, strings.Join(r.Because, ", "))
 		if r.Disrupts != "" {
@@ -102,7 +102,7 @@ func isDefault(f provision.Field) bool {
 }
 
 // Back prints what is restored.
-func Back(w io.Writer, b *engine.Back) error {
+func Back(w io.Writer, b *reconciler.Back) error {
 	for _, d := range b.Diffs {
 		printDiff(w, d)
 	}
@@ -118,7 +118,7 @@ func Back(w io.Writer, b *engine.Back) error {
 }
 
 // Outcome prints what was done.
-func Outcome(w io.Writer, out *engine.Outcome) error {
+func Outcome(w io.Writer, out *reconciler.Outcome) error {
 	for _, warning := range out.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}

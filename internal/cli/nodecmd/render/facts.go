@@ -8,51 +8,52 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berthrun/berth/internal/provision/node/facts"
+
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/distro"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 	"github.com/berthrun/berth/internal/provision/render"
 )
 
 // facts makes facts of flags.
-func (r *renderRun) facts(n *nodefile.Node) (node.Facts, []string, error) {
+func (r *renderRun) facts(n *nodefile.Node) (facts.Facts, []string, error) {
 	id, version, _ := strings.Cut(r.distribution, ":")
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(:[A-Za-z0-9._-]+)?$`).MatchString(r.distribution) {
-		return node.Facts{}, nil, fmt.Errorf("--distribution %q: want one such as debian:12 or flatcar: %w", r.distribution, errs.Invalid)
+		return facts.Facts{}, nil, fmt.Errorf("--distribution %q: want one such as debian:12 or flatcar: %w", r.distribution, errs.Invalid)
 	}
 	d, err := distro.Release(id + " " + version)
 	if err != nil {
-		return node.Facts{}, nil, fmt.Errorf("--distribution %s: %w", r.distribution, err)
+		return facts.Facts{}, nil, fmt.Errorf("--distribution %s: %w", r.distribution, err)
 	}
 	if r.selinuxSet {
 		d.SELinux = r.selinux
 	}
-	s := node.Supposed{Distro: d, Arch: r.arch, NvidiaCTK: r.nvidiaCTK, File: r.nodePath, Read: os.ReadFile}
+	s := facts.Assumptions{Distro: d, Arch: r.arch, NvidiaCTK: r.nvidiaCTK, File: r.nodePath, Read: os.ReadFile}
 	if !slices.Contains([]string{"amd64", "arm64", "arm", "386", "ppc64le", "s390x", "riscv64", "loong64"}, r.arch) {
-		return node.Facts{}, nil, fmt.Errorf("--arch %q: want amd64, arm64, …: %w", r.arch, errs.Invalid)
+		return facts.Facts{}, nil, fmt.Errorf("--arch %q: want amd64, arm64, …: %w", r.arch, errs.Invalid)
 	}
 	if r.nodePath != "" && (!path.IsAbs(r.nodePath) || path.Clean(r.nodePath) != r.nodePath) {
-		return node.Facts{}, nil, fmt.Errorf("--node-file %q: is not absolute and clean: %w", r.nodePath, errs.Invalid)
+		return facts.Facts{}, nil, fmt.Errorf("--node-file %q: is not absolute and clean: %w", r.nodePath, errs.Invalid)
 	}
 	if r.runtimeVersion != "" {
 		v, err := nodefile.ParseVersion(r.runtimeVersion)
 		if err != nil {
-			return node.Facts{}, nil, fmt.Errorf("--runtime-version: %w", err)
+			return facts.Facts{}, nil, fmt.Errorf("--runtime-version: %w", err)
 		}
 		s.Versions = map[string]nodefile.Version{n.Runtime.Name: v}
 	}
 	for _, p := range []struct {
 		flag  string
 		given render.Fetched
-		to    *node.Binary
+		to    *facts.Binary
 	}{{"berth", r.berth, &s.Berth}, {"supervisor", r.supervisor, &s.Supervisor}} {
 		if err := checkFetched(p.flag, p.given); err != nil {
-			return node.Facts{}, nil, err
+			return facts.Facts{}, nil, err
 		}
-		*p.to = node.Binary{Path: p.given.Source, Digest: p.given.Digest}
+		*p.to = facts.Binary{Path: p.given.Source, Digest: p.given.Digest}
 	}
-	return node.Suppose(n, s)
+	return facts.Assume(n, s)
 }
 
 // checkFetched wants both halves of a program to fetch, or none.

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/nodecmd/privatefile"
@@ -81,11 +83,11 @@ func (r *renderRun) run(cmd *cobra.Command, file string) error {
 	}
 	facts, programs, err := r.facts(n)
 	if err != nil {
-		return node.Locate(err, source.Shown(file), text)
+		return nodefile.Locate(err, source.Shown(file), text)
 	}
 	target, err := node.Build(n, facts)
 	if err != nil {
-		return node.Locate(err, source.Shown(file), text)
+		return nodefile.Locate(err, source.Shown(file), text)
 	}
 	if !facts.Distro.Tested {
 		fmt.Fprintf(cmd.ErrOrStderr(), "note: berth's table has no %s; using the nearest release\n", facts.Distro.Name)

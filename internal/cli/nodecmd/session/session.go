@@ -14,17 +14,20 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/provision/node/facts"
+	"github.com/berthrun/berth/internal/provision/preload"
+
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/assets"
-	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/machine"
 	"github.com/berthrun/berth/internal/provision/node"
 	"github.com/berthrun/berth/internal/provision/node/handover"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/provision/reconciler"
 	"github.com/berthrun/berth/internal/provision/tasks"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/version"
@@ -67,10 +70,10 @@ func (p *Flags) Register(cmd *cobra.Command, withFile bool) {
 
 // Session is one machine being worked on. Close it.
 type Session struct {
-	Host   *machine.Machine
-	Engine *engine.Engine
-	Report *Reporter
-	lock   *sysfd.Lock
+	Host       *machine.Machine
+	Reconciler *reconciler.Reconciler
+	Report     *Reporter
+	lock       *sysfd.Lock
 }
 
 // Open opens the machine, to be looked at.
@@ -85,16 +88,16 @@ func (p *Flags) Open(cmd *cobra.Command) (*Session, error) {
 	p.Root = root
 	host, err := machine.New(root, machine.Options{
 		Assets: func(files provision.Files) provision.Assets {
-			return assets.New(files, engine.StateDir+"/assets")
+			return assets.New(files, reconciler.StateDir+"/assets")
 		},
 		PackageWait: p.PackageWait,
-		DigestFile:  engine.StateDir + "/digests",
+		DigestFile:  reconciler.StateDir + "/digests",
 	})
 	if err != nil {
 		return nil, err
 	}
 	s := &Session{Host: host, Report: newReporter(cmd.ErrOrStderr())}
-	s.Engine, err = engine.New(engine.Config{
+	s.Reconciler, err = reconciler.New(reconciler.Config{
 		Host: host, Kinds: kinds(), Report: s.Report, Version: version.Version, RetryFor: p.RetryFor, TaskFor: p.deadline, GateFor: gateFor,
 		Wanted: func(ctx context.Context, entry int) (provision.Target, error) { return s.Kept(ctx, entry) },
 	})
@@ -119,6 +122,7 @@ func (p *Flags) deadline(t provision.Task, usual time.Duration) time.Duration {
 func kinds() map[string]provision.Kind {
 	all := tasks.Kinds()
 	maps.Copy(all, handover.Kinds())
+	maps.Copy(all, preload.Kinds())
 	return all
 }
 
@@ -178,8 +182,8 @@ func (p *Flags) Target(ctx context.Context, cmd *cobra.Command, s *Session) (tar
 		return provision.Target{}, nil, err
 	}
 	target, err = s.build(ctx, n, p.pathOnMachine())
-	err = node.CheckSources(n).And(err)
-	return target, text, node.Locate(err, source.Shown(p.File), text)
+	err = facts.CheckSources(n).Join(err)
+	return target, text, nodefile.Locate(err, source.Shown(p.File), text)
 }
 
 // build makes a target of a description that lies at file on the machine.
@@ -188,7 +192,7 @@ func (s *Session) build(ctx context.Context, n *nodefile.Node, file string) (pro
 	if err != nil {
 		return provision.Target{}, fmt.Errorf("cannot find the running binary: %w", err)
 	}
-	facts, err := node.Detect(ctx, s.Host, n, berth, file)
+	facts, err := facts.Detect(ctx, s.Host, n, berth, file)
 	if err != nil {
 		return provision.Target{}, err
 	}
@@ -223,11 +227,11 @@ func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Kept is what an entry's node file makes of the machine as it is now.
 func (s *Session) Kept(ctx context.Context, number int) (provision.Target, error) {
-	wish := s.Engine.Journal().Wish(number)
+	wish := s.Reconciler.Journal().NodeFile(number)
 	if wish == "" {
 		return provision.Target{}, fmt.Errorf("the history has no node file of entry %d: %w", number, errs.NotFound)
 	}
-	r, err := s.Engine.Journal().Content(wish)
+	r, err := s.Reconciler.Journal().Content(wish)
 	if err != nil {
 		return provision.Target{}, err
 	}
@@ -242,5 +246,5 @@ func (s *Session) Kept(ctx context.Context, number int) (provision.Target, error
 		return provision.Target{}, err
 	}
 	target, err := s.build(ctx, wanted, source.DefaultFile)
-	return target, node.Locate(err, name, text)
+	return target, nodefile.Locate(err, name, text)
 }

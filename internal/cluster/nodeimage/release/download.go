@@ -201,7 +201,7 @@ func (f *Fetcher) get(ctx context.Context, at string, use func(io.Reader) error)
 	case answer.StatusCode != http.StatusOK:
 		return fmt.Errorf("%s: the server says %s: %w", request.URL.Redacted(), answer.Status, errs.Invalid)
 	}
-	if err := use(&heard{answer.Body, silence}); err != nil {
+	if err := use(&activeReader{answer.Body, silence}); err != nil {
 		return why(ctx, request.URL, err)
 	}
 	return nil
@@ -224,15 +224,15 @@ func why(ctx context.Context, at *url.URL, err error) error {
 	return fmt.Errorf("%s: %w", at.Redacted(), err)
 }
 
-// heard puts the end of patience off at each byte.
-type heard struct {
+// activeReader restarts the timeout at each read that returns bytes.
+type activeReader struct {
 	io.Reader
 	silence *time.Timer
 }
 
-func (h *heard) Read(p []byte) (int, error) {
-	n, err := h.Reader.Read(p)
-	h.silence.Reset(patience)
+func (r *activeReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.silence.Reset(patience)
 	return n, err
 }
 

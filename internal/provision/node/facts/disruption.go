@@ -1,0 +1,135 @@
+package facts
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/crisock"
+	"github.com/berthrun/berth/internal/provision/dockersock"
+	"github.com/berthrun/berth/internal/provision/node/nodefile"
+)
+
+// detectDisruption tells what a restart with the description's configuration does to
+// what runs now; "" when it goes on, and where nothing runs.
+func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node) string {
+	if !host.Live() {
+		return ""
+	}
+	if n.Runtime.Name == "docker" {
+		return dockerDisruption(ctx, host, n)
+	}
+	changes := pathChanges(host.Files(), &n.Runtime)
+	if len(changes) == 0 {
+		return ""
+	}
+	var lost []string
+	if socket := crisock.Configured(host.Files(), n.Runtime.Name); provision.Exists(host.Files(), socket) {
+		// One that does not answer has no pods that it could lose.
+		if pods, err := crisock.Sandboxes(ctx, socket); err == nil && len(pods) > 0 {
+			lost = append(lost, strconv.Itoa(len(pods)))
+		}
+	}
+	if n := dockersContainers(ctx, host, n.Runtime.Name); n > 0 {
+		lost = append(lost, fmt.Sprintf("%d containers of docker", n))
+	}
+	if len(lost) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s are lost to the runtime: %s", strings.Join(lost, " and "), strings.Join(changes, ", "))
+}
+
+// dockersContainers counts the containers that a docker beside the runtime has in it.
+func dockersContainers(ctx context.Context, host provision.Host, runtime string) int {
+	if runtime != "containerd" {
+		return 0
+	}
+	// It must not be asked when it does not run: its socket would start it.
+	if state, err := host.Units().State(ctx, "docker.service"); err != nil || state.Active != "active" {
+		return 0
+	}
+	list, err := dockersock.Running(ctx)
+	if err != nil {
+		return 0
+	}
+	return len(list)
+}
+
+// dockerDisruption asks the running engine: what it was started with counts, and not
+// what its file says by now.
+func dockerDisruption(ctx context.Context, host provision.Host, n *nodefile.Node) string {
+	out, err := host.Run(ctx, provision.Command{Args: []string{
+		"docker", "info", "--format", "{{.ContainersRunning}} {{.LiveRestoreEnabled}} {{.CgroupDriver}} {{.DockerRootDir}}",
+	}})
+	if err != nil {
+		return "" // it is not there, or does not run
+	}
+	said := strings.Fields(string(out))
+	if len(said) != 4 || said[0] == "0" {
+		return ""
+	}
+	running, liveRestore, driver, root := said[0], said[1], said[2], said[3]
+	switch {
+	case liveRestore == "false":
+		return running + " containers stop: dockerd runs without live-restore until then"
+	case n.Runtime.Root != "" && root != n.Runtime.Root:
+		return fmt.Sprintf("%s containers are lost to the runtime: runtime.root was %s", running, root)
+	case driver != cgroupDriver(&n.Runtime):
+		return fmt.Sprintf("%s containers are lost to the runtime: runtime.cgroupDriver was %s", running, driver)
+	}
+	return ""
+}
+
+func cgroupDriver(rt *nodefile.Runtime) string {
+	if rt.CgroupDriver == "cgroupfs" {
+		return "cgroupfs"
+	}
+	return "systemd"
+}
+
+// pathChanges compares what pods hang on with the configuration on the machine.
+func pathChanges(files provision.Files, rt *nodefile.Runtime) []string {
+	config := map[string]string{
+		"berth": "/etc/berth/berth.toml", "containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/crio.conf.d/10-berth-node.conf",
+	}[rt.Name]
+	prefix := map[string][]string{"crio": {"crio"}}[rt.Name]
+	setting := func(keys ...string) string {
+		return crisock.Setting(files, crisock.Place{File: config, Keys: append(prefix[:len(prefix):len(prefix)], keys...)})
+	}
+	var changes []string
+	for _, field := range []struct{ name, wanted, usual string }{
+		{"root", rt.Root, map[string]string{"berth": "/var/lib/berth", "containerd": "/var/lib/containerd", "crio": "/var/lib/containers/storage"}[rt.Name]},
+		{"state", rt.State, map[string]string{"berth": "/run/berth", "containerd": "/run/containerd"}[rt.Name]},
+	} {
+		was, wanted := setting(field.name), field.wanted
+		if was == "" {
+			was = field.usual
+		}
+		if wanted == "" {
+			wanted = field.usual
+		}
+		if was != wanted {
+			changes = append(changes, fmt.Sprintf("runtime.%s was %s", field.name, was))
+		}
+	}
+	driver := ""
+	switch rt.Name {
+	case "berth":
+		driver = setting("runtime", "cgroup_driver")
+	case "crio":
+		driver = setting("runtime", "cgroup_manager")
+	case "containerd":
+		for _, plugin := range []string{"io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"} {
+			said := setting("plugins", plugin, "containerd", "runtimes", "runc", "options", "SystemdCgroup")
+			if said != "" {
+				driver = map[string]string{"true": "systemd", "false": "cgroupfs"}[said]
+			}
+		}
+	}
+	if driver != "" && driver != cgroupDriver(rt) {
+		changes = append(changes, "runtime.cgroupDriver was "+driver)
+	}
+	return changes
+}

@@ -1,0 +1,332 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/journal"
+)
+
+// Back is a way back: what a prune, rollback or reset would restore.
+type Back struct {
+	// Priors are objects with the states that they get, in the order in which they were
+	// touched.
+	Priors []journal.Prior `json:"-"`
+	// Diffs are those that are not so already.
+	Diffs []provision.Diff `json:"diffs"`
+	// Restarts lists units that read what changes.
+	Restarts []Restart `json:"restarts,omitempty"`
+	// Stops says what becomes of pods whose runtime stops. The reconciler knows no pods: it is
+	// for who does, before the user is asked.
+	Stops []string `json:"stops,omitempty"`
+
+	// graph is the state that the machine goes back to, with its gates.
+	graph *graph
+}
+
+// Empty reports whether there is nothing to go back.
+func (b *Back) Empty() bool { return len(b.Priors) == 0 }
+
+// Disruptions lists what would happen to running pods.
+func (b *Back) Disruptions() []string {
+	return append(slices.Clone(b.Stops), restartDisruptions(b.Restarts)...)
+}
+
+// Consent is an error that says what would happen to running pods, where the user has not
+// consented.
+func (b *Back) Consent(given bool) error { return consent(b.Disruptions(), given) }
+
+// BackOptions are what the user decides about a way back.
+type BackOptions struct {
+	// AllowDisruption consents to what the plan says happens to running pods.
+	AllowDisruption bool
+	// KeepFailed leaves what a failed way back changed, for a look at it.
+	KeepFailed bool
+	// Evict stops the pods that Stops tells of. It is called when all is written down,
+	// before anything goes back; nil when there are none.
+	Evict func(ctx context.Context) error
+}
+
+// PlanPrune lists what is ours and not wanted by the target.
+func (rc *Reconciler) PlanPrune(ctx context.Context, target provision.Target) (*Back, error) {
+	g, err := newGraph(target)
+	if err != nil {
+		return nil, err
+	}
+	plan, _, err := rc.plan(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	return rc.back(ctx, g, originals(plan.Unwanted), plan.Unwanted)
+}
+
+// PlanReset lists all that is ours.
+func (rc *Reconciler) PlanReset(ctx context.Context) (*Back, error) {
+	owned := rc.journal.Owned()
+	return rc.back(ctx, &graph{}, originals(owned), owned)
+}
+
+// PlanRollback lists what was touched after entry n. target is what that entry wanted: its
+// gates guard the units that go back, and its tasks restart them. An empty one guards
+// nothing.
+func (rc *Reconciler) PlanRollback(ctx context.Context, n int, target provision.Target) (*Back, error) {
+	g, err := newGraph(target)
+	if err != nil {
+		return nil, err
+	}
+	history := rc.journal.History()
+	i := slices.IndexFunc(history, func(entry journal.Entry) bool { return entry.Number == n })
+	switch {
+	case i < 0:
+		return nil, fmt.Errorf("entry %d is not in the history: %w", n, errs.NotFound)
+	case history[i].Result != journal.OK:
+		return nil, fmt.Errorf("entry %d did not end well: it is no state to go back to: %w", n, errs.State)
+	}
+	priors, _, gone := rc.journal.Since(n)
+	return rc.back(ctx, g, rc.journal.At(n, priors), slices.Concat(rc.journal.Owned(), gone))
+}
+
+func originals(owned []journal.Owned) []journal.Prior {
+	list := make([]journal.Prior, len(owned))
+	for i, o := range owned {
+		list[i] = o.Prior
+	}
+	return list
+}
+
+// back compares priors with the machine.
+func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior, owned []journal.Owned) (*Back, error) {
+	b := &Back{Priors: priors, graph: g}
+	changed := map[provision.Object]bool{}
+	for _, p := range priors {
+		kind, err := rc.kind(p.Object)
+		if err != nil {
+			return nil, err
+		}
+		now, err := kind.Read(ctx, rc.Host, p.Object.Name)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", p.Object, err)
+		}
+		d := diffStates(p.Object, now, p.State)
+		if d, err = rc.seal(d, now, p.State); err != nil {
+			return nil, err
+		}
+		if d.Action != "" {
+			b.Diffs = append(b.Diffs, d)
+			changed[p.Object] = true
+		}
+	}
+	var because reasons
+	for _, o := range owned {
+		// What stops is not restarted.
+		for _, unit := range o.Restarts {
+			if changed[o.Object] && !stops(b.Diffs, unit) {
+				because.add(unit, o.Object.String())
+			}
+		}
+	}
+	var err error
+	b.Restarts, err = rc.running(ctx, g, &because)
+	return b, err
+}
+
+// stops reports whether a unit that runs is stopped by a change.
+func stops(diffs []provision.Diff, unit string) bool {
+	return slices.ContainsFunc(diffs, func(d provision.Diff) bool { return d.Object.Name == unit && d.Stops() })
+}
+
+// diffStates compares what an object is with what it shall be again.
+func diffStates(o provision.Object, now, then provision.State) provision.Diff {
+	d := provision.Diff{Object: o}
+	switch {
+	case !now.Exists && !then.Exists:
+		return d
+	case !now.Exists:
+		d.Action, d.Reason = provision.Create, "was there"
+	case !then.Exists:
+		d.Action, d.Reason = provision.Delete, "was not there"
+		return d
+	case now.Digest != then.Digest:
+		d.Action, d.Reason = provision.Modify, "had another content"
+		d.Fields = append(d.Fields, provision.Field{Name: "content", From: now.Digest, To: then.Digest})
+	case !maps.Equal(now.Attrs, then.Attrs):
+		d.Action, d.Reason = provision.Modify, "was different"
+	}
+	for _, name := range slices.Sorted(maps.Keys(then.Attrs)) {
+		if now.Attrs[name] != then.Attrs[name] {
+			d.Fields = append(d.Fields, provision.Field{Name: name, From: now.Attrs[name], To: then.Attrs[name]})
+		}
+	}
+	return d
+}
+
+// Prune brings back what PlanPrune found, and gives it up. What fails is undone, as with
+// Apply.
+func (rc *Reconciler) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
+	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: rc.Version}, func(left []Left) error {
+		return rc.journal.Leave(without(b.objects(), left))
+	})
+}
+
+// Rollback brings back what PlanRollback found. It is an entry of its own, so that it
+// can be rolled back, too. What fails is undone, as with Apply.
+func (rc *Reconciler) Rollback(ctx context.Context, n int, b *Back, opts BackOptions) (*Outcome, error) {
+	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Rollback, To: n, Version: rc.Version}, func(left []Left) error {
+		_, fresh, gone := rc.journal.Since(n)
+		now, err := rc.states(ctx, b.objects())
+		// What did not go back, as the data of a runtime, stays ours until a prune.
+		given := slices.DeleteFunc(objectsOf(originals(fresh)), func(o provision.Object) bool { return !slices.Contains(b.objects(), o) })
+		return errors.Join(err, rc.journal.Done("rollback", now), rc.journal.Leave(without(given, left)), rc.journal.Reown(gone))
+	})
+}
+
+// goBack restores, then lets owned tell whose the objects are now. Units go the way that
+// they go in an apply: cross-checks when their files are in place, then the restart, then
+// health; what fails is undone.
+func (rc *Reconciler) goBack(ctx context.Context, b *Back, opts BackOptions, begin journal.Begin, owned func([]Left) error) (*Outcome, error) {
+	if err := b.Consent(opts.AllowDisruption); err != nil {
+		return nil, err
+	}
+	n, err := rc.journal.Begin(begin, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{Reconciler: rc, graph: b.graph, pending: rc.journal.Pending(), out: &Outcome{Number: n, Result: journal.OK}}
+	err = rc.step(ctx, string(begin.Verb), func(ctx context.Context) error {
+		if err := rc.recordBack(ctx, b); err != nil {
+			return err
+		}
+		if opts.Evict != nil {
+			if err := opts.Evict(ctx); err != nil {
+				return err
+			}
+		}
+		left, err := rc.restore(ctx, b.Priors, b.units(), r.guard(b))
+		r.out.Left = left
+		return err
+	})
+	if err != nil {
+		return r.end(ctx, err, opts.KeepFailed)
+	}
+	if err = owned(r.out.Left); err != nil {
+		r.out.Result = journal.Failed
+	}
+	return r.out, errors.Join(err, rc.journal.End(r.out.Result, err))
+}
+
+// guard has the gates of the units that b starts or restarts.
+func (r *run) guard(b *Back) handling {
+	touched := func(unit string) bool {
+		return slices.ContainsFunc(b.Restarts, func(again Restart) bool { return again.Unit == unit }) ||
+			slices.ContainsFunc(b.Diffs, func(d provision.Diff) bool { return d.Object.Name == unit && !d.Stops() })
+	}
+	each := func(check func(unit string) error) error {
+		for _, unit := range slices.Sorted(maps.Keys(r.graph.gates)) {
+			if !touched(unit) {
+				continue
+			}
+			if err := check(unit); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return handling{
+		restart: func(ctx context.Context, unit string) error {
+			return r.restart(ctx, unit, r.graph.restarter(unit))
+		},
+		before: func(ctx context.Context) error {
+			return each(func(unit string) error { return r.before(ctx, unit) })
+		},
+		after: func(ctx context.Context) error {
+			return each(func(unit string) error {
+				active, err := r.active(ctx, unit)
+				if err != nil || !active {
+					return err
+				}
+				return r.after(ctx, unit)
+			})
+		},
+	}
+}
+
+// units lists those that are restarted.
+func (b *Back) units() []string {
+	list := make([]string, len(b.Restarts))
+	for i, restart := range b.Restarts {
+		list[i] = restart.Unit
+	}
+	return list
+}
+
+func (b *Back) objects() []provision.Object { return objectsOf(b.Priors) }
+
+func objectsOf(priors []journal.Prior) []provision.Object {
+	list := make([]provision.Object, len(priors))
+	for i, p := range priors {
+		list[i] = p.Object
+	}
+	return list
+}
+
+// recordBack writes down what is there before it goes back.
+func (rc *Reconciler) recordBack(ctx context.Context, b *Back) error {
+	owned := map[provision.Object]journal.Owned{}
+	for _, o := range rc.journal.Owned() {
+		owned[o.Object] = o
+	}
+	now, err := rc.states(ctx, b.objects())
+	if err != nil {
+		return err
+	}
+	for _, p := range now {
+		if err := rc.keep(p); err != nil {
+			return err
+		}
+		o := owned[p.Object]
+		if err := rc.journal.Touch(o.Task, o.Restarts, []journal.Prior{p}); err != nil {
+			return err
+		}
+	}
+	return rc.journal.WantRestart(b.units())
+}
+
+// Reset makes the machine what it was before the first apply, and forgets all that it
+// knew of it. What could not be undone is left and listed; an error keeps the journal,
+// so that a second reset goes on. Nothing guards it, and nothing of it is undone.
+func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
+	if err := b.Consent(opts.AllowDisruption); err != nil {
+		return nil, err
+	}
+	out := &Outcome{Result: journal.OK}
+	err := rc.step(ctx, "reset", func(ctx context.Context) error {
+		if err := rc.journal.Release(); err != nil { // of a process that was killed
+			return err
+		}
+		if opts.Evict != nil {
+			if err := opts.Evict(ctx); err != nil {
+				return err
+			}
+		}
+		var err error
+		out.Left, err = rc.restore(ctx, b.Priors, b.units(), handling{restart: rc.Host.Units().Restart})
+		// Given up before the journal loses the contents, so that a second reset, after one
+		// that was killed while it erased, does not ask for them.
+		if err == nil {
+			err = rc.journal.Leave(without(b.objects(), out.Left))
+		}
+		if err != nil {
+			return err
+		}
+		return rc.journal.Erase()
+	})
+	if err != nil {
+		out.Result = journal.Failed
+	}
+	return out, err
+}

@@ -1,0 +1,161 @@
+package reconciler_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/provisiontest"
+	"github.com/berthrun/berth/internal/provision/reconciler"
+	"github.com/berthrun/berth/internal/provision/tasks"
+)
+
+// changedTarget is fullTarget without a few of its tasks, and with others.
+func changedTarget() provision.Target {
+	target := fullTarget()
+	target.Tasks = slices.DeleteFunc(target.Tasks, func(task provision.Task) bool {
+		return slices.Contains([]string{"link /usr/bin/docker", "command hook", "packages conntrack", "dir /var/lib/rt/data"}, task.ID())
+	})
+	for i, task := range target.Tasks {
+		if file, ok := task.(tasks.File); ok {
+			file.Content = "a = 2\n"
+			target.Tasks[i] = file
+		}
+	}
+	target.Tasks = append(target.Tasks, tasks.File{M: provision.Meta{Restarts: []string{"rt.service"}}, Path: "/etc/new/file", Content: "x"})
+	return target
+}
+
+// brokenTarget is fullTarget with a unit that does not start, when all else is done.
+func brokenTarget(h *provisiontest.Host) provision.Target {
+	h.Broken["bad.service"] = "exit-code"
+	yes := true
+	target := fullTarget()
+	target.Tasks = append(target.Tasks, tasks.Unit{
+		M: provision.Meta{Needs: []string{"unit rt.service"}}, Name: "bad.service", Content: "[Service]\n", Enable: &yes, Running: tasks.Started,
+	})
+	return target
+}
+
+// TestKilledOnTheWayBack kills the process before, in and after every operation of what takes
+// changes back. The verb again, or an apply, finishes it, and a reset leaves the machine as
+// before the first apply.
+func TestKilledOnTheWayBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		// ready makes the machine from which the verb starts.
+		ready func(t *testing.T, h *provisiontest.Host)
+		verb  func(t *testing.T, h *provisiontest.Host) error
+		// next is what is asked for after the kill; nil: the verb again.
+		next func() provision.Target
+		// from is the operation after which the way back begins; empty: at once.
+		from string
+	}{
+		"undo": {
+			func(*testing.T, *provisiontest.Host) {},
+			func(t *testing.T, h *provisiontest.Host) error {
+				_, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{})
+				if err == nil {
+					t.Error("a unit that does not start is no error")
+				}
+				return err
+			}, fullTarget, "start bad.service",
+		},
+		"undo of a change": {
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, changedTarget()) },
+			func(t *testing.T, h *provisiontest.Host) error {
+				_, err := newReconciler(t, h).Apply(t.Context(), brokenTarget(h), reconciler.ApplyOptions{})
+				return err
+			}, changedTarget, "start bad.service",
+		},
+		"rollback": {
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, fullTarget()); apply(t, h, changedTarget()) },
+			func(t *testing.T, h *provisiontest.Host) error {
+				e := newReconciler(t, h)
+				b, err := e.PlanRollback(t.Context(), 1, fullTarget())
+				if err == nil {
+					_, err = e.Rollback(t.Context(), 1, b, reconciler.BackOptions{})
+				}
+				return err
+			}, fullTarget, "",
+		},
+		"prune": {
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, fullTarget()); apply(t, h, changedTarget()) },
+			func(t *testing.T, h *provisiontest.Host) error {
+				e := newReconciler(t, h)
+				b, err := e.PlanPrune(t.Context(), changedTarget())
+				if err == nil {
+					_, err = e.Prune(t.Context(), b, reconciler.BackOptions{})
+				}
+				return err
+			}, changedTarget, "",
+		},
+		"reset": {
+			func(t *testing.T, h *provisiontest.Host) { apply(t, h, fullTarget()); apply(t, h, changedTarget()) },
+			func(t *testing.T, h *provisiontest.Host) error {
+				e := newReconciler(t, h)
+				b, err := e.PlanReset(t.Context())
+				if err == nil {
+					_, err = e.Reset(t.Context(), b, reconciler.BackOptions{})
+				}
+				return err
+			}, nil, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := machine(t)
+			before := h.Tree()
+			c.ready(t, h)
+			ready := len(h.Ops())
+			_ = c.verb(t, h) // an undo ends with the fault that it undoes
+			back := h.Ops()[ready:]
+			back = back[slices.Index(back, c.from)+1:]
+			// In the midst of an operation is before it, but for those that are not atomic; and
+			// after one is before the next.
+			for _, fault := range []provisiontest.Fault{provisiontest.KillIn, provisiontest.KillAfter} {
+				for at := range back {
+					if fault == provisiontest.KillAfter && at+1 < len(back) && !strings.HasPrefix(back[at+1], "append ") {
+						continue
+					}
+					t.Run(fmt.Sprintf("%d/%d", fault, at), func(t *testing.T) {
+						t.Parallel()
+						h := machine(t)
+						c.ready(t, h)
+						steps, killed := -1, false
+						if c.from == "" {
+							steps = 0
+						}
+						h.Fault = func(_ int, op string) provisiontest.Fault {
+							if steps == at {
+								killed = true
+								return fault
+							}
+							if steps >= 0 || op == c.from {
+								steps++
+							}
+							return provisiontest.None
+						}
+						if err := c.verb(t, h); !errors.Is(err, provisiontest.ErrKilled) && killed {
+							t.Fatalf("a process that was killed says %v", err)
+						}
+						h.StartProcess()
+						if c.next != nil {
+							apply(t, h, c.next())
+							converged(t, h, c.next())
+						}
+						if c.next != nil || !slices.Equal(before, h.Tree()) {
+							reset(t, h, before)
+						}
+						if diff := cmp.Diff(before, h.Tree()); diff != "" {
+							t.Errorf("the machine is not as before the first apply (-before +after):\n%s", diff)
+						}
+					})
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,262 @@
+package reconciler
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/journal"
+)
+
+// undoFor bounds the time of an automatic rollback.
+const undoFor = 10 * time.Minute
+
+// Left is an object that could not be made what it was.
+type Left struct {
+	Object provision.Object `json:"object"`
+	Reason string           `json:"reason"`
+}
+
+// undo brings back what the run's entry touched, and gives up what became ours in it. What
+// an apply repaired stays.
+func (r *run) undo(ctx context.Context) error {
+	return r.step(ctx, "undo", func(ctx context.Context) error {
+		touched, fresh, _ := r.journal.Since(r.out.Number - 1)
+		// What became ours without a change, as the data of a runtime that was not there, was
+		// made by what the run has started.
+		untouched := slices.DeleteFunc(originals(fresh), func(p journal.Prior) bool {
+			return slices.ContainsFunc(touched, func(t journal.Prior) bool { return t.Object == p.Object })
+		})
+		touched = append(untouched, touched...)
+		repaired, err := r.repairs(ctx, touched, fresh)
+		if err != nil {
+			return err
+		}
+		left, err := r.restore(ctx, r.toUndo(touched, repaired), r.tried, handling{restart: func(ctx context.Context, unit string) error {
+			if task := r.restored(ctx).restarter(unit); task != nil {
+				return within(ctx, taskFor, func(ctx context.Context) error { return task.Restart(ctx, r.Host) })
+			}
+			return within(ctx, taskFor, func(ctx context.Context) error { return r.Host.Units().Restart(ctx, unit) })
+		}})
+		r.out.Left = append(r.out.Left, left...)
+		if err != nil {
+			return err
+		}
+		for _, o := range repaired {
+			r.out.Repaired = append(r.out.Repaired, o.Object)
+		}
+		// Units that were not restarted never saw what is undone now.
+		return errors.Join(r.journal.Restarted(r.needlessRestarts(repaired)), r.journal.Leave(without(objectsOf(originals(fresh)), left)))
+	})
+}
+
+// restored is what the machine was made by the last good entry before the run, whose files
+// are in place again: the run's own gates would ask for what it wanted. It is empty where
+// nothing was made before, and where nobody knows.
+func (r *run) restored(ctx context.Context) *graph {
+	r.again.Do(func() {
+		r.earlier = &graph{}
+		entry := r.lastGood()
+		if entry == 0 || r.Wanted == nil {
+			return
+		}
+		target, err := r.Wanted(ctx, entry)
+		var g *graph
+		if err == nil {
+			g, err = newGraph(target)
+		}
+		if err != nil {
+			r.Report.Note("undo", fmt.Sprintf("no health check tells how the machine is now: %v", err))
+			return
+		}
+		r.earlier = g
+	})
+	return r.earlier
+}
+
+// lastGood is the last entry before the run's that ended well; 0 for none.
+func (r *run) lastGood() int {
+	for _, e := range slices.Backward(r.journal.History()) {
+		if e.Number < r.out.Number && e.Result == journal.OK {
+			return e.Number
+		}
+	}
+	return 0
+}
+
+// healthAfterUndo says which units that run are not healthy now that they are as before.
+// They may have been so before.
+func (r *run) healthAfterUndo(ctx context.Context) error {
+	var sick []error
+	gates := r.restored(ctx).gates
+	for _, unit := range slices.Sorted(maps.Keys(gates)) {
+		active, err := r.active(ctx, unit)
+		if err == nil && active {
+			err = r.afterFor(ctx, unit, gates[unit], r.GateFor/4)
+		}
+		if err != nil {
+			sick = append(sick, fmt.Errorf("as before, but: %w", err))
+		}
+	}
+	return errors.Join(sick...)
+}
+
+// handling is how a way back treats units.
+type handling struct {
+	restart func(ctx context.Context, unit string) error
+	// before is called when files are in place and no unit is started yet, after when all
+	// run. With a before, what fails stops the way back; without, all is tried.
+	before, after func(ctx context.Context) error
+}
+
+// restore makes objects what they were, given in the order in which they were touched,
+// and then restarts those of units that were not stopped meanwhile. What a machine cannot give
+// back is left and listed.
+func (rc *Reconciler) restore(ctx context.Context, priors []journal.Prior, units []string, h handling) ([]Left, error) {
+	u := undoing{Reconciler: rc}
+	for _, p := range slices.Backward(priors) {
+		if releaser, ok := rc.Kinds[p.Object.Kind].(provision.Releaser); ok {
+			u.note(p, within(ctx, backFor(releaser), func(ctx context.Context) error {
+				return releaser.Release(ctx, rc.Host, p.Object.Name, p.State)
+			}))
+		}
+	}
+	u.restoreThings(ctx, placesLast(priors))
+	var running []string
+	for _, unit := range units {
+		// One that did not come up with what is undone now ran before.
+		stopped, err := rc.stopped(ctx, unit)
+		u.fail(err)
+		if err == nil && !stopped {
+			running = append(running, unit)
+		}
+	}
+	if h.before != nil && len(u.failed) == 0 {
+		u.fail(h.before(ctx))
+	}
+	if h.before != nil && len(u.failed) > 0 {
+		return u.left, errors.Join(u.failed...)
+	}
+	for _, p := range priors {
+		if _, ok := rc.Kinds[p.Object.Kind].(provision.Releaser); ok {
+			u.note(p, rc.restoreOne(ctx, p))
+		}
+	}
+	for _, unit := range running {
+		if err := h.restart(ctx, unit); err != nil {
+			u.fail(err)
+			units = slices.DeleteFunc(slices.Clone(units), func(other string) bool { return other == unit })
+		}
+	}
+	if h.after != nil && len(u.failed) == 0 {
+		u.fail(h.after(ctx))
+	}
+	due := rc.journal.Pending()
+	u.fail(rc.journal.Restarted(slices.DeleteFunc(slices.Clone(units), func(unit string) bool { return !slices.Contains(due, unit) })))
+	return u.left, errors.Join(u.failed...)
+}
+
+// restoreThings restores all but what is released and started. What stands in the way of another,
+// as a package that others need, is tried again as long as one of them goes: not every manager
+// of packages tells in which order they came.
+func (u *undoing) restoreThings(ctx context.Context, priors []journal.Prior) {
+	priors = slices.DeleteFunc(priors, func(p journal.Prior) bool {
+		_, released := u.Kinds[p.Object.Kind].(provision.Releaser)
+		return released
+	})
+	for {
+		var rest []journal.Prior
+		var reasons []error
+		for _, p := range priors {
+			if err := u.restoreOne(ctx, p); errors.Is(err, errs.State) {
+				rest, reasons = append(rest, p), append(reasons, err)
+			} else {
+				u.note(p, err)
+			}
+		}
+		if len(rest) == 0 || len(rest) == len(priors) {
+			for i, p := range rest {
+				u.note(p, reasons[i])
+			}
+			return
+		}
+		priors = rest
+	}
+}
+
+// placesLast orders priors for their way back: the last touched first, but directories
+// and data after all else, the innermost first, since a package or a program that goes
+// may have something in them.
+func placesLast(priors []journal.Prior) []journal.Prior {
+	var things, places []journal.Prior
+	for _, p := range slices.Backward(priors) {
+		if p.Object.Kind == provision.KindDir || p.Object.Kind == provision.KindData {
+			places = append(places, p)
+		} else {
+			things = append(things, p)
+		}
+	}
+	slices.SortStableFunc(places, func(a, b journal.Prior) int {
+		return cmp.Or(strings.Compare(b.Object.Name, a.Object.Name), strings.Compare(a.Object.Kind, b.Object.Kind))
+	})
+	return append(things, places...)
+}
+
+// undoing collects what does not go back.
+type undoing struct {
+	*Reconciler
+	left   []Left
+	failed []error
+}
+
+func (u *undoing) fail(err error) {
+	if err != nil {
+		u.failed = append(u.failed, err)
+	}
+}
+
+func (u *undoing) note(p journal.Prior, err error) {
+	switch {
+	case errors.Is(err, errs.State):
+		u.left = append(u.left, Left{Object: p.Object, Reason: err.Error()})
+	case err != nil:
+		u.failed = append(u.failed, fmt.Errorf("cannot restore %s: %w", p.Object, err))
+	}
+}
+
+func (rc *Reconciler) restoreOne(ctx context.Context, p journal.Prior) error {
+	kind, err := rc.kind(p.Object)
+	if err != nil {
+		return err
+	}
+	if p.Object.Kind == provision.KindFile {
+		if err := rc.Host.Files().Tidy(p.Object.Name); err != nil {
+			return err
+		}
+	}
+	content := func() (io.ReadCloser, error) {
+		r, err := rc.journal.Content(p.State.Digest)
+		if errors.Is(err, errs.NotFound) {
+			return nil, fmt.Errorf("the content that %s had is not kept any more; the next apply makes it anew: %w", p.Object, errs.State)
+		}
+		return r, err
+	}
+	return within(ctx, backFor(kind), func(ctx context.Context) error {
+		return kind.Restore(ctx, rc.Host, p.Object.Name, p.State, content)
+	})
+}
+
+// without lists objects but those that were left.
+func without(objects []provision.Object, left []Left) []provision.Object {
+	return slices.DeleteFunc(slices.Clone(objects), func(o provision.Object) bool {
+		return slices.ContainsFunc(left, func(l Left) bool { return l.Object == o })
+	})
+}

@@ -1,0 +1,228 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/provision"
+)
+
+// Swap says whether the machine swaps: off turns off what is on and comments its lines
+// in /etc/fstab out.
+type Swap struct {
+	M provision.Meta
+	// On true wants File in use; false wants no swap at all.
+	On bool
+	// File is a swap file of Size bytes that is made where there is none.
+	File string
+	Size int64
+}
+
+// ID is "swap".
+func (s Swap) ID() string { return "swap" }
+
+// Meta returns M.
+func (s Swap) Meta() provision.Meta { return s.M }
+
+const (
+	fstab = "/etc/fstab"
+	// allSwaps is the object that stands for all swap of the machine.
+	allSwaps = "all"
+)
+
+// Objects are /etc/fstab and all swap, or the swap file.
+func (s Swap) Objects(_ context.Context, host provision.Host) ([]provision.Object, error) {
+	if s.On {
+		if s.Size <= 0 {
+			return nil, fmt.Errorf("size %d of swap file %s: %w", s.Size, s.File, errs.Invalid)
+		}
+		return []provision.Object{{Kind: kindSwap, Name: s.File}}, checkPath(s.File)
+	}
+	var list []provision.Object
+	_, wanted, err := s.fstab(host)
+	if err != nil {
+		return nil, err
+	}
+	if wanted.path != "" {
+		list = append(list, provision.Object{Kind: kindFile, Name: fstab})
+	}
+	return append(list, provision.Object{Kind: kindSwap, Name: allSwaps}), nil
+}
+
+func (s Swap) swaps(host provision.Host) ([]string, error) {
+	if !host.Live() {
+		return nil, nil
+	}
+	return host.Kernel().Swaps()
+}
+
+// fstab returns /etc/fstab and what it should be; the desired file is empty where there is none.
+func (s Swap) fstab(host provision.Host) (string, desiredFile, error) {
+	r, err := host.Files().Open(fstab)
+	if errors.Is(err, errs.NotFound) {
+		return "", desiredFile{}, nil
+	}
+	if err != nil {
+		return "", desiredFile{}, err
+	}
+	defer r.Close()
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return "", desiredFile{}, fmt.Errorf("cannot read %s: %w", fstab, err)
+	}
+	info, err := host.Files().Stat(fstab)
+	if err != nil {
+		return "", desiredFile{}, err
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	for i, line := range lines {
+		if words := strings.Fields(line); len(words) >= 3 && !strings.HasPrefix(words[0], "#") && words[2] == "swap" {
+			lines[i] = "# off by berth node: " + line
+		}
+	}
+	return string(data), desiredFile{
+		path: fstab, content: strings.Join(lines, ""), mode: info.Mode,
+		owner: strconv.Itoa(info.UID), group: strconv.Itoa(info.GID),
+	}, nil
+}
+
+// Check looks at what swaps now and at boot.
+func (s Swap) Check(_ context.Context, host provision.Host) (provision.Change, error) {
+	swaps, err := s.swaps(host)
+	if err != nil {
+		return provision.Change{}, err
+	}
+	if s.On {
+		if !host.Live() || slices.Contains(swaps, s.File) {
+			return provision.Change{}, nil
+		}
+		return change(provision.Diff{
+			Object: provision.Object{Kind: kindSwap, Name: s.File}, Action: provision.Create, Reason: "is not in use",
+		}), nil
+	}
+	var diffs []provision.Diff
+	old, want, err := s.fstab(host)
+	if err != nil {
+		return provision.Change{}, err
+	}
+	if want.content != old {
+		d, err := want.check(host)
+		if err != nil {
+			return provision.Change{}, err
+		}
+		diffs = append(diffs, d)
+	}
+	if len(swaps) > 0 {
+		diffs = append(diffs, provision.Diff{
+			Object: provision.Object{Kind: kindSwap, Name: allSwaps}, Action: provision.Delete, Reason: "is in use",
+			Fields: []provision.Field{{Name: "on", From: strings.Join(swaps, " ")}},
+		})
+	}
+	return change(diffs...), nil
+}
+
+// Apply turns swap off or on.
+func (s Swap) Apply(ctx context.Context, host provision.Host) error {
+	swaps, err := s.swaps(host)
+	if err != nil {
+		return err
+	}
+	if s.On {
+		if !host.Live() || slices.Contains(swaps, s.File) {
+			return nil
+		}
+		return s.makeFile(ctx, host)
+	}
+	old, want, err := s.fstab(host)
+	if err != nil {
+		return err
+	}
+	if want.content != old {
+		if err := want.write(host); err != nil {
+			return err
+		}
+	}
+	for _, path := range swaps {
+		if err := host.Kernel().SwapOff(ctx, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeFile makes the swap file anew: one that is not in use may be half made.
+func (s Swap) makeFile(ctx context.Context, host provision.Host) error {
+	if err := makeParents(host, s.File); err != nil {
+		return err
+	}
+	if err := host.Files().Write(s.File, strings.NewReader(""), provision.Attr{Mode: 0o600}); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"dd", "if=/dev/zero", "of=" + s.File, "bs=1M", "count=" + strconv.FormatInt((s.Size+1<<20-1)>>20, 10), "conv=notrunc,fsync", "status=none"},
+		{"mkswap", s.File},
+	} {
+		if _, err := host.Run(ctx, provision.Command{Args: args}); err != nil {
+			return fmt.Errorf("cannot make swap file %s: %w", s.File, err)
+		}
+	}
+	return host.Kernel().SwapOn(ctx, s.File)
+}
+
+// swapKind is a file that may be in use as swap, or all that is.
+type swapKind struct{}
+
+// Read reports whether a file is there and in use, or what is in use.
+func (swapKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
+	if !host.Live() {
+		return provision.State{}, nil
+	}
+	swaps, err := host.Kernel().Swaps()
+	if err != nil {
+		return provision.State{}, err
+	}
+	if name == allSwaps {
+		return provision.State{Exists: true, Attrs: map[string]string{"on": strings.Join(swaps, " ")}}, nil
+	}
+	if _, err := host.Files().Stat(name); err != nil {
+		return provision.State{}, errs.IgnoreNotFound(err)
+	}
+	on := ""
+	if slices.Contains(swaps, name) {
+		on = name
+	}
+	return provision.State{Exists: true, Attrs: map[string]string{"on": on}}, nil
+}
+
+// Restore turns on and off what was; a file that was not there goes.
+func (k swapKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
+	now, err := k.Read(ctx, host, name)
+	if err != nil || !host.Live() {
+		return err
+	}
+	is, was := strings.Fields(now.Attrs["on"]), strings.Fields(state.Attrs["on"])
+	for _, path := range is {
+		if !slices.Contains(was, path) {
+			if err := host.Kernel().SwapOff(ctx, path); err != nil {
+				return err
+			}
+		}
+	}
+	for _, path := range was {
+		if !slices.Contains(is, path) {
+			if err := host.Kernel().SwapOn(ctx, path); err != nil {
+				return err
+			}
+		}
+	}
+	if !state.Exists && name != allSwaps {
+		return host.Files().Remove(name)
+	}
+	return nil
+}
