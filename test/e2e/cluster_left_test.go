@@ -12,7 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// nothingLeft: of the cluster, with the engine, in the host's network and in the kubeconfig.
+// nothingLeft checks that nothing of the cluster is left: in the engine, in the host's network and
+// in the kubeconfig.
 func (h *clusterHost) nothingLeft(name string) {
 	h.t.Helper()
 	if h.nodes != "" {
@@ -30,10 +31,10 @@ func (h *clusterHost) nothingLeft(name string) {
 	}
 }
 
-// nothingWithEngine: it has no containers, no volumes and no network of clusters.
+// nothingWithEngine checks that the engine has no containers, volumes and network of clusters.
 func (h *clusterHost) nothingWithEngine() {
 	h.t.Helper()
-	// It stays, as kind has it, but for one that a create that failed has made.
+	// The network stays, as with kind, except after a create that failed.
 	if out, err := h.try(nil, h.engine, "network", "rm", "kind"); err != nil && !strings.Contains(out, "not found") && !strings.Contains(out, "o such network") && !strings.Contains(out, "no network") {
 		h.t.Errorf("the network cannot be removed: %v: %s", err, out)
 	}
@@ -44,11 +45,11 @@ func (h *clusterHost) nothingWithEngine() {
 	}
 }
 
-// noWayLeft: the network that the engine has for itself is as it was before.
+// noWayLeft checks that the engine's network namespace is as it was before.
 func (h *clusterHost) noWayLeft() {
 	h.t.Helper()
-	// The kernel takes links away some time after their namespace. nerdctl leaves all of them to
-	// it, and a namespace stays while a connection of it has words for a node that is gone.
+	// The kernel removes links some time after their namespace. nerdctl leaves all of them to the
+	// kernel, and a namespace stays while one of its connections has data for a removed node.
 	within, begun := 10*time.Second, time.Now()
 	if h.engine == "nerdctl" {
 		within = 5 * time.Minute
@@ -68,13 +69,13 @@ func (h *clusterHost) noWayLeft() {
 }
 
 var (
-	// counted is what a rule says of the packets that it has seen.
+	// counted matches a rule's packet counters.
 	counted = regexp.MustCompile(`counter packets \d+ bytes \d+ ?`)
-	// leads is a rule that names an address or a port.
+	// leads matches a rule that names an address or a port.
 	leads = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|[0-9a-f]+::|dport`)
 )
 
-// ways are the links, routes and rules of the network that the engine is in.
+// ways returns the links, routes and rules of the engine's network namespace.
 func (h *clusterHost) ways() []string {
 	h.t.Helper()
 	var all []string
@@ -95,8 +96,9 @@ func (h *clusterHost) ways() []string {
 	return all
 }
 
-// stays tells of what an engine leaves of any container: nerdctl rules that masquerade IPv6, since it
-// removes those of IPv4 alone, and berth the bridge that all its pods share.
+// stays reports whether an engine leaves this after any container. nerdctl leaves rules that
+// masquerade IPv6, because it removes only those of IPv4. berth leaves the bridge that all its pods
+// share.
 func (h *clusterHost) stays(way string) bool {
 	switch h.engine {
 	case "nerdctl":

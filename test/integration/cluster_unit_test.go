@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// TestClusterUnit: the unit of nodes whose provider is berth. A node that cannot start is told, and the
-// unit is there to stop the others all the same; a restart of the daemon is none of its.
+// TestClusterUnit tests the unit of nodes whose provider is berth. It reports a node that cannot
+// start, and stays active to stop the others. A restart of the daemon does not affect it.
 func TestClusterUnit(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write(systemd.NodeFile, "")

@@ -23,8 +23,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// newcomer tries berth as somebody does who has never used it: a host namespace and
-// an empty directory, and no daemon.
+// newcomer runs berth as a new user does: in a host namespace with an empty directory and no
+// daemon.
 type newcomer struct {
 	*harness.Berth
 	t *testing.T
@@ -35,7 +35,7 @@ func newNewcomer(t *testing.T) *newcomer {
 	return &newcomer{harness.New(t, harness.Options{}), t}
 }
 
-// result of one command.
+// result is that of one command.
 type result struct {
 	out  string
 	code int
@@ -47,13 +47,13 @@ func (n *newcomer) run(program string, args ...string) result {
 	return n.end(n.start(program, args...))
 }
 
-// running is a program that was started.
+// running is a started program.
 type running struct {
 	*exec.Cmd
 	out *output
 }
 
-// output is what a program has printed so far; it may be read while it prints.
+// output is what a program has printed so far. It can be read while the program prints.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -81,7 +81,7 @@ func (n *newcomer) start(program string, args ...string) *running {
 	return c
 }
 
-// end waits for a command, which must not take long.
+// end waits for a command, which must end soon.
 func (n *newcomer) end(c *running) result {
 	n.t.Helper()
 	late := time.AfterFunc(40*time.Second, func() { _ = c.Process.Kill() })
@@ -101,7 +101,7 @@ func (n *newcomer) places(more ...string) []string {
 	return append([]string{"serve", "--network", "builtin", "--log-format", "text", "--listen", "unix://" + n.Socket, "--root", n.Root, "--state", n.State}, more...)
 }
 
-// refused wants a command to fail with these words, and to leave nothing.
+// refused requires that a command fails with these words, and leaves nothing.
 func (n *newcomer) refused(t *testing.T, r result, words ...string) {
 	t.Helper()
 	if r.code != 1 {
@@ -232,7 +232,8 @@ func TestServeNeedsRoot(t *testing.T) {
 	}
 	as := []string{"--reuid=65534", "--regid=65534", "--clear-groups", filepath.Join(bin, "berth")}
 	n.refused(t, n.run("setpriv", append(as, n.places()...)...), "must run as root")
-	// A client that may not use the socket is told so, and not that there is none.
+	// The error for a client without permission must say so, and not that the socket does not
+	// exist.
 	n.StartDaemon()
 	r := n.run("setpriv", append(as, "pod", "ls", "--endpoint", "unix://"+n.Socket)...)
 	if r.code != 1 || !strings.Contains(r.out, "for root and its group") {
@@ -330,7 +331,7 @@ func TestSocketPlaces(t *testing.T) {
 	if data, err := os.ReadFile(file); err != nil || string(data) != "mine" {
 		t.Errorf("the file is %q, %v", data, err)
 	}
-	// A directory that is missing is made, for root alone.
+	// berth creates a missing directory, for root only.
 	missing := filepath.Join(n.Dir, "a", "b", "s.sock")
 	c := n.start(n.berth(), n.places("--listen", "unix://"+missing)...)
 	n.Await("the socket", func() bool { _, err := os.Stat(missing); return err == nil })
@@ -358,7 +359,7 @@ func TestInterruptedStarts(t *testing.T) {
 		time.Sleep(moment) // a person's finger
 		_ = c.Process.Signal(syscall.SIGINT)
 		r := n.end(c)
-		// Before the program runs the signal ends it as it ends any.
+		// Before the program has installed its handler, the signal ends it.
 		if r.code != 0 && !(r.code == -1 && r.out == "") {
 			t.Errorf("after %s: exit code %d:\n%s", moment, r.code, r.out)
 		}
@@ -369,7 +370,7 @@ func TestInterruptedStarts(t *testing.T) {
 func TestReload(t *testing.T) {
 	b := harness.New(t, harness.Options{Config: "[log]\nlevel = 'info'\n"})
 	file := filepath.Join(b.Dir, "berth.toml")
-	// The harness asks for a level by flag, which wins over the file.
+	// The harness sets a level by flag, which overrides the file.
 	n := &newcomer{b, t}
 	c := n.start(n.berth(), n.places("--config", file)...)
 	n.Await("the daemon", func() bool {
@@ -410,8 +411,8 @@ func TestReload(t *testing.T) {
 	n.nothing(t)
 }
 
-// Where the state directory is no tmpfs one is mounted, while something lives in it,
-// and found again; where it is one, none is.
+// If the state directory is not a tmpfs, berth mounts one on it while it is in use, and finds it
+// again. If it is one, berth mounts nothing.
 func TestStateDirectory(t *testing.T) {
 	t.Run("on disk", func(t *testing.T) {
 		b := harness.Start(t, harness.Options{})
@@ -472,7 +473,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("good", `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done`)
 	for i := range 10 {
-		// Also while the one before still starts.
+		// Also while the previous daemon still starts.
 		if i%2 == 0 {
 			b.KillDaemon()
 			b.LaunchDaemon()
@@ -508,7 +509,7 @@ func TestReadOnlyRoot(t *testing.T) {
 		if on {
 			flags |= syscall.MS_RDONLY
 		}
-		// What is open for writing must be closed first.
+		// Files that are open for writing must be closed first.
 		n.Await("the remount", func() bool { return syscall.Mount("", root, "", flags, "") == nil })
 	}
 	readonly(true)
@@ -524,8 +525,8 @@ func TestReadOnlyRoot(t *testing.T) {
 	}
 }
 
-// A request that comes while the daemon stops gets an answer, and the daemon ends in
-// time although one waits for long.
+// A request that arrives while the daemon stops gets an answer. The daemon ends in time although a
+// request waits for long.
 func TestStopDoesNotWaitForRequests(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("good", "trap '' TERM; while :; do sleep 1; done")
@@ -558,12 +559,12 @@ func TestStopDoesNotWaitForRequests(t *testing.T) {
 		checkRefusal(t, err, codes.Unavailable, nil)
 	}
 	b.StartDaemon()
-	// What was asked for is done, by the next daemon at the latest.
+	// The next daemon completes what was requested.
 	b.AwaitExit(pod.Container)
 }
 
-// TestStopWithPodsIsShort: a daemon that has pods does not wait for its keeper, which stays
-// with them. Without a service manager an upgrade is as short as this.
+// TestStopWithPodsIsShort: a daemon that has pods does not wait for its keeper, which stays with
+// them. So an upgrade without a service manager is as short.
 func TestStopWithPodsIsShort(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("stays", "exec sleep 1000")

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestFieldsOfAnnotations: annotations of CRI-O's that an operator allows, and that those
-// which nobody allows, or nobody honours, are named in the log.
+// TestFieldsOfAnnotations: annotations of CRI-O that an operator allows have an effect. The log
+// names those that are not allowed or not supported.
 func TestFieldsOfAnnotations(t *testing.T) {
 	f := newFields(t, harness.Options{Config: "[log]\n"}, nil)
 	const unified, logs = "unified-cgroup.crio.io", "link-logs.crio.io"

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// testPorts: each protocol, from another machine and from the host, and only on the
-// address that is named.
+// testPorts: each protocol, from another machine and from the host, and only on the requested
+// address.
 func (f *fields) testPorts(t *testing.T) {
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.PortMappings = []*runtimeapi.PortMapping{
@@ -49,7 +49,7 @@ func (f *fields) testPorts(t *testing.T) {
 	}
 }
 
-// answerPackets answers each packet with a name and what was in it.
+// answerPackets answers each packet with a name and the packet's content.
 func answerPackets(conn net.PacketConn, name string) {
 	buffer := make([]byte, 1500)
 	for {

@@ -22,8 +22,8 @@ const (
 	capNetAdmin = 1 << 12
 )
 
-// TestFieldsOfSecurityContext: each field of a container's security context, by what
-// the container finds itself to be, and by what its status says.
+// TestFieldsOfSecurityContext: each field of a container's security context, as the container sees
+// it, and as its status reports it.
 func TestFieldsOfSecurityContext(t *testing.T) {
 	f := newFields(t, harness.Options{}, nil)
 	f.try(t, "sc.capabilities add/drop", func(t *testing.T) {
@@ -124,7 +124,7 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 		}
 	}
 	own := f.running(mode(runtimeapi.NamespaceMode_CONTAINER, ""))
-	// POD is the mode of a request that says nothing, too: the pod's decides.
+	// POD is also the mode of a request without a mode: the pod decides.
 	left := f.running(func(c containerConfig) { containerSecurity(c).NamespaceOptions = nil })
 	want(t, "left at the default", f.ExecOut(left, "cat /proc/1/comm; ps -o comm | grep -c '^sleep$'"), "sleep\n1")
 	want(t, "CONTAINER", f.ExecOut(own, "cat /proc/1/comm"), "sleep")
@@ -144,7 +144,7 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	})
 	refused("another pod's", codes.InvalidArgument, own, "another sandbox")
-	// What all containers of a pod share is not theirs to choose.
+	// A container cannot choose what all containers of a pod share.
 	for word, change := range map[string]func(*runtimeapi.NamespaceOption){
 		"namespace_options.network": func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE },
 		"namespace_options.ipc":     func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE },
@@ -172,8 +172,8 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 	f.sandbox, f.config = home, homeConfig
 }
 
-// testCgroupNamespaces: a privileged container sees the cgroups of the host, as programs
-// expect that manage the node, unless it asks for a namespace of its own.
+// testCgroupNamespaces: a privileged container sees the cgroups of the host, as programs expect
+// that manage the node, unless it requests a namespace of its own.
 func (f *fields) testCgroupNamespaces(t *testing.T) {
 	host, err := os.Readlink("/proc/self/ns/cgroup")
 	if err != nil {
@@ -262,7 +262,7 @@ func (f *fields) testSeccomp(t *testing.T) {
 	const chmod = "chmod 700 /tmp 2>/dev/null && echo done || echo refused"
 	want(t, "Localhost", f.says(t, chmod, profile(runtimeapi.SecurityProfile_Localhost, file)), "refused")
 	want(t, "the old field's localhost", f.says(t, chmod, old("localhost/"+file)), "refused")
-	// CRI: privileged means that no filter is applied. The log says that one was asked for.
+	// CRI: privileged means that no filter is applied. The log says that the request named one.
 	privileged := f.privilegedPod()
 	want(t, "Localhost of a privileged container", f.says(t, chmod, func(c containerConfig) {
 		privileged(c)
@@ -273,8 +273,8 @@ func (f *fields) testSeccomp(t *testing.T) {
 	}
 }
 
-// TestSeccompProfilesOfTheConfiguration: what RuntimeDefault means, and what privileged
-// containers have, by an operator's files, as soon as the daemon is told.
+// TestSeccompProfilesOfTheConfiguration: an operator's files replace RuntimeDefault and the profile
+// of privileged containers, right after a reload.
 func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	f := newFields(t, harness.Options{Config: "[log]\n"}, func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD // its init has the built-in one
@@ -317,8 +317,8 @@ func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	want(t, "built in again", f.says(t, try, byDefault), "chmod link Seccomp:\t2")
 }
 
-// testAppArmor: a profile is enforced where the kernel has AppArmor, and refused by
-// name where it has not; unconfined is always to be had.
+// testAppArmor: the kernel enforces a profile if it has AppArmor. Otherwise berth refuses it by
+// name. Unconfined is always available.
 func (f *fields) testAppArmor(t *testing.T) {
 	f.running(func(c containerConfig) {
 		containerSecurity(c).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}

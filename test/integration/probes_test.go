@@ -16,8 +16,8 @@ import (
 )
 
 // TestProbesOfAHundredContainers: an exec probe costs berth no more CPU time in a hundred
-// containers than in two, and berth rests between probes. A node that is full of probes is
-// what makes a runtime's own CPU time count.
+// containers than in two, and berth is idle between probes. On a node with many probes the CPU time
+// of the runtime itself matters.
 func TestProbesOfAHundredContainers(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	var pods, containers []string

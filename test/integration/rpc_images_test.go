@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// images: a pulled image is found by its tag, digest and id until it is removed; what
-// is not there is no error.
+// images: a pulled image is found by its tag, digest and id until it is removed. A missing image is
+// not an error.
 func images(t *testing.T, b *harness.Berth) {
 	img, err := imagetest.Build(imagetest.Spec{User: "1000:2000", Annotations: map[string]string{"org.example.of": "the image"}, Files: []imagetest.File{{Path: "/file", Content: []byte("pulled")}}})
 	if err != nil {
@@ -73,7 +73,7 @@ func images(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// imageFsInfo: images and containers take place on one filesystem, which is there.
+// imageFsInfo: images and containers use one filesystem, which exists.
 func imageFsInfo(t *testing.T, b *harness.Berth) {
 	answer, err := b.Images.ImageFsInfo(b.Ctx(), &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(answer.ImageFilesystems) != 1 || len(answer.ContainerFilesystems) != 1 {
