@@ -12,8 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// kindestFile asks of containerd, in kind's words, what a host without CAP_SYS_RESOURCE
-// needs.
+// kindestFile configures containerd, in kind's format, for a host without CAP_SYS_RESOURCE.
 const kindestFile = `kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 name: e2e

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// kubeadmNode is a machine made ready for kubeadm, whose programs it has.
+// kubeadmNode is a machine prepared for kubeadm, with its programs.
 const kubeadmNode = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -23,8 +23,8 @@ kernel: {defaultSysctls: false}
 kubelet: {kubeadm: true}
 `
 
-// TestKubeadmPreflight compares what doctor says with what kubeadm says, on a machine
-// that apply has made ready and on the same in a bad state.
+// TestKubeadmPreflight compares the findings of doctor with those of kubeadm, on a machine that
+// apply has prepared, and on the same machine in a bad state.
 func TestKubeadmPreflight(t *testing.T) {
 	kubelet := os.Getenv("KUBELET")
 	if kubelet == "" {
@@ -102,7 +102,7 @@ func saidByKubeadm(t *testing.T, m *systemd.Machine) (errors, warnings map[strin
 	return errors, warnings
 }
 
-// saidByDoctor are the findings by kubeadm's names.
+// saidByDoctor are the findings with kubeadm's names.
 func saidByDoctor(t *testing.T, m *systemd.Machine) map[string]string {
 	t.Helper()
 	out, _ := m.Try("/opt/berth", "node", "doctor", "-o", "json")
