@@ -20,11 +20,13 @@ import (
 
 // overContainerd are the metrics of a pod, with their labels, on the same kubelet over containerd:
 // one "NAME LABEL,LABEL" a line. Only labels that are not empty are named.
+//
 //go:embed testdata/cadvisor-containerd.txt
 var overContainerd string
 
 // summaryOverContainerd are the fields of /stats/summary on the same kubelet with the same pod over
 // containerd, one "PATH" or "PATH nonzero" a line.
+//
 //go:embed testdata/summary-containerd.txt
 var summaryOverContainerd string
 

@@ -15,17 +15,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Ground is what an instance holds: how many there are of each thing, by a name in
-// which ids and numbers are left out, since they change when one thing takes the
-// place of another (a pooled namespace, say).
+// Ground counts what an instance holds, by name. Names have no ids and numbers, because these
+// change when one object replaces another (a pooled namespace, for example).
 type Ground map[string]int
 
 // idPattern finds ids, and parts of names that are made from one.
 var idPattern = regexp.MustCompile(`\b[0-9a-z]{26}\b|[0-9a-f]{8,}|\b[0-9a-f]*[0-9][0-9a-f]*\b|:\[[0-9]+\]`)
 
-// Ground looks at everything that the running instance holds: what CRI lists, jobs,
-// mounts, namespaces, cgroups, processes, files of state and root, links, firewall
-// rules, and the descriptors of its processes.
+// Ground counts everything that the running instance holds: what CRI lists, jobs, mounts,
+// namespaces, cgroups, processes, files of state and root, links, firewall rules, and the
+// descriptors of its processes.
 func (b *Berth) Ground() Ground {
 	b.T.Helper()
 	g := Ground{}
@@ -43,7 +42,7 @@ func (b *Berth) Ground() Ground {
 		_, command, _ := strings.Cut(process, " ")
 		add("process", command)
 	}
-	// What images are made of lies below images/ under names of its own.
+	// Files of images are below images/ under names of their own.
 	for _, dir := range []string{
 		filepath.Join(b.State, "pods"), filepath.Join(b.State, "engine"), filepath.Join(b.State, "network"),
 		filepath.Join(b.State, "images"), filepath.Join(b.State, "supervisor"),
@@ -80,7 +79,7 @@ func (b *Berth) addNetwork(add func(kind string, names ...string)) {
 	}
 }
 
-// addListed adds what the instance tells of itself.
+// addListed adds what the instance itself lists.
 func (b *Berth) addListed(add func(kind string, names ...string)) {
 	b.T.Helper()
 	sandboxes, err := b.Runtime.ListPodSandbox(b.Ctx(), &runtimeapi.ListPodSandboxRequest{})
@@ -105,8 +104,8 @@ func (b *Berth) addListed(add func(kind string, names ...string)) {
 	}
 }
 
-// AwaitGround waits until the instance holds what it held before, and returns what
-// differs when it does not within the time given.
+// AwaitGround waits until the instance holds what it held before. It returns the difference if that
+// takes longer than within.
 func (b *Berth) AwaitGround(before Ground, within time.Duration) (differences string) {
 	b.T.Helper()
 	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) { // no event tells of all these
@@ -116,7 +115,7 @@ func (b *Berth) AwaitGround(before Ground, within time.Duration) (differences st
 	}
 }
 
-// StillGround waits until two looks a moment apart find the same.
+// StillGround waits until two counts, a moment apart, are the same.
 func (b *Berth) StillGround() Ground {
 	b.T.Helper()
 	last := b.Ground()
@@ -132,7 +131,7 @@ func (b *Berth) StillGround() Ground {
 	return nil
 }
 
-// Differences tells what is more or less now, "" when nothing is.
+// Differences lists what is more or less now, "" for nothing.
 func (g Ground) Differences(now Ground) string {
 	keys := slices.Collect(maps.Keys(g))
 	for key := range now {
@@ -166,9 +165,9 @@ func filesBelow(dir string) []string {
 	return all
 }
 
-// collected tells of descriptors that the runtime of Go closes when it collects
-// garbage: those of processes that libcontainer started and does not wait for, and
-// of the FIFOs of inits that failed. The leak test sees that they do not add up.
+// collected matches descriptors that the runtime of Go closes at a garbage collection: those of
+// processes that libcontainer started and does not wait for, and of the FIFOs of inits that failed.
+// The leak test checks that they do not accumulate.
 func collected(target string) bool {
 	return target == "anon_inode:[pidfd]" || strings.HasSuffix(target, "exec.fifo (deleted)")
 }

@@ -22,8 +22,8 @@ const (
 	installedState = "/run/berth"
 )
 
-// Installed is the berth that this machine's systemd runs, at the default places.
-// The test owns it: its pods are removed, and what they leave fails the test.
+// Installed is the berth that this machine's systemd runs, in the default directories. The test
+// owns it: it removes its pods, and fails if they leave something.
 func Installed(t testing.TB) *Berth {
 	t.Helper()
 	require.Root(t)
@@ -43,7 +43,7 @@ func Installed(t testing.TB) *Berth {
 	return b
 }
 
-// AwaitAnswer waits until whoever serves the socket answers.
+// AwaitAnswer waits until a server answers on the socket.
 func (b *Berth) AwaitAnswer() {
 	b.T.Helper()
 	b.Await("the daemon's answer", func() bool {

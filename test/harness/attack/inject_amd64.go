@@ -13,7 +13,7 @@ type call struct {
 	args [3]uint64
 }
 
-// trace attaches to the process and has it do system calls.
+// trace attaches to the process and makes it do system calls.
 func (r *Report) trace(pid int) {
 	if err := unix.PtraceSeize(pid); err != nil {
 		r.note("attach", err)

@@ -1,12 +1,11 @@
-// Package churn has a kubelet run pods of all kinds, one after the other and several at a
-// time, for as long as is asked for. The pods come from an API server, so that all can
-// happen to them that happens on a node of a cluster: they are resized in place, looked
-// into by ephemeral containers, deleted at any moment. Meanwhile kubelet, daemon and
-// supervisor are killed, stopped and upgraded.
+// Package churn has a kubelet run pods of all kinds, several at a time, for a given time. The pods
+// come from an API server, so that everything can happen to them that happens on a node of a
+// cluster: they are resized in place, inspected by ephemeral containers, deleted at any moment.
+// Meanwhile kubelet, daemon and supervisor are killed, stopped and upgraded.
 //
-// Each pod is one scenario (scenarios below) that knows what is to come of it. In the
-// end no restart has happened that nobody ordered, nothing is left, and neither berth
-// nor the kubelet has logged an error that is not expected (logs.go).
+// Each pod is one scenario (scenarios below) that knows the expected result. In the end no
+// unexpected restart has happened, nothing is left, and neither berth nor the kubelet has logged an
+// error that is not expected (logs.go).
 package churn
 
 import (
@@ -33,25 +32,25 @@ import (
 
 // Options of a churn.
 type Options struct {
-	// Seed of everything that is drawn; 0 draws one.
+	// Seed of everything random; 0 picks one.
 	Seed uint64
-	// Time is how long new pods are made.
+	// Time is how long new pods are created.
 	Time time.Duration
 	// Pods is how many there are at a time.
 	Pods int
-	// Evented has the kubelet follow berth's events rather than its lists.
+	// Evented makes the kubelet use berth's events instead of lists.
 	Evented bool
-	// Only is the name of the one scenario to play, "" for all.
+	// Only is the name of the one scenario to run, "" for all.
 	Only string
 }
 
-// Seed is the one that BERTH_CHURN_SEED names, to draw as an earlier run did, or 0.
+// Seed returns the one that BERTH_CHURN_SEED names, to repeat an earlier run, or 0.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	return harness.Seed(t, "BERTH_CHURN_SEED")
 }
 
-// Time is the one that BERTH_CHURN names ("1h"), or usual.
+// Time returns the one that BERTH_CHURN names ("1h"), or usual.
 func Time(t testing.TB, usual time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv("BERTH_CHURN")
@@ -81,7 +80,7 @@ type run struct {
 	upsets []upset
 }
 
-// config of the kubelet: logs are rotated every few seconds.
+// config of the kubelet: it rotates logs every few seconds.
 const config = `clusterDNS: [192.0.2.53]
 clusterDomain: cluster.local
 containerLogMaxSize: 32Ki
@@ -129,7 +128,7 @@ func Run(t *testing.T, opts Options) {
 	t.Logf("played: %s", r.summary())
 }
 
-// churn plays scenarios and upsets until the time is over and all pods are gone.
+// churn runs scenarios and disruptions until the time is over and all pods are gone.
 func (r *run) churn(ctx context.Context) {
 	end := time.Now().Add(r.opts.Time)
 	next := make(chan *pod)
@@ -161,7 +160,7 @@ func (r *run) churn(ctx context.Context) {
 	players.Wait()
 }
 
-// shuffled are the names of scenarios in an order of its own.
+// shuffled returns the names of scenarios in a random order.
 func (r *run) shuffled(rng *rand.Rand) []string {
 	if r.opts.Only != "" {
 		return []string{r.opts.Only}
@@ -175,7 +174,7 @@ func (r *run) shuffled(rng *rand.Rand) []string {
 	return names
 }
 
-// play plays one scenario to its end.
+// play runs one scenario to its end.
 func (r *run) play(ctx context.Context, p *pod) {
 	name := p.name[:strings.LastIndex(p.name, "-")]
 	for _, s := range scenarios() {
@@ -192,7 +191,7 @@ func (r *run) play(ctx context.Context, p *pod) {
 		if err != nil {
 			r.fail("%s: %v\nstatus: %s", p.name, err, describe(p.seen.last(p.name)))
 		}
-		// Where the scenario has deleted it, this finds it gone.
+		// If the scenario has deleted the pod, this finds it gone.
 		if _, err := p.remove(ctx, -1); err != nil {
 			r.fail("%s: %v\nstatus: %s", p.name, err, describe(p.seen.last(p.name)))
 		}
@@ -213,14 +212,14 @@ func (r *run) fail(format string, args ...any) {
 	r.mu.Unlock()
 }
 
-// hopeless reports whether more failures would teach nothing.
+// hopeless reports whether more failures would show nothing new.
 func (r *run) hopeless() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed >= 10
 }
 
-// prepare makes what controllers of a cluster would have made.
+// prepare creates what controllers of a cluster would have created.
 func (r *run) prepare() {
 	r.t.Helper()
 	if err := os.Mkdir(r.dir, 0o755); err != nil {
@@ -269,7 +268,7 @@ func (r *run) awaitNothing() {
 	}
 }
 
-// checkEvented fails when the kubelet did not get its news in the way that was asked for.
+// checkEvented fails if the kubelet did not get its updates in the configured way.
 func (r *run) checkEvented() {
 	metrics, err := r.k.Get("/metrics")
 	if err != nil {
@@ -300,7 +299,7 @@ func (r *run) summary() string {
 	return fmt.Sprintf("%d pods (%s); %d upsets", total, strings.Join(parts, ", "), len(r.upsets)-1)
 }
 
-// describe is what a message tells of a pod.
+// describe returns a summary of a pod for messages.
 func describe(seen *corev1.Pod) string {
 	if seen == nil {
 		return "never seen"

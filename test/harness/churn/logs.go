@@ -17,7 +17,7 @@ type errorLine struct {
 	at        time.Time
 }
 
-// source is where a line comes from: a file's line of the kubelet's, a log of berth's.
+// source is the origin of a line: a file's line of the kubelet's, or a log of berth's.
 func (l errorLine) source() string {
 	place, _, _ := strings.Cut(l.text, "] ")
 	if l.log != "kubelet" {
@@ -61,7 +61,7 @@ func (r *run) checkLogs() {
 	}
 }
 
-// settled is how long after an upset its consequences may be told.
+// settled is how long after a disruption its errors may appear.
 const settled = 30 * time.Second
 
 func (r *run) covers(n noise, line errorLine) bool {
@@ -73,7 +73,7 @@ func (r *run) covers(n noise, line errorLine) bool {
 	})
 }
 
-// around names the last upset before a moment.
+// around names the last disruption before a moment.
 func (r *run) around(at time.Time) string {
 	said := "before any upset"
 	for _, u := range r.upsets {
@@ -84,7 +84,7 @@ func (r *run) around(at time.Time) string {
 	return said
 }
 
-// errorLines are the lines at error level of a log of klog's or slog's.
+// errorLines are the lines at error level of a log of klog or slog.
 func errorLines(log, path string) ([]errorLine, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -102,7 +102,7 @@ func errorLines(log, path string) ([]errorLine, error) {
 	return lines, scanner.Err()
 }
 
-// parseError reports whether a line is at error level. klog's have a letter, the day, a
+// parseError reports whether a line is at error level. Lines of klog have a letter, the day, a
 // local time and the process; a panic has none of these.
 func parseError(log, text string) (errorLine, bool) {
 	if log != "kubelet" {

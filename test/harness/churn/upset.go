@@ -12,19 +12,19 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// upset is something that is done to the node's own processes while pods run.
+// upset is a disruption of the node's own processes while pods run.
 type upset struct {
 	name     string
 	from, to time.Time // to is zero as long as it is under way
 }
 
-// upsetKind is one of them.
+// upsetKind is one kind of disruption.
 type upsetKind struct {
 	name string
 	do   func(r *run)
 }
 
-// Names of upsets. The kubelet's first start is none, but has the same consequences.
+// Names of disruptions. The kubelet's first start is none, but has the same consequences.
 const (
 	firstStart        = "first start"
 	kubeletKilled     = "kubelet killed"
@@ -70,13 +70,13 @@ func upsetKinds() []upsetKind {
 	}
 }
 
-// berthAway are the upsets during which nobody answers the kubelet.
+// berthAway are the disruptions during which nobody answers the kubelet.
 func berthAway() []string { return []string{daemonKilled, daemonStopped, bothKilled} }
 
-// kubeletAway are the upsets in which the kubelet forgets what it has not told yet.
+// kubeletAway are the disruptions in which the kubelet loses what it has not reported yet.
 func kubeletAway() []string { return []string{kubeletKilled, kubeletStopped} }
 
-// upsetSince reports whether one of these upsets was under way since a moment.
+// upsetSince reports whether one of these disruptions was under way since a moment.
 func (r *run) upsetSince(moment time.Time, names []string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,8 +85,8 @@ func (r *run) upsetSince(moment time.Time, names []string) bool {
 	})
 }
 
-// upset upsets one thing after the other, half a minute apart, until the end. A quarter
-// of a minute before it, all has to be left in peace: pods of the last scenarios go.
+// upset causes one disruption after the other, half a minute apart, until the end. The last quarter
+// of a minute has none, so that pods of the last scenarios can end.
 func (r *run) upset(rng *rand.Rand, end time.Time) {
 	kinds := upsetKinds()
 	for round := 0; ; round++ {
@@ -108,7 +108,7 @@ func (r *run) upset(rng *rand.Rand, end time.Time) {
 	}
 }
 
-// do upsets something, and writes down when.
+// do causes a disruption, and records when.
 func (r *run) do(kind upsetKind) {
 	from := time.Now()
 	r.mu.Lock()
@@ -131,7 +131,7 @@ func (r *run) count() int {
 	return total
 }
 
-// awaitSupervisor waits for another supervisor than the one before.
+// awaitSupervisor waits for a new supervisor.
 func (r *run) awaitSupervisor(before int) {
 	r.t.Helper()
 	for deadline := time.Now().Add(require.Patience(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
@@ -144,7 +144,7 @@ func (r *run) awaitSupervisor(before int) {
 	}
 }
 
-// upTo draws a time.
+// upTo returns a random time.
 func upTo(rng *rand.Rand, d time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(int64(d)))
 }
