@@ -3,13 +3,13 @@ package main
 // ability is something that a host may lack, and that a row needs.
 type ability struct {
 	name string
-	// decides is what berth itself looks at.
+	// decides is what berth itself checks.
 	decides string
-	// probe is a shell command that succeeds where the host has it.
+	// probe is a shell command that succeeds if the host has it.
 	probe string
-	// prints is what the probe does where the host lacks it.
+	// prints is what the probe does if the host lacks it.
 	prints string
-	// then is what berth does there.
+	// then is what berth does in this case.
 	then string
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// head says what the page is. The text must not depend on the machine.
+// head introduces the page. The text must not depend on the machine.
 const head = "# CRI, call by call and field by field\n\n" +
 	"<!-- Made by `make generate` from test/coverage. Do not edit. -->\n\n" +
 	"Every call of the two services of CRI v1 (`k8s.io/cri-api` in `go.mod`) and every field of the two messages that describe\n" +
@@ -19,8 +19,8 @@ const head = "# CRI, call by call and field by field\n\n" +
 	"what berth does without it. `go run ./test/coverage -host` prints this page for the machine that it runs on: a row that\n" +
 	"lacks something there shows the probe's output in place of ✔.\n"
 
-// render writes the page. missing is what probes printed that failed, by the name of
-// the ability; the page that is committed has none.
+// render writes the page. missing is the output of failed probes, by the name of the ability. The
+// committed page has none.
 func render(tables []table, tests testSources, missing map[string]string) string {
 	var out strings.Builder
 	out.WriteString(head)
@@ -42,7 +42,7 @@ func render(tables []table, tests testSources, missing map[string]string) string
 	return out.String()
 }
 
-// verdict is what berth does about a row.
+// verdict is how berth handles a row.
 func verdict(r row, missing map[string]string) string {
 	words := "✔"
 	if r.later {

@@ -22,7 +22,7 @@ type ground struct {
 	fds    map[string]int
 }
 
-// groundState warms berth up, so that what it keeps for good is there, and looks.
+// groundState warms berth up, so that everything exists that it keeps, and takes the state.
 func (c *test) groundState() ground {
 	pod := c.b.RunPod("warm", "exit 0")
 	c.b.AwaitExit(pod.Container)
@@ -39,7 +39,7 @@ func (c *test) groundState() ground {
 	return last
 }
 
-// compareGround waits for everything to be as it was.
+// compareGround waits until everything is as it was.
 func (c *test) compareGround(before ground) {
 	var left string
 	for deadline := time.Now().Add(require.Patience(30 * time.Second)); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
@@ -50,7 +50,7 @@ func (c *test) compareGround(before ground) {
 	c.errorf("not as it was before, with %d pods listed:\n%s", c.pods(), left)
 }
 
-// pods is how many sandboxes and containers are listed.
+// pods returns how many sandboxes and containers are listed.
 func (c *test) pods() int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience())
 	defer cancel()
@@ -95,7 +95,7 @@ func (c *test) look() ground {
 	return g
 }
 
-// files lists what is below a directory.
+// files lists the files below a directory.
 func files(dir string) []string {
 	var all []string
 	_ = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -129,7 +129,7 @@ func descriptors(pid int) []string {
 	return all
 }
 
-// difference tells what is more or less now, "" when nothing is.
+// difference lists what is more or less now, "" for nothing.
 func (g ground) difference(now ground) string {
 	var b strings.Builder
 	for _, thing := range now.things {

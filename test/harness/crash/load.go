@@ -17,11 +17,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// exitCounts are the known exits that fell while something was dead, and while all
-// lived.
+// exitCounts are the known exits that happened while something was dead, and while all lived.
 type exitCounts struct{ dead, alive atomic.Int64 }
 
-// doneCounts are what the actors came through with.
+// doneCounts are what the actors completed.
 type doneCounts struct{ pods, lines, execs, cutExecs atomic.Int64 }
 
 func (d *doneCounts) String() string {
@@ -29,7 +28,7 @@ func (d *doneCounts) String() string {
 		d.pods.Load(), d.lines.Load(), d.execs.Load(), d.cutExecs.Load())
 }
 
-// actor is one kubelet's worker: pod after pod.
+// actor is one kubelet's worker: it runs pod after pod.
 type actor struct {
 	*test
 	name string
@@ -50,7 +49,7 @@ func (c *test) begin() {
 	}
 }
 
-// act runs one life after the other until the test ends.
+// act runs one pod's life after the other until the test ends.
 func (c *test) act(seed int, name string, life func(*actor, string) error) {
 	a := &actor{test: c, name: name, rng: rand.New(rand.NewPCG(c.opts.Seed, uint64(seed)+2))}
 	c.actors.Go(func() {
@@ -64,8 +63,8 @@ func (c *test) act(seed int, name string, life func(*actor, string) error) {
 	})
 }
 
-// life is one pod: started, let run, ended in one of the known ways, judged, removed.
-// Those whose end waits for the next kill are left to a goroutine of their own.
+// life is one pod: it starts, runs, exits in one of the known ways, and is checked and removed. A
+// goroutine of its own waits for a pod whose exit waits for the next kill.
 func (a *actor) life(pod string) error {
 	config := a.b.Sandbox(pod)
 	sandbox, err := a.run(config)
@@ -109,9 +108,9 @@ func (a *actor) life(pod string) error {
 	return nil
 }
 
-// awaitFirstLine returns when the container's program is so far that it knows what to
-// do on a signal. It may never be when all three died: its start may have been under
-// way, or its terminal was hung up, perhaps before there was a program to hear of it.
+// awaitFirstLine returns when the container's program has its signal handlers. This may never
+// happen when all three died: the start may have been under way, or the terminal was hung up,
+// perhaps before the program ran.
 func (a *actor) awaitFirstLine(one *container) (runs bool, err error) {
 	for deadline := time.Now().Add(patience()); one.logs.seen() == 0; time.Sleep(followEvery) {
 		if a.lostAll(one.born) {
@@ -159,7 +158,7 @@ func (a *actor) remove(sandbox string, config *runtimeapi.PodSandboxConfig) erro
 	return os.RemoveAll(config.LogDirectory)
 }
 
-// trapCode is what a writer ends with on its stop signal.
+// trapCode is a writer's exit code after its stop signal.
 const trapCode = 77
 
 func (a *actor) newContainer(pod string, i int, sandbox string) *container {
@@ -180,7 +179,7 @@ func (a *actor) newContainer(pod string, i int, sandbox string) *container {
 	return one
 }
 
-// drawEnd draws how the containers of a pod end.
+// drawEnd selects at random how the containers of a pod exit.
 func (a *actor) drawEnd() func(*container) error {
 	switch a.rng.IntN(6) {
 	case 0:
@@ -193,8 +192,7 @@ func (a *actor) drawEnd() func(*container) error {
 	}
 }
 
-// endByTrigger ends a container with its code, now or at the next kill, so that as
-// many end here as there.
+// endByTrigger makes a container exit with its code, now or at the next kill, half of them each.
 func (a *actor) endByTrigger(one *container) error {
 	parked, err := a.park(one)
 	if err != nil {
@@ -215,7 +213,7 @@ func (a *actor) endByTrigger(one *container) error {
 	return a.judge(one, now, one.code, true)
 }
 
-// park makes a container quiet and leaves its trigger to the next round, unless enough
+// park makes a container quiet and leaves its trigger to the next round, unless enough containers
 // wait for it.
 func (a *actor) park(one *container) (bool, error) {
 	const most = 16
@@ -257,8 +255,8 @@ func (a *actor) resident(pod string) (*container, func() error, error) {
 		return nil, nil, err
 	}
 	one.logs = follow(filepath.Join(config.LogDirectory, one.config.LogPath))
-	// Before its first line it has not made what commands wait on, and the follower
-	// may not have the log that a rotation moves away.
+	// Before its first line it has not created what commands wait on, and the follower may not have
+	// the log that a rotation renames.
 	runs, err := a.awaitFirstLine(one)
 	if err == nil && !runs {
 		if err = a.remove(sandbox, config); err == nil {
@@ -284,8 +282,8 @@ func (a *actor) resident(pod string) (*container, func() error, error) {
 	}, nil
 }
 
-// badStart is a pod of programs that cannot be executed: what is not there, what is no
-// program, and one whose init dies before its start.
+// badStart is a pod with programs that cannot be executed: a missing file, a file that is not a
+// program, and an init that dies before its start.
 func (a *actor) badStart(pod string) error {
 	config := a.b.Sandbox(pod)
 	sandbox, err := a.run(config)
@@ -317,9 +315,9 @@ func (a *actor) badStart(pod string) error {
 	return a.remove(sandbox, config)
 }
 
-// cursed is a pod whose container can neither be made, since a directory cannot be
-// mounted on a file, nor for a while be removed: files can be made in the directory of its log, and not
-// removed. What an attempt leaves goes with the next.
+// cursed is a pod whose container can neither be created nor, for a while, removed. A directory
+// cannot be mounted on a file, and files can be created in the directory of its log, but not
+// removed. The next attempt removes what the previous one left.
 func (a *actor) cursed(pod string) error {
 	config := a.b.Sandbox(pod)
 	sandbox, err := a.run(config)
@@ -369,7 +367,7 @@ func (a *actor) cursed(pod string) error {
 	return a.remove(sandbox, config)
 }
 
-// appendOnly makes a directory one in which nothing can be removed, or ends that.
+// appendOnly forbids removals in a directory, or allows them again.
 func appendOnly(dir string, on bool) error {
 	flag := "-a"
 	if on {

@@ -30,8 +30,8 @@ func (c *test) processes() (p processes) {
 	return p
 }
 
-// round waits for a moment, kills, lets known exits fall in the gap, brings back and
-// looks. With a stage the moment is when a job reaches it.
+// round waits for a moment, kills, causes known exits in the gap, restarts and checks. With a
+// stage, the moment is when a job reaches it.
 func (c *test) round(number int, kind Kind, stage string) {
 	if stage == "" {
 		c.sleep(time.Duration(c.rng.Int64N(int64(require.Patience(1500 * time.Millisecond)))))
@@ -67,7 +67,8 @@ func (c *test) round(number int, kind Kind, stage string) {
 	if again {
 		c.sleep(time.Duration(c.rng.Int64N(int64(150 * time.Millisecond))))
 		if kind == Keeper && !sysproc.PidfdsTellExits() {
-			// It was the supervisor a moment ago: now nobody is left who is told of exits.
+			// This process was the supervisor a moment ago: now nobody is left who gets exit
+			// notifications.
 			over = c.beginWindow()
 		}
 		c.killAgain(kind, number)
@@ -78,8 +79,8 @@ func (c *test) round(number int, kind Kind, stage string) {
 	c.checkAlive(number)
 }
 
-// freeze stops who would bring the victims back, so that the gap is long enough for
-// an exit.
+// freeze stops the processes that would restart the victims, so that the gap is long enough for an
+// exit.
 func freeze(kind Kind, hold bool, p processes) int {
 	pid := 0
 	switch {
@@ -101,7 +102,7 @@ func thaw(pid int) {
 	}
 }
 
-// beginDeath writes down that something is dead from now on, until done is called.
+// beginDeath records that something is dead from now on, until done is called.
 func (c *test) beginDeath(kind Kind) (done func()) {
 	over := func() {}
 	if kind == All {
@@ -118,8 +119,7 @@ func (c *test) beginDeath(kind Kind) (done func()) {
 	}
 }
 
-// beginWindow writes down that from now on, until over is called, exits may be seen by
-// nobody.
+// beginWindow records that from now on, until over is called, nobody may see exits.
 func (c *test) beginWindow() (over func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,9 +132,8 @@ func (c *test) beginWindow() (over func()) {
 	}
 }
 
-// kill kills in one instant, in a drawn order. The keeper goes before the supervisor:
-// the other way round it would start a third one in between. It returns how long the
-// daemon's log was then.
+// kill kills in one instant, in a random order. The keeper dies before the supervisor: otherwise it
+// would start a third one in between. It returns the length of the daemon's log at that time.
 func (c *test) kill(kind Kind, p processes) (logged int64) {
 	var victims []int
 	switch kind {
@@ -170,8 +169,7 @@ func (c *test) kill(kind Kind, p processes) (logged int64) {
 	return logged
 }
 
-// awaitGone waits until a process runs no more; its parent may be stopped and leave it
-// a zombie.
+// awaitGone waits until a process no longer runs. Its parent may be stopped and leave it a zombie.
 func (c *test) awaitGone(pid int) {
 	for deadline := time.Now().Add(require.Patience(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		proc, err := sysproc.ReadProc(pid)
@@ -188,7 +186,7 @@ func (c *test) awaitGone(pid int) {
 	}
 }
 
-// killAgain kills what came back of the victims, during its recovery.
+// killAgain kills the restarted victims, during their recovery.
 func (c *test) killAgain(kind Kind, number int) {
 	p := c.processes()
 	c.note("round %d: again, processes %+v", number, p)
@@ -212,7 +210,7 @@ func (c *test) killAgain(kind Kind, number int) {
 	}
 }
 
-// exitsInTheGap fires the triggers that were held back, and waits for the ends.
+// exitsInTheGap creates the trigger files that were held back, and waits for the exits.
 func (c *test) exitsInTheGap() {
 	fired := c.fireParked((*container).hasSettled)
 	for _, one := range fired {
@@ -229,7 +227,7 @@ func (c *test) exitsInTheGap() {
 	c.note("%d containers ended in the gap", len(fired))
 }
 
-// fireParked fires the triggers that were held back, of those that may.
+// fireParked creates the trigger files that were held back, of those that may exit.
 func (c *test) fireParked(may func(*container) bool) []*container {
 	var fired []*container
 	c.mu.Lock()
@@ -278,7 +276,7 @@ func (c *test) recovered(number int) {
 	c.note("round %d: back after %s", number, time.Since(begin).Round(time.Millisecond))
 }
 
-// checkAlive looks that everything that should run does, and goes on to write.
+// checkAlive checks that everything that should run does, and continues to write.
 func (c *test) checkAlive(number int) {
 	c.mu.Lock()
 	lines := map[string]int{}

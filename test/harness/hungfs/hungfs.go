@@ -1,14 +1,14 @@
-// Package hungfs is a file system that can hang, as one behind a dead server does:
-// what is asked of it then waits, and no signal ends the wait.
+// Package hungfs is a file system that can hang, as one behind a dead server does: a request then
+// waits, and no signal ends the wait.
 //
-// A process of its own serves it, and no wait for that process is without bound. A
-// file system lives on after its unmount for as long as anybody has it mounted in
-// another mount namespace: a container that a test which failed has left, or whoever
-// on the host copied its mounts meanwhile. A server that waits for the end of its
-// file system, as that of go-fuse does when it unmounts, then waits for ever, and
-// within the test's process the test with it. The server's process just ends: with
-// its last descriptor of /dev/fuse goes the connection, and all who wait get an
-// error, wherever it is mounted. None but that process has one: it starts no other.
+// A process of its own serves it, and every wait for that process has a bound. A file system lives
+// on after its unmount as long as it is mounted in another mount namespace: a failed test may have
+// left a container, or another process on the host may have copied its mounts. A server that waits
+// for the end of its file system, as that of go-fuse does when it unmounts, then waits for ever;
+// within the test's process it would block the test. The server's process just exits. This closes
+// its last descriptor of /dev/fuse and ends the connection: all waiting requests get an error,
+// wherever the file system is mounted. No other process has such a descriptor, because the server
+// starts none.
 package hungfs
 
 import (
@@ -29,7 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long the process may take for anything that it is told.
+// patience is how long the process may take for any command.
 const patience = 10 * time.Second
 
 // FS is one such file system.
@@ -72,7 +72,8 @@ func (f *FS) start(dir string) error {
 	if f.words, err = f.cmd.StdinPipe(); err != nil {
 		return err
 	}
-	// Not StdoutPipe: its end is closed when the process ends, what it said last unread.
+	// Not StdoutPipe: its end is closed when the process ends, even if the last output has not been
+	// read.
 	answers, stdout, err := os.Pipe()
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (f *FS) start(dir string) error {
 	return nil
 }
 
-// Hang makes everything wait from now on, until Answer.
+// Hang makes every request wait from now on, until Answer.
 func (f *FS) Hang() {
 	f.t.Helper()
 	if err := f.say(wordHang); err != nil {
@@ -97,7 +98,7 @@ func (f *FS) Hang() {
 	}
 }
 
-// Answer lets go on what waits.
+// Answer lets the waiting requests continue.
 func (f *FS) Answer() {
 	f.t.Helper()
 	if err := f.say(wordAnswer); err != nil {
@@ -127,7 +128,7 @@ func (f *FS) hear() error {
 	return nil
 }
 
-// end unmounts. A process that does not end tells where it waits, and is killed.
+// end unmounts. A process that does not end prints where it waits, and is killed.
 func (f *FS) end() {
 	f.t.Helper()
 	defer f.answers.Close()
@@ -180,7 +181,7 @@ func holders(at string) []string {
 		mounts, err := os.ReadFile(filepath.Join(process, "mountinfo"))
 		known[namespace] = err == nil
 		if bytes.Contains(mounts, []byte(" "+sourceOf(at)+" ")) {
-			// Not its command line: the kernel may wait for a process that hangs to read that.
+			// Not its command line: the kernel may wait for a hung process to read that.
 			name, _ := os.ReadFile(filepath.Join(process, "comm"))
 			all = append(all, fmt.Sprintf("%s (%s)", filepath.Base(process), bytes.TrimSpace(name)))
 		}

@@ -16,10 +16,10 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// victimDir names the place of a test program that is killed.
+// victimDir names the directory of a test program that is killed.
 const victimDir = "BERTH_TEST_HUNGFS_VICTIM"
 
-// asker is a process that asks the file system something.
+// asker is a process that sends the file system a request.
 type asker struct {
 	cmd   *exec.Cmd
 	out   bytes.Buffer
@@ -42,7 +42,7 @@ func askWith(t *testing.T, stdin io.Reader, command string) *asker {
 	return a
 }
 
-// waits looks that nobody has answered yet.
+// waits checks that the request still waits.
 func (a *asker) waits(t *testing.T) {
 	t.Helper()
 	select {
@@ -52,7 +52,7 @@ func (a *asker) waits(t *testing.T) {
 	}
 }
 
-// end is how it ended.
+// end returns how the process ended.
 func (a *asker) end(t *testing.T) error {
 	t.Helper()
 	select {
@@ -64,7 +64,7 @@ func (a *asker) end(t *testing.T) error {
 	}
 }
 
-// place makes a directory to show, with one file, and one to show it at.
+// place creates a directory to show, with one file, and one to show it at.
 func place(t *testing.T) (dir, at string) {
 	t.Helper()
 	dir, at = t.TempDir(), filepath.Join(t.TempDir(), "at")
@@ -178,8 +178,8 @@ func TestEndWhileItHangs(t *testing.T) {
 	}
 }
 
-// What a container that was left does, and whoever else copies the host's mounts:
-// the file system stays mounted in another namespace. Nobody waits for that.
+// A container that a test has left, or another process, copies the host's mounts: the file system
+// stays mounted in another namespace. Nothing waits for that.
 func TestEndWhileMountedElsewhere(t *testing.T) {
 	require.Binary(t, "unshare")
 	dir, at := place(t)
