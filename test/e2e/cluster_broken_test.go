@@ -30,7 +30,7 @@ func TestClusterInterrupted(t *testing.T) {
 				t.Errorf("it ended with %d\n%s", status, said)
 			}
 			h.nothingWithEngine()
-			h.noWayLeft()
+			h.noNetworkLeft()
 		})
 	}
 }
@@ -42,16 +42,16 @@ func TestClusterEngineDies(t *testing.T) {
 	t.Run("docker", func(t *testing.T) {
 		d := newDocker(t)
 		h := newClusterHost(t, engine{"docker", func(*testing.T) string { return d.namespace }})
-		h.survives(t, d.kill, func() { d.start(t) })
+		h.survivesEngineKill(t, d.kill, func() { d.start(t) })
 	})
 	t.Run("berth", func(t *testing.T) {
 		b := harness.Start(t, harness.Options{NoImages: true})
-		hostOf(t, b).survives(t, b.KillDaemon, b.StartDaemon)
+		hostOf(t, b).survivesEngineKill(t, b.KillDaemon, b.StartDaemon)
 	})
 }
 
-// survives kills the engine during create, and starts it again.
-func (h *clusterHost) survives(t *testing.T, kill, back func()) {
+// survivesEngineKill kills the engine during create, and starts it again.
+func (h *clusterHost) survivesEngineKill(t *testing.T, kill, back func()) {
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
 	status, said := h.createUntil(t, "Starting the control plane", func(*os.Process) { kill() })
 	t.Log(said)
@@ -63,7 +63,7 @@ func (h *clusterHost) survives(t *testing.T, kill, back func()) {
 	if h.nodes == "" {
 		h.nothingWithEngine()
 	}
-	h.noWayLeft()
+	h.noNetworkLeft()
 	t.Log(h.cluster("create", "--config", clusterFile(t, 1), "--wait", h.patience()))
 	t.Log(h.cluster("delete", "e2e"))
 	h.nothingLeft("e2e")

@@ -49,24 +49,24 @@ func (h *clusterHost) nodesPushNothing(t *testing.T) {
 	h.run("podman", "push", "--tls-verify=false", "localhost:5001/team/hello:1")
 	inNode := func(script string) string { return h.run("podman", "exec", "parts-worker", "bash", "-c", script) }
 	h.hostWrites(inNode)
-	if got := inNode(asking("berth-registry", "5000", "GET /v2/team/hello/manifests/1")); !strings.Contains(got, "200") {
+	if got := inNode(requestScript("berth-registry", "5000", "GET /v2/team/hello/manifests/1")); !strings.Contains(got, "200") {
 		t.Errorf("a node that pulls: %q", got)
 	}
 }
 
-// asking is a script that makes a request, and prints the status of its answer.
-func asking(host, port, request string) string {
+// requestScript is a script that makes a request, and prints the status of its answer.
+func requestScript(host, port, request string) string {
 	return "exec 3<>/dev/tcp/" + host + "/" + port + "; printf '" + request + ` HTTP/1.0\r\nHost: registry\r\nContent-Length: 0\r\n\r\n' >&3; head -n 1 <&3`
 }
 
 // hostWrites: the registry accepts images from this host, and from no node.
 func (h *clusterHost) hostWrites(inNode func(script string) string) {
 	h.t.Helper()
-	if got := h.run("bash", "-c", asking("127.0.0.1", "5001", "POST /v2/team/other/blobs/uploads/")); !strings.Contains(got, "202") {
+	if got := h.run("bash", "-c", requestScript("127.0.0.1", "5001", "POST /v2/team/other/blobs/uploads/")); !strings.Contains(got, "202") {
 		h.t.Errorf("the host may not push: %q", got)
 	}
 	for _, request := range []string{"PUT /v2/team/hello/manifests/1", "POST /v2/team/hello/blobs/uploads/", "DELETE /v2/team/hello/manifests/1"} {
-		if got := inNode(asking("berth-registry", "5000", request)); !strings.Contains(got, "403") {
+		if got := inNode(requestScript("berth-registry", "5000", request)); !strings.Contains(got, "403") {
 			h.t.Errorf("%s from a node: %q", request, got)
 		}
 	}

@@ -100,7 +100,7 @@ func TestClusterOfWholeFile(t *testing.T) {
 	}
 	t.Log(h.cluster("create", "--config", filepath.Join(dir, "cluster.yaml"), "--wait", h.patience()))
 	h.cluster("load", "--name", "e2e", "--archive", filepath.Join(filepath.Dir(h.berth), "hello-image.tar"))
-	t.Run("made", func(t *testing.T) { h.asAsked(t) })
+	t.Run("made", func(t *testing.T) { h.matchesFile(t) })
 	h.apply(fileWorkload)
 	h.kubectl("wait", "--for=condition=Ready", "pod/ingress", "pod/files", "--timeout="+h.patience())
 	h.until(t, "a word", "exec", "files", "--", "cat", "/files/from-pod")
@@ -113,15 +113,15 @@ func TestClusterOfWholeFile(t *testing.T) {
 	t.Run("port", h.ingress)
 	t.Run("restart", func(t *testing.T) {
 		t.Log(h.cluster("restart", "e2e", "--wait", h.patience()))
-		h.asAsked(t)
+		h.matchesFile(t)
 		h.ingress(t)
 	})
 	t.Log(h.cluster("delete", "e2e"))
 	h.nothingLeft("e2e")
 }
 
-// asAsked compares a cluster with wholeFile.
-func (h *clusterHost) asAsked(t *testing.T) {
+// matchesFile compares a cluster with wholeFile.
+func (h *clusterHost) matchesFile(t *testing.T) {
 	t.Helper()
 	if got := h.kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"); got != "https://127.0.0.1:46443" {
 		t.Errorf("the API is at %s", got)

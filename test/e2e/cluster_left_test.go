@@ -24,7 +24,7 @@ func (h *clusterHost) nothingLeft(name string) {
 		h.nothingWithEngine()
 	}
 	if h.namespace != "" {
-		h.noWayLeft()
+		h.noNetworkLeft()
 	}
 	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), name) {
 		h.t.Errorf("the kubeconfig has %s, %v", text, err)
@@ -45,8 +45,8 @@ func (h *clusterHost) nothingWithEngine() {
 	}
 }
 
-// noWayLeft checks that the engine's network namespace is as it was before.
-func (h *clusterHost) noWayLeft() {
+// noNetworkLeft checks that the engine's network namespace is as it was before.
+func (h *clusterHost) noNetworkLeft() {
 	h.t.Helper()
 	// The kernel removes links some time after their namespace. nerdctl leaves all of them to the
 	// kernel, and a namespace stays while one of its connections has data for a removed node.
@@ -56,7 +56,7 @@ func (h *clusterHost) noWayLeft() {
 	}
 	var left []string
 	for deadline := begun.Add(require.Patience(within)); ; time.Sleep(50 * time.Millisecond) {
-		left = slices.DeleteFunc(h.ways(), func(way string) bool { return slices.Contains(h.before, way) || h.stays(way) })
+		left = slices.DeleteFunc(h.networkState(), func(way string) bool { return slices.Contains(h.before, way) || h.expectedLeftover(way) })
 		if len(left) == 0 || time.Now().After(deadline) {
 			break
 		}
@@ -75,8 +75,8 @@ var (
 	leads = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|[0-9a-f]+::|dport`)
 )
 
-// ways returns the links, routes and rules of the engine's network namespace.
-func (h *clusterHost) ways() []string {
+// networkState returns the links, routes and rules of the engine's network namespace.
+func (h *clusterHost) networkState() []string {
 	h.t.Helper()
 	var all []string
 	for line := range strings.Lines(h.run("ip", "-brief", "link")) {
@@ -96,10 +96,10 @@ func (h *clusterHost) ways() []string {
 	return all
 }
 
-// stays reports whether an engine leaves this after any container. nerdctl leaves rules that
-// masquerade IPv6, because it removes only those of IPv4. berth leaves the bridge that all its pods
-// share.
-func (h *clusterHost) stays(way string) bool {
+// expectedLeftover reports whether an engine leaves this after any container. nerdctl leaves rules
+// that masquerade IPv6, because it removes only those of IPv4. berth leaves the bridge that all its
+// pods share.
+func (h *clusterHost) expectedLeftover(way string) bool {
 	switch h.engine {
 	case "nerdctl":
 		return strings.HasPrefix(way, "rule ip6 ")

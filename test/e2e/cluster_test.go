@@ -86,7 +86,7 @@ func (h *clusterHost) equipped() *clusterHost {
 	}
 	h.berth = filepath.Join(os.Getenv("BERTH_BIN"), "berth")
 	h.kubeconfig = filepath.Join(h.t.TempDir(), "kubeconfig")
-	h.before = h.ways()
+	h.before = h.networkState()
 	return h
 }
 
@@ -162,7 +162,7 @@ func testCluster(t *testing.T, e engine) {
 	t.Log(h.cluster("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
 	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
 	h.deploy(2)
-	all := h.known("e2e-control-plane", "e2e-worker", "e2e-worker2")
+	all := h.nodeAddresses("e2e-control-plane", "e2e-worker", "e2e-worker2")
 	t.Run("answers", func(t *testing.T) { h.answers(t, all...) })
 	t.Run("tools", func(t *testing.T) { h.nodeTools(t, archive) })
 	t.Run("restart", func(t *testing.T) {
@@ -194,9 +194,9 @@ func (h *clusterHost) deploy(workers int) {
 	}
 }
 
-// known returns the names by which pods reach nodes, or addresses if the engine has no resolver, as
-// nerdctl, which writes names into the nodes' /etc/hosts.
-func (h *clusterHost) known(nodes ...string) []string {
+// nodeAddresses returns the names by which pods reach nodes, or addresses if the engine has no
+// resolver, as nerdctl, which writes names into the nodes' /etc/hosts.
+func (h *clusterHost) nodeAddresses(nodes ...string) []string {
 	h.t.Helper()
 	if h.engine != "nerdctl" {
 		return nodes

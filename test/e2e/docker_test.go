@@ -26,8 +26,8 @@ type docker struct {
 	end, kill func()
 }
 
-// dockerOnly starts a docker of the test's own, puts a client of it into PATH, and returns its network
-// namespace.
+// dockerOnly starts a docker of the test's own, puts a client of it into PATH, and returns its
+// network namespace.
 func dockerOnly(t *testing.T) (namespace string) { return newDocker(t).namespace }
 
 func newDocker(t *testing.T) *docker {
@@ -58,7 +58,7 @@ func newDocker(t *testing.T) *docker {
 		d.end()
 		removeGroups(d.namespace)
 		if t.Failed() {
-			t.Logf("the end of dockerd's log:\n%s", d.lastWords())
+			t.Logf("the end of dockerd's log:\n%s", d.logTail())
 		}
 	})
 	d.start(t)
@@ -119,14 +119,14 @@ func (d *docker) start(t *testing.T) {
 	select {
 	case <-listens:
 	case <-ended:
-		t.Fatalf("dockerd ended:\n%s", d.lastWords())
+		t.Fatalf("dockerd ended:\n%s", d.logTail())
 	case <-time.After(require.Patience(2 * time.Minute)):
-		t.Fatalf("dockerd does not listen:\n%s", d.lastWords())
+		t.Fatalf("dockerd does not listen:\n%s", d.logTail())
 	}
 }
 
-// lastWords returns the end of its log.
-func (d *docker) lastWords() string {
+// logTail returns the end of its log.
+func (d *docker) logTail() string {
 	text, _ := os.ReadFile(d.log)
 	return string(text[max(0, len(text)-8<<10):])
 }

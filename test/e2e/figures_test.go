@@ -44,9 +44,9 @@ spec:
     livenessProbe: {exec: {command: [/bin/true]}, periodSeconds: 2, timeoutSeconds: 10}
 `
 
-// TestKubeletTellsFiguresOfPods: a kubelet reports pods' metrics from its own cAdvisor, which asks
+// TestKubeletReportsPodMetrics: a kubelet reports pods' metrics from its own cAdvisor, which asks
 // berth what cgroups are, and from berth's CRI metrics.
-func TestKubeletTellsFiguresOfPods(t *testing.T) {
+func TestKubeletReportsPodMetrics(t *testing.T) {
 	for name, gate := range map[string]string{"cAdvisor": "", "CRI": "featureGates: {PodAndContainerStatsFromCRI: true}\n"} {
 		t.Run(name, func(t *testing.T) {
 			asked := filepath.Join(t.TempDir(), "containerd.sock")

@@ -155,14 +155,14 @@ func TestRPCVerboseStatusOfCNI(t *testing.T) {
 	}
 }
 
-// TestHungPluginIsTold: the log and the jobs name a plugin that does not return. The same request
-// gets the result once the plugin returns.
-func TestHungPluginIsTold(t *testing.T) {
+// TestHungPluginIsReported: the log and the jobs name a plugin that does not return. The same
+// request gets the result once the plugin returns.
+func TestHungPluginIsReported(t *testing.T) {
 	gate := filepath.Join(t.TempDir(), "gate")
 	opts := fakeCNI(t, `test "$CNI_COMMAND" = ADD && { until test -e `+gate+`; do sleep 0.1; done; echo '`+fakeResult+`'; }; exit 0`)
 	opts.NoImages = true
 	b := harness.Start(t, opts)
-	n := &newcomer{b, t}
+	n := &freshHost{b, t}
 	config := b.Sandbox("slow")
 	ctx, cancel := context.WithTimeout(b.Ctx(), 2*time.Second)
 	defer cancel()

@@ -23,16 +23,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// newcomer runs berth as a new user does: in a host namespace with an empty directory and no
+// freshHost runs berth as a new user does: in a host namespace with an empty directory and no
 // daemon.
-type newcomer struct {
+type freshHost struct {
 	*harness.Berth
 	t *testing.T
 }
 
-func newNewcomer(t *testing.T) *newcomer {
+func newFreshHost(t *testing.T) *freshHost {
 	t.Helper()
-	return &newcomer{harness.New(t, harness.Options{}), t}
+	return &freshHost{harness.New(t, harness.Options{}), t}
 }
 
 // result is that of one command.
@@ -42,7 +42,7 @@ type result struct {
 }
 
 // run runs a program in the instance's host namespace to its end.
-func (n *newcomer) run(program string, args ...string) result {
+func (n *freshHost) run(program string, args ...string) result {
 	n.t.Helper()
 	return n.end(n.start(program, args...))
 }
@@ -71,7 +71,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-func (n *newcomer) start(program string, args ...string) *running {
+func (n *freshHost) start(program string, args ...string) *running {
 	n.t.Helper()
 	c := &running{n.InHost(program, args...), new(output)}
 	c.Stdout, c.Stderr = c.out, c.out
@@ -82,7 +82,7 @@ func (n *newcomer) start(program string, args ...string) *running {
 }
 
 // end waits for a command, which must end soon.
-func (n *newcomer) end(c *running) result {
+func (n *freshHost) end(c *running) result {
 	n.t.Helper()
 	late := time.AfterFunc(40*time.Second, func() { _ = c.Process.Kill() })
 	defer late.Stop()
@@ -94,15 +94,15 @@ func (n *newcomer) end(c *running) result {
 	return result{c.out.String(), c.ProcessState.ExitCode()}
 }
 
-func (n *newcomer) berth() string { return filepath.Join(n.Bin, "berth") }
+func (n *freshHost) berth() string { return filepath.Join(n.Bin, "berth") }
 
 // places are the flags of a daemon of this instance.
-func (n *newcomer) places(more ...string) []string {
+func (n *freshHost) places(more ...string) []string {
 	return append([]string{"serve", "--network", "builtin", "--log-format", "text", "--listen", "unix://" + n.Socket, "--root", n.Root, "--state", n.State}, more...)
 }
 
 // refused requires that a command fails with these words, and leaves nothing.
-func (n *newcomer) refused(t *testing.T, r result, words ...string) {
+func (n *freshHost) refused(t *testing.T, r result, words ...string) {
 	t.Helper()
 	if r.code != 1 {
 		t.Errorf("exit code %d, want 1", r.code)
@@ -118,7 +118,7 @@ func (n *newcomer) refused(t *testing.T, r result, words ...string) {
 	n.nothing(t)
 }
 
-func (n *newcomer) nothing(t *testing.T) {
+func (n *freshHost) nothing(t *testing.T) {
 	t.Helper()
 	var left harness.Leftovers
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -131,7 +131,7 @@ func (n *newcomer) nothing(t *testing.T) {
 }
 
 func TestWrongFlagsAreNamed(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	for name, c := range map[string]struct {
 		args  []string
 		words []string
@@ -165,7 +165,7 @@ func TestWrongFlagsAreNamed(t *testing.T) {
 }
 
 func TestBadConfigurationNamesEveryFaultWithItsLine(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	file := filepath.Join(n.Dir, "bad.toml")
 	write := func(text string) {
 		t.Helper()
@@ -222,7 +222,7 @@ x = 1
 }
 
 func TestServeNeedsRoot(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	bin := filepath.Join(n.Dir, "bin")
 	copyFile(t, n.berth(), bin, "berth")
 	for _, dir := range []string{n.Dir, bin} {
@@ -262,7 +262,7 @@ func copyFile(t *testing.T, from, dir, name string) {
 }
 
 func TestServeWithoutASupervisor(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	copyFile(t, n.berth(), filepath.Join(n.Dir, "bin"), "berth")
 	alone := filepath.Join(n.Dir, "bin", "berth")
 	n.refused(t, n.run("env", append([]string{"PATH=/nowhere", alone}, n.places()...)...), "berth-supervisor", "runtime.supervisor")
@@ -289,7 +289,7 @@ func TestServeWithoutASupervisor(t *testing.T) {
 }
 
 func TestServeTwice(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	n.StartDaemon()
 	n.ImportBusybox()
 	pod := n.RunPod("good", "sleep 100000")
@@ -321,7 +321,7 @@ func TestServeTwice(t *testing.T) {
 }
 
 func TestSocketPlaces(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	file := filepath.Join(n.Dir, "file")
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -349,7 +349,7 @@ func TestSocketPlaces(t *testing.T) {
 
 // Ctrl-C at any moment of a start ends it in order, with nothing left.
 func TestInterruptedStarts(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	var moments []time.Duration
 	for range 20 {
 		moments = append(moments, time.Duration(rand.Int64N(int64(400*time.Millisecond))))
@@ -371,7 +371,7 @@ func TestReload(t *testing.T) {
 	b := harness.New(t, harness.Options{Config: "[log]\nlevel = 'info'\n"})
 	file := filepath.Join(b.Dir, "berth.toml")
 	// The harness sets a level by flag, which overrides the file.
-	n := &newcomer{b, t}
+	n := &freshHost{b, t}
 	c := n.start(n.berth(), n.places("--config", file)...)
 	n.Await("the daemon", func() bool {
 		_, err := b.Runtime.Version(b.Ctx(), &runtimeapi.VersionRequest{})
@@ -432,7 +432,7 @@ func TestStateDirectory(t *testing.T) {
 		b.StartDaemon()
 	})
 	t.Run("on tmpfs", func(t *testing.T) {
-		n := newNewcomer(t)
+		n := newFreshHost(t)
 		state, err := os.MkdirTemp("/dev/shm", "berth-test-")
 		if err != nil {
 			t.Fatal(err)
@@ -502,7 +502,7 @@ func TestReadOnlyRoot(t *testing.T) {
 	root := smallDisk(t, "64m")
 	b := harness.New(t, harness.Options{Args: []string{"--root", root}})
 	b.Root = root
-	n := &newcomer{b, t}
+	n := &freshHost{b, t}
 	readonly := func(on bool) {
 		t.Helper()
 		flags := uintptr(syscall.MS_REMOUNT)

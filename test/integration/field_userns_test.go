@@ -104,7 +104,7 @@ func TestFieldUsernsOptions(t *testing.T) {
 		{"POD over crashes", usersSurvive},
 		{"NODE", usersOfTheNode},
 		{"wrong ones", wrongUsers},
-		{"told by Status", usersAreTold},
+		{"told by Status", usersReported},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer func(parent testing.TB) { b.T = parent }(b.T)
@@ -364,7 +364,7 @@ func wrongUsers(t *testing.T, b *harness.Berth) {
 	}
 }
 
-func usersAreTold(t *testing.T, b *harness.Berth) {
+func usersReported(t *testing.T, b *harness.Berth) {
 	answer, err := b.Runtime.Status(b.Ctx(), &runtimeapi.StatusRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -106,14 +106,14 @@ func (f *fields) testUsers(t *testing.T) {
 	} {
 		container := f.running(func(config containerConfig) { c.change(containerSecurity(config)) })
 		want(t, name, strings.ReplaceAll(f.ExecOut(container, id), "\n", " "), c.says)
-		told := f.Status(container).GetUser().GetLinux()
-		if fmt.Sprint(told.GetUid(), told.GetGid()) != strings.Join(strings.Fields(c.says)[:2], " ") || !slices.Equal(told.GetSupplementalGroups(), c.groups) {
-			t.Errorf("%s: the status says %v", name, told)
+		user := f.Status(container).GetUser().GetLinux()
+		if fmt.Sprint(user.GetUid(), user.GetGid()) != strings.Join(strings.Fields(c.says)[:2], " ") || !slices.Equal(user.GetSupplementalGroups(), c.groups) {
+			t.Errorf("%s: the status says %v", name, user)
 		}
 	}
 	answer, err := f.Runtime.Status(f.Ctx(), &runtimeapi.StatusRequest{})
 	if err != nil || !answer.Features.GetSupplementalGroupsPolicy() {
-		t.Errorf("the policy is not told as a feature: %v, %v", answer.GetFeatures(), err)
+		t.Errorf("the policy is not user as a feature: %v, %v", answer.GetFeatures(), err)
 	}
 }
 

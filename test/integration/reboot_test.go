@@ -41,7 +41,7 @@ func TestReboot(t *testing.T) {
 	b.StartDaemon()
 
 	after := b.Status(ended.Container)
-	if diff := cmp.Diff(told(before), told(after)); diff != "" {
+	if diff := cmp.Diff(lasting(before), lasting(after)); diff != "" {
 		t.Errorf("a container that had ended (-before +after):\n%s", diff)
 	}
 	if lines, err := harness.LogLines(after.LogPath); err != nil || !slices.Equal(lines, []string{"last words"}) {
@@ -87,8 +87,8 @@ func tombstone(b *harness.Berth, kind, id string) string {
 	return filepath.Join(b.Root, "pods", "tombstones", kind, id+".json")
 }
 
-// told returns the parts of a status that a restart must not change.
-func told(s *runtimeapi.ContainerStatus) map[string]any {
+// lasting returns the parts of a status that a restart must not change.
+func lasting(s *runtimeapi.ContainerStatus) map[string]any {
 	return map[string]any{
 		"name": s.Metadata.Name, "attempt": s.Metadata.Attempt, "state": s.State, "code": s.ExitCode, "reason": s.Reason,
 		"created": s.CreatedAt, "started": s.StartedAt, "finished": s.FinishedAt, "image": s.Image.Image, "imageRef": s.ImageRef,

@@ -92,7 +92,7 @@ func containerStats(t *testing.T, b *harness.Berth, id string) {
 	if w := stats.WritableLayer; w.GetUsedBytes().GetValue() < 300<<10 || w.GetInodesUsed().GetValue() == 0 || w.GetFsId().GetMountpoint() == "" || w.GetTimestamp() == 0 {
 		t.Errorf("writable layer %v, want at least 300 KiB", w)
 	}
-	if tellsPressure() && (stats.Cpu.GetPsi().GetSome() == nil || m.GetPsi().GetSome() == nil || stats.Io.GetPsi().GetSome() == nil) {
+	if reportsPressure() && (stats.Cpu.GetPsi().GetSome() == nil || m.GetPsi().GetSome() == nil || stats.Io.GetPsi().GetSome() == nil) {
 		t.Errorf("the kernel tells pressure, and the figures are CPU %v, memory %v, IO %v", stats.Cpu.GetPsi(), m.GetPsi(), stats.Io.GetPsi())
 	}
 	filter := &runtimeapi.ContainerStatsFilter{Id: id}
@@ -111,9 +111,9 @@ func containerStats(t *testing.T, b *harness.Berth, id string) {
 	}
 }
 
-// tellsPressure reports whether the kernel has pressure figures, and cgroups of v2, which alone
+// reportsPressure reports whether the kernel has pressure figures, and cgroups of v2, which alone
 // have them.
-func tellsPressure() bool {
+func reportsPressure() bool {
 	_, kernel := os.Stat("/proc/pressure/cpu")
 	_, hybrid := os.Stat("/sys/fs/cgroup/unified")
 	return kernel == nil && (onV2() || hybrid == nil)

@@ -74,10 +74,10 @@ type run struct {
 	opts Options
 	dir  string // of the pods' directories
 
-	mu     sync.Mutex
-	played map[string]int
-	failed int
-	upsets []upset
+	mu          sync.Mutex
+	played      map[string]int
+	failed      int
+	disruptions []disruption
 }
 
 // config of the kubelet: it rotates logs every few seconds.
@@ -109,7 +109,7 @@ func Run(t *testing.T, opts Options) {
 		Kubeconfig: plane.KubeletConfig, Config: config + fmt.Sprintf("featureGates: {EventedPLEG: %v}\n", opts.Evented),
 	})
 	plane.AwaitNode()
-	r.upsets = append(r.upsets, upset{firstStart, began, time.Now()})
+	r.disruptions = append(r.disruptions, disruption{firstStart, began, time.Now()})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var follower sync.WaitGroup
@@ -143,7 +143,7 @@ func (r *run) churn(ctx context.Context) {
 	go func() {
 		defer close(next)
 		rng := rand.New(rand.NewPCG(r.opts.Seed, 1))
-		for number := 0; time.Now().Before(end) && !r.hopeless(); {
+		for number := 0; time.Now().Before(end) && !r.tooManyFailures(); {
 			for _, name := range r.shuffled(rng) {
 				number++
 				p := &pod{run: r, number: number, rng: rand.New(rand.NewPCG(r.opts.Seed, uint64(number)+100)), ordered: map[string]int32{}}
@@ -156,7 +156,7 @@ func (r *run) churn(ctx context.Context) {
 			}
 		}
 	}()
-	r.upset(rand.New(rand.NewPCG(r.opts.Seed, 2)), end)
+	r.disrupt(rand.New(rand.NewPCG(r.opts.Seed, 2)), end)
 	players.Wait()
 }
 
@@ -195,7 +195,7 @@ func (r *run) play(ctx context.Context, p *pod) {
 		if _, err := p.remove(ctx, -1); err != nil {
 			r.fail("%s: %v\nstatus: %s", p.name, err, describe(p.seen.last(p.name)))
 		}
-		p.seen.forget(p.name)
+		p.seen.remove(p.name)
 		r.mu.Lock()
 		r.played[name]++
 		r.mu.Unlock()
@@ -212,8 +212,8 @@ func (r *run) fail(format string, args ...any) {
 	r.mu.Unlock()
 }
 
-// hopeless reports whether more failures would show nothing new.
-func (r *run) hopeless() bool {
+// tooManyFailures reports whether more failures would show nothing new.
+func (r *run) tooManyFailures() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed >= 10
@@ -296,7 +296,7 @@ func (r *run) summary() string {
 		parts = append(parts, fmt.Sprintf("%s %d", s.name, r.played[s.name]))
 		total += r.played[s.name]
 	}
-	return fmt.Sprintf("%d pods (%s); %d upsets", total, strings.Join(parts, ", "), len(r.upsets)-1)
+	return fmt.Sprintf("%d pods (%s); %d disruptions", total, strings.Join(parts, ", "), len(r.disruptions)-1)
 }
 
 // describe returns a summary of a pod for messages.

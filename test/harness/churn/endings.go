@@ -54,7 +54,7 @@ func succeeds(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 restartPolicy: Never
 containers:
-- {name: main, args: ["echo done; echo -n told > /dev/termination-log; exit 0"]}
+- {name: main, args: ["echo done; echo -n message > /dev/termination-log; exit 0"]}
 - {name: other, args: ["sleep 2; exit 0"]}
 `)
 	if err != nil {
@@ -64,7 +64,7 @@ containers:
 	if err != nil {
 		return err
 	}
-	if said := statusOf(seen, "main").State.Terminated.Message; said != "told" {
+	if said := statusOf(seen, "main").State.Terminated.Message; said != "message" {
 		return fmt.Errorf("its last message is %q", said)
 	}
 	return p.logIs(ctx, "main", "done\n")
@@ -166,7 +166,7 @@ containers:
 	if err != nil {
 		return err
 	}
-	pause(ctx, upTo(p.rng, 5*time.Second))
+	pause(ctx, randomUpTo(p.rng, 5*time.Second))
 	_, err = p.remove(ctx, p.rng.Int64N(4)-1)
 	return err
 }

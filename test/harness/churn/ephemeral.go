@@ -41,7 +41,7 @@ containers:
 		return ended(seen, "looks") && ended(seen, "alone")
 	})
 	if err != nil {
-		if seen != nil && (p.forgotten(seen, "looks") || p.forgotten(seen, "alone")) {
+		if seen != nil && (p.neverStarted(seen, "looks") || p.neverStarted(seen, "alone")) {
 			return nil
 		}
 		return err
@@ -55,11 +55,11 @@ containers:
 	return p.logBegins(ctx, "alone", "/bin/sh -c")
 }
 
-// forgotten: a kubelet that ends between the creation and the start of an ephemeral container never
-// starts it, because it only checks whether there is one.
-func (p *pod) forgotten(seen *corev1.Pod, name string) bool {
+// neverStarted: a kubelet that ends between the creation and the start of an ephemeral container
+// never starts it, because it only checks whether there is one.
+func (p *pod) neverStarted(seen *corev1.Pod, name string) bool {
 	status := statusOf(seen, name)
-	return status != nil && status.ContainerID != "" && status.State.Waiting != nil && p.upsetSince(p.made, kubeletAway())
+	return status != nil && status.ContainerID != "" && status.State.Waiting != nil && p.disruptedSince(p.made, kubeletAway())
 }
 
 func ended(seen *corev1.Pod, name string) bool {

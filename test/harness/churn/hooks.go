@@ -26,7 +26,7 @@ containers:
 	if err := p.awaitUp(ctx); err != nil {
 		return err
 	}
-	if p.upsetSince(p.made, berthAway()) { // a kubelet restarts a container whose postStart was cut off
+	if p.disruptedSince(p.made, berthAway()) { // a kubelet restarts a container whose postStart was cut off
 		p.ordered["main"] = statusOf(p.seen.last(p.name), "main").RestartCount
 	}
 	return p.endsInOrder(ctx, "post", "pre", "pre-end", "term")
@@ -39,7 +39,7 @@ func (p *pod) endsInOrder(ctx context.Context, words ...string) error {
 		return err
 	}
 	got := p.lines("order")
-	if p.upsetSince(p.made, append(kubeletAway(), berthAway()...)) {
+	if p.disruptedSince(p.made, append(kubeletAway(), berthAway()...)) {
 		got = firsts(got) // a hook that was cut off is run again
 	}
 	if !slices.Equal(got, words) {

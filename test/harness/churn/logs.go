@@ -41,17 +41,17 @@ func (r *run) checkLogs() {
 	}
 	slices.SortFunc(lines, func(a, b errorLine) int { return a.at.Compare(b.at) })
 	expected := expected()
-	counts, told := make([]int, len(expected)), map[string]int{}
+	counts, printed := make([]int, len(expected)), map[string]int{}
 	for _, line := range lines {
 		if i := slices.IndexFunc(expected, func(n noise) bool { return r.covers(n, line) }); i >= 0 {
 			counts[i]++
 			continue
 		}
-		if told[line.source()]++; told[line.source()] <= 5 {
+		if printed[line.source()]++; printed[line.source()] <= 5 {
 			r.fail("%s logged an error at %s, %s: %s", line.log, line.at.Format("15:04:05.000"), r.around(line.at), line.text)
 		}
 	}
-	for source, n := range told {
+	for source, n := range printed {
 		r.t.Logf("%d errors from %s", n, source)
 	}
 	for i, n := range expected {
@@ -68,15 +68,15 @@ func (r *run) covers(n noise, line errorLine) bool {
 	if n.log != line.log || !regexp.MustCompile(n.match).MatchString(line.text) {
 		return false
 	}
-	return len(n.after) == 0 || slices.ContainsFunc(r.upsets, func(u upset) bool {
+	return len(n.after) == 0 || slices.ContainsFunc(r.disruptions, func(u disruption) bool {
 		return slices.Contains(n.after, u.name) && !line.at.Before(u.from.Add(-time.Second)) && line.at.Before(u.to.Add(settled))
 	})
 }
 
 // around names the last disruption before a moment.
 func (r *run) around(at time.Time) string {
-	said := "before any upset"
-	for _, u := range r.upsets {
+	said := "before any disruption"
+	for _, u := range r.disruptions {
 		if u.from.Before(at) {
 			said = fmt.Sprintf("%v after %s", at.Sub(u.from).Round(time.Millisecond), u.name)
 		}

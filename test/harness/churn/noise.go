@@ -36,7 +36,7 @@ func expected() []noise {
 		{"kubelet", `code = Unavailable|berth.sock: (connect|read): |error reading from server: EOF`, berthAway(), "berth is away"},
 		{"kubelet", `connection ended \(`, supervisorAway, "a container was being made or started when the supervisor ended; the kubelet asks again"},
 		{"kubelet", `"ExecSync cmd from runtime service failed" .*it did not begin before the supervisor's death`, supervisorAway, "a container was being probed when the supervisor ended; the kubelet asks again"},
-		{"kubelet", `context canceled"`, kubeletAway(), "it has been told to stop"},
+		{"kubelet", `context canceled"`, kubeletAway(), "the test stops it"},
 		{"kubelet", `object \\?"churn\\?"/\\?"[a-z.-]+\\?" not registered`, starts, "it has not seen the object yet that a volume is made of, and tries again"},
 		{"kubelet", `detected running containers after a successful KillPod, CRI violation`, kubeletAway(), "a kubelet that follows events takes a pod for absent until it has listed it: it has killed nothing, and finds the pod then"},
 		{"kubelet", `is ready and has containers \(`, kubeletAway(), "it has not listed yet the pod that it asks for"},

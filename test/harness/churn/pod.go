@@ -167,7 +167,7 @@ func (p *pod) checkCodes(seen *corev1.Pod, codes map[string]int32) error {
 		status := statusOf(seen, name)
 		if status == nil || status.State.Terminated == nil {
 			all = append(all, fmt.Errorf("container %s has not ended: %+v", name, status))
-		} else if status.State.Terminated.Reason == "ContainerStatusUnknown" && p.upsetSince(p.made, kubeletAway()) {
+		} else if status.State.Terminated.Reason == "ContainerStatusUnknown" && p.disruptedSince(p.made, kubeletAway()) {
 			continue
 		} else if got := status.State.Terminated.ExitCode; got != code {
 			all = append(all, fmt.Errorf("container %s ended with %d (%s), want %d", name, got, status.State.Terminated.Reason, code))
@@ -225,9 +225,9 @@ func (p *pod) checkRestarts() error {
 		}
 	}
 	if seen := p.seen.last(p.name); seen != nil {
-		upset := p.upsetSince(p.made, append(kubeletAway(), berthAway()...))
+		disrupted := p.disruptedSince(p.made, append(kubeletAway(), berthAway()...))
 		for _, status := range statuses(seen) {
-			if status.RestartCount > p.ordered[status.Name] && upset && starts[status.Name] <= p.ordered[status.Name]+1 {
+			if status.RestartCount > p.ordered[status.Name] && disrupted && starts[status.Name] <= p.ordered[status.Name]+1 {
 				continue
 			}
 			if status.RestartCount != p.ordered[status.Name] {

@@ -92,7 +92,7 @@ containers:
 	if err := p.awaitReady(ctx); err != nil {
 		return err
 	}
-	pause(ctx, 5*time.Second+upTo(p.rng, 15*time.Second))
+	pause(ctx, 5*time.Second+randomUpTo(p.rng, 15*time.Second))
 	if err := p.awaitReady(ctx); err != nil {
 		return err
 	}
@@ -118,8 +118,8 @@ func (p *pod) notReadyForAWhile(ctx context.Context) error {
 	return p.awaitReady(ctx)
 }
 
-// sick: a failing liveness probe restarts the container, once.
-func sick(ctx context.Context, p *pod, kind string) error {
+// failingLiveness: a failing liveness probe restarts the container, once.
+func failingLiveness(ctx context.Context, p *pod, kind string) error {
 	s := serverFor(kind)
 	p.ordered["main"] = 1
 	err := p.create(ctx, fmt.Sprintf(`

@@ -55,7 +55,7 @@ containers:
 	if err := checkRotated(written); err != nil {
 		return fmt.Errorf("as it was written: %w", err)
 	}
-	if p.upsetSince(p.made, kubeletAway()) && rotatedAtOnce(written) {
+	if p.disruptedSince(p.made, kubeletAway()) && rotatedAtOnce(written) {
 		return nil
 	}
 	return p.poll(ctx, "the log to be whole", func(context.Context) error { // the last file may be compressed just now

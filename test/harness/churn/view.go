@@ -103,8 +103,8 @@ func (v *view) last(name string) *corev1.Pod {
 	return v.pods[name]
 }
 
-// forget removes a pod that is gone from the view.
-func (v *view) forget(name string) {
+// remove removes a pod that is gone from the view.
+func (v *view) remove(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.pods, name)

@@ -182,15 +182,15 @@ func (c *test) identify(one *container) error {
 	if err != nil {
 		return err
 	}
-	var told struct{ Pid int }
-	if err := json.Unmarshal([]byte(info["info"]), &told); err != nil {
+	var shown struct{ Pid int }
+	if err := json.Unmarshal([]byte(info["info"]), &shown); err != nil {
 		return fmt.Errorf("verbose status: %w", err)
 	}
-	proc, err := sysproc.ReadProc(told.Pid)
+	proc, err := sysproc.ReadProc(shown.Pid)
 	if err != nil {
 		return errs.IgnoreNotFound(err) // a terminal's, that was hung up
 	}
-	one.pid, one.start = told.Pid, proc.Start
+	one.pid, one.start = shown.Pid, proc.Start
 	return nil
 }
 
@@ -212,10 +212,10 @@ func (c *test) awaitExit(one *container) (*runtimeapi.ContainerStatus, error) {
 	}
 }
 
-// judge compares an exited container with what was expected: its code, and all its lines. While all
+// check compares an exited container with what was expected: its code, and all its lines. While all
 // three were dead, only the kernel knew. Then an exit may be unknown and the last lines lost, and a
 // terminal was hung up.
-func (c *test) judge(one *container, now *runtimeapi.ContainerStatus, want int, whole bool) error {
+func (c *test) check(one *container, now *runtimeapi.ContainerStatus, want int, whole bool) error {
 	gap := c.lostAll(one.born)
 	const unknown, hangup = 255, 128 + 1
 	switch {

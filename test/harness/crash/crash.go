@@ -82,10 +82,10 @@ type test struct {
 	history []string
 	// windows in which all three were dead.
 	windows []window
-	// upsets counts the beginning and the end of each outage.
-	upsets int
-	alive  map[string]*container // those that must run
-	parked []*container
+	// outages counts the beginning and the end of each outage.
+	outages int
+	alive   map[string]*container // those that must run
+	held    []*container
 }
 
 // window is a time in which something was dead.
@@ -167,11 +167,11 @@ func (c *test) finish(before ground) {
 	ended := make(chan struct{})
 	go func() { c.actors.Wait(); close(ended) }()
 	for waiting := true; waiting; {
-		c.fireParked(func(*container) bool { return true })
+		c.fireHeld(func(*container) bool { return true })
 		select {
 		case <-ended:
 			waiting = false
-		case <-time.After(100 * time.Millisecond): // pods may still be parked
+		case <-time.After(100 * time.Millisecond): // pods may still be held
 		}
 	}
 	if !c.failed() {
@@ -257,17 +257,17 @@ func (c *test) lostAll(from time.Time) bool {
 	return false
 }
 
-// upsetSince reports whether something has been dead since mark returned the number.
-func (c *test) upsetSince(mark int) bool {
+// outageSince reports whether something has been dead since outageCount returned count.
+func (c *test) outageSince(count int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.upsets != mark || c.upsets%2 == 1
+	return c.outages != count || c.outages%2 == 1
 }
 
-func (c *test) mark() int {
+func (c *test) outageCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.upsets
+	return c.outages
 }
 
 // patience is how long a request is repeated while berth is down.

@@ -44,7 +44,7 @@ func (c *test) begin() {
 	for i, special := range []struct {
 		name string
 		life func(*actor, string) error
-	}{{"exec", (*actor).execs}, {"rotate", (*actor).rotations}, {"badstart", (*actor).badStart}, {"cursed", (*actor).cursed}} {
+	}{{"exec", (*actor).execs}, {"rotate", (*actor).rotations}, {"badstart", (*actor).badStart}, {"cursed", (*actor).uncreatable}} {
 		c.act(1000+i, special.name, special.life)
 	}
 }
@@ -93,7 +93,7 @@ func (a *actor) life(pod string) error {
 		}
 	}
 	a.sleep(time.Duration(a.rng.Int64N(int64(600 * time.Millisecond))))
-	end := a.drawEnd()
+	end := a.randomEnd()
 	a.actors.Go(func() {
 		for _, one := range all {
 			if err := end(one); err != nil {
@@ -179,8 +179,8 @@ func (a *actor) newContainer(pod string, i int, sandbox string) *container {
 	return one
 }
 
-// drawEnd selects at random how the containers of a pod exit.
-func (a *actor) drawEnd() func(*container) error {
+// randomEnd selects at random how the containers of a pod exit.
+func (a *actor) randomEnd() func(*container) error {
 	switch a.rng.IntN(6) {
 	case 0:
 		grace := int64(10 + a.rng.IntN(10))
@@ -194,11 +194,11 @@ func (a *actor) drawEnd() func(*container) error {
 
 // endByTrigger makes a container exit with its code, now or at the next kill, half of them each.
 func (a *actor) endByTrigger(one *container) error {
-	parked, err := a.park(one)
+	held, err := a.holdTrigger(one)
 	if err != nil {
 		return err
 	}
-	if parked {
+	if held {
 		<-one.triggered
 	} else {
 		if err := a.trigger(one); err != nil {
@@ -210,20 +210,20 @@ func (a *actor) endByTrigger(one *container) error {
 	if err != nil {
 		return err
 	}
-	return a.judge(one, now, one.code, true)
+	return a.check(one, now, one.code, true)
 }
 
-// park makes a container quiet and leaves its trigger to the next round, unless enough containers
-// wait for it.
-func (a *actor) park(one *container) (bool, error) {
+// holdTrigger makes a container quiet and leaves its trigger to the next round, unless enough
+// containers wait for it.
+func (a *actor) holdTrigger(one *container) (bool, error) {
 	const most = 16
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ended() || len(a.parked) >= most || a.exits.dead.Load()+int64(len(a.parked)) > a.exits.alive.Load() {
+	if a.ended() || len(a.held) >= most || a.exits.dead.Load()+int64(len(a.held)) > a.exits.alive.Load() {
 		return false, nil
 	}
 	one.quiet = true
-	a.parked = append(a.parked, one)
+	a.held = append(a.held, one)
 	return true, os.WriteFile(filepath.Join(a.triggers, one.name+".quiet"), nil, 0o644)
 }
 
@@ -239,7 +239,7 @@ func (a *actor) endByStop(one *container, grace int64, want int) error {
 	if err != nil {
 		return err
 	}
-	return a.judge(one, now, want, want == trapCode)
+	return a.check(one, now, want, want == trapCode)
 }
 
 // resident is a pod that runs until the test ends.
@@ -275,7 +275,7 @@ func (a *actor) resident(pod string) (*container, func() error, error) {
 		if err != nil {
 			return err
 		}
-		if err := a.judge(one, now, one.code, true); err != nil {
+		if err := a.check(one, now, one.code, true); err != nil {
 			return err
 		}
 		return a.remove(sandbox, config)
@@ -315,10 +315,10 @@ func (a *actor) badStart(pod string) error {
 	return a.remove(sandbox, config)
 }
 
-// cursed is a pod whose container can neither be created nor, for a while, removed. A directory
-// cannot be mounted on a file, and files can be created in the directory of its log, but not
-// removed. The next attempt removes what the previous one left.
-func (a *actor) cursed(pod string) error {
+// uncreatable is a pod whose container can neither be created nor, for a while, removed. A
+// directory cannot be mounted on a file, and files can be created in the directory of its log, but
+// not removed. The next attempt removes what the previous one left.
+func (a *actor) uncreatable(pod string) error {
 	config := a.b.Sandbox(pod)
 	sandbox, err := a.run(config)
 	if err != nil {
@@ -361,7 +361,7 @@ func (a *actor) cursed(pod string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.judge(one, now, one.code, true); err != nil {
+	if err := a.check(one, now, one.code, true); err != nil {
 		return err
 	}
 	return a.remove(sandbox, config)

@@ -48,7 +48,7 @@ func (c *test) round(number int, kind Kind, stage string) {
 	if stage != "" {
 		c.awaitStage(stage)
 	}
-	done := c.beginDeath(kind)
+	done := c.beginOutage(kind)
 	size := c.kill(kind, p)
 	daemonDied := kind.daemonDies()
 	at, err := c.stages.killed(kind, size, daemonDied)
@@ -102,20 +102,20 @@ func thaw(pid int) {
 	}
 }
 
-// beginDeath records that something is dead from now on, until done is called.
-func (c *test) beginDeath(kind Kind) (done func()) {
+// beginOutage records that something is dead from now on, until done is called.
+func (c *test) beginOutage(kind Kind) (done func()) {
 	over := func() {}
 	if kind == All {
 		over = c.beginWindow()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.upsets++
+	c.outages++
 	return func() {
 		over()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.upsets++
+		c.outages++
 	}
 }
 
@@ -212,7 +212,7 @@ func (c *test) killAgain(kind Kind, number int) {
 
 // exitsInTheGap creates the trigger files that were held back, and waits for the exits.
 func (c *test) exitsInTheGap() {
-	fired := c.fireParked((*container).hasSettled)
+	fired := c.fireHeld((*container).hasSettled)
 	for _, one := range fired {
 		deadline := time.Now().Add(require.Patience(10 * time.Second))
 		for !one.ended() {
@@ -227,11 +227,11 @@ func (c *test) exitsInTheGap() {
 	c.note("%d containers ended in the gap", len(fired))
 }
 
-// fireParked creates the trigger files that were held back, of those that may exit.
-func (c *test) fireParked(may func(*container) bool) []*container {
+// fireHeld creates the trigger files that were held back, of those that may exit.
+func (c *test) fireHeld(may func(*container) bool) []*container {
 	var fired []*container
 	c.mu.Lock()
-	c.parked = slices.DeleteFunc(c.parked, func(one *container) bool {
+	c.held = slices.DeleteFunc(c.held, func(one *container) bool {
 		if !may(one) {
 			return false
 		}

@@ -55,7 +55,7 @@ func (a *actor) execSync(one *container, i int) error {
 // execTTY talks to a shell on a terminal, by berth's own command: the sessions end in the network
 // namespace that stands for the host.
 func (a *actor) execTTY(one *container, i int) error {
-	before := a.mark()
+	before := a.outageCount()
 	code := 1 + a.rng.IntN(120)
 	script := fmt.Sprintf("echo ready; read word; echo got $word %d; exit %d", i, code)
 	session := a.b.InHost(filepath.Join(a.b.Bin, "berth"), "pod", "exec", "-it", "--endpoint", "unix://"+a.b.Socket,
@@ -67,7 +67,7 @@ func (a *actor) execTTY(one *container, i int) error {
 		a.done.execs.Add(1)
 		return nil
 	}
-	if a.upsetSince(before) {
+	if a.outageSince(before) {
 		a.done.cutExecs.Add(1)
 		return nil // the session went with the daemon, or the terminal with all three
 	}

@@ -84,7 +84,7 @@ func (u *upgrade) to(dir, version string) {
 		u.errorf("the keeper was process %d and is %d: an upgrade leaves it alone", before.keeper, now.keeper)
 	}
 	u.checkAlive(0)
-	done := u.beginDeath(Daemon)
+	done := u.beginOutage(Daemon)
 	u.b.StopDaemon()
 	u.b.LaunchDaemon()
 	u.recovered(0)

@@ -57,7 +57,7 @@ func Mount(t testing.TB, dir, at string) *FS {
 		t.Fatalf("start the process of a file system: %v", err)
 	}
 	t.Cleanup(f.end)
-	if err := f.hear(); err != nil {
+	if err := f.receive(); err != nil {
 		t.Fatalf("mount a FUSE file system at %s: %v", at, err)
 	}
 	return f
@@ -93,7 +93,7 @@ func (f *FS) start(dir string) error {
 // Hang makes every request wait from now on, until Answer.
 func (f *FS) Hang() {
 	f.t.Helper()
-	if err := f.say(wordHang); err != nil {
+	if err := f.send(wordHang); err != nil {
 		f.t.Fatalf("let the file system at %s hang: %v", f.at, err)
 	}
 }
@@ -101,20 +101,20 @@ func (f *FS) Hang() {
 // Answer lets the waiting requests continue.
 func (f *FS) Answer() {
 	f.t.Helper()
-	if err := f.say(wordAnswer); err != nil {
+	if err := f.send(wordAnswer); err != nil {
 		f.t.Fatalf("let the file system at %s answer: %v", f.at, err)
 	}
 }
 
-func (f *FS) say(word string) error {
+func (f *FS) send(word string) error {
 	if _, err := fmt.Fprintln(f.words, word); err != nil {
 		return err
 	}
-	return f.hear()
+	return f.receive()
 }
 
-// hear waits for the process's next answer.
-func (f *FS) hear() error {
+// receive waits for the process's next answer.
+func (f *FS) receive() error {
 	if err := f.answers.SetReadDeadline(time.Now().Add(f.patience)); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (f *FS) hear() error {
 func (f *FS) end() {
 	f.t.Helper()
 	defer f.answers.Close()
-	if err := f.say(wordEnd); err != nil {
+	if err := f.send(wordEnd); err != nil {
 		f.t.Errorf("unmount %s: %v", f.at, err)
 	}
 	f.words.Close()

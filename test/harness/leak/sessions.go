@@ -39,7 +39,7 @@ const looks = 10
 // host.
 func RunSessions(t *testing.T, opts SessionOptions) {
 	b := harness.Start(t, harness.Options{Args: []string{"--log-level", "warn"}})
-	s := newGuests(t, b)
+	s := newTarget(t, b)
 	s.run(t, 4*opts.Parallel, opts.Parallel)
 	goroutines := quit(t, b)
 	s.run(t, 4*opts.Parallel, opts.Parallel)
@@ -78,9 +78,9 @@ func RunSessions(t *testing.T, opts SessionOptions) {
 // echoPort is where a server in the pod echoes its input.
 const echoPort = 8080
 
-// guests is one pod that sessions use: one container echoes the input of attached clients, the
+// target is one pod that sessions use: one container echoes the input of attached clients, the
 // other serves a port that echoes.
-type guests struct {
+type target struct {
 	b             *harness.Berth
 	pod           harness.Pod
 	echo          string
@@ -91,9 +91,9 @@ type guests struct {
 	done map[string]int
 }
 
-func newGuests(t *testing.T, b *harness.Berth) *guests {
+func newTarget(t *testing.T, b *harness.Berth) *target {
 	t.Helper()
-	s := &guests{
+	s := &target{
 		b: b, done: map[string]int{},
 		spdy: &sessions.Client{Berth: b}, webSock: &sessions.Client{Berth: b, WebSocket: true},
 	}
@@ -117,7 +117,7 @@ func newGuests(t *testing.T, b *harness.Berth) *guests {
 }
 
 // run runs n sessions.
-func (s *guests) run(t *testing.T, n, parallel int) {
+func (s *target) run(t *testing.T, n, parallel int) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(parallel)
@@ -147,7 +147,7 @@ type kind struct {
 	run  func(ctx context.Context, i int) error
 }
 
-func (s *guests) kinds() []kind {
+func (s *target) kinds() []kind {
 	return []kind{
 		{"exec by gRPC", s.execSync},
 		{"port-forward by SPDY", s.forward(s.spdy)},
@@ -163,7 +163,7 @@ func (s *guests) kinds() []kind {
 	}
 }
 
-func (s *guests) execSync(ctx context.Context, i int) error {
+func (s *target) execSync(ctx context.Context, i int) error {
 	answer, err := s.b.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
 		ContainerId: s.pod.Container, Cmd: []string{"/bin/sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i%100)}, Timeout: 100,
 	})
@@ -175,7 +175,7 @@ func (s *guests) execSync(ctx context.Context, i int) error {
 
 // cutExec leaves a command and a child of it, alternately by a timeout and by a client that
 // disconnects.
-func (s *guests) cutExec(ctx context.Context, i int) error {
+func (s *target) cutExec(ctx context.Context, i int) error {
 	cmd := []string{"/bin/sh", "-c", "sleep 100000 & echo begun; sleep 100000"}
 	if i%40 == 0 {
 		_, err := s.b.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: s.pod.Container, Cmd: cmd, Timeout: 1})
@@ -193,7 +193,7 @@ func (s *guests) cutExec(ctx context.Context, i int) error {
 	return nil
 }
 
-func (s *guests) execNothing(ctx context.Context, _ int) error {
+func (s *target) execNothing(ctx context.Context, _ int) error {
 	_, err := s.b.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: s.pod.Container, Cmd: []string{"no-such"}, Timeout: 100})
 	if err == nil || !strings.Contains(err.Error(), "executable file not found in $PATH") {
 		return fmt.Errorf("got %w", err)
@@ -201,7 +201,7 @@ func (s *guests) execNothing(ctx context.Context, _ int) error {
 	return nil
 }
 
-func (s *guests) exec(c *sessions.Client) func(context.Context, int) error {
+func (s *target) exec(c *sessions.Client) func(context.Context, int) error {
 	return func(ctx context.Context, i int) error {
 		var out bytes.Buffer
 		code, err := c.Exec(ctx, s.pod.Container, sessions.Streams{
@@ -214,7 +214,7 @@ func (s *guests) exec(c *sessions.Client) func(context.Context, int) error {
 	}
 }
 
-func (s *guests) execTerminal(ctx context.Context, i int) error {
+func (s *target) execTerminal(ctx context.Context, i int) error {
 	var out bytes.Buffer
 	code, err := s.webSock.Exec(ctx, s.pod.Container, sessions.Streams{
 		Stdin: strings.NewReader(fmt.Sprintln("word", i)), Stdout: &out, Tty: true,
@@ -227,7 +227,7 @@ func (s *guests) execTerminal(ctx context.Context, i int) error {
 
 // attach sends a line that the container repeats, reads it among the lines of others, and
 // disconnects.
-func (s *guests) attach(c *sessions.Client) func(context.Context, int) error {
+func (s *target) attach(c *sessions.Client) func(context.Context, int) error {
 	return func(ctx context.Context, i int) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -244,7 +244,7 @@ func (s *guests) attach(c *sessions.Client) func(context.Context, int) error {
 }
 
 // forward sends a line on each of several streams of a connection.
-func (s *guests) forward(c *sessions.Client) func(context.Context, int) error {
+func (s *target) forward(c *sessions.Client) func(context.Context, int) error {
 	return func(ctx context.Context, i int) error {
 		f, err := c.Forward(ctx, s.pod.Sandbox)
 		if err != nil {
@@ -294,7 +294,7 @@ func (s state) String() string {
 
 // rest waits until everything of the sessions is gone, as it was at before if that is given, and
 // measures.
-func (s *guests) rest(t *testing.T, before harness.Ground) (harness.Ground, state) {
+func (s *target) rest(t *testing.T, before harness.Ground) (harness.Ground, state) {
 	t.Helper()
 	now := s.b.StillGround()
 	if before == nil {
@@ -327,7 +327,7 @@ func (s *guests) rest(t *testing.T, before harness.Ground) (harness.Ground, stat
 }
 
 // counts returns how many of each kind there were.
-func (s *guests) counts() string {
+func (s *target) counts() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var lines []string
