@@ -150,7 +150,7 @@ func (h *clusterHost) registry(t *testing.T) {
 	h.apply(strings.NewReplacer("berth.run/hello:demo", "localhost:5001/team/hello:1").Replace(workload1))
 	h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
 	if got := h.kubectl("-n", "kube-public", "get", "configmap", "local-registry-hosting", "-o", `jsonpath={.data.localRegistryHosting\.v1}`); !strings.Contains(got, `host: "localhost:5001"`) {
-		t.Errorf("the cluster tells of %q", got)
+		t.Errorf("the cluster reports %q", got)
 	}
 	h.cluster("registry", "delete")
 	if _, err := h.try(nil, h.berth, "cluster", "registry", "status", "--provider", "podman"); err == nil {

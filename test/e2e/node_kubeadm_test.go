@@ -35,7 +35,7 @@ func TestKubeadmPreflight(t *testing.T) {
 	})
 	m.Describe(kubeadmNode)
 	if out := m.Run("/opt/berth", "node", "apply", "--yes"); !strings.Contains(out, "kubeadm's preflight checks") {
-		t.Errorf("apply does not tell what is left for kubeadm:\n%s", out)
+		t.Errorf("apply does not report what is left for kubeadm:\n%s", out)
 	}
 	compare := func(t *testing.T) (errors, warnings map[string]bool) {
 		t.Helper()

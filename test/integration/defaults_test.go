@@ -189,7 +189,7 @@ pod_metrics = ["cpu", "network"]
 			return err == nil && answer.Stats.GetCpu().GetUsageNanoCores().GetValue() > 0
 		})
 		if took := time.Since(began); took > require.Patience(4*time.Second) {
-			t.Errorf("the rate was told after %s", took)
+			t.Errorf("the rate was reported after %s", took)
 		}
 	})
 }

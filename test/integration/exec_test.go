@@ -29,7 +29,7 @@ func TestExecRules(t *testing.T) {
 		"time-out kills the whole tree":              execTimeoutKillsTheTree,
 		"client that leaves kills the whole tree":    execCancelKillsTheTree,
 		"background child does not delay answer":     execBackgroundChild,
-		"output is capped and the rest is told":      execOutputIsCapped,
+		"output is capped and the cut is reported":   execOutputIsCapped,
 		"paused container answers":                   execInPausedContainer,
 		"container that ends meanwhile answers":      execWhileContainerEnds,
 		"leaves no cgroup behind":                    execLeavesNoCgroup,

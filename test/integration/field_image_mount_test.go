@@ -121,7 +121,7 @@ func imageShared(t *testing.T, b *harness.Berth, id string) {
 		t.Fatal(err)
 	}
 	if mount.Image.Image != volumeImage || mount.Image.ImageRef != status.Image.RepoDigests[0] || mount.ContainerPath != "/volume" || mount.HostPath != "" {
-		t.Errorf("status tells %v", mount)
+		t.Errorf("the status has %v", mount)
 	}
 	b.RemovePod(pod.Sandbox)
 	if left := volumeMounts(b); len(left) != 0 {

@@ -104,7 +104,7 @@ func TestFieldUsernsOptions(t *testing.T) {
 		{"POD over crashes", usersSurvive},
 		{"NODE", usersOfTheNode},
 		{"wrong ones", wrongUsers},
-		{"told by Status", usersReported},
+		{"reported by Status", usersReported},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer func(parent testing.TB) { b.T = parent }(b.T)

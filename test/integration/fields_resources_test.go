@@ -48,12 +48,12 @@ func TestFieldsOfResources(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := 0
+		reasons := 0
 		for _, value := range answer.Info {
-			told += strings.Count(value, "oom_score_adj of containers cannot be lowered")
+			reasons += strings.Count(value, "oom_score_adj of containers cannot be lowered")
 		}
-		if got != "-997" && told != 1 {
-			t.Errorf("it is %s, and the status tells %d times why", got, told)
+		if got != "-997" && reasons != 1 {
+			t.Errorf("it is %s, and the status has the reason %d times", got, reasons)
 		}
 	})
 	f.try(t, "cpuset_cpus/mems", func(t *testing.T) {

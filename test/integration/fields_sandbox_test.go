@@ -108,7 +108,7 @@ func TestFieldsOfSandboxes(t *testing.T) {
 		}
 		answer, err := f.Runtime.PodSandboxStatus(f.Ctx(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: f.sandbox, Verbose: true})
 		if err != nil || !strings.Contains(answer.Info["info"], `"memoryLimitInBytes":"8388608"`) || !strings.Contains(answer.Info["info"], `"cpuShares":"77"`) {
-			t.Errorf("the overhead is not told: %v, %v", answer.GetInfo(), err)
+			t.Errorf("the overhead is not reported: %v, %v", answer.GetInfo(), err)
 		}
 		if onV2() {
 			return // with systemd, which may be told the name of a slice only

@@ -113,7 +113,7 @@ func (f *fields) testUsers(t *testing.T) {
 	}
 	answer, err := f.Runtime.Status(f.Ctx(), &runtimeapi.StatusRequest{})
 	if err != nil || !answer.Features.GetSupplementalGroupsPolicy() {
-		t.Errorf("the policy is not user as a feature: %v, %v", answer.GetFeatures(), err)
+		t.Errorf("the policy is not reported as a feature: %v, %v", answer.GetFeatures(), err)
 	}
 }
 
@@ -296,7 +296,7 @@ func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	f.reload(t, fmt.Sprintf("[runtime]\nseccomp_profile = %q\nprivileged_seccomp_profile = %q\n", noChmod, noLink),
 		"runtime.seccomp_profile", "runtime.privileged_seccomp_profile")
 	want(t, "the operator's", f.says(t, try, byDefault), "link Seccomp:\t2")
-	want(t, "who asks for nothing", f.says(t, try, func(c containerConfig) { containerSecurity(c).Seccomp = nil }), "chmod link Seccomp:\t0")
+	want(t, "a request for nothing", f.says(t, try, func(c containerConfig) { containerSecurity(c).Seccomp = nil }), "chmod link Seccomp:\t0")
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}

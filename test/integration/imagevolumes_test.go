@@ -98,7 +98,7 @@ func declaredCopied(t *testing.T, b *harness.Berth) {
 	wantOut(t, b, pod.Container, [][2]string{{"cat /data/seed", "seed"}})
 	// As with containerd, the status has the mounts of the request only.
 	if mounts := b.Status(pod.Container).Mounts; len(mounts) != 0 {
-		t.Errorf("the status tells of %v", mounts)
+		t.Errorf("the status has %v", mounts)
 	}
 	if dirs := volumeDirs(b); len(dirs) != 2 {
 		t.Errorf("two containers have %q", dirs)

@@ -178,16 +178,16 @@ func packagesInUse(t *testing.T, m *systemd.Machine) {
 	if err := waiting.Start(); err != nil {
 		t.Fatal(err)
 	}
-	told := false
+	named := false
 	for lines := bufio.NewScanner(progress); lines.Scan(); {
-		if !told && strings.Contains(lines.Text(), "waiting: /var/lib/dpkg/lock-frontend is locked by process "+pid) {
-			told = true
+		if !named && strings.Contains(lines.Text(), "waiting: /var/lib/dpkg/lock-frontend is locked by process "+pid) {
+			named = true
 			changedAlready(t, m)
 			m.Run("kill", pid)
 		}
 	}
-	if err := waiting.Wait(); err != nil || !told {
-		t.Errorf("apply ended with %v; told whom it waits for: %t", err, told)
+	if err := waiting.Wait(); err != nil || !named {
+		t.Errorf("apply ended with %v; named the process that it waits for: %t", err, named)
 	}
 	if err := holder.Wait(); err == nil {
 		t.Error("the lock's holder was not killed")

@@ -100,7 +100,7 @@ units:
 `)
 		out, err := m.Try("/opt/berth", "node", "apply", "--yes")
 		if err == nil || !strings.Contains(out, "journalctl -u bad.service") || !strings.Contains(out, "rolled back") {
-			t.Errorf("apply says %v; want an error that tells the log of bad.service, and that all was undone:\n%s", err, out)
+			t.Errorf("apply says %v; want an error with the log of bad.service, and that everything was undone:\n%s", err, out)
 		}
 		if !strings.Contains(out, systemd.NodeFile+":12:3: here it is asked for") {
 			t.Errorf("apply does not say where bad.service is asked for:\n%s", out)

@@ -51,7 +51,7 @@ func images(t *testing.T, b *harness.Berth) {
 		t.Errorf("its manifest's annotations are %v", of)
 	}
 	if log := b.LogTail(); !strings.Contains(log, "pod=puller") {
-		t.Errorf("the log does not tell for which pod it is pulled:\n%s", log)
+		t.Errorf("the log does not name the pod of the pull:\n%s", log)
 	}
 	_, err = b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: "kata"}})
 	checkRefusal(t, err, codes.InvalidArgument, []string{"image.runtime_handler", "kata", "accepted"})

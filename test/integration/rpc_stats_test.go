@@ -93,7 +93,7 @@ func containerStats(t *testing.T, b *harness.Berth, id string) {
 		t.Errorf("writable layer %v, want at least 300 KiB", w)
 	}
 	if reportsPressure() && (stats.Cpu.GetPsi().GetSome() == nil || m.GetPsi().GetSome() == nil || stats.Io.GetPsi().GetSome() == nil) {
-		t.Errorf("the kernel tells pressure, and the figures are CPU %v, memory %v, IO %v", stats.Cpu.GetPsi(), m.GetPsi(), stats.Io.GetPsi())
+		t.Errorf("the kernel reports pressure, and the stats have CPU %v, memory %v, IO %v", stats.Cpu.GetPsi(), m.GetPsi(), stats.Io.GetPsi())
 	}
 	filter := &runtimeapi.ContainerStatsFilter{Id: id}
 	list, err := b.Runtime.ListContainerStats(b.Ctx(), &runtimeapi.ListContainerStatsRequest{Filter: filter})

@@ -92,8 +92,8 @@ func runtimeConfig(t *testing.T, b *harness.Berth) {
 		t.Fatal(err)
 	}
 	bySystemd := strings.Contains(string(cgroups), pod.Container+".scope")
-	if told := answer.Linux.GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD; told != bySystemd {
-		t.Errorf("told %s, and a container's cgroups are\n%s", answer.Linux.GetCgroupDriver(), cgroups)
+	if systemd := answer.Linux.GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD; systemd != bySystemd {
+		t.Errorf("the driver is %s, and a container's cgroups are\n%s", answer.Linux.GetCgroupDriver(), cgroups)
 	}
 }
 

@@ -31,15 +31,15 @@ import (
 func TestStreamingRules(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Berth){
-		"exec by every protocol":                 streamExec,
-		"terminal follows its client's size":     streamTerminal,
-		"URL is good once":                       streamURLIsGoodOnce,
-		"attach fans out, the slow one is told":  streamAttachFansOut,
-		"attach once closes the input":           streamStdinOnce,
-		"attach goes on over supervisor's death": streamAttachOverDeath,
-		"attach of what does not run is refused": streamAttachRefused,
-		"forward reaches the pod's own ports":    streamForward,
-		"forward over many streams at once":      streamForwardMany,
+		"exec by every protocol":                      streamExec,
+		"terminal follows its client's size":          streamTerminal,
+		"URL is good once":                            streamURLIsGoodOnce,
+		"attach fans out, the slow one gets an error": streamAttachFansOut,
+		"attach once closes the input":                streamStdinOnce,
+		"attach goes on over supervisor's death":      streamAttachOverDeath,
+		"attach of what does not run is refused":      streamAttachRefused,
+		"forward reaches the pod's own ports":         streamForward,
+		"forward over many streams at once":           streamForwardMany,
 	} {
 		t.Run(name, func(t *testing.T) {
 			mine := *b
@@ -211,7 +211,7 @@ func streamAttachFansOut(t *testing.T, b *harness.Berth) {
 	t.Logf("%d MB reached %d clients in %v", megabytes, len(listeners), time.Since(began))
 	close(stuck.free)
 	if err := <-dropped; err == nil || !strings.Contains(err.Error(), "behind the container and was dropped") {
-		t.Errorf("the slow client was told %v", err)
+		t.Errorf("the slow client got %v", err)
 	}
 	leave()
 	if err := group.Wait(); err != nil {

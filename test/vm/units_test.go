@@ -39,7 +39,7 @@ func TestInstalledUnitsAnswer(t *testing.T) {
 		t.Errorf("the supervisor is not in its unit's cgroup: %v", err)
 	}
 	if out := b.MustCLI("info"); !strings.Contains(out, "systemd") {
-		t.Errorf("berth info does not tell the cgroup driver:\n%s", out)
+		t.Errorf("berth info does not report the cgroup driver:\n%s", out)
 	}
 }
 

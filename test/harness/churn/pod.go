@@ -250,9 +250,9 @@ func (p *pod) lines(file string) []string {
 
 // awaitLines waits until a file of the pod's directory has these lines.
 func (p *pod) awaitLines(ctx context.Context, file string, want ...string) error {
-	return p.poll(ctx, fmt.Sprintf("%s to tell %q", file, want), func(context.Context) error {
+	return p.poll(ctx, fmt.Sprintf("%s to have %q", file, want), func(context.Context) error {
 		if got := p.lines(file); !slices.Equal(got, want) {
-			return fmt.Errorf("it tells %q", got)
+			return fmt.Errorf("it has %q", got)
 		}
 		return nil
 	})
@@ -277,7 +277,7 @@ func (p *pod) poll(ctx context.Context, what string, done func(context.Context) 
 
 // container returns the CRI status of a running container, and its cgroups.
 func (p *pod) container(ctx context.Context, name string) (status *runtimeapi.ContainerStatusResponse, err error) {
-	err = p.poll(ctx, "the runtime to tell of container "+name, func(ctx context.Context) error {
+	err = p.poll(ctx, "the runtime to report container "+name, func(ctx context.Context) error {
 		seen := statusOf(p.seen.last(p.name), name)
 		if seen == nil {
 			return errors.New("the API does not know it")

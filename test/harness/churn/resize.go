@@ -100,7 +100,7 @@ func (p *pod) resizeTo(ctx context.Context, s size) error {
 	}
 	linux := status.Status.GetResources().GetLinux()
 	if linux.GetCpuQuota() != quota || linux.GetMemoryLimitInBytes() != memory {
-		return fmt.Errorf("the runtime tells %v, the cgroup has %d and %d", linux, quota, memory)
+		return fmt.Errorf("the runtime reports %v, the cgroup has %d and %d", linux, quota, memory)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func Run(t *testing.T, opts Options) {
 	if alien := c.stages.unknown(); len(alien) > 0 {
 		c.errorf("stages that this test does not know: %q", alien)
 	}
-	t.Logf("%d rounds at drawn moments, %d aimed at stages; known exits: %d while something was dead, %d while all lived; %s\n%s",
+	t.Logf("%d rounds at random moments, %d aimed at stages; known exits: %d while something was dead, %d while all lived; %s\n%s",
 		len(kinds), aimed, c.exits.dead.Load(), c.exits.alive.Load(), &c.done, c.stages)
 }
 

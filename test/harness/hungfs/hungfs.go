@@ -150,7 +150,7 @@ func (f *FS) end() {
 		_ = unix.Unmount(f.at, unix.MNT_DETACH)
 	}
 	if all := holders(f.at); len(all) > 0 {
-		f.t.Logf("the file system of %s is dead but still mounted, in the mount namespaces of %s", f.at, strings.Join(all, ", "))
+		f.t.Logf("the file system of %s has ended but is still mounted, in the mount namespaces of %s", f.at, strings.Join(all, ", "))
 	}
 }
 

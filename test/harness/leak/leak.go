@@ -202,7 +202,7 @@ func pss(t *testing.T, pid int) int64 {
 			return n
 		}
 	}
-	t.Fatalf("process %d tells no PSS", pid)
+	t.Fatalf("process %d has no PSS", pid)
 	return 0
 }
 
