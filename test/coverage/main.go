@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	host := flag.Bool("host", false, "tell of this machine: try what each row needs")
+	host := flag.Bool("host", false, "describe this machine: probe what each row needs")
 	tests := flag.String("tests", "test/integration", "the directory of the tests")
 	flag.Parse()
 	if err := run(*host, *tests); err != nil {

@@ -52,7 +52,7 @@ func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 	h.run(h.berth, "image", "import", archive)
 	t.Log(h.cluster("load", "--name", "e2e", "--nodes", last, "berth.run/hello:demo"))
 	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
-	h.deploy(max(1, workers)) // a node that is alone takes pods
+	h.deploy(max(1, workers)) // the only node runs pods
 	t.Run("answers", func(t *testing.T) { h.answers(t, addresses...) })
 	t.Run("cgroups", func(t *testing.T) { h.inGroups(t, b) })
 	for _, c := range changes {

@@ -91,7 +91,7 @@ func (h *clusterHost) createUntil(t *testing.T, step string, do func(create *os.
 	select {
 	case <-ended:
 	case <-time.After(require.Patience(5 * time.Minute)):
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // it tells where it hangs
+		_ = cmd.Process.Signal(syscall.SIGQUIT) // it prints where it hangs
 		<-ended
 		t.Errorf("it does not end")
 	}

@@ -32,7 +32,7 @@ func TestClusterOfInstalledBerth(t *testing.T) {
 		{"restart", func() { t.Log(h.cluster("restart", "e2e", "--wait", h.patience())) }},
 		{"shutdown and boot", func() {
 			t.Cleanup(func() { harness.Systemctl(t, "stop", berth.BootUnit) })
-			harness.Systemctl(t, "start", berth.BootUnit) // all run already
+			harness.Systemctl(t, "start", berth.BootUnit) // all nodes run already
 			harness.Systemctl(t, "stop", berth.BootUnit)
 			if said, err := h.try(nil, h.berth, "pod", "exec", "berth-cluster/e2e-control-plane", "--", "true"); err == nil {
 				t.Errorf("the node runs still: %s", said)

@@ -67,7 +67,7 @@ func newDocker(t *testing.T) *docker {
 		t.Fatal(err)
 	}
 	t.Setenv("DOCKER_HOST", socket)
-	t.Setenv("DOCKER_CONFIG", dir) // nobody's proxies
+	t.Setenv("DOCKER_CONFIG", dir) // no proxies
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
 		if all := host(t, "docker", "ps", "-aq"); all != "" {

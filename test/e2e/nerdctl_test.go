@@ -135,7 +135,7 @@ func startContainerd(t *testing.T, dir, namespace string) int {
 		err := os.Mkdir(path, 0o755)
 		switch {
 		case err == nil:
-			t.Cleanup(func() { _ = os.Remove(path) }) // somebody else may have begun to use it
+			t.Cleanup(func() { _ = os.Remove(path) }) // another process may use it by now
 		case !os.IsExist(err):
 			t.Fatal(err)
 		}

@@ -128,7 +128,7 @@ func (n joined) isAsDescribed(t *testing.T, zone, ip string, taints int) {
 // joins runs the join command that kubeadm has printed, on a machine.
 func joins(t *testing.T, m *systemd.Machine, name, printed string) {
 	t.Helper()
-	_, command, found := strings.Cut(printed, "kubeadm join ") // warnings stand before it
+	_, command, found := strings.Cut(printed, "kubeadm join ") // warnings come before it
 	if !found {
 		t.Fatalf("kubeadm prints %q", printed)
 	}
@@ -165,7 +165,7 @@ func controlPlane(t *testing.T, programs string) string {
 		name, _, _ := strings.Cut(path.Base(image), ":")
 		spec := imagetest.Spec{Name: image}
 		if name == "pause" || name == "coredns" {
-			spec.Files = []imagetest.File{{Path: "/nothing"}} // kubeadm wants it there, and nobody runs it
+			spec.Files = []imagetest.File{{Path: "/nothing"}} // kubeadm requires it, and nothing runs it
 		} else {
 			spec.Files = []imagetest.File{{Path: "/usr/local/bin/" + name, Source: filepath.Join(programs, name), Mode: 0o755}}
 			spec.Env = []string{"PATH=/usr/local/bin"}

@@ -112,7 +112,7 @@ func saidByDoctor(t *testing.T, m *systemd.Machine) map[string]string {
 	}
 	said := map[string]string{}
 	for _, f := range findings {
-		if name, ok := strings.CutPrefix(f.Check, "kubeadm "); ok && name != "CRI" { // which kubeadm was told
+		if name, ok := strings.CutPrefix(f.Check, "kubeadm "); ok && name != "CRI" { // kubeadm had it as an argument
 			said[name] = f.Evidence
 		}
 	}

@@ -72,7 +72,7 @@ func (b *Berth) addNetwork(add func(kind string, names ...string)) {
 		for line := range strings.Lines(string(out)) {
 			fields := strings.Fields(line)
 			if command[len(command)-1] == "link" {
-				fields = fields[1:2] // its state comes and goes with its peers
+				fields = fields[1:2] // its state changes with its peers
 			}
 			add(command[0], strings.TrimSuffix(strings.Join(fields, " "), " linkdown"))
 		}
@@ -108,7 +108,7 @@ func (b *Berth) addListed(add func(kind string, names ...string)) {
 // takes longer than within.
 func (b *Berth) AwaitGround(before Ground, within time.Duration) (differences string) {
 	b.T.Helper()
-	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) { // no event tells of all these
+	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) { // these have no common event
 		if differences = before.Differences(b.Ground()); differences == "" || time.Now().After(deadline) {
 			return differences
 		}
@@ -120,7 +120,7 @@ func (b *Berth) StillGround() Ground {
 	b.T.Helper()
 	last := b.Ground()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-		time.Sleep(700 * time.Millisecond) // longer than tombstones are collected before they are written
+		time.Sleep(700 * time.Millisecond) // longer than berth collects tombstones before it writes them
 		now := b.Ground()
 		if maps.Equal(last, now) {
 			return now

@@ -245,7 +245,7 @@ func (b *Berth) cleanup() {
 			b.StartDaemon()
 		}
 		b.RemoveAllPods()
-		supervisorLog = tail(filepath.Join(b.State, "supervisor.log")) // it goes with the state directory
+		supervisorLog = tail(filepath.Join(b.State, "supervisor.log")) // it is removed with the state directory
 		b.StopDaemon()
 		b.awaitNone(func() Leftovers { return FindLeftovers(b.Dir) })
 	}
@@ -275,7 +275,7 @@ func (b *Berth) awaitNone(find func() Leftovers) {
 			left.RemoveByForce()
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // the kernel removes links and cgroups behind our back; there is no event for all of them
+		time.Sleep(50 * time.Millisecond) // the kernel removes links and cgroups asynchronously; they have no common event
 	}
 }
 

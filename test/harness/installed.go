@@ -70,7 +70,7 @@ func (b *Berth) leaveInstalled() {
 func (b *Berth) PodLeftovers() Leftovers {
 	left := FindLeftovers(b.State)
 	left.Mounts = append(left.Mounts, FindLeftovers(b.Root).Mounts...)
-	left.Processes = nil // keeper, supervisor and daemon go on
+	left.Processes = nil // keeper, supervisor and daemon keep running
 	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(dir string) bool {
 		return strings.HasSuffix(dir, "-unpack") // the daemon's, for as long as it runs
 	})

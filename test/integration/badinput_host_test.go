@@ -161,7 +161,7 @@ func resize(t *testing.T, mount, size string) {
 func TestFullProcessTable(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	logger := x.RunPod("logger", `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done`)
-	harness.Kill(t, x.SupervisorPid()) // one that adopted holds a little more than one that started all
+	harness.Kill(t, x.SupervisorPid()) // a supervisor that adopted uses a little more than one that started all containers
 	x.Await("the next supervisor", func() bool {
 		answer, err := x.Runtime.ExecSync(x.Ctx(), &runtimeapi.ExecSyncRequest{ContainerId: x.pod.Container, Cmd: []string{"true"}})
 		return err == nil && answer.ExitCode == 0

@@ -292,7 +292,7 @@ func TestGarbageOnTheSocketIsDropped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = conn.Write([]byte(garbage)) // the daemon may hang up in the middle of it
+		_, _ = conn.Write([]byte(garbage)) // the daemon may close the connection in the middle of it
 		conn.Close()
 	}
 	x.nothingLeft(t)

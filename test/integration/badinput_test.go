@@ -59,7 +59,7 @@ func (x *trial) nothingLeft(t *testing.T) {
 	t.Helper()
 	if left := x.AwaitGround(x.ground, 10*time.Second); left != "" {
 		t.Errorf("left behind:\n%s", left)
-		x.ground = x.StillGround() // the next attempt is not to blame
+		x.ground = x.StillGround() // the next attempt must not fail for this one
 	}
 }
 

@@ -356,7 +356,7 @@ func TestInterruptedStarts(t *testing.T) {
 	}
 	for _, moment := range moments {
 		c := n.start(n.berth(), n.places()...)
-		time.Sleep(moment) // a person's finger
+		time.Sleep(moment) // as long as a person needs
 		_ = c.Process.Signal(syscall.SIGINT)
 		r := n.end(c)
 		// Before the program has installed its handler, the signal ends it.
@@ -543,7 +543,7 @@ func TestStopDoesNotWaitForRequests(t *testing.T) {
 		_, err := b.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: pod.Container, Timeout: 10})
 		stops <- err
 	}()
-	b.Await("the stop", func() bool { // one that has not arrived is nobody's to do
+	b.Await("the stop", func() bool { // nobody completes a request that has not arrived
 		jobs, _, err := b.CLI("jobs", "-o", "json")
 		return err == nil && strings.Contains(jobs, pod.Container)
 	})

@@ -46,7 +46,7 @@ func (f *fields) burstable() string {
 		return "/" + name + "/burstable"
 	}
 	name = strings.ReplaceAll(name, "-", "_")
-	f.T.Cleanup(func() { // a kubelet stops the slices that it made; systemd made these on our behalf
+	f.T.Cleanup(func() { // a kubelet stops the slices that it created; systemd created these for the test
 		f.RemoveAllPods()
 		harness.Systemctl(f.T, "stop", name+".slice")
 	})
@@ -91,7 +91,7 @@ pod_annotations = ["pod.example.org/*"]
 		c.Hostname, c.Linux.SecurityContext.NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 		c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
 	})
-	f.running(func(c containerConfig) { // the host's sysctls are no pod's
+	f.running(func(c containerConfig) { // no pod may set the host's sysctls
 		containerSecurity(c).NamespaceOptions = f.config.Linux.SecurityContext.NamespaceOptions
 	})
 	config := f.Container("mount", "exit 0")

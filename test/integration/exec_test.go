@@ -163,7 +163,7 @@ func execOutputIsCapped(t *testing.T, b *harness.Berth) {
 	if err != nil || answer.ExitCode != 3 || len(answer.Stderr) != 1000 {
 		t.Fatalf("code %d, %d bytes of stderr, %v", answer.GetExitCode(), len(answer.GetStderr()), err)
 	}
-	const limit = 16 << 20 // of a message that a kubelet takes
+	const limit = 16 << 20 // of a message that a kubelet accepts
 	if n := len(answer.Stdout); n > limit || n < limit-4096 {
 		t.Errorf("%d bytes of stdout", n)
 	}
@@ -184,7 +184,7 @@ func freezer(t *testing.T, container string) (file, freeze, thaw string) {
 			file = filepath.Join(path, name)
 			return fs.SkipAll
 		}
-		return nil // others' cgroups come and go
+		return nil // other tests create and remove cgroups
 	})
 	if err != nil || file == "" {
 		t.Fatalf("the container's cgroup is not found: %v", err)

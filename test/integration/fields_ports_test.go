@@ -21,7 +21,7 @@ func (f *fields) testPorts(t *testing.T) {
 			{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: 18080},
 			{Protocol: runtimeapi.Protocol_UDP, ContainerPort: 8081, HostPort: 18080},
 			{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: 18082, HostIp: "127.0.0.1"},
-			{ContainerPort: 9}, // asks for nothing
+			{ContainerPort: 9}, // requests no host port
 		}
 	})
 	serveEcho(f.Berth, f.sandbox, ":8080", "tcp ")
@@ -57,7 +57,7 @@ func answerPackets(conn net.PacketConn, name string) {
 		if err != nil {
 			return
 		}
-		_, _ = conn.WriteTo(append([]byte(name), buffer[:n]...), from) // the client will miss it
+		_, _ = conn.WriteTo(append([]byte(name), buffer[:n]...), from) // the client fails without the answer
 	}
 }
 

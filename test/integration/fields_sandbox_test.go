@@ -111,7 +111,7 @@ func TestFieldsOfSandboxes(t *testing.T) {
 			t.Errorf("the overhead is not reported: %v, %v", answer.GetInfo(), err)
 		}
 		if onV2() {
-			return // with systemd, which may be told the name of a slice only
+			return // with systemd, which accepts only the name of a slice
 		}
 		// The creator of a cgroup that the request names sets its limits.
 		f.pod(func(c *runtimeapi.PodSandboxConfig) {

@@ -200,7 +200,7 @@ func (f *fields) testCgroupNamespaces(t *testing.T) {
 	id := f.running(privileged)
 	want(t, "privileged", f.ExecOut(id, "readlink /proc/1/ns/cgroup"), host)
 	want(t, "an exec in it", f.ExecOut(id, look), host)
-	if onV2() { // only the root of the hierarchy has no such file
+	if onV2() { // only the root of the hierarchy lacks this file
 		want(t, "what it sees", f.ExecOut(id, "test -e /sys/fs/cgroup/cgroup.events && echo its own || echo all; test -w /sys/fs/cgroup && echo writable"), "all\nwritable")
 	}
 	want(t, "how the host's cgroups are mounted", cgroupMounts(t), before)

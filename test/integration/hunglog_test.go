@@ -60,7 +60,7 @@ func TestHungLogDirectoryHoldsUpItsPodOnly(t *testing.T) {
 			t.Fatalf("line %d is %q", i+1, line)
 		}
 	}
-	b.RemoveAllPods() // before the disk goes
+	b.RemoveAllPods() // before the disk is unmounted
 }
 
 // A pod whose log directory hangs can be removed while it hangs, or the removal is reported as

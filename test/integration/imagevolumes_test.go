@@ -87,7 +87,7 @@ func declaredCopied(t *testing.T, b *harness.Berth) {
 		{"touch /data/new /run/lock/new /empty/new && echo written", "written"},
 		{"touch /new 2>&1", "touch: /new: Read-only file system"},
 		{"stat -f -c %T /data | grep -c overlay", "0"},
-		{"test -e /proc/self/stat && echo yes", "yes"}, // what the runtime mounts, no image takes away
+		{"test -e /proc/self/stat && echo yes", "yes"}, // no image can replace what the runtime mounts
 	})
 	// Another container of the image, in the same pod, has its own.
 	other := b.Container("other", "sleep 1000")

@@ -78,7 +78,7 @@ func commandsWhileStopping(t *testing.T, b *harness.Berth) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	<-early // it went with the container
+	<-early // it ended with the container
 	if s := b.Status(pod.Container); s.ExitCode != 7 {
 		t.Errorf("the container's end: %v", s)
 	}

@@ -35,7 +35,7 @@ func TestProbesOfAHundredContainers(t *testing.T) {
 	}
 	const count = 200
 	probe := func() (each time.Duration) {
-		probeAll(b, containers[:2], 20) // what is made once is made now
+		probeAll(b, containers[:2], 20) // berth creates now what it creates once
 		before := ownCPU(t, b)
 		probeAll(b, containers, count)
 		return (ownCPU(t, b) - before) / count

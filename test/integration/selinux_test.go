@@ -141,7 +141,7 @@ func TestSELinuxPodRun(t *testing.T) {
 	require.Root(t)
 	require.SELinux(t)
 	b := harness.Start(t, harness.Options{})
-	pod := strings.NewReplacer( // a directory of the host's is not for confined pods
+	pod := strings.NewReplacer( // confined pods may not use a directory of the host
 		"    - {name: host, hostPath: {path: HOSTDIR, type: DirectoryOrCreate}}\n", "",
 		"          ls /host\n", "",
 		"        - {name: host, mountPath: /host, readOnly: true}\n", "",
@@ -315,7 +315,7 @@ func TestSELinuxLayers(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if entry.Name() == "containers" { // what they wrote has labels of theirs
+		if entry.Name() == "containers" { // the files that they wrote have their own labels
 			return filepath.SkipDir
 		}
 		if entry.Name() == "bash" {

@@ -308,7 +308,7 @@ func streamAttachOverDeath(t *testing.T, b *harness.Berth) {
 		fmt.Fprintln(words, word)
 		asked := time.Now()
 		b.Await("the answer", func() bool {
-			if time.Since(asked) > 3*time.Second { // it went to the log alone, in the moment of the death
+			if time.Since(asked) > 3*time.Second { // the line went to the log only, at the moment of the kill
 				fmt.Fprintln(words, word)
 				asked = time.Now()
 			}

@@ -61,7 +61,7 @@ func TestInstalledContainersAreScopesWithTheirLimits(t *testing.T) {
 		}
 	})
 	if got := read(t, dir, "memory.oom.group"); got != "1" {
-		t.Errorf("memory.oom.group is %q, want 1", got) // systemd before 253 sets it back to 0 when it reloads
+		t.Errorf("memory.oom.group is %q, want 1", got) // systemd before 253 resets it to 0 at a reload
 	}
 	check := func(when string) {
 		t.Helper()

@@ -18,7 +18,7 @@ import (
 
 func TestInstalledUnitsAnswer(t *testing.T) {
 	b := harness.Installed(t)
-	harness.Systemctl(t, "restart", harness.SupervisorUnit) // whoever took over before ends
+	harness.Systemctl(t, "restart", harness.SupervisorUnit) // a supervisor that took over before ends
 	b.AwaitAnswer()
 	for _, unit := range []string{harness.DaemonUnit, harness.SupervisorUnit} {
 		if state := show(t, unit, "ActiveState", "SubState"); state != "active\nrunning" {

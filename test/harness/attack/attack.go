@@ -65,7 +65,7 @@ func Main(args []string) int {
 // attack tries everything as root, and as the user of the process, whose files the kernel lets that
 // user reach.
 func attack(pid int) *Report {
-	runtime.LockOSThread() // who one is, and whom one traces, are the thread's
+	runtime.LockOSThread() // user and traced processes belong to the thread
 	r := &Report{Errors: map[string]string{}}
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	var st unix.Stat_t

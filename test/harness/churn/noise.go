@@ -27,7 +27,7 @@ func expected() []noise {
 		{"kubelet", `Failed to initialize CSINode`, starts, "the node registers only now"},
 		{"kubelet", `"Skipping pod synchronization" err="\[?(container runtime status check may not have completed yet|PLEG is not healthy: pleg has yet to be successful)`, starts, "it has not listed pods yet"},
 		{"kubelet", `"Failed to read data from checkpoint" err="checkpoint is not found"`, starts, "it has no device plugins"},
-		{"kubelet", `no imagefs label for configured runtime`, starts, "its cAdvisor knows labels of images' file systems of CRI-O only; CRI tells it"},
+		{"kubelet", `no imagefs label for configured runtime`, starts, "its cAdvisor knows labels of images' file systems of CRI-O only; CRI reports it"},
 		{"kubelet", `oomparser.go:\d+\] exiting analyzeLines`, starts, "the kernel's log cannot be read from its first line on"},
 		{"kubelet", `"Error updating node status, will retry" .*not found`, starts, "the node registers only now"},
 		{"kubelet", `"Unable to record event \(will not retry!\)" err="broadcaster already stopped"`, kubeletAway(), "it is being stopped"},
@@ -43,7 +43,7 @@ func expected() []noise {
 		{"kubelet", `65536 ids from ` + lastIDs + ` on are more than there are`, nil, "it has given a pod a range of ids that the kernel does not have"},
 		{"kubelet", `"Missing actuated pod level resource record"`, nil, "it has not written down yet what it gave the pod"},
 		{"kubelet", `"Failed to stop sandbox" podSandboxID`, berthAway(), "berth is away; the line before says so"},
-		{"supervisor", `"the supervisor ended; starting it anew"`, []string{supervisorKilled, bothKilled}, "the keeper tells that it was killed"},
+		{"supervisor", `"the supervisor ended; starting it anew"`, []string{supervisorKilled, bothKilled}, "the keeper reports that it was killed"},
 		{"berth", `msg="sandbox is not ready any more" .*its own process ended with code 137"`, kubeletAway(), "a kubelet that starts kills what is in the cgroup of a pod that was deleted by force meanwhile"},
 		{"kubelet", `with CrashLoopBackOff: `, nil, "a container waits for the restart that its scenario ordered"},
 

@@ -78,7 +78,7 @@ containers:
 	}
 	if _, err := p.awaitEnd(ctx, corev1.PodSucceeded, map[string]int32{"main": 0}); err != nil {
 		if p.hasLastIDs() {
-			return nil // the kubelet asks for them again and again
+			return nil // the kubelet requests them again and again
 		}
 		return err
 	}

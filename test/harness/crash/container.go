@@ -33,7 +33,7 @@ type container struct {
 	pid       int
 	start     uint64
 	triggered chan struct{}
-	quiet     bool // it was told to write nothing
+	quiet     bool // it writes nothing any more
 	// afterCreate, if set, is called between creation and start.
 	afterCreate func() error
 }
@@ -136,7 +136,7 @@ func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig
 			return nil
 		}
 		if status.Code(err) == codes.FailedPrecondition && c.lostAll(begun) {
-			return nil // its terminal was hung up before: its status tells
+			return nil // its terminal was hung up before: the status shows it
 		}
 		if !away(err) {
 			return fmt.Errorf("start: %w", err)
@@ -164,7 +164,7 @@ func killInit(id string) error {
 			pids = strings.Fields(string(procs))
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // others come and go
+			err = nil // other processes start and exit
 		}
 		return err
 	})
@@ -220,7 +220,7 @@ func (c *test) check(one *container, now *runtimeapi.ContainerStatus, want int, 
 	const unknown, hangup = 255, 128 + 1
 	switch {
 	case int(now.ExitCode) == want:
-	case gap && now.Reason == "StartError": // its start was under way, and nobody was left to hold its end
+	case gap && now.Reason == "StartError": // its start was under way, and no process was left to record its exit
 	case gap && now.ExitCode == unknown && now.Reason == "Unknown":
 	case gap && one.tty && now.ExitCode == hangup:
 		want = hangup

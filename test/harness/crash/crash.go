@@ -73,7 +73,7 @@ type test struct {
 	exits    exitCounts
 	done     doneCounts
 
-	stop     chan struct{} // closed when no new pod is to be made
+	stop     chan struct{} // closed when the test starts no more pods
 	actors   sync.WaitGroup
 	failures chan struct{} // closed at the first failure
 	failOnce sync.Once
@@ -283,6 +283,6 @@ func (c *test) patient(call func(ctx context.Context) error) error {
 		if !away(err) || time.Now().After(deadline) {
 			return err
 		}
-		time.Sleep(5 * time.Millisecond) // a kubelet takes its time, too
+		time.Sleep(5 * time.Millisecond) // a kubelet waits between retries, too
 	}
 }

@@ -107,7 +107,7 @@ func (f *follower) poll() {
 		if f.err != nil || !f.rotated() {
 			return
 		}
-		if f.err = f.read(); f.err == nil { // what came before the new file did
+		if f.err = f.read(); f.err == nil { // the rest of the old file
 			f.err = f.verify()
 		}
 		f.file.Close()

@@ -33,7 +33,7 @@ func (c *test) groundState() ground {
 		still := slices.Equal(last.things, now.things)
 		last = now
 		return still && !slices.ContainsFunc(now.things, func(thing string) bool {
-			return strings.Contains(thing, "/tombstones/") && strings.HasSuffix(thing, ".json") // the warm pod's, deleted in batches
+			return strings.Contains(thing, "/tombstones/") && strings.HasSuffix(thing, ".json") // that of the warm-up pod, deleted in batches
 		})
 	})
 	return last

@@ -91,7 +91,7 @@ func freeze(kind Kind, hold bool, p processes) int {
 		pid = p.supervisor
 	}
 	if pid != 0 {
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // a victim of its own accord is found dead below
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // a victim that ended by itself is found below
 	}
 	return pid
 }
@@ -149,7 +149,7 @@ func (c *test) kill(kind Kind, p processes) (logged int64) {
 		victims = []int{p.keeper, p.supervisor, p.daemon}
 	}
 	if len(victims) > 1 {
-		i := c.rng.IntN(len(victims)) // where the daemon's turn is
+		i := c.rng.IntN(len(victims)) // the daemon is killed here
 		last := len(victims) - 1
 		copy(victims[i+1:], victims[i:last])
 		victims[i] = p.daemon
@@ -164,7 +164,7 @@ func (c *test) kill(kind Kind, p processes) (logged int64) {
 		c.awaitGone(pid)
 	}
 	if kind.daemonDies() {
-		logged = c.stages.size() // it came to no further line
+		logged = c.stages.size() // it has written no further line
 	}
 	return logged
 }

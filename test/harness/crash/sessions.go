@@ -69,7 +69,7 @@ func (a *actor) execTTY(one *container, i int) error {
 	}
 	if a.outageSince(before) {
 		a.done.cutExecs.Add(1)
-		return nil // the session went with the daemon, or the terminal with all three
+		return nil // the session ended with the daemon, or the terminal with all three
 	}
 	return fmt.Errorf("on a terminal: %w, want code %d: %q", err, code, out)
 }

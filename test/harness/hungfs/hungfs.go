@@ -66,7 +66,7 @@ func Mount(t testing.TB, dir, at string) *FS {
 func (f *FS) start(dir string) error {
 	f.cmd = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{serverName, dir, f.at}, Stderr: &f.noise,
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // what a terminal sends is for the test
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // signals from a terminal are for the test
 	}
 	var err error
 	if f.words, err = f.cmd.StdinPipe(); err != nil {

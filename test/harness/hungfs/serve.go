@@ -36,7 +36,7 @@ func init() { //nolint:gochecknoinits // see above
 }
 
 func serve(dir, at string) (code int) {
-	signal.Ignore(unix.SIGPIPE) // a test that died must not take the process along before it has unmounted
+	signal.Ignore(unix.SIGPIPE) // the death of the test must not end the process before it has unmounted
 	d, err := mount(dir, at)
 	if err != nil {
 		fmt.Println(err)
@@ -72,7 +72,7 @@ type disk struct {
 	fuse.RawFileSystem
 
 	mu   sync.Mutex
-	hung chan struct{} // closed when it hangs no more; nil while it does not
+	hung chan struct{} // closed when it no longer hangs; nil while it does not hang
 }
 
 func mount(dir, at string) (*disk, error) {
@@ -92,7 +92,7 @@ func mount(dir, at string) (*disk, error) {
 // unmount waits until nobody has an open file there, but not for the end of the file system, as
 // fuse.Server.Unmount does without bound: see the package comment.
 func unmount(at string) error {
-	for deadline := time.Now().Add(require.Patience(patience / 2)); ; time.Sleep(10 * time.Millisecond) { // no event tells of it
+	for deadline := time.Now().Add(require.Patience(patience / 2)); ; time.Sleep(10 * time.Millisecond) { // it has no event
 		err := unix.Unmount(at, 0)
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return err

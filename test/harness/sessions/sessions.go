@@ -146,13 +146,13 @@ func (f *Forwarding) Say(port int, text string) (answer string, err error) {
 		return "", err
 	}
 	defer f.conn.RemoveStreams(complaints, data)
-	told := make(chan error, 1)
+	serverErr := make(chan error, 1)
 	go func() {
 		text, err := io.ReadAll(complaints)
 		if err == nil && len(text) > 0 {
 			err = errors.New(string(text))
 		}
-		told <- err
+		serverErr <- err
 	}()
 	wrote := make(chan error, 1)
 	go func() {
@@ -160,7 +160,7 @@ func (f *Forwarding) Say(port int, text string) (answer string, err error) {
 		wrote <- errors.Join(err, complaints.Close(), data.Close())
 	}()
 	all, readErr := io.ReadAll(data)
-	if err := <-told; err != nil {
+	if err := <-serverErr; err != nil {
 		return string(all), err
 	}
 	if err := errors.Join(<-wrote, readErr); err != nil {
