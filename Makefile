@@ -94,7 +94,8 @@ bench: build deps-test deps-e2e ## side by side with containerd and kind; prints
 	./test/kube/build.sh out/kube kubelet kubeadm kubectl kube-apiserver kube-controller-manager kube-scheduler kube-proxy etcd coredns
 	BERTH_BIN=$(CURDIR)/bin go test -tags "e2e bench integration $(TEST_TAGS)" -count=1 -timeout 2h -run '^TestClusterBesideKind$$' -v ./test/e2e
 
-generate: ## docs and files that are made from the code
+generate: ## docs and code that are made from the code and from .proto files
+	go -C tools run ./protogen ../internal/berthapi/berthpb berth.proto
 	go run ./cmd/berth config reference > docs/config.md
 	go run ./cmd/berth node reference > docs/node-reference.md
 	go run ./cmd/berth node schema > docs/node.schema.json
@@ -106,7 +107,7 @@ vulncheck: ## known vulnerabilities that the code reaches; skipped where their d
 	@go run ./test/vulncheck -tags "integration e2e bench $(TEST_TAGS)" ./...
 
 verify: generate vulncheck ## generated files are as committed, modules are tidy, code is formatted, no known vulnerability
-	git diff --exit-code -- docs/config.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md
+	git diff --exit-code -- docs/config.md docs/node-reference.md docs/node.schema.json docs/cluster-reference.md docs/cluster.schema.json docs/cri-coverage.md internal/berthapi/berthpb
 	go mod tidy -diff
 	go tool -modfile=tools/go.mod golangci-lint fmt --diff
 

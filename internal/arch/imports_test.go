@@ -25,7 +25,10 @@ func bans() []ban {
 	for _, from := range backend {
 		all = append(all,
 			ban{from: from, to: "internal/pod", why: "a backend serves the rules and does not know them"},
-			ban{from: from, to: "internal/cri", why: "a backend knows no protocol"})
+			ban{from: from, to: "internal/cri", why: "a backend knows no protocol"},
+			ban{from: from, to: "internal/berthapi", why: "a backend knows no protocol"},
+			ban{from: from, to: "internal/criclient", why: "a backend serves the daemon and is no client of it"},
+			ban{from: from, to: "internal/apisocket", why: "a backend knows no protocol"})
 	}
 	for _, daemon := range []string{"pod", "cri", "engine", "image", "network", "supervisor", "ocispec", "store", "config"} {
 		all = append(all,
@@ -34,11 +37,8 @@ func bans() []ban {
 	}
 	for _, other := range []string{"pod", "cri", "engine", "image", "network", "supervisor", "ocispec", "store", "config", "provision"} {
 		all = append(all,
-			ban{from: "internal/cluster", to: "internal/" + other, why: "what makes clusters reaches a node's parts by the binary in the node", but: "internal/cri/client"},
+			ban{from: "internal/cluster", to: "internal/" + other, why: "what makes clusters reaches a node's parts by the binary in the node"},
 			ban{from: "internal/" + other, to: "internal/cluster", why: "a node does not know what made it"})
-	}
-	for _, from := range []string{"config", "plan", "patch", "kubeadm", "kubeapi", "kubeconfig", "innode", "nodeimage", "inventory", "noderuntime", "nodenet", "addons", "changes", "registry", "images", "logs", "provider/command", "provider/hostcheck"} {
-		all = append(all, ban{from: "internal/cluster/" + from, to: "internal/cri", why: "only the provider of that name speaks with a berth of the host"})
 	}
 	return append(all,
 		ban{from: "internal/cluster/config", to: "internal/cluster/plan", why: "the description is plain data"},
@@ -57,10 +57,23 @@ func bans() []ban {
 		ban{from: "internal/cluster/provider/command", to: "internal/cluster/plan", why: "running a tool knows no cluster"},
 		ban{from: "internal/manifest", to: "internal/cluster", why: "reading documents knows no kind of document"},
 		ban{from: "internal/pod", to: "internal/cri", why: "the rules know no protocol"},
+		ban{from: "internal/pod", to: "internal/berthapi", why: "the rules know no protocol"},
+		ban{from: "internal/cri", to: "internal/berthapi", why: "CRI and berth's own service are served side by side"},
+		ban{from: "internal/berthapi", to: "internal/cri", why: "CRI and berth's own service are served side by side"},
+		ban{from: "internal/berthapi", to: "internal/pod", why: "the service gets its jobs from the daemon's parts, by a function"},
+		ban{from: "internal/criclient", to: "internal/cri", why: "a client shares messages with the server, and no code"},
+		ban{from: "internal/apisocket", to: "internal/cri", why: "a socket serves any protocol"},
 		ban{from: "internal/pod", to: "internal/engine/native", why: "the rules know backends by their interface only"},
 		ban{from: "internal/pod", to: "internal/supervisor", why: "the rules know backends by their interface only"},
 		ban{from: "internal/pod", to: "internal/ocispec", why: "an OCI spec is the native engine's business"},
 		ban{from: "internal/pod", to: "internal/config", why: "only cli reads configuration"},
+		ban{from: "internal/pod/record", to: "internal/pod", why: "records know nothing of what changes them"},
+		ban{from: "internal/pod/view", to: "internal/pod/exits", why: "a view reads records and changes none"},
+		ban{from: "internal/pod/view", to: "internal/pod/recovery", why: "a view reads records and changes none"},
+		ban{from: "internal/pod/forward", to: "internal/engine", why: "ports are forwarded by the namespace in the record"},
+		ban{from: "internal/pod/job", to: "internal/pod", why: "jobs know nothing of sandboxes, containers or records"},
+		ban{from: "internal/pod/events", to: "internal/pod", why: "the order of events does not depend on what makes them"},
+		ban{from: "internal/pod/podnet", to: "internal/pod/job", why: "attachments know no job"},
 		ban{from: "internal/engine", to: "internal/network", why: "the rules join engine and network, nobody else"},
 		ban{from: "internal/network", to: "internal/engine", why: "the rules join engine and network, nobody else"},
 		ban{from: "internal/image", to: "internal/engine", why: "images know nothing of containers"},
@@ -191,6 +204,22 @@ func TestOneFileOpensTheNativeEngine(t *testing.T) {
 		}
 		if strings.Contains(string(data), module+native) && filepath.Base(file) != "native.go" {
 			t.Errorf("%s imports %s: only native.go does", file, native)
+		}
+	}
+}
+
+// TestClientsOfTheDaemon: the commands are clients of the daemon's socket, and one provider
+// of clusters is. Everybody else is a part of the daemon or reaches it by its binary.
+func TestClientsOfTheDaemon(t *testing.T) {
+	const commands, provider = "internal/cli", "internal/cluster/provider/berth"
+	for from, tos := range load(t) {
+		if below(from, "internal/criclient") || below(from, commands) || from == provider || !below(from, "internal/") {
+			continue
+		}
+		for _, to := range tos {
+			if below(to, "internal/criclient") {
+				t.Errorf("%s imports %s: only commands and the provider %s are clients of a daemon", from, to, provider)
+			}
 		}
 	}
 }

@@ -22,7 +22,6 @@ func grown() map[string]int {
 		"internal/engine/native":     29,
 		"internal/network/builtin":   17,
 		"internal/ocispec":           22,
-		"internal/pod":               20,
 		"internal/provision/node":    19,
 		"internal/provision/tasks":   16,
 		"internal/supervisor/server": 17,

@@ -1,146 +1,115 @@
-// Package berthapi is berth's own small gRPC service, beside CRI on the same
-// socket, for what CRI has no call for: importing an archive that the client sends,
-// exporting images as one, pulling with progress, telling the layers of images and naming
-// them, and telling which jobs run.
+// Package berthapi serves and calls berth's own gRPC service, beside CRI on the same socket,
+// for what CRI has no call for: it imports an archive that the client has, exports images as
+// one, pulls with progress, lists the layers of images and names images, and lists running
+// jobs. berthpb/berth.proto describes the service; berthpb has the code generated from it. The
+// types here are what commands use and print.
 //
-//	service berth.v1.Berth {
-//	  rpc ListJobs(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
-//	  rpc PullImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
-//	  rpc ImportImage(stream google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
-//	  rpc ImportFile(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
-//	  rpc ExportImage(google.protobuf.BytesValue) returns (stream google.protobuf.BytesValue);
-//	  rpc ListLayers(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
-//	  rpc TagImage(google.protobuf.BytesValue) returns (google.protobuf.BytesValue);
-//	}
+// The daemon opens no path that a client names. ImportFile names a file descriptor of the
+// client. The daemon duplicates it from the process that made the connection, as the kernel
+// reports it, and reads it if it is a regular file, open for reading, and the file that the
+// client means. It fails with errs.State before it reads anything if it cannot: the client is
+// in another PID namespace, or behind a proxy. Then the client sends the archive with
+// ImportImage, as it does to a daemon that does not know ImportFile.
 //
-// Each message is the JSON of a type of this file, except that ImportImage's
-// requests after the first and ExportImage's answers are an archive's bytes. So a client needs nothing
-// generated, and fields may be added.
-//
-// The daemon opens no path that a client names. ImportFile names a descriptor of the
-// client's: the daemon takes it from the process that the kernel says made the connection,
-// as if it had been passed, and reads it when it is a regular file, open for reading, and
-// the one that the client means. It refuses with State before it reads (it may not see the
-// client, which is in another pid namespace, or behind a proxy), and then the client sends
-// the archive by ImportImage, as it does to a daemon that does not know ImportFile.
+// Client and daemon of different versions: a new field or call keeps the protobuf package,
+// and both sides ignore what they do not know. A change that one side would misread raises the
+// package's number (berth.v2). Then the daemon refuses the calls of an older client with
+// errs.Unsupported and a message that says so (v1.go), and an older daemon has no such
+// service, which package criclient reports.
 package berthapi
 
-import (
-	"encoding/json"
-	"fmt"
-	"time"
-
-	"google.golang.org/protobuf/types/known/wrapperspb"
-
-	"github.com/berthrun/berth/internal/errs"
-)
-
-const (
-	serviceName = "berth.v1.Berth"
-
-	methodListJobs    = "ListJobs"
-	methodPullImage   = "PullImage"
-	methodImportImage = "ImportImage"
-	methodImportFile  = "ImportFile"
-	methodExportImage = "ExportImage"
-	methodListLayers  = "ListLayers"
-	methodTagImage    = "TagImage"
-)
+import "time"
 
 // Job is a running operation.
 type Job struct {
-	// Key serialises jobs: the CRI name of what is made or unmade.
+	// Key is the CRI name of the sandbox or container. Jobs with the same key run one after
+	// another.
 	Key string `json:"key"`
-	// Kind is what is done: "run sandbox".
+	// Kind is what the job does, such as "run sandbox".
 	Kind string `json:"kind"`
-	// ID of the sandbox or container.
+	// ID is the id of the sandbox or container.
 	ID string `json:"id,omitempty"`
-	// Stage that the job is in, what it waits for there, and for how long.
+	// Stage is the stage that the job is in, WaitsFor what it waits for, and StageAge the
+	// time since the stage began.
 	Stage    string        `json:"stage"`
 	WaitsFor string        `json:"waitsFor,omitempty"`
 	StageAge time.Duration `json:"stageAge"`
-	// Slow tells that it is there for longer than it should be, and that the log
-	// warned of it.
+	// Slow reports whether the stage takes longer than expected. The daemon has logged a
+	// warning.
 	Slow bool `json:"slow,omitempty"`
-	// Age of the job.
+	// Age is the time since the job began.
 	Age time.Duration `json:"age"`
-	// Waiters is how many requests wait for it.
+	// Waiters is the number of requests that wait for the job.
 	Waiters int `json:"waiters"`
-	// Cancelled tells that it was asked to end and cleans up.
+	// Cancelled reports whether the job was asked to stop and cleans up.
 	Cancelled bool `json:"cancelled,omitempty"`
 }
 
-// JobList answers ListJobs, the oldest job first.
+// JobList is the running jobs, the oldest first.
 type JobList struct {
 	Jobs []Job `json:"jobs"`
 }
 
-// Auth is what the registry is told; see image.Auth.
+// Auth is the credential for a registry; see image.Auth.
 type Auth struct {
-	Username      string `json:"username,omitempty"`
-	Password      string `json:"password,omitempty"`
-	IdentityToken string `json:"identityToken,omitempty"`
-	RegistryToken string `json:"registryToken,omitempty"`
+	Username      string
+	Password      string
+	IdentityToken string
+	RegistryToken string
 }
 
-// PullRequest asks for PullImage.
+// PullRequest is the request of PullImage.
 type PullRequest struct {
-	Ref  string `json:"ref"`
-	Auth Auth   `json:"auth,omitzero"`
+	Ref  string
+	Auth Auth
 }
 
-// ImportRequest is the first message to ImportImage.
+// ImportRequest is how to import an archive.
 type ImportRequest struct {
-	// Name for an image that carries none.
-	Name string `json:"name,omitempty"`
-	// Pin keeps the image from being collected.
-	Pin bool `json:"pin,omitempty"`
+	// Name is the name for an image that carries none.
+	Name string
+	// Pin excludes the image from garbage collection.
+	Pin bool
 }
 
-// FileImportRequest asks for ImportFile: all of a file that the client has open.
+// FileImportRequest is the request of ImportFile: a file that the client has open.
 type FileImportRequest struct {
 	ImportRequest
-	// Descriptor is its number in the client.
-	Descriptor int `json:"descriptor"`
-	// Device and Inode are those of the file: the number may mean another by now.
-	Device uint64 `json:"device"`
-	Inode  uint64 `json:"inode"`
+	// Descriptor is the file's descriptor in the client's process.
+	Descriptor int
+	// Device and Inode identify the file. The descriptor may refer to another one when the
+	// daemon duplicates it.
+	Device, Inode uint64
 }
 
-// ExportRequest asks for ExportImage.
+// ExportRequest is the request of ExportImage.
 type ExportRequest struct {
 	// Refs are names or ids of images.
-	Refs []string `json:"refs"`
+	Refs []string
 }
 
-// Progress of a pull or an import; see image.Progress.
+// Progress is the progress of a pull or an import, in bytes; see image.Progress.
 type Progress struct {
-	Stage string `json:"stage"`
-	Done  int64  `json:"done,omitempty"`
-	Total int64  `json:"total,omitempty"`
+	Stage string
+	Done  int64
+	Total int64
 }
 
-// Image is one that was pulled or imported.
+// Image is an image that was pulled or imported. Size is in bytes.
 type Image struct {
 	ID   string   `json:"id"`
 	Tags []string `json:"tags,omitempty"`
 	Size int64    `json:"size,omitempty"`
 }
 
-// Update is what PullImage, ImportImage and ImportFile answer: progress, and at last the images.
-type Update struct {
-	Progress *Progress `json:"progress,omitempty"`
-	Images   []Image   `json:"images,omitempty"`
-}
-
-// LayeredImage is an image and those of its layers whose content is there.
+// LayeredImage is an image with the layers whose content is present, lowest first.
 type LayeredImage struct {
 	ID     string   `json:"id"`
 	Tags   []string `json:"tags,omitempty"`
 	Layers []Layer  `json:"layers,omitempty"`
 }
 
-// Layer is one layer; see image.Layer.
+// Layer is one layer; see image.Layer. Size is in bytes.
 type Layer struct {
 	DiffID    string `json:"diffID"`
 	Digest    string `json:"digest"`
@@ -148,30 +117,8 @@ type Layer struct {
 	Size      int64  `json:"size"`
 }
 
-// LayerList answers ListLayers.
-type LayerList struct {
-	Images []LayeredImage `json:"images"`
-}
-
-// TagRequest asks for TagImage: more names for the image that Image means, by name or id.
+// TagRequest is the request of TagImage: more names for Image, which is a name or an id.
 type TagRequest struct {
-	Image string   `json:"image"`
-	Names []string `json:"names"`
-}
-
-// message makes the wire form of v.
-func message(v any) (*wrapperspb.BytesValue, error) {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode %T: %w", v, err)
-	}
-	return wrapperspb.Bytes(data), nil
-}
-
-// read decodes the wire form into v.
-func read(msg *wrapperspb.BytesValue, v any) error {
-	if err := json.Unmarshal(msg.GetValue(), v); err != nil {
-		return fmt.Errorf("cannot decode %T: %w: %w", v, errs.Invalid, err)
-	}
-	return nil
+	Image string
+	Names []string
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cri"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 )
@@ -47,13 +47,13 @@ func (f *fakeImages) Import(ctx context.Context, archive io.Reader, name string,
 }
 
 // connect serves register's services for the test's time and dials them.
-func connect(t *testing.T, register func(grpc.ServiceRegistrar)) *client.Conn {
+func connect(t *testing.T, register func(grpc.ServiceRegistrar)) *criclient.Conn {
 	t.Helper()
 	return connectBy(t, nil, register)
 }
 
 // connectBy is connect with another listener made of the socket's; wrap may be nil.
-func connectBy(t *testing.T, wrap func(net.Listener) net.Listener, register func(grpc.ServiceRegistrar)) *client.Conn {
+func connectBy(t *testing.T, wrap func(net.Listener) net.Listener, register func(grpc.ServiceRegistrar)) *criclient.Conn {
 	t.Helper()
 	server := cri.NewGRPCServer(slog.New(slog.DiscardHandler))
 	register(server)
@@ -73,7 +73,7 @@ func connectBy(t *testing.T, wrap func(net.Listener) net.Listener, register func
 			t.Error(err)
 		}
 	})
-	conn, err := client.Dial(t.Context(), "unix://"+path)
+	conn, err := criclient.Dial(t.Context(), "unix://"+path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,78 +8,51 @@ import (
 	"os"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/berthrun/berth/internal/berthapi/berthpb"
 )
 
-// chunkSize is how much of an archive one message carries.
+// chunkSize is how many bytes of an archive one message carries.
 const chunkSize = 1 << 20
 
-// Client calls the service. A runtime that is not berth answers with an error of
-// kind Unsupported (through the connections of package cri/client).
+// Client calls the service. A runtime that is not berth, or is an older one, returns an error
+// of kind Unsupported (through the connections of package criclient).
 type Client struct {
-	conn grpc.ClientConnInterface
+	api berthpb.BerthClient
 }
 
 // NewClient makes a client of a connection.
-func NewClient(conn grpc.ClientConnInterface) *Client { return &Client{conn} }
-
-// invoke calls a method with one request and one answer.
-func (c *Client) invoke(ctx context.Context, method string, req, answer any) error {
-	msg, err := message(req)
-	if err != nil {
-		return err
-	}
-	var resp wrapperspb.BytesValue
-	if err := c.conn.Invoke(ctx, fullMethod(method), msg, &resp); err != nil {
-		return err
-	}
-	return read(&resp, answer)
-}
-
-// ask calls a method with one request and many answers, which end with the context.
-func (c *Client) ask(ctx context.Context, method string, req any) (grpc.ClientStream, error) {
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, fullMethod(method))
-	if err != nil {
-		return nil, err
-	}
-	msg, err := message(req)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(stream.SendMsg(msg), stream.CloseSend()); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return stream, nil
+func NewClient(conn grpc.ClientConnInterface) *Client {
+	return &Client{berthpb.NewBerthClient(conn)}
 }
 
 // ListJobs returns the running jobs, the oldest first.
 func (c *Client) ListJobs(ctx context.Context) ([]Job, error) {
-	var list JobList
-	err := c.invoke(ctx, methodListJobs, struct{}{}, &list)
-	return list.Jobs, err
+	resp, err := c.api.ListJobs(ctx, &berthpb.ListJobsRequest{})
+	return jobsFromProto(resp.GetJobs()), err
 }
 
 // ListLayers returns all images with their layers, sorted by id.
 func (c *Client) ListLayers(ctx context.Context) ([]LayeredImage, error) {
-	var list LayerList
-	err := c.invoke(ctx, methodListLayers, struct{}{}, &list)
-	return list.Images, err
+	resp, err := c.api.ListLayers(ctx, &berthpb.ListLayersRequest{})
+	return layersFromProto(resp.GetImages()), err
 }
 
 // TagImage gives an image more names.
 func (c *Client) TagImage(ctx context.Context, req TagRequest) error {
-	return c.invoke(ctx, methodTagImage, &req, &struct{}{})
+	_, err := c.api.TagImage(ctx, &berthpb.TagImageRequest{Image: req.Image, Names: req.Names})
+	return err
 }
 
 // PullImage pulls and returns the image. progress may be nil.
 func (c *Client) PullImage(ctx context.Context, req PullRequest, progress func(Progress)) (*Image, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.ask(ctx, methodPullImage, &req)
+	stream, err := c.api.PullImage(ctx, pullToProto(&req))
 	if err != nil {
 		return nil, err
 	}
-	images, err := follow(stream, progress)
+	images, err := receiveImages(stream, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -89,39 +62,39 @@ func (c *Client) PullImage(ctx context.Context, req PullRequest, progress func(P
 	return &images[0], nil
 }
 
-// ImportImage imports an archive and returns the images in it. A regular file is read by
-// the daemon where it can, all else is sent. progress may be nil.
+// ImportImage imports an archive and returns the images in it. The daemon reads a regular file
+// itself if it can; the client sends everything else. progress may be nil.
 func (c *Client) ImportImage(ctx context.Context, req ImportRequest, archive io.Reader, progress func(Progress)) ([]Image, error) {
 	if file, ok := archive.(*os.File); ok {
 		images, err := c.importFile(ctx, req, file, progress)
-		if !errors.Is(err, errSend) {
+		if !errors.Is(err, errMustSend) {
 			return images, err
 		}
 	}
-	return c.sendImage(ctx, req, archive, progress)
+	return c.sendArchive(ctx, req, archive, progress)
 }
 
-// sendImage imports an archive that is sent.
-func (c *Client) sendImage(ctx context.Context, req ImportRequest, archive io.Reader, progress func(Progress)) ([]Image, error) {
+// sendArchive imports an archive that the client sends.
+func (c *Client) sendArchive(ctx context.Context, req ImportRequest, archive io.Reader, progress func(Progress)) ([]Image, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, fullMethod(methodImportImage))
+	stream, err := c.api.ImportImage(ctx)
 	if err != nil {
 		return nil, err
 	}
 	sent := make(chan error, 1)
 	go func() {
-		err := sendArchive(stream, req, archive)
+		err := sendChunks(stream, req, archive)
 		sent <- err
 		if err != nil {
-			cancel() // half an archive must not look like a whole one
+			cancel() // the daemon must not take half an archive for a whole one
 		}
 	}()
-	images, err := follow(stream, progress)
+	images, err := receiveImages(stream, progress)
 	if err != nil {
 		select {
 		case sendErr := <-sent:
-			// What went wrong on this side is why the other side failed.
+			// The failure on this side caused the daemon's.
 			if sendErr != nil {
 				return nil, sendErr
 			}
@@ -132,44 +105,43 @@ func (c *Client) sendImage(ctx context.Context, req ImportRequest, archive io.Re
 	return images, nil
 }
 
-// ExportImage writes an archive of images. What was written when it fails is no archive.
+// ExportImage writes an archive of images. On error the part that was written is no archive.
 func (c *Client) ExportImage(ctx context.Context, req ExportRequest, to io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.ask(ctx, methodExportImage, &req)
+	stream, err := c.api.ExportImage(ctx, &berthpb.ExportImageRequest{Refs: req.Refs})
 	if err != nil {
 		return err
 	}
 	for {
-		var chunk wrapperspb.BytesValue
-		err := stream.RecvMsg(&chunk)
+		msg, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if _, err := to.Write(chunk.GetValue()); err != nil {
+		if _, err := to.Write(msg.GetChunk()); err != nil {
 			return fmt.Errorf("cannot write the archive: %w", err)
 		}
 	}
 }
 
-// sendArchive returns an error only when the archive could not be read: that the
-// daemon does not take it any more is told by its answer.
-func sendArchive(stream grpc.ClientStream, req ImportRequest, archive io.Reader) error {
-	msg, err := message(&req)
-	if err != nil {
-		return err
-	}
-	if stream.SendMsg(msg) != nil {
+// sendChunks sends the options and the archive. It returns an error only if it cannot read the
+// archive: the daemon's answer says why the daemon receives no more.
+func sendChunks(stream grpc.BidiStreamingClient[berthpb.ImportImageRequest, berthpb.ImageUpdate], req ImportRequest, archive io.Reader) error {
+	options := &berthpb.ImportImageRequest{Part: &berthpb.ImportImageRequest_Options{Options: importToProto(req)}}
+	if stream.Send(options) != nil {
 		return nil
 	}
 	buf := make([]byte, chunkSize)
 	for {
 		n, err := io.ReadFull(archive, buf)
-		if n > 0 && stream.SendMsg(wrapperspb.Bytes(buf[:n])) != nil {
-			return nil
+		if n > 0 {
+			chunk := &berthpb.ImportImageRequest{Part: &berthpb.ImportImageRequest_Chunk{Chunk: buf[:n]}}
+			if stream.Send(chunk) != nil {
+				return nil
+			}
 		}
 		switch {
 		case err == nil:
@@ -181,24 +153,25 @@ func sendArchive(stream grpc.ClientStream, req ImportRequest, archive io.Reader)
 	}
 }
 
-// follow reads updates to the end.
-func follow(stream grpc.ClientStream, progress func(Progress)) ([]Image, error) {
+// imageUpdates is the client's side of a call that answers with progress and then images.
+type imageUpdates interface {
+	Recv() (*berthpb.ImageUpdate, error)
+}
+
+// receiveImages reads updates to the end and returns the images. progress may be nil.
+func receiveImages(stream imageUpdates, progress func(Progress)) ([]Image, error) {
 	var images []Image
 	for {
-		var msg wrapperspb.BytesValue
-		if err := stream.RecvMsg(&msg); err != nil {
-			if errors.Is(err, io.EOF) {
-				return images, nil
-			}
+		update, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return images, nil
+		}
+		if err != nil {
 			return nil, err
 		}
-		var update Update
-		if err := read(&msg, &update); err != nil {
-			return nil, err
+		if update.GetProgress() != nil && progress != nil {
+			progress(progressFromProto(update.GetProgress()))
 		}
-		if update.Progress != nil && progress != nil {
-			progress(*update.Progress)
-		}
-		images = append(images, update.Images...)
+		images = append(images, imagesFromProto(update.GetImages())...)
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"io"
 )
 
-// Offer asks for ImportFile as a client that may lie.
-func (c *Client) Offer(ctx context.Context, req FileImportRequest) ([]Image, error) {
-	return c.offer(ctx, req, nil)
+// CallImportFile calls ImportFile with any request.
+func (c *Client) CallImportFile(ctx context.Context, req FileImportRequest) ([]Image, error) {
+	return c.callImportFile(ctx, req, nil)
 }
 
 // ReadAhead is readAhead.

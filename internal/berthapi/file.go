@@ -12,36 +12,37 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	"github.com/berthrun/berth/internal/cri/socket"
+	"github.com/berthrun/berth/internal/apisocket"
+	"github.com/berthrun/berth/internal/berthapi/berthpb"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/sys/sysfd"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// errSend says that an archive has to be sent: the daemon does not read it by itself.
-var errSend = errors.New("the archive has to be sent")
+// errMustSend reports that the daemon cannot read the file, and has done nothing.
+var errMustSend = errors.New("the client must send the archive")
 
-// importFile has the daemon read a file from its start. errSend, and nothing was done,
-// when it cannot.
+// importFile lets the daemon read a file from its start. It returns errMustSend if the daemon
+// cannot.
 func (c *Client) importFile(ctx context.Context, req ImportRequest, file *os.File, progress func(Progress)) ([]Image, error) {
 	info, err := file.Stat()
 	if err != nil {
-		return nil, errSend
+		return nil, errMustSend
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	// An empty file is no archive, but it may be a lock of the daemon's, which goes when the
-	// daemon closes any descriptor of it.
+	// An empty file is no archive, but it may be a lock of the daemon. The daemon would lose
+	// the lock when it closes any descriptor of the file.
 	if !ok || !info.Mode().IsRegular() || info.Size() == 0 {
-		return nil, errSend
+		return nil, errMustSend
 	}
 	if offset, err := file.Seek(0, io.SeekCurrent); err != nil || offset != 0 {
-		return nil, errSend
+		return nil, errMustSend
 	}
 	began := false
 	var images []Image
 	err = sysfd.With(file, func(fd int) (err error) {
-		images, err = c.offer(ctx, FileImportRequest{req, fd, stat.Dev, stat.Ino}, func(p Progress) {
+		images, err = c.callImportFile(ctx, FileImportRequest{req, fd, stat.Dev, stat.Ino}, func(p Progress) {
 			began = true
 			if progress != nil {
 				progress(p)
@@ -51,54 +52,53 @@ func (c *Client) importFile(ctx context.Context, req ImportRequest, file *os.Fil
 	})
 	switch {
 	case err == nil:
-		// As a reader is after it was sent.
+		// The client leaves a file that it sends at its end, too.
 		_, err = file.Seek(0, io.SeekEnd)
 		return images, err
 	case !began && (errors.Is(err, errs.Unsupported) || errors.Is(err, errs.State)):
-		return nil, errSend
+		return nil, errMustSend
 	}
 	return nil, err
 }
 
-// offer asks for ImportFile.
-func (c *Client) offer(ctx context.Context, req FileImportRequest, progress func(Progress)) ([]Image, error) {
+// callImportFile calls ImportFile.
+func (c *Client) callImportFile(ctx context.Context, req FileImportRequest, progress func(Progress)) ([]Image, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.ask(ctx, methodImportFile, &req)
+	stream, err := c.api.ImportFile(ctx, &berthpb.ImportFileRequest{
+		Options: importToProto(req.ImportRequest), Fd: int32(req.Descriptor), Device: req.Device, Inode: req.Inode,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return follow(stream, progress)
+	return receiveImages(stream, progress)
 }
 
-func (s *Server) handleImportFile(_ any, stream grpc.ServerStream) error {
-	var req FileImportRequest
-	if err := receive(stream, &req); err != nil {
-		return err
-	}
-	file, err := takeFile(stream.Context(), req)
+// ImportFile implements berthpb.BerthServer.
+func (h *handlers) ImportFile(req *berthpb.ImportFileRequest, stream grpc.ServerStreamingServer[berthpb.ImageUpdate]) error {
+	file, err := duplicateClientFile(stream.Context(), req)
 	if err != nil {
 		return fmt.Errorf("cannot read the client's file: %w: %w", err, errs.State)
 	}
-	return answer(stream, func(ctx context.Context, progress func(image.Progress)) ([]Image, error) {
-		// The offset is the client's.
+	return withProgress(stream, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
+		// The client shares the file's offset, so the daemon must not move it.
 		archive := readAhead(ctx, struct {
 			io.Reader
 			io.Closer
 		}{io.NewSectionReader(file, 0, math.MaxInt64), file})
 		defer archive.Close()
-		return s.load(ctx, archive, req.ImportRequest, progress)
+		return h.importArchive(ctx, archive, req.GetOptions(), progress)
 	})
 }
 
-// takeFile takes what the client names by its descriptor. What it is, and whether the client
-// may read it, is asked of what was taken: a number may mean another file at any time.
-func takeFile(ctx context.Context, req FileImportRequest) (*os.File, error) {
-	pid := socket.PeerPid(ctx)
+// duplicateClientFile duplicates the client's descriptor and checks the duplicate: the number
+// may refer to another file in the client at any time.
+func duplicateClientFile(ctx context.Context, req *berthpb.ImportFileRequest) (*os.File, error) {
+	pid := apisocket.PeerPid(ctx)
 	if pid == 0 {
 		return nil, errors.New("the client is in another pid namespace")
 	}
-	file, err := sysproc.TakeFD(pid, req.Descriptor)
+	file, err := sysproc.TakeFD(pid, int(req.GetFd()))
 	if err != nil {
 		return nil, err
 	}
@@ -108,27 +108,29 @@ func takeFile(ctx context.Context, req FileImportRequest) (*os.File, error) {
 	return file, nil
 }
 
-func checkFile(fd int, req FileImportRequest) error {
+// checkFile reports an error unless the descriptor is the file of the request, a regular one,
+// and the client has it open for reading.
+func checkFile(fd int, req *berthpb.ImportFileRequest) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("cannot stat descriptor %d: %w", req.Descriptor, err)
+		return fmt.Errorf("cannot stat descriptor %d: %w", req.GetFd(), err)
 	}
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	switch {
 	case err != nil:
-		return fmt.Errorf("cannot read the flags of descriptor %d: %w", req.Descriptor, err)
-	case st.Dev != req.Device || st.Ino != req.Inode:
-		return fmt.Errorf("descriptor %d is another file", req.Descriptor)
+		return fmt.Errorf("cannot read the flags of descriptor %d: %w", req.GetFd(), err)
+	case st.Dev != req.GetDevice() || st.Ino != req.GetInode():
+		return fmt.Errorf("descriptor %d is another file", req.GetFd())
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return fmt.Errorf("descriptor %d is no regular file", req.Descriptor)
+		return fmt.Errorf("descriptor %d is no regular file", req.GetFd())
 	case flags&unix.O_PATH != 0, flags&unix.O_ACCMODE == unix.O_WRONLY:
-		return fmt.Errorf("descriptor %d is not open for reading", req.Descriptor)
+		return fmt.Errorf("descriptor %d is not open for reading", req.GetFd())
 	}
 	return nil
 }
 
-// readAhead reads in a goroutine of its own, which closes from: a file system that does not
-// answer holds up neither who closes what is returned nor whose context ends.
+// readAhead reads from in a goroutine, which closes it. If the file system does not answer, the
+// reader's Close and the end of ctx still return at once.
 func readAhead(ctx context.Context, from io.ReadCloser) io.ReadCloser {
 	r, w := io.Pipe()
 	stop := context.AfterFunc(ctx, func() { w.CloseWithError(context.Cause(ctx)) })

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 )
@@ -34,7 +34,9 @@ type calls struct {
 }
 
 func (c calls) RegisterService(desc *grpc.ServiceDesc, impl any) {
-	desc.Streams = slices.DeleteFunc(desc.Streams, func(s grpc.StreamDesc) bool { return s.StreamName == c.without })
+	changed := *desc // the generated one is shared by all tests
+	desc = &changed
+	desc.Streams = slices.DeleteFunc(slices.Clone(desc.Streams), func(s grpc.StreamDesc) bool { return s.StreamName == c.without })
 	for i := range desc.Streams {
 		name, handle := desc.Streams[i].StreamName, desc.Streams[i].Handler
 		desc.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
@@ -49,7 +51,7 @@ func (c calls) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 // importer connects to a daemon without a method, which answers an import with the
 // archive's size, and tells what it was called for.
-func importer(t *testing.T, without string, wrap func(net.Listener) net.Listener) (conn *client.Conn, called func() string) {
+func importer(t *testing.T, without string, wrap func(net.Listener) net.Listener) (conn *criclient.Conn, called func() string) {
 	t.Helper()
 	images := &fakeImages{load: func(_ context.Context, r io.Reader, name string, pin bool, progress func(image.Progress)) ([]image.Image, error) {
 		progress(image.Progress{Stage: "fetching"})
@@ -190,7 +192,7 @@ func TestTheDaemonTakesNoOtherDescriptor(t *testing.T) {
 		return berthapi.FileImportRequest{Descriptor: fd, Device: st.Dev, Inode: st.Ino}
 	}
 	good := honest(opened(t, path, unix.O_RDONLY))
-	if images, err := conn.Berth.Offer(t.Context(), good); err != nil || len(images) != 1 || images[0].Size != 9 {
+	if images, err := conn.Berth.CallImportFile(t.Context(), good); err != nil || len(images) != 1 || images[0].Size != 9 {
 		t.Fatalf("%v, %v", images, err)
 	}
 	otherInode, otherDevice, none, negative := good, good, good, good
@@ -214,7 +216,7 @@ func TestTheDaemonTakesNoOtherDescriptor(t *testing.T) {
 		"a device":            {honest(opened(t, "/dev/null", unix.O_RDONLY)), "no regular file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := conn.Berth.Offer(t.Context(), c.req)
+			_, err := conn.Berth.CallImportFile(t.Context(), c.req)
 			if !errors.Is(err, errs.State) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

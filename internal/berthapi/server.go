@@ -7,20 +7,20 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/berthrun/berth/internal/berthapi/berthpb"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 )
 
-// Server answers the service's calls. Both fields are required.
+// Server serves the service's calls. Both fields are required.
 type Server struct {
 	Images Images
-	// Jobs tells what runs, the oldest first.
+	// Jobs returns the running jobs, the oldest first.
 	Jobs func() []Job
 }
 
-// Images is what the service needs of an image store; see image.Store.
+// Images is the part of an image store that the service needs; see image.Store.
 type Images interface {
 	image.Catalog
 	Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (id string, err error)
@@ -31,194 +31,122 @@ type Images interface {
 
 // Register adds the service to a gRPC server.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
-	to.RegisterService(&grpc.ServiceDesc{
-		ServiceName: serviceName,
-		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{
-			{MethodName: methodListJobs, Handler: unary(methodListJobs, s.listJobs)},
-			{MethodName: methodListLayers, Handler: unary(methodListLayers, s.listLayers)},
-			{MethodName: methodTagImage, Handler: unary(methodTagImage, s.tagImage)},
-		},
-		Streams: []grpc.StreamDesc{
-			{StreamName: methodPullImage, ServerStreams: true, Handler: s.handlePullImage},
-			{StreamName: methodImportImage, ServerStreams: true, ClientStreams: true, Handler: s.handleImportImage},
-			{StreamName: methodImportFile, ServerStreams: true, Handler: s.handleImportFile},
-			{StreamName: methodExportImage, ServerStreams: true, Handler: s.handleExportImage},
-		},
-	}, s)
+	berthpb.RegisterBerthServer(to, &handlers{images: s.Images, jobs: s.Jobs})
+	refuseV1(to)
 }
 
-// unary is the handler of a call with one request and one answer.
-func unary(method string, call func(ctx context.Context, req *wrapperspb.BytesValue) (any, error)) grpc.MethodHandler {
-	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-		var req wrapperspb.BytesValue
-		if err := decode(&req); err != nil {
-			return nil, fmt.Errorf("cannot read the request: %w: %w", errs.Invalid, err)
-		}
-		answer := func(ctx context.Context, _ any) (any, error) {
-			v, err := call(ctx, &req)
-			if err != nil {
-				return nil, err
-			}
-			return message(v)
-		}
-		if interceptor == nil {
-			return answer(ctx, &req)
-		}
-		return interceptor(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: fullMethod(method)}, answer)
-	}
+// handlers implements the generated interface.
+type handlers struct {
+	berthpb.UnsafeBerthServer // a call that the service gains must be implemented here
+
+	images Images
+	jobs   func() []Job
 }
 
-func (s *Server) listJobs(context.Context, *wrapperspb.BytesValue) (any, error) {
-	return &JobList{Jobs: s.Jobs()}, nil
+// ListJobs implements berthpb.BerthServer.
+func (h *handlers) ListJobs(context.Context, *berthpb.ListJobsRequest) (*berthpb.ListJobsResponse, error) {
+	return &berthpb.ListJobsResponse{Jobs: jobsToProto(h.jobs())}, nil
 }
 
-func (s *Server) handlePullImage(_ any, stream grpc.ServerStream) error {
-	var req PullRequest
-	if err := receive(stream, &req); err != nil {
-		return err
-	}
-	if req.Ref == "" {
-		return fmt.Errorf("cannot pull image: ref is empty: %w", errs.Invalid)
-	}
-	return answer(stream, func(ctx context.Context, progress func(image.Progress)) ([]Image, error) {
-		id, err := s.Images.Pull(ctx, req.Ref, image.Auth{
-			Username:      req.Auth.Username,
-			Password:      req.Auth.Password,
-			IdentityToken: req.Auth.IdentityToken,
-			RegistryToken: req.Auth.RegistryToken,
-		}, progress)
-		if err != nil {
-			return nil, err
-		}
-		pulled, err := s.Images.Get(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		return []Image{{ID: pulled.ID, Tags: pulled.Tags, Size: pulled.Size}}, nil
-	})
-}
-
-func (s *Server) handleImportImage(_ any, stream grpc.ServerStream) error {
-	var req ImportRequest
-	if err := receive(stream, &req); err != nil {
-		return err
-	}
-	return answer(stream, func(ctx context.Context, progress func(image.Progress)) ([]Image, error) {
-		return s.load(ctx, &chunks{stream: stream}, req, progress)
-	})
-}
-
-// load imports an archive.
-func (s *Server) load(ctx context.Context, archive io.Reader, req ImportRequest, progress func(image.Progress)) ([]Image, error) {
-	imported, err := s.Images.Import(ctx, archive, req.Name, req.Pin, progress)
+// ListLayers implements berthpb.BerthServer.
+func (h *handlers) ListLayers(ctx context.Context, _ *berthpb.ListLayersRequest) (*berthpb.ListLayersResponse, error) {
+	all, err := h.images.Layers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	images := make([]Image, 0, len(imported))
-	for i := range imported {
-		images = append(images, Image{ID: imported[i].ID, Tags: imported[i].Tags, Size: imported[i].Size})
-	}
-	return images, nil
+	return &berthpb.ListLayersResponse{Images: layersToProto(all)}, nil
 }
 
-func (s *Server) handleExportImage(_ any, stream grpc.ServerStream) error {
-	var req ExportRequest
-	if err := receive(stream, &req); err != nil {
-		return err
+// TagImage implements berthpb.BerthServer.
+func (h *handlers) TagImage(ctx context.Context, req *berthpb.TagImageRequest) (*berthpb.TagImageResponse, error) {
+	if req.GetImage() == "" || len(req.GetNames()) == 0 {
+		return nil, fmt.Errorf("cannot name an image: want the image and at least one name: %w", errs.Invalid)
 	}
+	return &berthpb.TagImageResponse{}, h.images.Tag(ctx, req.GetImage(), req.GetNames())
+}
+
+// PullImage implements berthpb.BerthServer.
+func (h *handlers) PullImage(req *berthpb.PullImageRequest, stream grpc.ServerStreamingServer[berthpb.ImageUpdate]) error {
+	if req.GetRef() == "" {
+		return fmt.Errorf("cannot pull image: ref is empty: %w", errs.Invalid)
+	}
+	return withProgress(stream, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
+		id, err := h.images.Pull(ctx, req.GetRef(), authFromProto(req.GetAuth()), progress)
+		if err != nil {
+			return nil, err
+		}
+		pulled, err := h.images.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return []image.Image{*pulled}, nil
+	})
+}
+
+// ImportImage implements berthpb.BerthServer.
+func (h *handlers) ImportImage(stream grpc.BidiStreamingServer[berthpb.ImportImageRequest, berthpb.ImageUpdate]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return fmt.Errorf("cannot read the request: %w: %w", errs.Invalid, err)
+	}
+	if first.GetOptions() == nil {
+		return fmt.Errorf("cannot import: the first message has no options: %w", errs.Invalid)
+	}
+	return withProgress(stream, func(ctx context.Context, progress func(image.Progress)) ([]image.Image, error) {
+		return h.importArchive(ctx, &chunkReader{stream: stream}, first.GetOptions(), progress)
+	})
+}
+
+// importArchive imports an archive that is read.
+func (h *handlers) importArchive(ctx context.Context, archive io.Reader, opts *berthpb.ImportOptions, progress func(image.Progress)) ([]image.Image, error) {
+	return h.images.Import(ctx, archive, opts.GetName(), opts.GetPin(), progress)
+}
+
+// ExportImage implements berthpb.BerthServer.
+func (h *handlers) ExportImage(req *berthpb.ExportImageRequest, stream grpc.ServerStreamingServer[berthpb.ExportImageResponse]) error {
 	// The exporter writes many small pieces.
 	archive := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
-	if err := s.Images.Export(stream.Context(), req.Refs, archive); err != nil {
+	if err := h.images.Export(stream.Context(), req.GetRefs(), archive); err != nil {
 		return err
 	}
 	return archive.Flush()
 }
 
-// chunkWriter sends what is written to it.
-type chunkWriter struct{ stream grpc.ServerStream }
+// chunkWriter sends an archive in chunks.
+type chunkWriter struct {
+	stream grpc.ServerStreamingServer[berthpb.ExportImageResponse]
+}
 
 // Write implements io.Writer.
 func (w chunkWriter) Write(p []byte) (int, error) {
 	for sent := 0; sent < len(p); sent += chunkSize {
-		if err := w.stream.SendMsg(wrapperspb.Bytes(p[sent:min(sent+chunkSize, len(p))])); err != nil {
+		chunk := &berthpb.ExportImageResponse{Chunk: p[sent:min(sent+chunkSize, len(p))]}
+		if err := w.stream.Send(chunk); err != nil {
 			return sent, fmt.Errorf("cannot send the archive: %w", err)
 		}
 	}
 	return len(p), nil
 }
 
-func fullMethod(method string) string { return "/" + serviceName + "/" + method }
-
-func receive(stream grpc.ServerStream, v any) error {
-	var msg wrapperspb.BytesValue
-	if err := stream.RecvMsg(&msg); err != nil {
-		return fmt.Errorf("cannot read the request: %w: %w", errs.Invalid, err)
-	}
-	return read(&msg, v)
-}
-
-// chunks reads the archive's bytes from the stream.
-type chunks struct {
-	stream grpc.ServerStream
+// chunkReader reads an archive that is received in chunks.
+type chunkReader struct {
+	stream grpc.BidiStreamingServer[berthpb.ImportImageRequest, berthpb.ImageUpdate]
 	unread []byte
 }
 
 // Read implements io.Reader.
-func (c *chunks) Read(p []byte) (int, error) {
-	for len(c.unread) == 0 {
-		var msg wrapperspb.BytesValue
-		if err := c.stream.RecvMsg(&msg); err != nil {
-			if err == io.EOF { //nolint:errorlint // gRPC returns it bare, and io.Reader wants it bare
-				return 0, io.EOF
-			}
+func (r *chunkReader) Read(p []byte) (int, error) {
+	for len(r.unread) == 0 {
+		msg, err := r.stream.Recv()
+		if err == io.EOF { //nolint:errorlint // gRPC returns it bare, and io.Reader wants it bare
+			return 0, io.EOF
+		}
+		if err != nil {
 			return 0, fmt.Errorf("cannot read the archive from the client: %w", err)
 		}
-		c.unread = msg.GetValue()
+		r.unread = msg.GetChunk()
 	}
-	n := copy(p, c.unread)
-	c.unread = c.unread[n:]
+	n := copy(p, r.unread)
+	r.unread = r.unread[n:]
 	return n, nil
-}
-
-// answer does the work and meanwhile tells the client of its progress. A slow
-// client misses steps of it and never slows the work.
-func answer(stream grpc.ServerStream, work func(ctx context.Context, progress func(image.Progress)) ([]Image, error)) error {
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	newest := make(chan image.Progress, 1)
-	told := make(chan error, 1)
-	go func() {
-		var err error
-		for p := range newest {
-			if err == nil {
-				err = send(stream, &Update{Progress: &Progress{Stage: p.Stage, Done: p.Done, Total: p.Total}})
-			}
-			if err != nil {
-				cancel() // the client is gone
-			}
-		}
-		told <- err
-	}()
-	box := &mailbox{newest: newest}
-	images, err := work(ctx, box.put)
-	box.close()
-	if sendErr := <-told; err == nil {
-		err = sendErr
-	}
-	if err != nil {
-		return err
-	}
-	return send(stream, &Update{Images: images})
-}
-
-func send(stream grpc.ServerStream, update *Update) error {
-	msg, err := message(update)
-	if err != nil {
-		return err
-	}
-	if err := stream.SendMsg(msg); err != nil {
-		return fmt.Errorf("cannot tell the client: %w", err)
-	}
-	return nil
 }

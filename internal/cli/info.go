@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/connect"
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 func newInfo() *cobra.Command {
@@ -21,7 +21,7 @@ func newInfo() *cobra.Command {
 		Short: "Tell what the runtime is, whether it is ready, and what it warns of",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 				if err != nil {
 					return err

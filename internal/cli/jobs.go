@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/connect"
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 func newJobs() *cobra.Command {
@@ -23,7 +23,7 @@ func newJobs() *cobra.Command {
 			"it is ready. Only berth can tell this; another runtime says so.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				jobs, err := conn.Berth.ListJobs(ctx)
 				if err != nil {
 					return err

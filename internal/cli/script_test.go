@@ -92,7 +92,7 @@ func serveFakes(t *testing.T) (socket string) {
 		t.Fatal(err)
 	}
 	api, err := cri.New(cri.Options{
-		Pods: service, Images: images, Streams: streams, Version: "1.2.3",
+		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service, Images: images, Streams: streams, Version: "1.2.3",
 		Config: func() any { return struct{ Root string }{world.RootDir} },
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot start container: %w", err)
 	}
-	if err := s.opts.Pods.StartContainer(ctx, req.GetContainerId()); err != nil {
+	if err := s.opts.Lifecycle.StartContainer(ctx, req.GetContainerId()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.StartContainerResponse{}, nil
@@ -30,7 +30,7 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 	if req.GetTimeout() < 0 {
 		return nil, fmt.Errorf("cannot stop container: %w", invalid("timeout: %d is negative", req.GetTimeout()))
 	}
-	if err := s.opts.Pods.StopContainer(ctx, req.GetContainerId(), req.GetTimeout()); err != nil {
+	if err := s.opts.Lifecycle.StopContainer(ctx, req.GetContainerId(), req.GetTimeout()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.StopContainerResponse{}, nil
@@ -41,7 +41,7 @@ func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCont
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot remove container: %w", err)
 	}
-	if err := s.opts.Pods.RemoveContainer(ctx, req.GetContainerId()); err != nil {
+	if err := s.opts.Lifecycle.RemoveContainer(ctx, req.GetContainerId()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.RemoveContainerResponse{}, nil
@@ -55,7 +55,7 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 	if err := checkUpdate(req); err != nil {
 		return nil, fmt.Errorf("cannot update container: %w", err)
 	}
-	if err := s.opts.Pods.UpdateContainer(ctx, req.GetContainerId(), req.GetLinux()); err != nil {
+	if err := s.opts.Lifecycle.UpdateContainer(ctx, req.GetContainerId(), req.GetLinux()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
@@ -78,9 +78,9 @@ func checkUpdate(req *runtimeapi.UpdateContainerResourcesRequest) error {
 // ContainerStatus implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	if err := checkContainerID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the status of a container: %w", err)
+		return nil, fmt.Errorf("cannot get the status of a container: %w", err)
 	}
-	status, info, err := s.opts.Pods.ContainerStatus(ctx, req.GetContainerId(), req.GetVerbose())
+	status, info, err := s.opts.View.ContainerStatus(ctx, req.GetContainerId(), req.GetVerbose())
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (s *Server) ListContainers(ctx context.Context, req *runtimeapi.ListContain
 	if err := checkContainerFilter(req.GetFilter()); err != nil {
 		return nil, fmt.Errorf("cannot list containers: %w", err)
 	}
-	containers, err := s.opts.Pods.ListContainers(ctx, req.GetFilter())
+	containers, err := s.opts.View.ListContainers(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenC
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot reopen the log of a container: %w", err)
 	}
-	if err := s.opts.Pods.ReopenContainerLog(ctx, req.GetContainerId()); err != nil {
+	if err := s.opts.Sessions.ReopenContainerLog(ctx, req.GetContainerId()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.ReopenContainerLogResponse{}, nil

@@ -18,7 +18,7 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 	if err := checkContainerConfig(req.GetConfig()); err != nil {
 		return nil, fmt.Errorf("cannot create container: %w", err)
 	}
-	id, err := s.opts.Pods.CreateContainer(ctx, req.GetPodSandboxId(), req.GetConfig())
+	id, err := s.opts.Lifecycle.CreateContainer(ctx, req.GetPodSandboxId(), req.GetConfig())
 	if err != nil {
 		return nil, err
 	}

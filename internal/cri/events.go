@@ -5,12 +5,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// GetContainerEvents implements runtimeapi.RuntimeServiceServer. Every stream begins
-// with the events that lead to what is now and goes on with all that happens, in the
-// order of created_at, which is unique: a client that lost a stream misses nothing
-// by asking again.
+// GetContainerEvents implements runtimeapi.RuntimeServiceServer. A stream begins
+// with the events that lead to the current state, and continues with every new event, in the order
+// of created_at, which is unique. So a client whose stream broke misses nothing if it opens
+// another.
 func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	subscription, err := s.opts.Pods.Events()
+	subscription, err := s.opts.Events.Events()
 	if err != nil {
 		return err
 	}

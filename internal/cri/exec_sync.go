@@ -22,9 +22,9 @@ const maxExecOutput = 16 << 20
 // longer than 16 MiB, and would have an error instead of the exit code.
 const maxExecAnswer = 16<<20 - 1<<10
 
-// ExecSync implements runtimeapi.RuntimeServiceServer. A command that outlives its
-// time-out is killed, and the call answers DeadlineExceeded, by which the kubelet
-// tells a probe that timed out from a probe that could not run.
+// ExecSync implements runtimeapi.RuntimeServiceServer. A command that exceeds
+// its timeout is killed, and the call returns DeadlineExceeded. The kubelet distinguishes by it a
+// probe that timed out from a probe that could not run.
 func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot exec: %w", err)
@@ -43,7 +43,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 		defer cancel()
 	}
 	var stdout, stderr cappedBuffer
-	code, err := s.opts.Pods.Exec(execCtx, &engine.ExecSpec{
+	code, err := s.opts.Sessions.Exec(execCtx, &engine.ExecSpec{
 		ContainerID: req.GetContainerId(),
 		Command:     req.GetCmd(),
 		Stdout:      &stdout,
@@ -68,8 +68,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 	return answer, nil
 }
 
-// fitAnswer cuts what is too long for one answer. Neither output can crowd the other
-// out.
+// fitAnswer truncates outputs that are too long for one answer. Each output keeps a share.
 func fitAnswer(stdout, stderr []byte) (out, err []byte) {
 	const half = maxExecAnswer / 2
 	err = stderr[:min(len(stderr), max(half, maxExecAnswer-len(stdout)))]

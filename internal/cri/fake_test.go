@@ -18,10 +18,19 @@ import (
 	"github.com/berthrun/berth/internal/pod/events"
 )
 
+// pods are all the rules that a Server calls.
+type pods interface {
+	Lifecycle
+	Sessions
+	View
+	Events
+	Node
+}
+
 // fakePods answers what a test sets; what it does not set panics, which the
 // interceptors turn into an Internal error that no test expects.
 type fakePods struct {
-	Pods
+	pods
 	run       func(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error)
 	stop      func(ctx context.Context, id string) error
 	exec      func(ctx context.Context, spec *engine.ExecSpec) (int32, error)
@@ -107,9 +116,11 @@ func (fakeStreams) PortForwardURL(req *runtimeapi.PortForwardRequest) (string, e
 }
 
 // client serves the fakes on a socket for the test's time and dials it.
-func client(t *testing.T, pods Pods, images image.Store, log *slog.Logger) *grpc.ClientConn {
+func client(t *testing.T, p pods, images image.Store, log *slog.Logger) *grpc.ClientConn {
 	t.Helper()
-	s, err := New(Options{Pods: pods, Images: images, Streams: fakeStreams{}, Version: "1.2.3"})
+	s, err := New(Options{
+		Lifecycle: p, Sessions: p, View: p, Events: p, Node: p, Images: images, Streams: fakeStreams{}, Version: "1.2.3",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

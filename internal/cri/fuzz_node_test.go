@@ -69,7 +69,10 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 			f.Errorf("close the rules: %v", err)
 		}
 	})
-	n.server, err = New(Options{Pods: n.pods, Images: n.parts.Images, Streams: checkedStreams{f.Context()}, Version: "1"})
+	n.server, err = New(Options{
+		Lifecycle: n.pods, Sessions: n.pods, View: n.pods, Events: n.pods, Node: n.pods,
+		Images: n.parts.Images, Streams: checkedStreams{f.Context()}, Version: "1",
+	})
 	failed(f, "make the server", err)
 	n.fill(f)
 	return n

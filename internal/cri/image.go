@@ -47,11 +47,11 @@ func (s *Server) listImages(ctx context.Context, filter *runtimeapi.ImageFilter)
 	return messages, nil
 }
 
-// ImageStatus implements runtimeapi.ImageServiceServer. An image that is not there
-// is an empty answer and no error.
+// ImageStatus implements runtimeapi.ImageServiceServer. For an image that is not present the
+// response is empty, without an error.
 func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	if err := s.checkImage(ctx, req); err != nil {
-		return nil, fmt.Errorf("cannot tell the status of an image: %w", err)
+		return nil, fmt.Errorf("cannot get the status of an image: %w", err)
 	}
 	img, err := s.opts.Images.Get(ctx, req.GetImage().GetImage())
 	if errors.Is(err, errs.NotFound) {
@@ -62,7 +62,7 @@ func (s *Server) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusReq
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: imageMessage(img)}
 	if req.GetVerbose() {
-		// Under the one key under which tools look.
+		// Tools read this key.
 		resp.Info, err = asJSON(map[string]any{"info": map[string]any{
 			"chainID": img.ChainID,
 			"imageSpec": map[string]any{
@@ -119,14 +119,14 @@ func (s *Server) checkImage(ctx context.Context, req interface{ GetImage() *runt
 	return s.checkHandler(ctx, "image", req.GetImage())
 }
 
-// checkHandler refuses a runtime handler that there is not. Those that there are share
-// one store: an image is the same for each of them.
+// checkHandler refuses an unknown runtime handler. All handlers share one store, so an image is
+// the same for each of them.
 func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeapi.ImageSpec) error {
 	asked := spec.GetRuntimeHandler()
 	if asked == "" {
 		return nil
 	}
-	info, err := s.opts.Pods.EngineInfo(ctx)
+	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeap
 	return invalid("%s.runtime_handler: unknown runtime handler %q; accepted are %s", field, asked, strings.Join(accepted, ", "))
 }
 
-// badImage names the field of a request whose image's name is none.
+// badImage names the field of a request whose image name is invalid.
 func badImage(field string, err error) error {
 	if errors.Is(err, errs.Invalid) {
 		return fmt.Errorf("%s: %w", field, err)
@@ -148,8 +148,8 @@ func badImage(field string, err error) error {
 	return err
 }
 
-// imageMessage tells the user as the kubelet wants it for runAsNonRoot: a number
-// as uid, a name as username, and neither for an image that names nobody.
+// imageMessage converts an image. The user is in the form that the kubelet needs for
+// runAsNonRoot: a number as uid, a name as username, and neither for an image without a user.
 func imageMessage(img *image.Image) *runtimeapi.Image {
 	msg := &runtimeapi.Image{
 		Id:          img.ID,

@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// kindCode pairs a kind of error with the gRPC code that tells it to clients.
+// kindCode pairs a kind of error with its gRPC code.
 type kindCode struct {
 	kind error
 	code codes.Code
@@ -62,12 +62,12 @@ func (i interceptors) toStatus(err error) error {
 	return status.Error(codes.Internal, i.text(err.Error()))
 }
 
-// maxMessage is the longest error text that crosses: it travels in a header, and
-// clients drop the connection over headers that are too long.
+// maxMessage is the longest error text that is sent, in bytes. It is sent in a header, and clients
+// close the connection if a header is too long.
 const maxMessage = 4 << 10
 
-// text makes an error's text fit to cross: without credentials, and without the
-// middle of what quotes a value of a megabyte.
+// text returns an error's text without credentials, and without its middle if it is longer than
+// maxMessage.
 func (i interceptors) text(message string) string {
 	message = i.scrub.Text(message)
 	if len(message) <= maxMessage {
@@ -84,8 +84,8 @@ type interceptors struct {
 	scrub *scrub.Scrubber
 }
 
-// unary wraps every request that has one answer. Deadlines need no hand here: who
-// waits for a job answers before its caller's deadline and says where the job is.
+// unary wraps every request that has one answer. It does not handle deadlines: a request that
+// waits for a job returns before its caller's deadline and names the job's stage.
 func (i interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	began := time.Now()
 	resp, err := i.recovered(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
@@ -106,8 +106,7 @@ func (i interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	return err
 }
 
-// recovered turns a panic into an error; the stack goes to the log and not to the
-// client.
+// recovered turns a panic into an error. It writes the stack to the log; the client does not get it.
 func (i interceptors) recovered(ctx context.Context, method string, call func() (any, error)) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -118,8 +117,8 @@ func (i interceptors) recovered(ctx context.Context, method string, call func() 
 	return call()
 }
 
-// logRequest writes the one line of a request: at debug when it only read
-// something and went well, so that a kubelet's polling does not fill the log.
+// logRequest writes the one log line of a request: at debug level if the request only read and
+// succeeded, so that a kubelet's polling does not fill the log.
 func (i interceptors) logRequest(ctx context.Context, method string, took time.Duration, err error, ids []slog.Attr) {
 	name := path.Base(method)
 	attrs := append([]slog.Attr{slog.String("method", name), slog.String("took", took.Round(time.Microsecond).String())}, ids...)
@@ -150,7 +149,7 @@ func reads(method string) bool {
 		strings.HasSuffix(method, "Status") || strings.HasSuffix(method, "Stats")
 }
 
-// identify finds what a request or response is about, in words that are fit for a log.
+// identify returns the ids and names in a request or response, for the log.
 func (i interceptors) identify(msg any) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(key, value string) {

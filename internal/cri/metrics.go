@@ -9,7 +9,7 @@ import (
 
 // ListMetricDescriptors implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ListMetricDescriptors(ctx context.Context, _ *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
-	info, err := s.opts.Pods.EngineInfo(ctx)
+	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (s *Server) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRe
 }
 
 func (s *Server) podMetrics(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
-	figures, err := s.opts.Pods.Figures(ctx)
+	figures, err := s.opts.View.Figures(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 	if err := checkSandboxID(req); err != nil {
 		return nil, fmt.Errorf("cannot stop sandbox: %w", err)
 	}
-	if err := s.opts.Pods.StopSandbox(ctx, req.GetPodSandboxId()); err != nil {
+	if err := s.opts.Lifecycle.StopSandbox(ctx, req.GetPodSandboxId()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.StopPodSandboxResponse{}, nil
@@ -23,7 +23,7 @@ func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePod
 	if err := checkSandboxID(req); err != nil {
 		return nil, fmt.Errorf("cannot remove sandbox: %w", err)
 	}
-	if err := s.opts.Pods.RemoveSandbox(ctx, req.GetPodSandboxId()); err != nil {
+	if err := s.opts.Lifecycle.RemoveSandbox(ctx, req.GetPodSandboxId()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
@@ -34,7 +34,7 @@ func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.
 	if err := checkSandboxID(req); err != nil {
 		return nil, fmt.Errorf("cannot update sandbox: %w", err)
 	}
-	if err := s.opts.Pods.UpdateSandbox(ctx, req.GetPodSandboxId(), req.GetOverhead(), req.GetResources()); err != nil {
+	if err := s.opts.Lifecycle.UpdateSandbox(ctx, req.GetPodSandboxId(), req.GetOverhead(), req.GetResources()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
@@ -43,9 +43,9 @@ func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.
 // PodSandboxStatus implements runtimeapi.RuntimeServiceServer.
 func (s *Server) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	if err := checkSandboxID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the status of a sandbox: %w", err)
+		return nil, fmt.Errorf("cannot get the status of a sandbox: %w", err)
 	}
-	return s.opts.Pods.SandboxStatus(ctx, req.GetPodSandboxId(), req.GetVerbose())
+	return s.opts.View.SandboxStatus(ctx, req.GetPodSandboxId(), req.GetVerbose())
 }
 
 // ListPodSandbox implements runtimeapi.RuntimeServiceServer.
@@ -53,7 +53,7 @@ func (s *Server) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSand
 	if err := checkSandboxFilter(req.GetFilter()); err != nil {
 		return nil, fmt.Errorf("cannot list sandboxes: %w", err)
 	}
-	items, err := s.opts.Pods.ListSandboxes(ctx, req.GetFilter())
+	items, err := s.opts.View.ListSandboxes(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
 	}

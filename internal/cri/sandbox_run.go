@@ -18,7 +18,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 	if err := checkSandboxConfig(req.GetConfig()); err != nil {
 		return nil, fmt.Errorf("cannot run sandbox: %w", err)
 	}
-	id, err := s.opts.Pods.RunSandbox(ctx, req.GetConfig(), req.GetRuntimeHandler())
+	id, err := s.opts.Lifecycle.RunSandbox(ctx, req.GetConfig(), req.GetRuntimeHandler())
 	if err != nil {
 		return nil, err
 	}
@@ -108,10 +108,10 @@ func checkName(field, name string) error {
 	return nil
 }
 
-// breaksLine tells of a character that ends a word or a line of a file.
+// breaksLine reports whether a character ends a word or a line of a file.
 func breaksLine(r rune) bool { return r <= ' ' || r == 0x7f }
 
-// breaksPath tells of a character that cannot be part of one name in a path.
+// breaksPath reports whether a character cannot be part of one name in a path.
 func breaksPath(r rune) bool { return breaksLine(r) || r == '/' }
 
 // invalid makes an error of kind Invalid; the text names the field.

@@ -1,8 +1,8 @@
-// Package cri is the gRPC face of berth: CRI v1's RuntimeService and ImageService.
+// Package cri serves CRI v1: RuntimeService and ImageService.
 //
-// It checks what a request must carry, calls the rules (package pod) and the image
-// store, and turns their answers into messages. It decides nothing about pods and
-// keeps no state; it is the only package that knows gRPC codes.
+// It checks the shape of a request, calls the rules (package pod) and the image store, and
+// converts their results into messages. It decides nothing about pods and keeps no state. It is
+// the only package of the daemon that uses gRPC codes.
 package cri
 
 import (
@@ -13,56 +13,73 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/cri/cadvisor"
 	"github.com/berthrun/berth/internal/cri/scrub"
-	"github.com/berthrun/berth/internal/cri/socket"
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/image"
-	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/events"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
-// Largest messages. A request is small; lists of a full node are not, and the
-// kubelet takes 16 MiB, other clients more.
+// Largest messages, in bytes. A request is small. Lists of a full node are not: the kubelet accepts
+// 16 MiB, other clients more.
 const (
 	maxRecvBytes = 16 << 20
 	maxSendBytes = 64 << 20
 )
 
-// Pods is what the RuntimeService asks of the rules. pod.Service implements it and
-// documents it.
-type Pods interface {
-	streaming.Runtime
-
+// Lifecycle makes, changes and removes sandboxes and containers. pod.Sandboxes and
+// pod.Containers implement it and document it.
+type Lifecycle interface {
 	RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error)
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 	UpdateSandbox(ctx context.Context, id string, overhead, res *runtimeapi.LinuxContainerResources) error
-	SandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error)
-	ListSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error)
 
 	CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error)
 	StartContainer(ctx context.Context, id string) error
 	StopContainer(ctx context.Context, id string, timeout int64) error
 	RemoveContainer(ctx context.Context, id string) error
 	UpdateContainer(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error
-	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatus, map[string]string, error)
-	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
-	ReopenContainerLog(ctx context.Context, id string) error
+}
+
+// Sessions reach what runs in containers. pod.Sessions and forward.Forwarder implement it
+// and document it.
+type Sessions interface {
+	streaming.Runtime
 
 	CheckExec(ctx context.Context, id string) (fullID string, config *runtimeapi.ContainerConfig, err error)
 	CheckPortForward(ctx context.Context, id string) (fullID string, err error)
+	ReopenContainerLog(ctx context.Context, id string) error
+}
+
+// View shows sandboxes and containers. view.View and view.CAdvisor implement it and document
+// it.
+type View interface {
+	SandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error)
+	ListSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error)
+	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatus, map[string]string, error)
+	ListContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error)
 
 	ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error)
 	ListContainerStats(ctx context.Context, filter *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error)
 	PodSandboxStats(ctx context.Context, id string) (*runtimeapi.PodSandboxStats, error)
 	ListPodSandboxStats(ctx context.Context, filter *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error)
+	Figures(ctx context.Context) ([]view.PodFigures, error)
+}
 
-	Figures(ctx context.Context) ([]pod.PodFigures, error)
+// Events publishes what happens to sandboxes and containers. view.EventSource implements it
+// and documents it.
+type Events interface {
 	Events() (*events.Subscription, error)
 	EventCounters() events.Counters
+}
 
+// Node is what pods run on: the engine and the network. pod.Service implements it and
+// documents it.
+type Node interface {
 	EngineInfo(ctx context.Context) (*engine.Info, error)
 	NetworkReady(ctx context.Context) error
 	NetworkInfo() map[string]string
@@ -89,21 +106,25 @@ type Images interface {
 
 // Options are what a Server is made from. All but Config, Metrics and Log are required.
 type Options struct {
-	Pods    Pods
-	Images  Images
-	Streams Streams
-	// Version of berth, told by Version.
+	Lifecycle Lifecycle
+	Sessions  Sessions
+	View      View
+	Events    Events
+	Node      Node
+	Images    Images
+	Streams   Streams
+	// Version is berth's version, which the call Version returns.
 	Version string
 	// Config returns the configuration in use, for verbose Status; it must hold
 	// no secrets. Nil leaves it out.
 	Config func() any
 	// Metrics are the groups of metrics of pods (package cadvisor); nil means all.
 	Metrics []string
-	// Log is told what an answer cannot tell. Nil tells nobody.
+	// Log gets warnings that a response cannot carry. Nil discards them.
 	Log *slog.Logger
 }
 
-// Server answers CRI calls. Calls that it does not have answer Unimplemented.
+// Server serves CRI calls. It returns Unimplemented for calls that it does not have.
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -115,8 +136,9 @@ type Server struct {
 
 // New makes a Server.
 func New(opts Options) (*Server, error) {
-	if opts.Pods == nil || opts.Images == nil || opts.Streams == nil || opts.Version == "" {
-		return nil, errors.New("cannot make a CRI server: Pods, Images, Streams and Version are required")
+	if opts.Lifecycle == nil || opts.Sessions == nil || opts.View == nil || opts.Events == nil || opts.Node == nil ||
+		opts.Images == nil || opts.Streams == nil || opts.Version == "" {
+		return nil, errors.New("cannot make a CRI server: Lifecycle, Sessions, View, Events, Node, Images, Streams and Version are required")
 	}
 	if opts.Metrics == nil {
 		opts.Metrics = cadvisor.Groups()
@@ -138,11 +160,11 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // request is logged once, a panic becomes an Internal error, and errors of berth's
 // kinds become codes and lose their credentials. The interceptors recover the panics of
 // handlers; those of jobs and of other goroutines are errors already, see errs.Guard.
-// Handlers may ask for socket.PeerPid.
+// Handlers may call apisocket.PeerPid.
 func NewGRPCServer(log *slog.Logger) *grpc.Server {
 	i := interceptors{log: log, scrub: scrub.New()}
 	return grpc.NewServer(
-		grpc.Creds(socket.Credentials()),
+		grpc.Creds(apisocket.Credentials()),
 		grpc.MaxRecvMsgSize(maxRecvBytes),
 		grpc.MaxSendMsgSize(maxSendBytes),
 		grpc.ChainUnaryInterceptor(i.unary),

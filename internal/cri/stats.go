@@ -10,9 +10,9 @@ import (
 // ContainerStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ContainerStats(ctx context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	if err := checkContainerID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the figures of a container: %w", err)
+		return nil, fmt.Errorf("cannot get the stats of a container: %w", err)
 	}
-	stats, err := s.opts.Pods.ContainerStats(ctx, req.GetContainerId())
+	stats, err := s.opts.View.ContainerStats(ctx, req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func (s *Server) ContainerStats(ctx context.Context, req *runtimeapi.ContainerSt
 
 // ListContainerStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ListContainerStats(ctx context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
-	stats, err := s.opts.Pods.ListContainerStats(ctx, req.GetFilter())
+	stats, err := s.opts.View.ListContainerStats(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -31,9 +31,9 @@ func (s *Server) ListContainerStats(ctx context.Context, req *runtimeapi.ListCon
 // PodSandboxStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	if err := checkSandboxID(req); err != nil {
-		return nil, fmt.Errorf("cannot tell the figures of a sandbox: %w", err)
+		return nil, fmt.Errorf("cannot get the stats of a sandbox: %w", err)
 	}
-	stats, err := s.opts.Pods.PodSandboxStats(ctx, req.GetPodSandboxId())
+	stats, err := s.opts.View.PodSandboxStats(ctx, req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (s *Server) PodSandboxStats(ctx context.Context, req *runtimeapi.PodSandbox
 
 // ListPodSandboxStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) ListPodSandboxStats(ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
-	stats, err := s.opts.Pods.ListPodSandboxStats(ctx, req.GetFilter())
+	stats, err := s.opts.View.ListPodSandboxStats(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// What Version tells beside berth's own version.
+// Values of the Version response beside berth's own version.
 const (
 	runtimeName       = "berth"
 	runtimeAPIVersion = "v1"
@@ -39,7 +39,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{runtimeReady, networkReady}},
 	}
-	info, err := s.opts.Pods.EngineInfo(ctx)
+	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		runtimeReady.Status = false
 		runtimeReady.Reason = "EngineNotReady"
@@ -48,19 +48,19 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		resp.RuntimeHandlers = info.Handlers
 		resp.Features = info.Features
 	}
-	if err := s.opts.Pods.NetworkReady(ctx); err != nil {
+	if err := s.opts.Node.NetworkReady(ctx); err != nil {
 		networkReady.Status = false
 		networkReady.Reason = "NetworkPluginNotReady"
 		networkReady.Message = "Network plugin returns error: " + err.Error()
 	}
-	if store, ok := s.opts.Images.(damageable); ok {
+	if store, ok := s.opts.Images.(damageReporter); ok {
 		resp.Status.Conditions = append(resp.Status.Conditions, imageStoreCondition(store.Faults()))
 	}
 	if !req.GetVerbose() {
 		return resp, nil
 	}
 	verbose := map[string]any{
-		"network": s.opts.Pods.NetworkInfo(), "golang": runtime.Version(), "events": s.opts.Pods.EventCounters(),
+		"network": s.opts.Node.NetworkInfo(), "golang": runtime.Version(), "events": s.opts.Events.EventCounters(),
 	}
 	if info != nil {
 		verbose["engine"] = map[string]any{
@@ -70,14 +70,14 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	if s.opts.Config != nil {
 		verbose["config"] = s.opts.Config()
 	}
-	config, fault := s.opts.Pods.NetworkConfig()
+	config, fault := s.opts.Node.NetworkConfig()
 	if config != nil {
 		verbose["cniconfig"] = config
 	}
 	if resp.Info, err = asJSON(verbose); err != nil {
 		return nil, err
 	}
-	// Others write it, and plugins have credentials there.
+	// Administrators write it, and plugins may have credentials in it.
 	if text, ok := resp.Info["cniconfig"]; ok {
 		resp.Info["cniconfig"] = s.scrub.Text(text)
 	}
@@ -92,14 +92,14 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	return resp, nil
 }
 
-// damageable is an image store that says what it has lost.
-type damageable interface {
-	// Faults are in words for people, none for a store that has lost nothing.
+// damageReporter is an image store that reports what it has lost.
+type damageReporter interface {
+	// Faults returns messages for users, none if the store has lost nothing.
 	Faults() []string
 }
 
 // imageStoreIntact is a condition of berth's own. Kubelets look at the other two only: a store
-// that was made again serves.
+// that was rebuilt serves.
 const imageStoreIntact = "ImageStoreIntact"
 
 func imageStoreCondition(faults []string) *runtimeapi.RuntimeCondition {
@@ -125,7 +125,7 @@ func asJSON(values map[string]any) (map[string]string, error) {
 
 // RuntimeConfig implements runtimeapi.RuntimeServiceServer.
 func (s *Server) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	info, err := s.opts.Pods.EngineInfo(ctx)
+	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (s *Server) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigR
 // UpdateRuntimeConfig implements runtimeapi.RuntimeServiceServer.
 func (s *Server) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	if cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(); cidr != "" {
-		if err := s.opts.Pods.SetPodCIDR(ctx, cidr); errors.Is(err, errs.Invalid) {
+		if err := s.opts.Node.SetPodCIDR(ctx, cidr); errors.Is(err, errs.Invalid) {
 			return nil, fmt.Errorf("runtime_config.network_config.pod_cidr: %w", err)
 		} else if err != nil {
 			return nil, err

@@ -40,7 +40,7 @@ func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, s
 	if err := checkSandboxFilter(req.GetFilter()); err != nil {
 		return fmt.Errorf("cannot list sandboxes: %w", err)
 	}
-	items, err := s.opts.Pods.ListSandboxes(stream.Context(), req.GetFilter())
+	items, err := s.opts.View.ListSandboxes(stream.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, strea
 	if err := checkContainerFilter(req.GetFilter()); err != nil {
 		return fmt.Errorf("cannot list containers: %w", err)
 	}
-	items, err := s.opts.Pods.ListContainers(stream.Context(), req.GetFilter())
+	items, err := s.opts.View.ListContainers(stream.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, strea
 
 // StreamContainerStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
-	items, err := s.opts.Pods.ListContainerStats(stream.Context(), req.GetFilter())
+	items, err := s.opts.View.ListContainerStats(stream.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsReques
 
 // StreamPodSandboxStats implements runtimeapi.RuntimeServiceServer.
 func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
-	items, err := s.opts.Pods.ListPodSandboxStats(stream.Context(), req.GetFilter())
+	items, err := s.opts.View.ListPodSandboxStats(stream.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Exec implements runtimeapi.RuntimeServiceServer. Whether the container can be
-// entered is checked now, so that the caller is told by a code and not by a broken
-// stream.
+// Exec implements runtimeapi.RuntimeServiceServer. It checks now whether
+// the container runs, so that the caller gets a code instead of a broken stream.
 func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot exec: %w", err)
@@ -17,7 +16,7 @@ func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtim
 	if err := checkCommand(req.GetCmd()); err != nil {
 		return nil, fmt.Errorf("cannot exec: %w", err)
 	}
-	id, _, err := s.opts.Pods.CheckExec(ctx, req.GetContainerId())
+	id, _, err := s.opts.Sessions.CheckExec(ctx, req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +35,7 @@ func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*ru
 	if err := checkContainerID(req); err != nil {
 		return nil, fmt.Errorf("cannot attach: %w", err)
 	}
-	id, _, err := s.opts.Pods.CheckExec(ctx, req.GetContainerId())
+	id, _, err := s.opts.Sessions.CheckExec(ctx, req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +54,7 @@ func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardReq
 	if err := checkSandboxID(req); err != nil {
 		return nil, fmt.Errorf("cannot forward ports: %w", err)
 	}
-	id, err := s.opts.Pods.CheckPortForward(ctx, req.GetPodSandboxId())
+	id, err := s.opts.Sessions.CheckPortForward(ctx, req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// ErrMalformed is what every error about a line's form wraps.
+// ErrMalformed is wrapped by every error about the format of a line.
 var ErrMalformed = errors.New("malformed log line")
 
 // Line is one parsed log line.
 type Line struct {
 	Time   time.Time
 	Stream Stream
-	// Partial: the container's line goes on in the next log line of the stream.
+	// Partial reports whether the container's line continues in the next log line of the stream.
 	Partial bool
 	// Text is without the newline that a line which is not partial ends with.
 	Text []byte
@@ -81,7 +81,7 @@ type Reader struct {
 	in *bufio.Reader
 	// part is the start of a line whose end was not there yet.
 	part []byte
-	// whole says that part was returned as a whole line by the last Next.
+	// whole reports whether the last Next returned part as a whole line.
 	whole bool
 }
 
@@ -90,9 +90,9 @@ func NewReader(in io.Reader) *Reader {
 	return &Reader{in: bufio.NewReaderSize(in, DefaultMaxText+2*Overhead)}
 }
 
-// Next returns the next line; its Text is valid until the next call. io.EOF says
-// that there is no whole line now: if in has more later, Next goes on with it.
-// After an error that wraps ErrMalformed the next call goes on behind the faulty line.
+// Next returns the next line; its Text is valid until the next call. io.EOF means
+// that there is no complete line now. If in has more later, Next continues with it. After an error
+// that wraps ErrMalformed the next call continues after the malformed line.
 func (r *Reader) Next() (Line, error) {
 	if r.whole {
 		r.part, r.whole = r.part[:0], false
@@ -119,7 +119,7 @@ func (r *Reader) Next() (Line, error) {
 }
 
 // Rest returns the unfinished line at the end of what Next has read. Together
-// with the offset of the input it tells where the next line starts.
+// with the offset of the input it gives the start of the next line.
 func (r *Reader) Rest() []byte {
 	if r.whole {
 		return nil
@@ -134,7 +134,7 @@ func TailOffset(in io.ReaderAt, size int64, n int) (int64, error) {
 	}
 	const block = 32 << 10
 	buf := make([]byte, block)
-	// The newline that ends the last line is none that a line starts behind.
+	// No line starts after the newline that ends the last line.
 	for end := size; end > 0; {
 		start := max(end-block, 0)
 		chunk := buf[:end-start]

@@ -1,9 +1,8 @@
-// Package crilog knows the log lines of the Container Runtime Interface:
+// Package crilog renders and parses the log lines of the Container Runtime Interface:
 //
 //	2006-01-02T15:04:05.000000000Z stdout F text
 //
-// It renders what a container wrote into such lines and parses them again. It is
-// pure: it opens no file and asks for no time.
+// It is pure: it opens no file and reads no clock.
 package crilog
 
 import (
@@ -70,12 +69,11 @@ func (r *Renderer) Lines() int { return r.lines }
 // AppendComplete appends to dst the log lines for what is complete at the start
 // of raw, and returns how many bytes of raw they stand for. Complete is a line
 // with its newline, and a piece of maxText bytes of which it is known that its
-// line goes on: the byte behind it decides between P and F. It stops when it has
+// line continues: the next byte decides between P and F. It stops when it has
 // appended limit bytes or more, but never inside of a line.
 //
 // The bytes returned as done decide the result alone: AppendAll(dst, raw[:done])
-// appends the same, whatever follows them. A write that is repeated after a crash
-// stands on this.
+// appends the same, whatever follows them. Repeating a write after a crash depends on this.
 func (r *Renderer) AppendComplete(dst, raw []byte, limit int) (out []byte, done int) {
 	start := len(dst)
 	for done < len(raw) && len(dst)-start < limit {

@@ -1,4 +1,4 @@
-// Package fieldtest tells for tests which field of a CRI request an error is about.
+// Package fieldtest finds, for tests, the field of a CRI request that an error names.
 package fieldtest
 
 import (

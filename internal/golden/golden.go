@@ -1,4 +1,4 @@
-// Package golden compares what a test made with a file that is kept beside it.
+// Package golden compares the output of a test with a file beside it.
 package golden
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // Check compares got with the file. With BERTH_GOLDEN=update in the environment it
-// writes the file anew, which whoever does it reads in the diff of the commit.
+// rewrites the file; the diff of the commit shows the change.
 func Check(t testing.TB, file, got string) {
 	t.Helper()
 	if os.Getenv("BERTH_GOLDEN") == "update" {
@@ -26,6 +26,6 @@ func Check(t testing.TB, file, got string) {
 		t.Fatalf("%v (BERTH_GOLDEN=update go test writes it)", err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is not what was made (-want +got; BERTH_GOLDEN=update go test writes it anew):\n%s", file, diff)
+		t.Errorf("%s differs from the output (-want +got; BERTH_GOLDEN=update go test rewrites it):\n%s", file, diff)
 	}
 }

@@ -6,69 +6,68 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// OverlaySnapshotter is containerd's name for layers that the kernel's overlay joins.
+// OverlaySnapshotter is containerd's name for layers that the kernel mounts as an overlay.
 const OverlaySnapshotter = "overlayfs"
 
 // Rootfs prepares root filesystems of containers from images.
 type Rootfs interface {
-	// Prepare makes and mounts (one overlay mount) the root filesystem that spec
-	// asks for. Calling it again for the same key mounts the same filesystem again
-	// if it is not mounted. Kind Unsupported when ids cannot be mapped here.
+	// Prepare makes and mounts (one overlay mount) the root filesystem of spec. Calling it
+	// again for the same key mounts the same filesystem again if it is not mounted. Kind
+	// Unsupported if ids cannot be mapped here.
 	Prepare(ctx context.Context, spec RootfsSpec) (*Mounted, error)
-	// MakeVolume makes a directory that lies apart from the root filesystem of a key
-	// and lasts as long, and returns its path. It ends soon after ctx does; what is
-	// there by then goes with the root filesystem. Kind NotFound without a root
-	// filesystem, Exists when there is a volume of that name; but in a Storage, what is
-	// there is taken as it is.
+	// MakeVolume makes a directory outside the root filesystem of a key that is removed with
+	// it, and returns its path. It returns soon after ctx ends; Release then removes the part
+	// that was made. Kind NotFound without a root filesystem, Exists if there is a volume of
+	// that name. In a Storage it returns the existing volume instead.
 	MakeVolume(ctx context.Context, spec VolumeSpec) (path string, err error)
-	// Release unmounts and removes the root filesystem of key, and its volumes; what is
-	// in a Storage stays there. Nil when there is none, half made ones included.
+	// Release unmounts and removes the root filesystem of key and its volumes, also one that
+	// is half made. A Storage keeps its content. It returns nil if there is none.
 	Release(ctx context.Context, key string) error
 	// WritableUsage adds up what the container of key has written, its volumes included.
-	// pace, if not nil, is called now and then, and may wait. An error of it ends the walk and
-	// is returned, with what was counted by then.
+	// pace, if not nil, is called from time to time and may block. If it returns an error,
+	// WritableUsage stops and returns the error with the sum so far.
 	WritableUsage(ctx context.Context, key string, pace sysfile.Pace) (Usage, error)
-	// Keys lists every key of which anything is left.
+	// Keys returns every key that has a root filesystem or a part of one.
 	Keys(ctx context.Context) ([]string, error)
-	// Snapshotter names what holds the layers and what containers write, as tools for
-	// containerd know it: OverlaySnapshotter.
+	// Snapshotter returns the name by which tools for containerd know the kind of layers:
+	// OverlaySnapshotter.
 	Snapshotter() string
-	// CanMap reports whether Prepare can show root filesystems to user namespaces,
-	// with the one at userns as an example: nil, or why not, of kind Unsupported.
+	// CanMap returns nil if Prepare can map root filesystems into user namespaces, and else
+	// an error of kind Unsupported. userns is the path of one to try.
 	CanMap(userns string) error
 }
 
-// RootfsSpec says which root filesystem to prepare.
+// RootfsSpec is the root filesystem to prepare.
 type RootfsSpec struct {
 	// Key names it, ImageID is the id of the image that it is made from.
 	Key, ImageID string
-	// Map shows it to a user namespace; nil for the host's.
+	// Map is the user namespace that sees it; nil for the host's.
 	Map *UserMap
-	// ReadOnly is for a volume: nobody writes to it.
+	// ReadOnly mounts it read-only, for an image volume.
 	ReadOnly bool
 	// MountLabel is the SELinux label of all its files, "" for none.
 	MountLabel string
-	// Storage is a directory in which what is written is kept when the root filesystem is
-	// released, its volumes included, and from which a later one of the same layers goes
-	// on; "" keeps nothing. It is made where it is missing. Kind State when another root
-	// filesystem has it, or it is of other layers; Unsupported together with Map, and on a
-	// file system that takes no overlay.
+	// Storage is a directory that keeps what is written, volumes included, when the root
+	// filesystem is released. A later one of the same layers starts from it. "" keeps
+	// nothing. Prepare makes the directory if it is missing. Kind State if another root
+	// filesystem uses it, or it belongs to other layers; Unsupported together with Map, and
+	// on a file system that cannot be the upper layer of an overlay.
 	Storage string
 }
 
-// VolumeSpec says which volume to make.
+// VolumeSpec is the volume to make.
 type VolumeSpec struct {
 	// Key is the root filesystem's, Name is unique among its volumes.
 	Key, Name string
-	// From is a directory that nobody writes to: the volume is a copy of it. "" makes
-	// an empty one that belongs to UID and GID.
+	// From is a directory that does not change: the volume is a copy of it. "" makes an
+	// empty one that belongs to UID and GID.
 	From     string
 	UID, GID int
-	// Tell, if not nil, hears how far the copy is.
-	Tell func(sysfile.Copied)
+	// Progress, if not nil, is called with the progress of the copy.
+	Progress func(sysfile.Copied)
 }
 
-// UserMap says how a user namespace sees files.
+// UserMap is how a user namespace sees files.
 type UserMap struct {
 	// UserNS is the path of the namespace. UID and GID are the host's numbers of
 	// its root.

@@ -2,8 +2,8 @@
 // filesystems of containers made from them. Package local implements it on the disk of this
 // host; callers other than the one that opens it know this package alone.
 //
-// A store knows nothing of pods; what it removes is decided by its callers, and what they
-// still use it learns through Rootfs.
+// A store knows nothing of pods. Its callers decide what it removes; Rootfs keeps what they
+// still use.
 package image
 
 import (
@@ -17,15 +17,15 @@ import (
 
 // Image is one image in the store.
 type Image struct {
-	// ID names the image in its store, which chooses it: callers compare ids and pass them on,
-	// and read nothing from them. An image that is removed and comes again has the same one.
+	// ID is the image's id, which the store chooses. Callers compare ids and pass them on, and
+	// do not parse them. An image that is removed and pulled again has the same id.
 	ID string
 	// Tags are full references ("docker.io/library/busybox:1.36"); Digests are
 	// the same by manifest digest ("docker.io/library/busybox@sha256:...").
 	Tags, Digests []string
 	// Size is the compressed size of all its content, in bytes.
 	Size int64
-	// Config is how the image wants to be run.
+	// Config is the image's configuration for containers: command, environment, user, ports.
 	Config imagespec.ImageConfig
 	// OS, Architecture, Variant of the image's config.
 	OS, Architecture, Variant string
@@ -53,7 +53,7 @@ type Auth struct {
 	IdentityToken, RegistryToken string
 }
 
-// Progress is how far a pull or an import is. Total is 0 while unknown.
+// Progress is the progress of a pull or an import, in bytes. Total is 0 while unknown.
 type Progress struct {
 	// Stage is "resolving", "fetching", "unpacking" or "done".
 	Stage       string
@@ -69,7 +69,7 @@ type Usage struct {
 	At         time.Time
 }
 
-// DiskUsage is what a store takes, by file system, and at least one of each.
+// DiskUsage is what a store uses, by file system. Both lists have at least one entry.
 type DiskUsage struct {
 	// Images are the file systems of content and layers, Containers those of what containers
 	// write. One that is in both has the same Mountpoint in both.
@@ -126,8 +126,8 @@ type Layered struct {
 
 // Layer is one layer.
 type Layer struct {
-	// DiffID is the digest of what it unpacks to, Digest that of its content, which
-	// MediaType says how to unpack.
+	// DiffID is the digest of the uncompressed layer, Digest that of the blob, and MediaType
+	// the format of the blob. Size is the blob's size in bytes.
 	DiffID, Digest digest.Digest
 	MediaType      string
 	Size           int64

@@ -27,7 +27,7 @@ func TestRecordsFromTheFuture(t *testing.T) {
 				synctest.Wait()
 				time.Sleep(time.Second) // tombstones are written
 				b.script.Kill()
-				b.Bury(b.s)
+				b.CloseDaemon(b.s)
 				stamp := strconv.FormatInt(at.UnixNano(), 10)
 				b.rewrite("sandboxes", sandbox, func(record, _ map[string]any) { record["createdAt"] = stampOf(stamp) })
 				b.rewrite("containers", done, func(record, _ map[string]any) {

@@ -10,14 +10,25 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/pod/call"
+	"github.com/berthrun/berth/internal/pod/exits"
 	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/store"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CreateContainer makes a container in a READY sandbox, or joins the job that
+// Containers creates, starts, updates, stops and removes containers, each by a job.
+type Containers struct {
+	*worker
+	images Images
+	exits  *exits.Recorder
+	graces gracePeriods
+}
+
+// CreateContainer creates a container in a READY sandbox, or joins the job that
 // does; see RunSandbox.
-func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error) {
+func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error) {
 	switch {
 	case config.GetMetadata() == nil:
 		return "", fmt.Errorf("config.metadata: container config must include metadata: %w", errs.Invalid)
@@ -26,24 +37,24 @@ func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config 
 	case config.GetImage().GetImage() == "":
 		return "", fmt.Errorf("config.image.image must not be empty: %w", errs.Invalid)
 	}
-	sb, err := s.readySandbox(sandboxID)
+	sb, err := c.records.ReadySandbox(sandboxID)
 	if err != nil {
 		return "", fmt.Errorf("cannot create container: %w", err)
 	}
-	if err := s.opts.Engine.CheckContainer(config, sb.Config.Get()); err != nil {
+	if err := c.engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
 	logPath, err := containerLogPath(sb.Config.Get(), config)
 	if err != nil {
 		return "", err
 	}
-	rec := &ContainerRecord{
-		ID: newID(), SandboxID: sb.ID, Boot: s.opts.BootID, State: ContainerCreating, CreatedAt: now(),
+	rec := &record.Container{
+		ID: newID(), SandboxID: sb.ID, Boot: c.bootID, State: record.ContainerCreating, CreatedAt: now(),
 		Config: store.MessageOf(config), LogPath: logPath,
 	}
-	id, err = s.jobs.Do(ctx, &job.Request{
-		Key: rec.name(), ID: rec.ID, Kind: kindCreate, Want: rec.request(),
-		Run: func(ctx context.Context, j *job.Job) (string, error) { return s.createContainer(ctx, j, *rec) },
+	id, err = c.jobs.Do(ctx, &job.Request{
+		Key: rec.Name(), ID: rec.ID, Kind: kindCreate, Want: rec.Request(),
+		Run: func(ctx context.Context, j *job.Job) (string, error) { return c.createContainer(ctx, j, *rec) },
 	})
 	var volumeErr *engine.VolumeError
 	if errors.As(err, &volumeErr) {
@@ -57,13 +68,13 @@ func (s *Service) CreateContainer(ctx context.Context, sandboxID string, config 
 const imageVolumeFailed = "ImageVolumeMountFailed"
 
 // createContainer is the order of steps; see runSandbox.
-func (s *Service) createContainer(ctx context.Context, j *job.Job, rec ContainerRecord) (id string, err error) {
-	if id, err = s.containerOfName(ctx, j, &rec); id != "" || err != nil {
+func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record.Container) (id string, err error) {
+	if id, err = c.containerOfName(ctx, j, &rec); id != "" || err != nil {
 		return id, err
 	}
 	j.Stage("find image", "the image store")
-	img, err := callFor(ctx, s.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
-		return s.findImage(ctx, rec.Config.Get().GetImage())
+	img, err := call.Get(ctx, c.calls, rec.ID, "find image", func(ctx context.Context) (*image.Image, error) {
+		return c.findImage(ctx, rec.Config.Get().GetImage())
 	})
 	if errors.Is(err, errs.Invalid) {
 		err = fmt.Errorf("config.image.image: %w", err)
@@ -72,120 +83,108 @@ func (s *Service) createContainer(ctx context.Context, j *job.Job, rec Container
 		return "", err
 	}
 	rec.Image = snapshot(img)
-	if err = s.findVolumeImages(ctx, &rec); err != nil {
+	if err = c.findVolumeImages(ctx, &rec); err != nil {
 		return "", err
 	}
 	j.Stage("write record", "the state directory")
-	if err = s.containers.Create(rec.ID, &rec); err != nil {
+	if err = c.records.Containers.Create(rec.ID, &rec); err != nil {
 		return "", err
 	}
 	defer func() {
 		if err != nil {
-			err = s.abandonContainer(ctx, j, rec.ID, err)
+			err = c.abandonContainer(ctx, j, rec.ID, err)
 		}
 	}()
-	if err = errs.Guard("creation of container "+rec.ID, func() error { return s.makeContainer(ctx, j, &rec, img) }); err != nil {
+	if err = errs.Guard("creation of container "+rec.ID, func() error { return c.makeContainer(ctx, j, &rec, img) }); err != nil {
 		return "", err
 	}
 	return rec.ID, nil
 }
 
-// makeContainer is what follows the record, which the caller undoes.
-func (s *Service) makeContainer(ctx context.Context, j *job.Job, rec *ContainerRecord, img *image.Image) error {
-	// Looked at again after the record is written: who stops the sandbox now
-	// either was first, and is seen here, or finds the record and this job.
-	sb, err := s.readySandbox(rec.SandboxID)
+// makeContainer does what follows the record. The caller undoes it.
+func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.Container, img *image.Image) error {
+	// Checked again after the record is written: a stop of the sandbox either came first,
+	// and this check sees it, or finds the record and this job.
+	sb, err := c.records.ReadySandbox(rec.SandboxID)
 	if err != nil {
 		return fmt.Errorf("cannot create container: %w", err)
 	}
-	spec, err := s.containerSpec(rec, sb, img)
+	spec, err := c.containerSpec(rec, sb, img)
 	if err != nil {
 		return err
 	}
 	spec.Stage = j.Stage
 	j.Stage("create container", "the engine")
-	made, err := callFor(ctx, s.calls, rec.ID, "create container "+rec.ID, func(ctx context.Context) (*engine.Container, error) {
-		return s.opts.Engine.Create(ctx, spec)
+	made, err := call.Get(ctx, c.calls, rec.ID, "create container "+rec.ID, func(ctx context.Context) (*engine.Container, error) {
+		return c.engine.Create(ctx, spec)
 	})
 	if err != nil {
 		return err
 	}
-	if err = s.checkTarget(ctx, rec.Config.Get()); err != nil {
+	if err = c.checkTarget(ctx, rec.Config.Get()); err != nil {
 		return err
 	}
 	j.Stage("publish", "the state directory")
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot publish container: %w", context.Cause(ctx))
 	}
-	if _, err = s.containers.Update(rec.ID, func(r *ContainerRecord) error {
-		r.State, r.Engine = ContainerCreated, made
+	if _, err = c.records.Containers.Update(rec.ID, func(r *record.Container) error {
+		r.State, r.Engine = record.ContainerCreated, made
 		return nil
 	}); err != nil {
 		return err
 	}
-	s.log.Info("container is created", "container", rec.ID, "sandbox", rec.SandboxID, "name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
+	c.log.Info("container is created", "container", rec.ID, "sandbox", rec.SandboxID, "name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
 	return nil
 }
 
 // containerOfName is sandboxOfName for containers.
-func (s *Service) containerOfName(ctx context.Context, j *job.Job, rec *ContainerRecord) (string, error) {
-	id, old, taken := s.containers.ByName(rec.name())
+func (c *Containers) containerOfName(ctx context.Context, j *job.Job, rec *record.Container) (string, error) {
+	id, old, taken := c.records.Containers.ByName(rec.Name())
 	if !taken {
 		return "", nil
 	}
-	differs := job.Difference(old.request(), rec.request())
+	differs := job.Difference(old.Request(), rec.Request())
 	switch {
-	case old.Removing || old.State == ContainerCreating:
+	case old.Removing || old.State == record.ContainerCreating:
 		j.Stage("remove what an earlier attempt left", "its teardown")
-		if err := s.teardownContainer(ctx, j, id); err != nil {
+		if err := c.teardownContainer(ctx, j, id); err != nil {
 			return "", fmt.Errorf("cannot remove container %q, which an earlier attempt left under the same name: %w", id, err)
 		}
 		return "", nil
 	case differs != "":
-		return "", fmt.Errorf("container %q has the name %s and another %s: %w", id, rec.name(), differs, errs.Exists)
-	case old.State == ContainerCreated && old.Stop == nil:
+		return "", fmt.Errorf("container %q has the name %s and another %s: %w", id, rec.Name(), differs, errs.Exists)
+	case old.State == record.ContainerCreated && old.Stop == nil:
 		return id, nil
 	default:
-		return "", fmt.Errorf("container %q has the name %s and is %s; remove it or ask for the next attempt: %w", id, rec.name(), old.State, errs.Exists)
+		return "", fmt.Errorf("container %q has the name %s and is %s; remove it or ask for the next attempt: %w", id, rec.Name(), old.State, errs.Exists)
 	}
 }
 
 // abandonContainer is abandonSandbox for containers. What cannot be torn down
 // shows as one that failed to start.
-func (s *Service) abandonContainer(ctx context.Context, j *job.Job, id string, cause error) error {
+func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string, cause error) error {
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
 		return fmt.Errorf("%w: %w", job.ErrShutdown, cause)
 	}
 	if ctx.Err() != nil && !errors.Is(cause, context.Cause(ctx)) {
 		cause = fmt.Errorf("%w: %w", context.Cause(ctx), cause)
 	}
-	err := s.teardownContainer(ctx, j, id)
+	err := c.teardownContainer(ctx, j, id)
 	if err == nil {
 		return cause
 	}
-	_, updateErr := s.containers.Update(id, func(r *ContainerRecord) error {
+	_, updateErr := c.records.Containers.Update(id, func(r *record.Container) error {
 		r.Removing = true
-		r.exit(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be made (%v) and is being removed (%v)", cause, err))
+		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, fmt.Sprintf("it could not be created (%v) and is being removed (%v)", cause, err))
 		return nil
 	})
-	s.retryContainer(ctx, id)
+	c.retryContainer(ctx, id)
 	return errors.Join(cause, err, errs.IgnoreNotFound(updateErr))
 }
 
-// readySandbox finds a sandbox that may have new containers.
-func (s *Service) readySandbox(id string) (*SandboxRecord, error) {
-	sb, err := s.sandbox(id)
-	if err != nil {
-		return nil, err
-	}
-	if sb.State != SandboxReady {
-		return nil, fmt.Errorf("sandbox %q is not ready (%s): %w", sb.ID, sb.State, errs.State)
-	}
-	return sb, nil
-}
-
-func (s *Service) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (*image.Image, error) {
-	img, err := s.opts.Images.Get(ctx, spec.GetImage())
+func (c *Containers) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (*image.Image, error) {
+	img, err := c.images.Get(ctx, spec.GetImage())
 	if errors.Is(err, errs.NotFound) {
 		name := spec.GetUserSpecifiedImage()
 		if name == "" || name == spec.GetImage() {
@@ -198,13 +197,13 @@ func (s *Service) findImage(ctx context.Context, spec *runtimeapi.ImageSpec) (*i
 
 // findVolumeImages sets the ids and references of the images that the request mounts, by the
 // mount's index.
-func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) error {
+func (c *Containers) findVolumeImages(ctx context.Context, rec *record.Container) error {
 	for i, m := range rec.Config.Get().GetMounts() {
 		if m.GetImage() == nil {
 			continue
 		}
-		img, err := callFor(ctx, s.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
-			return s.findImage(ctx, m.GetImage())
+		img, err := call.Get(ctx, c.calls, rec.ID, "find a volume's image", func(ctx context.Context) (*image.Image, error) {
+			return c.findImage(ctx, m.GetImage())
 		})
 		if err != nil {
 			return &engine.VolumeError{Err: fmt.Errorf("config.mounts[%d].image.image: %w", i, err)}
@@ -217,8 +216,8 @@ func (s *Service) findVolumeImages(ctx context.Context, rec *ContainerRecord) er
 	return nil
 }
 
-func snapshot(img *image.Image) ImageSnapshot {
-	snap := ImageSnapshot{ID: img.ID, Ref: img.ID, StopSignal: img.Config.StopSignal}
+func snapshot(img *image.Image) record.ImageSnapshot {
+	snap := record.ImageSnapshot{ID: img.ID, Ref: img.ID, StopSignal: img.Config.StopSignal}
 	if len(img.Digests) > 0 {
 		snap.Ref = img.Digests[0]
 	}
@@ -228,24 +227,24 @@ func snapshot(img *image.Image) ImageSnapshot {
 	return snap
 }
 
-func (s *Service) containerSpec(rec *ContainerRecord, sb *SandboxRecord, img *image.Image) (*engine.ContainerSpec, error) {
+func (c *Containers) containerSpec(rec *record.Container, sb *record.Sandbox, img *image.Image) (*engine.ContainerSpec, error) {
 	spec := &engine.ContainerSpec{
-		ID: rec.ID, SandboxSpec: s.sandboxSpec(sb), Sandbox: sb.Engine, Config: rec.Config.Get(),
+		ID: rec.ID, SandboxSpec: c.records.SandboxSpec(sb), Sandbox: sb.Engine, Config: rec.Config.Get(),
 		VolumeImages: rec.VolumeImages,
 		ImageID:      img.ID, ImageConfig: img.Config, LogPath: rec.LogPath,
-		Dir: filepath.Join(s.opts.RootDir, "containers", rec.ID),
+		Dir: c.records.ContainerDir(rec.ID),
 	}
 	ns := rec.Config.Get().GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if ns.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return spec, nil
 	}
-	target, err := s.container(ns.GetTargetId())
+	target, err := c.records.Container(ns.GetTargetId())
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", targetField, err)
 	case target.SandboxID != rec.SandboxID:
 		return nil, fmt.Errorf("%s: container %q is in another sandbox: %w", targetField, target.ID, errs.Invalid)
-	case target.State != ContainerRunning:
+	case target.State != record.ContainerRunning:
 		return nil, fmt.Errorf("%s: container %q does not run: %w", targetField, target.ID, errs.State)
 	}
 	spec.TargetID, spec.TargetPID = target.ID, target.Pid
@@ -254,20 +253,20 @@ func (s *Service) containerSpec(rec *ContainerRecord, sb *SandboxRecord, img *im
 
 const targetField = "config.linux.security_context.namespace_options.target_id"
 
-// checkTarget refuses a container whose target has ended while it was made: the number of
-// the target's process may have been another's by the time that it was joined.
-func (s *Service) checkTarget(ctx context.Context, config *runtimeapi.ContainerConfig) error {
+// checkTarget refuses a container whose target ended while the container was created: another
+// process may have had the target's PID by the time that the container joined it.
+func (c *Containers) checkTarget(ctx context.Context, config *runtimeapi.ContainerConfig) error {
 	ns := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if ns.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return nil
 	}
-	target, err := s.container(ns.GetTargetId())
+	target, err := c.records.Container(ns.GetTargetId())
 	if err != nil {
 		return fmt.Errorf("%s: %w", targetField, err)
 	}
-	ended, err := s.gone(ctx, target.ID)
+	ended, err := c.gone(ctx, target.ID)
 	if err != nil {
-		return fmt.Errorf("%s: cannot tell whether container %q still runs: %w", targetField, target.ID, err)
+		return fmt.Errorf("%s: cannot find out whether container %q still runs: %w", targetField, target.ID, err)
 	}
 	if ended {
 		return fmt.Errorf("%s: container %q has ended meanwhile: %w", targetField, target.ID, errs.State)

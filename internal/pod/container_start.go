@@ -9,80 +9,82 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/call"
 	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/record"
 )
 
 // StartContainer starts a created container. When its program cannot be started
 // the container is EXITED with code 128 and reason StartError.
-func (s *Service) StartContainer(ctx context.Context, id string) error {
-	rec, err := s.container(id)
+func (c *Containers) StartContainer(ctx context.Context, id string) error {
+	rec, err := c.records.Container(id)
 	if err != nil {
 		return fmt.Errorf("cannot start container: %w", err)
 	}
-	_, err = s.jobs.Do(ctx, &job.Request{
-		Key: rec.name(), ID: rec.ID, Kind: kindStart,
-		Run: func(ctx context.Context, j *job.Job) (string, error) { return rec.ID, s.startContainer(ctx, j, rec.ID) },
+	_, err = c.jobs.Do(ctx, &job.Request{
+		Key: rec.Name(), ID: rec.ID, Kind: kindStart,
+		Run: func(ctx context.Context, j *job.Job) (string, error) { return rec.ID, c.startContainer(ctx, j, rec.ID) },
 	})
 	return err
 }
 
-func (s *Service) startContainer(ctx context.Context, j *job.Job, id string) error {
-	rec, err := s.containers.Get(id)
+func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) error {
+	rec, err := c.records.Containers.Get(id)
 	if err != nil {
 		return fmt.Errorf("cannot start container: %w", err)
 	}
-	if _, err := s.readySandbox(rec.SandboxID); err != nil {
+	if _, err := c.records.ReadySandbox(rec.SandboxID); err != nil {
 		return fmt.Errorf("cannot start container %q: %w", id, err)
 	}
 	j.Stage("write record", "the state directory")
-	if _, err := s.containers.Update(id, func(r *ContainerRecord) error {
-		if r.State != ContainerCreated || r.Removing {
+	if _, err := c.records.Containers.Update(id, func(r *record.Container) error {
+		if r.State != record.ContainerCreated || r.Removing {
 			return fmt.Errorf("cannot start container %q: it is %s, not created: %w", id, r.State, errs.State)
 		}
-		r.State, r.StartedAt = ContainerStarting, now()
+		r.State, r.StartedAt = record.ContainerStarting, now()
 		return nil
 	}); err != nil {
 		return err
 	}
-	if why := rec.startError(); why != "" {
-		return s.failStart(ctx, j, id, fmt.Errorf("cannot start container %q: %s: %w", id, why, errs.Invalid))
+	if why := rec.StartError(); why != "" {
+		return c.failStart(ctx, j, id, fmt.Errorf("cannot start container %q: %s: %w", id, why, errs.Invalid))
 	}
 	j.Stage("start container", "the engine")
-	pid, err := callFor(ctx, s.calls, id, "start container", func(ctx context.Context) (int, error) {
-		return s.opts.Engine.Start(ctx, id)
+	pid, err := call.Get(ctx, c.calls, id, "start container", func(ctx context.Context) (int, error) {
+		return c.engine.Start(ctx, id)
 	})
 	if err != nil {
-		return s.failStart(ctx, j, id, err)
+		return c.failStart(ctx, j, id, err)
 	}
 	j.Stage("publish", "the state directory")
-	if _, err := s.containers.Update(id, func(r *ContainerRecord) error {
-		if r.State == ContainerStarting { // else its exit was told already
-			r.State, r.Pid = ContainerRunning, pid
+	if _, err := c.records.Containers.Update(id, func(r *record.Container) error {
+		if r.State == record.ContainerStarting { // else its exit was recorded already
+			r.State, r.Pid = record.ContainerRunning, pid
 		}
 		return nil
 	}); err != nil {
-		return s.failStart(ctx, j, id, err)
+		return c.failStart(ctx, j, id, err)
 	}
-	s.tombstones.touch(id)
+	c.tombstones.Touch(id)
 	return nil
 }
 
-// failStart makes sure that nothing of the container runs and records why.
-func (s *Service) failStart(ctx context.Context, j *job.Job, id string, cause error) error {
+// failStart kills whatever runs in the container and records the failure.
+func (c *Containers) failStart(ctx context.Context, j *job.Job, id string, cause error) error {
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
-		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // the next start looks what became of it
+		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // recovery finds out what became of it
 	}
 	if ctx.Err() != nil && !errors.Is(cause, context.Cause(ctx)) {
 		cause = fmt.Errorf("%w: %w", context.Cause(ctx), cause)
 	}
 	ctx = context.WithoutCancel(ctx)
 	j.Stage("kill what was started", "the engine")
-	killErr := s.signal(ctx, id, syscall.SIGKILL, true)
-	_, err := s.containers.Update(id, func(r *ContainerRecord) error {
-		r.exit(time.Now(), engine.CodeStartError, engine.ReasonStartError, cause.Error())
+	killErr := c.signal(ctx, id, syscall.SIGKILL, true)
+	_, err := c.records.Containers.Update(id, func(r *record.Container) error {
+		r.SetExited(time.Now(), engine.CodeStartError, engine.ReasonStartError, cause.Error())
 		return nil
 	})
-	s.ends.tell(id)
-	s.tombstones.touch(id)
+	c.exits.Notify(id)
+	c.tombstones.Touch(id)
 	return errors.Join(cause, killErr, err)
 }

@@ -210,7 +210,7 @@ func TestEventsOfARemovalThatARestartFinishes(t *testing.T) {
 	if err := <-removed; err == nil {
 		t.Error("the dead daemon has removed it")
 	}
-	b.Bury(b.s)
+	b.CloseDaemon(b.s)
 	b.script = podtest.NewScript(nil)
 	hang = b.script.HangAt("before engine.Remove", false)
 	b.s = b.Daemon(b.script)

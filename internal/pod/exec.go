@@ -6,24 +6,32 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// Sessions run commands in containers, connect clients to them and reopen their logs. They
+// read records and change none.
+type Sessions struct {
+	engine  engine.Engine
+	records *record.Store
+}
+
 // Exec runs a command in a running container; see engine.Engine.Exec.
-func (s *Service) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, err error) {
-	rec, err := s.running(spec.ContainerID)
+func (s *Sessions) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, err error) {
+	rec, err := s.records.RunningContainer(spec.ContainerID)
 	if err != nil {
 		return 0, fmt.Errorf("cannot exec in container: %w", err)
 	}
 	whole := *spec
 	whole.ContainerID = rec.ID
-	return s.opts.Engine.Exec(ctx, &whole)
+	return s.engine.Exec(ctx, &whole)
 }
 
 // CheckExec reports whether an Exec or Attach of this container would be allowed
 // now, and returns its full id.
-func (s *Service) CheckExec(_ context.Context, id string) (fullID string, config *runtimeapi.ContainerConfig, err error) {
-	rec, err := s.running(id)
+func (s *Sessions) CheckExec(_ context.Context, id string) (fullID string, config *runtimeapi.ContainerConfig, err error) {
+	rec, err := s.records.RunningContainer(id)
 	if err != nil {
 		return "", nil, err
 	}
@@ -31,37 +39,25 @@ func (s *Service) CheckExec(_ context.Context, id string) (fullID string, config
 }
 
 // Attach connects streams to a running container; see engine.Engine.Attach.
-func (s *Service) Attach(ctx context.Context, spec *engine.AttachSpec) error {
-	rec, err := s.running(spec.ContainerID)
+func (s *Sessions) Attach(ctx context.Context, spec *engine.AttachSpec) error {
+	rec, err := s.records.RunningContainer(spec.ContainerID)
 	if err != nil {
 		return fmt.Errorf("cannot attach to container: %w", err)
 	}
 	whole := *spec
 	whole.ContainerID = rec.ID
-	return s.opts.Engine.Attach(ctx, &whole)
+	return s.engine.Attach(ctx, &whole)
 }
 
 // ReopenContainerLog makes a running container's log go to a new file.
-func (s *Service) ReopenContainerLog(ctx context.Context, id string) error {
-	rec, err := s.running(id)
+func (s *Sessions) ReopenContainerLog(ctx context.Context, id string) error {
+	rec, err := s.records.RunningContainer(id)
 	if err != nil {
 		return fmt.Errorf("cannot reopen container log: %w", err)
 	}
-	reopener, can := s.opts.Engine.(engine.LogReopener)
+	reopener, can := s.engine.(engine.LogReopener)
 	if !can {
 		return fmt.Errorf("cannot reopen the log of container %s: its engine cannot: %w", rec.ID, errs.Unsupported)
 	}
 	return reopener.ReopenLog(ctx, rec.ID)
-}
-
-// running finds a container in which commands can run.
-func (s *Service) running(id string) (*ContainerRecord, error) {
-	rec, err := s.container(id)
-	if err != nil {
-		return nil, err
-	}
-	if rec.State != ContainerRunning {
-		return nil, fmt.Errorf("container %q is %s, not running: %w", rec.ID, rec.State, errs.State)
-	}
-	return rec, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
+	"github.com/berthrun/berth/internal/pod/record"
 )
 
 // Ids of the records that FuzzRecords writes.
@@ -49,7 +50,7 @@ func FuzzRecords(f *testing.F) {
 		f.Add([]byte(seed[0]), []byte(seed[1]), []byte(seed[2]))
 	}
 	f.Fuzz(func(t *testing.T, sandbox, container, attachment []byte) {
-		var known pod.ContainerRecord
+		var known record.Container
 		if json.Unmarshal(container, &known) == nil && known.LogPath != "" {
 			return // the log of what was never made is removed, wherever it is
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -21,10 +20,10 @@ const (
 	kindRemove job.Kind = "remove"
 )
 
-// Jobs tells of every job that runs, the oldest first.
+// Jobs returns every job that runs, the oldest first.
 func (s *Service) Jobs() []job.Info { return s.jobs.List() }
 
-// meet is the rule for a request that finds a job of its key:
+// resolveConflict is the rule for a request that finds a running job of its key:
 //
 //	          running:  make (same)  make (other)  start    update   stop     remove
 //	make                join         replace       after    after    after    after
@@ -33,13 +32,14 @@ func (s *Service) Jobs() []job.Info { return s.jobs.List() }
 //	stop                replace      replace       replace  replace  join     join
 //	remove              replace      replace       replace  replace  after    join
 //
-// Who makes a thing never ends its removal: stop and remove run to their end. Of two records
-// that share a name, which only foreign hands make, a request for one waits for the other's.
-func meet(running *job.Job, next *job.Request) job.Meeting {
-	making := running.Kind == kindRun || running.Kind == kindCreate
+// No other request cancels a stop or a removal: they run to their end. Two records share a
+// name only where a state directory was restored or copied; then a request for one waits for
+// the job of the other.
+func resolveConflict(running *job.Job, next *job.Request) job.Conflict {
+	creating := running.Kind == kindRun || running.Kind == kindCreate
 	switch next.Kind {
 	case kindRun, kindCreate:
-		if !making {
+		if !creating {
 			return job.After
 		}
 		if job.Difference(running.Want, next.Want) == "" {
@@ -55,9 +55,9 @@ func meet(running *job.Job, next *job.Request) job.Meeting {
 		return job.After
 	default:
 		switch {
-		case !making && running.ID != next.ID:
+		case !creating && running.ID != next.ID:
 			return job.After
-		case making || running.Kind == kindStart || running.Kind == kindUpdate:
+		case creating || running.Kind == kindStart || running.Kind == kindUpdate:
 			return job.Replace
 		case running.Kind == kindStop && next.Kind == kindRemove:
 			return job.After
@@ -66,9 +66,14 @@ func meet(running *job.Job, next *job.Request) job.Meeting {
 	}
 }
 
-// jobLimits bounds what makes things. Stop and remove have no limit in all: the
-// first waits out a grace period of any length, and each of their steps is
-// bounded by itself.
+// SetJobLimits changes how long a stage and all of a job may take, of jobs that begin
+// from now on.
+func (s *Service) SetJobLimits(stage, total time.Duration) {
+	s.jobTimes.Store(&job.Limits{Stage: stage, Total: total})
+}
+
+// jobLimits bounds all jobs but stop and remove. These have no total limit: a stop waits out
+// a grace period of any length, and each of their steps has its own limit.
 func (s *Service) jobLimits(kind job.Kind) job.Limits {
 	switch kind {
 	case kindStop, kindRemove:
@@ -78,89 +83,26 @@ func (s *Service) jobLimits(kind job.Kind) job.Limits {
 	}
 }
 
-// unheard logs what no waiter is there to hear. That a job gave way, to another one or to
-// the daemon's end, is no fault.
-func (s *Service) unheard(info job.Info, err error) {
+// logFailure logs the failure of a job that nobody waits for. A job that gave way, to another
+// one or to the end of the daemon, is no fault.
+func (s *Service) logFailure(info job.Info, err error) {
 	level := slog.LevelError
 	if info.Cancelled && !errors.Is(err, errs.Deadline) {
 		level = slog.LevelInfo
 	}
-	s.log.Log(context.Background(), level, "a job failed that nobody waits for", "job", info.Kind, "key", info.Key, "id", info.ID, "age", info.Age, "err", err)
+	s.log.Log(context.Background(), level, "a job failed that nobody waits for", "job", info.Kind, "key", info.Key, "id", info.ID, "age", info.Age, "error", err)
 }
 
-// reached logs where a job is: after a crash the log tells where it was.
-func (s *Service) reached(info job.Info) {
+// logStage logs where a job is: after a crash the log shows where it was.
+func (s *Service) logStage(info job.Info) {
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("job stage", "job", info.Kind, "key", info.Key, "id", info.ID, "stage", info.Stage)
 	}
 }
 
-// slow warns of a job that does not get on: a plugin that hangs, a mount that does not
-// answer.
-func (s *Service) slow(info job.Info) {
+// logSlowStage warns of a job that makes no progress: a plugin that hangs, a mount that does
+// not answer.
+func (s *Service) logSlowStage(info job.Info) {
 	s.log.Warn("a job stays in one stage", "job", info.Kind, "key", info.Key, "id", info.ID, "stage", info.Stage,
 		"waits_for", info.WaitsFor, "seconds", int(info.StageAge.Seconds()))
-}
-
-// retries asks again for teardowns that failed, with growing pauses.
-type retries struct {
-	first, longest time.Duration
-	mu             sync.Mutex
-	closed         bool
-	pending        map[string]*retry
-}
-
-type retry struct {
-	pause time.Duration
-	timer *time.Timer
-}
-
-func newRetries(first, longest time.Duration) *retries {
-	return &retries{first: first, longest: longest, pending: map[string]*retry{}}
-}
-
-// later runs again after a pause that doubles each time until done is called.
-func (r *retries) later(id string, again func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return
-	}
-	next, seen := r.pending[id]
-	if !seen {
-		next = &retry{pause: r.first}
-		r.pending[id] = next
-	} else {
-		next.timer.Stop()
-		next.pause = min(2*next.pause, r.longest)
-	}
-	next.timer = time.AfterFunc(next.pause, func() { errs.Protect("retry of "+id, again) })
-}
-
-// done forgets an id whose teardown is complete.
-func (r *retries) done(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if next, seen := r.pending[id]; seen {
-		next.timer.Stop()
-		delete(r.pending, id)
-	}
-}
-
-func (r *retries) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	for id, next := range r.pending {
-		next.timer.Stop()
-		delete(r.pending, id)
-	}
-}
-
-// pursue starts a job that nobody waits for.
-func (s *Service) pursue(ctx context.Context, req *job.Request) {
-	if _, err := s.jobs.Enter(ctx, req); err != nil {
-		// Only a closed table refuses; the intent is in the record.
-		s.log.Debug("a job is left to the next start", "job", req.Kind, "key", req.Key, "err", err)
-	}
 }

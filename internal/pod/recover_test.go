@@ -90,7 +90,7 @@ func TestRestartAroundStart(t *testing.T) {
 	}
 }
 
-// What vanished with nobody looking has the code that berth tells then, and says
+// What was lost while no daemon ran has the code for an unknown exit, and says
 // so.
 func TestLostThings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestBadRecordIsQuarantined(t *testing.T) {
 func (b *bed) reboot(wipe bool) {
 	b.Helper()
 	b.script.Kill()
-	b.Bury(b.s)
+	b.CloseDaemon(b.s)
 	b.fake().Forget()
 	if wipe {
 		if err := os.RemoveAll(b.StateDir); err != nil {
@@ -359,11 +359,11 @@ func BenchmarkRecovery500(b *testing.B) {
 			}
 		}
 	}
-	w.Bury(s)
+	w.CloseDaemon(s)
 	for b.Loop() {
 		s := w.Daemon(nil)
 		b.StopTimer()
-		w.Bury(s)
+		w.CloseDaemon(s)
 		b.StartTimer()
 	}
 }
@@ -374,7 +374,7 @@ func TestPodsWithAnUnsafeInitAreNamed(t *testing.T) {
 	b := newBed(t, nil)
 	old, safe, plain := b.mustRun(b.SandboxConfig("old")), b.mustRun(b.SandboxConfig("safe")), b.mustRun(b.SandboxConfig("plain"))
 	b.script.Kill()
-	b.Bury(b.s)
+	b.CloseDaemon(b.s)
 	for id, engine := range map[string]string{old: `"pid":77`, safe: `"pid":78,"podInit":1`} {
 		path := filepath.Join(b.StateDir, "sandboxes", id+".json")
 		data, err := os.ReadFile(path)

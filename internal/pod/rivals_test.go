@@ -60,7 +60,7 @@ func (b *bed) rivals() (older, newer, main string) {
 	older, newer = b.mustRun(b.SandboxConfig("was-web")), b.mustRun(b.SandboxConfig("web"))
 	main = b.mustStart(older, "main", b.Programs.Sleep)
 	b.script.Kill()
-	b.Bury(b.s)
+	b.CloseDaemon(b.s)
 	b.rewrite("sandboxes", older, func(_, config map[string]any) {
 		config["metadata"] = map[string]any{"name": "web", "namespace": "default", "uid": "uid-web"}
 	})
@@ -131,7 +131,7 @@ func TestContainersOfOneName(t *testing.T) {
 	older, waiting := b.mustStart(sandbox, "was-main", b.Programs.Sleep), b.mustCreate(sandbox, "never", b.Programs.Sleep)
 	newer := b.mustStart(sandbox, "main", b.Programs.Sleep)
 	b.script.Kill()
-	b.Bury(b.s)
+	b.CloseDaemon(b.s)
 	for _, id := range []string{older, waiting} {
 		b.rewrite("containers", id, func(_, config map[string]any) { config["metadata"] = map[string]any{"name": "main"} })
 	}

@@ -36,7 +36,7 @@ func newBed(t *testing.T, decide func(n int, name string) error) *bed {
 func (b *bed) restart() {
 	b.Helper()
 	b.script.Kill()
-	b.Bury(b.s)
+	b.CloseDaemon(b.s)
 	b.script = podtest.NewScript(nil)
 	b.s = b.Daemon(b.script)
 }
@@ -129,7 +129,7 @@ func (b *bed) clear() {
 		}
 	}
 	podtest.Eventually(b.T, "nothing is left", func() bool {
-		return len(b.s.Jobs()) == 0 && len(b.Leftovers()) == 0 && b.s.Graces() == 0
+		return len(b.s.Jobs()) == 0 && len(b.Leftovers()) == 0 && b.s.GracePeriods() == 0
 	})
 }
 
@@ -498,7 +498,7 @@ func TestHangsLeaveOthersAlone(t *testing.T) {
 	b.clear()
 }
 
-// A container that is to see another's processes must not see those of whoever has the
+// A container that is to see another's processes must not see those of a process that has the
 // number of that one's process next.
 func TestTargetThatEndsMeanwhile(t *testing.T) {
 	var b *bed

@@ -157,8 +157,8 @@ func TestStopThatJoinsARemoval(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := b.s.Graces(); n != 0 {
-		t.Errorf("%d grace periods are remembered of nobody", n)
+	if n := b.s.GracePeriods(); n != 0 {
+		t.Errorf("%d grace periods are left", n)
 	}
 	b.clear()
 }
@@ -319,7 +319,7 @@ func TestFailedStopSignalIsSentAgain(t *testing.T) {
 	})
 }
 
-// An engine that does not answer keeps nobody waiting for ever.
+// An engine that does not answer keeps no request waiting for ever.
 func TestStopIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)

@@ -10,25 +10,27 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/call"
 	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/record"
 	"github.com/berthrun/berth/internal/store"
 )
 
 // UpdateContainer changes the limits of a created or running container. What is 0
 // or "" in res stays as it is, as does oom_score_adj, which belongs to the process.
 // When it returns nil the cgroup and the record say the same.
-func (s *Service) UpdateContainer(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
-	rec, err := s.container(id)
+func (c *Containers) UpdateContainer(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
+	rec, err := c.records.Container(id)
 	if err != nil {
 		return fmt.Errorf("cannot update container: %w", err)
 	}
 	if rec.Stop != nil {
 		return fmt.Errorf("cannot update container %q: it is stopping: %w", rec.ID, errs.State)
 	}
-	_, err = s.jobs.Do(ctx, &job.Request{
-		Key: rec.name(), ID: rec.ID, Kind: kindUpdate,
+	_, err = c.jobs.Do(ctx, &job.Request{
+		Key: rec.Name(), ID: rec.ID, Kind: kindUpdate,
 		Run: func(ctx context.Context, j *job.Job) (string, error) {
-			return rec.ID, s.updateContainer(ctx, j, rec.ID, res)
+			return rec.ID, c.updateContainer(ctx, j, rec.ID, res)
 		},
 	})
 	return err
@@ -36,26 +38,26 @@ func (s *Service) UpdateContainer(ctx context.Context, id string, res *runtimeap
 
 // updateContainer changes the cgroup first: a daemon that dies between leaves a
 // status that shows the old limits, and the kubelet asks again.
-func (s *Service) updateContainer(ctx context.Context, j *job.Job, id string, res *runtimeapi.LinuxContainerResources) error {
-	rec, err := s.containers.Get(id)
+func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string, res *runtimeapi.LinuxContainerResources) error {
+	rec, err := c.records.Containers.Get(id)
 	if err != nil {
 		return fmt.Errorf("cannot update container: %w", err)
 	}
-	if rec.Removing || rec.State != ContainerCreated && rec.State != ContainerRunning || rec.startError() != "" {
+	if rec.Removing || rec.State != record.ContainerCreated && rec.State != record.ContainerRunning || rec.StartError() != "" {
 		return fmt.Errorf("cannot update container %q: it is %s: %w", id, rec.State, errs.State)
 	}
-	next := mergeResources(rec.resources(), res)
-	if err := s.checkUpdate("linux", next, res); err != nil {
+	next := mergeResources(rec.CurrentResources(), res)
+	if err := c.checkUpdate("linux", next, res); err != nil {
 		return err
 	}
 	j.Stage("update container", "the engine")
-	if _, err := callFor(ctx, s.calls, id, "update container "+id, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, s.opts.Engine.Update(ctx, id, next)
+	if err := call.Run(ctx, c.calls, id, "update container "+id, func(ctx context.Context) error {
+		return c.engine.Update(ctx, id, next)
 	}); err != nil {
 		return err
 	}
 	j.Stage("write record", "the state directory")
-	_, err = s.containers.Update(id, func(r *ContainerRecord) error {
+	_, err = c.records.Containers.Update(id, func(r *record.Container) error {
 		r.Resources = store.MessageOf(next)
 		return nil
 	})
@@ -64,13 +66,13 @@ func (s *Service) updateContainer(ctx context.Context, j *job.Job, id string, re
 
 // UpdateSandbox changes the limits of a READY sandbox's cgroup, and records them and
 // the overhead that is part of them.
-func (s *Service) UpdateSandbox(ctx context.Context, id string, overhead, res *runtimeapi.LinuxContainerResources) error {
-	rec, err := s.readySandbox(id)
+func (s *Sandboxes) UpdateSandbox(ctx context.Context, id string, overhead, res *runtimeapi.LinuxContainerResources) error {
+	rec, err := s.records.ReadySandbox(id)
 	if err != nil {
 		return fmt.Errorf("cannot update sandbox: %w", err)
 	}
 	_, err = s.jobs.Do(ctx, &job.Request{
-		Key: rec.name(), ID: rec.ID, Kind: kindUpdate,
+		Key: rec.Name(), ID: rec.ID, Kind: kindUpdate,
 		Run: func(ctx context.Context, j *job.Job) (string, error) {
 			return rec.ID, s.updateSandbox(ctx, j, rec.ID, overhead, res)
 		},
@@ -78,14 +80,14 @@ func (s *Service) UpdateSandbox(ctx context.Context, id string, overhead, res *r
 	return err
 }
 
-func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, overhead, res *runtimeapi.LinuxContainerResources) error {
-	rec, err := s.readySandbox(id)
+func (s *Sandboxes) updateSandbox(ctx context.Context, j *job.Job, id string, overhead, res *runtimeapi.LinuxContainerResources) error {
+	rec, err := s.records.ReadySandbox(id)
 	if err != nil {
 		return fmt.Errorf("cannot update sandbox: %w", err)
 	}
-	next := SandboxResources{
-		Overhead:  store.MessageOf(mergeResources(rec.resources().Overhead.Get(), overhead)),
-		Resources: store.MessageOf(mergeResources(rec.resources().Resources.Get(), res)),
+	next := record.SandboxResources{
+		Overhead:  store.MessageOf(mergeResources(rec.CurrentResources().Overhead.Get(), overhead)),
+		Resources: store.MessageOf(mergeResources(rec.CurrentResources().Resources.Get(), res)),
 	}
 	if err := s.checkUpdate("overhead", next.Overhead.Get(), overhead); err != nil {
 		return err
@@ -94,13 +96,13 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 		return err
 	}
 	j.Stage("update sandbox", "the engine")
-	if _, err := callFor(ctx, s.calls, id, "update sandbox", func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, s.opts.Engine.UpdateSandbox(ctx, rec.Engine, next.Resources.Get())
+	if err := call.Run(ctx, s.calls, id, "update sandbox", func(ctx context.Context) error {
+		return s.engine.UpdateSandbox(ctx, rec.Engine, next.Resources.Get())
 	}); err != nil {
 		return err
 	}
 	j.Stage("write record", "the state directory")
-	_, err = s.sandboxes.Update(id, func(r *SandboxRecord) error {
+	_, err = s.records.Sandboxes.Update(id, func(r *record.Sandbox) error {
 		r.Resources = &next
 		return nil
 	})
@@ -109,12 +111,12 @@ func (s *Service) updateSandbox(ctx context.Context, j *job.Job, id string, over
 
 // checkUpdate judges the limits that an update leads to, and the one that no update
 // changes.
-func (s *Service) checkUpdate(field string, next, change *runtimeapi.LinuxContainerResources) error {
+func (w *worker) checkUpdate(field string, next, change *runtimeapi.LinuxContainerResources) error {
 	left := &runtimeapi.LinuxContainerResources{OomScoreAdj: change.GetOomScoreAdj()}
-	if err := s.opts.Engine.CheckResources(field, left); err != nil {
+	if err := w.engine.CheckResources(field, left); err != nil {
 		return err
 	}
-	return s.opts.Engine.CheckResources(field, next)
+	return w.engine.CheckResources(field, next)
 }
 
 // mergeResources returns old with what change says in its place. Neither is
@@ -160,29 +162,4 @@ func overwrite[T comparable](to *T, with T) {
 	if with != unsaid {
 		*to = with
 	}
-}
-
-// resources are the container's limits as they are now.
-func (r *ContainerRecord) resources() *runtimeapi.LinuxContainerResources {
-	if updated := r.Resources.Get(); updated != nil {
-		return updated
-	}
-	return r.Config.Get().GetLinux().GetResources()
-}
-
-// resources are the sandbox's limits as they are now.
-func (r *SandboxRecord) resources() *SandboxResources {
-	if r.Resources != nil {
-		return r.Resources
-	}
-	linux := r.Config.Get().GetLinux()
-	return &SandboxResources{Overhead: store.MessageOf(linux.GetOverhead()), Resources: store.MessageOf(linux.GetResources())}
-}
-
-// startError is why the program cannot be started, when that is known already.
-func (r *ContainerRecord) startError() string {
-	if r.Engine == nil {
-		return ""
-	}
-	return r.Engine.StartError
 }

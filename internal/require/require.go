@@ -84,7 +84,7 @@ func ExitEvents(t testing.TB, err error) {
 	need(t, AbilityExitEvents, err == nil, fmt.Sprint(err))
 }
 
-// IPv6 demands a loopback with ::1; err is why nobody can listen there, or nil.
+// IPv6 demands a loopback with ::1; err is why a process cannot listen there, or nil.
 func IPv6(t testing.TB, err error) {
 	t.Helper()
 	need(t, AbilityIPv6, err == nil, fmt.Sprint(err))

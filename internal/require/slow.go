@@ -7,8 +7,8 @@ import (
 )
 
 // Patience is how long a test waits on this machine for what takes less than d on
-// an ordinary one: BERTH_TEST_SLOW says how many times slower it is (an emulated
-// machine, say).
+// an ordinary one: BERTH_TEST_SLOW is how many times slower this machine is (an emulated
+// one, for example).
 func Patience(d time.Duration) time.Duration {
 	factor, err := strconv.ParseFloat(os.Getenv("BERTH_TEST_SLOW"), 64)
 	if err != nil || factor < 1 {

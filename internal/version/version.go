@@ -1,4 +1,4 @@
-// Package version tells which berth this is.
+// Package version is the version of this berth.
 package version
 
 import (

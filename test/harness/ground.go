@@ -42,7 +42,7 @@ func (b *Berth) Ground() Ground {
 		_, command, _ := strings.Cut(process, " ")
 		add("process", command)
 	}
-	// Files of images are below images/ under names of their own.
+	// Content and layers of images are below images/ under generated names.
 	for _, dir := range []string{
 		filepath.Join(b.State, "pods"), filepath.Join(b.State, "engine"), filepath.Join(b.State, "network"),
 		filepath.Join(b.State, "images"), filepath.Join(b.State, "supervisor"),
@@ -79,7 +79,7 @@ func (b *Berth) addNetwork(add func(kind string, names ...string)) {
 	}
 }
 
-// addListed adds what the instance itself lists.
+// addListed adds what the instance lists by CRI and berth's own service.
 func (b *Berth) addListed(add func(kind string, names ...string)) {
 	b.T.Helper()
 	sandboxes, err := b.Runtime.ListPodSandbox(b.Ctx(), &runtimeapi.ListPodSandboxRequest{})
@@ -104,18 +104,18 @@ func (b *Berth) addListed(add func(kind string, names ...string)) {
 	}
 }
 
-// AwaitGround waits until the instance holds what it held before. It returns the difference if that
-// takes longer than within.
+// AwaitGround waits until the instance has what it had before. It returns the differences if
+// that takes longer than within.
 func (b *Berth) AwaitGround(before Ground, within time.Duration) (differences string) {
 	b.T.Helper()
-	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) { // these have no common event
+	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) { // no event reports all these
 		if differences = before.Differences(b.Ground()); differences == "" || time.Now().After(deadline) {
 			return differences
 		}
 	}
 }
 
-// StillGround waits until two counts, a moment apart, are the same.
+// StillGround waits until two snapshots, taken a moment apart, are equal.
 func (b *Berth) StillGround() Ground {
 	b.T.Helper()
 	last := b.Ground()
@@ -127,11 +127,11 @@ func (b *Berth) StillGround() Ground {
 		}
 		last = now
 	}
-	b.T.Fatal("the instance does not come to rest")
+	b.T.Fatal("the state of the instance does not become stable")
 	return nil
 }
 
-// Differences lists what is more or less now, "" for nothing.
+// Differences returns what was added or removed, "" if nothing was.
 func (g Ground) Differences(now Ground) string {
 	keys := slices.Collect(maps.Keys(g))
 	for key := range now {
@@ -165,9 +165,9 @@ func filesBelow(dir string) []string {
 	return all
 }
 
-// collected matches descriptors that the runtime of Go closes at a garbage collection: those of
-// processes that libcontainer started and does not wait for, and of the FIFOs of inits that failed.
-// The leak test checks that they do not accumulate.
+// collected reports descriptors that the runtime of Go closes when it collects
+// garbage: those of processes that libcontainer started and does not wait for, and
+// of the FIFOs of inits that failed. The leak test sees that they do not add up.
 func collected(target string) bool {
 	return target == "anon_inode:[pidfd]" || strings.HasSuffix(target, "exec.fifo (deleted)")
 }

@@ -40,7 +40,7 @@ const stateName = "state"
 type Berth struct {
 	T   testing.TB
 	Bin string
-	// Dir has everything of this instance; Root, State, Logs are in it.
+	// Dir holds everything of this instance; Root, State and Logs are in it.
 	Dir, Root, State, Logs string
 	Socket                 string
 	// NetNS is the name of the network namespace that stands for the host's; "" for an installed
@@ -116,7 +116,7 @@ func New(t testing.TB, opts Options) *Berth {
 	return b
 }
 
-// connect creates the clients; no server needs to listen yet.
+// connect makes the clients. The daemon need not listen yet.
 func (b *Berth) connect() {
 	b.T.Helper()
 	var err error
@@ -183,7 +183,7 @@ func (b *Berth) KillDaemon() { b.endDaemon(syscall.SIGKILL) }
 
 func (b *Berth) endDaemon(sig syscall.Signal) {
 	b.T.Helper()
-	_ = b.daemon.Process.Signal(sig) // it may have ended by itself
+	_ = b.daemon.Process.Signal(sig) // it may have exited already
 	select {
 	case <-b.ended:
 	case <-time.After(require.Patience(time.Minute)):

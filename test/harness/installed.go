@@ -43,7 +43,7 @@ func Installed(t testing.TB) *Berth {
 	return b
 }
 
-// AwaitAnswer waits until a server answers on the socket.
+// AwaitAnswer waits until the process that serves the socket answers.
 func (b *Berth) AwaitAnswer() {
 	b.T.Helper()
 	b.Await("the daemon's answer", func() bool {

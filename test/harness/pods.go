@@ -207,7 +207,7 @@ func (b *Berth) Await(what string, done func() bool) {
 	deadline := time.Now().Add(require.Patience(30 * time.Second))
 	for !done() {
 		if time.Now().After(deadline) {
-			b.T.Fatalf("waited in vain for %s\n%s", what, b.LogTail())
+			b.T.Fatalf("timed out waiting for %s\n%s", what, b.LogTail())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

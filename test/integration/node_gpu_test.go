@@ -8,7 +8,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/test/systemd"
 )
 
@@ -34,7 +34,7 @@ func TestNodeKeepsGPUs(t *testing.T) {
 	}
 	t.Run("berth", func(t *testing.T) {
 		m := ready(t, berthFile, "berth")
-		cri, err := client.Dial(t.Context(), m.Path("/run/berth/berth.sock"))
+		cri, err := criclient.Dial(t.Context(), m.Path("/run/berth/berth.sock"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,8 +78,8 @@ func keeps(t *testing.T, m *systemd.Machine, start func(name string) (opens func
 	m.Run("test", "-c", "/dev/char/10:200")
 }
 
-// gpuContainer starts a container with the GPU, and returns a command that opens it.
-func gpuContainer(t *testing.T, cri *client.Conn, name string) func() string {
+// gpuContainer starts a container with the GPU, and returns what opens it.
+func gpuContainer(t *testing.T, cri *criclient.Conn, name string) func() string {
 	t.Helper()
 	ctx := t.Context()
 	config := &runtimeapi.PodSandboxConfig{

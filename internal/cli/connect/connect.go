@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 // Flag is --endpoint. The zero value is ready.
@@ -17,16 +17,16 @@ type Flag struct{ value string }
 // Register adds the flag to cmd and all its subcommands.
 func (f *Flag) Register(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringVar(&f.value, "endpoint", "",
-		"CRI socket, unix:///PATH (default: $BERTH_ENDPOINT, $CONTAINER_RUNTIME_ENDPOINT, "+client.DefaultEndpoint+")")
+		"CRI socket, unix:///PATH (default: $BERTH_ENDPOINT, $CONTAINER_RUNTIME_ENDPOINT, "+criclient.DefaultEndpoint+")")
 }
 
 // Dial connects to what the flag or the environment names. The caller closes it.
-func (f *Flag) Dial(ctx context.Context) (*client.Conn, error) {
-	return client.Dial(ctx, cmp.Or(f.value, os.Getenv("BERTH_ENDPOINT"), os.Getenv("CONTAINER_RUNTIME_ENDPOINT"), client.DefaultEndpoint))
+func (f *Flag) Dial(ctx context.Context) (*criclient.Conn, error) {
+	return criclient.Dial(ctx, cmp.Or(f.value, os.Getenv("BERTH_ENDPOINT"), os.Getenv("CONTAINER_RUNTIME_ENDPOINT"), criclient.DefaultEndpoint))
 }
 
 // Use runs a command with a connection.
-func (f *Flag) Use(cmd *cobra.Command, do func(ctx context.Context, conn *client.Conn) error) error {
+func (f *Flag) Use(cmd *cobra.Command, do func(ctx context.Context, conn *criclient.Conn) error) error {
 	conn, err := f.Dial(cmd.Context())
 	if err != nil {
 		return err

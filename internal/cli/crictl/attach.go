@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client/stream"
+	"github.com/berthrun/berth/internal/criclient/stream"
 )
 
 func newAttach(s *settings) *cobra.Command {

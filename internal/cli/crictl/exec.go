@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
-	"github.com/berthrun/berth/internal/cri/client/stream"
+	"github.com/berthrun/berth/internal/criclient/stream"
 	"github.com/berthrun/berth/internal/errs"
 )
 

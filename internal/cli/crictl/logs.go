@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client/podlog"
+	"github.com/berthrun/berth/internal/criclient/podlog"
 	"github.com/berthrun/berth/internal/errs"
 )
 

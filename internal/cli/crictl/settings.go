@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -27,7 +27,7 @@ const defaultTimeout = 2 * time.Second
 
 // usualSockets are those of runtimes, tried in this order where nobody names one.
 func usualSockets() []string {
-	return []string{client.DefaultEndpoint, "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock", "unix:///var/run/cri-dockerd.sock"}
+	return []string{criclient.DefaultEndpoint, "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock", "unix:///var/run/cri-dockerd.sock"}
 }
 
 // settings are the flags before the verb, and what the environment and the file say where a flag
@@ -89,7 +89,7 @@ func (s *settings) read() (file, error) {
 type clients struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
-	conns   []*client.Conn
+	conns   []*criclient.Conn
 }
 
 func (c *clients) close() {
@@ -125,7 +125,7 @@ func (s *settings) connect(cmd *cobra.Command) (_ *clients, err error) {
 			c.close()
 		}
 	}()
-	conns := map[string]*client.Conn{}
+	conns := map[string]*criclient.Conn{}
 	for _, endpoint := range []string{runtime, images} {
 		if conns[endpoint] != nil {
 			continue
@@ -142,10 +142,10 @@ func (s *settings) connect(cmd *cobra.Command) (_ *clients, err error) {
 	return c, nil
 }
 
-func dial(ctx context.Context, endpoint string, timeout time.Duration) (*client.Conn, error) {
+func dial(ctx context.Context, endpoint string, timeout time.Duration) (*criclient.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return client.Dial(ctx, endpoint)
+	return criclient.Dial(ctx, endpoint)
 }
 
 // firstSocket is the first one that is there; with none of them the error of the first says what

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/version"
 )
@@ -40,7 +40,7 @@ func New() *cobra.Command {
 	}
 	flags := root.Flags()
 	flags.StringVarP(&s.namespace, "namespace", "n", "", "must be "+namespace+" (default: $CONTAINERD_NAMESPACE)")
-	flags.StringVarP(&s.address, "address", "a", "", "socket of berth (default: $BERTH_ENDPOINT, "+client.DefaultEndpoint+")")
+	flags.StringVarP(&s.address, "address", "a", "", "socket of berth (default: $BERTH_ENDPOINT, "+criclient.DefaultEndpoint+")")
 	accepted(root, "debug", "timeout=", "connect-timeout=")
 	images := &cobra.Command{
 		Use:     "images",
@@ -71,11 +71,11 @@ func accepted(cmd *cobra.Command, names ...string) {
 }
 
 // use runs a verb with a connection.
-func (s *settings) use(cmd *cobra.Command, do func(context.Context, *client.Conn) error) error {
+func (s *settings) use(cmd *cobra.Command, do func(context.Context, *criclient.Conn) error) error {
 	if named := cmp.Or(s.namespace, os.Getenv("CONTAINERD_NAMESPACE"), "default"); named != namespace {
 		return fmt.Errorf("the namespace is %s, and images of pods are in %s: call ctr --namespace=%s: %w", named, namespace, namespace, errs.Unsupported)
 	}
-	conn, err := client.Dial(cmd.Context(), cmp.Or(s.address, os.Getenv("BERTH_ENDPOINT"), client.DefaultEndpoint))
+	conn, err := criclient.Dial(cmd.Context(), cmp.Or(s.address, os.Getenv("BERTH_ENDPOINT"), criclient.DefaultEndpoint))
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -26,7 +26,7 @@ func newImport(s *settings) *cobra.Command {
 				return err
 			}
 			defer archive.Close()
-			return s.use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return s.use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				images, err := conn.Berth.ImportImage(ctx, req, archive, func(berthapi.Progress) {})
 				if err != nil {
 					return fmt.Errorf("cannot import %s: %w", args[0], err)

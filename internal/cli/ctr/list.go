@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -37,7 +37,7 @@ func newList(s *settings) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return s.use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				resp, err := conn.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 				if err != nil {
 					return fmt.Errorf("cannot list images: %w", err)

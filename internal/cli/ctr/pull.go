@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/podrun"
 	"github.com/berthrun/berth/internal/cli/progress"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 func newPull(s *settings) *cobra.Command {
@@ -22,7 +22,7 @@ func newPull(s *settings) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, password, _ := strings.Cut(user, ":")
 			req := berthapi.PullRequest{Ref: args[0], Auth: berthapi.Auth{Username: name, Password: password}}
-			return s.use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return s.use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				if err := podrun.Pull(ctx, conn, req, progress.New(cmd.ErrOrStderr(), req.Ref)); err != nil {
 					return fmt.Errorf("cannot pull %s: %w", req.Ref, err)
 				}

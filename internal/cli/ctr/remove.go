@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -20,7 +20,7 @@ func newRemove(s *settings) *cobra.Command {
 		Short:   "Remove images",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return s.use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				var failed []error
 				for _, ref := range args {
 					if err := remove(ctx, conn, ref); err != nil {
@@ -39,7 +39,7 @@ func newRemove(s *settings) *cobra.Command {
 
 // remove removes an image that has no other tag: ctr would remove this one only, and berth
 // removes an image with all of them.
-func remove(ctx context.Context, conn *client.Conn, ref string) error {
+func remove(ctx context.Context, conn *criclient.Conn, ref string) error {
 	spec := &runtimeapi.ImageSpec{Image: ref}
 	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
 	switch {

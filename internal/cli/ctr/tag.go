@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 func newTag(s *settings) *cobra.Command {
@@ -16,7 +16,7 @@ func newTag(s *settings) *cobra.Command {
 		Short: "Give an image more names",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return s.use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				if err := conn.Berth.TagImage(ctx, berthapi.TagRequest{Image: args[0], Names: args[1:]}); err != nil {
 					return fmt.Errorf("cannot tag %s: %w", args[0], err)
 				}

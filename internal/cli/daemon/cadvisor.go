@@ -5,10 +5,10 @@ import (
 	"errors"
 	"log/slog"
 
+	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/cri"
 	"github.com/berthrun/berth/internal/cri/containerdapi"
-	"github.com/berthrun/berth/internal/cri/socket"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/version"
@@ -20,7 +20,7 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 	if cfg.CadvisorSocket == "" {
 		return func() {}, nil
 	}
-	listener, err := socket.Listen(ctx, socket.Options{Path: cfg.CadvisorSocket})
+	listener, err := apisocket.Listen(ctx, apisocket.Options{Path: cfg.CadvisorSocket})
 	if errors.Is(err, errs.Exists) {
 		log.Warn("cAdvisor is not answered: the socket is in use", "socket", cfg.CadvisorSocket, "err", err)
 		return func() {}, nil

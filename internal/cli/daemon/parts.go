@@ -69,7 +69,7 @@ func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *par
 	u.Push("close streaming", func(context.Context) error { return p.streams.Close() })
 
 	p.cri, err = cri.New(cri.Options{
-		Pods: p.pods, Images: p.backend.images, Streams: p.streams, Version: version.Version,
+		Lifecycle: p.pods, Sessions: p.pods, View: p.pods, Events: p.pods, Node: p.pods, Images: p.backend.images, Streams: p.streams, Version: version.Version,
 		Metrics: cfg.Stats.PodMetrics,
 		Config:  p.shownConfig, Log: log,
 	})

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthrun/berth/internal/apisocket"
 	"github.com/berthrun/berth/internal/config"
-	"github.com/berthrun/berth/internal/cri/socket"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/keep"
 	"github.com/berthrun/berth/internal/sys/sysfd"
@@ -160,13 +160,13 @@ func (p *place) awaitNoKeeper(deadline time.Time) (lived bool, err error) {
 }
 
 // listen makes the CRI socket.
-func listen(ctx context.Context, cfg *config.Daemon) (*socket.Listener, error) {
+func listen(ctx context.Context, cfg *config.Daemon) (*apisocket.Listener, error) {
 	gid, err := lookupGroup(cfg.Group)
 	if err != nil {
 		return nil, err
 	}
 	path := cfg.SocketPath()
-	listener, err := socket.Listen(ctx, socket.Options{Path: path, GID: gid, OwnDir: filepath.Dir(path) == cfg.State})
+	listener, err := apisocket.Listen(ctx, apisocket.Options{Path: path, GID: gid, OwnDir: filepath.Dir(path) == cfg.State})
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -32,7 +32,7 @@ func (c *commands) newImport() *cobra.Command {
 			if len(args) == 0 {
 				args = []string{"-"}
 			}
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				var failed []error
 				for _, name := range args {
 					failed = append(failed, importFile(ctx, cmd, conn, name, req))
@@ -46,7 +46,7 @@ func (c *commands) newImport() *cobra.Command {
 	return cmd
 }
 
-func importFile(ctx context.Context, cmd *cobra.Command, conn *client.Conn, name string, req berthapi.ImportRequest) error {
+func importFile(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name string, req berthapi.ImportRequest) error {
 	archive, what := cmd.InOrStdin(), "stdin"
 	if name == "-" {
 		if file, ok := archive.(*os.File); ok && term.IsTerminal(int(file.Fd())) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 func (c *commands) newLayers() *cobra.Command {
@@ -21,7 +21,7 @@ func (c *commands) newLayers() *cobra.Command {
 		Long:  "Lists the layers of all images, lowest first: what an archive that is imported need not have. Only berth can do this.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				images, err := conn.Berth.ListLayers(ctx)
 				if err != nil {
 					return err
@@ -55,7 +55,7 @@ func (c *commands) newTag() *cobra.Command {
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				if err := conn.Berth.TagImage(ctx, berthapi.TagRequest{Image: args[0], Names: args[1:]}); err != nil {
 					return err
 				}

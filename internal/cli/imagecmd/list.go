@@ -13,7 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -25,7 +25,7 @@ func (c *commands) newList() *cobra.Command {
 		Short:   "List images",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				resp, err := conn.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 				if err != nil {
 					return err
@@ -68,7 +68,7 @@ func (c *commands) newRemove() *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				var failed []error
 				for _, ref := range args {
 					if err := remove(ctx, conn, ref); err != nil {
@@ -85,7 +85,7 @@ func (c *commands) newRemove() *cobra.Command {
 
 // remove says so when there is nothing to remove: to a person that is a mistyped
 // name, though CRI takes it as done.
-func remove(ctx context.Context, conn *client.Conn, ref string) error {
+func remove(ctx context.Context, conn *criclient.Conn, ref string) error {
 	if _, err := find(ctx, conn, ref); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func remove(ctx context.Context, conn *client.Conn, ref string) error {
 	return err
 }
 
-func find(ctx context.Context, conn *client.Conn, ref string) (*runtimeapi.ImageStatusResponse, error) {
+func find(ctx context.Context, conn *criclient.Conn, ref string) (*runtimeapi.ImageStatusResponse, error) {
 	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}, Verbose: true})
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (c *commands) newInspect() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				resp, err := find(ctx, conn, args[0])
 				if err != nil {
 					return err

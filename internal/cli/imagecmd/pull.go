@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/podrun"
 	"github.com/berthrun/berth/internal/cli/progress"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -29,7 +29,7 @@ func (c *commands) newPull() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				var failed []error
 				for _, ref := range args {
 					failed = append(failed, pull(ctx, cmd, conn, berthapi.PullRequest{Ref: ref, Auth: auth}))
@@ -60,7 +60,7 @@ func credentials(in io.Reader, user string, passwordStdin bool) (berthapi.Auth, 
 	return berthapi.Auth{Username: user, Password: password}, nil
 }
 
-func pull(ctx context.Context, cmd *cobra.Command, conn *client.Conn, req berthapi.PullRequest) error {
+func pull(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, req berthapi.PullRequest) error {
 	if err := podrun.Pull(ctx, conn, req, progress.New(cmd.ErrOrStderr(), req.Ref)); err != nil {
 		return err
 	}

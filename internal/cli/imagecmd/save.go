@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -27,7 +27,7 @@ func (c *commands) newSave() *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				if output == "" || output == "-" {
 					return saveTo(ctx, conn, args, cmd.OutOrStdout())
 				}
@@ -39,7 +39,7 @@ func (c *commands) newSave() *cobra.Command {
 	return cmd
 }
 
-func saveTo(ctx context.Context, conn *client.Conn, refs []string, to io.Writer) error {
+func saveTo(ctx context.Context, conn *criclient.Conn, refs []string, to io.Writer) error {
 	if file, ok := to.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return fmt.Errorf("cannot save to a terminal: name a file with -o, or pipe it somewhere: %w", errs.Invalid)
 	}
@@ -50,7 +50,7 @@ func saveTo(ctx context.Context, conn *client.Conn, refs []string, to io.Writer)
 }
 
 // saveFile leaves no half an archive under the name of a whole one.
-func saveFile(ctx context.Context, conn *client.Conn, refs []string, name string) error {
+func saveFile(ctx context.Context, conn *criclient.Conn, refs []string, name string) error {
 	part := name + ".part"
 	file, err := os.Create(part)
 	if err != nil {

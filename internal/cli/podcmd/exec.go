@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
-	"github.com/berthrun/berth/internal/cri/client"
-	"github.com/berthrun/berth/internal/cri/client/stream"
+	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/criclient/stream"
 )
 
 type streamFlags struct {
@@ -44,7 +44,7 @@ func (c *commands) newExec() *cobra.Command {
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				container, err := c.container(ctx, conn, args[0], flags.container)
 				if err != nil {
 					return err
@@ -76,7 +76,7 @@ func (c *commands) newAttach() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				container, err := c.container(ctx, conn, args[0], flags.container)
 				if err != nil {
 					return err
@@ -97,7 +97,7 @@ func (c *commands) newAttach() *cobra.Command {
 	return cmd
 }
 
-func (c *commands) container(ctx context.Context, conn *client.Conn, pod, name string) (*runtimeapi.Container, error) {
+func (c *commands) container(ctx context.Context, conn *criclient.Conn, pod, name string) (*runtimeapi.Container, error) {
 	found, err := findPod(ctx, conn, pod)
 	if err != nil {
 		return nil, err

@@ -10,14 +10,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // findPod finds the pod that a person means. An id or its unambiguous beginning
 // wins; of several pods of one name the one that is ready is meant, else the newest
 // of one uid.
-func findPod(ctx context.Context, conn *client.Conn, name string) (*runtimeapi.PodSandbox, error) {
+func findPod(ctx context.Context, conn *criclient.Conn, name string) (*runtimeapi.PodSandbox, error) {
 	resp, err := conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func ambiguous(name string, pods []*runtimeapi.PodSandbox) error {
 
 // containersOf lists a pod's containers by name and attempt, the newest attempt
 // first.
-func containersOf(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox) ([]*runtimeapi.Container, error) {
+func containersOf(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox) ([]*runtimeapi.Container, error) {
 	resp, err := conn.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{
 		Filter: &runtimeapi.ContainerFilter{PodSandboxId: pod.Id},
 	})
@@ -125,7 +125,7 @@ func latest(containers []*runtimeapi.Container) []*runtimeapi.Container {
 
 // findContainer finds one container of a pod: the one of the name, or the only one
 // there is, or the only one that runs.
-func findContainer(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, name string) (*runtimeapi.Container, error) {
+func findContainer(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox, name string) (*runtimeapi.Container, error) {
 	all, err := containersOf(ctx, conn, pod)
 	if err != nil {
 		return nil, err

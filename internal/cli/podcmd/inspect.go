@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 func (c *commands) newInspect() *cobra.Command {
@@ -22,7 +22,7 @@ func (c *commands) newInspect() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				found, err := inspect(ctx, conn, args[0])
 				if err != nil {
 					return err
@@ -45,7 +45,7 @@ type inspected struct {
 	containers []*runtimeapi.ContainerStatusResponse
 }
 
-func inspect(ctx context.Context, conn *client.Conn, name string) (*inspected, error) {
+func inspect(ctx context.Context, conn *criclient.Conn, name string) (*inspected, error) {
 	pod, err := findPod(ctx, conn, name)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 // listed is a pod with its containers.
@@ -47,7 +47,7 @@ func (c *commands) newList() *cobra.Command {
 		Short:   "List pods",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				pods, err := list(ctx, conn, all)
 				if err != nil {
 					return err
@@ -61,7 +61,7 @@ func (c *commands) newList() *cobra.Command {
 	return cmd
 }
 
-func list(ctx context.Context, conn *client.Conn, all bool) ([]*listed, error) {
+func list(ctx context.Context, conn *criclient.Conn, all bool) ([]*listed, error) {
 	filter := &runtimeapi.PodSandboxFilter{}
 	if !all {
 		filter.State = &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}

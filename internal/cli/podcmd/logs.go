@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client"
-	"github.com/berthrun/berth/internal/cri/client/podlog"
+	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/criclient/podlog"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -27,7 +27,7 @@ func (c *commands) newLogs() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				return logs(ctx, cmd, conn, args[0], &flags)
 			})
 		},
@@ -41,7 +41,7 @@ func (c *commands) newLogs() *cobra.Command {
 	return cmd
 }
 
-func logs(ctx context.Context, cmd *cobra.Command, conn *client.Conn, name string, flags *logFlags) error {
+func logs(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name string, flags *logFlags) error {
 	since, err := podlog.ParseSince(flags.since, time.Now())
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func logs(ctx context.Context, cmd *cobra.Command, conn *client.Conn, name strin
 }
 
 // before finds the attempt before a container.
-func before(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, container *runtimeapi.Container) (*runtimeapi.Container, error) {
+func before(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox, container *runtimeapi.Container) (*runtimeapi.Container, error) {
 	all, err := containersOf(ctx, conn, pod)
 	if err != nil {
 		return nil, err

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client"
-	"github.com/berthrun/berth/internal/cri/client/stream"
+	"github.com/berthrun/berth/internal/criclient"
+	"github.com/berthrun/berth/internal/criclient/stream"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -29,7 +29,7 @@ func (c *commands) newPortForward() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				pod, err := findPod(ctx, conn, args[0])
 				if err != nil {
 					return err

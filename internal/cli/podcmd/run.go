@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/exitcode"
 	"github.com/berthrun/berth/internal/cli/podrun"
 	"github.com/berthrun/berth/internal/cli/podyaml"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -39,7 +39,7 @@ func (c *commands) newRun() *cobra.Command {
 		Example: "  berth pod run -f hello.yaml\n  berth pod run --rm -it -f shell.yaml\n  generate | berth pod run -d -f -",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				return c.run(ctx, cmd, conn, &flags)
 			})
 		},
@@ -58,7 +58,7 @@ func (c *commands) newRun() *cobra.Command {
 	return cmd
 }
 
-func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *client.Conn, flags *runFlags) error {
+func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, flags *runFlags) error {
 	data, err := readFile(cmd, flags.file)
 	if err != nil {
 		return err

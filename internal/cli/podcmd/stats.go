@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/show"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 // sampleTime is between the two looks that a CPU rate needs.
@@ -24,7 +24,7 @@ func (c *commands) newStats() *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 				filter := &runtimeapi.PodSandboxStatsFilter{}
 				if len(args) == 1 {
 					pod, err := findPod(ctx, conn, args[0])
@@ -48,7 +48,7 @@ func (c *commands) newStats() *cobra.Command {
 }
 
 // sample looks twice: what CRI counts are totals, what people ask for is a rate.
-func sample(ctx context.Context, conn *client.Conn, filter *runtimeapi.PodSandboxStatsFilter) (before, after *runtimeapi.ListPodSandboxStatsResponse, err error) {
+func sample(ctx context.Context, conn *criclient.Conn, filter *runtimeapi.PodSandboxStatsFilter) (before, after *runtimeapi.ListPodSandboxStatsResponse, err error) {
 	request := &runtimeapi.ListPodSandboxStatsRequest{Filter: filter}
 	if before, err = conn.Runtime.ListPodSandboxStats(ctx, request); err != nil {
 		return nil, nil, err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/podrun"
 	"github.com/berthrun/berth/internal/cli/podyaml"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -24,7 +24,7 @@ func (c *commands) newStop() *cobra.Command {
 		Args:              which.check,
 		ValidArgsFunction: c.completePods(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.forEach(cmd, args, func(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox) error {
+			return c.forEach(cmd, args, func(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox) error {
 				return stop(ctx, conn, pod, grace)
 			})
 		},
@@ -43,7 +43,7 @@ func (c *commands) newRemove() *cobra.Command {
 		Args:              which.check,
 		ValidArgsFunction: c.completePods(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.forEach(cmd, args, func(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox) error {
+			return c.forEach(cmd, args, func(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox) error {
 				return c.remove(ctx, conn, pod, force)
 			})
 		},
@@ -69,8 +69,8 @@ func (w *chosen) check(_ *cobra.Command, args []string) error {
 
 // forEach does the same to every pod named, to all when none is, also when it fails
 // for one, and prints the names of those for which it worked.
-func (c *commands) forEach(cmd *cobra.Command, names []string, do func(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox) error) error {
-	return c.endpoint.Use(cmd, func(ctx context.Context, conn *client.Conn) error {
+func (c *commands) forEach(cmd *cobra.Command, names []string, do func(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox) error) error {
+	return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 		all, err := conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func (c *commands) forEach(cmd *cobra.Command, names []string, do func(ctx conte
 }
 
 // stop gives all containers their grace at once.
-func stop(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, grace int64) error {
+func stop(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox, grace int64) error {
 	containers, err := containersOf(ctx, conn, pod)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func stop(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, gr
 	return err
 }
 
-func (c *commands) remove(ctx context.Context, conn *client.Conn, pod *runtimeapi.PodSandbox, force bool) error {
+func (c *commands) remove(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox, force bool) error {
 	if pod.State == runtimeapi.PodSandboxState_SANDBOX_READY && !force {
 		return fmt.Errorf("it runs: stop it first, or use --force: %w", errs.State)
 	}

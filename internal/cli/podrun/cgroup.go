@@ -6,7 +6,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 )
 
 // systemSlice is where a pod goes that no kubelet has given a place.
@@ -15,7 +15,7 @@ const systemSlice = "system.slice"
 // cgroupParent is what a runtime must be told of the pod's place among cgroups: with the
 // systemd driver containerd makes none by itself. It is empty for runtimes that do, and
 // for those that do not tell.
-func cgroupParent(ctx context.Context, conn *client.Conn) string {
+func cgroupParent(ctx context.Context, conn *criclient.Conn) string {
 	version, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil || version.GetRuntimeName() != "containerd" {
 		return ""

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cri"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -226,7 +226,7 @@ func (f *fakeRuntime) ImageStatus(context.Context, *runtimeapi.ImageStatusReques
 }
 
 // serve serves the fake on a socket for the test's time and dials it.
-func serve(t *testing.T, f *fakeRuntime) *client.Conn {
+func serve(t *testing.T, f *fakeRuntime) *criclient.Conn {
 	t.Helper()
 	f.containers, f.sandboxes = map[string]*fakeContainer{}, map[string]*fakeSandbox{}
 	if f.image == nil {
@@ -248,7 +248,7 @@ func serve(t *testing.T, f *fakeRuntime) *client.Conn {
 			t.Error(err)
 		}
 	})
-	conn, err := client.Dial(t.Context(), "unix://"+path)
+	conn, err := criclient.Dial(t.Context(), "unix://"+path)
 	if err != nil {
 		t.Fatal(err)
 	}

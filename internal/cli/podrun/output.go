@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/berthrun/berth/internal/cri/client/podlog"
+	"github.com/berthrun/berth/internal/criclient/podlog"
 	"github.com/berthrun/berth/internal/errs"
 )
 

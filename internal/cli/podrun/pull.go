@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/berthapi"
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/cli/progress"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -113,7 +113,7 @@ func pullPolicy(ref string, policy corev1.PullPolicy) corev1.PullPolicy {
 }
 
 // Pull pulls with a bar where the runtime is berth, and in silence elsewhere.
-func Pull(ctx context.Context, conn *client.Conn, req berthapi.PullRequest, bar *progress.Bar) error {
+func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, bar *progress.Bar) error {
 	_, err := conn.Berth.PullImage(ctx, req, bar.Show)
 	bar.Clear()
 	if !errors.Is(err, errs.Unsupported) {

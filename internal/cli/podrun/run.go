@@ -21,7 +21,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -33,7 +33,7 @@ const (
 
 // Options say what to run and where it shows. Conn and Bundle are required.
 type Options struct {
-	Conn   *client.Conn
+	Conn   *criclient.Conn
 	Bundle *podyaml.Bundle
 	// VolumeBase and LogBase hold a directory for each pod, ClaimBase one for each
 	// claim, SeccompDir the profiles that pods name by relative paths.

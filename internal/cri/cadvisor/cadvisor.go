@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 // subject is a pod, a sandbox or a container, as a metric sees it.
@@ -45,7 +45,7 @@ type metric struct {
 	kind       runtimeapi.MetricType
 	// labels come after baseLabels.
 	labels []string
-	// samples returns nothing where there is nothing to tell.
+	// samples returns nothing if the subject has no such figure.
 	samples func(s *subject) []sample
 }
 
@@ -116,7 +116,7 @@ func (s *Set) Descriptors(host *engine.Info) []*runtimeapi.MetricDescriptor {
 }
 
 // Pod shows the figures of one pod and its containers.
-func (s *Set) Pod(p *pod.PodFigures) *runtimeapi.PodSandboxMetrics {
+func (s *Set) Pod(p *view.PodFigures) *runtimeapi.PodSandboxMetrics {
 	id := ""
 	if p.Figures.Details != nil {
 		id = p.Figures.Details.Cgroup

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/pod"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 // full has something of everything.
@@ -30,10 +30,10 @@ func full(cgroup string) *engine.Figures {
 	}
 }
 
-func onePod() *pod.PodFigures {
-	return &pod.PodFigures{
+func onePod() *view.PodFigures {
+	return &view.PodFigures{
 		ID: "s1", Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default"}, CreatedAt: 50e9, Figures: full("/pods/p1"),
-		Containers: []pod.ContainerFigures{
+		Containers: []view.ContainerFigures{
 			{ID: "c1", Name: "main", Image: "busybox", CreatedAt: 60e9, Figures: full("/pods/p1/c1")},
 			{ID: "c2", Name: "half", Figures: &engine.Figures{}},
 		},

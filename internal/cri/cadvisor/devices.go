@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 )
 
-// diskMetrics are of the filesystem that a container writes to, which is measured now and
-// then: each sample tells when.
+// diskMetrics are of the file system that a container writes to. It is measured from time to
+// time: each sample has the time of its measurement.
 func diskMetrics() []metric {
 	disk := func(name, help string, value func(*engine.Written) uint64) metric {
 		return metric{name, help, runtimeapi.MetricType_GAUGE, []string{"device"}, func(s *subject) []sample {
@@ -28,7 +28,7 @@ func diskMetrics() []metric {
 	}
 }
 
-// deviceMetrics are of what goes to block devices.
+// deviceMetrics are of the I/O to block devices.
 func deviceMetrics() []metric {
 	device := func(name, help string, value func(*engine.DeviceIO) uint64) metric {
 		return metric{name, help, runtimeapi.MetricType_COUNTER, []string{"device"}, func(s *subject) []sample {
@@ -64,8 +64,8 @@ func deviceMetrics() []metric {
 	}
 }
 
-// nameOf tells devices without a node apart by their numbers: two samples with equal
-// labels would spoil the whole page.
+// nameOf returns the name of a device, or the numbers of a device without a node: two samples
+// with equal labels would make the whole page invalid.
 func nameOf(d *engine.DeviceIO) string {
 	if d.Device != "" {
 		return d.Device

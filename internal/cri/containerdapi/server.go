@@ -1,10 +1,10 @@
 // Package containerdapi answers the few calls that a kubelet's cAdvisor makes to
-// containerd, so that it tells berth's containers by pod, namespace, name and image
-// and finds the network of a pod.
+// containerd, so that it labels berth's containers with pod, namespace, name and image and finds
+// the network of a pod.
 //
-// cAdvisor looks at cgroups whose names end in an id, asks containerd what the id is
-// and which process to look at, and reads everything else by itself. Nothing here
-// changes anything but the marks of sandboxes, which see.
+// cAdvisor finds cgroups whose names end in an id. It asks containerd for the container of the id
+// and for a process in it, and reads everything else itself. The server changes nothing but the
+// placeholder cgroups of sandboxes.
 package containerdapi
 
 import (
@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/events"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 // namespace is where Kubernetes' containers are in containerd.
@@ -44,14 +44,14 @@ const (
 // dashboards leave out what has none.
 const sandboxImage = "berth/sandbox"
 
-// emptySpec is all that cAdvisor is told of an OCI spec: it must parse, and would be
-// looked at for environments, which are nobody's business.
+// emptySpec is the OCI spec that cAdvisor gets. It must parse. cAdvisor would read environments
+// from it, which may hold secrets.
 const emptySpec = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"gid":0}}}`
 
-// Pods is what is asked of the rules; pod.Service implements it.
+// Pods is what is asked of the rules; view.CAdvisor and view.EventSource implement it.
 type Pods interface {
 	// Task finds a sandbox or a container by its full id.
-	Task(id string) (*pod.Task, error)
+	Task(id string) (*view.Task, error)
 	// MarkSandbox brings the sandbox's mark into line with its processes.
 	MarkSandbox(ctx context.Context, id string) error
 	Events() (*events.Subscription, error)
@@ -65,7 +65,7 @@ type Server struct {
 	log     *slog.Logger
 }
 
-// New makes a Server that tells version as containerd's.
+// New makes a Server that reports version as containerd's.
 func New(pods Pods, version string, log *slog.Logger) *Server {
 	return &Server{pods: pods, version: version, log: log}
 }
@@ -78,7 +78,7 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 }
 
 // find finds the sandbox or container of a request.
-func find(ctx context.Context, pods Pods, id string) (*pod.Task, error) {
+func find(ctx context.Context, pods Pods, id string) (*view.Task, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if asked := md.Get("containerd-namespace"); len(asked) != 1 || asked[0] != namespace {
 		return nil, fmt.Errorf("container %q in namespace %q: %w", id, asked, errs.NotFound)

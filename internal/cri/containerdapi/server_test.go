@@ -18,17 +18,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/events"
+	"github.com/berthrun/berth/internal/pod/view"
 )
 
 type fakePods struct {
-	tasks  map[string]*pod.Task
+	tasks  map[string]*view.Task
 	hub    *events.Hub
 	marked chan string
 }
 
-func (f *fakePods) Task(id string) (*pod.Task, error) {
+func (f *fakePods) Task(id string) (*view.Task, error) {
 	if t := f.tasks[id]; t != nil {
 		return t, nil
 	}
@@ -49,7 +49,7 @@ func event(sandbox string) *events.Event {
 }
 
 func newFake() *fakePods {
-	return &fakePods{hub: events.NewHub(0), marked: make(chan string, 10), tasks: map[string]*pod.Task{
+	return &fakePods{hub: events.NewHub(0), marked: make(chan string, 10), tasks: map[string]*view.Task{
 		"c1": {ID: "c1", SandboxID: "s1", Labels: map[string]string{"io.kubernetes.pod.name": "web"}, Image: "busybox", Pid: 12},
 		"c2": {ID: "c2", SandboxID: "s1", Exited: true, ExitCode: 3},
 		"s1": {ID: "s1", SandboxID: "s1", Labels: map[string]string{"io.kubernetes.pod.name": "web"}, Pid: 12},

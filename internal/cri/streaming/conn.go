@@ -15,19 +15,18 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// An upgraded connection is out of net/http's sight, so a request's context does
-// not end with its client any more. Two things tell that the client is gone: a
-// read that fails, at once; and, where nobody reads because the other side of a
-// session takes no input, a look at the state of the TCP connection. (A client
-// that went away with more unsent input than the socket's buffers hold cannot even
-// say so; then its kernel gives up after a minute or two, and keep-alive tells us.)
+// net/http does not watch an upgraded connection, so the request's context does not end when the
+// client leaves. The server notices it in two ways: a read fails at once; and, where no read is
+// pending because the session takes no input, it polls the state of the TCP connection. (A client
+// that leaves with more unsent input than the socket's buffers hold cannot close the connection.
+// Its kernel gives up after a minute or two, and keep-alive reports that.)
 
-// goneCheck is how often the state of a connection is looked at.
+// goneCheck is the interval at which the state of a connection is polled.
 const goneCheck = 2 * time.Second
 
-// farewell is how long a connection that was taken over lasts beyond its session: the
-// library leaves it open when a client does not open its streams in time.
-const farewell = time.Second
+// closeDelay is how long a hijacked connection stays open after its session: the library does
+// not close it if a client does not open its streams in time.
+const closeDelay = time.Second
 
 // watchedListener makes watchedConns.
 type watchedListener struct{ net.Listener }
@@ -45,17 +44,17 @@ type watchedConn struct {
 	net.Conn
 	gone chan struct{}
 	once sync.Once
-	// parting: the connection is closed but for what is still on its way, see part.
-	parting atomic.Bool
-	// taken: net/http does not close it any more.
-	taken atomic.Bool
+	// lingering is set while the connection is closed except for output on its way; see linger.
+	lingering atomic.Bool
+	// hijacked is set once net/http does not close the connection any more.
+	hijacked atomic.Bool
 }
 
-// Read implements io.Reader. A time-out is no end: net/http interrupts its own
-// reading by one when a connection is taken over.
+// Read implements io.Reader. A timeout does not mean that the peer is gone: net/http uses one to
+// stop its own read when a connection is hijacked.
 func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if err != nil && c.parting.Load() {
+	if err != nil && c.lingering.Load() {
 		err = net.ErrClosed
 	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -64,19 +63,18 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. Of a connection that was taken over, it sees to it that
-// the peer hears all that was written.
+// Close implements io.Closer. It lets a hijacked connection deliver all that was written.
 func (c *watchedConn) Close() error {
 	c.markGone()
-	if tcp, ok := c.Conn.(*net.TCPConn); ok && c.taken.Load() {
-		return c.part(tcp)
+	if tcp, ok := c.Conn.(*net.TCPConn); ok && c.hijacked.Load() {
+		return c.linger(tcp)
 	}
 	return c.Conn.Close()
 }
 
 func (c *watchedConn) markGone() { c.once.Do(func() { close(c.gone) }) }
 
-// peerGone asks the kernel whether the peer has closed its side.
+// peerGone reports whether the peer has closed its side.
 func (c *watchedConn) peerGone() bool {
 	raw, ok := c.Conn.(syscall.Conn)
 	if !ok {
@@ -92,7 +90,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, plain(c))
 }
 
-// plain is the connection below TLS.
+// plain returns the connection below TLS.
 func plain(c net.Conn) net.Conn {
 	if secured, ok := c.(*tls.Conn); ok {
 		return secured.NetConn()
@@ -100,18 +98,18 @@ func plain(c net.Conn) net.Conn {
 	return c
 }
 
-// noteTaken is told by net/http that a connection is taken over.
-func noteTaken(c net.Conn, state http.ConnState) {
+// markHijacked is the http.Server's ConnState hook.
+func markHijacked(c net.Conn, state http.ConnState) {
 	if watched, ok := plain(c).(*watchedConn); ok && state == http.StateHijacked {
-		watched.taken.Store(true)
+		watched.hijacked.Store(true)
 	}
 }
 
 // endConn closes the connection of a session that has ended.
 func endConn(ctx context.Context) {
 	c, ok := ctx.Value(connKey{}).(*watchedConn)
-	if ok && c.taken.Load() {
-		time.AfterFunc(farewell, func() { _ = c.Close() }) // closed already, as a rule
+	if ok && c.hijacked.Load() {
+		time.AfterFunc(closeDelay, func() { _ = c.Close() }) // it is usually closed already
 	}
 }
 

@@ -56,7 +56,7 @@ func TestSlowClientHearsTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	noteTaken(conn, http.StateHijacked)
+	markHijacked(conn, http.StateHijacked)
 	reading := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, conn)

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ExecURL promises one run of the request's command.
+// ExecURL returns a URL that runs the request's command once.
 func (s *Server) ExecURL(req *runtimeapi.ExecRequest) (string, error) {
 	if err := checkStreams(req.ContainerId, req.Tty, req.Stdin, req.Stdout, req.Stderr); err != nil {
 		return "", fmt.Errorf("cannot exec: %w", err)
@@ -29,7 +29,7 @@ func (s *Server) ExecURL(req *runtimeapi.ExecRequest) (string, error) {
 	})
 }
 
-// AttachURL promises one attachment to the request's container.
+// AttachURL returns a URL that attaches to the request's container once.
 func (s *Server) AttachURL(req *runtimeapi.AttachRequest) (string, error) {
 	if err := checkStreams(req.ContainerId, req.Tty, req.Stdin, req.Stdout, req.Stderr); err != nil {
 		return "", fmt.Errorf("cannot attach: %w", err)
@@ -101,8 +101,8 @@ func (s session) AttachContainer(ctx context.Context, _, _, containerID string,
 	return err
 }
 
-// logSession tells the end of a session, which no request sees. One that its client
-// left has ended as it should.
+// logSession logs the end of a session, which no CRI request reports. A session whose client left
+// is no failure.
 func logSession(ctx context.Context, log *slog.Logger, began time.Time, err error, attrs ...any) {
 	attrs = append(attrs, "took", time.Since(began).Round(time.Millisecond).String())
 	switch {
@@ -130,9 +130,8 @@ func (s session) streams(in io.Reader, out, errOut io.Writer) (stdin io.Reader, 
 	return stdin, stdout, stderr
 }
 
-// terminalSizes hands sizes on in the engine's type. Of sizes that nobody has
-// taken yet only the newest matters, so the client is never made to wait. stop
-// ends it.
+// terminalSizes converts sizes to the engine's type. It keeps only the newest size that has not
+// been received, so the client never waits. stop ends it.
 func terminalSizes(in <-chan remotecommand.TerminalSize) (<-chan engine.TerminalSize, func()) {
 	if in == nil {
 		return nil, func() {}

@@ -14,9 +14,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// PortForwardURL promises one connection over which ports of the request's
-// sandbox are forwarded. A SPDY client, also one in a WebSocket, opens any port; a
-// client that speaks WebSocket alone gets the ports that the request names.
+// PortForwardURL returns a URL for one connection that forwards ports of the request's sandbox.
+// A SPDY client, also one in a WebSocket, opens any port. A client that speaks WebSocket alone gets
+// the ports of the request.
 func (s *Server) PortForwardURL(req *runtimeapi.PortForwardRequest) (string, error) {
 	if req.PodSandboxId == "" {
 		return "", fmt.Errorf("cannot forward ports: pod_sandbox_id is empty: %w", errs.Invalid)

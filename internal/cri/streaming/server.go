@@ -1,10 +1,9 @@
-// Package streaming serves exec, attach and port-forward sessions over HTTP
-// upgrades (SPDY and WebSocket), which gRPC hands out as URLs with a token that is
-// good for one use.
+// Package streaming serves exec, attach and port-forward sessions over HTTP upgrades (SPDY and
+// WebSocket). CRI calls return their URLs, each with a token that is valid for one use.
 //
-// It speaks the protocols and knows nothing of containers: what a session does is
-// behind Runtime. A session lives as long as its connection; its context ends with
-// the client, or with the server.
+// It implements the protocols and knows nothing of containers: Runtime does the work of a
+// session. A session lasts as long as its connection. Its context ends when the client leaves or
+// the server closes.
 package streaming
 
 import (
@@ -29,7 +28,7 @@ const (
 	DefaultCreationTimeout = 30 * time.Second
 )
 
-// Runtime is what sessions do. pod.Service implements it.
+// Runtime does the work of sessions. pod.Service implements it.
 type Runtime interface {
 	// Exec is engine.Engine.Exec: it ends everything it started when ctx ends.
 	Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, err error)
@@ -46,15 +45,15 @@ type Options struct {
 	// Address to listen on, DefaultAddress when empty. It must be one that a
 	// client can dial: it becomes part of the URLs.
 	Address string
-	// IdleTimeout closes connections on which nothing moves.
+	// IdleTimeout closes connections without traffic.
 	IdleTimeout time.Duration
 	// CreationTimeout bounds the time that a SPDY client takes to open its streams.
 	CreationTimeout time.Duration
-	// TLS makes the server speak it; nil for plain HTTP.
+	// TLS configures TLS; nil for plain HTTP.
 	TLS *TLS
 }
 
-// Server hands out URLs and serves them. All methods are safe for concurrent use.
+// Server issues URLs and serves them. All methods are safe for concurrent use.
 type Server struct {
 	opts     Options
 	idle     atomic.Int64 // see SetIdleTimeout
@@ -65,8 +64,7 @@ type Server struct {
 	end      context.CancelFunc
 }
 
-// Listen binds the address, so that URLs can be handed out, and serves after
-// Serve is called.
+// Listen binds the address, so that the server can issue URLs. Serve serves them.
 func Listen(ctx context.Context, opts Options) (*Server, error) {
 	if opts.Address == "" {
 		opts.Address = DefaultAddress
@@ -100,17 +98,16 @@ func Listen(ctx context.Context, opts Options) (*Server, error) {
 		}
 		s.listener, s.base.Scheme = certs.listen(s.listener), "https"
 	}
-	// The sessions outlive the call that made the server, so its deadline is
-	// not theirs; Close ends them.
+	// The sessions outlive this call, so they do not have its deadline. Close ends them.
 	sessions, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
 	s.http = &http.Server{
 		Handler:           s.handler(),
 		ReadHeaderTimeout: opts.CreationTimeout,
-		IdleTimeout:       opts.CreationTimeout, // between requests; sessions are taken over
+		IdleTimeout:       opts.CreationTimeout, // between requests; sessions are hijacked
 		BaseContext:       func(net.Listener) context.Context { return sessions },
 		ConnContext:       withConn,
-		ConnState:         noteTaken,
+		ConnState:         markHijacked,
 		ErrorLog:          slog.NewLogLogger(opts.Log.Handler(), slog.LevelDebug),
 	}
 	return s, nil
@@ -122,7 +119,7 @@ func (s *Server) SetIdleTimeout(d time.Duration) { s.idle.Store(int64(d)) }
 
 func (s *Server) idleTimeout() time.Duration { return time.Duration(s.idle.Load()) }
 
-// Serve answers until Close is called, and returns nil then.
+// Serve serves until Close is called. Then it returns nil.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot serve streaming on %s: %w", s.base.Host, err)
@@ -139,7 +136,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Address is what the server listens on.
+// Address returns the host and port that the server listens on.
 func (s *Server) Address() string { return s.base.Host }
 
 // handler serves /VERB/TOKEN for tokens that were issued for VERB.

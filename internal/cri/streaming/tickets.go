@@ -10,15 +10,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ticketLife is how long a client has to use its URL; maxTickets bounds what
-// clients that never come can pile up.
+// ticketLife is how long a URL is valid; maxTickets bounds the URLs that no client has used yet.
 const (
 	ticketLife = time.Minute
 	maxTickets = 1000
 )
 
-// tickets are the sessions that were promised and not yet begun. The zero value
-// is ready.
+// tickets are the sessions that have a URL and no client yet. The zero value is ready for use.
 type tickets struct {
 	mu      sync.Mutex
 	waiting map[string]ticket
@@ -30,13 +28,13 @@ type ticket struct {
 	expires time.Time
 }
 
-// issue keeps session under a new token. Kind Exhausted when too many wait.
+// issue stores session under a new token. The error is of kind Exhausted if maxTickets are stored.
 func (t *tickets) issue(verb string, session http.HandlerFunc, now time.Time) (token string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now) // each holds a request, which may be large
 	if len(t.waiting) >= maxTickets {
-		return "", fmt.Errorf("cannot promise another %s session: %d wait for their clients: %w", verb, maxTickets, errs.Exhausted)
+		return "", fmt.Errorf("cannot issue a URL for another %s session: %d sessions wait for their clients: %w", verb, maxTickets, errs.Exhausted)
 	}
 	if t.waiting == nil {
 		t.waiting = map[string]ticket{}
@@ -46,7 +44,7 @@ func (t *tickets) issue(verb string, session http.HandlerFunc, now time.Time) (t
 	return token, nil
 }
 
-// take returns the session of a token and forgets it.
+// take returns the session of a token and removes it.
 func (t *tickets) take(verb, token string, now time.Time) (http.HandlerFunc, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TLS is how the server proves itself, and whom it answers.
+// TLS is the server's certificate, and which clients it accepts.
 type TLS struct {
 	// CertFile and KeyFile are PEM files; both empty for a certificate that the
 	// server makes itself, which no client trusts.
@@ -34,15 +34,15 @@ type TLS struct {
 // runs.
 const selfSigned = 10 * 365 * 24 * time.Hour
 
-// certificates are what the server shows, read again when the files change: whoever
-// renews them need not tell anybody.
+// certificates are the server's certificates. They are read again when the files change, so a
+// renewal needs no reload.
 type certificates struct {
 	files TLS
 	log   *slog.Logger
 
 	mu sync.Mutex
-	// stamp tells the files that config was made from, and tried those that were
-	// looked at last.
+	// stamp identifies the files that config was made from, and tried those that were read
+	// last.
 	stamp, tried string
 	config       *tls.Config
 }
@@ -81,8 +81,8 @@ func (c *certificates) listen(plain net.Listener) net.Listener {
 	})
 }
 
-// current is what the next client is shown. Files that cannot be used, in the middle
-// of a renewal perhaps, leave it as it was.
+// current returns the configuration for the next client. Files that cannot be used, perhaps in
+// the middle of a renewal, do not change it.
 func (c *certificates) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +92,7 @@ func (c *certificates) current() *tls.Config {
 	return c.config
 }
 
-// refresh reads files that have changed since they were read. A fault is told once.
+// refresh reads files that have changed since they were read. It logs a fault once.
 func (c *certificates) refresh() error {
 	stamp, err := c.stampOf()
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// Today's clients forward ports by SPDY inside a WebSocket. The library speaks
-// either; the WebSocket is opened here, and it gets the inside.
+// Current clients forward ports by SPDY inside a WebSocket. The library speaks each alone. So
+// openTunnel opens the WebSocket and gives the library the SPDY connection inside.
 
-// openTunnel accepts the WebSocket of a request for a tunnel and returns what stands
-// for the request inside. On error the client has been told.
+// openTunnel accepts the WebSocket of a request for a tunnel and returns the request inside. On
+// error the client has its answer already.
 func openTunnel(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request, error) {
 	upgrader := gwebsocket.Upgrader{
 		Subprotocols: []string{portforwardconst.WebsocketsSPDYTunnelingPrefix + portforward.ProtocolV1Name},
@@ -41,8 +41,8 @@ func openTunnel(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *h
 
 func isTunnel(r *http.Request) bool { return wsstream.IsWebSocketRequestWithTunnelingProtocol(r) }
 
-// tunnelWriter answers a request whose upgrade has taken place: what is said about
-// it goes nowhere, and the connection to take over is the tunnel.
+// tunnelWriter answers a request that is upgraded already. It discards the answer, and Hijack
+// returns the tunnel.
 type tunnelWriter struct {
 	conn   net.Conn
 	header http.Header

@@ -15,11 +15,11 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// Version 5 of the WebSocket protocol, which today's clients speak and the library's
-// server does not: version 4 and a signal that ends a channel, so that a client can
-// end the command's input.
+// Current clients speak version 5 of the WebSocket protocol, and the library's server does not.
+// Version 5 is version 4 with a signal that closes a channel, so that a client can end the
+// command's input.
 
-// serveV5 joins the channels of a WebSocket to run and tells the client its outcome.
+// serveV5 connects the channels of a WebSocket to run and sends the client its status.
 func (s *Server) serveV5(w http.ResponseWriter, r *http.Request, wanted *remotecommand.Options,
 	run func(in io.Reader, out, errOut io.WriteCloser, resize <-chan remotecommand.TerminalSize) error,
 ) {
@@ -39,14 +39,14 @@ func (s *Server) serveV5(w http.ResponseWriter, r *http.Request, wanted *remotec
 	conn.SetIdleTimeout(s.idleTimeout())
 	_, streams, err := conn.Open(w, r)
 	if err != nil {
-		s.opts.Log.DebugContext(r.Context(), "a WebSocket client did not get through its handshake", "error", err)
+		s.opts.Log.DebugContext(r.Context(), "cannot complete the handshake of a WebSocket client", "error", err)
 		return
 	}
 	defer conn.Close()
 	err = run(streams[remotecommand.StreamStdIn], streams[remotecommand.StreamStdOut], streams[remotecommand.StreamStdErr],
 		readSizes(r.Context(), streams[remotecommand.StreamResize]))
 	if err := writeStatus(streams[remotecommand.StreamErr], err); err != nil && r.Context().Err() == nil {
-		s.opts.Log.WarnContext(r.Context(), "cannot tell a client how its session ended", "error", err)
+		s.opts.Log.WarnContext(r.Context(), "cannot send the status of a session to its client", "error", err)
 	}
 }
 

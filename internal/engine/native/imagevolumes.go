@@ -86,7 +86,7 @@ func (e *Engine) imageVolume(ctx context.Context, spec *containerSpec, rootfs, n
 	owner := ownerOf(spec.SandboxSpec.Config)
 	return e.cfg.Rootfs.MakeVolume(ctx, image.VolumeSpec{
 		Key: spec.ID, Name: named, From: from, UID: owner.UID, GID: owner.GID,
-		Tell: func(now sysfile.Copied) {
+		Progress: func(now sysfile.Copied) {
 			if time.Since(told) >= tellEvery {
 				told = time.Now()
 				stage(name, fmt.Sprintf("%s, %d files and %d MiB so far", path, now.Files, now.Bytes>>20))

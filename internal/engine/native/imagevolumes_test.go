@@ -32,7 +32,7 @@ func (m *volumeMaker) MakeVolume(ctx context.Context, spec image.VolumeSpec) (st
 	if err := os.Mkdir(dir, 0o755); err != nil || spec.From == "" {
 		return dir, err
 	}
-	return dir, sysfile.CopyTree(ctx, spec.From, dir, spec.Tell)
+	return dir, sysfile.CopyTree(ctx, spec.From, dir, spec.Progress)
 }
 
 func imageVolumes(t *testing.T, rules Rules, labels selinux.Labels, declared ...string) ([]ocispec.ImageVolume, []string, *volumeMaker, error) {

@@ -40,7 +40,7 @@ const (
 	maxDocument = 8 << 20
 	// maxEntries bounds the map of names.
 	maxEntries = 100_000
-	// maxBlob is more than any layer has; a header that claims more is a lie.
+	// maxBlob is more than any layer has; a header that claims more is wrong.
 	maxBlob = 1 << 40
 	// bufferSize is how much is read and written at a time.
 	bufferSize = 256 << 10
@@ -84,8 +84,8 @@ type reader struct {
 }
 
 // Read stores all blobs of the archive and returns its images. The context has a
-// lease that keeps what is stored; after an error nothing of it is wanted. got is
-// told of each piece that is read. Kinds: Invalid for a bad archive, Exhausted for
+// lease that keeps what is stored; after an error the caller drops it. got is
+// called with the bytes of each read. Kinds: Invalid for a bad archive, Exhausted for
 // one that is larger than limits.
 func Read(ctx context.Context, store content.Store, stream io.Reader, limits Limits, got func(int64)) ([]Image, error) {
 	r := &reader{
@@ -120,7 +120,7 @@ func Read(ctx context.Context, store content.Store, stream io.Reader, limits Lim
 type source struct {
 	r   io.Reader
 	got func(int64)
-	// ended tells why nobody wants the archive any more, or nil.
+	// ended returns why the caller does not want the archive any more, or nil.
 	ended func() error
 	err   error
 }
@@ -137,7 +137,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// decompress tells gzip, zstd and plain archives apart by their first bytes.
+// decompress detects gzip, zstd and plain archives by their first bytes.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(r, bufferSize)
 	magic, err := buffered.Peek(4)
@@ -239,8 +239,8 @@ func (r *reader) document(name string, size int64, body io.Reader) error {
 
 var hexName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// promised is the digest that a blob's name says it has, "" when it says none.
-func promised(name string) digest.Digest {
+// digestInName returns the digest in a blob's name, "" if the name has none.
+func digestInName(name string) digest.Digest {
 	dir, base := path.Split(name)
 	switch {
 	case dir == "blobs/sha256/" && hexName.MatchString(base):

@@ -20,7 +20,7 @@ func (r *reader) blob(ctx context.Context, name string, size int64, body io.Read
 	if r.stored += size; r.stored > r.limits.Bytes {
 		return fmt.Errorf("archive entry %q needs more than the %d bytes that the disk has left: %w", name, r.limits.Bytes, errs.Exhausted)
 	}
-	desc := imagespec.Descriptor{Digest: promised(name), Size: size}
+	desc := imagespec.Descriptor{Digest: digestInName(name), Size: size}
 	written, err := r.write(ctx, name, desc, body)
 	if err != nil {
 		return err
@@ -29,12 +29,12 @@ func (r *reader) blob(ctx context.Context, name string, size int64, body io.Read
 	return nil
 }
 
-// write stores body, whose digest may be promised, and returns what it is.
+// write stores body and returns its descriptor. The caller may know the digest already.
 func (r *reader) write(ctx context.Context, name string, desc imagespec.Descriptor, body io.Reader) (imagespec.Descriptor, error) {
 	ref := "import-" + strings.ToLower(rand.Text())
 	w, err := content.OpenWriter(ctx, r.store, content.WithRef(ref), content.WithDescriptor(desc))
 	if errdefs.IsAlreadyExists(err) {
-		// The promise is checked even so: an archive is right as a whole or refused.
+		// Check the digest even so: Read refuses an archive with any wrong blob.
 		return desc, check(name, desc, body)
 	}
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *reader) fill(ctx context.Context, w content.Writer, name string, desc i
 	}
 	from := &reading{r: body}
 	if _, err := io.CopyBuffer(onlyWriter{w}, from, r.buffer); err != nil {
-		return desc, from.blame(name, err)
+		return desc, from.classify(name, err)
 	}
 	got := w.Digest()
 	if desc.Digest != "" && got != desc.Digest {
@@ -88,23 +88,23 @@ func (r *reading) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// blame tells a cut or corrupt archive from a disk that takes no more.
-func (r *reading) blame(name string, err error) error {
+// classify distinguishes a truncated or corrupt archive (Invalid) from a full disk.
+func (r *reading) classify(name string, err error) error {
 	if r.err != nil {
 		return fmt.Errorf("archive entry %q is truncated or corrupt: %w: %w", name, err, errs.Invalid)
 	}
 	return fmt.Errorf("cannot store archive entry %q: %w", name, err)
 }
 
-// check reads body and compares it with the digest that its name promises.
+// check reads body and compares its digest with the one in its name.
 func check(name string, desc imagespec.Descriptor, body io.Reader) error {
 	verifier := desc.Digest.Verifier()
 	from := &reading{r: body}
 	if _, err := io.Copy(verifier, from); err != nil {
-		return from.blame(name, err)
+		return from.classify(name, err)
 	}
 	if !verifier.Verified() {
-		return fmt.Errorf("archive entry %q has not the digest that its name says: %w", name, errs.Invalid)
+		return fmt.Errorf("archive entry %q does not have the digest that its name says: %w", name, errs.Invalid)
 	}
 	return nil
 }

@@ -15,12 +15,12 @@ func TestHostileNamesPromiseNothing(t *testing.T) {
 		"blobs/SHA256/" + hex, "blobs/sha256/" + hex + "\n", "blobs/sha256/" + hex[1:] + "\x00", "blobs//sha256/" + hex, "blobs/sha256/", "",
 		"../" + hex + ".json", hex + ".json.json", hex[1:] + ".json", strings.ToUpper(hex) + ".json", "x/" + hex + ".json", ".json",
 	} {
-		if got := promised(name); got != "" {
+		if got := digestInName(name); got != "" {
 			t.Errorf("%q promises %q", name, got)
 		}
 	}
 	for _, name := range []string{"blobs/sha256/" + hex, hex + ".json"} {
-		if got := promised(name); got.Validate() != nil || got.Encoded() != hex {
+		if got := digestInName(name); got.Validate() != nil || got.Encoded() != hex {
 			t.Errorf("%q promises %q", name, got)
 		}
 	}

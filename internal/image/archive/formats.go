@@ -155,7 +155,7 @@ func (r *reader) lookup(name string) (imagespec.Descriptor, error) {
 	return desc, nil
 }
 
-// layerType tells how a layer is compressed by its first bytes.
+// layerType detects the compression of a layer by its first bytes.
 func (r *reader) layerType(ctx context.Context, layer imagespec.Descriptor) (string, error) {
 	ra, err := r.store.ReaderAt(ctx, layer)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package background has what an image store does beside its requests: work that goes on
-// when they have returned, and the removal of large directories. Closing the store ends it.
+// Package background runs what an image store does beside its requests: work that continues
+// after they return, and the removal of large directories. Closing the store stops it.
 package background
 
 import (
@@ -11,14 +11,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Patience is how long Close waits for a removal under way. The next start goes on.
-const Patience = 2 * time.Second
+// CloseTimeout is how long Close waits for a removal in progress. The next start continues it.
+const CloseTimeout = 2 * time.Second
 
 // Group is work that ends when the store closes. Its methods are safe for concurrent use.
 type Group struct {
-	// Patience is how long the contexts of Linger and of the trash last after Close has
-	// begun. Set it before Close.
-	Patience time.Duration
+	// CloseTimeout is how long the contexts of GoUntilTimeout and of the trash last after
+	// Close begins. Set it before Close.
+	CloseTimeout time.Duration
 
 	running sync.WaitGroup
 	// closing is closed when Close has been called.
@@ -26,9 +26,9 @@ type Group struct {
 	close   func()
 }
 
-// NewGroup makes a group with the usual Patience.
+// NewGroup makes a group with the default CloseTimeout.
 func NewGroup() *Group {
-	g := &Group{Patience: Patience, closing: make(chan struct{})}
+	g := &Group{CloseTimeout: CloseTimeout, closing: make(chan struct{})}
 	g.close = sync.OnceFunc(func() {
 		close(g.closing)
 		g.running.Wait()
@@ -36,11 +36,11 @@ func NewGroup() *Group {
 	return g
 }
 
-// Close ends what goes on and waits for it. A second call returns when the first does.
+// Close stops the work and waits for it. A second call returns when the first does.
 func (g *Group) Close() { g.close() }
 
-// Begin lets Close end what runs in ctx, and wait for it until end is called. Unavailable
-// when the group is closed.
+// Begin returns a context that Close cancels. Close waits until end is called. The error is of
+// kind Unavailable if the group is closed.
 func (g *Group) Begin(ctx context.Context) (_ context.Context, end func(), err error) {
 	select {
 	case <-g.closing:
@@ -64,11 +64,11 @@ func (g *Group) Go(fn func(ctx context.Context)) {
 	})
 }
 
-// Linger runs fn in the background, as Go does, with a context that ends some time after
-// Close has begun.
-func (g *Group) Linger(fn func(ctx context.Context)) {
+// GoUntilTimeout runs fn in the background, as Go does. Its context ends CloseTimeout after Close
+// begins.
+func (g *Group) GoUntilTimeout(fn func(ctx context.Context)) {
 	g.running.Go(func() {
-		ctx, cancel := g.afterPatience()
+		ctx, cancel := g.afterCloseTimeout()
 		defer cancel()
 		protect(ctx, fn)
 	})
@@ -91,8 +91,8 @@ func (g *Group) untilClosed(ctx context.Context) (context.Context, context.Cance
 	return ctx, cancel
 }
 
-// afterPatience returns a context that ends some time after the group has begun to close.
-func (g *Group) afterPatience() (context.Context, context.CancelFunc) {
+// afterCloseTimeout returns a context that ends CloseTimeout after Close begins.
+func (g *Group) afterCloseTimeout() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		select {
@@ -101,7 +101,7 @@ func (g *Group) afterPatience() (context.Context, context.CancelFunc) {
 			return
 		}
 		select {
-		case <-time.After(g.Patience):
+		case <-time.After(g.CloseTimeout):
 			cancel()
 		case <-ctx.Done():
 		}

@@ -15,15 +15,15 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// Slice is how long one tree is removed before the next one has its turn: a tree of a
-// million files keeps no other from going.
+// Slice is how long the trash removes one tree before it continues with the next: a tree of a
+// million files does not delay the others.
 const Slice = 2 * time.Second
 
 // Trash is a directory whose trees are removed in the background. Its methods are safe for
 // concurrent use.
 type Trash struct {
-	// Slice is how long one tree is removed before the next one has its turn. Set it before
-	// anything is discarded.
+	// Slice is how long the trash removes one tree before it continues with the next. Set it
+	// before the first Discard.
 	Slice time.Duration
 
 	dir   string
@@ -31,8 +31,8 @@ type Trash struct {
 	log   *slog.Logger
 	// filled wakes the worker.
 	filled chan struct{}
-	// settled is closed when nothing is discarded any more.
-	settled  chan struct{}
+	// closing is closed when there are no more calls of Discard.
+	closing  chan struct{}
 	removals sync.WaitGroup
 }
 
@@ -41,7 +41,7 @@ type Trash struct {
 func NewTrash(dir string, group *Group, log *slog.Logger) *Trash {
 	return &Trash{
 		Slice: Slice, dir: dir, group: group, log: log,
-		filled: make(chan struct{}, 1), settled: make(chan struct{}),
+		filled: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 }
 
@@ -70,14 +70,14 @@ func (t *Trash) wake() {
 // Start begins to empty the trash, until Close.
 func (t *Trash) Start() {
 	t.removals.Go(func() {
-		ctx, cancel := t.group.afterPatience()
+		ctx, cancel := t.group.afterCloseTimeout()
 		defer cancel()
 		for {
 			t.empty(ctx)
 			select {
 			case <-t.filled:
-			case <-t.settled:
-				// Small things that were discarded just now go, too.
+			case <-t.closing:
+				// Remove small trees that were just discarded.
 				t.empty(ctx)
 				return
 			}
@@ -85,20 +85,21 @@ func (t *Trash) Start() {
 	})
 }
 
-// Close ends the worker. The group is closed by then: nothing discards any more. Call it once.
+// Close stops the worker. Call it once, after the group is closed: then there are no more calls
+// of Discard.
 func (t *Trash) Close() {
-	close(t.settled)
+	close(t.closing)
 	t.removals.Wait()
 }
 
-// empty removes all trees in the trash by turns. What cannot be removed is tried again
-// at the next start.
+// empty removes all trees in the trash, a Slice at a time. The next start retries those that
+// cannot be removed.
 func (t *Trash) empty(ctx context.Context) {
 	failed := map[string]bool{}
 	for {
 		entries, err := os.ReadDir(t.dir)
 		if err != nil {
-			t.log.Warn("cannot list what is to be removed", "error", err)
+			t.log.Warn("cannot list the trash of the image store", "error", err)
 			return
 		}
 		left := 0
@@ -113,7 +114,7 @@ func (t *Trash) empty(ctx context.Context) {
 			err := errs.Guard("removal of "+entry.Name(), func() error { return t.removeSlice(ctx, entry.Name()) })
 			if err != nil {
 				failed[entry.Name()] = true
-				t.log.Warn("cannot remove what a container wrote, or a layer; it is tried again at the next start", "error", err)
+				t.log.Warn("cannot remove a discarded directory; the next start retries", "error", err)
 			}
 		}
 		if left == 0 {
@@ -122,12 +123,12 @@ func (t *Trash) empty(ctx context.Context) {
 	}
 }
 
-// removeSlice removes a tree for one turn. What is left then is no error.
+// removeSlice removes a tree for at most a Slice. What remains is no error.
 func (t *Trash) removeSlice(ctx context.Context, name string) error {
-	turn, cancel := context.WithTimeout(ctx, t.Slice)
+	sliceCtx, cancel := context.WithTimeout(ctx, t.Slice)
 	defer cancel()
-	err := sysfile.RemoveTree(turn, filepath.Join(t.dir, name))
-	if turn.Err() != nil {
+	err := sysfile.RemoveTree(sliceCtx, filepath.Join(t.dir, name))
+	if sliceCtx.Err() != nil {
 		return nil
 	}
 	return err

@@ -32,8 +32,8 @@ func (d *DB) Present(ctx context.Context, desc imagespec.Descriptor) error {
 	return err
 }
 
-// Intact is the provide that looks at the blob itself: a database says nothing
-// about what a disk has lost.
+// Intact is the tree.Provide that checks the blob's file too: the database does not know what a
+// disk has lost.
 func (d *DB) Intact(ctx context.Context, desc imagespec.Descriptor) error {
 	if err := d.Present(ctx, desc); err != nil {
 		return err
@@ -79,14 +79,14 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 		case err == nil && fi.Size() != info.Size:
 			damaged[info.Digest] = fi.Size()
 		}
-		return nil // what cannot be looked at now may be whole
+		return nil // a blob that cannot be checked now may be whole
 	})
 	if err != nil {
 		return err
 	}
 	for dgst, size := range damaged {
-		d.log.Warn("a blob is damaged on disk and is removed; the next pull or import of its image brings it again", "blob", dgst, "bytes_on_disk", size)
-		// The file goes, too: what is fetched is not written over one that is there.
+		d.log.Warn("removing a blob that is damaged on disk; the next pull or import of its image fetches it again", "blob", dgst, "bytes_on_disk", size)
+		// Remove the file too: the content store does not overwrite an existing one.
 		if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}

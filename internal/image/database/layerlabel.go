@@ -16,9 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// LayerLabel is a file beside the files of a layer that says which layer they are, so that
-// the directories can be understood without the snapshotter's database. It is written when
-// the layer is whole.
+// LayerLabel is the content of a file beside the files of a layer. It identifies the layer
+// without the snapshotter's database. It is written when the layer is complete.
 type LayerLabel struct {
 	Chain  string `json:"chain"`
 	Parent string `json:"parent,omitempty"`
@@ -40,8 +39,8 @@ func WriteLayerLabel(upper string, label LayerLabel) error {
 	return os.WriteFile(filepath.Join(filepath.Dir(upper), LabelName), data, 0o600)
 }
 
-// ReadLayerLabel reads the label of a layer's directory. An error is one of a directory that
-// is no whole layer.
+// ReadLayerLabel reads the label of a layer's directory. It returns an error for a directory that
+// is no complete layer.
 func ReadLayerLabel(dir string) (LayerLabel, error) {
 	var label LayerLabel
 	data, err := os.ReadFile(filepath.Join(dir, LabelName))
@@ -59,12 +58,12 @@ func ReadLayerLabel(dir string) (LayerLabel, error) {
 			return label, err
 		}
 	}
-	_, err = os.Lstat(filepath.Join(dir, FilesName)) // a link is one that lies ready elsewhere
+	_, err = os.Lstat(filepath.Join(dir, FilesName)) // a link leads to a preloaded layer
 	return label, err
 }
 
-// LabelLayers labels the layers that have no label, from the snapshots' database alone, which
-// is whole and which nobody has open. Nil when there is no database.
+// LabelLayers labels the layers that have no label from the snapshots' database, which must be
+// intact and not open. It returns nil if there is no database.
 func LabelLayers(ctx context.Context, paths Paths) (err error) {
 	if _, err := os.Lstat(paths.SnapshotsFile()); err != nil {
 		return nil //nolint:nilerr // there is none

@@ -20,7 +20,7 @@ const (
 )
 
 // WithLease runs fn with a lease that keeps all that fn writes from the collector
-// until fn has returned. What nothing else keeps then goes away.
+// until fn has returned. Then garbage collection removes what nothing else keeps.
 func (d *DB) WithLease(ctx context.Context, fn func(ctx context.Context) error) error {
 	ctx = WithNamespace(ctx)
 	lease, err := d.Leases.Create(ctx, leases.WithID(workLease+strings.ToLower(rand.Text())))
@@ -99,8 +99,8 @@ func (d *DB) DropLeases(ctx context.Context, used func(chain string) bool) (kept
 	return kept, nil
 }
 
-// DropForContainers lets go of a snapshot that was kept for containers. NotFound of errdefs
-// when it was not.
+// DropForContainers removes the lease of KeepForContainers. The error is errdefs.ErrNotFound if
+// there is none.
 func (d *DB) DropForContainers(ctx context.Context, chain string) error {
 	return d.Leases.Delete(ctx, leases.Lease{ID: rootfsLease + chain})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// ForwardLibraryLog takes what containerd's libraries log away from standard error.
+// ForwardLibraryLog sends the log of containerd's libraries to a logger, not to standard error.
 // They have one logger per process: the last store that is opened gets it.
 func ForwardLibraryLog(to *slog.Logger) {
 	logger := logrus.StandardLogger()

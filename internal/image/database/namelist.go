@@ -12,10 +12,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// names.json is a copy of what the database alone knows of images: their names, and which
-// are pinned. All else can be read from content and layers. It never has a name that the
-// database has not: a name is written there after it is written to the database, and goes
-// before it goes from the database.
+// names.json is a copy of what only the database has about images: their names, and which are
+// pinned. All else can be read from content and layers. It never has a name that the database
+// does not have: a name is added to the database first, and removed from the copy first.
 
 // NamedImage is a name of an image, as the copy has it.
 type NamedImage struct {
@@ -31,15 +30,15 @@ type nameList struct {
 
 const namesVersion = 1
 
-// SaveNames copies the names of the database, but for those that are about to go. Failing is
-// no reason to refuse an image: the copy is of use only once the database is lost.
+// SaveNames copies the names of the database, except those that are about to be removed. It only
+// logs a failure: the copy is needed only if the database is lost.
 func (d *DB) SaveNames(ctx context.Context, going map[string]bool) {
 	records, err := d.Images.List(ctx)
 	if err == nil {
 		err = d.writeNames(records, going)
 	}
 	if err != nil {
-		d.log.Warn("cannot write the copy of the images' names; a damaged database would take them along", "error", err)
+		d.log.Warn("cannot write the copy of the images' names; they are lost if the database is damaged", "error", err)
 	}
 }
 
@@ -57,7 +56,7 @@ func (d *DB) writeNames(records []images.Image, going map[string]bool) error {
 	return sysfile.ReplaceSynced(d.namesPath(), data)
 }
 
-// ReadNames reads the copy. An error says why there is none that can be used.
+// ReadNames reads the copy. It returns an error if there is no copy that can be used.
 func (d *DB) ReadNames() ([]NamedImage, error) {
 	data, err := os.ReadFile(d.namesPath())
 	if err != nil {

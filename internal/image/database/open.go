@@ -132,8 +132,8 @@ func (d *DB) Close() error {
 	return errors.Join(errList...)
 }
 
-// Abandon lets go of databases that cannot be used. A panic may have left a transaction that
-// is never ended, and closing would wait for it: so nobody waits for closing.
+// Abandon closes databases that cannot be used, in the background. A panic may have left a
+// transaction open, and Close would wait for it forever.
 func (d *DB) Abandon() { go func() { _ = d.Close() }() }
 
 // Unsynced runs fn, whose changes are synced to disk together at its end.

@@ -6,7 +6,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Paths are where the databases and what they know of lie.
+// Paths are the databases' files and the directories that they describe.
 type Paths struct {
 	// Root is the directory of the image store, an absolute path.
 	Root string

@@ -80,7 +80,7 @@ func (d *DB) DeleteRecords(ctx context.Context, names map[string]bool, keep stri
 	})
 }
 
-// IsPinned reports whether a record says that its image is pinned.
+// IsPinned reports whether the image of a record is pinned.
 func IsPinned(record images.Image) bool { return record.Labels[pinnedLabel] == pinnedValue }
 
 // link labels for the collector which content keeps which: indexes the manifest, the

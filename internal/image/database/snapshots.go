@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// upperdirLabel says where the overlay snapshotter keeps a snapshot's files.
+// upperdirLabel is the label with the directory of a snapshot's files.
 const upperdirLabel = "containerd.io/snapshot/overlay.upperdir"
 
 // UpperDir is where a snapshot's files are.
@@ -34,7 +34,7 @@ func (d *DB) LowerDirs(ctx context.Context, chain string) ([]string, error) {
 		}
 		dir, err := filepath.Rel(d.LayersDir(), UpperDir(info))
 		if err != nil {
-			return nil, fmt.Errorf("cannot tell where snapshot %s is: %w", chain, err)
+			return nil, fmt.Errorf("cannot find the directory of snapshot %s: %w", chain, err)
 		}
 		lower = append(lower, dir)
 		chain = info.Parent
@@ -71,7 +71,7 @@ func (d *DB) CommitSnapshot(ctx context.Context, chain, parent, key string, opts
 	return nil
 }
 
-// RemoveSnapshot removes a committed snapshot and all that stand on it.
+// RemoveSnapshot removes a committed snapshot and all above it.
 func (d *DB) RemoveSnapshot(ctx context.Context, chain string) error {
 	var children []string
 	err := d.Snapshots.Walk(ctx, func(_ context.Context, info snapshots.Info) error {

@@ -16,9 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/image/dbcheck"
 )
 
-// layerStore is the overlay snapshotter, which removes directories in the background: a
-// layer may have as many files as it likes, and who removes an image or stops the daemon
-// does not wait for them.
+// layerStore is the overlay snapshotter with removal of directories in the background: removing an
+// image with many files or stopping the daemon does not wait for it.
 type layerStore struct {
 	snapshots.Snapshotter
 	meta    *storage.MetaStore
@@ -41,8 +40,8 @@ func openLayerStore(paths Paths, discard func(path string) error) (*layerStore, 
 	return &layerStore{store, meta, paths.LayersDir(), discard}, nil
 }
 
-// check is damage when the database knows no snapshot and there are layers: it is a new one in
-// the place of another, and would have all of them removed.
+// check returns dbcheck.ErrDamaged if the database has no snapshot and there are layers: a new
+// database has replaced the old one, and Cleanup would remove all layers.
 func (l *layerStore) check(ctx context.Context) error {
 	return l.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
 		known, err := storage.IDMap(ctx)
@@ -63,7 +62,7 @@ func (l *layerStore) check(ctx context.Context) error {
 }
 
 // Cleanup implements snapshots.Cleaner: it discards the directories of no snapshot, of those
-// that were removed and of those whose transaction was cut short.
+// that were removed and of those whose transaction was interrupted.
 func (l *layerStore) Cleanup(ctx context.Context) error {
 	// A writing transaction keeps others from making directories.
 	return l.meta.WithTransaction(ctx, true, func(ctx context.Context) error {

@@ -45,7 +45,7 @@ func (d *DB) Usage(ctx context.Context) (image.Usage, error) {
 			continue
 		}
 		if err != nil {
-			return image.Usage{}, fmt.Errorf("cannot tell the size of snapshot %s: %w", name, err)
+			return image.Usage{}, fmt.Errorf("cannot get the size of snapshot %s: %w", name, err)
 		}
 		usage.Bytes += used.Size
 		usage.Inodes += used.Inodes

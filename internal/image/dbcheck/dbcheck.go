@@ -1,6 +1,6 @@
 // Package dbcheck reads a bbolt database whole before it is trusted.
 //
-// bbolt maps the file and follows its pages. A page that lies sends it out of the map, into a
+// bbolt maps the file and follows its pages. A damaged page sends it out of the map, into a
 // panic of a goroutine that nobody can recover, or round in circles. So the check runs in a
 // child with limits of its own, and whatever ends the child but success is damage, unless a disk kept it
 // waiting.
@@ -31,8 +31,8 @@ const Arg = "check-database"
 var ErrDamaged = errors.New("the database is damaged")
 
 const (
-	// patience bounds a check. A database of a node has a few megabytes.
-	patience = 2 * time.Minute
+	// checkTimeout bounds a check. A database of a node has a few megabytes.
+	checkTimeout = 2 * time.Minute
 	// lockPatience is how long another process may have the file.
 	lockPatience = 2 * time.Second
 
@@ -51,13 +51,13 @@ func Check(ctx context.Context, helper []string, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return check(ctx, helper, path, patience)
+	return check(ctx, helper, path, checkTimeout)
 }
 
 // check has the child end after some time. One that has computed meanwhile goes round in circles; one
 // that has waited reads from a disk that is slow, which is no fault of the database.
-func check(parent context.Context, helper []string, path string, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(parent, patience)
+func check(parent context.Context, helper []string, path string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(parent, timeout)
 	defer cancel()
 	argv := append(append([]string{}, helper[1:]...), Arg, path)
 	cmd := exec.CommandContext(ctx, helper[0], argv...)
@@ -71,10 +71,10 @@ func check(parent context.Context, helper []string, path string, patience time.D
 		return nil
 	case parent.Err() != nil:
 		return context.Cause(parent)
-	case ctx.Err() != nil && cmd.ProcessState != nil && cmd.ProcessState.UserTime() < patience/10:
-		return fmt.Errorf("cannot read %s whole within %s: the disk is slow", path, patience)
+	case ctx.Err() != nil && cmd.ProcessState != nil && cmd.ProcessState.UserTime() < timeout/10:
+		return fmt.Errorf("cannot read %s whole within %s: the disk is slow", path, timeout)
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s: reading it whole took more than %s: %w", path, patience, ErrDamaged)
+		return fmt.Errorf("%s: reading it whole took more than %s: %w", path, timeout, ErrDamaged)
 	case !errors.As(err, &exit):
 		return fmt.Errorf("cannot start the check of %s: %w", path, err)
 	case exit.ExitCode() == exitLocked:

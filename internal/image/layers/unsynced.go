@@ -16,17 +16,17 @@ import (
 
 // unsynced lists snapshots whose files may not be on disk yet.
 //
-// Databases are synced with each change, files of layers are not: unpacking would
-// wait for the disk. So a list is written, and synced, before the first snapshot
-// of an image is committed, and removed once the file system has been synced in
-// the background. A list of another boot means that power was lost in between:
-// its snapshots are made again from their blobs, which are synced when fetched.
+// Databases are synced with each change. Files of layers are not, because unpacking would wait
+// for the disk. So the unpacker writes and syncs a list before it commits the first snapshot of
+// an image, and removes the list after a sync of the file system in the background. A list of
+// another boot means a loss of power before that sync: its snapshots are unpacked again from
+// their blobs, which are synced when they are fetched.
 type unsynced struct {
 	Boot      string   `json:"boot"`
 	Snapshots []string `json:"snapshots"`
 }
 
-// listUnsynced writes a list. done starts the sync, after which the list goes.
+// listUnsynced writes a list. done starts the sync, after which the list is removed.
 func (u *Unpacker) listUnsynced(chains []string) (done func(), err error) {
 	boot, err := sysproc.BootID()
 	if err != nil {
@@ -41,7 +41,7 @@ func (u *Unpacker) listUnsynced(chains []string) (done func(), err error) {
 		return nil, fmt.Errorf("cannot mark snapshots as not yet on disk: %w", errs.OfDisk(err))
 	}
 	return func() {
-		u.background.Linger(func(ctx context.Context) {
+		u.background.GoUntilTimeout(func(ctx context.Context) {
 			if err := u.dropList(ctx, path); err != nil {
 				u.log.Warn("cannot sync unpacked layers to disk; they are checked after a reboot", "error", err)
 			}
@@ -49,8 +49,8 @@ func (u *Unpacker) listUnsynced(chains []string) (done func(), err error) {
 	}, nil
 }
 
-// dropList removes a list after a sync. A sync of a busy disk takes long and cannot be cut
-// short: when the store closes meanwhile the list stays, and the next start syncs again.
+// dropList removes a list after a sync. A sync of a busy disk takes long and cannot be
+// cancelled. If the store closes first, the list stays, and the next start syncs again.
 func (u *Unpacker) dropList(ctx context.Context, path string) error {
 	synced := make(chan error, 1)
 	go func() { synced <- sysfile.SyncFS(u.db.Root) }()
@@ -66,7 +66,7 @@ func (u *Unpacker) dropList(ctx context.Context, path string) error {
 }
 
 // CheckUnsynced removes the snapshots that a loss of power may have damaged. Call it once,
-// before anything is unpacked.
+// before the first Unpack.
 func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 	boot, err := sysproc.BootID()
 	if err != nil {
@@ -88,7 +88,7 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 			u.log.Warn("unreadable list of unsynced snapshots removed", "file", path, "error", err)
 		}
 		if list.Boot == boot {
-			u.background.Linger(func(ctx context.Context) {
+			u.background.GoUntilTimeout(func(ctx context.Context) {
 				if err := u.dropList(ctx, path); err != nil {
 					u.log.Warn("cannot sync unpacked layers to disk", "error", err)
 				}

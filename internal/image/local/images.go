@@ -37,8 +37,8 @@ type Config struct {
 	State string
 	// PullRules hold until SetPullRules.
 	PullRules
-	// PreloadedDirs have images that are used where they lie; see package preload. One that
-	// is not there has none.
+	// PreloadedDirs have images that are used in place; see package preload. A missing
+	// directory has none.
 	PreloadedDirs []string
 	// UnpackHelper is the command that ends up in helper.Main.
 	UnpackHelper []string
@@ -69,7 +69,7 @@ type Images struct {
 	background *background.Group
 	trash      *background.Trash
 	repair     repair.Repairer
-	// stop ends what goes on in the background.
+	// stop stops the work in the background.
 	stop func()
 
 	// db and what is made on it are those of the last attempt to open.
@@ -82,12 +82,11 @@ type Images struct {
 // SetPullRules makes other rules hold for pulls that begin from now on.
 func (s *Images) SetPullRules(rules PullRules) { s.store.SetPullRules(rules) }
 
-// Faults says what the store has lost, in words for people, until what was set aside is
-// removed.
+// Faults returns messages about what the store has lost, until the quarantine is removed.
 func (s *Images) Faults() []string { return s.repair.Faults() }
 
-// Close ends what goes on in the background and closes the store. Mounted root
-// filesystems stay. What is being removed gets a little time; the next Open goes on.
+// Close stops the work in the background and closes the store. Mounted root filesystems stay.
+// It waits a little for removals; the next Open continues them.
 func (s *Images) Close() error {
 	s.stop()
 	var errList []error

@@ -63,7 +63,7 @@ func TestCloseDoesNotWaitForRemovals(t *testing.T) {
 		t.Fatal(err)
 	}
 	manyFiles(t, m.Path, 30_000)
-	s.background.Patience = 0
+	s.background.CloseTimeout = 0
 	s.trash.Slice = time.Hour // a turn does not end the removal: Close does
 	if err := s.Release(ctx, "c"); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestRemovedLayersAreRemovedInTheBackground(t *testing.T) {
 	ctx := context.Background()
 	s, img := imported(t)
 	manyFiles(t, filepath.Join(s.db.LayersDir(), lowerOf(t, s, img.ID)[0]), 30_000)
-	s.background.Patience = 0
+	s.background.CloseTimeout = 0
 	s.trash.Slice = time.Hour // a turn does not end the removal: Close does
 	if err := s.Remove(ctx, img.ID); err != nil {
 		t.Fatal(err)

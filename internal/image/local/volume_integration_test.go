@@ -158,7 +158,7 @@ func TestVolumeRefusals(t *testing.T) {
 	// One that is given up goes with the root filesystem, as far as it came.
 	ending, cancel := context.WithCancel(ctx)
 	tell := func(sysfile.Copied) { cancel() }
-	if _, err := s.MakeVolume(ending, image.VolumeSpec{Key: "c", Name: "1", From: filepath.Join(mounted.Path, "data"), Tell: tell}); !errors.Is(err, context.Canceled) {
+	if _, err := s.MakeVolume(ending, image.VolumeSpec{Key: "c", Name: "1", From: filepath.Join(mounted.Path, "data"), Progress: tell}); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
 	if err := errors.Join(s.Release(ctx, "c"), s.Remove(ctx, list[0].ID)); err != nil {

@@ -1,17 +1,16 @@
-// Package preload takes images that lie ready on the host into a store.
+// Package preload adds the images of a prepared directory of the host to a store.
 //
-// A preloaded directory has such images, part of what the host was installed from, say. It is
-// an OCI image layout whose layers are unpacked beside:
+// Such a directory may come with the operating system's image. It is an OCI image layout with
+// the unpacked layers beside it:
 //
 //	oci-layout, index.json, blobs   the images, named by annotations as in archives
 //	layers/<hex>                    the files of a layer, as an overlay takes them from
 //	                                below; <hex> is of its chain ID
 //
-// A store takes its images once, pinned, and copies nothing: blobs and layers are links to
-// the directory, which stays as it is. That its layers are what the digests say is not
-// checked: a process that can write there can write the host's programs. A store that finds
-// links broken forgets their images as it does with lost content. LayOut makes such a
-// directory.
+// A store adds its images once, pinned, and copies nothing: blobs and layers are links to the
+// directory, which does not change. The store does not verify the digests of the layers: a
+// process that can write there can write the host's programs. If the links break, the store
+// removes their images, as with lost content. LayOut makes such a directory.
 package preload
 
 import (
@@ -39,31 +38,32 @@ const layersName = "layers"
 // recordsDir has the records below a store's root.
 const recordsDir = "preloaded"
 
-// Forget removes the records below a store's root: all directories are looked at again.
+// Forget removes the records below a store's root. The next Take reads all directories again.
 func Forget(root string) error { return os.RemoveAll(filepath.Join(root, recordsDir)) }
 
-// Preloader takes images into a store.
+// Preloader adds images to a store.
 type Preloader struct {
 	DB     *database.DB
 	Layers *layers.Unpacker
 	Store  *store.Store
-	// CanMount reports why an overlay cannot have a directory below it, nil when it can.
+	// CanMount returns nil if an overlay can have the directory as its lower layer, or why not.
 	CanMount func(lower string) error
 	Log      *slog.Logger
 }
 
-// takenPath is the record that a directory's images are taken, with the digest of its index.
+// takenPath returns the path of the record that a directory's images are added, which holds the
+// digest of its index.
 func (p *Preloader) takenPath(dir string) string {
 	return filepath.Join(p.DB.Root, recordsDir, fmt.Sprintf("%x", sha256.Sum256([]byte(dir)))[:24])
 }
 
-// Take takes the images of directories that have changed since they were looked at. A
-// directory that is not there has none; one that cannot be used keeps no pod from running.
+// Take adds the images of directories that have changed since the last Take. It skips a missing
+// directory, and logs an error for one that cannot be used, so that pods still run.
 func (p *Preloader) Take(ctx context.Context, dirs []string) {
 	ctx = database.WithNamespace(ctx)
 	for _, dir := range dirs {
 		if err := p.takeDir(ctx, filepath.Clean(dir)); err != nil {
-			p.Log.Error("the images of a directory cannot be used where they lie", "dir", dir, "error", err)
+			p.Log.Error("cannot use the preloaded images of a directory", "dir", dir, "error", err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (p *Preloader) takeDir(ctx context.Context, dir string) error {
 	}
 	one := &preloading{Preloader: p, dir: dir, lower: p.CanMount(filepath.Join(dir, layersName))}
 	if one.lower != nil {
-		p.Log.Warn("layers that lie ready are unpacked again: nothing can be mounted on them where they are", "dir", dir, "error", one.lower)
+		p.Log.Warn("unpacking preloaded layers again: they cannot be lower layers of an overlay in their directory", "dir", dir, "error", one.lower)
 	}
 	for _, image := range found {
 		if err := p.DB.WithLease(ctx, func(ctx context.Context) error { return one.take(ctx, image) }); err != nil {
@@ -103,8 +103,8 @@ func (p *Preloader) takeDir(ctx context.Context, dir string) error {
 	return sysfile.Replace(p.takenPath(dir), []byte(version))
 }
 
-// preloading is one directory whose images are being taken. lower is why its layers cannot be
-// below an overlay.
+// preloading is one directory whose images are being added. lower is why its layers cannot be
+// lower layers of an overlay, or nil.
 type preloading struct {
 	*Preloader
 	dir   string
@@ -134,7 +134,7 @@ func (p *preloading) take(ctx context.Context, image archive.Image) error {
 	return err
 }
 
-// linkDocument is the provide that links a blob which is what its digest says.
+// linkDocument is the tree.Provide that verifies a document's digest and links its blob.
 func (p *preloading) linkDocument(ctx context.Context, desc imagespec.Descriptor) error {
 	data, err := os.ReadFile(p.blobPath(desc.Digest))
 	if err != nil {
@@ -150,7 +150,7 @@ func (p *preloading) blobPath(dgst digest.Digest) string {
 	return filepath.Join(p.dir, imagespec.ImageBlobsDir, dgst.Algorithm().String(), dgst.Encoded())
 }
 
-// linkBlob has the store's content include a blob of the directory, unless it has it already.
+// linkBlob adds a blob of the directory to the store's content, unless the store has it.
 func (p *preloading) linkBlob(ctx context.Context, desc imagespec.Descriptor) error {
 	fi, err := os.Stat(p.blobPath(desc.Digest))
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *preloading) linkBlob(ctx context.Context, desc imagespec.Descriptor) er
 		return fmt.Errorf("blob %s has %d bytes, its descriptor says %d: %w", desc.Digest, fi.Size(), desc.Size, errs.Invalid)
 	}
 	if err := p.DB.Present(ctx, desc); err != nil {
-		// A link of a try that was cut short is in the way, and nothing else.
+		// Only a link of an interrupted attempt can be there.
 		link := p.DB.BlobPath(desc.Digest)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.RemoveAll(link), os.Symlink(p.blobPath(desc.Digest), link)); err != nil {
 			return err
@@ -169,7 +169,7 @@ func (p *preloading) linkBlob(ctx context.Context, desc imagespec.Descriptor) er
 	return p.DB.AdoptBlob(ctx, desc, p.dir)
 }
 
-// linkLayers makes the snapshots that are missing of the directory's layers, lowest first.
+// linkLayers makes the missing snapshots of the directory's layers, lowest first.
 func (p *preloading) linkLayers(ctx context.Context, chains []string) error {
 	parent := ""
 	for _, chain := range chains {

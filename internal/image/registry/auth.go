@@ -8,7 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Auth is what a registry is told about the caller, as the CRI has it. The zero
+// Auth is the credential for a registry, as CRI has it. The zero
 // value is anonymous.
 type Auth struct {
 	Username, Password           string

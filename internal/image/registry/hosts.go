@@ -53,7 +53,7 @@ func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) 
 	return hosts, nil
 }
 
-// homeHost is the host that serves a domain unless configuration says otherwise.
+// homeHost returns the host that serves a domain by default.
 func homeHost(domain string) string {
 	if host, err := docker.DefaultHost(domain); err == nil {
 		return host

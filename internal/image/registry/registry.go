@@ -1,9 +1,9 @@
-// Package registry talks to image registries: which hosts serve a name, what they
-// are told about the caller, and how content comes from them into the store.
+// Package registry is a client of image registries: it finds the hosts that serve a name,
+// authenticates to them, and fetches content into the store.
 //
-// It is containerd's resolver with three rules added: credentials go to the
-// registry that the image's name says and to nobody else, an answer is never
-// longer than its descriptor promises, and errors carry a kind and no secrets.
+// It is containerd's resolver with three rules added: credentials are sent only to the registry
+// in the image's name, an answer is never longer than its descriptor says, and errors carry a
+// kind and no secrets.
 package registry
 
 import (
@@ -55,14 +55,14 @@ func Open(ctx context.Context, named reference.Named, auth Auth, cfg Config) (*R
 	return r, nil
 }
 
-// Close lets go of connections that are kept for reuse.
+// Close closes idle connections.
 func (r *Repository) Close() {
 	for _, host := range r.hosts {
 		host.Client.CloseIdleConnections()
 	}
 }
 
-// Resolve asks what the reference means now.
+// Resolve asks the registry for the descriptor of the reference.
 func (r *Repository) Resolve(ctx context.Context) (imagespec.Descriptor, error) {
 	_, desc, err := r.resolver.Resolve(ctx, r.ref)
 	if err != nil {
@@ -71,12 +71,11 @@ func (r *Repository) Resolve(ctx context.Context) (imagespec.Descriptor, error) 
 	return desc, nil
 }
 
-// Fetch gets the blob that desc describes into the store, which checks digest and
-// size. A blob that is there already is kept by the context's lease and not
-// fetched. got is told of each piece. What a failed fetch got so far is removed.
+// Fetch fetches the blob of desc into the store, which checks digest and size. It does not fetch
+// a blob that the store has; the context's lease keeps it. got is called with the number of bytes
+// of each read. Fetch removes the data of a fetch that failed.
 func (r *Repository) Fetch(ctx context.Context, store content.Store, desc imagespec.Descriptor, got func(int64)) error {
-	// What a manifest carries inline or where it says a blob could be got from
-	// are ways around the registry.
+	// Data inline in a manifest and URLs in it would bypass the registry.
 	desc.Data, desc.URLs = nil, nil
 	err := remotes.Fetch(ctx, store, counted{r.fetcher, got}, desc)
 	if err == nil {
@@ -93,7 +92,7 @@ func (r *Repository) Fetch(ctx context.Context, store content.Store, desc images
 	return errors.Join(classify(err), abortErr)
 }
 
-// counted tells of each piece that a fetcher brings.
+// counted reports the bytes of each read to got.
 type counted struct {
 	remotes.Fetcher
 	got func(int64)
@@ -120,7 +119,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Seek lets a fetch that broke off continue where it was.
+// Seek lets an interrupted fetch continue.
 func (b *countedBody) Seek(offset int64, whence int) (int64, error) {
 	seeker, ok := b.ReadCloser.(io.Seeker)
 	if !ok {

@@ -1,20 +1,20 @@
-// Package repair makes an image store again whose databases cannot be read.
+// Package repair rebuilds an image store whose databases cannot be read.
 //
-// A store whose databases cannot be read is made again from what lies beside them: content
-// says what images there are, names.json how they are called, and each layer's directory which
-// layer it is. Both databases and what is in use by nobody then go to
+// It rebuilds the databases from the files beside them: content has the images, names.json their
+// names, and each layer's directory a label with the layer's id. It moves both old databases and
+// all that is not in use to
 //
 //	Root/quarantine/<time>/  metadata.db, snapshots.db    as they were found
 //	                         layers-<n>/                  directories of layers that nothing names
 //	                         blobs/                       content of no image
 //	                         report.json                  what was found, and what is missing
 //
-// where they stay until somebody removes them. Nothing is removed because a database that is
-// new, or empty, does not know it. Containers that run keep their mounts, whichever directory
-// their layers are moved to.
+// where they stay until the administrator removes them. It removes nothing only because a new or
+// empty database does not list it. Running containers keep their mounts, wherever their layers are
+// moved to.
 //
-// Root/rebuilding names the directory while this goes on, so that a start that is cut short is
-// begun anew.
+// Root/rebuilding names the directory during a rebuild, so that the next start repeats a rebuild
+// that was interrupted.
 package repair
 
 import (
@@ -38,7 +38,7 @@ import (
 
 const reportName = "report.json"
 
-// Repairer finds out what is wrong with the databases of a store, and makes them again.
+// Repairer checks the databases of a store and rebuilds them.
 type Repairer struct {
 	Paths database.Paths
 	// Helper is the command in which databases are checked.
@@ -46,29 +46,29 @@ type Repairer struct {
 	Log    *slog.Logger
 }
 
-// QuarantineDir is where what was found is set aside.
+// QuarantineDir is the directory for what a rebuild sets aside.
 func (r Repairer) QuarantineDir() string { return filepath.Join(r.Paths.Root, "quarantine") }
 
 func (r Repairer) rebuildingPath() string { return filepath.Join(r.Paths.Root, "rebuilding") }
 
-// Rebuilding is a rebuild under way: where the old databases and layers are, and why.
+// Rebuilding is a rebuild in progress: where the old databases and layers are, and the reason.
 type Rebuilding struct {
 	Dir    string `json:"dir"`
 	Reason string `json:"reason"`
 }
 
-// report says what a rebuild has found.
+// report is what a rebuild has found.
 type report struct {
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason"`
-	// Images are all that are there again; Nameless those of them without their names.
+	// Images is the number of restored images, Nameless of those without their names.
 	Images   int `json:"images"`
 	Nameless int `json:"nameless"`
-	// Layers are directories that are in use again.
+	// Layers is the number of directories that are in use again.
 	Layers int `json:"layers"`
-	// Lost are names whose images are not there any more, with the reason.
+	// Lost are the names whose images could not be restored, with the reason.
 	Lost []string `json:"lost,omitempty"`
-	// Blobs and Directories were set aside.
+	// Blobs and Directories are the numbers of those that were set aside.
 	Blobs       int `json:"blobs"`
 	Directories int `json:"directories"`
 }
@@ -84,8 +84,8 @@ func (r report) text(dir string) string {
 	return text + fmt.Sprintf("; what was found lies in %s: remove it after you have looked at it and the containers of that time have ended", dir)
 }
 
-// IsDamage reports whether an error of opening is one of what the databases say. What the kernel
-// refuses (a full disk, a missing right) is not.
+// IsDamage reports whether opening failed because of the content of the databases. An error of the
+// kernel (a full disk, a missing permission) is no damage.
 func IsDamage(err error) bool {
 	if err == nil {
 		return false
@@ -98,8 +98,8 @@ func IsDamage(err error) bool {
 	return !ended && !errors.As(err, &errno) && !errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.Exhausted)
 }
 
-// Inspect reads both databases whole. damage is why they cannot be used, err what keeps it
-// from looking.
+// Inspect reads both databases completely. damage is why they cannot be used, err why Inspect
+// could not read them.
 func (r Repairer) Inspect(ctx context.Context) (damage, err error) {
 	if data, err := os.ReadFile(r.rebuildingPath()); err == nil {
 		var under Rebuilding
@@ -126,7 +126,7 @@ func (r Repairer) Inspect(ctx context.Context) (damage, err error) {
 		case errors.Is(err, errs.Unavailable), ctx.Err() != nil:
 			return nil, err
 		case err != nil:
-			r.Log.Warn("the image store's database is used unchecked", "error", err)
+			r.Log.Warn("cannot check the image store's database; using it unchecked", "error", err)
 		}
 	}
 	return nil, nil
@@ -142,8 +142,8 @@ func (r Repairer) hasContent() bool {
 	return false
 }
 
-// LostRecords is damage when the database knows no image and the copy of the names does: it is
-// a new one in the place of another.
+// LostRecords returns an error (IsDamage) if the database has no image and the copy of the names
+// has some: a new database has replaced the old one.
 func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
 	records, err := db.Images.List(ctx)
 	if err != nil || len(records) > 0 {
@@ -156,7 +156,7 @@ func (r Repairer) LostRecords(ctx context.Context, db *database.DB) error {
 	return fmt.Errorf("%s knows no image, and there are %d: %w", r.Paths.MetadataFile(), len(names), dbcheck.ErrDamaged)
 }
 
-// SetAside moves both databases and the layers out of the way.
+// SetAside moves both databases and the layers to the quarantine.
 func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, error) {
 	under, err := r.beginRebuild(damage)
 	if err != nil {
@@ -164,12 +164,12 @@ func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, erro
 	}
 	if dbcheck.Check(ctx, r.Helper, r.Paths.SnapshotsFile()) == nil {
 		if err := database.LabelLayers(ctx, r.Paths); err != nil {
-			r.Log.Warn("cannot tell all layers from their database; they are unpacked again", "error", err)
+			r.Log.Warn("cannot read all layers from their database; unpacking them again", "error", err)
 		}
 	}
 	for from, to := range map[string]string{r.Paths.MetadataFile(): "metadata.db", r.Paths.SnapshotsFile(): "snapshots.db"} {
 		to = filepath.Join(under.Dir, to)
-		if _, err := os.Lstat(to); err == nil { // of a try that was cut short
+		if _, err := os.Lstat(to); err == nil { // of an attempt that was interrupted
 			err = os.Remove(from)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return nil, err
@@ -192,8 +192,8 @@ func (r Repairer) SetAside(ctx context.Context, damage error) (*Rebuilding, erro
 	}
 }
 
-// beginRebuild makes the directory of what is set aside, or finds that of a try that was cut
-// short.
+// beginRebuild makes the directory for what is set aside, or finds that of an attempt that was
+// interrupted.
 func (r Repairer) beginRebuild(damage error) (*Rebuilding, error) {
 	if data, err := os.ReadFile(r.rebuildingPath()); err == nil {
 		var under Rebuilding
@@ -217,8 +217,7 @@ func (r Repairer) beginRebuild(damage error) (*Rebuilding, error) {
 	return under, sysfile.ReplaceSynced(r.rebuildingPath(), data)
 }
 
-// Faults says what the store has lost, in words for people, until what was set aside is
-// removed.
+// Faults returns messages about what the store has lost, until the quarantine is removed.
 func (r Repairer) Faults() []string {
 	reports, err := filepath.Glob(filepath.Join(r.QuarantineDir(), "*", reportName))
 	if err != nil {

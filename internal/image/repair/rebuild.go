@@ -26,7 +26,7 @@ type rebuilder struct {
 	under *Rebuilding
 	// used lists the topmost snapshots below root filesystems.
 	used func() ([]string, error)
-	// names are the copy of the names, nil when it is lost, too.
+	// names are the copy of the names, nil if it is lost too.
 	names  []database.NamedImage
 	report report
 	// keep are blobs of images that are there again, ids those images.
@@ -42,8 +42,8 @@ type foundLayer struct {
 	dir string
 }
 
-// Rebuild makes both databases, which are new and open, again, and says what it has found.
-// used lists the topmost snapshots below the root filesystems that there are.
+// Rebuild fills both databases, which are new and open, and writes a report. used returns the
+// topmost snapshots below the existing root filesystems.
 func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuilding, used func() ([]string, error)) error {
 	ctx = database.WithNamespace(ctx)
 	b := &rebuilder{
@@ -53,9 +53,9 @@ func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuildin
 	}
 	var err error
 	if b.names, err = db.ReadNames(); err != nil {
-		r.Log.Warn("the copy of the images' names cannot be used; images come without names", "error", err)
+		r.Log.Warn("cannot read the copy of the images' names; rebuilding images without names", "error", err)
 	}
-	// A rebuild that is cut short is begun anew: it is synced once, at its end.
+	// A rebuild that is interrupted starts over, so one sync at its end is enough.
 	if err := db.Unsynced(func() error { return b.run(ctx) }); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (r Repairer) Rebuild(ctx context.Context, db *database.DB, under *Rebuildin
 
 func (r *rebuilder) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		r.namedImages, r.namelessImages, r.findLayers, r.restoreLayers, r.forgetTaken, r.setBlobsAside, r.finish,
+		r.namedImages, r.namelessImages, r.findLayers, r.restoreLayers, r.forgetPreloaded, r.setBlobsAside, r.finish,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -175,7 +175,7 @@ func (r *rebuilder) adoptTree(ctx context.Context, name string, target imagespec
 	return t, nil
 }
 
-// adoptDocument is the provide for a rebuild.
+// adoptDocument is the tree.Provide for a rebuild.
 func (r *rebuilder) adoptDocument(ctx context.Context, desc imagespec.Descriptor) error {
 	data, err := os.ReadFile(r.db.BlobPath(desc.Digest))
 	if err != nil {
@@ -187,7 +187,7 @@ func (r *rebuilder) adoptDocument(ctx context.Context, desc imagespec.Descriptor
 	return r.adopt(ctx, desc)
 }
 
-// adopt has the content store include a blob that lies where its blobs are.
+// adopt adds a blob to the content store whose file is already in place.
 func (r *rebuilder) adopt(ctx context.Context, desc imagespec.Descriptor) error {
 	path := r.db.BlobPath(desc.Digest)
 	fi, err := os.Stat(path)
@@ -198,7 +198,7 @@ func (r *rebuilder) adopt(ctx context.Context, desc imagespec.Descriptor) error 
 		return fmt.Errorf("blob %s has %d bytes on disk, want %d: %w", desc.Digest, fi.Size(), desc.Size, os.ErrNotExist)
 	}
 	preloaded := ""
-	if target, err := os.Readlink(path); err == nil { // it lies ready in a directory
+	if target, err := os.Readlink(path); err == nil { // the blob is preloaded
 		preloaded = filepath.Dir(filepath.Dir(filepath.Dir(target)))
 	}
 	return r.db.AdoptBlob(ctx, desc, preloaded)
@@ -244,8 +244,8 @@ func (r *rebuilder) restoreLayers(ctx context.Context) error {
 	return nil
 }
 
-// restore makes a layer a snapshot again, after those below it. One that was not found, or
-// stands on one that was not, is left: its image is unpacked again.
+// restore makes a layer a snapshot again, after those below it. It skips a layer if it, or one
+// below it, was not found: then its image is unpacked again.
 func (r *rebuilder) restore(ctx context.Context, chain string) error {
 	var way []foundLayer
 	for chain != "" && !r.restored[chain] {
@@ -279,7 +279,7 @@ func (r *rebuilder) restoreOne(ctx context.Context, layer foundLayer) error {
 		if err := database.WriteLayerLabel(upper, layer.LayerLabel); err != nil {
 			return err
 		}
-		// What is mounted on it does not notice.
+		// The rename does not affect mounts of it.
 		if err := os.Rename(filepath.Join(layer.dir, database.FilesName), upper); err != nil {
 			return err
 		}
@@ -287,15 +287,15 @@ func (r *rebuilder) restoreOne(ctx context.Context, layer foundLayer) error {
 	})
 }
 
-// forgetTaken has images that lie ready taken again where their names are lost.
-func (r *rebuilder) forgetTaken(context.Context) error {
+// forgetPreloaded lets package preload add its images again if their names are lost.
+func (r *rebuilder) forgetPreloaded(context.Context) error {
 	if r.names != nil {
 		return nil
 	}
 	return preload.Forget(r.db.Root)
 }
 
-// setBlobsAside moves content of no image to the quarantine: the collector would remove it.
+// setBlobsAside moves content of no image to the quarantine: garbage collection would remove it.
 func (r *rebuilder) setBlobsAside(context.Context) error {
 	return r.blobs(func(dgst digest.Digest, path string, _ os.FileInfo) error {
 		if r.keep[dgst] {
@@ -310,7 +310,7 @@ func (r *rebuilder) setBlobsAside(context.Context) error {
 	})
 }
 
-// finish removes what is left of directories whose files are in use again, and counts.
+// finish removes the rest of directories whose files are in use again, and counts.
 func (r *rebuilder) finish(context.Context) error {
 	r.report.Images = len(r.ids)
 	dirs, err := filepath.Glob(filepath.Join(r.under.Dir, "layers-*", "*"))

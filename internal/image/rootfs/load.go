@@ -52,10 +52,10 @@ func (m *Manager) Load(ctx context.Context) error {
 		}
 		if err != nil {
 			// Only a loss of power cuts it short, and no container survives that.
-			m.log.Warn("unreadable record of a root filesystem", "key", entry.Name(), "error", err)
+			m.log.Warn("cannot read the record of a root filesystem", "key", entry.Name(), "error", err)
 		}
 		if u.lower, err = m.images.RestoreLayers(ctx, u.Chain); err != nil {
-			m.log.Warn("a root filesystem has lost its layers", "key", entry.Name(), "error", err)
+			m.log.Warn("cannot find the layers of a root filesystem", "key", entry.Name(), "error", err)
 		}
 		m.uses[entry.Name()] = u
 	}

@@ -18,13 +18,13 @@ import (
 // mapped ids; what the container writes has the host's numbers on disk, so nothing
 // there belongs to the host's root.
 //
-// The container's init is nobody on the host and walks to its root by path. So
-// these lie apart, in State/mapped, which everybody may pass through, each in a
+// The container's init has no rights on the host and walks to its root by path. So these mounts
+// are separate, in State/mapped, which every user may pass through, each in a
 // directory of its own that only its namespace's root group may:
 //
 //	<key>/rootfs   the mount
 //	<key>/layers   while it is made: the layers of all images, with mapped ids
-//	<key>/linked   the same for those that lie elsewhere, see preload.go
+//	<key>/linked   the same for preloaded layers, which are elsewhere; see package preload
 
 const (
 	mappedRootfs = "rootfs"
@@ -60,7 +60,7 @@ func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysfile.Overlay) er
 		overlay.Lower = lower
 		return sysfile.MountOverlay(overlay, m.mappedPath(spec.Key))
 	})
-	// The overlay has its own hold of the layers.
+	// The overlay has its own reference to the layers.
 	return errors.Join(err, sysfile.Detach(layers), os.Remove(layers))
 }
 
@@ -80,7 +80,7 @@ func (m *Manager) mapLinked(dir, userns string, lower []string, mount func(lower
 			return err
 		}
 		if err := sysfile.BindMapped(target, at, userns); err != nil {
-			return fmt.Errorf("a layer lies ready in %s: %w; remove the image and pull or import it, to have its layers in %s", filepath.Dir(target), err, m.layersDir)
+			return fmt.Errorf("a layer is preloaded in %s: %w; remove the image and pull or import it, to have its layers in %s", filepath.Dir(target), err, m.layersDir)
 		}
 		lower[i] = filepath.Join("..", mappedLinked, strconv.Itoa(i))
 	}
@@ -126,8 +126,8 @@ func (m *Manager) unmountMapped(key string) error {
 	return nil
 }
 
-// reachable reports the first directory above the mounts that keeps others out.
-// Kind Unsupported: a namespace's root is one of them.
+// reachable returns an error of kind Unsupported for the first directory above the mounts that
+// other users, such as a namespace's root, cannot pass through.
 func (m *Manager) reachable() error {
 	path := "/"
 	for name := range strings.SplitSeq(strings.TrimPrefix(m.MappedDir(), "/"), "/") {

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// Paths are where root filesystems lie.
+// Paths are the directories of root filesystems.
 type Paths struct {
 	// Root is the directory of the image store on disk, State its directory on tmpfs.
 	Root, State string
@@ -14,7 +14,7 @@ type Paths struct {
 // ContainersDir has a directory for each root filesystem.
 func (p Paths) ContainersDir() string { return filepath.Join(p.Root, "containers") }
 
-// PoolDir has directories that lie ready for root filesystems.
+// PoolDir has directories that are prepared for root filesystems.
 func (p Paths) PoolDir() string { return filepath.Join(p.Root, "pool") }
 
 // MountsDir has the mounts, but for those that user namespaces reach.

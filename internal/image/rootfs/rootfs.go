@@ -30,10 +30,9 @@ import (
 //	image         the record: which snapshot is below
 //
 // and a mount on State/rootfs/<key>, or, where a user namespace must reach it, on
-// State/mapped/<key>/rootfs (see mapped.go). The directory appears by rename,
-// complete, so that no transaction of a database is needed, and it goes by rename,
-// too. While it is there the snapshots below it stay, whatever happens to their
-// image.
+// State/mapped/<key>/rootfs (see mapped.go). A rename makes the directory appear
+// complete, and another one removes it, so no transaction of a database is needed. While it
+// exists the snapshots below it stay, even if their image is removed.
 const (
 	upperName  = "upper"
 	workName   = "work"
@@ -280,7 +279,7 @@ func (m *Manager) WritableUsage(ctx context.Context, key string, pace sysfile.Pa
 	}
 	usage := image.Usage{Mountpoint: m.Root, Bytes: used.Bytes, Inodes: used.Inodes, At: time.Now()}
 	if err != nil {
-		return usage, fmt.Errorf("cannot tell what the container of %s has written: %w", key, err)
+		return usage, fmt.Errorf("cannot measure what the container of %s has written: %w", key, err)
 	}
 	return usage, nil
 }

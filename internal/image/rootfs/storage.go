@@ -11,15 +11,15 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// A storage is a directory of somebody else's, in which what a container writes is kept:
+// A storage is a directory of the caller that keeps what a container writes:
 //
 //	upper, work   as in the directory of a root filesystem
 //	volumes       one directory each; one that is not whole yet has partSuffix
 //	image         which layers are below
 //
-// It belongs to one root filesystem at a time, and to nobody between them: the caller that
-// named it removes it. Without the inode index an upper directory may be mounted again over the
-// same layers wherever they lie by then, also when the image was removed and imported anew.
+// One root filesystem at a time uses it. The caller that named it removes it. Without the inode
+// index an upper directory may be mounted again over the same layers wherever they are by then,
+// even after the image was removed and imported again.
 
 // partSuffix ends the name of a volume that is being filled.
 const partSuffix = ".part"
@@ -47,7 +47,7 @@ func (u use) openStorage() error {
 		err = json.Unmarshal(data, &of)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot tell which image the storage %s is of: %w", u.Storage, err)
+		return fmt.Errorf("cannot read which image the storage %s is of: %w", u.Storage, err)
 	}
 	if of.Chain != u.Chain {
 		return fmt.Errorf("the storage %s is of image %s, and what was written over that cannot be seen over image %s; use another directory, or remove it: %w", u.Storage, of.Image, u.Image, errs.State)
@@ -55,15 +55,15 @@ func (u use) openStorage() error {
 	return nil
 }
 
-// makeStorage makes the directories, and at last the record: a storage without one is
-// made again, and there was nobody yet who could have written to it.
+// makeStorage makes the directories, and last the record. A storage without a record is made
+// again: no container can have written to it.
 func (u use) makeStorage(file string) error {
 	for name, mode := range map[string]os.FileMode{"": 0o700, upperName: 0o755, workName: 0o700, volumesName: 0o700} {
 		dir := filepath.Join(u.Storage, name)
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return fmt.Errorf("cannot make the storage: %w", err)
 		}
-		if err := os.Chmod(dir, mode); err != nil { // whatever the umask says
+		if err := os.Chmod(dir, mode); err != nil { // regardless of the umask
 			return fmt.Errorf("cannot make the storage: %w", err)
 		}
 	}

@@ -42,7 +42,7 @@ func (m *Manager) MakeVolume(ctx context.Context, spec image.VolumeSpec) (string
 	return dir, nil
 }
 
-// keepVolume takes the volume that is there, or makes it. What was cut short is begun anew.
+// keepVolume uses the existing volume, or makes it. It starts over a copy that was interrupted.
 func keepVolume(ctx context.Context, spec image.VolumeSpec, dir string) error {
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -68,12 +68,12 @@ func makeVolume(ctx context.Context, spec image.VolumeSpec, dir string) error {
 		return err
 	}
 	if spec.From != "" {
-		return sysfile.CopyTree(ctx, spec.From, dir, spec.Tell)
+		return sysfile.CopyTree(ctx, spec.From, dir, spec.Progress)
 	}
 	return errors.Join(os.Chown(dir, spec.UID, spec.GID), os.Chmod(dir, 0o755))
 }
 
-// writtenDirs are where what the container of key writes lies.
+// writtenDirs returns the directories that the container of key writes to.
 func (m *Manager) writtenDirs(key string) []string {
 	u, _ := m.use(key)
 	dirs := []string{filepath.Join(u.written(m.containerDir(key)), upperName)}

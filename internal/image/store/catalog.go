@@ -32,7 +32,7 @@ func (s *Store) Layers(ctx context.Context) ([]image.Layered, error) {
 		case errdefs.IsNotFound(err), errors.Is(err, errs.Invalid):
 			continue // it was removed meanwhile
 		case err != nil:
-			return nil, fmt.Errorf("cannot tell the layers of image %s: %w", img.ID, err)
+			return nil, fmt.Errorf("cannot read the layers of image %s: %w", img.ID, err)
 		}
 		found := image.Layered{ID: img.ID, Tags: img.Tags}
 		for i, layer := range t.Layers {
@@ -88,7 +88,7 @@ func (s *Store) tag(ctx context.Context, id string, added []reference.Named) err
 	if err != nil {
 		return err
 	}
-	// Whoever removes the image from now on finds its content in use.
+	// From now on Remove finds the content in use.
 	lease, _ := leases.FromContext(ctx)
 	target := leases.Resource{ID: t.Target.Digest.String(), Type: "content"}
 	if err := s.db.Leases.AddResource(ctx, leases.Lease{ID: lease}, target); err != nil {

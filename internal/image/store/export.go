@@ -28,7 +28,7 @@ func (s *Store) Export(ctx context.Context, refs []string, to io.Writer) error {
 		return err
 	}
 	defer end()
-	// Whoever removes an image meanwhile does not cut the archive short.
+	// Removing an image meanwhile does not truncate the archive.
 	return s.db.WithLease(ctx, func(ctx context.Context) error {
 		var manifests []archive.ExportOpt
 		for _, ref := range refs {

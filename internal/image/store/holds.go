@@ -54,10 +54,10 @@ func (s *Store) ReleaseLayers(chain string) {
 	}
 }
 
-// dropUnused lets go of a snapshot that no container uses any more, if its image
-// was removed meanwhile.
+// dropUnused removes a snapshot that no container uses any more, if its image was removed
+// meanwhile.
 func (s *Store) dropUnused(ctx context.Context, chain string) {
-	// Closing the store waits for this, and does not end it.
+	// Closing the store waits for this, and does not cancel it.
 	ctx = context.WithoutCancel(ctx)
 	s.mu.Lock()
 	var err error
@@ -71,7 +71,7 @@ func (s *Store) dropUnused(ctx context.Context, chain string) {
 	case err == nil:
 		s.db.Collect(ctx)
 	case !errdefs.IsNotFound(err):
-		s.log.Warn("cannot let go of a removed image's snapshot", "snapshot", chain, "error", err)
+		s.log.Warn("cannot remove the snapshot of a removed image", "snapshot", chain, "error", err)
 	}
 }
 

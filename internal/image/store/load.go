@@ -19,8 +19,8 @@ func (s *Store) DropLeases(ctx context.Context) error {
 	return err
 }
 
-// Load reads the images that are recorded, and repairs or forgets those that have lost
-// something. Call it once, before the store is used.
+// Load reads the recorded images. It repairs images with missing layers and removes those with
+// missing content. Call it once, before the store is used.
 func (s *Store) Load(ctx context.Context) error {
 	records, err := s.db.Images.List(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Store) Load(ctx context.Context) error {
 	for _, record := range records {
 		t, err := s.db.ReadTree(ctx, record.Name, record.Target, s.db.Intact)
 		if err != nil {
-			s.log.Warn("an image has lost content and is forgotten; it must be pulled or imported again", "image", record.Name, "error", err)
+			s.log.Warn("removing an image whose content is missing; pull or import it again", "image", record.Name, "error", err)
 			lost[record.Name] = true
 			continue
 		}
@@ -45,7 +45,7 @@ func (s *Store) Load(ctx context.Context) error {
 	for id, t := range trees {
 		e, err := s.loadOrRepair(ctx, t, names[id], pinned[id])
 		if err != nil {
-			s.log.Warn("an image cannot be unpacked again and is forgotten", "image", id, "error", err)
+			s.log.Warn("removing an image that cannot be unpacked again", "image", id, "error", err)
 			for _, name := range names[id] {
 				lost[name] = true
 			}
@@ -53,11 +53,11 @@ func (s *Store) Load(ctx context.Context) error {
 		}
 		s.put(e, names[id])
 	}
-	return s.forgetRecords(ctx, lost)
+	return s.deleteRecords(ctx, lost)
 }
 
-// forgetRecords removes names of images that are not whole.
-func (s *Store) forgetRecords(ctx context.Context, lost map[string]bool) error {
+// deleteRecords removes the names of incomplete images.
+func (s *Store) deleteRecords(ctx context.Context, lost map[string]bool) error {
 	if len(lost) > 0 {
 		s.db.SaveNames(ctx, lost)
 	}
@@ -78,7 +78,7 @@ func (s *Store) loadOrRepair(ctx context.Context, t *tree.Tree, names []string, 
 	if err == nil {
 		return e, nil
 	}
-	s.log.Warn("an image has lost layers and is unpacked again", "image", t.ID(), "error", err)
+	s.log.Warn("unpacking an image again whose layers are missing", "image", t.ID(), "error", err)
 	for _, chain := range t.Chains() {
 		dirs, err := s.db.LowerDirs(ctx, chain)
 		if err == nil {

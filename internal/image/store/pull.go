@@ -63,7 +63,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth image.Auth
 	ctx, release := m.guard(ctx, rules.NoProgressTimeout)
 	defer release()
 	defer func() {
-		// The guard's reason says more than "context canceled".
+		// The guard's reason is more precise than "context canceled".
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = fmt.Errorf("%w", cause)
 		}

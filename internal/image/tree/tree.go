@@ -126,7 +126,7 @@ func (r Reader) Read(ctx context.Context, name string, target imagespec.Descript
 	}
 }
 
-// readDocument gets a small JSON document and checks that it is no other.
+// readDocument reads a JSON document of at most MaxDocument bytes and checks its digest.
 func (r Reader) readDocument(ctx context.Context, desc imagespec.Descriptor, provide Provide) ([]byte, error) {
 	if err := desc.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, errs.Invalid)
@@ -173,7 +173,7 @@ func (r Reader) choose(name string, document []byte) (imagespec.Descriptor, erro
 		desc := &index.Manifests[i]
 		switch {
 		case desc.Platform == nil:
-			// Only its config tells: taken if nothing else fits.
+			// Only its config has the platform: used if nothing else fits.
 			if best == nil {
 				best = desc
 			}

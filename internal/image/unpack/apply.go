@@ -22,7 +22,7 @@ const (
 	xattrPrefix    = "SCHILY.xattr."
 
 	// maxFile is more than any file of an image has; a header that claims more
-	// is a lie.
+	// is wrong.
 	maxFile = 1 << 40
 	// maxEntries bounds the answer and the time of one layer.
 	maxEntries = 4 << 20
@@ -146,7 +146,7 @@ func (l *layer) complete(header *tar.Header) bool {
 	return true
 }
 
-// allowedXattr tells which extended attributes a layer may set. Those of the
+// allowedXattr reports whether a layer may set an extended attribute. Those of the
 // overlay file system would change what other layers show.
 func allowedXattr(name string) bool {
 	return name == "security.capability" ||
@@ -193,7 +193,7 @@ func (l *layer) markOpaque(dir string) error {
 	return nil
 }
 
-// finish settles what can only be told once all entries are there: names that
+// finish handles what can be decided only after all entries: names that
 // were deleted and made again, and a root that hides everything below.
 func (l *layer) finish() error {
 	for path := range l.whiteouts {

@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Job says what to unpack where.
+// Job is what to unpack, and where.
 type Job struct {
 	// Upper is the directory that takes the layer's files, empty. Place is an
 	// empty directory beside it, on which the child mounts its root.

@@ -91,8 +91,8 @@ func confine(job Job) error {
 		unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP)
 }
 
-// kindOf decides whose fault err is: the layer's, unless the host's disk says
-// otherwise.
+// kindOf returns the kind of an error: Invalid for a fault of the layer, unless the host's disk
+// caused it.
 func kindOf(err error) error {
 	if err == nil || errs.Kind(err) != nil {
 		return err

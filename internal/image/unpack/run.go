@@ -38,8 +38,8 @@ type Runner struct {
 	Cgroups *cgroup.HelperGroups
 }
 
-// Run unpacks layer into job.Upper in a child and waits for it. read is told now
-// and then how many bytes of the layer the child has read; it may be nil. What a
+// Run unpacks layer into job.Upper in a child and waits for it. read is called
+// from time to time with the bytes of the layer that the child has read; it may be nil. What a
 // failed Run leaves in job.Upper is the caller's to remove. Kinds: Invalid for a
 // bad layer, Exhausted for a full disk or a layer that needs too much memory.
 func (r *Runner) Run(ctx context.Context, job Job, layer *os.File, read func(int64)) (Result, error) {
@@ -145,7 +145,7 @@ func markOpaque(upper string, dirs []string) error {
 	return nil
 }
 
-// watch tells read how far the file's offset, which the child shares, has got.
+// watch reports the file's offset to read. The child shares the offset.
 func watch(layer *os.File, read func(int64)) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -31,7 +31,7 @@ const (
 // written.
 type stream struct {
 	ready chan *chunk
-	// free are the chunks that nobody uses. There are chunkCount in all, so that no
+	// free are the unused chunks. There are chunkCount in all, so that no
 	// channel of them is ever full.
 	free chan *chunk
 	// stop ends the goroutines of a stream that is not read to its end.
@@ -105,7 +105,7 @@ func (s *stream) produce(plain io.ReadCloser, toHash chan<- *chunk) {
 		}
 		n, err := io.ReadFull(plain, c.buffer)
 		if errors.Is(err, io.ErrUnexpectedEOF) && n > 0 {
-			// Either the end of the layer, or a cut one: the next read tells.
+			// The layer ended or is truncated. The next read distinguishes them.
 			err = nil
 		}
 		c.data, c.err = c.buffer[:n], err
@@ -174,7 +174,7 @@ func (s *stream) Close() {
 	s.wg.Wait()
 }
 
-// decompress tells gzip, zstd and plain tar apart by their first bytes.
+// decompress detects gzip, zstd and plain tar by their first bytes.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(r, chunkSize)
 	magic, err := buffered.Peek(4)

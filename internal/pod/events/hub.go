@@ -1,8 +1,8 @@
-// Package events tells subscribers, in order, what happens to sandboxes and
+// Package events delivers to subscribers, in order, what happens to sandboxes and
 // containers.
 //
 // It owns the order, the stamps and the subscribers' queues. It does not know what
-// makes an event: the rules hand it over, complete.
+// makes an event: its callers publish complete ones.
 package events
 
 import (
@@ -21,8 +21,8 @@ import (
 type Event = runtimeapi.ContainerEventResponse
 
 // maxQueue is how many events may wait for one subscriber: several for every
-// container of the fullest node. Who falls further behind is cut off and asks anew,
-// and then gets what is true by then.
+// container of the fullest node. A slower subscriber is cut off. When it subscribes again, it
+// gets the present state.
 const maxQueue = 16384
 
 // Hub orders events. Its stamps (Event.CreatedAt) are their sequence numbers:
@@ -41,13 +41,13 @@ type Hub struct {
 // overflow.
 const newest = math.MaxInt64 - 1<<60
 
-// NewHub makes a Hub whose stamps are larger than after, the newest time that was
-// ever told. A time that no clock can have had counts as the newest that one can.
+// NewHub makes a Hub whose stamps are larger than after, the newest time in any
+// record. A time that no clock can have had counts as the newest that one can.
 func NewHub(after int64) *Hub {
 	return &Hub{last: min(after, newest), subscribers: map[*Subscription]struct{}{}, limit: maxQueue}
 }
 
-// Counters are what became of events.
+// Counters count events and subscribers.
 type Counters struct {
 	// Published counts events since the daemon's start; Dropped those that a
 	// subscriber did not get, because it was too slow.
@@ -82,7 +82,7 @@ func (h *Hub) next() int64 {
 
 // Publish stamps an event and hands it to every subscriber. fill completes the
 // event under the lock that orders events, so that what it reads is never older
-// than what an earlier event told; without subscribers it is not called.
+// than what an earlier event showed; without subscribers it is not called.
 func (h *Hub) Publish(event *Event, fill func(*Event)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,7 +101,7 @@ func (h *Hub) hand(s *Subscription, event *Event) {
 	if len(s.queue) >= h.limit {
 		h.dropped += uint64(len(s.queue)) + 1
 		s.queue = nil
-		h.end(s, fmt.Errorf("cannot send events as slowly as they are read: subscribe again: %w", errs.Exhausted))
+		h.end(s, fmt.Errorf("the subscriber reads events too slowly; subscribe again: %w", errs.Exhausted))
 		return
 	}
 	s.queue = append(s.queue, event)
@@ -109,8 +109,8 @@ func (h *Hub) hand(s *Subscription, event *Event) {
 }
 
 // Subscribe makes a subscription that begins with the events that present returns,
-// one for each thing as it is now, and goes on with all that are published after,
-// without a gap. Unavailable once the Hub is closed.
+// the present state of each object, and goes on with all that are published after, without a
+// gap. Unavailable once the Hub is closed.
 func (h *Hub) Subscribe(present func() []*Event) (*Subscription, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,7 +138,7 @@ func (h *Hub) Close() {
 
 func errClosed() error { return fmt.Errorf("berth stops: %w", errs.Unavailable) }
 
-// end is the last that a subscription is told. The caller holds the lock.
+// end ends a subscription with an error. The caller holds the lock.
 func (h *Hub) end(s *Subscription, err error) {
 	delete(h.subscribers, s)
 	s.err = err

@@ -10,7 +10,7 @@ import (
 // Difference names the first field in which two messages of one type differ, as
 // a path ("config.linux.cgroup_parent"), or returns "" when there is none.
 // Fields that this version does not know are not compared: they do not survive
-// in records, so they cannot tell a retry from another request.
+// in records, so they cannot distinguish a retry from another request.
 func Difference(a, b proto.Message) string {
 	if proto.Equal(a, b) {
 		return ""

@@ -57,7 +57,7 @@ type Job struct {
 	mu      sync.Mutex // guards what follows
 	// watchdog ends the job when a stage lasts too long.
 	watchdog *time.Timer
-	// reminder tells of a stage that lasts long.
+	// reminder reports a stage that lasts long.
 	reminder *time.Timer
 	over     bool
 }
@@ -68,7 +68,7 @@ type stage struct {
 	slow           atomic.Bool
 }
 
-// Ended is what the table's owner is told as the last stage of every job.
+// Ended is the last stage of every job that the table reports.
 const Ended = "ended"
 
 // Stage publishes that the job has reached a stage and what it waits for there.
@@ -77,8 +77,8 @@ func (j *Job) Stage(name, waitsFor string) {
 	j.StageUntil(name, waitsFor, time.Now())
 }
 
-// StageUntil is Stage for one that lasts until then because somebody asked for it: it is
-// slow from then on only.
+// StageUntil is Stage for a stage that lasts until then by request, such as a grace period:
+// it is slow from then on only.
 func (j *Job) StageUntil(name, waitsFor string, then time.Time) {
 	at := &stage{name: name, waitsFor: waitsFor, since: time.Now()}
 	j.stage.Store(at)
@@ -111,7 +111,7 @@ func (j *Job) Done() <-chan struct{} { return j.done }
 const answerMargin = time.Second
 
 // Wait returns the job's result when it ends. A second before ctx's deadline, or
-// when ctx ends, it returns an error of kind Deadline that tells where the job
+// when ctx ends, it returns an error of kind Deadline that says where the job
 // is; the job goes on.
 func (j *Job) Wait(ctx context.Context) (string, error) {
 	j.waiters.Add(1)
@@ -147,7 +147,7 @@ func (j *Job) late() error {
 		j.Kind, j.Key, errs.Deadline, info.Stage, info.StageAge.Round(time.Millisecond), info.WaitsFor, info.Age.Round(time.Millisecond))
 }
 
-// Info is what is told of a job to people.
+// Info describes a job to people.
 type Info struct {
 	Key      string
 	Kind     Kind
@@ -157,13 +157,13 @@ type Info struct {
 	StageAge time.Duration
 	Age      time.Duration
 	Waiters  int
-	// Cancelled tells that the job was asked to end and is cleaning up.
+	// Cancelled is set once the job was cancelled; it may be cleaning up.
 	Cancelled bool
-	// Slow tells that the job has been told of for the time in its stage.
+	// Slow is set once the job was reported for the time in its stage.
 	Slow bool
 }
 
-// Info tells where the job is.
+// Info returns where the job is.
 func (j *Job) Info() Info {
 	now, at := time.Now(), j.stage.Load()
 	return Info{
@@ -181,15 +181,15 @@ type Limits struct {
 	Total time.Duration
 }
 
-// ErrShutdown is the cause with which Table.Close cancels jobs: whoever sees it
-// leaves everything as it is, for the next start to find.
+// ErrShutdown is the cause with which Table.Close cancels jobs: work that
+// sees it leaves everything as it is, for the next start to find.
 var ErrShutdown = fmt.Errorf("berth is shutting down: %w", errs.Unavailable)
 
-// SlowStage is how long a stage lasts before it is told of; then it is each time that it
-// has lasted twice as long.
+// SlowStage is how long a stage lasts before it is reported. It is reported again each time
+// that it has lasted twice as long.
 const SlowStage = 30 * time.Second
 
-// remind tells of a stage after a while, unless the job has left it by then. j.mu is held.
+// remind reports a stage after a while, unless the job has left it by then. j.mu is held.
 func (j *Job) remind(at *stage, after time.Duration) {
 	if j.reminder != nil {
 		j.reminder.Stop()
@@ -208,7 +208,7 @@ func (j *Job) remind(at *stage, after time.Duration) {
 	})
 }
 
-// end tells that no stage follows.
+// end stops the reports: no stage follows.
 func (j *Job) end() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

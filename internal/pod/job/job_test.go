@@ -55,7 +55,7 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-func newTable(meet func(*Job, *Request) Meeting, limits Limits) *Table {
+func newTable(meet func(*Job, *Request) Conflict, limits Limits) *Table {
 	return NewTable(func(Kind) Limits { return limits }, meet, func(Info, error) {}, func(Info) {}, func(Info) {})
 }
 
@@ -82,18 +82,18 @@ func enter(t *testing.T, table *Table, req *Request) *Job {
 }
 
 func TestJobsOfOneKeyRunOneAfterTheOther(t *testing.T) {
-	meeting := After
-	table := newTable(func(*Job, *Request) Meeting { return meeting }, Limits{})
+	conflict := After
+	table := newTable(func(*Job, *Request) Conflict { return conflict }, Limits{})
 	proceed := make(chan struct{})
 	first, second := enter(t, table, waiting("first", proceed)), enter(t, table, waiting("second", proceed))
 	if first == second || table.Find("k") != second || len(table.List()) != 2 {
 		t.Error("the second did not get a job of its own")
 	}
-	meeting = Join
+	conflict = Join
 	if enter(t, table, waiting("third", proceed)) != second {
 		t.Error("the third did not join the newest")
 	}
-	meeting = Replace
+	conflict = Replace
 	last := enter(t, table, waiting("last", proceed))
 	select {
 	case <-last.Done():
@@ -121,7 +121,7 @@ func TestJobsOfOneKeyRunOneAfterTheOther(t *testing.T) {
 // Work that says no more than that it was cancelled was cancelled by somebody else than
 // the client who hears it.
 func TestCancelledWorkTellsWhy(t *testing.T) {
-	table := newTable(func(*Job, *Request) Meeting { return Replace }, Limits{})
+	table := newTable(func(*Job, *Request) Conflict { return Replace }, Limits{})
 	first := enter(t, table, &Request{Key: "k", Kind: "first", Run: func(ctx context.Context, _ *Job) (string, error) {
 		<-ctx.Done()
 		return "", fmt.Errorf("cannot work: %w", ctx.Err())
@@ -139,7 +139,7 @@ func TestCancelledWorkTellsWhy(t *testing.T) {
 
 // Who comes after a cancelled job never gets its failure.
 func TestNobodyJoinsCancelledJob(t *testing.T) {
-	table := newTable(func(*Job, *Request) Meeting { return Join }, Limits{})
+	table := newTable(func(*Job, *Request) Conflict { return Join }, Limits{})
 	proceed := make(chan struct{})
 	first := enter(t, table, waiting("first", proceed))
 	first.Cancel(errors.New("no more"))
@@ -154,7 +154,7 @@ func TestNobodyJoinsCancelledJob(t *testing.T) {
 }
 
 func TestCloseCancelsWithItsOwnCause(t *testing.T) {
-	table := newTable(func(*Job, *Request) Meeting { return After }, Limits{})
+	table := newTable(func(*Job, *Request) Conflict { return After }, Limits{})
 	j := enter(t, table, waiting("first", nil))
 	deaf, begun := make(chan struct{}), make(chan struct{})
 	enter(t, table, &Request{Key: "other", Kind: "deaf", Run: func(context.Context, *Job) (string, error) {
@@ -179,7 +179,7 @@ func TestCloseCancelsWithItsOwnCause(t *testing.T) {
 
 func TestUnheardFailuresAreTold(t *testing.T) {
 	told := make(chan error, 2)
-	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return After },
 		func(_ Info, err error) { told <- err }, func(Info) {}, func(Info) {})
 	failing := func(key string, after <-chan struct{}) *Request {
 		return &Request{Key: key, Kind: "fail", Run: func(context.Context, *Job) (string, error) {
@@ -241,7 +241,7 @@ func TestShortDeadlineLeavesTimeToWork(t *testing.T) {
 
 func TestEveryStageIsTold(t *testing.T) {
 	var stages []string
-	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return After },
 		func(Info, error) {}, func(i Info) { stages = append(stages, i.Key+": "+i.Stage) }, func(Info) {})
 	j := enter(t, table, &Request{Key: "a", Kind: "make", Run: func(_ context.Context, j *Job) (string, error) {
 		j.Stage("work", "nothing")
@@ -259,7 +259,7 @@ func TestSlowStagesAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var told []string
-		table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+		table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return After },
 			func(Info, error) {}, func(Info) {}, func(i Info) {
 				told = append(told, fmt.Sprintf("%s: %s %s at %s", i.ID, i.Stage, i.StageAge, time.Since(began)))
 			})
@@ -291,7 +291,7 @@ func TestWaitingForAJobIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		told := map[string]int{}
-		table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return After },
+		table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return After },
 			func(Info, error) {}, func(Info) {}, func(i Info) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -316,7 +316,7 @@ func TestWaitingForAJobIsToldOf(t *testing.T) {
 func TestWaitersAreThereBeforeTheWork(t *testing.T) {
 	var unheard atomic.Int32
 	none := func(Info) {}
-	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Meeting { return Join },
+	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return Join },
 		func(Info, error) { unheard.Add(1) }, none, none)
 	for range 200 {
 		var waiters int

@@ -12,25 +12,26 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Meeting is what a request does that finds a job of its key.
-type Meeting int
+// Conflict is how a request deals with a running job of its key.
+type Conflict int
 
-// The meetings.
+// The ways to deal with a running job.
 const (
-	// Join waits for the job that is there.
-	Join Meeting = iota
-	// After starts a new job once the one that is there has ended.
+	// Join waits for the running job.
+	Join Conflict = iota
+	// After starts a new job once the running one has ended.
 	After
-	// Replace cancels the one that is there, and is After.
+	// Replace cancels the running job and starts a new one after it.
 	Replace
 )
 
 // Table holds the jobs that run. All methods are safe for concurrent use.
 type Table struct {
 	limits func(Kind) Limits
-	meet   func(running *Job, next *Request) Meeting
-	// unheard is called with the error of a job that nobody waited for.
-	unheard func(Info, error)
+	// resolve decides how a request deals with a running job of its key.
+	resolve func(running *Job, next *Request) Conflict
+	// failed is called with the error of a job that nobody waited for.
+	failed func(Info, error)
 	// reached is called when a job has reached a stage, Ended for its last.
 	reached func(Info)
 	// slow is called when a job stays in a stage for long.
@@ -44,13 +45,17 @@ type Table struct {
 	group   sync.WaitGroup
 }
 
-// NewTable returns an empty table. limits gives a kind's limits, meet decides
-// what a request does that finds a job of its key, unheard is told of failures
-// that no waiter is there to hear, reached of every stage before its work begins, slow
-// of a stage that has lasted for SlowStage, and each time that it has lasted twice as
-// long.
-func NewTable(limits func(Kind) Limits, meet func(*Job, *Request) Meeting, unheard func(Info, error), reached, slow func(Info)) *Table {
-	return &Table{limits: limits, meet: meet, unheard: unheard, reached: reached, slow: slow, newest: map[string]*Job{}, running: map[*Job]struct{}{}}
+// NewTable returns an empty table. limits returns a kind's limits; resolve decides how a
+// request deals with a running job of its key; failed is called with a failure that no waiter
+// gets, reached with every stage before its work begins, and slow with a stage that has lasted
+// for SlowStage, and again each time that it has lasted twice as long.
+func NewTable(
+	limits func(Kind) Limits, resolve func(*Job, *Request) Conflict, failed func(Info, error), reached, slow func(Info),
+) *Table {
+	return &Table{
+		limits: limits, resolve: resolve, failed: failed, reached: reached, slow: slow,
+		newest: map[string]*Job{}, running: map[*Job]struct{}{},
+	}
 }
 
 // Do joins the job of the request's key or starts one, and waits for it: see Job.Wait.
@@ -64,13 +69,13 @@ func (t *Table) Do(ctx context.Context, req *Request) (string, error) {
 	return j.wait(ctx)
 }
 
-// Enter is Do for who does not wait, or not only.
+// Enter is Do without the wait.
 func (t *Table) Enter(ctx context.Context, req *Request) (*Job, error) {
 	return t.enter(ctx, req, 0)
 }
 
 // enter counts the waiters that come with the request before the job can end, so that
-// a failure that they will hear is not taken for one that nobody does.
+// a failure that they get does not count as one that nobody waited for.
 func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,13 +84,13 @@ func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, e
 	}
 	before := t.newest[req.Key]
 	if before != nil {
-		// A cancelled job has nothing to give to those who would join it.
-		meeting := t.meet(before, req)
-		if meeting == Join && !before.Cancelled() {
+		// A request never joins a cancelled job: it would get that job's failure.
+		conflict := t.resolve(before, req)
+		if conflict == Join && !before.Cancelled() {
 			before.waiters.Add(waiters)
 			return before, nil
 		}
-		if meeting == Replace {
+		if conflict == Replace {
 			before.Cancel(fmt.Errorf("the job gave way to %q: %w", req.Kind, errs.Unavailable))
 		}
 	}
@@ -120,7 +125,7 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 			return err
 		})
 		if j.err != nil && ctx.Err() != nil && !errors.Is(j.err, context.Cause(ctx)) {
-			// Why it was cancelled, to those who did not do it.
+			// A waiter that did not cancel the job must learn why it was cancelled.
 			j.err = fmt.Errorf("%w: %w", context.Cause(ctx), j.err)
 		}
 	}
@@ -139,7 +144,7 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 	t.reached(last)
 	close(j.done)
 	if j.err != nil && info.Waiters == 0 {
-		t.unheard(info, j.err)
+		t.failed(info, j.err)
 	}
 }
 
@@ -150,7 +155,7 @@ func (t *Table) Find(key string) *Job {
 	return t.newest[key]
 }
 
-// List tells of all jobs, the oldest first.
+// List returns all jobs, the oldest first.
 func (t *Table) List() []Info {
 	t.mu.Lock()
 	all := make([]Info, 0, len(t.running))

@@ -11,16 +11,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// life is one pod from its first request to its last, as a kubelet makes them.
-type life struct {
+// podLife is one pod from its first request to its last, as a kubelet makes them.
+type podLife struct {
 	w       *World
 	s       *pod.Service
 	step    string
 	sandbox string
 }
 
-// live makes the requests until one fails.
-func (l *life) live(ctx context.Context) (err error) {
+// run makes the requests until one fails.
+func (l *podLife) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	var container string
@@ -52,18 +52,18 @@ func (l *life) live(ctx context.Context) (err error) {
 	return nil
 }
 
-// RunFaults lives the life of a pod again and again, and lets its call 1, 2, 3,
+// RunFaults runs a pod from its start to its end again and again, and lets its call 1, 2, 3,
 // ... fail, before or after it took effect. Each time nothing is left, or what is
 // left is listed and Remove clears it.
 func RunFaults(t *testing.T, parts *Parts) {
 	for n := 1; ; n++ {
 		script := FailAt(n)
 		w := NewWorld(t, parts)
-		l := &life{w: w, step: "start"}
+		l := &podLife{w: w, step: "start"}
 		s, err := w.TryDaemon(script)
 		if err == nil {
 			l.s = s
-			err = l.live(t.Context())
+			err = l.run(t.Context())
 		} else {
 			s = w.Daemon(nil) // a daemon that cannot start is started again
 		}
@@ -73,12 +73,12 @@ func RunFaults(t *testing.T, parts *Parts) {
 		}
 		where := fmt.Sprintf("point %d (%s, in %s: %v)", n, script.Name(n), l.step, err)
 		w.assertCleared(t, s, where)
-		w.Bury(s) // the engine has one listener
+		w.CloseDaemon(s) // the engine has one listener
 	}
 }
 
-// RunCrashes lives the life of a pod again and again, and kills the daemon at its
-// call 1, 2, 3, ... Each time the next daemon starts, tells no untruth, and can
+// RunCrashes runs a pod from its start to its end again and again, and kills the daemon at its
+// call 1, 2, 3, ... Each time the next daemon starts, shows nothing that is not so, and can
 // clear everything.
 func RunCrashes(t *testing.T, parts *Parts) {
 	for n := 1; ; n++ {
@@ -90,14 +90,14 @@ func RunCrashes(t *testing.T, parts *Parts) {
 	}
 }
 
-// crashAt is one life that ends at point n, and what comes after it, with or
+// crashAt is one run that ends at point n, and what comes after it, with or
 // without a retry of the request that the crash interrupted.
 func crashAt(t *testing.T, parts *Parts, n int, retry bool) (over bool) {
 	t.Helper()
 	script := CrashAt(n)
 	w := NewWorld(t, parts)
-	l := &life{w: w}
-	err := w.liveUntilCrash(t, script, l)
+	l := &podLife{w: w}
+	err := w.runUntilCrash(t, script, l)
 	if t.Failed() || !script.Reached(n) && err == nil {
 		return true
 	}
@@ -108,11 +108,11 @@ func crashAt(t *testing.T, parts *Parts, n int, retry bool) (over bool) {
 		w.assertRetry(t, s, where)
 	}
 	w.assertCleared(t, s, where)
-	w.Bury(s) // the engine has one listener
+	w.CloseDaemon(s) // the engine has one listener
 	return false
 }
 
-func (w *World) liveUntilCrash(t *testing.T, script *Script, l *life) error {
+func (w *World) runUntilCrash(t *testing.T, script *Script, l *podLife) error {
 	t.Helper()
 	s, err := w.TryDaemon(script)
 	if err != nil {
@@ -125,8 +125,8 @@ func (w *World) liveUntilCrash(t *testing.T, script *Script, l *life) error {
 	l.s = s
 	ctx, cancel := script.alive(t.Context())
 	defer cancel()
-	err = l.live(ctx)
-	w.Bury(s)
+	err = l.run(ctx)
+	w.CloseDaemon(s)
 	return err
 }
 

@@ -28,7 +28,7 @@ type Hang struct {
 	// Reached is closed when the first call waits there.
 	Reached  chan struct{}
 	release  chan struct{}
-	deaf     bool
+	ignores  bool
 	once     sync.Once
 	released sync.Once
 }
@@ -71,11 +71,11 @@ func CrashAt(n int) *Script {
 }
 
 // HangAt makes calls wait at a point ("before network.Attach") until they are
-// released or their context ends; a deaf one does not hear its context.
-func (s *Script) HangAt(name string, deaf bool) *Hang {
+// released or their context ends; with ignoreContext, calls ignore their context.
+func (s *Script) HangAt(name string, ignoreContext bool) *Hang {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := &Hang{Reached: make(chan struct{}), release: make(chan struct{}), deaf: deaf}
+	h := &Hang{Reached: make(chan struct{}), release: make(chan struct{}), ignores: ignoreContext}
 	if s.hangs == nil {
 		s.hangs = map[string]*Hang{}
 	}
@@ -86,7 +86,7 @@ func (s *Script) HangAt(name string, deaf bool) *Hang {
 func (h *Hang) wait(ctx context.Context, crashed <-chan struct{}) error {
 	h.once.Do(func() { close(h.Reached) })
 	ended := ctx.Done()
-	if h.deaf {
+	if h.ignores {
 		ended = nil
 	}
 	select {
@@ -134,7 +134,7 @@ func (s *Script) die() {
 	}
 }
 
-// Count tells how often a point was passed or hung at.
+// Count returns how often a point was passed or hung at.
 func (s *Script) Count(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

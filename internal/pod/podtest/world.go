@@ -31,7 +31,7 @@ type Parts struct {
 	Programs  enginetest.Programs
 	// Sandbox, if not nil, changes a sandbox's config before it is used.
 	Sandbox func(*runtimeapi.PodSandboxConfig)
-	// Left names what is left on the machine beyond what Engine.List tells; may
+	// Left names what is left on the machine beyond what Engine.List returns; may
 	// be nil.
 	Left func() []string
 	// Limits of the Services; zero fields take short times that suit tests.
@@ -105,20 +105,20 @@ func (w *World) TryDaemon(script *Script) (*pod.Service, error) {
 		return nil, err
 	}
 	w.scripts[s] = script
-	w.t.Cleanup(func() { w.Bury(s) })
+	w.t.Cleanup(func() { w.CloseDaemon(s) })
 	return s, nil
 }
 
-// Bury closes a Service. One whose daemon is dead may hang in calls that will
+// CloseDaemon closes a Service. One whose daemon is dead may hang in calls that will
 // never be answered, so the wait is short and its error of no interest. But what it
 // is doing to the machine ends before the next one begins, as with a process that dies.
-func (w *World) Bury(s *pod.Service) {
+func (w *World) CloseDaemon(s *pod.Service) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), time.Second)
 	defer cancel()
 	if err := s.Close(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		w.t.Errorf("Close: %v", err)
 	}
-	Eventually(w.t, "the calls of a buried daemon end", w.scripts[s].quiet)
+	Eventually(w.t, "the calls of a closed daemon end", w.scripts[s].quiet)
 }
 
 // SandboxConfig returns a request for a sandbox.

@@ -299,7 +299,7 @@ func (r *run) summary() string {
 	return fmt.Sprintf("%d pods (%s); %d disruptions", total, strings.Join(parts, ", "), len(r.disruptions)-1)
 }
 
-// describe returns a summary of a pod for messages.
+// describe is the text about a pod in messages.
 func describe(seen *corev1.Pod) string {
 	if seen == nil {
 		return "never seen"

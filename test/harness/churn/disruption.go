@@ -70,7 +70,7 @@ func disruptionKinds() []disruptionKind {
 	}
 }
 
-// berthAway are the disruptions during which nobody answers the kubelet.
+// berthAway are the disruptions during which berth does not answer the kubelet.
 func berthAway() []string { return []string{daemonKilled, daemonStopped, bothKilled} }
 
 // kubeletAway are the disruptions in which the kubelet loses what it has not reported yet.

@@ -270,7 +270,7 @@ func (p *pod) poll(ctx context.Context, what string, done func(context.Context) 
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("waited in vain for %s: %w", what, err)
+			return fmt.Errorf("timed out waiting for %s: %w", what, err)
 		}
 	}
 }

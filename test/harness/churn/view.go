@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// view is what the API reports about the pods of a namespace: the last state of each, also after it
-// is gone.
+// view is what the API server reports about the pods of a namespace: of each its last state, also
+// when it is gone.
 type view struct {
 	core *rest.RESTClient
 
@@ -91,7 +91,7 @@ func (v *view) await(ctx context.Context, name, what string, done func(pod *core
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return pod, fmt.Errorf("waited in vain for %s", what)
+			return pod, fmt.Errorf("timed out waiting for %s", what)
 		}
 	}
 }

@@ -184,7 +184,7 @@ func (c *ControlPlane) await(what string, done func(context.Context) error) {
 		}
 		if time.Now().After(deadline) {
 			log, _ := os.ReadFile(c.path("kube-apiserver.log"))
-			c.t.Fatalf("waited in vain for %s: %v\n%s", what, err, log[max(0, len(log)-8<<10):])
+			c.t.Fatalf("timed out waiting for %s: %v\n%s", what, err, log[max(0, len(log)-8<<10):])
 		}
 		time.Sleep(200 * time.Millisecond)
 	}

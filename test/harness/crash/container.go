@@ -92,7 +92,7 @@ func (one *container) ended() bool {
 
 func (c *test) status(id string) (*runtimeapi.ContainerStatus, map[string]string, error) {
 	var answer *runtimeapi.ContainerStatusResponse
-	err := c.patient(func(ctx context.Context) (err error) {
+	err := c.retryWhileAway(func(ctx context.Context) (err error) {
 		answer, err = c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 		return err
 	})
@@ -106,7 +106,7 @@ func (c *test) status(id string) (*runtimeapi.ContainerStatus, map[string]string
 // looks the container up, as a kubelet does.
 func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig) error {
 	begun := time.Now()
-	err := c.patient(func(ctx context.Context) error {
+	err := c.retryWhileAway(func(ctx context.Context) error {
 		answer, err := c.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 			PodSandboxId: one.sandbox, Config: one.config, SandboxConfig: sandboxConfig,
 		})
@@ -129,7 +129,7 @@ func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig
 	}
 	one.born = time.Now()
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), patience()/2)
+		ctx, cancel := context.WithTimeout(context.Background(), awayTimeout()/2)
 		_, err := c.runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: one.id})
 		cancel()
 		if err == nil {
@@ -141,8 +141,8 @@ func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig
 		if !away(err) {
 			return fmt.Errorf("start: %w", err)
 		}
-		if time.Since(one.born) > patience() {
-			return fmt.Errorf("start: not in %s: %w", patience(), err)
+		if time.Since(one.born) > awayTimeout() {
+			return fmt.Errorf("start: not in %s: %w", awayTimeout(), err)
 		}
 		now, _, err := c.status(one.id)
 		if err != nil {
@@ -196,7 +196,7 @@ func (c *test) identify(one *container) error {
 
 // awaitExit waits until the container is reported as exited.
 func (c *test) awaitExit(one *container) (*runtimeapi.ContainerStatus, error) {
-	deadline := time.Now().Add(patience())
+	deadline := time.Now().Add(awayTimeout())
 	for {
 		now, _, err := c.status(one.id)
 		if err != nil {
@@ -206,7 +206,7 @@ func (c *test) awaitExit(one *container) (*runtimeapi.ContainerStatus, error) {
 			return now, nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("it is %s for %s after its trigger", now.State, patience())
+			return nil, fmt.Errorf("it is %s for %s after its trigger", now.State, awayTimeout())
 		}
 		time.Sleep(20 * time.Millisecond) // a kubelet that polls
 	}

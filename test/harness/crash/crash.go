@@ -270,19 +270,19 @@ func (c *test) outageCount() int {
 	return c.outages
 }
 
-// patience is how long a request is repeated while berth is down.
-func patience() time.Duration { return require.Patience(60 * time.Second) }
+// awayTimeout is how long a request is retried while berth is away.
+func awayTimeout() time.Duration { return require.Patience(60 * time.Second) }
 
-// patient repeats a call while berth is down or not ready for it.
-func (c *test) patient(call func(ctx context.Context) error) error {
-	deadline := time.Now().Add(patience())
+// retryWhileAway retries a call while berth is away, or returns an error that asks for a retry.
+func (c *test) retryWhileAway(call func(ctx context.Context) error) error {
+	deadline := time.Now().Add(awayTimeout())
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), patience()/2)
+		ctx, cancel := context.WithTimeout(context.Background(), awayTimeout()/2)
 		err := call(ctx)
 		cancel()
 		if !away(err) || time.Now().After(deadline) {
 			return err
 		}
-		time.Sleep(5 * time.Millisecond) // a kubelet waits between retries, too
+		time.Sleep(5 * time.Millisecond) // a kubelet waits, too
 	}
 }

@@ -52,7 +52,7 @@ func (c *test) compareGround(before ground) {
 
 // pods returns how many sandboxes and containers are listed.
 func (c *test) pods() int {
-	ctx, cancel := context.WithTimeout(context.Background(), patience())
+	ctx, cancel := context.WithTimeout(context.Background(), awayTimeout())
 	defer cancel()
 	sandboxes, err := c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -129,7 +129,7 @@ func descriptors(pid int) []string {
 	return all
 }
 
-// difference lists what is more or less now, "" for nothing.
+// difference returns what was added or removed, "" if nothing was.
 func (g ground) difference(now ground) string {
 	var b strings.Builder
 	for _, thing := range now.things {

@@ -112,7 +112,7 @@ func (a *actor) life(pod string) error {
 // happen when all three died: the start may have been under way, or the terminal was hung up,
 // perhaps before the program ran.
 func (a *actor) awaitFirstLine(one *container) (runs bool, err error) {
-	for deadline := time.Now().Add(patience()); one.logs.seen() == 0; time.Sleep(followEvery) {
+	for deadline := time.Now().Add(awayTimeout()); one.logs.seen() == 0; time.Sleep(followEvery) {
 		if a.lostAll(one.born) {
 			if one.tty {
 				return false, nil
@@ -123,14 +123,14 @@ func (a *actor) awaitFirstLine(one *container) (runs bool, err error) {
 			}
 		}
 		if time.Now().After(deadline) {
-			return false, fmt.Errorf("container %.12s (%s) has not written a line in %s", one.id, one.name, patience())
+			return false, fmt.Errorf("container %.12s (%s) has not written a line in %s", one.id, one.name, awayTimeout())
 		}
 	}
 	return true, nil
 }
 
 func (a *actor) run(config *runtimeapi.PodSandboxConfig) (id string, err error) {
-	err = a.patient(func(ctx context.Context) error {
+	err = a.retryWhileAway(func(ctx context.Context) error {
 		answer, err := a.runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
 		id = answer.GetPodSandboxId()
 		return err
@@ -142,13 +142,13 @@ func (a *actor) run(config *runtimeapi.PodSandboxConfig) (id string, err error) 
 }
 
 func (a *actor) remove(sandbox string, config *runtimeapi.PodSandboxConfig) error {
-	if err := a.patient(func(ctx context.Context) error {
+	if err := a.retryWhileAway(func(ctx context.Context) error {
 		_, err := a.runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox})
 		return err
 	}); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
-	if err := a.patient(func(ctx context.Context) error {
+	if err := a.retryWhileAway(func(ctx context.Context) error {
 		_, err := a.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
 		return err
 	}); err != nil {
@@ -229,7 +229,7 @@ func (a *actor) holdTrigger(one *container) (bool, error) {
 
 func (a *actor) endByStop(one *container, grace int64, want int) error {
 	a.expectNoMore(one)
-	if err := a.patient(func(ctx context.Context) error {
+	if err := a.retryWhileAway(func(ctx context.Context) error {
 		_, err := a.runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: one.id, Timeout: grace})
 		return err
 	}); err != nil {
@@ -336,7 +336,7 @@ func (a *actor) uncreatable(pod string) error {
 	lacking := a.b.Container(one.config.Metadata.Name, "")
 	lacking.Mounts, lacking.LogPath = []*runtimeapi.Mount{{HostPath: a.triggers, ContainerPath: "/bin/busybox"}}, one.config.LogPath
 	for range 3 {
-		if err := a.patient(func(ctx context.Context) error {
+		if err := a.retryWhileAway(func(ctx context.Context) error {
 			_, err := a.runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: lacking, SandboxConfig: config})
 			return err
 		}); err == nil {

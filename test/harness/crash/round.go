@@ -267,7 +267,7 @@ func (c *test) recovered(number int) {
 		c.errorf("round %d: %v", number, err)
 		return
 	}
-	if err := c.patient(func(ctx context.Context) error {
+	if err := c.retryWhileAway(func(ctx context.Context) error {
 		_, err := c.runtime.Version(ctx, &runtimeapi.VersionRequest{})
 		return err
 	}); err != nil {
@@ -285,7 +285,7 @@ func (c *test) checkAlive(number int) {
 	}
 	c.mu.Unlock()
 	var list *runtimeapi.ListContainersResponse
-	if err := c.patient(func(ctx context.Context) (err error) {
+	if err := c.retryWhileAway(func(ctx context.Context) (err error) {
 		list, err = c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 		return err
 	}); err != nil {
@@ -319,7 +319,7 @@ func (c *test) isQuiet(one *container) bool {
 
 // awaitLines waits for a container's log to grow, while it is expected to run.
 func (c *test) awaitLines(number int, id string, before int) {
-	for deadline := time.Now().Add(patience() / 2); !c.failed(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(awayTimeout() / 2); !c.failed(); time.Sleep(5 * time.Millisecond) {
 		one := c.stillExpected(id)
 		if one == nil || c.isQuiet(one) || one.logs.seen() > before {
 			return

@@ -35,7 +35,7 @@ func (a *actor) execs(pod string) error {
 func (a *actor) execSync(one *container, i int) error {
 	code := int32(a.rng.IntN(120))
 	script := fmt.Sprintf("echo out %d; read -t 0.%02d _ <> /tmp/pause; echo err %d >&2; exit %d", i, a.rng.IntN(30), i, code)
-	ctx, cancel := context.WithTimeout(context.Background(), patience())
+	ctx, cancel := context.WithTimeout(context.Background(), awayTimeout())
 	defer cancel()
 	answer, err := a.runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: one.id, Cmd: []string{"/bin/sh", "-c", script}, Timeout: 50})
 	if err != nil {
@@ -85,7 +85,7 @@ func (a *actor) rotations(pod string) error {
 		if err := os.Rename(one.logs.path, one.logs.path+".1"); err != nil {
 			return fmt.Errorf("rotate: %w", err)
 		}
-		if err := a.patient(func(ctx context.Context) error {
+		if err := a.retryWhileAway(func(ctx context.Context) error {
 			_, err := a.runtime.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: one.id})
 			return err
 		}); err != nil {
@@ -104,7 +104,7 @@ func (a *actor) rotations(pod string) error {
 // caughtUp waits until the follower reads the newest file. The follower must not miss one that
 // exists for a short time.
 func (f *follower) caughtUp() error {
-	for deadline := time.Now().Add(patience()); ; time.Sleep(followEvery) {
+	for deadline := time.Now().Add(awayTimeout()); ; time.Sleep(followEvery) {
 		f.mu.Lock()
 		current := f.file != nil && !f.rotated()
 		err := f.err

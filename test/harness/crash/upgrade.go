@@ -129,9 +129,9 @@ func (u *upgrade) hangUp() {
 }
 
 func (u *upgrade) await(what string, done func() bool) {
-	for deadline := time.Now().Add(patience()); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(awayTimeout()); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			u.errorf("waited in vain for %s", what)
+			u.errorf("timed out waiting for %s", what)
 			return
 		}
 	}
@@ -149,7 +149,7 @@ func (u *upgrade) runs(pid int) bool {
 
 func (u *upgrade) version() string {
 	var answer *runtimeapi.VersionResponse
-	if err := u.patient(func(ctx context.Context) (err error) {
+	if err := u.retryWhileAway(func(ctx context.Context) (err error) {
 		answer, err = u.runtime.Version(ctx, &runtimeapi.VersionRequest{})
 		return err
 	}); err != nil {

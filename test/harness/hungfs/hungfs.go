@@ -1,14 +1,13 @@
-// Package hungfs is a file system that can hang, as one behind a dead server does: a request then
-// waits, and no signal ends the wait.
+// Package hungfs is a file system that can hang, like one whose server is dead: calls to it then
+// block, and no signal interrupts them.
 //
-// A process of its own serves it, and every wait for that process has a bound. A file system lives
-// on after its unmount as long as it is mounted in another mount namespace: a failed test may have
-// left a container, or another process on the host may have copied its mounts. A server that waits
-// for the end of its file system, as that of go-fuse does when it unmounts, then waits for ever;
-// within the test's process it would block the test. The server's process just exits. This closes
-// its last descriptor of /dev/fuse and ends the connection: all waiting requests get an error,
-// wherever the file system is mounted. No other process has such a descriptor, because the server
-// starts none.
+// A separate process serves it, and every wait for that process has a timeout. A file system
+// exists after its unmount while it is mounted in another mount namespace: that of a container
+// which a failed test has left, or of a process that copied the host's mounts. go-fuse's server
+// waits for the end of its file system when it unmounts. In that case it would wait forever, and
+// with it the test if both were one process. The separate process just exits. That closes its
+// descriptor of /dev/fuse, the only one, so the kernel ends the connection and every blocked call
+// returns an error.
 package hungfs
 
 import (
@@ -29,14 +28,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long the process may take for any command.
-const patience = 10 * time.Second
+// answerTimeout is how long the process may take to answer a command.
+const answerTimeout = 10 * time.Second
 
 // FS is one such file system.
 type FS struct {
-	t        testing.TB
-	at       string
-	patience time.Duration
+	t             testing.TB
+	at            string
+	answerTimeout time.Duration
 
 	cmd     *exec.Cmd
 	words   io.WriteCloser // its standard input: when this is closed it ends
@@ -52,7 +51,7 @@ func Mount(t testing.TB, dir, at string) *FS {
 	t.Helper()
 	require.Root(t)
 	require.FUSE(t)
-	f := &FS{t: t, at: at, patience: require.Patience(patience), ended: make(chan struct{})}
+	f := &FS{t: t, at: at, answerTimeout: require.Patience(answerTimeout), ended: make(chan struct{})}
 	if err := f.start(dir); err != nil {
 		t.Fatalf("start the process of a file system: %v", err)
 	}
@@ -115,7 +114,7 @@ func (f *FS) send(word string) error {
 
 // receive waits for the process's next answer.
 func (f *FS) receive() error {
-	if err := f.answers.SetReadDeadline(time.Now().Add(f.patience)); err != nil {
+	if err := f.answers.SetReadDeadline(time.Now().Add(f.answerTimeout)); err != nil {
 		return err
 	}
 	line, err := f.lines.ReadString('\n')
@@ -159,7 +158,7 @@ func (f *FS) hasEnded() bool {
 	select {
 	case <-f.ended:
 		return true
-	case <-time.After(f.patience):
+	case <-time.After(f.answerTimeout):
 		return false
 	}
 }

@@ -204,7 +204,7 @@ func TestEndWhileMountedElsewhere(t *testing.T) {
 		}
 		began = time.Now()
 	})
-	if took := time.Since(began); took > require.Patience(patience/2) {
+	if took := time.Since(began); took > require.Patience(answerTimeout/2) {
 		t.Errorf("ended after %s", took)
 	}
 	if all := holders(at); len(all) != 1 {
@@ -243,7 +243,7 @@ func TestServerThatDoesNotEndIsKilled(t *testing.T) {
 			a.waits(t)
 			signal := syscall.SIGQUIT
 			if name == "stopped" {
-				signal, disk.patience = syscall.SIGSTOP, 300*time.Millisecond
+				signal, disk.answerTimeout = syscall.SIGSTOP, 300*time.Millisecond
 			}
 			if err := disk.cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)

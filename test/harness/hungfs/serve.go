@@ -92,7 +92,7 @@ func mount(dir, at string) (*disk, error) {
 // unmount waits until nobody has an open file there, but not for the end of the file system, as
 // fuse.Server.Unmount does without bound: see the package comment.
 func unmount(at string) error {
-	for deadline := time.Now().Add(require.Patience(patience / 2)); ; time.Sleep(10 * time.Millisecond) { // it has no event
+	for deadline := time.Now().Add(require.Patience(answerTimeout / 2)); ; time.Sleep(10 * time.Millisecond) { // no event reports it
 		err := unix.Unmount(at, 0)
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return err

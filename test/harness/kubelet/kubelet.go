@@ -1,5 +1,5 @@
-// Package kubelet runs a real kubelet against a berth. It runs static pods from a directory, and an
-// API server's pods if it has a kubeconfig.
+// Package kubelet runs a real kubelet against a berth: static pods from a directory, and
+// an API server's if it has one.
 package kubelet
 
 import (
@@ -227,7 +227,7 @@ func (k *Kubelet) Await(what string, done func() bool) {
 	deadline := time.Now().Add(require.Patience(3 * time.Minute))
 	for !done() {
 		if time.Now().After(deadline) {
-			k.t.Fatalf("waited in vain for %s; end of the kubelet's log:\n%s", what, k.LogTail())
+			k.t.Fatalf("timed out waiting for %s; end of the kubelet's log:\n%s", what, k.LogTail())
 		}
 		time.Sleep(200 * time.Millisecond)
 	}

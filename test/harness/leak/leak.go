@@ -30,10 +30,11 @@ type Options struct {
 }
 
 const (
-	// patience is how long the last pods may take to disappear.
-	patience = time.Minute
-	// collected is how many descriptors may wait for the garbage collector in the supervisor, and
-	// spare how many goroutines may differ between two idle states.
+	// cleanupTimeout is how long everything may take to disappear after the last pod.
+	cleanupTimeout = time.Minute
+	// collected is how many descriptors may wait for the collector of garbage in
+	// the supervisor, and spare how many goroutines may differ between two moments
+	// of rest.
 	collected, spare = 100, 5
 )
 
@@ -177,7 +178,7 @@ func (u usage) String() string {
 // memory waits until all pods are gone and measures.
 func memory(t *testing.T, b *harness.Berth, before harness.Ground) usage {
 	t.Helper()
-	if left := b.AwaitGround(before, patience); left != "" {
+	if left := b.AwaitGround(before, cleanupTimeout); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 	u := usage{}

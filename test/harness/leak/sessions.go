@@ -301,14 +301,14 @@ func (s *target) rest(t *testing.T, before harness.Ground) (harness.Ground, stat
 		// The next supervisor ends a session that a supervisor's death interrupted, if no client
 		// returns.
 		isExec := func(key string) bool { return strings.Contains(key, "/exec-") }
-		for deadline := time.Now().Add(require.Patience(patience)); slices.ContainsFunc(slices.Collect(maps.Keys(now)), isExec); {
+		for deadline := time.Now().Add(require.Patience(cleanupTimeout)); slices.ContainsFunc(slices.Collect(maps.Keys(now)), isExec); {
 			if time.Now().After(deadline) {
 				t.Fatalf("commands do not end: %v", now)
 			}
 			now = s.b.StillGround()
 		}
 	} else {
-		if left := s.b.AwaitGround(before, patience); left != "" {
+		if left := s.b.AwaitGround(before, cleanupTimeout); left != "" {
 			t.Errorf("left behind:\n%s", left)
 		}
 	}
@@ -326,7 +326,7 @@ func (s *target) rest(t *testing.T, before harness.Ground) (harness.Ground, stat
 	return now, st
 }
 
-// counts returns how many of each kind there were.
+// counts is the number of sessions of each kind.
 func (s *target) counts() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,7 +40,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
-	"github.com/berthrun/berth/internal/cri/client"
+	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -61,7 +61,7 @@ type Options struct {
 
 // Provider is a running berth.
 type Provider struct {
-	conn  *client.Conn
+	conn  *criclient.Conn
 	facts provider.Facts
 	env   map[string]string
 	host  fs.FS
@@ -73,14 +73,14 @@ var _ provider.Provider = (*Provider)(nil)
 
 // Endpoint is the socket that an environment names.
 func Endpoint(env map[string]string) string {
-	return cmp.Or(env["BERTH_ENDPOINT"], client.DefaultEndpoint)
+	return cmp.Or(env["BERTH_ENDPOINT"], criclient.DefaultEndpoint)
 }
 
 // Open connects to the daemon and asks it what it is. It is errs.Unavailable that none
 // answers, and errs.Unsupported that another runtime does. The connection lasts as long as
 // the process.
 func Open(ctx context.Context, o Options) (*Provider, error) {
-	conn, err := client.Dial(ctx, Endpoint(o.Env))
+	conn, err := criclient.Dial(ctx, Endpoint(o.Env))
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (e *Provider) Check(nodes int) []hostcheck.Finding {
 // unless it is told another.
 func (e *Provider) reboot(host hostcheck.Host) []hostcheck.Finding {
 	found := host.Reboot(BootUnit, "enable --now")
-	if endpoint := Endpoint(e.env); endpoint != client.DefaultEndpoint {
+	if endpoint := Endpoint(e.env); endpoint != criclient.DefaultEndpoint {
 		dir := "/etc/systemd/system/" + BootUnit + ".d"
 		for i := range found {
 			found[i].Fix = fmt.Sprintf("mkdir -p %s\nprintf '[Service]\\nEnvironment=BERTH_ENDPOINT=%s\\n' > %s/endpoint.conf\n%s", dir, endpoint, dir, found[i].Fix)

@@ -14,8 +14,8 @@ import (
 
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/command"
-	"github.com/berthrun/berth/internal/cri/client/podlog"
-	"github.com/berthrun/berth/internal/cri/client/stream"
+	"github.com/berthrun/berth/internal/criclient/podlog"
+	"github.com/berthrun/berth/internal/criclient/stream"
 )
 
 // Exec runs a command in a node. Its error quotes the command's last lines.

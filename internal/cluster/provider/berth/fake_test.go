@@ -179,7 +179,10 @@ func (m *machine) serve() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	api, err := cri.New(cri.Options{Pods: service, Images: m.world.Images, Streams: streams, Version: "1.2.3", Config: m.config})
+	api, err := cri.New(cri.Options{
+		Lifecycle: service, Sessions: service, View: service, Events: service, Node: service,
+		Images: m.world.Images, Streams: streams, Version: "1.2.3", Config: m.config,
+	})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -221,7 +224,7 @@ func (m *machine) end(service *pod.Service, stop func(), streams *streaming.Serv
 			m.t.Error(err)
 		}
 	}
-	m.world.Bury(service)
+	m.world.CloseDaemon(service)
 	os.RemoveAll(dir)
 }
 

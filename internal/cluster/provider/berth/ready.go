@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/cluster/provider"
-	"github.com/berthrun/berth/internal/cri/client/podlog"
+	"github.com/berthrun/berth/internal/criclient/podlog"
 )
 
 // endPoll is how often is looked whether a node has ended in place of starting.

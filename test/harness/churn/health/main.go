@@ -1,5 +1,5 @@
-// health is a gRPC server whose status depends on a file: it serves unless the file exists.
-// Arguments: its port, the file.
+// health is a gRPC server that reports the state in a file: it serves unless
+// the file exists. Arguments: its port, the file.
 package main
 
 import (

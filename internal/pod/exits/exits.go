@@ -1,0 +1,165 @@
+// Package exits records the exits of containers and of sandboxes' own processes, and lets
+// goroutines wait for them.
+//
+// It changes records by the first exit that is reported, and starts no job itself: the end
+// of a sandbox is handed to the rules.
+package exits
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/record"
+	"github.com/berthrun/berth/internal/pod/retry"
+)
+
+// Pauses before an exit that could not be recorded is recorded again.
+const (
+	exitRetryMin = 100 * time.Millisecond
+	exitRetryMax = 5 * time.Second
+)
+
+// The reasons of an exit that has a code, as the kubelet and people know them. Those of
+// other exits are the engine's.
+const (
+	reasonCompleted = "Completed"
+	reasonError     = "Error"
+	reasonOOMKilled = "OOMKilled"
+)
+
+// Options are what a Recorder is made from.
+type Options struct {
+	Records    *record.Store
+	Tombstones *record.Tombstones
+	Log        *slog.Logger
+	// SandboxDied is called with a sandbox whose own process has ended, once its record
+	// says that it is stopping. It must not block.
+	SandboxDied func(*record.Sandbox)
+}
+
+// Recorder writes exits into records. All methods are safe for concurrent use.
+type Recorder struct {
+	records     *record.Store
+	tombstones  *record.Tombstones
+	waiters     *waiters
+	retries     *retry.Timers
+	log         *slog.Logger
+	sandboxDied func(*record.Sandbox)
+}
+
+// New returns a Recorder.
+func New(opts Options) *Recorder {
+	return &Recorder{
+		records: opts.Records, tombstones: opts.Tombstones, log: opts.Log, sandboxDied: opts.SandboxDied,
+		waiters: newWaiters(), retries: retry.New(exitRetryMin, exitRetryMax),
+	}
+}
+
+// Close ends the retries of exits that could not be recorded. The next start finds them.
+func (r *Recorder) Close() { r.retries.Close() }
+
+// Next returns a channel that is closed by the next Notify of the id. Take it before the
+// record is read, so that no exit is missed between.
+func (r *Recorder) Next(id string) <-chan struct{} { return r.waiters.next(id) }
+
+// Notify wakes the goroutines that wait for the container: its record says now that it has
+// ended, or there is no record any more.
+func (r *Recorder) Notify(id string) { r.waiters.notify(id) }
+
+// Record writes the first exit of a container into its record. It never
+// blocks for long: there is one listener for all containers.
+func (r *Recorder) Record(exit *engine.Exit) {
+	id := exit.ContainerID
+	if _, err := r.records.Sandboxes.Get(id); err == nil {
+		r.recordSandboxExit(id, exit)
+		return
+	}
+	recorded := false
+	rec, err := r.records.Containers.Update(id, func(c *record.Container) error {
+		if c.State == record.ContainerExited || c.State == record.ContainerCreating {
+			return record.ErrUnchanged // reported twice, or a half-made one being torn down
+		}
+		reason, message := exitReason(exit)
+		c.SetExited(exit.At, exit.Code, reason, message)
+		recorded = true
+		return nil
+	})
+	switch {
+	case recorded && err == nil:
+		r.waiters.notify(id)
+		r.tombstones.Touch(id)
+		r.log.Info("container exited", "container", id, "sandbox", rec.SandboxID, "code", rec.ExitCode, "reason", rec.Reason)
+	case recorded:
+		r.log.Error("cannot record an exit, will try again", "container", id, "code", exit.Code, "error", err)
+		again := *exit
+		r.retries.Later(id, func() { r.Record(&again) })
+		return
+	}
+	r.retries.Done(id)
+}
+
+func exitReason(exit *engine.Exit) (reason, message string) {
+	switch {
+	case exit.Reason != "":
+		return exit.Reason, exit.Message
+	case exit.OOMKilled:
+		return reasonOOMKilled, exit.Message
+	case exit.Code == 0:
+		return reasonCompleted, exit.Message
+	default:
+		return reasonError, exit.Message
+	}
+}
+
+// recordSandboxExit handles the end of a sandbox's own process, which takes the
+// containers that share its PID namespace with it.
+func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
+	died := false
+	rec, err := r.records.Sandboxes.Update(id, func(sb *record.Sandbox) error {
+		if sb.State != record.SandboxReady {
+			return record.ErrUnchanged // it was asked to go
+		}
+		sb.State, sb.Message = record.SandboxStopping, fmt.Sprintf("its own process ended with code %d", exit.Code)
+		died = true
+		return nil
+	})
+	if !died {
+		return
+	}
+	if err != nil {
+		r.log.Error("cannot record the end of a sandbox, will try again", "sandbox", id, "error", err)
+		again := *exit
+		r.retries.Later(id, func() { r.Record(&again) })
+		return
+	}
+	r.retries.Done(id)
+	r.log.Error("sandbox is not ready any more", "sandbox", id, "pod", rec.Name(), "why", rec.Message)
+	r.sandboxDied(rec)
+}
+
+// Wait waits until the record says that the container has ended, or ctx ends.
+func (r *Recorder) Wait(ctx context.Context, id string) error {
+	for {
+		ch := r.waiters.next(id)
+		rec, err := r.records.Containers.Get(id)
+		if err != nil || !rec.Alive() {
+			r.waiters.notify(id)
+			return errs.IgnoreNotFound(err)
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// RecordUnknown records the exit of a container that is known to be dead, and whose exit
+// nobody reported: its code is unknown, and why is its message.
+func (r *Recorder) RecordUnknown(id, why string) {
+	r.Record(&engine.Exit{ContainerID: id, Code: engine.CodeUnknown, At: time.Now(), Reason: engine.ReasonUnknown, Message: why})
+}

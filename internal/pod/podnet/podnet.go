@@ -1,0 +1,115 @@
+// Package podnet attaches sandboxes to the network and detaches them.
+//
+// It owns the records of attachments, which lie on disk and outlive a reboot, and the gate
+// that holds up new attachments while the network collects its garbage. It knows no job and
+// no state of a sandbox.
+package podnet
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/pod/call"
+	"github.com/berthrun/berth/internal/pod/record"
+	"github.com/berthrun/berth/internal/store"
+)
+
+// Attachments are the connections of sandboxes to their network. All methods are safe for
+// concurrent use.
+type Attachments struct {
+	network network.Network
+	records *store.Dir[network.Attachment]
+	calls   *keyed.Calls
+	log     *slog.Logger
+	// gate is closed while the network collects its garbage.
+	gate gate
+}
+
+// Options are what Attachments are made from.
+type Options struct {
+	Network network.Network
+	// Dir is on disk and holds the records of attachments.
+	Dir   string
+	Calls *keyed.Calls
+	Log   *slog.Logger
+}
+
+// Open reads the records of attachments that earlier daemons made.
+func Open(records *record.Store, opts Options) (*Attachments, error) {
+	dir, err := record.OpenDir(records, store.Options[network.Attachment]{Path: opts.Dir})
+	if err != nil {
+		return nil, err
+	}
+	return &Attachments{network: opts.Network, records: dir, calls: opts.Calls, log: opts.Log}, nil
+}
+
+// IDs returns the ids of sandboxes that have an attachment, in no order.
+func (a *Attachments) IDs() []string { return a.records.IDs() }
+
+// Attach connects a sandbox to its network and returns its addresses, nil for a sandbox on
+// the host's network. The attachment is written to disk first, where it outlives a reboot.
+// stage publishes each stage and what it waits for.
+func (a *Attachments) Attach(ctx context.Context, stage func(name, waitsFor string), rec *record.Sandbox, sb *engine.Sandbox) (*network.Result, error) {
+	if sb.NetNS == "" {
+		return nil, nil //nolint:nilnil // the host's network needs no attachment
+	}
+	att, err := attachment(rec, sb)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.records.Create(rec.ID, att); err != nil {
+		return nil, err
+	}
+	stage("wait for the network", "its garbage collection")
+	if err := a.gate.pass(ctx); err != nil {
+		return nil, fmt.Errorf("cannot attach sandbox to its network: %w", err)
+	}
+	stage("attach network", "the network's plugins")
+	result, err := call.Get(ctx, a.calls, rec.ID, "attach sandbox to its network", func(ctx context.Context) (*network.Result, error) {
+		return a.network.Attach(ctx, att)
+	})
+	if err != nil {
+		// The words that tools and people look for.
+		return nil, fmt.Errorf("failed to setup network for sandbox %q: %w", rec.ID, err)
+	}
+	return result, nil
+}
+
+// Detach undoes Attach and forgets the attachment. Nil when there is none.
+func (a *Attachments) Detach(ctx context.Context, id string) error {
+	att, err := a.records.Get(id)
+	if err != nil {
+		return errs.IgnoreNotFound(err)
+	}
+	if err := call.Run(ctx, a.calls, id, "detach sandbox from its network", func(ctx context.Context) error {
+		return a.network.Detach(ctx, att)
+	}); err != nil {
+		return err
+	}
+	return a.records.Delete(id)
+}
+
+// collectTime bounds the network's garbage collection: new attachments wait for it.
+const collectTime = 30 * time.Second
+
+// CollectGarbage passes the live attachments to the network, which removes all others. An
+// attachment that is written before the list is taken is in it; a later one waits at the
+// gate.
+func (a *Attachments) CollectGarbage(ctx context.Context) {
+	open := a.gate.close()
+	defer open()
+	ctx, cancel := context.WithTimeout(ctx, collectTime)
+	defer cancel()
+	err := call.Run(ctx, a.calls, "network", "collect the network's garbage", func(ctx context.Context) error {
+		return a.network.GC(ctx, a.records.IDs())
+	})
+	if err != nil && ctx.Err() == nil {
+		a.log.Error("cannot collect the garbage of the network", "error", err)
+	}
+}

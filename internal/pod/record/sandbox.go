@@ -1,0 +1,130 @@
+package record
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/store"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// SandboxState is where a sandbox is in its life.
+//
+//	            last step done            Stop, Remove, its
+//	            (published)               namespaces are gone            every step done
+//	creating ───────────────────▶ ready ───────────────────▶ stopping ───────────────────▶ stopped
+//	   │                            │                           │                            │
+//	   │ teardown failed            │ Remove                    │ Remove                     │ Remove
+//	   ▼                            ▼                           ▼                            ▼
+//	removing ◀────────────────── removing ─────────────────────────────────────────────▶ (no record)
+//
+// A creating sandbox is hidden; its failed creation is torn down while it still
+// is creating, and only when that fails does it show, as removing. ready lists
+// as READY, all others as NOTREADY. stopping and removing are intents: jobs
+// work on them until they are reached, also those of the next daemon. A stopped one has a record,
+// files and exited containers; addresses, namespaces, mounts and cgroup are gone.
+type SandboxState string
+
+// The states of a sandbox.
+const (
+	SandboxCreating SandboxState = "creating"
+	SandboxReady    SandboxState = "ready"
+	SandboxStopping SandboxState = "stopping"
+	SandboxStopped  SandboxState = "stopped"
+	SandboxRemoving SandboxState = "removing"
+)
+
+// Sandbox is what berth knows of a sandbox. It exists before the first of
+// the sandbox's resources and goes after the last. It is changed by
+// store.Dir.Update only.
+type Sandbox struct {
+	ID string `json:"id"`
+	// Boot is the boot of the machine in which the sandbox was made.
+	Boot    string                                      `json:"boot"`
+	State   SandboxState                                `json:"state"`
+	Config  store.Message[*runtimeapi.PodSandboxConfig] `json:"config"`
+	Handler string                                      `json:"handler,omitempty"`
+	// CreatedAt is in nanoseconds since 1970, as in CRI.
+	CreatedAt int64 `json:"createdAt"`
+	// Engine and Network are known once the sandbox is ready.
+	Engine  *engine.Sandbox `json:"engine,omitempty"`
+	Network *network.Result `json:"network,omitempty"`
+	// Resources are set once the limits were updated.
+	Resources *SandboxResources `json:"resources,omitempty"`
+	// Message says why the sandbox is not ready.
+	Message string `json:"message,omitempty"`
+}
+
+// SandboxResources are the limits of a sandbox that was updated.
+type SandboxResources struct {
+	// Overhead is what the pod costs beyond its containers; it is part of
+	// Resources.
+	Overhead  store.Message[*runtimeapi.LinuxContainerResources] `json:"overhead"`
+	Resources store.Message[*runtimeapi.LinuxContainerResources] `json:"resources"`
+}
+
+// RecordID is the id under which the record is kept.
+func (r *Sandbox) RecordID() string { return r.ID }
+
+// Validate reports whether a record that was read can be worked with.
+func (r *Sandbox) Validate() error {
+	if r.ID == "" || r.Config.Get() == nil || r.Config.Get().GetMetadata() == nil {
+		return errors.New("id, config or metadata is missing")
+	}
+	switch r.State {
+	case SandboxCreating, SandboxReady, SandboxStopping, SandboxStopped, SandboxRemoving:
+		return nil
+	}
+	return fmt.Errorf("state %q is unknown", r.State)
+}
+
+// Visible reports whether clients may see the sandbox.
+func (r *Sandbox) Visible() bool { return r.State != SandboxCreating }
+
+// Name is the key of the sandbox's jobs and its name in CRI: the retry of a request has the
+// same, attempt + 1 has another.
+func (r *Sandbox) Name() string {
+	m := r.Config.Get().GetMetadata()
+	return fmt.Sprintf("%s/%s/%s/%d", url.PathEscape(m.GetNamespace()), url.PathEscape(m.GetName()), url.PathEscape(m.GetUid()), m.GetAttempt())
+}
+
+// Request is the request that made the sandbox, for a comparison with a retry. It leaves
+// out what a kubelet changes each time it asks: a kubelet stamps a pod when it first sees
+// it, so one that was restarted has another stamp.
+func (r *Sandbox) Request() *runtimeapi.RunPodSandboxRequest {
+	config := proto.CloneOf(r.Config.Get())
+	delete(config.GetAnnotations(), "kubernetes.io/config.seen")
+	return &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: r.Handler}
+}
+
+// prior orders sandboxes of one name: the one that is ready keeps it, and of several the newest.
+func (r *Sandbox) prior(other *Sandbox) int {
+	return cmp.Or(cmp.Compare(other.Rank(), r.Rank()), cmp.Compare(other.CreatedAt, r.CreatedAt), cmp.Compare(other.ID, r.ID))
+}
+
+// Rank orders sandboxes of one name: the higher one keeps the name. 0 is one that is being
+// made or removed.
+func (r *Sandbox) Rank() int {
+	switch r.State {
+	case SandboxReady:
+		return 2
+	case SandboxStopping, SandboxStopped:
+		return 1
+	case SandboxCreating, SandboxRemoving:
+	}
+	return 0
+}
+
+// CurrentResources are the sandbox's limits as they are now.
+func (r *Sandbox) CurrentResources() *SandboxResources {
+	if r.Resources != nil {
+		return r.Resources
+	}
+	linux := r.Config.Get().GetLinux()
+	return &SandboxResources{Overhead: store.MessageOf(linux.GetOverhead()), Resources: store.MessageOf(linux.GetResources())}
+}

@@ -1,0 +1,213 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/store"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Tombstones keep on disk what must be known of sandboxes and containers after a
+// reboot has taken the records: names, labels, annotations, times, codes, log
+// paths, images. A tombstone is a record with all else cut away (environments
+// hold secrets). It follows its record in batches, off every request's path: a
+// container that comes and goes within a batch never reaches the disk, and one
+// that has exited is synced.
+type Tombstones struct {
+	records *Store
+	opts    TombstoneOptions
+	// Sandboxes and Containers are the tombstones, by the ids of their records.
+	Sandboxes  *store.Dir[Sandbox]
+	Containers *store.Dir[Container]
+
+	mu      sync.Mutex
+	touched map[string]struct{}
+	wake    chan struct{}
+}
+
+// TombstoneOptions are what Tombstones are made from.
+type TombstoneOptions struct {
+	// Dir is on disk and holds the tombstones.
+	Dir string
+	// Batch is how long changes are collected before they are written. Retry is the pause
+	// before a write that failed is tried again.
+	Batch, Retry time.Duration
+}
+
+// OpenTombstones reads the tombstones that earlier daemons wrote. Start begins to write.
+func OpenTombstones(records *Store, opts TombstoneOptions) (*Tombstones, error) {
+	t := &Tombstones{records: records, opts: opts, touched: map[string]struct{}{}, wake: make(chan struct{}, 1)}
+	var err error
+	if t.Sandboxes, err = OpenDir(records, store.Options[Sandbox]{Path: filepath.Join(opts.Dir, "sandboxes")}); err != nil {
+		return nil, err
+	}
+	t.Containers, err = OpenDir(records, store.Options[Container]{Path: filepath.Join(opts.Dir, "containers")})
+	return t, err
+}
+
+// Touch notes that the record of a sandbox or a container has changed or gone; the next
+// batch writes its tombstone.
+func (t *Tombstones) Touch(id string) {
+	t.mu.Lock()
+	t.touched[id] = struct{}{}
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default: // a batch is on its way
+	}
+}
+
+// Start writes batches until ctx ends, and then the last one.
+func (t *Tombstones) Start(ctx context.Context, group *sync.WaitGroup) {
+	group.Go(func() {
+		for ctx.Err() == nil {
+			select {
+			case <-t.wake:
+			case <-ctx.Done():
+			}
+			select {
+			case <-time.After(t.opts.Batch):
+			case <-ctx.Done():
+			}
+			t.flush()
+		}
+	})
+}
+
+// Reconcile touches what a killed process had no time to write: tombstones
+// without a record, and sandboxes and running containers without a tombstone.
+func (t *Tombstones) Reconcile() {
+	written := map[string]bool{}
+	for _, id := range append(t.Sandboxes.IDs(), t.Containers.IDs()...) {
+		written[id] = true
+	}
+	for _, rec := range t.records.Sandboxes.All() {
+		if rec.State == SandboxReady && !written[rec.ID] {
+			t.Touch(rec.ID)
+		}
+		delete(written, rec.ID)
+	}
+	for _, rec := range t.records.Containers.All() {
+		if rec.State == ContainerRunning && !written[rec.ID] {
+			t.Touch(rec.ID)
+		}
+		delete(written, rec.ID)
+	}
+	for id := range written {
+		t.Touch(id)
+	}
+}
+
+// flush brings the tombstones of what was touched into line with the records.
+// What cannot be written is tried again after a pause.
+func (t *Tombstones) flush() {
+	t.mu.Lock()
+	batch := t.touched
+	t.touched = map[string]struct{}{}
+	t.mu.Unlock()
+	failed := map[string]error{}
+	// A loss of power between two writes leaves no container without its sandbox.
+	for _, step := range []func(id string) error{t.writeSandbox, t.writeContainer, t.deleteSandbox} {
+		for id := range batch {
+			if err := errs.Guard("tombstone of "+id, func() error { return step(id) }); err != nil {
+				failed[id] = err
+			}
+		}
+	}
+	for id, err := range failed {
+		t.records.log.Error("cannot write tombstones, will try again", "tombstones", len(failed), "one", id, "error", err)
+		break
+	}
+	if len(failed) > 0 {
+		time.AfterFunc(t.opts.Retry, func() {
+			for id := range failed {
+				t.Touch(id)
+			}
+		})
+	}
+}
+
+// writeSandbox is for an id that may be a sandbox's.
+func (t *Tombstones) writeSandbox(id string) error {
+	rec, err := t.records.Sandboxes.Get(id)
+	if err != nil {
+		return nil //nolint:nilerr // deleteSandbox handles it
+	}
+	return put(t.Sandboxes, id, rec.tombstone())
+}
+
+// deleteSandbox removes the tombstone of a sandbox that has gone, after those of its containers,
+// which may be in the next batch.
+func (t *Tombstones) deleteSandbox(id string) error {
+	if _, err := t.records.Sandboxes.Get(id); err == nil {
+		return nil
+	}
+	if _, err := t.Sandboxes.Get(id); err != nil {
+		return nil //nolint:nilerr // it has none
+	}
+	for _, rec := range t.Containers.All() {
+		if rec.SandboxID != id {
+			continue
+		}
+		if err := t.Containers.Delete(rec.ID); err != nil {
+			return err
+		}
+	}
+	return t.Sandboxes.Delete(id)
+}
+
+// writeContainer is for an id that may be a container's.
+func (t *Tombstones) writeContainer(id string) error {
+	rec, err := t.records.Containers.Get(id)
+	if err != nil {
+		return t.Containers.Delete(id)
+	}
+	if err := put(t.Containers, id, rec.tombstone()); err != nil || rec.State != ContainerExited {
+		return err
+	}
+	return t.Containers.Sync(id)
+}
+
+// put makes or replaces a record.
+func put[T any](dir *store.Dir[T], id string, value *T) error {
+	_, err := dir.Update(id, func(v *T) error {
+		*v = *value
+		return nil
+	})
+	if errors.Is(err, errs.NotFound) {
+		return dir.Create(id, value)
+	}
+	return err
+}
+
+func (r *Sandbox) tombstone() *Sandbox {
+	t := *r
+	config := r.Config.Get()
+	short := &runtimeapi.PodSandboxConfig{
+		Metadata: config.GetMetadata(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		LogDirectory: config.GetLogDirectory(), Hostname: config.GetHostname(),
+	}
+	if ns := config.GetLinux().GetSecurityContext().GetNamespaceOptions(); ns != nil {
+		short.Linux = &runtimeapi.LinuxPodSandboxConfig{
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: ns},
+		}
+	}
+	t.Config, t.Engine, t.Network = store.MessageOf(short), nil, nil
+	return &t
+}
+
+func (r *Container) tombstone() *Container {
+	t := *r
+	config := r.Config.Get()
+	t.Config = store.MessageOf(&runtimeapi.ContainerConfig{
+		Metadata: config.GetMetadata(), Image: config.GetImage(), Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
+		LogPath: config.GetLogPath(), Tty: config.GetTty(), StopSignal: config.GetStopSignal(),
+	})
+	t.Stop, t.Pid = nil, 0
+	return &t
+}

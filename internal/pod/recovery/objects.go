@@ -1,0 +1,162 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/record"
+)
+
+// recoverSandbox resumes or undoes what the record says was under way.
+func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actual engine.Actual) {
+	switch rec.State {
+	case record.SandboxCreating, record.SandboxRemoving:
+		r.Jobs.RemoveSandbox(ctx, rec)
+	case record.SandboxStopping:
+		r.Jobs.StopSandbox(ctx, rec)
+	case record.SandboxReady:
+		if actual.State != "" && actual.State != engine.StateBroken && actual.State != engine.StateStopped {
+			return
+		}
+		next, err := r.Records.Sandboxes.Update(rec.ID, func(sb *record.Sandbox) error {
+			if sb.State != record.SandboxReady {
+				return record.ErrUnchanged
+			}
+			sb.State, sb.Message = record.SandboxStopping, "it was lost while berth did not watch"
+			return nil
+		})
+		if err != nil {
+			if !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound) {
+				r.Log.Error("cannot record that a sandbox was lost", "sandbox", rec.ID, "error", err)
+			}
+			return
+		}
+		r.Log.Error("a sandbox was lost while berth did not watch", "sandbox", rec.ID, "pod", rec.Name())
+		r.Jobs.StopSandbox(ctx, next)
+	case record.SandboxStopped:
+		if rec.HoldsNamespaces(r.Engine) { // an older berth stopped it
+			r.Jobs.StopSandbox(ctx, rec)
+		}
+	}
+}
+
+// recoverContainer brings one record into line with what the engine has.
+func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, actual engine.Actual) {
+	if rec.State == record.ContainerCreating || rec.Removing {
+		r.Jobs.RemoveContainer(ctx, rec)
+		return
+	}
+	switch rec.State {
+	case record.ContainerStarting, record.ContainerRunning:
+		if why := rec.StartError(); why != "" {
+			// An earlier daemon ended before it recorded that. The engine reports no exit.
+			r.Exits.Record(&engine.Exit{
+				ContainerID: rec.ID, Code: engine.CodeStartError, At: time.Now(), Reason: engine.ReasonStartError,
+				Message: fmt.Sprintf("cannot start container %q: %s", rec.ID, why),
+			})
+			return
+		}
+		r.recoverStarted(ctx, rec, actual)
+	case record.ContainerCreated:
+		if actual.State != engine.StateCreated && rec.StartError() == "" {
+			r.settleLater(ctx, rec.ID, "it was lost before it was started, while berth did not run")
+		}
+	case record.ContainerExited:
+		if old, err := r.Tombstones.Containers.Get(rec.ID); err != nil || old.State != record.ContainerExited {
+			r.Tombstones.Touch(rec.ID)
+		}
+	case record.ContainerCreating:
+	}
+}
+
+func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, actual engine.Actual) {
+	switch actual.State {
+	case engine.StateRunning:
+		r.adopt(rec.ID, record.ContainerRunning, actual.Pid)
+	case engine.StateCreated:
+		if rec.State == record.ContainerStarting {
+			r.adopt(rec.ID, record.ContainerCreated, 0)
+		}
+	default:
+		r.settleLater(ctx, rec.ID, "it ended while berth did not run, and its exit code is unknown")
+		return
+	}
+	if rec.Stop != nil {
+		r.Jobs.StopContainer(ctx, rec, rec.Stop.Left())
+	}
+}
+
+// recheck finds, after the engine was away, what was lost with it. It leaves alone what a
+// job works on: it reads the records before it asks the engine, so that everything that
+// they have existed by then.
+func (r *recovery) recheck(ctx context.Context) {
+	containers, sandboxes := r.Records.Containers.All(), r.Records.Sandboxes.All()
+	actual, err := r.Engine.List(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			r.Log.Error("cannot list what the engine has", "error", err)
+		}
+		return
+	}
+	found := make(map[string]engine.Actual, len(actual))
+	for _, a := range actual {
+		found[a.ID] = a
+	}
+	for _, rec := range containers {
+		switch state := found[rec.ID].State; {
+		case rec.State == record.ContainerRunning && state != engine.StateRunning:
+			r.settleLater(ctx, rec.ID, "it ended while the engine was away, and its exit code is unknown")
+		case rec.State == record.ContainerCreated && rec.StartError() == "" && state != engine.StateCreated && state != engine.StateRunning:
+			r.settleLater(ctx, rec.ID, "it was lost before it was started, while the engine was away")
+		}
+	}
+	for _, rec := range sandboxes {
+		if rec.State == record.SandboxReady {
+			r.recoverSandbox(ctx, rec, found[rec.ID])
+		}
+	}
+}
+
+// adopt records the state in which a container was found, unless its exit was recorded
+// meanwhile.
+func (r *recovery) adopt(id string, state record.ContainerState, pid int) {
+	_, err := r.Records.Containers.Update(id, func(c *record.Container) error {
+		if !c.Alive() || c.State == state && c.Pid == pid {
+			return record.ErrUnchanged
+		}
+		c.State, c.Pid = state, pid
+		return nil
+	})
+	switch {
+	case err == nil:
+		r.Tombstones.Touch(id)
+	case !errors.Is(err, record.ErrUnchanged):
+		r.Log.Error("cannot record the state of a container", "container", id, "state", state, "error", err)
+	}
+}
+
+// settleLater records an unknown exit, unless the engine reports the missed exit in time.
+func (r *recovery) settleLater(ctx context.Context, id, why string) {
+	r.Background.Go(func() {
+		timeout := time.After(r.Settle)
+		for {
+			exit := r.Exits.Next(id)
+			if rec, err := r.Records.Containers.Get(id); err != nil || rec.State == record.ContainerExited {
+				r.Exits.Notify(id)
+				return
+			}
+			select {
+			case <-exit:
+			case <-timeout:
+				errs.Protect("settlement of container "+id, func() { r.Exits.RecordUnknown(id, why) })
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}

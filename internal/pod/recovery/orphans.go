@@ -1,0 +1,72 @@
+package recovery
+
+import (
+	"context"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/pod/call"
+	"golang.org/x/sync/errgroup"
+)
+
+// clean removes orphans: tombstones whose removal was not written, objects of the engine and
+// attachments without a record, and what the network itself finds.
+func (r *recovery) clean(ctx context.Context, actual []engine.Actual) {
+	r.Tombstones.Reconcile()
+	r.removeOrphans(ctx, actual, engine.KindContainer)
+	r.removeOrphans(ctx, actual, engine.KindSandbox)
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for _, id := range r.Attachments.IDs() {
+		if _, err := r.Records.Sandboxes.Get(id); err == nil {
+			continue // its own teardown detaches it
+		}
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, r.Step)
+			defer cancel()
+			err := errs.Guard("detachment of sandbox "+id, func() error { return r.Attachments.Detach(ctx, id) })
+			if err != nil {
+				r.Log.Error("cannot detach a sandbox of an earlier run", "sandbox", id, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // each has reported its own error
+	r.Attachments.CollectGarbage(ctx)
+}
+
+func (r *recovery) removeOrphans(ctx context.Context, actual []engine.Actual, kind engine.Kind) {
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for _, a := range actual {
+		if a.Kind != kind || r.hasRecord(a) {
+			continue
+		}
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, r.Step)
+			defer cancel()
+			r.Log.Warn("removing an orphan, which has no record", "kind", a.Kind, "id", a.ID, "state", a.State)
+			remove := r.Engine.Remove
+			if kind == engine.KindSandbox {
+				remove = r.Engine.RemoveSandbox
+			}
+			if err := call.Run(ctx, r.Calls, a.ID, "remove what has no record", func(ctx context.Context) error {
+				return remove(ctx, a.ID)
+			}); err != nil {
+				r.Log.Error("cannot remove an orphan, which has no record", "kind", a.Kind, "id", a.ID, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // each has reported its own error
+}
+
+func (r *recovery) hasRecord(a engine.Actual) bool {
+	var err error
+	if a.Kind == engine.KindSandbox {
+		_, err = r.Records.Sandboxes.Get(a.ID)
+	} else {
+		_, err = r.Records.Containers.Get(a.ID)
+	}
+	return err == nil
+}

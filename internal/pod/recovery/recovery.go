@@ -1,0 +1,105 @@
+// Package recovery makes the records agree with what really exists: when the daemon starts,
+// after a reboot, and when the engine comes back.
+//
+// It reads records and asks the engine, decides what became of each object, and hands the
+// work to the jobs. It makes nothing, and undoes only what has no record.
+package recovery
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/pod/exits"
+	"github.com/berthrun/berth/internal/pod/podnet"
+	"github.com/berthrun/berth/internal/pod/record"
+	"github.com/berthrun/berth/internal/store"
+	"golang.org/x/sync/errgroup"
+)
+
+// parallel is how many objects recovery works on at once.
+const parallel = 8
+
+// Jobs starts the jobs by which recovery finishes what is under way. No method waits for its
+// job; the intent is in the record.
+type Jobs interface {
+	StopSandbox(ctx context.Context, rec *record.Sandbox)
+	RemoveSandbox(ctx context.Context, rec *record.Sandbox)
+	// StopContainer stops a container that has left to exit by itself.
+	StopContainer(ctx context.Context, rec *record.Container, left time.Duration)
+	RemoveContainer(ctx context.Context, rec *record.Container)
+}
+
+// Options are what recovery works with.
+type Options struct {
+	Engine      engine.Engine
+	Records     *record.Store
+	Tombstones  *record.Tombstones
+	Attachments *podnet.Attachments
+	Exits       *exits.Recorder
+	Jobs        Jobs
+	// Calls are those of the jobs: a call that hangs holds up its object here, too.
+	Calls *keyed.Calls
+	// StateDir is on tmpfs and holds the file that says which boot was entered. BootID
+	// distinguishes one boot of the machine from the next.
+	StateDir, BootID string
+	Disk             store.Disk
+	Log              *slog.Logger
+	// Step bounds the removal of one object that has no record. Settle is how long to wait
+	// for the exit of a container that is found dead.
+	Step, Settle time.Duration
+	// Background has the goroutines that go on after Run.
+	Background *sync.WaitGroup
+}
+
+// recovery compares the records with what the engine has.
+type recovery struct {
+	Options
+}
+
+// Run makes the records agree with what really exists. What needs the engine or the network
+// to undo something goes on in the background, as jobs, until background ends; everything
+// that requests read is settled when Run returns. ctx bounds Run only.
+func Run(ctx, background context.Context, opts Options) error {
+	return (&recovery{opts}).run(ctx, background)
+}
+
+func (r *recovery) run(ctx, background context.Context) error {
+	if err := r.enterBoot(); err != nil {
+		return err
+	}
+	if err := exits.Listen(background, r.Engine, r.Exits, r.recheck, r.Background); err != nil {
+		return err
+	}
+	actual, err := r.Engine.List(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list what the engine has: %w", err)
+	}
+	found := make(map[string]engine.Actual, len(actual))
+	for _, a := range actual {
+		found[a.ID] = a
+	}
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for _, rec := range r.Records.Containers.All() {
+		g.Go(func() error {
+			errs.Protect("recovery of container "+rec.ID, func() { r.recoverContainer(background, rec, found[rec.ID]) })
+			return nil
+		})
+	}
+	for _, rec := range r.Records.Sandboxes.All() {
+		g.Go(func() error {
+			errs.Protect("recovery of sandbox "+rec.ID, func() { r.recoverSandbox(background, rec, found[rec.ID]) })
+			return nil
+		})
+	}
+	err = g.Wait()
+	r.stopSharedNames(background) // not before: what was lost keeps no name
+	r.Background.Go(func() { errs.Protect("clean-up after the start", func() { r.clean(background, actual) }) })
+	return err
+}

@@ -1,0 +1,79 @@
+package pod
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"time"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/keyed"
+	"github.com/berthrun/berth/internal/pod/call"
+	"github.com/berthrun/berth/internal/pod/job"
+	"github.com/berthrun/berth/internal/pod/record"
+	"github.com/berthrun/berth/internal/pod/retry"
+)
+
+// worker is what the jobs of sandboxes and those of containers work with.
+type worker struct {
+	engine     engine.Engine
+	records    *record.Store
+	tombstones *record.Tombstones
+	jobs       *job.Table
+	// calls has one call to a backend at a time for each object.
+	calls   *keyed.Calls
+	retries *retry.Timers
+	limits  Limits
+	bootID  string
+	log     *slog.Logger
+}
+
+// call is call.Run for methods of the engine that take an id.
+func (w *worker) call(ctx context.Context, id, what string, fn func(context.Context, string) error) error {
+	return call.Run(ctx, w.calls, id, what, func(ctx context.Context) error { return fn(ctx, id) })
+}
+
+// startDetached starts a job that nobody waits for.
+func (w *worker) startDetached(ctx context.Context, req *job.Request) {
+	if _, err := w.jobs.Enter(ctx, req); err != nil {
+		// Only a closed table refuses; the intent is in the record.
+		w.log.Debug("a job is left to the next start", "job", req.Kind, "key", req.Key, "error", err)
+	}
+}
+
+// detached starts jobs that nobody waits for; see recovery.Jobs.
+type detached struct {
+	sandboxes  *Sandboxes
+	containers *Containers
+}
+
+// StopSandbox implements recovery.Jobs.
+func (d detached) StopSandbox(ctx context.Context, rec *record.Sandbox) {
+	d.sandboxes.startDetached(ctx, d.sandboxes.stopSandboxRequest(rec))
+}
+
+// RemoveSandbox implements recovery.Jobs.
+func (d detached) RemoveSandbox(ctx context.Context, rec *record.Sandbox) {
+	d.sandboxes.startDetached(ctx, d.sandboxes.removeSandboxRequest(rec))
+}
+
+// StopContainer implements recovery.Jobs.
+func (d detached) StopContainer(ctx context.Context, rec *record.Container, left time.Duration) {
+	d.containers.startDetached(ctx, d.containers.stopContainerRequest(rec, left))
+}
+
+// RemoveContainer implements recovery.Jobs.
+func (d detached) RemoveContainer(ctx context.Context, rec *record.Container) {
+	d.containers.startDetached(ctx, d.containers.removeContainerRequest(rec))
+}
+
+// newID returns 64 lower-case hex digits.
+func newID() string {
+	var b [32]byte
+	rand.Read(b[:]) // never fails: the program ends instead
+	return hex.EncodeToString(b[:])
+}
+
+// now is the time as records have it, and never 0, which means "not yet".
+func now() int64 { return max(time.Now().UnixNano(), 1) }
