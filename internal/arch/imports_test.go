@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -78,13 +79,20 @@ func bans() []ban {
 		ban{from: "internal/network", to: "internal/engine", why: "the rules join engine and network, nobody else"},
 		ban{from: "internal/image", to: "internal/engine", why: "images know nothing of containers"},
 		ban{from: "internal/image", to: "internal/network", why: "images know nothing of networks"},
+		ban{from: "internal/cri", to: "internal/ocispec", why: "what a request means is the engine's to check"},
+		ban{from: "internal/cri/shape", to: "internal/", why: "the shape of a request is checked without knowing who serves it", but: "internal/errs"},
 		ban{from: "internal/ocispec", to: "internal/supervisor", why: "the spec is a pure value"},
+		ban{from: "internal/ocispec", to: "internal/cri", why: "the spec knows requests, and no server of them"},
 		ban{from: "internal/ocispec", to: "internal/engine", why: "the spec is a pure value"},
 		ban{from: "internal/supervisor", to: "internal/engine", why: "the supervisor knows nothing of the daemon but specs and log lines"},
 		ban{from: "internal/supervisor", to: "internal/pod", why: "the supervisor knows nothing of the daemon but specs and log lines"},
 		ban{from: "internal/supervisor", to: "internal/image", why: "the supervisor knows nothing of the daemon but specs and log lines"},
 		ban{from: "internal/supervisor", to: "internal/network", why: "the supervisor knows nothing of the daemon but specs and log lines"},
 		ban{from: "internal/supervisor", to: "internal/ocispec", why: "the supervisor runs specs and makes none"},
+		ban{from: "internal/cli/podyaml", to: "internal/", why: "turning YAML into requests is pure: it asks no runtime", but: "internal/errs"},
+		ban{from: "internal/cli/podyaml/document", to: "internal/cli/podyaml", why: "reading YAML knows no pod"},
+		ban{from: "internal/cli/podrun/volumes", to: "internal/cri", why: "volumes are made on this host without the runtime"},
+		ban{from: "internal/cli/crictl", to: "internal/berthapi", why: "crictl works with every runtime"},
 		ban{from: "internal/config", to: "internal/pod", why: "configuration is plain data"},
 		ban{from: "internal/provision/tasks", to: "internal/provision/node", why: "tasks know no node file"},
 		ban{from: "internal/provision/engine", to: "internal/provision/tasks", why: "the engine knows tasks by their interface only"},
@@ -149,6 +157,20 @@ func TestImagesAreKnownByTheirContract(t *testing.T) {
 		for _, to := range tos {
 			if below(to, "internal/image") && to != "internal/image" {
 				t.Errorf("%s imports %s: the contract, internal/image, is enough", from, to)
+			}
+		}
+	}
+}
+
+// TestSpecIsBuiltUpwards: a request is read and checked without the spec that is computed
+// from it.
+func TestSpecIsBuiltUpwards(t *testing.T) {
+	imports := load(t)
+	floors := []string{"internal/ocispec/defaults", "internal/ocispec", "internal/ocispec/check", "internal/ocispec/request", "internal/ocispec/fielderror"}
+	for i, pkg := range floors {
+		for _, to := range imports[pkg] {
+			if slices.Contains(floors[:i+1], to) {
+				t.Errorf("%s imports %s, which is not below it", pkg, to)
 			}
 		}
 	}

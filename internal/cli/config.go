@@ -17,7 +17,7 @@ func newConfig() *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "default",
-			Short: "Print the configuration that holds where nothing is said, with its help",
+			Short: "Print the default configuration, with a description of each key",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				fmt.Fprint(cmd.OutOrStdout(), config.Sample(config.DefaultDaemon()))
@@ -26,7 +26,7 @@ func newConfig() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "check FILE",
-			Short: "Name every fault of a configuration file",
+			Short: "Check a configuration file, and report every fault",
 			Args:  cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				if _, err := config.LoadDaemon(args[0], nil); err != nil {
@@ -56,7 +56,7 @@ func newConfigDump() *cobra.Command {
 	var secrets bool
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Print the configuration that `berth serve` with the same flags would have",
+		Short: "Print the configuration that `berth serve` uses with the same flags",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load.load(cmd)
@@ -82,7 +82,7 @@ type daemonFlags struct {
 }
 
 func (d *daemonFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&d.file, "config", "", "configuration file (default: none, the defaults hold)")
+	cmd.Flags().StringVar(&d.file, "config", "", "configuration file (default: none)")
 	for _, field := range config.Fields(config.DefaultDaemon()) {
 		if field.Flag != "" {
 			cmd.Flags().String(field.Flag, field.String(), field.Help)
@@ -90,7 +90,7 @@ func (d *daemonFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// load reads the configuration anew; only flags that were given win over the file.
+// load reads the configuration; only flags that are set override the file.
 func (d *daemonFlags) load(cmd *cobra.Command) (*config.Daemon, error) {
 	given := map[string]string{}
 	for _, field := range config.Fields(config.DefaultDaemon()) {

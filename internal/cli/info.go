@@ -18,7 +18,7 @@ func newInfo() *cobra.Command {
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "info",
-		Short: "Tell what the runtime is, whether it is ready, and what it warns of",
+		Short: "Show the runtime, whether it is ready, and its warnings",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {

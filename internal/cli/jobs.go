@@ -18,9 +18,9 @@ func newJobs() *cobra.Command {
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "List what is being made, stopped or removed, and what it waits for",
-		Long: "A sandbox or container that is being made shows here and nowhere else: it is listed among the pods once\n" +
-			"it is ready. Only berth can tell this; another runtime says so.",
+		Short: "List running jobs, and what each of them waits for",
+		Long: "A sandbox or a container that is being created is listed here only; `berth pod ls` lists it when it is ready.\n" +
+			"Other runtimes do not support this.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/ctr"
 )
 
-// program is what this binary is under a name.
+// program is a tool that this binary is under a name.
 type program struct {
 	name string
 	root func() *cobra.Command
@@ -21,7 +21,7 @@ type program struct {
 	quiet func(args []string) bool
 }
 
-// programs are the tools that a link to berth, or a copy of it, can be called.
+// programs are the tools that a link to berth, or a copy of it, can stand for.
 func programs() []program {
 	return []program{
 		{"kind", clustercmd.NewKind, "ERROR: ", clustercmd.KindIsQuiet},
@@ -30,8 +30,8 @@ func programs() []program {
 	}
 }
 
-// called finds the program of a path. A name may have more behind a dash, as downloads have it:
-// kind-linux-amd64. Every other name is berth.
+// called finds the program of a path. A suffix after a dash is ignored, as in kind-linux-amd64.
+// Every other name is berth.
 func called(path string) program {
 	name := filepath.Base(path)
 	for _, p := range programs() {

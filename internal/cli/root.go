@@ -22,8 +22,8 @@ import (
 // Main runs the command line and returns the exit code. The name that the process was started
 // with decides which program it is.
 func Main(ctx context.Context) int {
-	// The streaming libraries log through klog what they also return or what
-	// concerns nobody, such as a connection that was closed.
+	// The streaming libraries log through klog what they also return, or what is
+	// no error, such as a closed connection.
 	klog.SetLogger(logr.Discard())
 	p := called(os.Args[0])
 	root := p.root()
@@ -61,9 +61,9 @@ func Root() *cobra.Command {
 	return root
 }
 
-// prepare has a tree report errors as all programs do: once, with what would be right.
+// prepare makes a command tree report an error once, with the correct usage.
 func prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.SetFlagErrorFunc(misflagged)
-	explain(root)
+	root.SetFlagErrorFunc(addFlagHelp)
+	addUsageToErrors(root)
 }

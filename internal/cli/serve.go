@@ -11,9 +11,9 @@ func newServe() *cobra.Command {
 	var load daemonFlags
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Serve CRI: the daemon that a kubelet talks to",
-		Long: "Serves CRI v1 until SIGTERM. Pods outlive the daemon; the next one finds them. SIGHUP reads the\n" +
-			"configuration again. With --listen, --root and --state set, several daemons live side by side on one host.",
+		Short: "Run the daemon, which serves CRI to the kubelet",
+		Long: "serve serves CRI v1 until SIGTERM. Pods outlive the daemon; the next daemon adopts them. On SIGHUP the daemon reads\n" +
+			"the configuration again. Several daemons can run on one host, each with its own --listen, --root and --state.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return daemon.Run(cmd.Context(), func() (*config.Daemon, error) { return load.load(cmd) })

@@ -7,23 +7,23 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// explain has a command and all below it say how it is called, when it is called otherwise.
-func explain(cmd *cobra.Command) {
+// addUsageToErrors adds the usage to errors of arguments, in a command and all below it.
+func addUsageToErrors(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return misused(cmd, args, err)
+				return addUsage(cmd, args, err)
 			}
 			return nil
 		}
 	}
 	for _, c := range cmd.Commands() {
-		explain(c)
+		addUsageToErrors(c)
 	}
 }
 
-// misused adds to what is wrong with arguments what would be right.
-func misused(cmd *cobra.Command, args []string, err error) error {
+// addUsage adds the usage, or a suggestion, to an error of arguments.
+func addUsage(cmd *cobra.Command, args []string, err error) error {
 	if !cmd.HasSubCommands() || len(args) == 0 {
 		if none := cobra.NoArgs(cmd, args); none != nil && none.Error() == err.Error() {
 			err = fmt.Errorf("unexpected argument %q", args[0]) // no word of it is a command
@@ -32,7 +32,7 @@ func misused(cmd *cobra.Command, args []string, err error) error {
 	}
 	const near = 2 // letters
 	cmd.SuggestionsMinimumDistance = near
-	hint := cmd.CommandPath() + " --help lists what there is"
+	hint := "see " + cmd.CommandPath() + " --help"
 	for _, c := range cmd.Root().Commands() {
 		if c.Name() == args[0] {
 			hint = "did you mean " + c.CommandPath() + "?"
@@ -44,7 +44,7 @@ func misused(cmd *cobra.Command, args []string, err error) error {
 	return fmt.Errorf("%w\n  %s", err, hint)
 }
 
-// misflagged does so for flags.
-func misflagged(cmd *cobra.Command, err error) error {
-	return fmt.Errorf("%w\n  %s --help lists what there is", err, cmd.CommandPath())
+// addFlagHelp adds the way to the help to an error of flags.
+func addFlagHelp(cmd *cobra.Command, err error) error {
+	return fmt.Errorf("%w\n  see %s --help", err, cmd.CommandPath())
 }

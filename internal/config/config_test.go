@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 func write(t *testing.T, text string) string {

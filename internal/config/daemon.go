@@ -1,17 +1,11 @@
 package config
 
 import (
-	"crypto/tls"
-	"fmt"
-	"net/netip"
-	"path"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/defaults"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Daemon is the configuration of `berth serve`. Each field's key, help and
@@ -21,26 +15,26 @@ type Daemon struct {
 	Listen string `toml:"listen" help:"Address of the CRI socket." flag:"listen"`
 	Group  string `toml:"group" help:"Group that may use the CRI socket; a name or a number. Empty: root."`
 	Root   string `toml:"root" help:"Directory on disk: images, root filesystems, tombstones, network attachments." flag:"root"`
-	State  string `toml:"state" help:"Directory that dies at reboot: records, sockets, mounts. A tmpfs is mounted on it when it is on none." flag:"state"`
+	State  string `toml:"state" help:"Directory for what ends with a reboot: records, sockets, mounts. berth mounts a tmpfs on it unless it is on one." flag:"state"`
 
-	CadvisorSocket string `toml:"cadvisor_socket" help:"Socket on which berth answers what a kubelet's cAdvisor asks of containerd, so that /metrics/cadvisor tells pods and images: /run/containerd/containerd.sock for a kubelet of defaults. Left alone while somebody else answers there. Empty: none." flag:"cadvisor-socket"`
+	CadvisorSocket string `toml:"cadvisor_socket" help:"Socket on which berth answers what a kubelet's cAdvisor asks of containerd, so that /metrics/cadvisor reports pods and images: /run/containerd/containerd.sock for a kubelet of defaults. Not used while another process answers there. Empty: none." flag:"cadvisor-socket"`
 
-	Engine string `toml:"engine" help:"What runs containers. native is berth itself, through its supervisor." oneof:"native"`
+	Engine string `toml:"engine" help:"The engine that runs containers. native is berth itself, through its supervisor." oneof:"native"`
 
-	Log     Log     `toml:"log" help:"What berth tells about itself."`
+	Log     Log     `toml:"log" help:"The daemon's log."`
 	Network Network `toml:"network" help:"How pods reach the network."`
 	Runtime Runtime `toml:"runtime" help:"How containers run."`
-	Default Default `toml:"defaults" help:"What pods and containers get that ask for nothing else."`
+	Default Default `toml:"defaults" help:"Defaults of pods and containers that ask for nothing else."`
 	Image   Image   `toml:"image" help:"Where images come from."`
 	Stream  Stream  `toml:"stream" help:"The server behind exec, attach and port-forward."`
 	Jobs    Jobs    `toml:"jobs" help:"Limits of the jobs that make sandboxes and containers."`
 	Stats   Stats   `toml:"stats" help:"Figures of pods and containers."`
-	Debug   Debug   `toml:"debug" help:"What helps to find faults, and is off otherwise."`
+	Debug   Debug   `toml:"debug" help:"Helps to find faults. Off by default."`
 }
 
 // Log is the daemon's log.
 type Log struct {
-	Level  string `toml:"level" help:"Least level that is logged." oneof:"debug info warn error" flag:"log-level" reload:"yes"`
+	Level  string `toml:"level" help:"Lowest level that is logged." oneof:"debug info warn error" flag:"log-level" reload:"yes"`
 	Format string `toml:"format" help:"Shape of the log; auto is text on a terminal and json elsewhere." oneof:"auto text json" flag:"log-format"`
 }
 
@@ -52,7 +46,7 @@ type Network struct {
 	HostPorts string   `toml:"host_ports" help:"Host ports of pods where no plugin of the CNI configuration has the capability portMappings (mode cni). refuse: such a pod is refused. cni: it starts, for networks that serve host ports without that capability. Plugins that have it always serve them." oneof:"refuse cni"`
 	Bridge    string   `toml:"bridge" help:"Name of the bridge (mode builtin). Empty: from the instance."`
 	Subnets   []string `toml:"subnets" help:"Pod subnets, at most one of each family (mode builtin). Empty: chosen so that they overlap nothing on the host."`
-	Await     bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet has told the node's pod CIDR (mode builtin)."`
+	Await     bool     `toml:"await_pod_cidr" help:"Where subnets is empty, none is chosen: the network is not ready until the kubelet sets the node's pod CIDR (mode builtin)."`
 	Cluster   []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (mode builtin)."`
 	MTU       int      `toml:"mtu" help:"MTU of pod links (mode builtin). 0: that of the default route."`
 	NetNSDir  string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
@@ -63,7 +57,7 @@ type Runtime struct {
 	CgroupDriver   string `toml:"cgroup_driver" help:"auto is systemd where systemd is pid 1, else cgroupfs." oneof:"auto cgroupfs systemd"`
 	ScopePrefix    string `toml:"scope_prefix" help:"Prefix of container scopes with the systemd driver; node agents know cri-containerd."`
 	Supervisor     string `toml:"supervisor" help:"Path of berth-supervisor. Empty: beside this binary, then in PATH."`
-	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 splits as late as can be, which is the latter." reload:"yes"`
+	MaxLogLineSize int    `toml:"max_log_line_size" help:"Bytes after which a log line is split, 256 to 1048576; 0 is the same as 1048576." reload:"yes"`
 	LogRateMiB     int    `toml:"log_rate_mib" help:"MiB per second that one container may write to its log. Each read of its pipes counts as 8 KiB more. After a burst of ten seconds' worth, its writes block. The supervisor writes logs with CPU time outside of the pod. 0 is no limit." reload:"yes"`
 
 	SELinux       string `toml:"selinux" help:"auto labels containers, their files and the image store where the kernel has SELinux; off labels nothing. A label that a pod demands and cannot have fails the pod in both; lenient is auto, but leaves such a label out where the kernel has no SELinux, as containerd and CRI-O do, and as Kubernetes' conformance tests expect." oneof:"auto off lenient"`
@@ -71,16 +65,16 @@ type Runtime struct {
 	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know."`
 	AppArmor      string `toml:"apparmor" help:"auto runs containers that ask for no profile under berth's own where the kernel has AppArmor; off runs them without. A profile that a pod demands and cannot have fails the pod in both." oneof:"auto off" reload:"yes"`
 
-	AppArmorProfile   string `toml:"apparmor_profile" help:"Name of the AppArmor profile in the place of berth's own: of containers that ask for none, and of those that ask for RuntimeDefault. Loading it is yours; where it is not loaded they fail. Empty: berth's own, which is loaded when it is needed." reload:"yes"`
+	AppArmorProfile   string `toml:"apparmor_profile" help:"Name of the AppArmor profile in the place of berth's own: of containers that ask for none, and of those that ask for RuntimeDefault. You load it; containers fail while it is not loaded. Empty: berth's own, which is loaded when it is needed." reload:"yes"`
 	SeccompProfile    string `toml:"seccomp_profile" help:"Path of the profile that runtime/default means, in the form of Docker's default one. It is read for each container. Empty: the built-in one, which is that of Docker and containerd. The process that reaps a shared PID namespace keeps the latter." reload:"yes"`
 	SeccompPrivileged string `toml:"privileged_seccomp_profile" help:"Path of the profile of privileged containers, whatever they ask for. Empty: none, as CRI says." reload:"yes"`
 
 	CDISpecDirs           []string `toml:"cdi_spec_dirs" help:"Directories of CDI specs; of two with one device the later one wins. Empty: no CDI devices." reload:"yes"`
-	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container asks for belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
+	DeviceOwnership       bool     `toml:"device_ownership_from_security_context" help:"Devices that a container requests belong to its runAsUser and runAsGroup, not to the host's owner." reload:"yes"`
 	PrivilegedNoDevices   bool     `toml:"privileged_without_host_devices" help:"Privileged containers do not get the host's devices." reload:"yes"`
 	PrivilegedAllowDevice bool     `toml:"privileged_without_host_devices_all_devices_allowed" help:"With privileged_without_host_devices: they may still use any device that they make a node of." reload:"yes"`
 
-	AbsentSources        []string `toml:"absent_mount_sources_to_reject" help:"Paths of the host of which no directory is made where a mount names them and they are missing: its container fails, /etc/hostname for example." reload:"yes"`
+	AbsentSources        []string `toml:"absent_mount_sources_to_reject" help:"Paths of the host for which berth makes no directory if a mount names them and they are missing; the container fails. Example: /etc/hostname." reload:"yes"`
 	ImageVolumes         string   `toml:"image_volumes" help:"What a container gets at a path that its image declares as a volume and where its pod mounts nothing: bind is a directory of its own with what the image has there, which it can write to also with a read-only root filesystem, and which goes with it; ignore leaves the path to the root filesystem." oneof:"bind ignore" reload:"yes"`
 	PodAnnotations       []string `toml:"pod_annotations" help:"Patterns of annotations of pods that hooks of their containers see, as annotations of the OCI spec: example.org/*. A * stands for anything but a slash. What the runtime itself obeys (org.systemd.property.*, org.criu.*, bundle) is never passed." reload:"yes"`
 	ContainerAnnotations []string `toml:"container_annotations" help:"The same for annotations of containers." reload:"yes"`
@@ -89,44 +83,34 @@ type Runtime struct {
 
 // Default is what pods and containers get that ask for nothing else.
 type Default struct {
-	Seccomp      string   `toml:"seccomp" help:"Filter of a container that says nothing of one and is not privileged: unconfined, as CRI says, runtime/default, or the path of a profile on this host." reload:"yes"`
+	Seccomp      string   `toml:"seccomp" help:"Filter of a container that sets none and is not privileged: unconfined, as CRI says, runtime/default, or the path of a profile on this host." reload:"yes"`
 	Capabilities []string `toml:"capabilities" help:"Capabilities that requests add to and drop from." reload:"yes"`
 	Inheritable  bool     `toml:"inheritable_capabilities" help:"Capabilities of containers are in their inheritable set, too, so that a program that is not root's gets those that its file has as inheritable. Other runtimes did so before CVE-2022-24769." reload:"yes"`
-	Env          []string `toml:"env" help:"Environment of containers, NAME=VALUE. What the image or the pod says hides it." reload:"yes" secret:"values"`
-	GOMAXPROCS   int      `toml:"min_gomaxprocs" help:"Least GOMAXPROCS of containers without a limit of CPU, in a kubelet's burstable and best-effort pods: twice the CPUs that the container requests, but no less than this. What says its own keeps it. 0: none is set." reload:"yes"`
+	Env          []string `toml:"env" help:"Environment of containers, NAME=VALUE. The image and the pod override it." reload:"yes" secret:"values"`
+	GOMAXPROCS   int      `toml:"min_gomaxprocs" help:"Least GOMAXPROCS of containers without a limit of CPU, in a kubelet's burstable and best-effort pods: twice the CPUs that the container requests, but no less than this. A container that sets its own keeps it. 0: none is set." reload:"yes"`
 	Ulimits      []string `toml:"ulimits" help:"Limits of processes, NAME=SOFT:HARD or NAME=BOTH: nofile=1024:524288, core=0, memlock=unlimited. nofile is 1024:524288 unless it is here; others are as the supervisor has them." reload:"yes"`
-	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's, and hidden by what the pod asks for." reload:"yes"`
+	Sysctls      []string `toml:"sysctls" help:"Sysctls of pods, NAME=VALUE, of the pod's own network or IPC namespace. Not set in a pod that has the host's namespace. The pod overrides them." reload:"yes"`
 	Devices      []string `toml:"devices" help:"Devices that every container gets, HOST, HOST:CONTAINER or HOST:CONTAINER:PERMISSIONS: /dev/fuse. One that is missing fails the container." reload:"yes"`
 }
 
-// texts are the defaults in the words of who reads them.
+// texts are the defaults as package defaults parses them.
 func (d *Default) texts() defaults.Texts {
 	return defaults.Texts{
 		Seccomp: d.Seccomp, Capabilities: d.Capabilities, Env: d.Env, Ulimits: d.Ulimits, Sysctls: d.Sysctls, Devices: d.Devices,
 	}
 }
 
-// Read returns what the texts mean, which check has judged.
+// Read parses the texts, which check has accepted.
 func (d *Default) Read() *defaults.Defaults {
 	read := defaults.Parse(d.texts(), func(string, error) {})
 	read.Container.Inheritable, read.Container.MinGOMAXPROCS = d.Inheritable, d.GOMAXPROCS
 	return read
 }
 
-func (d *Default) check(report func(key, format string, args ...any)) {
-	defaults.Parse(d.texts(), func(key string, err error) { report("defaults."+key, "%v", err) })
-	for _, entry := range d.Env {
-		if name, value, _ := strings.Cut(entry, "="); value == Hidden {
-			report("defaults.env", "%s: its value was hidden when the configuration was printed (`berth config dump --show-secrets` prints it)", name)
-		}
-	}
-	checkRange("defaults.min_gomaxprocs", d.GOMAXPROCS, 0, 4096, report)
-}
-
 // Image is where images come from.
 type Image struct {
 	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes"`
-	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. One that is not there has none."`
+	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" help:"Layers fetched at a time for one image." reload:"yes"`
 	MaxLayerGiB            int      `toml:"max_layer_gib" help:"Largest size of one unpacked layer, in GiB. A layer that is larger is refused." reload:"yes"`
 	NoProgressTimeout      Duration `toml:"no_progress_timeout" help:"A pull that receives nothing for this long fails." reload:"yes"`
@@ -138,13 +122,13 @@ type Stream struct {
 	Port        int      `toml:"port" help:"Port of the same; 0 picks a free one."`
 	IdleTimeout Duration `toml:"idle_timeout" help:"A stream without traffic is closed after this long." reload:"yes"`
 
-	TLS           string `toml:"tls" help:"Whether the server speaks TLS: off, with tls_cert and tls_key (files), or with a certificate that it makes and nobody can verify (self-signed)." oneof:"off files self-signed"`
+	TLS           string `toml:"tls" help:"Whether the server speaks TLS: off, with tls_cert and tls_key (files), or with a certificate that it makes and no client can verify (self-signed)." oneof:"off files self-signed"`
 	TLSCert       string `toml:"tls_cert" help:"PEM file of the certificate and its chain. It is read again when it changes."`
 	TLSKey        string `toml:"tls_key" help:"PEM file of the certificate's key."`
 	TLSClientCA   string `toml:"tls_client_ca" help:"PEM file of authorities. Clients must have a certificate of one of them. Empty: the URL alone lets a client in."`
 	TLSMinVersion string `toml:"tls_min_version" help:"Oldest version of TLS that is spoken." oneof:"1.2 1.3"`
 
-	TLSCipherSuites []string `toml:"tls_cipher_suites" help:"Cipher suites of TLS 1.2, by their IANA names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256). TLS 1.3 has none to choose. Empty: those that Go holds for safe."`
+	TLSCipherSuites []string `toml:"tls_cipher_suites" help:"Cipher suites of TLS 1.2, by their IANA names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256). TLS 1.3 has none to choose. Empty: those that Go considers safe."`
 }
 
 // Jobs are the limits of jobs.
@@ -155,23 +139,23 @@ type Jobs struct {
 
 // Stats are figures of pods and containers.
 type Stats struct {
-	Period     Duration `toml:"period" help:"Time over which a rate of CPU is told (usageNanoCores)."`
+	Period     Duration `toml:"period" help:"Time over which a rate of CPU is measured (usageNanoCores)."`
 	PodMetrics []string `toml:"pod_metrics" help:"Groups of metrics in ListPodSandboxMetrics." oneof:"cpu memory process pressure disk spec hugetlb network"`
 }
 
 // Debug helps to find faults.
 type Debug struct {
-	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise there is [hidden] in their place. Whoever may use the CRI socket sees them." reload:"yes"`
+	ShowSecrets bool `toml:"show_secrets" help:"Verbose statuses (crictl inspect, crictl info, berth info) show the values of environments, those of containers and defaults.env. Otherwise they show [hidden]. Every user of the CRI socket can see them." reload:"yes"`
 }
 
-// The places of the default instance.
+// The socket and the directories of the default instance.
 const (
 	DefaultSocket = "/run/berth/berth.sock"
 	DefaultRoot   = "/var/lib/berth"
 	DefaultState  = "/run/berth"
 )
 
-// DefaultDaemon returns the configuration that holds where nothing is said.
+// DefaultDaemon returns the default configuration.
 func DefaultDaemon() *Daemon {
 	return &Daemon{
 		Listen: "unix://" + DefaultSocket,
@@ -194,7 +178,7 @@ func DefaultDaemon() *Daemon {
 			AbsentSources: []string{}, ImageVolumes: "bind", PodAnnotations: []string{}, ContainerAnnotations: []string{}, AllowedAnnotations: []string{},
 		},
 		Default: Default{
-			Seccomp: "unconfined", Capabilities: ocispec.DefaultCapabilities(),
+			Seccomp: "unconfined", Capabilities: request.DefaultCapabilities(),
 			Env: []string{}, Ulimits: []string{}, Sysctls: []string{}, Devices: []string{},
 		},
 		Image: Image{
@@ -213,216 +197,5 @@ func DefaultDaemon() *Daemon {
 	}
 }
 
-// maxState leaves room for /supervisor/supervisor.sock in the 107 bytes that the
-// path of a socket may have.
-const maxState = 80
-
 // SocketPath is the file of the CRI socket.
 func (d *Daemon) SocketPath() string { return strings.TrimPrefix(d.Listen, "unix://") }
-
-// check reports every value that the tags cannot judge. Faults that name a key get
-// the line of that key later.
-func (d *Daemon) check(report func(key, format string, args ...any)) {
-	if path, ok := strings.CutPrefix(d.Listen, "unix://"); !ok || !filepath.IsAbs(path) {
-		report("listen", "%q: want unix:///ABSOLUTE/PATH", d.Listen)
-	} else if len(path) > 107 {
-		report("listen", "%q: a socket path has at most 107 bytes", d.Listen)
-	}
-	for key, dir := range map[string]string{
-		"root": d.Root, "state": d.State,
-		"network.conf_dir": d.Network.ConfDir, "network.netns_dir": d.Network.NetNSDir,
-	} {
-		if !filepath.IsAbs(dir) || dir == "/" {
-			report(key, "%q: want an absolute path other than /", dir)
-		}
-	}
-	if path := d.CadvisorSocket; path != "" && (!filepath.IsAbs(path) || len(path) > 107 || path == d.SocketPath()) {
-		report("cadvisor_socket", "%q: want an absolute path of at most 107 bytes, and not that of the CRI socket", path)
-	}
-	if len(d.State) > maxState {
-		report("state", "%q: want at most %d bytes, since sockets lie below it", d.State, maxState)
-	}
-	if d.Root == d.State {
-		report("state", "%q: must differ from root, since it dies at reboot", d.State)
-	}
-	checkDirs("network.bin_dirs", d.Network.BinDirs, report)
-	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
-	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
-	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
-		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
-	}
-	d.checkSubnets(report)
-	d.Stream.check(report)
-	d.Runtime.check(report)
-	d.Default.check(report)
-	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
-	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
-	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
-	for key, duration := range map[string]Duration{
-		"image.no_progress_timeout": d.Image.NoProgressTimeout, "stream.idle_timeout": d.Stream.IdleTimeout,
-		"jobs.stage_timeout": d.Jobs.StageTimeout, "jobs.total_timeout": d.Jobs.TotalTimeout, "stats.period": d.Stats.Period,
-	} {
-		if duration < Duration(time.Second) {
-			report(key, "%v: want at least 1s", time.Duration(duration))
-		}
-	}
-	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
-		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
-			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
-	}
-}
-
-func (r *Runtime) check(report func(key, format string, args ...any)) {
-	if r.Supervisor != "" && !filepath.IsAbs(r.Supervisor) {
-		report("runtime.supervisor", "%q: want an absolute path", r.Supervisor)
-	}
-	if !validName(r.ScopePrefix) {
-		report("runtime.scope_prefix", "%q: want letters, digits, '.' and '-'", r.ScopePrefix)
-	}
-	checkRange("runtime.log_rate_mib", r.LogRateMiB, 0, 1<<20, report)
-	if r.MaxLogLineSize != 0 {
-		checkRange("runtime.max_log_line_size", r.MaxLogLineSize, 256, 1<<20, report)
-	}
-	for key, file := range map[string]string{
-		"runtime.seccomp_profile": r.SeccompProfile, "runtime.privileged_seccomp_profile": r.SeccompPrivileged,
-	} {
-		if file != "" && !filepath.IsAbs(file) {
-			report(key, "%q: want the absolute path of a profile", file)
-		}
-	}
-	if err := ocispec.CheckProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {
-		report("runtime.apparmor_profile", "%v", err)
-	}
-	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
-	checkDirs("runtime.cdi_spec_dirs", r.CDISpecDirs, report)
-	checkDirs("runtime.absent_mount_sources_to_reject", r.AbsentSources, report)
-	for key, patterns := range map[string][]string{
-		"runtime.pod_annotations": r.PodAnnotations, "runtime.container_annotations": r.ContainerAnnotations,
-	} {
-		for _, pattern := range patterns {
-			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				report(key, "%q: want a name with the wildcards *, ? and [a-z]", pattern)
-			}
-		}
-	}
-}
-
-func (s *Stream) check(report func(key, format string, args ...any)) {
-	checkRange("stream.port", s.Port, 0, 65535, report)
-	if _, err := netip.ParseAddr(s.Address); err != nil {
-		report("stream.address", "%q: want an IP address", s.Address)
-	}
-	for _, file := range []struct {
-		key, path string
-		wanted    bool
-	}{
-		{"stream.tls_cert", s.TLSCert, s.TLS == "files"},
-		{"stream.tls_key", s.TLSKey, s.TLS == "files"},
-	} {
-		switch {
-		case file.wanted && !filepath.IsAbs(file.path):
-			report(file.key, "%q: want an absolute path, as stream.tls is files", file.path)
-		case !file.wanted && file.path != "":
-			report(file.key, "%q: is not used, as stream.tls is %s", file.path, s.TLS)
-		}
-	}
-	if _, err := s.CipherSuites(); err != nil {
-		report("stream.tls_cipher_suites", "%v", err)
-	} else if len(s.TLSCipherSuites) > 0 && (s.TLS == "off" || s.TLSMinVersion == "1.3") {
-		report("stream.tls_cipher_suites", "is not used, as TLS 1.2 is not spoken (stream.tls is %s, stream.tls_min_version %s)", s.TLS, s.TLSMinVersion)
-	}
-	switch {
-	case s.TLSClientCA == "":
-	case s.TLS == "off":
-		report("stream.tls_client_ca", "%q: is not used, as stream.tls is off", s.TLSClientCA)
-	case !filepath.IsAbs(s.TLSClientCA):
-		report("stream.tls_client_ca", "%q: want an absolute path", s.TLSClientCA)
-	}
-}
-
-// CipherSuites are the numbers of the suites, nil where none is named.
-func (s *Stream) CipherSuites() ([]uint16, error) {
-	var ids []uint16
-	for _, name := range s.TLSCipherSuites {
-		i := slices.IndexFunc(tls.CipherSuites(), func(suite *tls.CipherSuite) bool {
-			return suite.Name == name && slices.Contains(suite.SupportedVersions, tls.VersionTLS12)
-		})
-		if i < 0 {
-			return nil, fmt.Errorf("%q: is no safe cipher suite of TLS 1.2", name)
-		}
-		ids = append(ids, tls.CipherSuites()[i].ID)
-	}
-	return ids, nil
-}
-
-func (d *Daemon) checkSubnets(report func(key, format string, args ...any)) {
-	families := map[bool]bool{}
-	for _, text := range d.Network.Subnets {
-		prefix, err := netip.ParsePrefix(text)
-		switch {
-		case err != nil:
-			report("network.subnets", "%q: want a subnet such as 10.88.0.0/16", text)
-		case prefix.Masked() != prefix:
-			report("network.subnets", "%q: has host bits set; the subnet is %s", text, prefix.Masked())
-		case families[prefix.Addr().Is4()]:
-			report("network.subnets", "%q: a second subnet of one family", text)
-		default:
-			families[prefix.Addr().Is4()] = true
-		}
-	}
-	for _, text := range d.Network.Cluster {
-		if prefix, err := netip.ParsePrefix(text); err != nil {
-			report("network.cluster_subnets", "%q: want a subnet such as 10.244.0.0/16", text)
-		} else if prefix.Masked() != prefix {
-			report("network.cluster_subnets", "%q: has host bits set; the subnet is %s", text, prefix.Masked())
-		}
-	}
-}
-
-func checkDirs(key string, dirs []string, report func(key, format string, args ...any)) {
-	for _, dir := range dirs {
-		if !filepath.IsAbs(dir) {
-			report(key, "%q: want an absolute path", dir)
-		}
-	}
-}
-
-func checkRange(key string, value, low, high int, report func(key, format string, args ...any)) {
-	if value < low || value > high {
-		report(key, "%d: want %d to %d", value, low, high)
-	}
-}
-
-func validName(name string) bool {
-	if name == "" {
-		return false
-	}
-	return strings.IndexFunc(name, func(r rune) bool {
-		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		return !alnum && r != '-' && r != '.'
-	}) < 0
-}
-
-// Duration is a time.Duration that is written as "10m" in files and flags.
-type Duration time.Duration
-
-// UnmarshalText parses "10m".
-func (d *Duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is no duration such as 90s, 10m or 4h", text)
-	}
-	*d = Duration(parsed)
-	return nil
-}
-
-// MarshalText writes "10m0s".
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-func (d Duration) String() string { return time.Duration(d).String() }
-
-// Set makes a Duration a flag value.
-func (d *Duration) Set(text string) error { return d.UnmarshalText([]byte(text)) }
-
-// Type names the flag value in help.
-func (d *Duration) Type() string { return "duration" }

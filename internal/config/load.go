@@ -8,15 +8,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 // Fault is one thing that is wrong with a configuration.
 type Fault struct {
-	// File and Line tell where it was said; Line is 0 when it was not said in
-	// the file (a flag, or a default that another value contradicts).
+	// File and Line are the place of the value. Line is 0 if the value is not in the
+	// file: a flag, or a default that another value contradicts.
 	File string
 	Line int
 	// Key is dotted, "" for a fault of the whole file.
@@ -102,7 +103,7 @@ type loader struct {
 	cfg    *Daemon
 	file   string
 	fields map[string]Field
-	// lines tells where each key and table of the file stands.
+	// lines has the line of each key and table of the file.
 	lines  map[string]int
 	faults Faults
 }
@@ -159,12 +160,12 @@ func (l *loader) set(field Field, value any) {
 		err = toml.Unmarshal(text, l.cfg)
 	}
 	if err != nil {
-		l.fault(field.Key, "%s", plainTypeError(err, field, value))
+		l.fault(field.Key, "%s", describeTypeError(err, field, value))
 	}
 }
 
-// plainTypeError says in the file's terms what a decoder says in Go's.
-func plainTypeError(err error, field Field, value any) string {
+// describeTypeError says in the file's terms what a decoder says in Go's.
+func describeTypeError(err error, field Field, value any) string {
 	want := map[string]string{
 		"string": "a string", "int": "a whole number", "bool": "true or false", "[]string": "a list of strings",
 	}[field.value.Type().String()]
@@ -177,7 +178,7 @@ func plainTypeError(err error, field Field, value any) string {
 
 func (l *loader) readFlags(flags map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
-		delete(l.lines, key) // the flag speaks now, not the file
+		delete(l.lines, key) // the flag overrides the file
 		l.set(l.fields[key], flags[key])
 	}
 }

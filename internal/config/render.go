@@ -31,8 +31,8 @@ func Reference(cfg any) string {
 		"<!-- Made by `make generate` from internal/config/daemon.go. Do not edit. -->\n\n" +
 		"`berth serve --config FILE` reads a TOML file; flags win over it. `berth config default` prints the\n" +
 		"file below with its help, `berth config check FILE` names every fault with its line, `berth config dump`\n" +
-		"prints what holds. On SIGHUP the daemon reads the file again: keys with a ✔ under *reload* hold for what is\n" +
-		"made from then on, a changed key without one is named in the log and keeps its value until the next start.\n" +
+		"prints the effective configuration. On SIGHUP the daemon reads the file again. Keys with a ✔ under *reload* apply to\n" +
+		"what is created from then on. The log names a changed key without one; it keeps its value until the next start.\n" +
 		"Options of other runtimes, and where they are here: [peers.md](peers.md).\n")
 	for _, section := range Sections(cfg) {
 		if section.Name != "" {

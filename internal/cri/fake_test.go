@@ -150,3 +150,14 @@ func client(t *testing.T, p pods, images image.Store, log *slog.Logger) *grpc.Cl
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
+
+// sandboxRequest is the config of a sandbox that is as it should be.
+func sandboxRequest() *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "ns", Uid: "u-1"},
+		Hostname:     "web",
+		LogDirectory: "/var/log/pods/ns_web_u-1",
+		DnsConfig:    &runtimeapi.DNSConfig{Servers: []string{"10.0.0.10"}, Searches: []string{"svc.local"}, Options: []string{"ndots:5"}},
+		PortMappings: []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 8080}, {}},
+	}
+}

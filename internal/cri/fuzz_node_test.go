@@ -19,7 +19,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cri/streaming"
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/pod"
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
@@ -42,15 +42,15 @@ type fuzzedNode struct {
 type checkedEngine struct{ engine.Engine }
 
 func (checkedEngine) CheckSandbox(config *runtimeapi.PodSandboxConfig) error {
-	return ocispec.CheckSandbox(config)
+	return check.Sandbox(config)
 }
 
 func (checkedEngine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
-	return ocispec.CheckContainer(config, sandbox)
+	return check.Container(config, sandbox)
 }
 
 func (checkedEngine) CheckResources(field string, limits *runtimeapi.LinuxContainerResources) error {
-	return ocispec.CheckResources(field, limits)
+	return check.Resources(field, limits)
 }
 
 func newFuzzedNode(f *testing.F) *fuzzedNode {

@@ -209,8 +209,8 @@ func fuzzedRequests() map[string][]proto.Message {
 	labels := map[string]string{"app": "web"}
 	image := &runtimeapi.ImageSpec{Image: fuzzedImage}
 	all := map[string][]proto.Message{
-		"RunPodSandbox":   {&runtimeapi.RunPodSandboxRequest{Config: sandboxConfig()}, &runtimeapi.RunPodSandboxRequest{Config: fuzzedSandbox(), RuntimeHandler: "x"}},
-		"CreateContainer": {&runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: fuzzedContainer(limits), SandboxConfig: sandboxConfig()}},
+		"RunPodSandbox":   {&runtimeapi.RunPodSandboxRequest{Config: sandboxRequest()}, &runtimeapi.RunPodSandboxRequest{Config: fuzzedSandbox(), RuntimeHandler: "x"}},
+		"CreateContainer": {&runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: fuzzedContainer(limits), SandboxConfig: sandboxRequest()}},
 		"StopContainer":   {&runtimeapi.StopContainerRequest{ContainerId: running, Timeout: 30}, &runtimeapi.StopContainerRequest{ContainerId: running, Timeout: -1 << 62}},
 		"UpdateContainerResources": {
 			&runtimeapi.UpdateContainerResourcesRequest{ContainerId: running, Linux: limits, Annotations: labels},
@@ -221,7 +221,7 @@ func fuzzedRequests() map[string][]proto.Message {
 		"Exec":                      {&runtimeapi.ExecRequest{ContainerId: running, Cmd: []string{"sh"}, Tty: true, Stdin: true, Stdout: true}},
 		"Attach":                    {&runtimeapi.AttachRequest{ContainerId: running, Stdout: true, Stderr: true}},
 		"PortForward":               {&runtimeapi.PortForwardRequest{PodSandboxId: sandbox, Port: []int32{80}}},
-		"PullImage":                 {&runtimeapi.PullImageRequest{Image: image, Auth: &runtimeapi.AuthConfig{Username: "u", Password: "p"}, SandboxConfig: sandboxConfig()}},
+		"PullImage":                 {&runtimeapi.PullImageRequest{Image: image, Auth: &runtimeapi.AuthConfig{Username: "u", Password: "p"}, SandboxConfig: sandboxRequest()}},
 		"ImageStatus":               {&runtimeapi.ImageStatusRequest{Image: image, Verbose: true}},
 		"RemoveImage":               {&runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: "none"}}},
 		"UpdateRuntimeConfig": {&runtimeapi.UpdateRuntimeConfigRequest{
@@ -265,7 +265,7 @@ func fuzzedRequests() map[string][]proto.Message {
 
 // fuzzedSandbox asks for all that a sandbox can have.
 func fuzzedSandbox() *runtimeapi.PodSandboxConfig {
-	config := sandboxConfig()
+	config := sandboxRequest()
 	config.Metadata.Attempt = 1
 	config.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 80, HostPort: 8080, HostIp: "::1", Protocol: runtimeapi.Protocol_SCTP}}
 	config.Labels, config.Annotations = map[string]string{"app": "web"}, map[string]string{"kubernetes.io/ingress-bandwidth": "1M"}

@@ -115,7 +115,7 @@ func TestRequestsAreLoggedOnce(t *testing.T) {
 	}
 	c := runtimeapi.NewRuntimeServiceClient(client(t, pods, noImages(), slog.New(slog.NewTextHandler(&log, nil))))
 	ctx := t.Context()
-	if _, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandboxConfig()}); err != nil {
+	if _, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandboxRequest()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
@@ -152,7 +152,7 @@ func TestDeadlineAnswerCarriesTheStage(t *testing.T) {
 	c := runtimeapi.NewRuntimeServiceClient(client(t, pods, noImages(), nil))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandboxConfig()})
+	_, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandboxRequest()})
 	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "stage network") {
 		t.Errorf("got %v", err)
 	}

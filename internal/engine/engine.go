@@ -19,16 +19,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Engine is a runtime backend. All methods are safe for concurrent use; calls
-// for one id come one at a time, except Exec, Attach, Signal, Stats and
-// ReopenLog, which may come at any time. LogReopener, Meter, Marker and Inspector are
-// optional.
+// Engine is a runtime backend. All methods are safe for concurrent use. Callers make one
+// call at a time for one id, except Exec, Attach, Signal, Stats and ReopenLog, which they may
+// call at any time. LogReopener, Meter, Placeholders and Inspector
+// are optional.
 //
 // Errors carry a kind of package errs.
 type Engine interface {
 	// CheckSandbox and CheckContainer refuse a request that this engine cannot honour,
-	// before anything is made for it: Invalid or Unsupported, with the field's name. The
-	// calls below may rely on it. sandbox is the request of the container's sandbox.
+	// before anything is made for it: Invalid or Unsupported, with the field's name. Malformed
+	// fields have been refused before (cri/shape). The calls below rely on both and repeat
+	// neither. sandbox is the request of the container's sandbox.
 	CheckSandbox(config *runtimeapi.PodSandboxConfig) error
 	CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error
 	// CheckResources does the same for all limits of an update; field is the request's
@@ -42,8 +43,8 @@ type Engine interface {
 	// StartSandbox does what is left once the network is attached.
 	StartSandbox(ctx context.Context, spec *SandboxSpec, sb *Sandbox) error
 	// StopSandbox ends every process of the sandbox itself; its containers have
-	// ended. What those left in shared memory goes. The network namespace stays for
-	// the network to be detached.
+	// ended. It removes what they left in shared memory. The network namespace stays, so
+	// that the network can be detached.
 	StopSandbox(ctx context.Context, id string) error
 	// ReleaseSandbox removes, once StopSandbox has succeeded and the network is
 	// detached, the namespaces, mounts and cgroup of the sandbox. Its files stay, and
@@ -62,9 +63,9 @@ type Engine interface {
 
 	// Create makes a container up to the point where its init waits to execute
 	// the user's program. On error the caller calls Remove. A program that cannot
-	// be executed is no error here, see Container.StartError. An error says why, with the
-	// field of the request where it is the request's fault; that the container cannot be
-	// created is the caller's to say. The same holds for Update.
+	// be executed is no error here, see Container.StartError. An error names the cause, and
+	// the field of the request where the request is wrong. The caller adds "cannot create
+	// container". The same holds for Update.
 	Create(ctx context.Context, spec *ContainerSpec) (*Container, error)
 	// Start executes the user's program. An error that says that the program
 	// could not be started has kind Invalid; the container's exit then comes
@@ -97,18 +98,18 @@ type Engine interface {
 	// processes; one that is gone is absent. Containers are left to the caller.
 	SandboxStats(ctx context.Context, sandboxes []SandboxRef) (map[string]*runtimeapi.LinuxPodSandboxStats, error)
 
-	// List tells what really exists, for recovery: every sandbox and container
-	// of which anything is left.
+	// List reports what exists, for recovery: every sandbox and container of which anything
+	// is left.
 	List(ctx context.Context) ([]Actual, error)
-	// Exits delivers the exits of containers: first those that happened while
-	// nobody listened and that were not yet removed, then live ones, each at
+	// Exits delivers the exits of containers: first those of containers
+	// that ended without a listener and are not removed yet, then live ones, each at
 	// least once, until ctx ends. A second delivery of the same exit is equal
-	// to the first. There is one listener: a new one takes the place of the old,
-	// whose channel is closed. The end of a sandbox's own process (Sandbox.Pid)
-	// that nobody asked for comes as an Exit with the sandbox's id.
+	// to the first. There is one listener: a new one replaces the old one, whose channel is
+	// closed. When a sandbox's own process (Sandbox.Pid) ends unexpectedly, its Exit has the
+	// sandbox's id.
 	Exits(ctx context.Context) (<-chan Exit, error)
 
-	// Info tells what the backend is and can do, for Status and RuntimeConfig.
+	// Info describes the backend and its features, for Status and RuntimeConfig.
 	Info(ctx context.Context) (*Info, error)
 }
 
@@ -120,7 +121,7 @@ type ContainerSpec struct {
 	Config      *runtimeapi.ContainerConfig
 	// ImageID is the store's id of the image.
 	ImageID string
-	// ImageConfig is the image's own idea of how to run it.
+	// ImageConfig is the image's configuration.
 	ImageConfig imagespec.ImageConfig
 	// LogPath is the absolute path of the container's log, "" for none.
 	LogPath string
@@ -134,18 +135,18 @@ type ContainerSpec struct {
 	// for none, and TargetPID its init.
 	TargetID  string
 	TargetPID int
-	// Stage, if not nil, hears which part of a long Create is under way and what it
-	// waits for, each time that there is progress.
+	// Stage, if not nil, is called with the part of a long Create that is under way and with
+	// what it waits for, each time that there is progress.
 	Stage func(name, waitsFor string)
 }
 
 // Container is what Create made. It is part of the container's record.
 type Container struct {
-	// User is whom the program runs as, nil where the backend cannot tell.
+	// User is whom the program runs as, nil where the backend does not know.
 	User *User `json:"user,omitempty"`
-	// StartError is set when Create found out that the program cannot be executed
-	// (the image does not have it, say): no init waits then, Start is not to be
-	// called, and this is why. People look for it where a program fails to start.
+	// StartError is the cause when Create found that the program cannot be executed, for
+	// example because the image does not have it. Then no init waits, and the caller must
+	// not call Start. "" otherwise.
 	StartError string `json:"startError,omitempty"`
 }
 
@@ -157,8 +158,8 @@ type User struct {
 	Groups []int64 `json:"groups,omitempty"`
 }
 
-// VolumeError says that an image which a container mounts is not there or could not
-// be mounted: clients tell it from other errors.
+// VolumeError is the error of an image that a container mounts, and that does not exist or
+// cannot be mounted. Clients handle it apart from other errors.
 type VolumeError struct{ Err error }
 
 func (e *VolumeError) Error() string { return e.Err.Error() }
@@ -193,7 +194,7 @@ type TerminalSize struct {
 	Width, Height uint16
 }
 
-// Kind tells sandboxes from containers in List.
+// Kind distinguishes sandboxes and containers in List.
 type Kind string
 
 // The kinds of thing that List reports.
@@ -205,7 +206,7 @@ const (
 // State is what a container's processes are doing.
 type State string
 
-// The states that List reports. A thing that is half made is StateBroken.
+// The states that List reports. What is made in part is StateBroken.
 const (
 	StateCreated State = "created"
 	StateRunning State = "running"
@@ -213,7 +214,7 @@ const (
 	StateBroken  State = "broken"
 )
 
-// Actual is one thing that really exists.
+// Actual is a sandbox or a container that exists.
 type Actual struct {
 	Kind  Kind
 	ID    string
@@ -230,7 +231,7 @@ type Exit struct {
 	Code int32
 	// At is when it ended (or was found to have ended).
 	At time.Time
-	// OOMKilled is true when the kernel's OOM killer hit the container.
+	// OOMKilled is true when the kernel's OOM killer killed a process of the container.
 	OOMKilled bool
 	// Reason is "" unless the engine knows more than the code. Message explains it to a
 	// person.
@@ -241,7 +242,7 @@ type Exit struct {
 const (
 	// ReasonStartError is of a program that was never executed.
 	ReasonStartError = "StartError"
-	// ReasonUnknown is of an exit whose status nobody could read.
+	// ReasonUnknown is of an exit whose status could not be read.
 	ReasonUnknown = "Unknown"
 )
 
@@ -251,7 +252,7 @@ const (
 	CodeUnknown    = 255
 )
 
-// Info tells what a backend is and can do.
+// Info describes a backend.
 type Info struct {
 	// Name and Version of the runtime underneath, for people.
 	Name, Version string

@@ -19,7 +19,7 @@ type Figures struct {
 	Swap *SwapFigures
 	// Tasks are processes and their threads.
 	Tasks uint64
-	// The pressure of each resource, nil where the kernel does not tell.
+	// The pressure of each resource, nil where the kernel does not report it.
 	CPUPressure, MemoryPressure, IOPressure *Pressure
 	// Details are read for metrics only.
 	Details *Details

@@ -6,8 +6,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Meter is an optional power of an Engine: it reads all that the host counts, for
-// metrics, and not only what CRI's stats have room for.
+// Meter is an optional power of an Engine: it reads all figures of the host, for
+// metrics, and not only those that CRI's stats have fields for.
 type Meter interface {
 	// Figures reads the figures of sandboxes (their pods' cgroups and networks) and
 	// of containers, with Details, by id. What is gone is absent.
@@ -21,17 +21,16 @@ type LogReopener interface {
 	ReopenLog(ctx context.Context, id string) error
 }
 
-// Marker is an optional power of an Engine whose sandboxes have no process: it marks
-// them for tools that find a pod by the cgroup of its pause container.
-type Marker interface {
-	// MarkSandbox makes an empty cgroup with the sandbox's id beside those of its
-	// containers, and makes it anew when pid, the process that stands for the pod,
-	// is another than before. A pid of 0 removes it, as StopSandbox does.
-	MarkSandbox(ctx context.Context, sandbox SandboxRef, pid int) error
+// Placeholders is an optional power of an Engine whose sandboxes have no process. Tools find
+// a pod by the cgroup of its pause container; a placeholder cgroup takes its place.
+type Placeholders interface {
+	// MakePlaceholder makes an empty cgroup with the sandbox's id beside the cgroups of its
+	// containers. It makes it again when pid, the process that stands for the pod, has
+	// changed. A pid of 0 removes it, as StopSandbox does.
+	MakePlaceholder(ctx context.Context, sandbox SandboxRef, pid int) error
 }
 
-// Inspector is an optional power of an Engine: it tells people what it made of a
-// container.
+// Inspector is an optional power of an Engine: it shows people how it runs a container.
 type Inspector interface {
 	// Inspect returns values by name, fit to be shown as JSON: "runtimeSpec" is the
 	// OCI spec with the limits that hold now, "snapshotter" and "snapshotKey" say where

@@ -54,7 +54,7 @@ func (r *Reader) merged(path string, value *yaml.Node, above []*yaml.Node) []ent
 		r.Fault(path, "%s: << wants a mapping or a list of them", describe(value))
 		return nil
 	}
-	if !r.spend(path, len(value.Content)) {
+	if !r.countValues(path, len(value.Content)) {
 		return nil
 	}
 	var all, deeper []entry

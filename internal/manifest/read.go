@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"cmp"
-	"encoding"
 	"errors"
 	"fmt"
 	"io"
@@ -32,8 +31,8 @@ type Reader struct {
 type place struct{ line, column int }
 
 // Read reads one YAML or JSON document into a pointer to a struct, over the
-// defaults that the struct holds. It reads on after a fault, so that all of them
-// are told together: ask Err. file names the document in faults.
+// defaults that the struct holds. It continues after a fault; Err returns
+// all of them. file names the document in faults.
 func Read(file string, data []byte, into any) *Reader {
 	return read(&Reader{file: file, places: map[string]place{}}, data, into)
 }
@@ -45,8 +44,8 @@ func ReadPlain(file string, data []byte, into any) *Reader {
 	return read(&Reader{file: file, places: map[string]place{}, plain: true}, data, into)
 }
 
-// Meta tells what a document says of itself at its top. The Reader knows the places
-// of the top's fields only, and has a fault where there is nothing to read.
+// Meta reads apiVersion and kind of a document. The Reader knows only the places of the
+// top-level fields, and has a fault if there is no document.
 func Meta(file string, data []byte) (apiVersion, kind string, r *Reader) {
 	r = &Reader{file: file, places: map[string]place{}}
 	root := r.root(data)
@@ -76,7 +75,7 @@ func read(r *Reader, data []byte, into any) *Reader {
 	return r
 }
 
-// root returns the document's top; where there is none it tells why.
+// root returns the top node of the document. If there is none, it adds a fault.
 func (r *Reader) root(data []byte) *yaml.Node {
 	root, err := parse(data)
 	if err != nil {
@@ -101,8 +100,8 @@ func (r *Reader) Fault(path, format string, args ...any) {
 // File is the name that faults give the document.
 func (r *Reader) File() string { return r.file }
 
-// Place tells where a path, or the nearest one above it that the document has,
-// stands; 0, 0 for nowhere.
+// Place returns the line and column of a path, or of the nearest one above it that the
+// document has; 0, 0 for none.
 func (r *Reader) Place(path string) (line, column int) {
 	for at := path; ; at = parent(at) {
 		if p, ok := r.places[at]; ok {
@@ -175,7 +174,7 @@ func parse(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// syntax tells where the parser gave up. It knows the line only, so the column is
+// syntax adds the fault of the parser. The parser knows the line only, so the column is
 // that of the line's first letter.
 func (r *Reader) syntax(data []byte, err error) {
 	fault := Fault{File: r.file, Line: 1, Column: 1, Problem: strings.TrimPrefix(err.Error(), "yaml: ")}
@@ -205,7 +204,7 @@ func (r *Reader) value(path string, node *yaml.Node, into reflect.Value, f *fiel
 	if _, known := r.places[path]; !known {
 		r.places[path] = place{node.Line, node.Column}
 	}
-	if !r.spend(path, 1) {
+	if !r.countValues(path, 1) {
 		return
 	}
 	if node.Tag == "!!null" {
@@ -239,9 +238,9 @@ func (r *Reader) value(path string, node *yaml.Node, into reflect.Value, f *fiel
 	}
 }
 
-// spend counts values, and tells whether the document may have them. Too many are
-// one fault.
-func (r *Reader) spend(path string, values int) bool {
+// countValues counts values, and reports whether the document is within its limit. Going
+// over it is one fault.
+func (r *Reader) countValues(path string, values int) bool {
 	before := r.nodes
 	r.nodes += values
 	if before <= maxNodes && r.nodes > maxNodes {
@@ -326,92 +325,4 @@ func (r *Reader) dictionary(path string, node *yaml.Node, into reflect.Value, f 
 		entries.SetMapIndex(reflect.ValueOf(key.Value), value)
 	}
 	into.Set(entries)
-}
-
-func (r *Reader) text(path string, node *yaml.Node, into reflect.Value, f *field) {
-	if node.Kind != yaml.ScalarNode {
-		r.Fault(path, "%s: want a string", describe(node))
-		return
-	}
-	// isText has made sure that the pointer has the method.
-	err := into.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(node.Value))
-	switch {
-	case err == nil:
-	case f != nil && len(f.oneOf) > 0:
-		r.Fault(path, "%v; want one of %s%s", err, strings.Join(f.oneOf, ", "), nearest(node.Value, f.oneOf))
-	default:
-		r.Fault(path, "%v", err)
-	}
-}
-
-func (r *Reader) scalar(path string, node *yaml.Node, into reflect.Value, f *field) {
-	switch {
-	case into.Kind() == reflect.Bool:
-		on, ok := r.boolean(node)
-		if !ok {
-			r.Fault(path, "%s: want true or false", describe(node))
-			return
-		}
-		into.SetBool(on)
-	case into.CanInt():
-		number, err := strconv.ParseInt(node.Value, 0, 64)
-		if node.Kind != yaml.ScalarNode || node.Tag != "!!int" || err != nil || into.OverflowInt(number) {
-			r.Fault(path, "%s: want a whole number", describe(node))
-			return
-		}
-		into.SetInt(number)
-	default:
-		r.str(path, node, into, f)
-	}
-}
-
-func (r *Reader) boolean(node *yaml.Node) (on, ok bool) {
-	switch {
-	case node.Kind != yaml.ScalarNode:
-		return false, false
-	case node.Tag == "!!bool":
-		return strings.EqualFold(node.Value, "true"), true
-	case !r.plain || node.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0:
-		return false, false
-	}
-	switch strings.ToLower(node.Value) {
-	case "y", "yes", "on":
-		return true, true
-	case "n", "no", "off":
-		return false, true
-	}
-	return false, false
-}
-
-// str takes a string. Plain numbers and booleans are refused: 1.10 would be 1.1 to
-// the next reader, and "no" is a boolean to some.
-func (r *Reader) str(path string, node *yaml.Node, into reflect.Value, f *field) {
-	if node.Kind != yaml.ScalarNode || node.Tag != "!!str" && node.Tag != "!!timestamp" && !r.plain {
-		hint := ""
-		if node.Kind == yaml.ScalarNode {
-			hint = fmt.Sprintf("; write %q", node.Value)
-		}
-		r.Fault(path, "%s: want a string%s", describe(node), hint)
-		return
-	}
-	if f != nil && len(f.oneOf) > 0 && !slices.Contains(f.oneOf, node.Value) {
-		r.Fault(path, "%q: want one of %s%s", node.Value, strings.Join(f.oneOf, ", "), nearest(node.Value, f.oneOf))
-		return
-	}
-	if (f == nil || !f.lines) && strings.ContainsFunc(node.Value, unicode.IsControl) {
-		r.Fault(path, "%q: want no line break and no other control character in it", node.Value)
-		return
-	}
-	into.SetString(node.Value)
-}
-
-func describe(node *yaml.Node) string {
-	switch node.Kind {
-	case yaml.MappingNode:
-		return "a mapping"
-	case yaml.SequenceNode:
-		return "a list"
-	default:
-		return strconv.Quote(node.Value)
-	}
 }

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/errs"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/errs"
 )
 
 type part struct {

@@ -2,47 +2,11 @@ package ocispec
 
 import (
 	"slices"
-	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
-
-// allCapabilities returns the names of the kernel's capabilities, each at its
-// number.
-func allCapabilities() []string {
-	return []string{
-		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
-		"CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE",
-		"CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK",
-		"CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
-		"CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE",
-		"CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE",
-		"CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG",
-		"CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF",
-		"CAP_CHECKPOINT_RESTORE",
-	}
-}
-
-// DefaultCapabilities is what a container has when nobody says anything.
-func DefaultCapabilities() []string {
-	return []string{
-		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW",
-		"CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE",
-		"CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
-	}
-}
-
-// CapabilityNames turns a bit mask of the kernel (CapBnd in /proc/PID/status) into
-// names; bits without a name are left out.
-func CapabilityNames(mask uint64) []string {
-	var names []string
-	for i, name := range allCapabilities() {
-		if mask&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	return names
-}
 
 // CapabilitySets are a container's capabilities, each set in the kernel's order.
 type CapabilitySets struct {
@@ -54,34 +18,23 @@ type CapabilitySets struct {
 }
 
 // Capabilities computes the container's capabilities: the default set (nil for
-// DefaultCapabilities), ALL added or dropped, then single ones added, then single ones
+// request.DefaultCapabilities), ALL added or dropped, then single ones added, then single ones
 // dropped; at most what the host has. An ambient one is added to every set, and one that
 // is dropped is in none.
 func Capabilities(config *runtimeapi.ContainerConfig, host Host, defaults []string) (CapabilitySets, error) {
 	if defaults == nil {
-		defaults = DefaultCapabilities()
+		defaults = request.DefaultCapabilities()
 	}
-	security := securityContext(config)
-	asked := security.GetCapabilities()
-	const field = "config.linux.security_context.capabilities."
-	add, err := KernelCapabilities(field+"add_capabilities", asked.GetAddCapabilities())
+	asked, err := request.CapabilitiesOf(config)
 	if err != nil {
 		return CapabilitySets{}, err
 	}
-	drop, err := KernelCapabilities(field+"drop_capabilities", asked.GetDropCapabilities())
-	if err != nil {
-		return CapabilitySets{}, err
+	permitted := compose(defaults, slices.Concat(asked.Add, asked.Ambient), asked.Drop)
+	ambient := compose(nil, asked.Ambient, asked.Drop)
+	if request.Security(config).GetPrivileged() {
+		permitted, ambient = compose(request.AllCapabilities(), nil, nil), compose(nil, asked.Ambient, nil)
 	}
-	ambient, err := KernelCapabilities(field+"add_ambient_capabilities", asked.GetAddAmbientCapabilities())
-	if err != nil {
-		return CapabilitySets{}, err
-	}
-	permitted := compose(defaults, slices.Concat(add, ambient), drop)
-	raised := compose(nil, ambient, drop)
-	if security.GetPrivileged() {
-		permitted, raised = compose(allCapabilities(), nil, nil), compose(nil, ambient, nil)
-	}
-	return CapabilitySets{Permitted: had(permitted, host), Ambient: had(raised, host)}, nil
+	return CapabilitySets{Permitted: availableOn(host, permitted), Ambient: availableOn(host, ambient)}, nil
 }
 
 // compose is base with ALL of add and of drop, then with the single names of both.
@@ -94,7 +47,7 @@ func compose(base, add, drop []string) map[string]bool {
 	}
 	set(base, true)
 	if slices.Contains(add, "ALL") {
-		set(allCapabilities(), true)
+		set(request.AllCapabilities(), true)
 	}
 	if slices.Contains(drop, "ALL") {
 		clear(has)
@@ -104,38 +57,13 @@ func compose(base, add, drop []string) map[string]bool {
 	return has
 }
 
-// had lists what of set the host has; never nil.
-func had(set map[string]bool, host Host) []string {
+// availableOn lists the capabilities of set that the host has; never nil.
+func availableOn(host Host, set map[string]bool) []string {
 	names := []string{}
-	for _, name := range allCapabilities() {
+	for _, name := range request.AllCapabilities() {
 		if set[name] && slices.Contains(host.Capabilities, name) {
 			names = append(names, name)
 		}
 	}
 	return names
-}
-
-// maxCapabilityNames bounds a list of names: every bit that a kernel can have, and
-// ALL, twice.
-const maxCapabilityNames = 130
-
-// KernelCapabilities brings names as users write them ("net_admin") to the kernel's
-// form; ALL stays.
-func KernelCapabilities(field string, names []string) ([]string, error) {
-	if len(names) > maxCapabilityNames {
-		return nil, invalid(field, "%d names are more than the %d that there can be", len(names), maxCapabilityNames)
-	}
-	known := allCapabilities()
-	out := make([]string, 0, len(names))
-	for _, name := range names {
-		full := strings.ToUpper(name)
-		if full != "ALL" && !strings.HasPrefix(full, "CAP_") {
-			full = "CAP_" + full
-		}
-		if full != "ALL" && !slices.Contains(known, full) {
-			return nil, invalid(field, "unknown capability %q", name)
-		}
-		out = append(out, full)
-	}
-	return out, nil
 }

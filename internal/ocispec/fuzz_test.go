@@ -12,7 +12,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cri/shape"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // FuzzMessages: whatever bytes a client and an image send, a request becomes a spec
@@ -46,7 +49,10 @@ func FuzzMessages(f *testing.F) {
 		for _, m := range in.Config.GetMounts() {
 			in.Sources[m.GetHostPath()] = Source{Path: m.GetHostPath()}
 		}
-		err := errors.Join(CheckSandbox(in.SandboxConfig), CheckContainer(in.Config, in.SandboxConfig))
+		err := errors.Join(shape.Sandbox(in.SandboxConfig), shape.Container(in.Config))
+		if err == nil {
+			err = errors.Join(check.Sandbox(in.SandboxConfig), check.Container(in.Config, in.SandboxConfig))
+		}
 		if err == nil {
 			in.User, err = ResolveUser(in.Config, in.Image, []byte(testPasswd), []byte(testGroup))
 		}
@@ -68,7 +74,7 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("the spec holds a NUL: %s", data)
 		}
 		for _, m := range spec.Mounts {
-			if hasDotDot(m.Destination) {
+			if strings.Contains(m.Destination+"/", "/../") {
 				t.Errorf("a mount leads to %q", m.Destination)
 			}
 		}
@@ -84,10 +90,10 @@ func volumesOf(t *testing.T, in Input) []ImageVolume {
 	}
 	var volumes []ImageVolume
 	for i, at := range paths {
-		if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || isBelow(at, "/proc") || isBelow(at, "/etc/hosts") || i > 0 && paths[i-1] >= at {
+		if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || request.IsBelow(at, "/proc") || request.IsBelow(at, "/etc/hosts") || i > 0 && paths[i-1] >= at {
 			t.Errorf("volumes at %q", paths)
 		}
-		if slices.ContainsFunc(in.Config.GetMounts(), func(m *runtimeapi.Mount) bool { return isBelow(at, path.Clean(m.GetContainerPath())) }) {
+		if slices.ContainsFunc(in.Config.GetMounts(), func(m *runtimeapi.Mount) bool { return request.IsBelow(at, path.Clean(m.GetContainerPath())) }) {
 			t.Errorf("a volume at %q hides a mount", at)
 		}
 		volumes = append(volumes, ImageVolume{Destination: at, Source: "/volumes"})

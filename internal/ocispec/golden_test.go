@@ -4,77 +4,21 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/berthrun/berth/internal/golden"
 	"github.com/google/go-cmp/cmp"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/golden"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/ocispec/requesttest"
 )
-
-// kubeletSandbox and kubeletContainer are what kubelet v1.36 sends for a pod of
-// which the manifest says nothing but a name and an image.
-func kubeletSandbox() *runtimeapi.PodSandboxConfig {
-	return &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "1f0c", Attempt: 0},
-		Hostname:     "web",
-		LogDirectory: "/var/log/pods/default_web_1f0c",
-		DnsConfig:    &runtimeapi.DNSConfig{Servers: []string{"10.0.0.10"}, Searches: []string{"default.svc.cluster.local"}, Options: []string{"ndots:5"}},
-		Labels:       map[string]string{"io.kubernetes.pod.name": "web"},
-		Annotations:  map[string]string{"kubernetes.io/config.source": "file", "note": "two\nlines"},
-		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: "/kubepods/besteffort/pod1f0c",
-			Sysctls:      map[string]string{},
-			Overhead:     &runtimeapi.LinuxContainerResources{},
-			Resources:    &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuShares: 2},
-			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: kubeletNamespaces(),
-				Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
-			},
-		},
-	}
-}
-
-func kubeletNamespaces() *runtimeapi.NamespaceOption {
-	return &runtimeapi.NamespaceOption{
-		Pid:           runtimeapi.NamespaceMode_CONTAINER,
-		UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE},
-	}
-}
-
-func kubeletContainer() *runtimeapi.ContainerConfig {
-	return &runtimeapi.ContainerConfig{
-		Metadata:    &runtimeapi.ContainerMetadata{Name: "server"},
-		Image:       &runtimeapi.ImageSpec{Image: "sha256:aa", UserSpecifiedImage: "docker.io/library/web:1"},
-		Envs:        []*runtimeapi.KeyValue{{Key: "KUBERNETES_PORT", Value: []byte("tcp://10.0.0.1:443")}},
-		Labels:      map[string]string{"io.kubernetes.container.name": "server"},
-		Annotations: map[string]string{"io.kubernetes.container.hash": "1"},
-		LogPath:     "server/0.log",
-		Mounts: []*runtimeapi.Mount{
-			{ContainerPath: "/var/run/secrets/kubernetes.io/serviceaccount", HostPath: "/var/lib/kubelet/token", Readonly: true},
-			{ContainerPath: "/etc/hosts", HostPath: "/var/lib/kubelet/etc-hosts", SelinuxRelabel: true},
-			{ContainerPath: "/dev/termination-log", HostPath: "/var/lib/kubelet/termination"},
-		},
-		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources: &runtimeapi.LinuxContainerResources{
-				CpuPeriod: 100000, CpuShares: 2, OomScoreAdj: 1000,
-				HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB"}, {PageSize: "1GB"}},
-				Unified:        map[string]string{"memory.oom.group": "1"},
-			},
-			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-				NamespaceOptions: kubeletNamespaces(),
-				RunAsUser:        &runtimeapi.Int64Value{Value: 0},
-				Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined},
-				MaskedPaths:      []string{"/proc/acpi", "/proc/kcore"},
-				ReadonlyPaths:    []string{"/proc/sys", "/proc/sysrq-trigger"},
-			},
-		},
-	}
-}
 
 func plainInput() Input {
 	in := Input{
 		ID: "c1", SandboxID: "s1",
-		Config: kubeletContainer(), SandboxConfig: kubeletSandbox(),
+		Config: requesttest.KubeletContainer(), SandboxConfig: requesttest.KubeletSandbox(),
 		Image: imagespec.ImageConfig{
 			Entrypoint: []string{"/server"}, Cmd: []string{"--port=80"},
 			Env: []string{"PATH=/bin", "VERSION=1", "broken"}, WorkingDir: "/srv",
@@ -84,7 +28,7 @@ func plainInput() Input {
 		Files:      Files{Hosts: "/pod/hosts", Hostname: "/pod/hostname", ResolvConf: "/pod/resolv.conf", Shm: "/pod/shm"},
 		User:       User{Groups: []uint32{0}},
 		Sources:    map[string]Source{},
-		Host:       Host{Capabilities: allCapabilities()},
+		Host:       Host{Capabilities: request.AllCapabilities()},
 	}
 	for _, m := range in.Config.Mounts {
 		in.Sources[m.HostPath] = Source{Path: m.HostPath}
@@ -94,15 +38,9 @@ func plainInput() Input {
 
 // inUserNamespace puts the pod into a user namespace whose root is 100000.
 func inUserNamespace(in *Input) {
-	options := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids(100000), Gids: ids(100000)}
-	in.SandboxConfig.Linux.SecurityContext.NamespaceOptions.UsernsOptions = options
-	in.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = options
-	in.UserNamespace = UserNamespaceOf(in.SandboxConfig)
+	requesttest.InUserNamespace(in.SandboxConfig, in.Config)
+	in.UserNamespace = request.UserNamespaceOf(in.SandboxConfig)
 	in.Namespaces.User = "/ns/user"
-}
-
-func ids(host uint32) []*runtimeapi.IDMapping {
-	return []*runtimeapi.IDMapping{{HostId: host, Length: 65536}}
 }
 
 func TestGoldenSpecs(t *testing.T) {
@@ -112,8 +50,8 @@ func TestGoldenSpecs(t *testing.T) {
 			inUserNamespace(in)
 			in.Config.Mounts = append(in.Config.Mounts,
 				&runtimeapi.Mount{ContainerPath: "/tools", Readonly: true, Image: &runtimeapi.ImageSpec{Image: "sha256:bb"}, ImageSubPath: "bin", MountOptions: []string{"nosuid"}},
-				&runtimeapi.Mount{ContainerPath: "/data", HostPath: "/data", Readonly: true, RecursiveReadOnly: true, MountOptions: []string{"noexec", "nodev"}, UidMappings: ids(100000), GidMappings: ids(100000)},
-				&runtimeapi.Mount{ContainerPath: "/other", HostPath: "/other", UidMappings: ids(5000), GidMappings: ids(5000)})
+				&runtimeapi.Mount{ContainerPath: "/data", HostPath: "/data", Readonly: true, RecursiveReadOnly: true, MountOptions: []string{"noexec", "nodev"}, UidMappings: requesttest.IDs(100000), GidMappings: requesttest.IDs(100000)},
+				&runtimeapi.Mount{ContainerPath: "/other", HostPath: "/other", UidMappings: requesttest.IDs(5000), GidMappings: requesttest.IDs(5000)})
 			in.Sources["/data"], in.Sources["/other"] = Source{Path: "/mnt/data"}, Source{Path: "/other"}
 			in.Volumes = map[int]string{3: "/volumes/tools/bin"}
 			in.Devices = []Device{
@@ -188,10 +126,10 @@ func TestGoldenSpecs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := plainInput()
 			change(&in)
-			if err := CheckSandbox(in.SandboxConfig); err != nil {
+			if err := check.Sandbox(in.SandboxConfig); err != nil {
 				t.Errorf("CheckSandbox: %v", err)
 			}
-			if err := CheckContainer(in.Config, in.SandboxConfig); err != nil {
+			if err := check.Container(in.Config, in.SandboxConfig); err != nil {
 				t.Errorf("CheckContainer: %v", err)
 			}
 			spec, err := Container(in)
@@ -205,7 +143,7 @@ func TestGoldenSpecs(t *testing.T) {
 
 func TestGoldenPodInit(t *testing.T) {
 	compareGolden(t, "pod-init", PodInit{
-		SandboxID: "s1", SandboxConfig: kubeletSandbox(), Rootfs: "/sealed", IDs: wholeHost(),
+		SandboxID: "s1", SandboxConfig: requesttest.KubeletSandbox(), Rootfs: "/sealed", IDs: wholeHost(),
 		CgroupsPath: "/pod/s1", Namespaces: Namespaces{Net: "/ns/net", IPC: "/ns/ipc", UTS: "/ns/uts"},
 	}.Spec())
 }

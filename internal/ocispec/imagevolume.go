@@ -3,15 +3,17 @@ package ocispec
 import (
 	"path"
 	"slices"
-	"strings"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // ImageVolume is a directory of a container's own, at a path that its image declares
-// as a volume, or its request by AnnotationVolumes.
+// as a volume, or its request by request.AnnotationVolumes.
 type ImageVolume struct {
 	// Destination is where it is in the container, Source where on the host.
 	Destination, Source string
@@ -20,17 +22,17 @@ type ImageVolume struct {
 // maxImageVolumes bounds what an image may declare: each is a copy and a mount.
 const maxImageVolumes = 256
 
-// ImageVolumes tells at which paths a container gets volumes because its image
-// declares them, or its request: absolute, clean, without links, sorted. resolve follows
-// the links of an absolute path in the image, and stays in it.
+// ImageVolumes returns the paths at which a container gets volumes because its image or its
+// request declares them: absolute, clean, without links, sorted. resolve follows the links of
+// an absolute path in the image, and stays in it.
 //
-// What the request mounts at such a path or above it takes the volume's place: what a
-// pod writes into a volume of its own must not land in one that goes with the
-// container. A path that is the runtime's to mount is no volume either; leftOut are
-// these, as the image has them. Errors have kind Invalid.
+// A mount of the request at such a path or above it replaces the volume: what a pod writes
+// into its own volume must not land in one that is removed with the container. A path where
+// the runtime mounts is no volume either; leftOut are these, as the image has them. Errors
+// have kind Invalid.
 func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfig, resolve func(path string) (string, error)) (paths, leftOut []string, err error) {
 	if len(image.Volumes) > maxImageVolumes {
-		return nil, nil, invalid("image", "it declares %d volumes, at most %d are made", len(image.Volumes), maxImageVolumes)
+		return nil, nil, fielderror.Invalid("image", "it declares %d volumes, at most %d are made", len(image.Volumes), maxImageVolumes)
 	}
 	var taken []string
 	for _, m := range config.GetMounts() {
@@ -39,11 +41,11 @@ func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfi
 	for _, d := range config.GetDevices() {
 		taken = append(taken, d.GetContainerPath())
 	}
-	inMemory, err := TmpfsOf(config)
+	inMemory, err := request.TmpfsOf(config)
 	if err != nil {
 		return nil, nil, err
 	}
-	asked, err := AskedVolumes(config)
+	asked, err := request.AskedVolumes(config)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -55,16 +57,16 @@ func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfi
 		}
 	}
 	for declared := range image.Volumes {
-		if hasControl(declared) {
-			return nil, nil, invalid("image", "it declares the volume %q, which is no path", declared)
+		if request.HasControl(declared) {
+			return nil, nil, fielderror.Invalid("image", "it declares the volume %q, which is not a path", declared)
 		}
 		at, err := resolved(declared, resolve)
 		switch {
 		case err != nil:
-			return nil, nil, invalid("image", "it declares the volume %q: %v", declared, err)
-		case isRuntimes(at):
+			return nil, nil, fielderror.Invalid("image", "it declares the volume %q: %v", declared, err)
+		case request.MountedByRuntime(at):
 			leftOut = append(leftOut, declared)
-		case !slices.ContainsFunc(taken, func(above string) bool { return isBelow(at, above) }):
+		case !slices.ContainsFunc(taken, func(above string) bool { return request.IsBelow(at, above) }):
 			paths = append(paths, at)
 		}
 	}
@@ -72,9 +74,9 @@ func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfi
 		at, err := resolved(declared, resolve)
 		switch {
 		case err != nil:
-			return nil, nil, invalid(annotationField(AnnotationVolumes), "%q: %v", declared, err)
-		case isRuntimes(at):
-			return nil, nil, invalid(annotationField(AnnotationVolumes), "%q is where the runtime itself mounts", declared)
+			return nil, nil, fielderror.Invalid(request.AnnotationField(request.AnnotationVolumes), "%q: %v", declared, err)
+		case request.MountedByRuntime(at):
+			return nil, nil, fielderror.Invalid(request.AnnotationField(request.AnnotationVolumes), "%q is where the runtime itself mounts", declared)
 		}
 		paths = append(paths, at)
 	}
@@ -87,18 +89,6 @@ func ImageVolumes(image imagespec.ImageConfig, config *runtimeapi.ContainerConfi
 func resolved(from string, resolve func(string) (string, error)) (string, error) {
 	to, err := resolve(path.Clean("/" + from))
 	return path.Clean("/" + to), err
-}
-
-// isRuntimes tells of a path where the runtime mounts something, or the container's
-// root.
-func isRuntimes(at string) bool {
-	return at == "/" || slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"},
-		func(above string) bool { return isBelow(at, above) })
-}
-
-// isBelow reports whether at is the path above, or below it.
-func isBelow(at, above string) bool {
-	return at == above || strings.HasPrefix(at, strings.TrimSuffix(above, "/")+"/")
 }
 
 // imageVolumeMounts come before all that the request mounts, which lies below or

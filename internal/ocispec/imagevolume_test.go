@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // declaring is an image with volumes.
@@ -30,7 +31,7 @@ func links(to map[string]string) func(string) (string, error) {
 		for range 10 {
 			found := ""
 			for from := range maps.Keys(to) {
-				if isBelow(at, from) {
+				if request.IsBelow(at, from) {
 					found = from
 				}
 			}

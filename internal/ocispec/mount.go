@@ -7,6 +7,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // mountsOf lists the mounts in the order in which they are made, and the
@@ -54,20 +57,20 @@ func mountsOf(in Input) (mounts []specs.Mount, rootPropagation string, err error
 func (in Input) hostMount(i int, m *runtimeapi.Mount) (specs.Mount, string, error) {
 	source, ok := in.Sources[m.GetHostPath()]
 	if !ok {
-		return specs.Mount{}, "", invalid(index("config.mounts", i, "host_path"), "%q was not looked up", m.GetHostPath())
+		return specs.Mount{}, "", fielderror.Invalid(fielderror.Index("config.mounts", i, "host_path"), "%q was not looked up", m.GetHostPath())
 	}
-	propagation, err := propagationOf(index("config.mounts", i, "propagation"), m, source)
+	propagation, err := propagationOf(fielderror.Index("config.mounts", i, "propagation"), m, source)
 	if err != nil {
 		return specs.Mount{}, "", err
 	}
 	mount := bind(source.Path, path.Clean(m.GetContainerPath()), propagation, withSourceFlags(asked(m), source.Flags)...)
 	if m.GetRecursiveReadOnly() {
 		if !in.Host.RecursiveReadOnly {
-			return specs.Mount{}, "", unsupported(index("config.mounts", i, "recursive_read_only"), "RROUnsupported: the kernel cannot make mounts read-only with all below them")
+			return specs.Mount{}, "", fielderror.Unsupported(fielderror.Index("config.mounts", i, "recursive_read_only"), "RROUnsupported: the kernel cannot make mounts read-only with all below them")
 		}
 		mount.Options = append(mount.Options, "rro")
 	}
-	idmap, uids, gids := in.UserNamespace.mappings(m)
+	idmap, uids, gids := volumeMappings(in.UserNamespace, m)
 	if idmap != "" {
 		mount.Options = append(mount.Options, idmap)
 		mount.UIDMappings, mount.GIDMappings = uids, gids
@@ -102,7 +105,7 @@ func withSourceFlags(own, source []string) []string {
 func (in Input) imageMount(i int, m *runtimeapi.Mount) (specs.Mount, error) {
 	source, ok := in.Volumes[i]
 	if !ok {
-		return specs.Mount{}, invalid(index("config.mounts", i, "image"), "%q was not looked up", m.GetImage().GetImage())
+		return specs.Mount{}, fielderror.Invalid(fielderror.Index("config.mounts", i, "image"), "%q was not looked up", m.GetImage().GetImage())
 	}
 	return bind(source, path.Clean(m.GetContainerPath()), "rprivate", asked(m)...), nil
 }
@@ -126,7 +129,7 @@ func deviceMounts(in Input) []specs.Mount {
 // sandbox's.
 func (in Input) systemMounts() []specs.Mount {
 	access := "ro"
-	if securityContext(in.Config).GetPrivileged() {
+	if request.Security(in.Config).GetPrivileged() {
 		access = "rw"
 	}
 	sys := specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", access}}
@@ -138,7 +141,7 @@ func (in Input) systemMounts() []specs.Mount {
 		}
 	}
 	groups := []string{"nosuid", "noexec", "nodev", "relatime", access}
-	if SharesCgroupns(in.Config, in.SandboxConfig) {
+	if request.SharesCgroupns(in.Config, in.SandboxConfig) {
 		// There is one file system of cgroups in the host's cgroup namespace, which each
 		// mount gives its own options, also by leaving them out.
 		groups = append(groups, in.Host.CgroupOptions...)
@@ -156,14 +159,14 @@ func (in Input) systemMounts() []specs.Mount {
 // covered reports whether one of binds is mounted at destination or above it.
 func covered(destination string, binds []specs.Mount) bool {
 	return slices.ContainsFunc(binds, func(b specs.Mount) bool {
-		return isBelow(destination, b.Destination)
+		return request.IsBelow(destination, b.Destination)
 	})
 }
 
 // sandboxFiles are the mounts that the sandbox gives where the request gives none.
 func sandboxFiles(in Input, requested []specs.Mount) []specs.Mount {
 	access := "rw"
-	if securityContext(in.Config).GetReadonlyRootfs() {
+	if request.Security(in.Config).GetReadonlyRootfs() {
 		access = "ro"
 	}
 	var mounts []specs.Mount
@@ -200,15 +203,26 @@ func propagationOf(field string, m *runtimeapi.Mount, source Source) (string, er
 		return "rprivate", nil
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		if !source.Shared {
-			return "", invalid(field, "path %q is mounted on the host but it is not a shared mount", m.GetHostPath())
+			return "", fielderror.Invalid(field, "path %q is mounted on the host but it is not a shared mount", m.GetHostPath())
 		}
 		return "rshared", nil
 	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
 		if !source.Shared && !source.Slave {
-			return "", invalid(field, "path %q is mounted on the host but it is not a shared or slave mount", m.GetHostPath())
+			return "", fielderror.Invalid(field, "path %q is mounted on the host but it is not a shared or slave mount", m.GetHostPath())
 		}
 		return "rslave", nil
 	default:
-		return "", invalid(field, "unknown propagation %d", m.GetPropagation())
+		return "", fielderror.Invalid(field, "unknown propagation %d", m.GetPropagation())
 	}
+}
+
+// tmpfsMounts are those of request.AnnotationTmpfs, which check.Container has passed. Without a mode
+// they have that of the directory below.
+func (in Input) tmpfsMounts() ([]specs.Mount, error) {
+	paths, err := request.TmpfsOf(in.Config)
+	mounts := make([]specs.Mount, 0, len(paths))
+	for _, at := range paths {
+		mounts = append(mounts, specs.Mount{Destination: at, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev"}})
+	}
+	return mounts, err
 }

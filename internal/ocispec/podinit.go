@@ -3,6 +3,8 @@ package ocispec
 import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // PodInit is what the spec of a pod's init depends on: the process that is pid 1
@@ -11,9 +13,9 @@ type PodInit struct {
 	SandboxID     string
 	SandboxConfig *runtimeapi.PodSandboxConfig
 	// UserNamespace is the sandbox's, nil for the host's.
-	UserNamespace *UserNamespace
+	UserNamespace *request.UserNamespace
 	// IDs says how many users and groups there are where the engine runs.
-	IDs UserNamespace
+	IDs request.UserNamespace
 	// Rootfs is a file system that nobody can write to, with the static program
 	// PodInitProgram and the empty directories "dev" and "procfs".
 	Rootfs      string
@@ -81,7 +83,7 @@ func (in PodInit) Spec() *specs.Spec {
 			ApparmorProfile: in.AppArmor,
 			OOMScoreAdj:     &oomScoreAdj,
 		},
-		// A bind mount keeps libcontainer from making devices in it.
+		// Where /dev is a bind mount, libcontainer makes no devices in it.
 		Mounts: []specs.Mount{in.empty("/dev")},
 		Annotations: map[string]string{
 			"io.kubernetes.cri.container-type":        "sandbox",
@@ -125,6 +127,6 @@ func (in PodInit) user() specs.User {
 	if in.UserNamespace != nil {
 		ids = *in.UserNamespace
 	}
-	last := func(m IDMapping) uint32 { return min(podInitID, max(m.Length, 1)-1) }
+	last := func(m request.IDMapping) uint32 { return min(podInitID, max(m.Length, 1)-1) }
 	return specs.User{UID: last(ids.UIDs), GID: last(ids.GIDs)}
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 const (
@@ -30,7 +33,7 @@ func processOf(in Input) (*specs.Process, error) {
 	if in.Defaults.Inheritable {
 		inheritable = caps.Permitted
 	}
-	security := securityContext(in.Config)
+	security := request.Security(in.Config)
 	oomScoreAdj := int(in.Config.GetLinux().GetResources().GetOomScoreAdj())
 	return &specs.Process{
 		Terminal: in.Config.GetTty(),
@@ -65,7 +68,7 @@ func argsOf(in Input) ([]string, error) {
 	}
 	all := slices.Concat(command, args)
 	if len(all) == 0 || all[0] == "" {
-		return nil, invalid("config.command", "no command specified, neither in the request nor in the image")
+		return nil, fielderror.Invalid("config.command", "no command specified, neither in the request nor in the image")
 	}
 	return all, nil
 }
@@ -170,7 +173,7 @@ func annotationsOf(in Input) map[string]string {
 	pod := in.SandboxConfig.GetMetadata()
 	annotations := map[string]string{}
 	maps.Copy(annotations, in.Annotations)
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return commandsRuntime(key) })
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return request.ControlsRuntime(key) })
 	maps.Copy(annotations, map[string]string{
 		"io.kubernetes.cri.container-type":        "container",
 		"io.kubernetes.cri.sandbox-id":            in.SandboxID,

@@ -8,23 +8,21 @@
 package ocispec
 
 import (
-	"fmt"
-
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Input is everything that a container's spec depends on.
 type Input struct {
 	// ID and SandboxID are the container's and its sandbox's.
 	ID, SandboxID string
-	// Config and SandboxConfig are the requests; CheckContainer has passed them.
+	// Config and SandboxConfig are the requests; check.Container has passed them.
 	Config        *runtimeapi.ContainerConfig
 	SandboxConfig *runtimeapi.PodSandboxConfig
-	// Image is the image's own idea of how to run it.
+	// Image is the image's configuration.
 	Image imagespec.ImageConfig
 	// Rootfs is where the container's root filesystem is mounted.
 	Rootfs string
@@ -35,13 +33,13 @@ type Input struct {
 	// Namespaces are the sandbox's.
 	Namespaces Namespaces
 	// UserNamespace is how Namespaces.User maps ids, nil for the host's.
-	UserNamespace *UserNamespace
+	UserNamespace *request.UserNamespace
 	// Files are the sandbox's files that are mounted where the request mounts
 	// nothing.
 	Files Files
 	// User is the request's user, resolved in the image (ResolveUser).
 	User User
-	// Sources tells of each mount source in Config, by its host path.
+	// Sources are the mount sources in Config, by host path.
 	Sources map[string]Source
 	// Volumes are the directories of the images in Config's mounts, by the mount's
 	// index.
@@ -54,9 +52,9 @@ type Input struct {
 	// AllDevices lets the container use every device, not only those that it has
 	// nodes of.
 	AllDevices bool
-	// Seccomp is the filter that SeccompOf asks for, nil for none.
+	// Seccomp is the filter that request.SeccompOf asks for, nil for none.
 	Seccomp *specs.LinuxSeccomp
-	// AppArmor is the profile that AppArmorOf asks for, loaded, "" for none.
+	// AppArmor is the profile that request.AppArmorOf asks for, loaded, "" for none.
 	AppArmor string
 	// ProcessLabel and MountLabel are the SELinux labels of the process and of the
 	// files that it may use, "" for none.
@@ -69,10 +67,10 @@ type Input struct {
 	Host Host
 }
 
-// Defaults are what containers get whose requests say nothing else.
+// Defaults are what containers get that their requests do not set.
 type Defaults struct {
 	// Capabilities are what requests add to and drop from, as CAP_ names; nil for
-	// DefaultCapabilities.
+	// request.DefaultCapabilities.
 	Capabilities []string
 	// Inheritable puts a container's capabilities into its inheritable set, too, from which
 	// programs with capabilities of their file's take them.
@@ -84,9 +82,9 @@ type Defaults struct {
 	Env []string
 	// Rlimits are the limits of the container's processes.
 	Rlimits []specs.POSIXRlimit
-	// Seccomp is the filter of a container that says nothing of one and is not
+	// Seccomp is the filter of a container whose request has none and that is not
 	// privileged.
-	Seccomp SeccompProfile
+	Seccomp request.SeccompProfile
 }
 
 // Namespaces are paths of pinned namespaces, "" where the host's is used (or, for
@@ -111,7 +109,7 @@ type Files struct {
 type Source struct {
 	// Path is the source with its symbolic links resolved.
 	Path string
-	// Shared and Slave tell the propagation of the mount that the source is on.
+	// Shared and Slave are the propagation of the mount that the source is on.
 	Shared, Slave bool
 	// Flags are those of that mount ("ro", "nosuid" ...), as the spec has them. They are
 	// needed for mounts that have flags of their own (HasFlags).
@@ -137,7 +135,7 @@ type Host struct {
 	// CgroupV2 is true on a unified hierarchy.
 	CgroupV2 bool
 	// CgroupOptions are those of the host's unified hierarchy that belong to the whole of
-	// it (nsdelegate, memory_recursiveprot). Needed where SharesCgroupns.
+	// it (nsdelegate, memory_recursiveprot). Needed where request.SharesCgroupns.
 	CgroupOptions []string
 	// Hugetlb is true when the hugetlb controller can be used.
 	Hugetlb bool
@@ -154,7 +152,7 @@ type Host struct {
 // Container computes the spec. Its errors have kind Invalid or Unsupported and
 // name the field.
 func Container(in Input) (*specs.Spec, error) {
-	if err := in.UserNamespace.checkMapped(in.User); err != nil {
+	if err := checkMapped(in.UserNamespace, in.User); err != nil {
 		return nil, err
 	}
 	process, err := processOf(in)
@@ -173,7 +171,7 @@ func Container(in Input) (*specs.Spec, error) {
 	return &specs.Spec{
 		Version:     specs.Version,
 		Process:     process,
-		Root:        &specs.Root{Path: in.Rootfs, Readonly: securityContext(in.Config).GetReadonlyRootfs()},
+		Root:        &specs.Root{Path: in.Rootfs, Readonly: request.Security(in.Config).GetReadonlyRootfs()},
 		Mounts:      mounts,
 		Annotations: annotationsOf(in),
 		Linux:       linux,
@@ -181,12 +179,12 @@ func Container(in Input) (*specs.Spec, error) {
 }
 
 func linuxOf(in Input) (*specs.Linux, error) {
-	security := securityContext(in.Config)
+	security := request.Security(in.Config)
 	namespaces, err := namespacesOf(in)
 	if err != nil {
 		return nil, err
 	}
-	resources, err := Resources(FieldCreate, in.Config.GetLinux().GetResources(), in.Host)
+	resources, err := Resources(request.FieldCreate, in.Config.GetLinux().GetResources(), in.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -230,21 +228,4 @@ func devicesOf(in Input) ([]specs.LinuxDevice, []specs.LinuxDeviceCgroup) {
 		}
 	}
 	return nodes, rules
-}
-
-func securityContext(config *runtimeapi.ContainerConfig) *runtimeapi.LinuxContainerSecurityContext {
-	return config.GetLinux().GetSecurityContext()
-}
-
-func sandboxSecurityContext(config *runtimeapi.PodSandboxConfig) *runtimeapi.LinuxSandboxSecurityContext {
-	return config.GetLinux().GetSecurityContext()
-}
-
-// invalid and unsupported begin with the field's name as the request spells it.
-func invalid(field, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errs.Invalid)
-}
-
-func unsupported(field, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errs.Unsupported)
 }

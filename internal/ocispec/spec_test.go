@@ -11,7 +11,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/cri/shape"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 func TestArgs(t *testing.T) {
@@ -93,7 +96,7 @@ func TestGOMAXPROCS(t *testing.T) {
 }
 
 func TestCapabilities(t *testing.T) {
-	all := Host{Capabilities: allCapabilities()}
+	all := Host{Capabilities: request.AllCapabilities()}
 	weak := Host{Capabilities: []string{"CAP_CHOWN", "CAP_NET_ADMIN"}}
 	config := func(add, drop []string, privileged bool) *runtimeapi.ContainerConfig {
 		return &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
@@ -103,7 +106,7 @@ func TestCapabilities(t *testing.T) {
 	}
 	sorted := func(names ...string) []string {
 		return slices.SortedFunc(slices.Values(names), func(a, b string) int {
-			return slices.Index(allCapabilities(), a) - slices.Index(allCapabilities(), b)
+			return slices.Index(request.AllCapabilities(), a) - slices.Index(request.AllCapabilities(), b)
 		})
 	}
 	for _, c := range []struct {
@@ -113,11 +116,11 @@ func TestCapabilities(t *testing.T) {
 		host      Host
 		want      []string
 	}{
-		{"default", nil, nil, false, all, sorted(DefaultCapabilities()...)},
+		{"default", nil, nil, false, all, sorted(request.DefaultCapabilities()...)},
 		{"drop all, add one", []string{"chown"}, []string{"ALL"}, false, all, []string{"CAP_CHOWN"}},
-		{"add all", []string{"ALL"}, nil, false, all, allCapabilities()},
-		{"add all, drop one", []string{"all"}, []string{"CHOWN"}, false, all, allCapabilities()[1:]},
-		{"add and drop the same", []string{"SYS_TIME"}, []string{"SYS_TIME"}, false, all, sorted(DefaultCapabilities()...)},
+		{"add all", []string{"ALL"}, nil, false, all, request.AllCapabilities()},
+		{"add all, drop one", []string{"all"}, []string{"CHOWN"}, false, all, request.AllCapabilities()[1:]},
+		{"add and drop the same", []string{"SYS_TIME"}, []string{"SYS_TIME"}, false, all, sorted(request.DefaultCapabilities()...)},
 		{"the host has few", []string{"ALL"}, nil, false, weak, []string{"CAP_CHOWN", "CAP_NET_ADMIN"}},
 		{"privileged", nil, []string{"ALL"}, true, weak, []string{"CAP_CHOWN", "CAP_NET_ADMIN"}},
 		{"all and nothing", []string{"ALL"}, []string{"ALL"}, false, all, []string{}},
@@ -130,7 +133,7 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
-	if got := CapabilityNames(1<<0 | 1<<40 | 1<<63); !slices.Equal(got, []string{"CAP_CHOWN", "CAP_CHECKPOINT_RESTORE"}) {
+	if got := request.CapabilityNames(1<<0 | 1<<40 | 1<<63); !slices.Equal(got, []string{"CAP_CHOWN", "CAP_CHECKPOINT_RESTORE"}) {
 		t.Errorf("names of a mask: %v", got)
 	}
 }
@@ -175,64 +178,14 @@ func TestResourcesByHost(t *testing.T) {
 		{"pages", &runtimeapi.LinuxContainerResources{HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 1}}}, v2, nil},
 		{"nil", nil, v1, nil},
 	} {
-		res, err := Resources(FieldCreate, c.res, c.host)
+		res, err := Resources(request.FieldCreate, c.res, c.host)
 		if !errors.Is(err, c.kind) || c.kind == nil && (err != nil || res == nil) {
 			t.Errorf("%s: %v, %v; want kind %v", c.name, res, err, c.kind)
 		}
 	}
-	res, err := Resources(FieldCreate, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5, MemorySwapLimitInBytes: 9}, v2)
+	res, err := Resources(request.FieldCreate, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5, MemorySwapLimitInBytes: 9}, v2)
 	if err != nil || *res.Memory.Limit != 5 || *res.Memory.Swap != 9 {
 		t.Errorf("memory and swap: %+v, %v", res, err)
-	}
-}
-
-func TestSeccompOf(t *testing.T) {
-	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) *runtimeapi.LinuxContainerSecurityContext {
-		return &runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}}
-	}
-	old := func(path string) *runtimeapi.LinuxContainerSecurityContext {
-		return &runtimeapi.LinuxContainerSecurityContext{SeccompProfilePath: path} //nolint:staticcheck // deprecated, still sent
-	}
-	privileged := profile(runtimeapi.SecurityProfile_RuntimeDefault, "")
-	privileged.Privileged = true
-	for _, c := range []struct {
-		security *runtimeapi.LinuxContainerSecurityContext
-		want     SeccompProfile
-	}{
-		{nil, SeccompProfile{}},
-		{profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), SeccompProfile{Default: true}},
-		{profile(runtimeapi.SecurityProfile_Unconfined, ""), SeccompProfile{}},
-		{profile(runtimeapi.SecurityProfile_Localhost, "/p.json"), SeccompProfile{Path: "/p.json"}},
-		{old("runtime/default"), SeccompProfile{Default: true}},
-		{old("unconfined"), SeccompProfile{}},
-		{old("localhost//p.json"), SeccompProfile{Path: "/p.json"}},
-		{privileged, SeccompProfile{}},
-	} {
-		got, err := SeccompOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}}, SeccompProfile{})
-		if err != nil || got != c.want {
-			t.Errorf("%v: %+v, %v; want %+v", c.security, got, err, c.want)
-		}
-	}
-}
-
-// A default holds for who says nothing: an old unconfined and a privileged container say
-// something.
-func TestDefaultSeccomp(t *testing.T) {
-	byDefault := SeccompProfile{Path: "/node.json"}
-	for name, c := range map[string]struct {
-		security *runtimeapi.LinuxContainerSecurityContext
-		want     SeccompProfile
-	}{
-		"nothing":        {nil, byDefault},
-		"unconfined":     {&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}}, SeccompProfile{}},
-		"old unconfined": {&runtimeapi.LinuxContainerSecurityContext{SeccompProfilePath: "unconfined"}, SeccompProfile{}}, //nolint:staticcheck // deprecated, still sent
-		"a profile":      {&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}}, SeccompProfile{Default: true}},
-		"privileged":     {&runtimeapi.LinuxContainerSecurityContext{Privileged: true}, SeccompProfile{}},
-	} {
-		got, err := SeccompOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}}, byDefault)
-		if err != nil || got != c.want {
-			t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.want)
-		}
 	}
 }
 
@@ -328,32 +281,7 @@ func TestPropagationNeedsItsSource(t *testing.T) {
 	}
 }
 
-func TestAppArmorOf(t *testing.T) {
-	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) *runtimeapi.LinuxContainerSecurityContext {
-		return &runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}, ApparmorProfile: "hidden"} //nolint:staticcheck // deprecated, still sent
-	}
-	old := func(name string) *runtimeapi.LinuxContainerSecurityContext {
-		return &runtimeapi.LinuxContainerSecurityContext{ApparmorProfile: name} //nolint:staticcheck // deprecated, still sent
-	}
-	for _, c := range []struct {
-		security *runtimeapi.LinuxContainerSecurityContext
-		want     AppArmorProfile
-	}{
-		{nil, AppArmorProfile{Default: true}},
-		{&runtimeapi.LinuxContainerSecurityContext{Privileged: true}, AppArmorProfile{}},
-		{profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), AppArmorProfile{Default: true, Demanded: true}},
-		{profile(runtimeapi.SecurityProfile_Unconfined, ""), AppArmorProfile{}},
-		{profile(runtimeapi.SecurityProfile_Localhost, "web (x)"), AppArmorProfile{Name: "web (x)", Demanded: true}},
-		{profile(runtimeapi.SecurityProfile_Localhost, "localhost/web"), AppArmorProfile{Name: "web", Demanded: true}},
-		{old("runtime/default"), AppArmorProfile{Default: true, Demanded: true}},
-		{old("unconfined"), AppArmorProfile{}},
-		{old("localhost/web"), AppArmorProfile{Name: "web", Demanded: true}},
-	} {
-		got, err := AppArmorOf(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.security}})
-		if err != nil || got != c.want {
-			t.Errorf("%v: %+v, %v; want %+v", c.security, got, err, c.want)
-		}
-	}
+func TestAppArmorProfileIsTheProcesses(t *testing.T) {
 	in := plainInput()
 	in.AppArmor = "web"
 	if spec, err := Container(in); err != nil || spec.Process.ApparmorProfile != "web" {
@@ -384,7 +312,8 @@ func FuzzRequest(f *testing.F) {
 		in.Config.Annotations[annotation] = text
 		in.SandboxConfig.Hostname = hostname
 		in.SandboxConfig.DnsConfig.Servers = []string{dns}
-		if CheckSandbox(in.SandboxConfig) != nil || CheckContainer(in.Config, in.SandboxConfig) != nil {
+		if shape.Sandbox(in.SandboxConfig) != nil || shape.Container(in.Config) != nil ||
+			check.Sandbox(in.SandboxConfig) != nil || check.Container(in.Config, in.SandboxConfig) != nil {
 			return
 		}
 		if strings.ContainsAny(hostname+dns+annotation, "\n\r\x00") {
@@ -396,7 +325,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		for _, entry := range spec.Process.Env {
 			name, _, ok := strings.Cut(entry, "=")
-			if !ok || name == "" || strings.ContainsRune(entry, 0) || hasControl(name) {
+			if !ok || name == "" || strings.ContainsRune(entry, 0) || request.HasControl(name) {
 				t.Errorf("the entry %q of the environment", entry)
 			}
 		}

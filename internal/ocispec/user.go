@@ -2,27 +2,25 @@ package ocispec
 
 import (
 	"bytes"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/fielderror"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// User is whom the container runs as.
+// User is the user that the container runs as.
 type User struct {
 	UID, GID uint32
 	// Groups are all groups of the process, GID first.
 	Groups []uint32
-	// Home is the user's home directory, "" when the image does not tell.
+	// Home is the user's home directory, "" when the image does not name one.
 	Home string
 }
-
-// maxID is the largest user or group id: more does not fit what programs and other
-// runtimes take, and would wrap around for some of them.
-const maxID = math.MaxInt32
 
 // Limits of what is read from an image's passwd and group files.
 const (
@@ -65,12 +63,12 @@ func ResolveUser(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig
 			user.GID = entry.gid
 		}
 	case query.name != "":
-		return User{}, invalid(query.field, "unable to find user %s: no matching entries in passwd file", query.name)
+		return User{}, fielderror.Invalid(query.field, "unable to find user %s: no matching entries in passwd file", query.name)
 	}
 	if query.group != "" {
 		gid, ok := findGroup(group, query.group)
 		if !ok {
-			return User{}, invalid(query.field, "unable to find group %s: no matching entries in group file", query.group)
+			return User{}, fielderror.Invalid(query.field, "unable to find group %s: no matching entries in group file", query.group)
 		}
 		user.GID = gid
 	}
@@ -82,35 +80,32 @@ func ResolveUser(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig
 			user.Groups = append(user.Groups, gid)
 		}
 	}
-	if securityContext(config).GetSupplementalGroupsPolicy() == runtimeapi.SupplementalGroupsPolicy_Merge {
+	if request.Security(config).GetSupplementalGroupsPolicy() == runtimeapi.SupplementalGroupsPolicy_Merge {
 		for _, gid := range groupsOf(group, name) {
 			add(gid)
 		}
 	}
-	for _, gid := range securityContext(config).GetSupplementalGroups() {
-		add(uint32(gid)) // in range: CheckContainer
+	for _, gid := range request.Security(config).GetSupplementalGroups() {
+		add(uint32(gid)) // in range: check.Container
 	}
-	if n := len(user.Groups); n > maxGroups {
-		return User{}, invalid("config.linux.security_context.supplemental_groups",
-			"%d groups, the user's own among them, are more than the kernel's %d", n, maxGroups)
+	if n := len(user.Groups); n > request.MaxGroups {
+		return User{}, fielderror.Invalid("config.linux.security_context.supplemental_groups",
+			"%d groups, the user's own among them, are more than the kernel's %d", n, request.MaxGroups)
 	}
 	return user, nil
 }
 
 // userOf reads the request's user, or the image's where the request has none.
-func userOf(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig) (userQuery, error) {
-	security := securityContext(config)
-	if err := checkUser(security); err != nil {
-		return userQuery{}, err
-	}
+func userOf(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig) (query userQuery, err error) {
+	security := request.Security(config)
 	const field = "config.linux.security_context."
-	query := userQuery{field: field + "run_as_user"}
+	query.field = field + "run_as_user"
 	switch {
 	case security.GetRunAsUser() != nil:
 		query.uid = uint32(security.GetRunAsUser().GetValue())
 	case security.GetRunAsUsername() != "":
 		query.field = field + "run_as_username"
-		if err := parseID(query.field, security.GetRunAsUsername(), &query.name, &query.uid); err != nil {
+		if query.name, query.uid, err = request.ParseUser(query.field, security.GetRunAsUsername()); err != nil {
 			return userQuery{}, err
 		}
 	default:
@@ -123,65 +118,25 @@ func userOf(config *runtimeapi.ContainerConfig, image imagespec.ImageConfig) (us
 }
 
 // imageUser reads "user", "uid", "user:group" and so on.
-func imageUser(value string) (userQuery, error) {
+func imageUser(value string) (query userQuery, err error) {
 	const field = "config.image.image: the image's user"
-	query := userQuery{field: field}
+	query.field = field
 	if value == "" {
 		return query, nil
 	}
 	user, group, hasGroup := strings.Cut(value, ":")
 	if user != "" {
-		if err := parseID(field, user, &query.name, &query.uid); err != nil {
+		if query.name, query.uid, err = request.ParseUser(field, user); err != nil {
 			return userQuery{}, err
 		}
 	}
 	if hasGroup && group != "" {
 		query.groupSet = true
-		if err := parseID(field, group, &query.group, &query.gid); err != nil {
+		if query.group, query.gid, err = request.ParseUser(field, group); err != nil {
 			return userQuery{}, err
 		}
 	}
 	return query, nil
-}
-
-// parseID puts value into id when it is a number and into name when it cannot be
-// meant as one.
-func parseID(field, value string, name *string, id *uint32) error {
-	if n, err := strconv.ParseUint(value, 10, 64); err == nil || isAll(value, "0123456789") {
-		if err != nil || n > maxID {
-			return invalid(field, "%s: ids are in the range 0-%d", value, maxID)
-		}
-		*id = uint32(n)
-		return nil
-	}
-	if looksNumeric(value) {
-		return invalid(field, "%q is neither an id nor a name", value)
-	}
-	if hasControl(value) || strings.ContainsAny(value, " :/") {
-		return invalid(field, "%q is no name", value)
-	}
-	*name = value
-	return nil
-}
-
-// looksNumeric tells what some parser of numbers would take: signs, spaces,
-// exponents, other bases.
-func looksNumeric(s string) bool {
-	s = strings.TrimSpace(s)
-	if s == "" {
-		return true
-	}
-	if strings.ContainsRune("+-.", rune(s[0])) {
-		return true
-	}
-	if s[0] < '0' || s[0] > '9' {
-		return false
-	}
-	if _, err := strconv.ParseFloat(s, 64); err == nil || isRange(err) {
-		return true
-	}
-	_, err := strconv.ParseInt(s, 0, 64)
-	return err == nil || isRange(err)
 }
 
 type passwdEntry struct {
@@ -205,7 +160,7 @@ func findUser(passwd []byte, query userQuery) (*passwdEntry, error) {
 			continue
 		}
 		if uidErr != nil || gidErr != nil {
-			return nil, invalid(query.field, "%s: its entry in the image's passwd file has no valid ids", fields[0])
+			return nil, fielderror.Invalid(query.field, "%s: its entry in the image's passwd file has no valid ids", fields[0])
 		}
 		entry := &passwdEntry{name: fields[0], uid: uint32(uid), gid: uint32(gid)}
 		if len(fields) > 5 {
@@ -218,7 +173,7 @@ func findUser(passwd []byte, query userQuery) (*passwdEntry, error) {
 
 // cleanHome drops what is no directory name: it goes into the environment.
 func cleanHome(home string) string {
-	if !strings.HasPrefix(home, "/") || hasControl(home) {
+	if !strings.HasPrefix(home, "/") || request.HasControl(home) {
 		return ""
 	}
 	return home
@@ -235,9 +190,6 @@ func findGroup(group []byte, name string) (uint32, bool) {
 	}
 	return 0, false
 }
-
-// maxGroups is the kernel's limit (NGROUPS_MAX).
-const maxGroups = 65536
 
 // groupsOf returns the groups that the user called name is a member of.
 func groupsOf(group []byte, name string) []uint32 {
@@ -256,7 +208,7 @@ func groupsOf(group []byte, name string) []uint32 {
 		}
 		seen[uint32(gid)] = true
 		gids = append(gids, uint32(gid))
-		if len(gids) == maxGroups {
+		if len(gids) == request.MaxGroups {
 			break
 		}
 	}

@@ -29,14 +29,6 @@ type Containers struct {
 // CreateContainer creates a container in a READY sandbox, or joins the job that
 // does; see RunSandbox.
 func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig) (id string, err error) {
-	switch {
-	case config.GetMetadata() == nil:
-		return "", fmt.Errorf("config.metadata: container config must include metadata: %w", errs.Invalid)
-	case config.GetMetadata().GetName() == "":
-		return "", fmt.Errorf("config.metadata.name must not be empty: %w", errs.Invalid)
-	case config.GetImage().GetImage() == "":
-		return "", fmt.Errorf("config.image.image must not be empty: %w", errs.Invalid)
-	}
 	sb, err := c.records.ReadySandbox(sandboxID)
 	if err != nil {
 		return "", fmt.Errorf("cannot create container: %w", err)
@@ -44,13 +36,9 @@ func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, conf
 	if err := c.engine.CheckContainer(config, sb.Config.Get()); err != nil {
 		return "", err
 	}
-	logPath, err := containerLogPath(sb.Config.Get(), config)
-	if err != nil {
-		return "", err
-	}
 	rec := &record.Container{
 		ID: newID(), SandboxID: sb.ID, Boot: c.bootID, State: record.ContainerCreating, CreatedAt: now(),
-		Config: store.MessageOf(config), LogPath: logPath,
+		Config: store.MessageOf(config), LogPath: containerLogPath(sb.Config.Get(), config),
 	}
 	id, err = c.jobs.Do(ctx, &job.Request{
 		Key: rec.Name(), ID: rec.ID, Kind: kindCreate, Want: rec.Request(),
@@ -274,18 +262,12 @@ func (c *Containers) checkTarget(ctx context.Context, config *runtimeapi.Contain
 	return nil
 }
 
-// containerLogPath joins the sandbox's log directory and the container's path in
-// it, which must not lead out of it.
-func containerLogPath(sb *runtimeapi.PodSandboxConfig, config *runtimeapi.ContainerConfig) (string, error) {
+// containerLogPath joins the sandbox's log directory and the container's path in it, "" for no
+// log. Package cri/shape has checked both.
+func containerLogPath(sb *runtimeapi.PodSandboxConfig, config *runtimeapi.ContainerConfig) string {
 	dir, path := sb.GetLogDirectory(), config.GetLogPath()
 	if dir == "" || path == "" {
-		return "", nil
+		return ""
 	}
-	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("config.log_directory %q of the sandbox is not absolute: %w", dir, errs.Invalid)
-	}
-	if !filepath.IsLocal(path) || filepath.Clean(path) == "." {
-		return "", fmt.Errorf("config.log_path %q leads out of the sandbox's log directory: %w", path, errs.Invalid)
-	}
-	return filepath.Join(dir, path), nil
+	return filepath.Join(dir, path)
 }

@@ -26,9 +26,6 @@ type Sandboxes struct {
 // RunSandbox makes a sandbox READY, or joins the job that does. The job outlives
 // the request; a request with the same config joins it or gets its result.
 func (s *Sandboxes) RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
-	if config.GetMetadata() == nil {
-		return "", fmt.Errorf("config.metadata: sandbox config must include metadata: %w", errs.Invalid)
-	}
 	if err := s.engine.CheckSandbox(config); err != nil {
 		return "", err
 	}

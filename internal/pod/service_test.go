@@ -26,22 +26,6 @@ import (
 
 func TestBadRequests(t *testing.T) {
 	b := newBed(t, nil)
-	run := func(change func(*runtimeapi.PodSandboxConfig)) error {
-		config := b.SandboxConfig("bad")
-		change(config)
-		_, err := b.s.RunSandbox(t.Context(), config, "")
-		return err
-	}
-	_, err := b.s.RunSandbox(t.Context(), nil, "")
-	assertKind(t, err, errs.Invalid, "metadata")
-	assertKind(t, run(func(c *runtimeapi.PodSandboxConfig) { c.Metadata = nil }), errs.Invalid, "metadata")
-	assertKind(t, run(func(c *runtimeapi.PodSandboxConfig) {
-		c.PortMappings = []*runtimeapi.PortMapping{{HostPort: 80, ContainerPort: 70000}}
-	}), errs.Invalid, "port_mappings[0]")
-	assertKind(t, run(func(c *runtimeapi.PodSandboxConfig) {
-		c.PortMappings = []*runtimeapi.PortMapping{{HostPort: 80, ContainerPort: 80, Protocol: 17}}
-	}), errs.Invalid, "unknown port mapping protocol")
-
 	sandbox := b.mustRun(b.SandboxConfig("web"))
 	create := func(change func(*runtimeapi.ContainerConfig)) error {
 		config := b.ContainerConfig("bad", nil)
@@ -49,18 +33,11 @@ func TestBadRequests(t *testing.T) {
 		_, err := b.s.CreateContainer(t.Context(), sandbox, config)
 		return err
 	}
-	_, err = b.s.CreateContainer(t.Context(), sandbox, nil)
-	assertKind(t, err, errs.Invalid, "metadata")
-	assertKind(t, create(func(c *runtimeapi.ContainerConfig) { c.Metadata.Name = "" }), errs.Invalid, "name")
-	assertKind(t, create(func(c *runtimeapi.ContainerConfig) { c.Image = nil }), errs.Invalid, "image")
 	assertKind(t, create(func(c *runtimeapi.ContainerConfig) { c.Image.Image = "registry.test/none:1" }), errs.NotFound, "registry.test/none:1", "pull")
-	for _, path := range []string{"../out.log", "/abs.log", "a/../../out.log", "."} {
-		assertKind(t, create(func(c *runtimeapi.ContainerConfig) { c.LogPath = path }), errs.Invalid, "log_path")
-	}
 	assertKind(t, create(func(c *runtimeapi.ContainerConfig) {
 		c.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET, TargetId: "0123"}
 	}), errs.NotFound, "target_id")
-	_, err = b.s.CreateContainer(t.Context(), "0123", b.ContainerConfig("bad", nil))
+	_, err := b.s.CreateContainer(t.Context(), "0123", b.ContainerConfig("bad", nil))
 	assertKind(t, err, errs.NotFound)
 	_, err = b.s.CreateContainer(t.Context(), "", b.ContainerConfig("bad", nil))
 	assertKind(t, err, errs.Invalid)

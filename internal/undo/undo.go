@@ -37,9 +37,6 @@ func (s *Stack) Push(what string, undo func(context.Context) error) {
 	s.steps = append(s.steps, step{what, undo})
 }
 
-// Release forgets all steps: what they would undo has found an owner.
-func (s *Stack) Release() { s.steps = nil }
-
 // OnError runs every step when *err is not nil, and joins what they return to
 // *err. Defer it with a pointer to the function's named result.
 func (s *Stack) OnError(ctx context.Context, err *error) {

@@ -97,7 +97,7 @@ func (h *clusterHost) applied(t *testing.T, worker string) (string, error) {
 }
 
 func (h *clusterHost) refusedFirst(t *testing.T) {
-	if out, err := h.applied(t, ""); err != nil || !strings.Contains(out, "the cluster parts is as it is described") {
+	if out, err := h.applied(t, ""); err != nil || !strings.Contains(out, "the cluster parts matches its file") {
 		t.Errorf("from another shell: %v\n%s", err, out)
 	}
 	h.run("podman", "run", "--name", "newer", "--entrypoint", "sh", "localhost/berth/node:latest", "-c", "echo v1.99.0 > /usr/share/berth/kubernetes-version")

@@ -68,7 +68,7 @@ func TestNodeKilledAnywhere(t *testing.T) {
 		if err != nil && !killed {
 			t.Fatalf("record %d: apply ends with %v, neither well nor killed:\n%s", n, err, out)
 		}
-		if strings.Contains(m.Run("/opt/berth", "node", "status"), "was interrupted; the next apply carries on") {
+		if strings.Contains(m.Run("/opt/berth", "node", "status"), "was interrupted; the next apply continues") {
 			interrupted++
 		}
 		if out, err := m.Try("/opt/berth", "node", "apply", "--yes"); err != nil {

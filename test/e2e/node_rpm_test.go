@@ -94,7 +94,7 @@ func TestNodeOfRPM(t *testing.T) {
 
 			out := m.Run("/opt/berth", "node", "reset", "--yes", "--allow-disruption")
 			m.Run("rm", "-rf", "/var/lib/berth-pods")
-			if strings.Contains(out, "left as it is") {
+			if strings.Contains(out, "left unchanged") {
 				t.Errorf("reset leaves something:\n%s", out)
 			}
 			m.IsAs(before, "a reset", volatileOfRPM...)

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthrun/berth/internal/network"
-	"github.com/berthrun/berth/internal/ocispec"
-	"github.com/berthrun/berth/test/harness"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/test/harness"
 )
 
 // annotated returns a busybox container with annotations of berth.
@@ -46,7 +47,7 @@ func TestAnnotationTmpfsAndVolumes(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.Sandbox("annotated")
 	sandbox := b.RunSandbox(pod)
-	config := annotated(b, map[string]string{ocispec.AnnotationTmpfs: "/tmp,/run/mem", ocispec.AnnotationVolumes: "/etc/ssl,/bin/extra"})
+	config := annotated(b, map[string]string{request.AnnotationTmpfs: "/tmp,/run/mem", request.AnnotationVolumes: "/etc/ssl,/bin/extra"})
 	id := b.Create(sandbox, config, pod)
 	b.StartContainer(id)
 	for script, want := range map[string]string{
@@ -62,7 +63,7 @@ func TestAnnotationTmpfsAndVolumes(t *testing.T) {
 			t.Errorf("%s: %q, want %q", script, got, want)
 		}
 	}
-	config = annotated(b, map[string]string{ocispec.AnnotationTmpfs: "/proc/x"})
+	config = annotated(b, map[string]string{request.AnnotationTmpfs: "/proc/x"})
 	config.Metadata.Name = "refused"
 	_, err := b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: pod})
 	wantCode(t, "a file system in memory in /proc", err, codes.InvalidArgument, `config.annotations["run.berth.tmpfs"]`)
@@ -73,7 +74,7 @@ func TestAnnotationTmpfsAndVolumes(t *testing.T) {
 func TestAnnotationStorage(t *testing.T) {
 	b := harness.Start(t, harness.Options{BinDir: harness.Bootable(t)})
 	storage := filepath.Join(t.TempDir(), "node", "storage")
-	annotations := map[string]string{ocispec.AnnotationStorage: storage, ocispec.AnnotationVolumes: "/var"}
+	annotations := map[string]string{request.AnnotationStorage: storage, request.AnnotationVolumes: "/var"}
 	for run, between := range []func(sandbox, container string){
 		func(sandbox, _ string) { b.RemovePod(sandbox) },
 		func(sandbox, _ string) { b.KillDaemon(); b.StartDaemon(); b.RemovePod(sandbox) },

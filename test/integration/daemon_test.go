@@ -390,10 +390,10 @@ func TestReload(t *testing.T) {
 			n.Await("the log to say "+word, func() bool { return strings.Contains(c.out.String()[before:], word) })
 		}
 	}
-	reload("[log]\nlevel = 'loud'\n[nets]\n", "not reloaded", file+":2: log.level", "debug, info, warn, error", file+":3: nets")
-	reload("root == 1", "not reloaded", file+":1:")
+	reload("[log]\nlevel = 'loud'\n[nets]\n", "cannot reload the configuration", file+":2: log.level", "debug, info, warn, error", file+":3: nets")
+	reload("root == 1", "cannot reload the configuration", file+":1:")
 	reload("[log]\nlevel = 'debug'\n[jobs]\nstage_timeout = '1m'\n[network]\nmtu = 1400\n",
-		"reloaded", "log.level", "jobs.stage_timeout", "next start only", "network.mtu")
+		"reloaded", "log.level", "jobs.stage_timeout", "need a restart", "network.mtu")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}

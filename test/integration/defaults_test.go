@@ -112,7 +112,7 @@ pod_annotations = ["pod.example.org/*"]
 	}
 
 	// The log names the key that a reload cannot change. The reload restores the other defaults.
-	f.reload(t, "[network]\nmtu = 1300\n", "next start only", "network.mtu")
+	f.reload(t, "[network]\nmtu = 1300\n", "need a restart", "network.mtu")
 	f.pod(nil)
 	want(t, "after the defaults were taken back", f.says(t, facts, nil), had)
 }

@@ -127,7 +127,7 @@ func TestNodeDrift(t *testing.T) {
 			m.Run("test", "-e", own)
 		}
 		for _, dir := range []string{"/etc/systemd/system/berth.service.d", "/etc/berth/certs.d"} {
-			if dir == "/etc/berth/certs.d" && !strings.Contains(out, "left as it is: dir "+dir+": ") {
+			if dir == "/etc/berth/certs.d" && !strings.Contains(out, "left unchanged: dir "+dir+": ") {
 				t.Errorf("reset does not say that %s stays:\n%s", dir, out)
 			}
 			m.Run("rm", "-r", dir)

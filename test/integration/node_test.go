@@ -102,7 +102,7 @@ units:
 		if err == nil || !strings.Contains(out, "journalctl -u bad.service") || !strings.Contains(out, "rolled back") {
 			t.Errorf("apply says %v; want an error with the log of bad.service, and that everything was undone:\n%s", err, out)
 		}
-		if !strings.Contains(out, systemd.NodeFile+":12:3: here it is asked for") {
+		if !strings.Contains(out, systemd.NodeFile+":12:3: this asks for it") {
 			t.Errorf("apply does not say where bad.service is asked for:\n%s", out)
 		}
 		if now := m.Run("sha256sum", "/etc/berth/berth.toml"); now != good {
@@ -117,7 +117,7 @@ units:
 		for step := 1; ; step++ {
 			m.Run("rm", "-f", "/etc/crictl.yaml", "/usr/local/bin/berth-supervisor", "/etc/berth/berth.toml")
 			killed := killAt(t, m, step)
-			if strings.Contains(berth("node", "status"), "was interrupted; the next apply carries on") {
+			if strings.Contains(berth("node", "status"), "was interrupted; the next apply continues") {
 				interrupted++
 				if !killed {
 					t.Errorf("apply was not killed at its step %d, and still was interrupted", step)
@@ -150,7 +150,7 @@ units:
 		}
 		m.Run("rm", "-r", "/var/lib/kubelet")
 		out = berth("node", "rollback", "1", "--yes")
-		for _, want := range []string{"restart berth.service  (for ", "running pods go on", "done  the runtime on unix:///run/berth/berth.sock starts a sandbox"} {
+		for _, want := range []string{"restart berth.service  (for ", "running pods keep running", "done  the runtime on unix:///run/berth/berth.sock starts a sandbox"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("rollback does not say %q:\n%s", want, out)
 			}

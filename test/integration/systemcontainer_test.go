@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/ocispec"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/test/harness"
 	"github.com/berthrun/berth/test/systemd"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // systemdImage is Debian with systemd.
@@ -41,8 +42,8 @@ func TestSystemContainer(t *testing.T) {
 			Metadata: &runtimeapi.ContainerMetadata{Name: "machine"}, Image: &runtimeapi.ImageSpec{Image: systemdImage}, LogPath: log, Tty: true,
 			StopSignal: runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, Envs: []*runtimeapi.KeyValue{{Key: "container", Value: []byte("oci")}},
 			Annotations: map[string]string{
-				ocispec.AnnotationTmpfs: "/run,/tmp", ocispec.AnnotationVolumes: "/var", ocispec.AnnotationStorage: storage,
-				ocispec.AnnotationCgroupns: "private",
+				request.AnnotationTmpfs: "/run,/tmp", request.AnnotationVolumes: "/var", request.AnnotationStorage: storage,
+				request.AnnotationCgroupns: "private",
 			},
 			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
 				Privileged: true, NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},

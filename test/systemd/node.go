@@ -59,7 +59,7 @@ func (m *Machine) Applied(text string) {
 func (m *Machine) WasReset(before []string, flags ...string) {
 	m.t.Helper()
 	out := m.Run(append([]string{"/opt/berth", "node", "reset", "--yes"}, flags...)...)
-	if strings.Contains(out, "left as it is") {
+	if strings.Contains(out, "left unchanged") {
 		m.t.Errorf("reset leaves something:\n%s", out)
 	}
 	m.Run("rm", "-rf", "/var/lib/berth-pods")

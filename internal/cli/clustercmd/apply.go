@@ -22,7 +22,7 @@ import (
 // drainTime is how long pods may take to end on a node that goes.
 const drainTime = time.Minute
 
-// newApply makes a cluster one of an edited file.
+// newApply reconciles a cluster with its file.
 func newApply() *cobra.Command {
 	var s session.Session
 	var o cluster.ApplyOptions
@@ -30,12 +30,12 @@ func newApply() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make a cluster one of an edited cluster file",
-		Long: "apply compares the cluster with the file, says what it will do, and does it when it is told to: nodes are added and\n" +
-			"removed, mirrors of registries and labels are changed in place. A worker whose ports differ gets another container\n" +
-			"and keeps its disk. A node whose mounts, image or kubeadm patches differ is made anew, one after the other, and loses\n" +
-			"what is on its disk. What belongs to the cluster as a whole (its networks, feature gates) cannot be changed.\n" +
-			"Before anything is changed, apply checks that all of it can be made.",
+		Short: "Reconcile a cluster with its file",
+		Long: "apply compares the cluster with the file, shows the changes, and asks before it makes them. It adds and removes\n" +
+			"nodes, and changes registry mirrors and labels in place. A worker whose ports differ gets a new container and\n" +
+			"keeps its disk. apply recreates nodes whose mounts, image or kubeadm patches differ, one after the other; they\n" +
+			"lose their disks. It cannot change what belongs to the cluster as a whole, such as networks and feature gates.\n" +
+			"apply first checks that it can make every change.",
 		Example: "  berth cluster apply -f cluster.yaml\n" +
 			"  berth cluster apply -f cluster.yaml --yes --wait 2m",
 		Args: cobra.NoArgs,
@@ -65,8 +65,8 @@ func newApply() *cobra.Command {
 	s.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&file, "file", "f", "", "cluster file; - is standard input")
-	flags.StringVar(&image, "image", "", "image of all nodes, in place of those of the file")
-	flags.BoolVarP(&yes, "yes", "y", false, "do it without being asked")
+	flags.StringVar(&image, "image", "", "node image for all nodes; overrides the file")
+	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	addChangeFlags(cmd, &o)
 	return cmd
 }
@@ -74,7 +74,7 @@ func newApply() *cobra.Command {
 // addChangeFlags gives a command the flags of all that change nodes of a cluster.
 func addChangeFlags(cmd *cobra.Command, o *cluster.ApplyOptions) {
 	o.Drain = drainTime
-	session.AddDuration(cmd, &o.Drain, "drain", "how long pods may take to end on a node that goes; 0 does not ask them to")
+	session.AddDuration(cmd, &o.Drain, "drain", "how long to wait until the pods of a removed node have ended; 0: do not drain")
 	session.AddWait(cmd, &o.Wait)
 }
 
@@ -82,7 +82,7 @@ func addChangeFlags(cmd *cobra.Command, o *cluster.ApplyOptions) {
 func agree(ctx context.Context, cmd *cobra.Command, c changes.Changes, name string, yes, piped bool) error {
 	out := cmd.OutOrStdout()
 	if c.None() {
-		fmt.Fprintf(out, "the cluster %s is as it is described\n", name)
+		fmt.Fprintf(out, "the cluster %s matches its file\n", name)
 		return nil
 	}
 	for _, line := range c.Lines() {
@@ -93,14 +93,14 @@ func agree(ctx context.Context, cmd *cobra.Command, c changes.Changes, name stri
 	}
 	in, terminal := cmd.InOrStdin().(*os.File)
 	if piped || !terminal || !term.IsTerminal(int(in.Fd())) {
-		return fmt.Errorf("there is nobody to ask; say --yes to have it done: %w", errs.Invalid)
+		return fmt.Errorf("there is no terminal to ask on; use --yes to apply the changes: %w", errs.Invalid)
 	}
 	return confirm(ctx, in, out)
 }
 
 // confirm asks. Whoever is asked may interrupt in place of an answer.
 func confirm(ctx context.Context, in io.Reader, out io.Writer) error {
-	fmt.Fprint(out, "Do it? [y/N] ")
+	fmt.Fprint(out, "Apply these changes? [y/N] ")
 	answered := make(chan string, 1)
 	go func() {
 		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of file is no

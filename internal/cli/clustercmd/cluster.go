@@ -14,10 +14,9 @@ import (
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Clusters of several nodes on one machine",
-		Long: "A cluster is described in one file, in berth's own format or in kind's\n" +
-			"(kind.x-k8s.io/v1alpha4).\n\n" +
-			"Commands of kind's are understood, too: create cluster, delete cluster|clusters, get clusters|nodes|kubeconfig,\n" +
+		Short: "Create and manage Kubernetes clusters on this machine",
+		Long: "A file describes a cluster, in berth's own format or in kind's (kind.x-k8s.io/v1alpha4).\n\n" +
+			"berth cluster also accepts kind's commands: create cluster, delete cluster|clusters, get clusters|nodes|kubeconfig,\n" +
 			"export kubeconfig|logs, load docker-image|image-archive, build node-image.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -37,9 +37,9 @@ func create(kinds bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "create [NAME]",
 		SuggestFor: []string{"new", "up"},
-		Short:      "Make a cluster, and put it into the kubeconfig",
-		Long: "create makes the cluster of a file, berth's or kind's, or one of a single node. When something fails, or on\n" +
-			"Ctrl-C, nothing of it stays, unless --retain is given.",
+		Short:      "Create a cluster and add it to the kubeconfig",
+		Long: "create creates the cluster that a file of berth or kind describes, or a cluster with one node. If a step fails,\n" +
+			"or on Ctrl-C, create removes what it has made, unless --retain is given.",
 		Example: "  berth cluster create --config cluster.yaml --wait 2m\n" +
 			"  berth cluster create dev",
 		Args: cobra.MaximumNArgs(1),
@@ -52,7 +52,7 @@ func create(kinds bool) *cobra.Command {
 				return err
 			}
 			if len(o.Cluster.Name) > longName {
-				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the name %q is long; host names have 63 letters at most\n", o.Cluster.Name)
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the name %q is long; host names have at most 63 characters\n", o.Cluster.Name)
 			}
 			return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 				if c.Network != "" {
@@ -65,7 +65,7 @@ func create(kinds bool) *cobra.Command {
 				defer release()
 				into, err := c.Create(ctx, o)
 				if into != "" {
-					tellContext(cmd, s, plan.ContextName(o.Cluster), into)
+					reportContext(cmd, s, plan.ContextName(o.Cluster), into)
 				}
 				return err
 			})
@@ -73,9 +73,9 @@ func create(kinds bool) *cobra.Command {
 	}
 	s.AddFlags(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&file, "config", "", "cluster file; - is standard input; empty: one control plane")
-	flags.StringVar(&image, "image", "", "image of all nodes, in place of those of the file")
-	flags.BoolVar(&o.Retain, "retain", false, "leave nodes as they are when something fails")
+	flags.StringVar(&file, "config", "", "cluster file; - is standard input; empty: one control-plane node")
+	flags.StringVar(&image, "image", "", "node image for all nodes; overrides the file")
+	flags.BoolVar(&o.Retain, "retain", false, "keep the nodes when a step fails")
 	session.AddWait(cmd, &o.Wait)
 	return cmd
 }
@@ -99,9 +99,9 @@ func newPower() []*cobra.Command {
 		name, short string
 		stop, start bool
 	}{
-		{"start", "Start the nodes of a cluster that was stopped", false, true},
-		{"stop", "Stop the nodes of a cluster; what is on their disks stays", true, false},
-		{"restart", "Stop and start the nodes of a cluster", true, true},
+		{"start", "Start the nodes of a stopped cluster", false, true},
+		{"stop", "Stop the nodes of a cluster; they keep their disks", true, false},
+		{"restart", "Restart the nodes of a cluster", true, true},
 	} {
 		var s session.Session
 		var wait time.Duration

@@ -21,13 +21,13 @@ func newDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "delete [NAME...]",
 		SuggestFor: []string{"rm", "remove", "destroy", "down"},
-		Short:      "Remove clusters, with their volumes and their entries in the kubeconfig",
+		Short:      "Delete clusters with their volumes and kubeconfig entries",
 		Example: "  berth cluster delete dev\n" +
 			"  berth cluster delete --all",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all && (len(args) > 0 || s.Name != "") {
-				return fmt.Errorf("--all is every cluster: say it, or names: %w", errs.Invalid)
+				return fmt.Errorf("use either --all or cluster names: %w", errs.Invalid)
 			}
 			if all || len(args) > 1 {
 				return removeAll(cmd, cmd.OutOrStdout(), &s, args)
@@ -38,7 +38,7 @@ func newDelete() *cobra.Command {
 		},
 	}
 	s.AddFlags(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
+	cmd.Flags().BoolVarP(&all, "all", "A", false, "all clusters")
 	cmd.AddCommand(newDeleteOfKind()...)
 	return cmd
 }
@@ -49,7 +49,7 @@ func newDeleteOfKind() []*cobra.Command {
 	all := false
 	of := &cobra.Command{
 		Use:   "cluster",
-		Short: "Remove a cluster, with its volumes and its entries in the kubeconfig",
+		Short: "Delete a cluster with its volumes and kubeconfig entries",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return one.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
@@ -61,11 +61,11 @@ func newDeleteOfKind() []*cobra.Command {
 	session.AsKind(of)
 	clusters := &cobra.Command{
 		Use:   "clusters [NAME...]",
-		Short: "Remove clusters",
+		Short: "Delete clusters",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !all && len(args) == 0 {
-				return fmt.Errorf("no cluster names provided; --all is every cluster: %w", errs.Invalid)
+				return fmt.Errorf("no cluster names provided; use --all for every cluster: %w", errs.Invalid)
 			}
 			if all {
 				args = nil // so kind has it
@@ -75,7 +75,7 @@ func newDeleteOfKind() []*cobra.Command {
 	}
 	several.AddProviderFlags(clusters)
 	clusters.Flags().StringVar(&several.Kubeconfig, "kubeconfig", "", session.KubeconfigHelp)
-	clusters.Flags().BoolVarP(&all, "all", "A", false, "all clusters of berth")
+	clusters.Flags().BoolVarP(&all, "all", "A", false, "all clusters")
 	return []*cobra.Command{of, session.AsKind(clusters)}
 }
 
@@ -83,7 +83,7 @@ func newDeleteOfKind() []*cobra.Command {
 // cluster that is missing is reported.
 func removeAll(cmd *cobra.Command, notes io.Writer, s *session.Session, names []string) error {
 	if s.Name != "" {
-		return fmt.Errorf("name the clusters once, with --name or without: %w", errs.Invalid)
+		return fmt.Errorf("name the clusters either as arguments or with --name: %w", errs.Invalid)
 	}
 	return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 		if len(names) == 0 {

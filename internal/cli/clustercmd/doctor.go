@@ -17,14 +17,14 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 )
 
-// newDoctor explains a sick cluster.
+// newDoctor diagnoses a cluster.
 func newDoctor() *cobra.Command {
 	var s session.Session
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "doctor [NAME]",
-		Short: "Explain a sick cluster or host: what is wrong, how one sees it, what to do",
-		Long:  "doctor changes nothing, and looks at clusters that are half made, too. Its exit code is 1 when there is a problem.",
+		Short: "Diagnose a cluster or this host: each problem with its evidence and its fix",
+		Long:  "doctor changes nothing. It also examines clusters whose creation has failed. Its exit code is 1 if it finds a problem.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given, err := s.GivenName(args)

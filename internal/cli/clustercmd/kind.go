@@ -19,9 +19,9 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// What is here are commands of kind's that have no place among ours. They write to standard
-// output what kind writes there, for scripts; kind's flags are theirs. The others of kind's
-// (`create cluster`) are beside ours.
+// This file has the commands of kind without a counterpart among berth's. For scripts they write
+// to standard output what kind writes there, and they have kind's flags. The other commands of
+// kind (`create cluster`) are beside berth's.
 
 func newGet() *cobra.Command {
 	var list session.Session
@@ -56,7 +56,7 @@ func newGetNodes() *cobra.Command {
 		Short: "Print the names of the nodes of a cluster",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			tell := func(found []provider.Node, none string) error {
+			printNodes := func(found []provider.Node, none string) error {
 				if len(found) == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), none)
 				}
@@ -68,13 +68,13 @@ func newGetNodes() *cobra.Command {
 			return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				if all {
 					found, err := inventory.AllNodes(ctx, c.Provider)
-					return errors.Join(err, tell(found, "No kind nodes for any cluster."))
+					return errors.Join(err, printNodes(found, "No kind nodes for any cluster."))
 				}
 				found, err := inventory.Nodes(ctx, c.Provider, name)
 				if errs.IgnoreNotFound(err) != nil {
 					return err
 				}
-				return tell(found, fmt.Sprintf("No kind nodes found for cluster %q.", name))
+				return printNodes(found, fmt.Sprintf("No kind nodes found for cluster %q.", name))
 			})
 		},
 	}
@@ -89,7 +89,7 @@ func newExport() *cobra.Command {
 	s := session.Session{OfKind: true}
 	logs := &cobra.Command{
 		Use:   "logs [DIR]",
-		Short: "Write logs and state of a cluster into a directory, and print its name",
+		Short: "Export logs and state of a cluster to a directory, and print its path",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportLogs(cmd, &s, args, func(name, dir string, done bool) {
@@ -101,7 +101,7 @@ func newExport() *cobra.Command {
 		},
 	}
 	s.AddFlags(logs)
-	return session.Group("export", "Write the kubeconfig or logs of a cluster", session.AsKind(kubeconfig), session.AsKind(logs))
+	return session.Group("export", "Export the kubeconfig or the logs of a cluster", session.AsKind(kubeconfig), session.AsKind(logs))
 }
 
 // newBuild is `build node-image`. Its image has our name, too, so that clusters are made of it.
@@ -110,14 +110,14 @@ func newBuild() *cobra.Command {
 	var kind, base, arch string
 	run := cmd.RunE
 	cmd.Use, cmd.Args = "node-image [KUBERNETES]", cobra.MaximumNArgs(1)
-	cmd.Short = "Make the image of nodes of a release, an archive, its URL or a directory"
+	cmd.Short = "Build a node image from a release, an archive, its URL or a directory"
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			o.Kubernetes = args[0]
 		}
 		switch {
 		case kind == "source" || kind == "ci" || strings.HasPrefix(o.Kubernetes, "ci/"):
-			return fmt.Errorf("Kubernetes is not built here, and what its CI has built is not fetched; name a release, such as v1.36.3, an archive, its URL, or a directory with programs: %w", errs.Unsupported)
+			return fmt.Errorf("berth neither builds Kubernetes nor downloads its CI builds; name a release, such as v1.36.3, an archive, its URL, or a directory with programs: %w", errs.Unsupported)
 		case !slices.Contains([]string{"", "url", "file", "release"}, kind):
 			return fmt.Errorf("--type: %q: want url, file or release: %w", kind, errs.Invalid)
 		case base != "":
@@ -131,10 +131,10 @@ func newBuild() *cobra.Command {
 		return run(cmd, nil)
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&kind, "type", "", "url, file or release; it is seen")
+	flags.StringVar(&kind, "type", "", "url, file or release; empty: detected")
 	flags.StringVar(&base, "base-image", "", "not supported: the image is made of Debian's packages")
 	flags.StringVar(&arch, "arch", "", "architecture, which must be this host's")
-	return session.Group("build", "Make the image of nodes", session.AsKind(cmd))
+	return session.Group("build", "Build a node image", session.AsKind(cmd))
 }
 
 func newVersion() *cobra.Command {

@@ -10,12 +10,12 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// NewKind returns the command that berth is where it is called kind: kind's commands and flags,
+// NewKind returns the command of a link to berth that is called kind: kind's commands and flags,
 // and nothing else.
 func NewKind() *cobra.Command {
 	root := &cobra.Command{
 		Use:   session.KindName,
-		Short: "Clusters of Kubernetes on one machine, by kind's commands",
+		Short: "Create and manage Kubernetes clusters on this machine, with kind's commands",
 		Long: "This is berth " + version.Version + " under the name kind. It has the commands and flags of kind v" + kindVersion + ", and writes\n" +
 			"to standard output what kind writes. `berth cluster` has more.",
 		Version: kindVersion,
@@ -24,10 +24,10 @@ func NewKind() *cobra.Command {
 	}
 	session.AddKindFlags(root)
 	root.AddCommand(
-		session.Group("create", "Make a cluster", newCreateOfKind()),
-		session.Group("delete", "Remove clusters", newDeleteOfKind()...),
+		session.Group("create", "Create a cluster", newCreateOfKind()),
+		session.Group("delete", "Delete clusters", newDeleteOfKind()...),
 		newGet(), newExport(),
-		session.Group("load", "Put images into nodes", images.NewLoadOfKind()...),
+		session.Group("load", "Load images into nodes", images.NewLoadOfKind()...),
 		newBuild(), newKindVersion(),
 	)
 	for _, c := range root.Commands() {
@@ -42,7 +42,7 @@ func NewKind() *cobra.Command {
 	return root
 }
 
-// wantsMore is a word of kind's that says nothing alone: it shows what there is, and fails.
+// wantsMore is a command of kind that needs a subcommand: it shows its help and fails.
 func wantsMore(cmd *cobra.Command, _ []string) error {
 	if err := cmd.Help(); err != nil {
 		return err

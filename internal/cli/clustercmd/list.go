@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// newList tells the clusters there are.
+// newList lists clusters.
 func newList() *cobra.Command {
 	var s session.Session
 	var format show.Flag
@@ -48,7 +48,7 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// newNodes tells the nodes of a cluster.
+// newNodes lists the nodes of a cluster.
 func newNodes() *cobra.Command {
 	var s session.Session
 	var format show.Flag
@@ -58,7 +58,7 @@ func newNodes() *cobra.Command {
 		Short: "List the nodes of a cluster",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tell := func(found []provider.Node) error {
+			printNodes := func(found []provider.Node) error {
 				type node struct {
 					provider.Node
 					Role config.Role `json:"role"`
@@ -83,14 +83,14 @@ func newNodes() *cobra.Command {
 			}
 			if all {
 				if len(args) > 0 || s.Name != "" {
-					return fmt.Errorf("--all is every cluster: say it, or a name: %w", errs.Invalid)
+					return fmt.Errorf("use either --all or a cluster name: %w", errs.Invalid)
 				}
 				return s.Use(cmd, func(ctx context.Context, c *cluster.Clusters) error {
 					found, err := inventory.AllNodes(ctx, c.Provider)
 					if err != nil {
 						return err
 					}
-					return tell(found)
+					return printNodes(found)
 				})
 			}
 			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
@@ -98,7 +98,7 @@ func newNodes() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return tell(found)
+				return printNodes(found)
 			})
 		},
 	}
@@ -115,7 +115,7 @@ func newKubeconfig() *cobra.Command {
 	return cmd
 }
 
-const internalHelp = "for containers on the network of the nodes"
+const internalHelp = "use the address for containers on the nodes' network"
 
 func printKubeconfig(kinds bool) *cobra.Command {
 	s := session.Session{OfKind: kinds}
@@ -143,9 +143,9 @@ func printKubeconfig(kinds bool) *cobra.Command {
 	return cmd
 }
 
-// tellContext reports where the access to a cluster is. kind writes nothing to standard output
+// reportContext reports where the access to a cluster is. kind writes nothing to standard output
 // then.
-func tellContext(cmd *cobra.Command, s session.Session, context, file string) {
+func reportContext(cmd *cobra.Command, s session.Session, context, file string) {
 	if s.OfKind {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Set kubectl context to %q\n", context)
 		return
@@ -158,13 +158,13 @@ func exportKubeconfig(kinds bool) *cobra.Command {
 	var internal bool
 	cmd := &cobra.Command{
 		Use:   "export [NAME]",
-		Short: "Put a cluster into the kubeconfig file, and make it the current context",
+		Short: "Add a cluster to the kubeconfig file and make it the current context",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.UseCluster(cmd, args, func(ctx context.Context, c *cluster.Clusters, name string) error {
 				file, context, err := c.Export(ctx, name, internal)
 				if err == nil {
-					tellContext(cmd, s, context, file)
+					reportContext(cmd, s, context, file)
 				}
 				return err
 			})

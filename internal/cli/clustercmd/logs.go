@@ -19,8 +19,8 @@ func newLogs() *cobra.Command {
 	var s session.Session
 	cmd := &cobra.Command{
 		Use:   "logs [DIR]",
-		Short: "Write logs and state of a cluster, also of one that is half made, into a directory",
-		Long:  "logs writes below DIR, or below a new directory for temporary files, which it tells.",
+		Short: "Export logs and state of a cluster to a directory, even if its creation has failed",
+		Long:  "logs writes to DIR, or to a new temporary directory, and prints its path.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportLogs(cmd, &s, args, func(name, dir string, done bool) {
@@ -40,8 +40,8 @@ func directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDir
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-// exportLogs writes the logs of a cluster that there is. tell is called before and after.
-func exportLogs(cmd *cobra.Command, s *session.Session, args []string, tell func(name, dir string, done bool)) error {
+// exportLogs writes the logs of a cluster. report is called before and after.
+func exportLogs(cmd *cobra.Command, s *session.Session, args []string, report func(name, dir string, done bool)) error {
 	return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) (err error) {
 		if _, err := inventory.Nodes(ctx, c.Provider, name); err != nil {
 			return err
@@ -57,9 +57,9 @@ func exportLogs(cmd *cobra.Command, s *session.Session, args []string, tell func
 		if err != nil {
 			return fmt.Errorf("cannot make a directory for logs: %w", err)
 		}
-		tell(name, dir, false)
+		report(name, dir, false)
 		err = logs.Collector{Provider: c.Provider, Warn: c.Warn}.Collect(ctx, name, dir)
-		tell(name, dir, true)
+		report(name, dir, true)
 		return err
 	})
 }

@@ -6,7 +6,7 @@ import "github.com/spf13/cobra"
 func newNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Add nodes to a cluster, remove them",
+		Short: "Add nodes to a cluster, or remove them",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -22,8 +22,8 @@ func newNodeAdd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add [NAME]",
 		Short: "Add nodes to a cluster",
-		Long: "add makes nodes and has them join the cluster NAME. They are called after the cluster and their role, or after --as or\n" +
-			"--pool. When something fails, or on Ctrl-C, nothing of them stays.",
+		Long: "add creates nodes that join the cluster NAME. Their names come from the cluster and their role, from --as, or from\n" +
+			"--pool. If a step fails, or on Ctrl-C, add removes what it has made.",
 		Example: "  berth cluster node add dev\n" +
 			"  berth cluster node add dev --role control-plane --count 2 --wait 2m\n" +
 			"  berth cluster node add dev --pool web",
@@ -53,12 +53,12 @@ func newNodeAdd() *cobra.Command {
 	}
 	s.AddFlags(cmd)
 	flags := cmd.Flags()
-	flags.IntVar(&a.Count, "count", 1, "how many")
+	flags.IntVar(&a.Count, "count", 1, "number of nodes")
 	flags.StringVar(&role, "role", "", "worker or control-plane; empty: worker")
-	flags.StringVar(&a.Pool, "pool", "", "pool of the cluster file that grows")
-	flags.StringVar(&a.Name, "as", "", "what stands after the cluster's name in the nodes' names; empty: their role")
+	flags.StringVar(&a.Pool, "pool", "", "pool of the cluster file to add the nodes to")
+	flags.StringVar(&a.Name, "as", "", "part of the nodes' names after the cluster's name; empty: their role")
 	flags.StringVar(&a.Image, "image", "", "node image; empty: that of the first node of the role")
-	flags.StringToStringVar(&a.Labels, "labels", nil, "labels of the nodes in Kubernetes, as in a=b,c=d")
+	flags.StringToStringVar(&a.Labels, "labels", nil, "Kubernetes labels of the nodes: a=b,c=d")
 	session.AddWait(cmd, &o.Wait)
 	return cmd
 }

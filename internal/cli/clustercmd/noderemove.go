@@ -16,9 +16,10 @@ func newNodeRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove NODE...",
 		Aliases: []string{"rm"},
-		Short:   "Drain nodes and remove them from a cluster, with what is on their disks",
-		Long: "remove has the pods of each node end, as kubectl drain does, and goes on when they have, or after --drain. A control plane\n" +
-			"leaves the load balancer and etcd before its container goes; one that does not run can be removed, too.",
+		Short:   "Drain nodes and remove them from a cluster, with their disks",
+		Long: "remove drains each node as kubectl drain does, until its pods have ended or --drain has passed. It takes a control\n" +
+			"plane out of the load balancer and etcd before it removes the container. It also removes control planes that do\n" +
+			"not run.",
 		Example: "  berth cluster node remove --name dev dev-worker2",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

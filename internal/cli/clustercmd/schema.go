@@ -52,7 +52,7 @@ func newReference() *cobra.Command {
 func newValidate() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
-		Short: "Name every fault of a cluster file, berth's or kind's (- is standard input)",
+		Short: "Check a cluster file of berth or kind, and report every fault (- is standard input)",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, data, err := config.ReadFile(args[0], cmd.InOrStdin())

@@ -1,4 +1,4 @@
-// Package connect gives commands the flag that says which runtime they talk to.
+// Package connect has the flag that chooses the runtime.
 package connect
 
 import (
@@ -20,7 +20,7 @@ func (f *Flag) Register(cmd *cobra.Command) {
 		"CRI socket, unix:///PATH (default: $BERTH_ENDPOINT, $CONTAINER_RUNTIME_ENDPOINT, "+criclient.DefaultEndpoint+")")
 }
 
-// Dial connects to what the flag or the environment names. The caller closes it.
+// Dial connects to the runtime of the flag or the environment. The caller closes the connection.
 func (f *Flag) Dial(ctx context.Context) (*criclient.Conn, error) {
 	return criclient.Dial(ctx, cmp.Or(f.value, os.Getenv("BERTH_ENDPOINT"), os.Getenv("CONTAINER_RUNTIME_ENDPOINT"), criclient.DefaultEndpoint))
 }

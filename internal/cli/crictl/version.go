@@ -6,15 +6,17 @@ import (
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/crictl/connection"
 )
 
-func newVersion(s *settings) *cobra.Command {
+func newVersion(s *connection.Settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of the runtime",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.use(cmd, func(ctx context.Context, c *clients) error {
+			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				resp, err := c.Runtime.Version(ctx, &runtimeapi.VersionRequest{Version: "v1"})
 				if err != nil {
 					return fmt.Errorf("cannot ask for the version of the runtime: %w", err)

@@ -1,5 +1,5 @@
-// Package ctr is what berth is where it is called ctr: containerd's tool, as far as scripts put
-// images into nodes with it. What it shows and takes is berth's.
+// Package ctr is the command of a link to berth that is called ctr: the part of containerd's tool
+// with which scripts load images into nodes. It works on the images of berth.
 package ctr
 
 import (
@@ -62,9 +62,9 @@ func accepted(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if name[len(name)-1] == '=' {
 			name = name[:len(name)-1]
-			cmd.Flags().String(name, "", "accepted, and without effect")
+			cmd.Flags().String(name, "", "accepted for compatibility, without effect")
 		} else {
-			cmd.Flags().Bool(name, false, "accepted, and without effect")
+			cmd.Flags().Bool(name, false, "accepted for compatibility, without effect")
 		}
 		cmd.Flags().Lookup(name).Hidden = true
 	}

@@ -40,7 +40,7 @@ func newImport(s *settings) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Name, "index-name", "", "name for an image that carries none")
+	cmd.Flags().StringVar(&req.Name, "index-name", "", "name for an image that has none")
 	accepted(cmd, "all-platforms", "digests", "no-unpack", "local", "skip-digest-for-named", "discard-unpacked-layers",
 		"snapshotter=", "base-name=", "platform=", "label=", "compress-blobs", "sync-fs")
 	return cmd

@@ -98,7 +98,7 @@ func parseFilters(texts []string) (matches func(ref string) bool, err error) {
 // unquoted is a value without the quotes that filters may have around it.
 func unquoted(value string) string { return strings.Trim(value, `"'`) }
 
-// table has ctr's columns. The type of an image is nothing that CRI tells.
+// table has ctr's columns. CRI does not report the type of an image.
 func table(w io.Writer, all []named) error {
 	tw := tabwriter.NewWriter(w, 1, 8, 1, ' ', 0)
 	fmt.Fprintln(tw, "REF\tTYPE\tDIGEST\tSIZE\tPLATFORMS\tLABELS\t")

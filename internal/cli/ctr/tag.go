@@ -13,7 +13,7 @@ import (
 func newTag(s *settings) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tag IMAGE NAME...",
-		Short: "Give an image more names",
+		Short: "Add names to an image",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.use(cmd, func(ctx context.Context, conn *criclient.Conn) error {

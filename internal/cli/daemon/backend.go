@@ -11,12 +11,12 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// backend is what runs containers, and holds their images. Only this file and the one of
+// backend runs containers and holds their images. Only this file and the one of
 // each engine know which engine it is.
 type backend struct {
 	engine engine.Engine
 	images imageStore
-	// apply makes the keys hold that can change while the daemon runs.
+	// apply applies the keys that can change while the daemon runs.
 	apply func(*config.Daemon)
 	// close leaves the containers running.
 	close func() error
@@ -34,6 +34,6 @@ func openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ba
 	case "native":
 		return openNative(ctx, cfg, log)
 	default:
-		return nil, fmt.Errorf("engine = %q: berth has no such engine: %w", cfg.Engine, errs.Invalid)
+		return nil, fmt.Errorf("engine = %q: there is no such engine: %w", cfg.Engine, errs.Invalid)
 	}
 }

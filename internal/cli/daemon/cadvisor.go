@@ -14,15 +14,15 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// serveCadvisor answers a kubelet's cAdvisor, if that is wanted and nobody else
-// answers there. The returned function ends it.
+// serveCadvisor answers a kubelet's cAdvisor, if it is configured and no other
+// process answers on the socket. The returned function stops it.
 func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, log *slog.Logger) (stop func(), err error) {
 	if cfg.CadvisorSocket == "" {
 		return func() {}, nil
 	}
 	listener, err := apisocket.Listen(ctx, apisocket.Options{Path: cfg.CadvisorSocket})
 	if errors.Is(err, errs.Exists) {
-		log.Warn("cAdvisor is not answered: the socket is in use", "socket", cfg.CadvisorSocket, "err", err)
+		log.Warn("cannot serve cAdvisor: the socket is in use", "socket", cfg.CadvisorSocket, "error", err)
 		return func() {}, nil
 	}
 	if err != nil {
@@ -32,22 +32,22 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 	server := cri.NewGRPCServer(log)
 	api.Register(server)
 	ctx, cancel := context.WithCancel(ctx)
-	served, marked := make(chan struct{}), make(chan struct{})
+	served, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(served)
 		if err := server.Serve(listener); err != nil {
-			log.Error("cAdvisor is not answered any more", "socket", cfg.CadvisorSocket, "err", err)
+			log.Error("cannot serve cAdvisor any longer", "socket", cfg.CadvisorSocket, "error", err)
 		}
 	}()
 	go func() {
-		defer close(marked)
+		defer close(watched)
 		api.Mark(ctx)
 	}()
-	log.Info("cAdvisor is answered", "socket", cfg.CadvisorSocket)
+	log.Info("serving cAdvisor", "socket", cfg.CadvisorSocket)
 	return func() {
 		cancel()
 		server.Stop()
 		<-served
-		<-marked
+		<-watched
 	}, nil
 }

@@ -1,6 +1,6 @@
 // Package daemon is `berth serve`: it builds the parts from the configuration,
-// joins them, serves until it is told to stop, and takes them apart again. Pods
-// outlive it.
+// joins them, serves until it gets a signal, and closes the parts. Pods outlive
+// it.
 package daemon
 
 import (
@@ -18,13 +18,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// stopTimeout bounds the orderly end: requests under way, then background work.
+// stopTimeout bounds the graceful stop: of requests under way, then of background work.
 const stopTimeout = 10 * time.Second
 
-// Load reads the configuration anew; SIGHUP calls it again.
+// Load reads the configuration; each SIGHUP calls it again.
 type Load func() (*config.Daemon, error)
 
-// Run serves until SIGTERM or SIGINT. It returns nil when it was told to stop.
+// Run serves until SIGTERM or SIGINT. A signal to stop is not an error.
 func Run(ctx context.Context, load Load) (err error) {
 	cfg, err := load()
 	if err != nil {
@@ -78,7 +78,7 @@ func Run(ctx context.Context, load Load) (err error) {
 
 	select {
 	case <-ctx.Done():
-		log.Info("berth stops; pods go on")
+		log.Info("berth stops; pods keep running")
 	case err = <-failed:
 		err = fmt.Errorf("cannot serve: %w", err)
 	}
@@ -90,7 +90,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	return errors.Join(err, parts.close(ctx))
 }
 
-// stopServing lets requests under way end, for a while.
+// stopServing waits for requests under way, up to half of stopTimeout.
 func stopServing(server *grpc.Server) {
 	done := make(chan struct{})
 	go func() {

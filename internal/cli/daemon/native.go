@@ -12,6 +12,8 @@ import (
 
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/engine/native"
+	"github.com/berthrun/berth/internal/engine/native/device"
+	"github.com/berthrun/berth/internal/engine/native/seccomp"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/helper"
@@ -163,7 +165,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 	rules := native.Rules{
 		MaxLogLine: cfg.Runtime.MaxLogLineSize,
 		LogRate:    int64(cfg.Runtime.LogRateMiB) << 20,
-		Devices: native.DeviceRules{
+		Devices: device.Rules{
 			OwnedByUser:           cfg.Runtime.DeviceOwnership,
 			PrivilegedWithoutHost: cfg.Runtime.PrivilegedNoDevices,
 			PrivilegedAllAllowed:  cfg.Runtime.PrivilegedAllowDevice,
@@ -173,7 +175,7 @@ func engineRules(cfg *config.Daemon) native.Rules {
 		SharedVolumes:        cfg.Runtime.SELinuxVolume == "shared",
 		AppArmorOff:          cfg.Runtime.AppArmor == "off",
 		AppArmorProfile:      cfg.Runtime.AppArmorProfile,
-		Seccomp:              native.SeccompRules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
+		Seccomp:              seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
 		AbsentSources:        cfg.Runtime.AbsentSources,
 		NoImageVolumes:       cfg.Runtime.ImageVolumes == "ignore",
 		PodAnnotations:       cfg.Runtime.PodAnnotations,

@@ -10,15 +10,15 @@ import (
 
 func notify(log *slog.Logger, state string) {
 	if _, err := systemd.SdNotify(false, state); err != nil {
-		log.Warn("cannot tell systemd", "state", state, "error", err)
+		log.Warn("cannot notify systemd", "state", state, "error", err)
 	}
 }
 
 func notifyReady(log *slog.Logger)    { notify(log, systemd.SdNotifyReady) }
 func notifyStopping(log *slog.Logger) { notify(log, systemd.SdNotifyStopping) }
 
-// watchdog tells systemd that the daemon works, as long as it does: records can be
-// listed within the interval.
+// watchdog notifies systemd's watchdog as long as the daemon is healthy: it can list its
+// records within the interval.
 func watchdog(ctx context.Context, p *parts, log *slog.Logger) {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil {
@@ -36,7 +36,7 @@ func watchdog(ctx context.Context, p *parts, log *slog.Logger) {
 		case <-tick.C:
 		}
 		if err := p.healthy(ctx, interval/3); err != nil {
-			log.Error("the daemon does not work; systemd is not told that it does", "error", err)
+			log.Error("the daemon is unhealthy; systemd's watchdog is not notified", "error", err)
 			continue
 		}
 		notify(log, systemd.SdNotifyWatchdog)

@@ -28,9 +28,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// parts are the living parts of a daemon, in the order in which they are made.
+// parts are the parts of a running daemon, in the order of their making.
 type parts struct {
-	// config is what holds; a reload replaces it.
+	// config is the effective configuration; a reload replaces it.
 	config atomic.Pointer[config.Daemon]
 
 	network network.Network
@@ -103,7 +103,7 @@ func (p *parts) healthy(ctx context.Context, within time.Duration) error {
 	return err
 }
 
-// close takes the parts apart, last one first. Pods go on.
+// close closes the parts in reverse order. Pods keep running.
 func (p *parts) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()

@@ -22,7 +22,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// defaultInstance is the berth that lives at the default places.
+// defaultInstance is the berth with the default directories.
 const defaultInstance = "default"
 
 // instanceOf names a berth among others on one host, by where its state is: bridges,
@@ -35,8 +35,7 @@ func instanceOf(cfg *config.Daemon) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// place is where a daemon lives: its directories, and the tmpfs that was mounted
-// for it.
+// place is the directories of a daemon, with the tmpfs that was mounted for it.
 type place struct {
 	cfg *config.Daemon
 	// lock keeps a second daemon away from the state directory.
@@ -65,10 +64,10 @@ func preparePlace(cfg *config.Daemon, log *slog.Logger) (*place, error) {
 	// What lies below is for root; a group that may use the socket passes through.
 	for _, dir := range []string{cfg.Root, cfg.State} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return nil, fmt.Errorf("cannot make a directory of berth's: %w", err)
+			return nil, fmt.Errorf("cannot make a directory of berth: %w", err)
 		}
 		if err := os.Chmod(dir, 0o711); err != nil {
-			return nil, fmt.Errorf("cannot protect a directory of berth's: %w", err)
+			return nil, fmt.Errorf("cannot protect a directory of berth: %w", err)
 		}
 	}
 	if err := sysfile.EnsureTmpfs(cfg.State, stateMountSource(cfg)); err != nil {
@@ -96,7 +95,7 @@ func makeDirs(cfg *config.Daemon) error {
 		filepath.Join(cfg.State, engineDir), filepath.Join(cfg.State, supervisorDir),
 	} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("cannot make a directory of berth's: %w", err)
+			return fmt.Errorf("cannot make a directory of berth: %w", err)
 		}
 	}
 	return nil
@@ -104,12 +103,11 @@ func makeDirs(cfg *config.Daemon) error {
 
 func stateMountSource(cfg *config.Daemon) string { return "berth-" + instanceOf(cfg) }
 
-// release gives the place up, and unmounts the tmpfs that was mounted for state when
-// nothing lives in it any more: no keeper, so no container. Anything else is left
-// for the next start.
+// release releases the lock. It unmounts the tmpfs of the state directory if there is no keeper
+// any more, and so no container. Otherwise it leaves everything for the next start.
 func (p *place) release(log *slog.Logger) error {
 	if err := p.lock.Close(); err != nil {
-		return fmt.Errorf("cannot give the state directory up: %w", err)
+		return fmt.Errorf("cannot release the state directory: %w", err)
 	}
 	ours, err := sysfile.MountedFrom(p.cfg.State, stateMountSource(p.cfg))
 	if err != nil || !ours {
@@ -143,7 +141,7 @@ func (p *place) release(log *slog.Logger) error {
 // process has no event.
 const keeperPoll = 20 * time.Millisecond
 
-// awaitNoKeeper waits until there is no keeper; lived tells that there still was one
+// awaitNoKeeper waits until there is no keeper; lived is true if there still is one
 // at the deadline: it has containers, or it does not end for another reason.
 func (p *place) awaitNoKeeper(deadline time.Time) (lived bool, err error) {
 	lock := filepath.Join(p.cfg.State, supervisorDir, keep.LockName)
@@ -182,7 +180,7 @@ func lookupGroup(name string) (gid int, err error) {
 	}
 	group, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, fmt.Errorf("configuration key group: %q is no group of this host: %w", name, errs.Invalid)
+		return 0, fmt.Errorf("configuration key group: %q is not a group of this host: %w", name, errs.Invalid)
 	}
 	return strconv.Atoi(group.Gid)
 }

@@ -24,7 +24,7 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
 		}
 		next, err := load()
 		if err != nil {
-			log.Error("the configuration is not reloaded: it has faults", "error", err)
+			log.Error("cannot reload the configuration", "error", err)
 			continue
 		}
 		current := p.config.Load()
@@ -34,13 +34,13 @@ func reloadOnHangup(ctx context.Context, load Load, p *parts, log *logger) {
 		p.apply(merged)
 		log.Info("configuration reloaded", "changed", reloaded)
 		if len(refused) > 0 {
-			log.Warn("these keys change with the next start only, and keep their values until then", "keys", refused)
+			log.Warn("cannot reload keys that need a restart", "keys", refused)
 		}
 	}
 }
 
-// apply makes every key hold that can change while the daemon runs: for what is made
-// from now on.
+// apply applies every key that can change while the daemon runs, to what is created from now
+// on.
 func (p *parts) apply(cfg *config.Daemon) {
 	p.backend.apply(cfg)
 	p.pods.SetJobLimits(time.Duration(cfg.Jobs.StageTimeout), time.Duration(cfg.Jobs.TotalTimeout))

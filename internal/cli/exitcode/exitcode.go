@@ -3,8 +3,8 @@ package exitcode
 
 import "fmt"
 
-// Error makes the process end with Code. A nil Err says nothing: the command has
-// spoken, or the code is that of something that it ran.
+// Error makes the process end with Code. A nil Err prints nothing: the command has
+// printed its error, or Code is that of a program that it ran.
 type Error struct {
 	Code int
 	Err  error

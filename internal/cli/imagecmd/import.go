@@ -23,10 +23,9 @@ func (c *commands) newImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import [FILE...]",
 		Short: "Import docker or OCI archives (- or nothing: stdin)",
-		Long: "Imports docker or OCI archives, plain or compressed with gzip or zstd. The daemon opens no path of ours:\n" +
-			"it reads the file that this command has open, or is sent what it cannot read so (standard input, or any\n" +
-			"file when the daemon is in a pid namespace that does not show this command). Only berth can do this;\n" +
-			"another runtime says so.",
+		Long: "import imports docker and OCI archives, plain or compressed with gzip or zstd. The daemon opens no path: it reads\n" +
+			"the file that this command has open. Where it cannot do so, the command sends the content: from standard input, and\n" +
+			"from any file if the daemon's PID namespace does not contain this command. Only berth supports this.",
 		Example: "  berth image import hello.tar\n  docker save app:1 | berth image import",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -41,8 +40,8 @@ func (c *commands) newImport() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Name, "name", "", "name for an image that carries none")
-	cmd.Flags().BoolVar(&req.Pin, "pin", false, "keep the image from being collected by the kubelet")
+	cmd.Flags().StringVar(&req.Name, "name", "", "name for an image that has none")
+	cmd.Flags().BoolVar(&req.Pin, "pin", false, "protect the image from the kubelet's garbage collection")
 	return cmd
 }
 

@@ -18,7 +18,7 @@ func (c *commands) newLayers() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "layers",
 		Short: "List the layers of all images",
-		Long:  "Lists the layers of all images, lowest first: what an archive that is imported need not have. Only berth can do this.",
+		Long:  "layers lists the layers of all images, the lowest first. An archive to import may omit them. Only berth supports this.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
@@ -50,8 +50,8 @@ func layerTable(w io.Writer, images []berthapi.LayeredImage) error {
 func (c *commands) newTag() *cobra.Command {
 	return &cobra.Command{
 		Use:               "tag IMAGE NAME...",
-		Short:             "Give an image more names",
-		Long:              "Gives the image, by name or id, more names. A name that another image had moves. Only berth can do this.",
+		Short:             "Add names to an image",
+		Long:              "tag adds names to an image, which is given by name or ID. A name of another image moves to this one. Only berth supports this.",
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {

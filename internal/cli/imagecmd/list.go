@@ -108,7 +108,7 @@ func (c *commands) newInspect() *cobra.Command {
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:               "inspect IMAGE",
-		Short:             "Tell all that is known of an image",
+		Short:             "Show the details of an image",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -14,12 +14,12 @@ import (
 func newPreload() *cobra.Command {
 	return &cobra.Command{
 		Use:   "preload DIR ARCHIVE...",
-		Short: "Make a directory of images that daemons use where it lies",
-		Long: "Unpacks docker or OCI archives into DIR, which must not be there yet. A daemon whose image.preloaded_dirs name\n" +
-			"the directory (/usr/share/berth/preloaded, if nothing else is said) has its images from its next start on,\n" +
-			"pinned, and copies nothing of them: they belong into what a machine is installed from. DIR is an OCI layout\n" +
-			"with unpacked layers beside; keep owners, links, devices and extended attributes when you copy it.\n" +
-			"It takes root, and no daemon.",
+		Short: "Make a directory of images that daemons use in place",
+		Long: "preload unpacks docker or OCI archives into DIR, which must not exist. A daemon whose image.preloaded_dirs contain\n" +
+			"the directory (default: /usr/share/berth/preloaded) has the images from its next start on. It pins them, and does\n" +
+			"not copy them: put DIR into the image that machines are installed from. DIR is an OCI layout with the unpacked\n" +
+			"layers beside it; keep owners, links, devices and extended attributes when you copy it. The command needs root, and\n" +
+			"no daemon.",
 		Example: "  berth image preload rootfs/usr/share/berth/preloaded pause.tar coredns.tar",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -38,7 +38,7 @@ func (c *commands) newPull() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&user, "username", "u", "", "name to log in to the registry with")
+	cmd.Flags().StringVarP(&user, "username", "u", "", "user name for the registry")
 	cmd.Flags().BoolVar(&passwordStdin, "password-stdin", false, "read the password from stdin")
 	cmd.MarkFlagsRequiredTogether("username", "password-stdin")
 	return cmd

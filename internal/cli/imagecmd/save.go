@@ -21,8 +21,8 @@ func (c *commands) newSave() *cobra.Command {
 		Use:     "save IMAGE...",
 		Aliases: []string{"export"},
 		Short:   "Write images to one archive that docker, podman and OCI tools read",
-		Long: "Writes an archive that is a docker archive and an OCI layout at once. Of an image for several platforms it has\n" +
-			"what this node has. Only berth can do this; another runtime says so.",
+		Long: "save writes one archive that is both a docker archive and an OCI layout. Of an image for several platforms it\n" +
+			"contains those that this node has. Only berth supports this.",
 		Example:           "  berth image save app:1 web:2 -o images.tar\n  berth image save app:1 | docker load",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,

@@ -8,15 +8,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/planview"
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
+	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// applying is one run of apply.
-type applying struct {
-	places
+// applyRun is one run of apply.
+type applyRun struct {
+	session.Flags
 	output show.Flag
 	yes    bool
 	wait   bool
@@ -24,109 +27,109 @@ type applying struct {
 	opts   engine.ApplyOptions
 }
 
-// newApply makes the machine what the file says.
+// newApply reconciles the machine with its node file.
 func newApply() *cobra.Command {
-	var a applying
+	var a applyRun
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Make the machine what the node file says",
-		Long: "apply shows the plan, asks, fetches what is needed, and changes the machine. What it changes is written\n" +
-			"down before; if a step fails or the runtime is not healthy after its restart, all is undone.",
+		Short: "Reconcile the machine with its node file",
+		Long: "apply shows the plan, asks, downloads what is needed, and changes the machine. It records each change before it\n" +
+			"makes it. If a step fails, or if the runtime is not healthy after its restart, apply undoes all changes.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(cmd.Context())
+			ctx, stop := session.UntilSignal(cmd.Context())
 			defer stop()
 			return a.run(ctx, cmd)
 		},
 	}
-	a.register(cmd, true)
+	a.Register(cmd, true)
 	a.output.Register(cmd)
 	flags := cmd.Flags()
 	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&a.wait, "wait", false, "wait while another apply runs")
-	flags.DurationVar(&a.packageWait, "package-wait", packageWait, "wait so long while another process uses the package manager")
-	flags.DurationVar(&a.retryFor, "retry-for", retryFor, "try again for so long what does not work for now, as a server of assets that is overloaded; 0 is one try")
-	flags.DurationVar(&a.taskFor, "task-timeout", 0, "end a task that takes longer, and undo the apply; 0 is 30m for packages, assets and images, 10m for units and commands, 5m for others")
-	flags.BoolVar(&a.prune, "prune", false, "bring back what was there before of what is no longer wanted")
-	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "consent to what the plan says happens to running pods")
-	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo what a failed apply changed")
+	flags.DurationVar(&a.PackageWait, "package-wait", session.DefaultPackageWait, "how long to wait while another process uses the package manager")
+	flags.DurationVar(&a.RetryFor, "retry-for", session.DefaultRetryFor, "how long to retry what fails for now, such as a download from an overloaded server; 0: do not retry")
+	flags.DurationVar(&a.TaskFor, "task-timeout", 0, "timeout of one task, after which apply is undone; 0: 30m for packages, assets and images, 10m for units and commands, 5m for others")
+	flags.BoolVar(&a.prune, "prune", false, "restore the state from before of what is no longer wanted")
+	flags.BoolVar(&a.opts.AllowDisruption, "allow-disruption", false, "allow the disruption of running pods that the plan shows")
+	flags.BoolVar(&a.opts.KeepFailed, "keep-failed", false, "do not undo a failed apply")
 	return cmd
 }
 
-func (a *applying) run(ctx context.Context, cmd *cobra.Command) error {
-	s, err := a.change(ctx, cmd, a.wait)
+func (a *applyRun) run(ctx context.Context, cmd *cobra.Command) error {
+	s, err := a.Change(ctx, cmd, a.wait)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	target, text, err := a.target(ctx, cmd, s)
+	defer s.Close()
+	target, text, err := a.Target(ctx, cmd, s)
 	if err != nil {
 		return err
 	}
-	plan, err := s.engine.Plan(ctx, target)
+	plan, err := s.Engine.Plan(ctx, target)
 	if err != nil {
 		return err
 	}
-	if err := printPlan(cmd.ErrOrStderr(), plan); err != nil {
+	if err := planview.Plan(cmd.ErrOrStderr(), plan); err != nil {
 		return err
 	}
 	pruned := &engine.Back{}
 	if a.prune && len(plan.Unwanted) > 0 {
-		if pruned, err = s.engine.PlanPrune(ctx, target); err == nil {
+		if pruned, err = s.Engine.PlanPrune(ctx, target); err == nil {
 			fmt.Fprintln(cmd.ErrOrStderr(), "then prune:")
-			err = printBack(cmd.ErrOrStderr(), pruned)
+			err = planview.Back(cmd.ErrOrStderr(), pruned)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if !plan.Empty() || !pruned.Empty() {
-		if err := confirm(cmd, a.yes, "Apply?"); err != nil {
+		if err := session.Confirm(cmd, a.yes, "Apply?"); err != nil {
 			return err
 		}
 	}
 	a.opts.Wish = text
-	out, err := s.engine.Apply(ctx, target, a.opts)
-	err = a.asked(err, text)
+	out, err := s.Engine.Apply(ctx, target, a.opts)
+	err = a.locateRequest(err, text)
 	if err == nil && a.prune {
 		err = a.pruneAfter(ctx, cmd, s, target, out)
 	}
-	s.report.end()
+	s.Report.End()
 	if out == nil {
 		return err
 	}
-	return errors.Join(err, a.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return printOutcome(w, out) }))
+	return errors.Join(err, a.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return planview.Outcome(w, out) }))
 }
 
-// asked adds to an error of a task where the node file asks for it.
-func (a *applying) asked(err error, text []byte) error {
+// locateRequest adds to an error of a task where the node file asks for it.
+func (a *applyRun) locateRequest(err error, text []byte) error {
 	var task *engine.TaskError
 	if !errors.As(err, &task) || !nodefile.Has(text, task.Why) {
 		return err
 	}
 	line, column := nodefile.Place(text, task.Why)
-	return fmt.Errorf("%w\n%s:%d:%d: here it is asked for", err, shownFile(a.file), line, column)
+	return fmt.Errorf("%w\n%s:%d:%d: this asks for it", err, source.Shown(a.File), line, column)
 }
 
 // pruneAfter prunes and adds what could not be to the outcome of the apply. The user has
-// seen what goes; what it does to pods is looked at anew, since the apply has changed what
-// runs.
-func (a *applying) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session, target provision.Target, out *engine.Outcome) error {
-	back, err := s.engine.PlanPrune(ctx, target)
+// seen what is reverted. The effect on pods is computed again, since the apply has changed
+// what runs.
+func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session.Session, target provision.Target, out *engine.Outcome) error {
+	back, err := s.Engine.PlanPrune(ctx, target)
 	if err != nil || back.Empty() {
 		return err
 	}
-	b := backing{places: a.places, yes: true, opts: engine.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
-	b.watchPods(ctx, s, back)
+	b := revertRun{Flags: a.Flags, yes: true, opts: engine.BackOptions{AllowDisruption: a.opts.AllowDisruption, KeepFailed: a.opts.KeepFailed}}
+	b.planEviction(ctx, s, back)
 	if err := back.Consent(b.opts.AllowDisruption); err != nil {
-		return fmt.Errorf("cannot prune: %w", errors.Join(err, printBack(cmd.ErrOrStderr(), back)))
+		return fmt.Errorf("cannot prune: %w", errors.Join(err, planview.Back(cmd.ErrOrStderr(), back)))
 	}
-	pruned, err := s.engine.Prune(ctx, back, b.opts)
+	pruned, err := s.Engine.Prune(ctx, back, b.opts)
 	if pruned != nil {
 		out.Left = append(out.Left, pruned.Left...)
 		out.Warnings = append(out.Warnings, pruned.Warnings...)
 	}
-	if err = b.resumed(ctx, back, err); err != nil {
+	if err = b.finishEviction(ctx, back, err); err != nil {
 		return fmt.Errorf("cannot prune: %w", err)
 	}
 	return nil

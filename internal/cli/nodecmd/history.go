@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
+	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
@@ -17,27 +19,27 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// newHistory lists what was done.
+// newHistory lists the changes to the machine.
 func newHistory() *cobra.Command {
-	var at places
+	var at session.Flags
 	var output show.Flag
 	var secrets bool
 	cmd := &cobra.Command{
 		Use:   "history [NUMBER]",
-		Short: "List what was done to the machine, or show one entry with its node file",
-		Long: "history shows in place of contents that not everybody may read their size and a short hash, in the node\n" +
-			"file too. The hash has another key in each run.",
+		Short: "List the changes to the machine, or show one entry with its node file",
+		Long: "history shows size and a short hash in place of content that not every user may read, also in the node file.\n" +
+			"Each run makes the hash with another key.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := at.open(cmd)
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			history := s.engine.Journal().History()
+			defer s.Close()
+			history := s.Engine.Journal().History()
 			shown := make([]journal.Entry, len(history))
 			for i := range history {
-				if shown[i], err = s.engine.ShownEntry(history[i]); err != nil {
+				if shown[i], err = s.Engine.ShownEntry(history[i]); err != nil {
 					return err
 				}
 			}
@@ -56,11 +58,11 @@ func newHistory() *cobra.Command {
 				if err := printEntry(w, history[i]); err != nil {
 					return err
 				}
-				return s.printWish(w, history[i].Wish, secrets)
+				return printNodeFile(s, w, history[i].Wish, secrets)
 			})
 		},
 	}
-	at.register(cmd, false)
+	at.Register(cmd, false)
 	output.Register(cmd)
 	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "print the node file as it was applied, with the secrets in it")
 	return cmd
@@ -112,26 +114,26 @@ func printEntry(w io.Writer, e journal.Entry) error {
 	return nil
 }
 
-// printWish shows the node file of an entry.
-func (s *session) printWish(w io.Writer, wish string, secrets bool) error {
+// printNodeFile shows the node file of an entry.
+func printNodeFile(s *session.Session, w io.Writer, wish string, secrets bool) error {
 	if wish == "" {
 		return nil
 	}
 	fmt.Fprintln(w, "node file:")
-	r, err := s.engine.Journal().Content(wish)
+	r, err := s.Engine.Journal().Content(wish)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	text, err := io.ReadAll(io.LimitReader(r, maxFile))
+	text, err := io.ReadAll(io.LimitReader(r, source.MaxSize))
 	if err != nil {
 		return fmt.Errorf("cannot read the node file: %w", err)
 	}
 	if !secrets {
-		text, err = redacted(s.host, text)
+		text, err = redacted(s.Host, text)
 	}
 	if err != nil {
-		fmt.Fprintf(w, "  (not shown: this berth cannot tell what in it is secret; --show-secrets prints it: %v)\n", err)
+		fmt.Fprintf(w, "  (not shown: this berth cannot find the secrets in it; --show-secrets prints it: %v)\n", err)
 		return nil
 	}
 	_, err = w.Write(text)

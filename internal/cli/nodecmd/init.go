@@ -7,26 +7,27 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision/node"
 )
 
-// newInit writes a node file to begin with.
+// newInit writes a first node file.
 func newInit() *cobra.Command {
-	var at places
+	var at session.Flags
 	var force, all bool
 	var file string
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Print a commented node file of what this machine is, or write it to a file",
+		Short: "Print or write a commented node file that describes this machine",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := at.open(cmd)
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			text, err := node.Init(cmd.Context(), s.host, all)
+			defer s.Close()
+			text, err := node.Init(cmd.Context(), s.Host, all)
 			if err != nil {
 				return err
 			}
@@ -41,10 +42,10 @@ func newInit() *cobra.Command {
 			return nil
 		},
 	}
-	at.register(cmd, false)
+	at.Register(cmd, false)
 	cmd.Flags().StringVarP(&file, "file", "f", "-", "file to write; - is standard output")
-	cmd.Flags().BoolVar(&all, "all", false, "write every field, those that are as by default as comments with an example")
-	cmd.Flags().BoolVar(&force, "force", false, "write over a file that is there")
+	cmd.Flags().BoolVar(&all, "all", false, "write every field; those with a default are comments with an example")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite a file")
 	return cmd
 }
 
@@ -59,7 +60,7 @@ func writeNew(file, text string, force bool) error {
 	}
 	out, err := os.OpenFile(file, flags, 0o600)
 	if os.IsExist(err) {
-		return fmt.Errorf("node file %s: %w; --force writes over it", file, errs.Exists)
+		return fmt.Errorf("node file %s: %w; --force overwrites it", file, errs.Exists)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the node file: %w", err)

@@ -3,22 +3,22 @@ package nodecmd
 
 import (
 	"github.com/spf13/cobra"
-)
 
-// DefaultFile is the node file where no other is named.
-const DefaultFile = "/etc/berth/node.yaml"
+	"github.com/berthrun/berth/internal/cli/nodecmd/kubeadm"
+	"github.com/berthrun/berth/internal/cli/nodecmd/render"
+)
 
 // New returns the command tree of `berth node`.
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Make this machine a node, from one file",
+		Short: "Set up this machine as a Kubernetes node, from one file",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		newInit(), newValidate(), newRender(), newPlan(), newApply(), newDiff(), newPrune(), newReset(),
-		newStatus(), newHistory(), newRollback(), newDoctor(), newKubeadm(), newSchema(), newReference(),
+		newInit(), newValidate(), render.New(), newPlan(), newApply(), newDiff(), newPrune(), newReset(),
+		newStatus(), newHistory(), newRollback(), newDoctor(), kubeadm.New(), newSchema(), newReference(),
 	)
 	return cmd
 }

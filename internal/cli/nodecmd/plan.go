@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berthrun/berth/internal/cli/exitcode"
+	"github.com/berthrun/berth/internal/cli/nodecmd/planview"
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/provision/engine"
 )
@@ -16,55 +18,41 @@ func newPlan() *cobra.Command {
 	return cmd
 }
 
-// driftCode is the exit code of diff when the machine is not as the file says.
-const driftCode = 2
-
-// newDiff looks for drift.
-func newDiff() *cobra.Command {
-	cmd := planCommand("diff", "Show what is not as the node file says; exit code 2 when there is any", func(plan *engine.Plan) int {
-		if plan.Empty() && len(plan.Unwanted) == 0 {
-			return 0
-		}
-		return driftCode
-	})
-	return cmd
-}
-
 func planCommand(use, short string, code func(*engine.Plan) int) *cobra.Command {
-	var at places
+	var at session.Flags
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(cmd.Context())
+			ctx, stop := session.UntilSignal(cmd.Context())
 			defer stop()
-			s, err := at.open(cmd)
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			target, _, err := at.target(ctx, cmd, s)
+			defer s.Close()
+			target, _, err := at.Target(ctx, cmd, s)
 			if err != nil {
 				return err
 			}
-			plan, err := s.engine.Plan(ctx, target)
+			plan, err := s.Engine.Plan(ctx, target)
 			if err != nil {
 				return err
 			}
-			shown, err := s.engine.Shown(plan)
+			shown, err := s.Engine.Shown(plan)
 			if err != nil {
 				return err
 			}
-			err = output.Print(cmd.OutOrStdout(), shown, func(w io.Writer) error { return printPlan(w, plan) })
+			err = output.Print(cmd.OutOrStdout(), shown, func(w io.Writer) error { return planview.Plan(w, plan) })
 			if err != nil {
 				return err
 			}
 			return exitcode.Of(code(plan))
 		},
 	}
-	at.register(cmd, true)
+	at.Register(cmd, true)
 	output.Register(cmd)
 	return cmd
 }

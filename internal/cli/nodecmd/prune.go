@@ -5,24 +5,26 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 )
 
-// newPrune brings back what was there before of what is no longer wanted.
+// newPrune reverts what is no longer wanted.
 func newPrune() *cobra.Command {
-	var b backing
+	var b revertRun
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove what the node file no longer wants, and bring back what was there before",
-		Long: "prune shows what it brings back and what restarts, and asks. As with apply, a unit that restarts is checked\n" +
-			"before and after, and what fails is undone.",
+		Short: "Remove what the node file no longer wants, and restore the state from before",
+		Long: "prune shows what it restores and what restarts, and asks. Like apply, it checks a unit before and after its\n" +
+			"restart, and undoes its changes if a step fails.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return b.run(cmd, func(ctx context.Context, s *session) error {
-				target, _, err := b.target(ctx, cmd, s)
+			return b.run(cmd, func(ctx context.Context, s *session.Session) error {
+				target, _, err := b.Target(ctx, cmd, s)
 				if err != nil {
 					return err
 				}
-				back, err := s.engine.PlanPrune(ctx, target)
+				back, err := s.Engine.PlanPrune(ctx, target)
 				if err != nil {
 					return err
 				}
@@ -33,11 +35,11 @@ func newPrune() *cobra.Command {
 				if err := b.consent(ctx, cmd, s, back, "Prune?"); err != nil {
 					return err
 				}
-				out, err := s.engine.Prune(ctx, back, b.opts)
-				return b.tell(ctx, cmd, s, back, out, err)
+				out, err := s.Engine.Prune(ctx, back, b.opts)
+				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},
 	}
-	b.registerGuarded(cmd, true)
+	b.registerWithUndo(cmd, true)
 	return cmd
 }

@@ -5,33 +5,34 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 )
 
-// newReset makes the machine what it was before the first apply.
+// newReset restores the machine to its state before the first apply.
 func newReset() *cobra.Command {
-	var b backing
+	var b revertRun
 	cmd := &cobra.Command{
 		Use:   "reset",
-		Short: "Make the machine what it was before the first apply",
-		Long: "reset stops and removes what apply brought, and brings back what was there before: files with their content,\n" +
-			"units, packages, settings. What the runtime made by itself (images, containers) goes, too, where nothing was\n" +
-			"before; logs stay.",
+		Short: "Restore the machine to its state before the first apply",
+		Long: "reset stops and removes what apply has installed, and restores files with their content, units, packages and\n" +
+			"settings. It also removes the runtime's own data (images, containers) if there was none before. It keeps logs.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return b.run(cmd, func(ctx context.Context, s *session) error {
-				back, err := s.engine.PlanReset(ctx)
+			return b.run(cmd, func(ctx context.Context, s *session.Session) error {
+				back, err := s.Engine.PlanReset(ctx)
 				if err != nil {
 					return err
 				}
-				if _, ok := s.engine.Journal().Last(); !ok {
+				if _, ok := s.Engine.Journal().Last(); !ok {
 					fmt.Fprintln(cmd.ErrOrStderr(), "berth has not changed this machine.")
-					return s.engine.Journal().Erase()
+					return s.Engine.Journal().Erase()
 				}
 				if err := b.consent(ctx, cmd, s, back, "Reset?"); err != nil {
 					return err
 				}
-				out, err := s.engine.Reset(ctx, back, b.opts)
-				return b.tell(ctx, cmd, s, back, out, err)
+				out, err := s.Engine.Reset(ctx, back, b.opts)
+				return b.report(ctx, cmd, s, back, out, err)
 			})
 		},
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/planview"
 	"github.com/berthrun/berth/internal/provision"
 	"github.com/berthrun/berth/internal/provision/engine"
 	"github.com/berthrun/berth/internal/provision/provisiontest"
@@ -112,7 +113,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return shows(what, shown, func(w *bytes.Buffer) error { return printPlan(w, shown) })
+		return shows(what, shown, func(w *bytes.Buffer) error { return planview.Plan(w, shown) })
 	}
 	first := plan("the first plan", oldSecret)
 	for _, want := range []string{"content: 7 bytes, ", "→ 11 bytes, ", "plain = shown", "{mode: shown}"} {
@@ -131,7 +132,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := shows("a rollback", back, func(w *bytes.Buffer) error { return printBack(w, back) })
+	text := shows("a rollback", back, func(w *bytes.Buffer) error { return planview.Back(w, back) })
 	if want := "content: 11 bytes, "; !strings.Contains(text, want) {
 		t.Errorf("the way back lacks %q:\n%s", want, text)
 	}
@@ -142,7 +143,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if unwanted, err = e.Shown(unwanted); err != nil || len(unwanted.Unwanted) == 0 {
 		t.Fatal(err, unwanted)
 	}
-	shows("a plan without the files", unwanted, func(w *bytes.Buffer) error { return printPlan(w, unwanted) })
+	shows("a plan without the files", unwanted, func(w *bytes.Buffer) error { return planview.Plan(w, unwanted) })
 	for _, entry := range e.Journal().History() {
 		shown, err := e.ShownEntry(entry)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 	"github.com/berthrun/berth/internal/cli/show"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision/engine"
@@ -16,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/machine"
 )
 
-// status is how the machine stands to its node file.
+// status is the state of the machine compared with its node file.
 type status struct {
 	// Last is the newest entry; nil when there is none.
 	Last *journal.Entry `json:"last"`
@@ -24,7 +25,7 @@ type status struct {
 	Owned int `json:"owned"`
 	// Pending lists units whose restart is due.
 	Pending []string `json:"pendingRestarts,omitempty"`
-	// Drift is the number of objects that are not as wanted; -1 when there is no file to tell.
+	// Drift is the number of objects that are not as wanted; -1 without a node file.
 	Drift int `json:"drift"`
 	// Unwanted is the number of objects that are ours and not wanted any more.
 	Unwanted int `json:"unwanted"`
@@ -34,55 +35,55 @@ type status struct {
 	Damaged int `json:"damagedRecords,omitempty"`
 }
 
-// newStatus tells how the machine stands to its file.
+// newStatus shows the last apply and the drift.
 func newStatus() *cobra.Command {
-	var at places
+	var at session.Flags
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Tell the last apply, and whether the machine is still as the node file says",
+		Short: "Show the last apply, and the drift of the machine from its node file",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := at.open(cmd)
+			s, err := at.Open(cmd)
 			if err != nil {
 				return err
 			}
-			defer s.close()
-			st, err := at.status(cmd, s)
+			defer s.Close()
+			st, err := readStatus(cmd, &at, s)
 			if err != nil {
 				return err
 			}
 			return output.Print(cmd.OutOrStdout(), st, func(w io.Writer) error { return st.print(w) })
 		},
 	}
-	at.register(cmd, true)
+	at.Register(cmd, true)
 	output.Register(cmd)
 	return cmd
 }
 
-func (p *places) status(cmd *cobra.Command, s *session) (status, error) {
-	j := s.engine.Journal()
+func readStatus(cmd *cobra.Command, p *session.Flags, s *session.Session) (status, error) {
+	j := s.Engine.Journal()
 	st := status{Owned: len(j.Owned()), Pending: j.Pending(), Drift: -1, Damaged: j.Bad()}
 	if last, ok := j.Last(); ok {
 		last.Touched = nil
-		shown, err := s.engine.ShownEntry(last)
+		shown, err := s.Engine.ShownEntry(last)
 		if err != nil {
 			return st, err
 		}
 		st.Last = &shown
 	}
 	var err error
-	if st.Busy, err = machine.Busy(p.root); err != nil {
+	if st.Busy, err = machine.Busy(p.Root); err != nil {
 		return st, err
 	}
-	target, _, err := p.target(cmd.Context(), cmd, s)
+	target, _, err := p.Target(cmd.Context(), cmd, s)
 	if errors.Is(err, errs.NotFound) {
 		return st, nil
 	}
 	if err != nil {
 		return st, err
 	}
-	plan, err := s.engine.Plan(cmd.Context(), target)
+	plan, err := s.Engine.Plan(cmd.Context(), target)
 	if err != nil {
 		return st, err
 	}
@@ -103,7 +104,7 @@ func (st status) print(w io.Writer) error {
 	case st.Last == nil:
 		fmt.Fprintln(w, "berth has not changed this machine.")
 	case st.Last.Result == "" && st.Busy == "":
-		fmt.Fprintf(w, "entry %d (%s) was interrupted; the next apply carries on\n", st.Last.Number, what(*st.Last))
+		fmt.Fprintf(w, "entry %d (%s) was interrupted; the next apply continues\n", st.Last.Number, what(*st.Last))
 	default:
 		fmt.Fprintf(w, "entry %d: %s, %s, %s\n", st.Last.Number, what(*st.Last), result(*st.Last), st.Last.Started.Local().Format(time.DateTime))
 	}
@@ -111,22 +112,22 @@ func (st status) print(w io.Writer) error {
 		fmt.Fprintln(w, st.Busy)
 	}
 	if st.Owned > 0 {
-		fmt.Fprintf(w, "%d objects are berth's\n", st.Owned)
+		fmt.Fprintf(w, "berth manages %d objects\n", st.Owned)
 	}
 	switch {
 	case st.Drift > 0:
-		fmt.Fprintf(w, "%d are not as the node file says (berth node diff)\n", st.Drift)
+		fmt.Fprintf(w, "%d have drifted from the node file (berth node diff)\n", st.Drift)
 	case st.Drift == 0:
-		fmt.Fprintln(w, "the machine is as the node file says")
+		fmt.Fprintln(w, "the machine matches the node file")
 	}
 	if st.Unwanted > 0 {
 		fmt.Fprintf(w, "%d are no longer wanted (berth node prune)\n", st.Unwanted)
 	}
 	if len(st.Pending) > 0 {
-		fmt.Fprintf(w, "restarts that are due: %s\n", strings.Join(st.Pending, ", "))
+		fmt.Fprintf(w, "pending restarts: %s\n", strings.Join(st.Pending, ", "))
 	}
 	if st.Damaged > 0 {
-		fmt.Fprintf(w, "%d records of the journal are damaged and were passed over\n", st.Damaged)
+		fmt.Fprintf(w, "%d damaged records of the journal were skipped\n", st.Damaged)
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ type streamFlags struct {
 
 func (f *streamFlags) register(c *commands, cmd *cobra.Command) {
 	c.containerFlag(cmd, &f.container)
-	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "join stdin")
-	cmd.Flags().BoolVarP(&f.term, "tty", "t", false, "use a terminal, this one")
+	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "connect stdin")
+	cmd.Flags().BoolVarP(&f.term, "tty", "t", false, "use this terminal")
 }
 
 // streams joins what the flags ask for.
@@ -38,8 +38,8 @@ func (c *commands) newExec() *cobra.Command {
 	var flags streamFlags
 	cmd := &cobra.Command{
 		Use:               "exec POD [--] COMMAND [ARG...]",
-		Short:             "Run a command in a container; its exit code is ours",
-		Long:              "Runs a command in a container. What follows -- is the command's, flags too.",
+		Short:             "Run a command in a container, and exit with its exit code",
+		Long:              "Everything after -- belongs to the command, flags included.",
 		Example:           "  berth pod exec hello -- ls /\n  berth pod exec -it hello -c web -- sh",
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: c.completePods(false),
@@ -72,7 +72,7 @@ func (c *commands) newAttach() *cobra.Command {
 	var flags streamFlags
 	cmd := &cobra.Command{
 		Use:               "attach POD",
-		Short:             "Join a container's streams; leaving it does not stop it",
+		Short:             "Attach to the streams of a running container; detaching does not stop it",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {

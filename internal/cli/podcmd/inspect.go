@@ -18,7 +18,7 @@ func (c *commands) newInspect() *cobra.Command {
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:               "inspect POD",
-		Short:             "Tell all that is known of a pod",
+		Short:             "Show the details of a pod",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,7 +39,7 @@ func (c *commands) newInspect() *cobra.Command {
 	return cmd
 }
 
-// inspected is what there is to tell of a pod.
+// inspected is the status of a pod and of its containers.
 type inspected struct {
 	pod        *runtimeapi.PodSandboxStatusResponse
 	containers []*runtimeapi.ContainerStatusResponse

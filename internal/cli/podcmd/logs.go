@@ -23,7 +23,7 @@ func (c *commands) newLogs() *cobra.Command {
 	var flags logFlags
 	cmd := &cobra.Command{
 		Use:               "logs POD",
-		Short:             "Print what a container has written",
+		Short:             "Print the log of a container",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,11 +33,11 @@ func (c *commands) newLogs() *cobra.Command {
 		},
 	}
 	c.containerFlag(cmd, &flags.container)
-	cmd.Flags().BoolVarP(&flags.follow, "follow", "f", false, "go on until the container ends")
+	cmd.Flags().BoolVarP(&flags.follow, "follow", "f", false, "follow the log until the container ends")
 	cmd.Flags().IntVar(&flags.tail, "tail", -1, "only the last lines (-1: all)")
 	cmd.Flags().StringVar(&flags.since, "since", "", "only lines since a time (RFC 3339) or a duration ago (5m)")
-	cmd.Flags().BoolVarP(&flags.previous, "previous", "p", false, "of the container before the last restart")
-	cmd.Flags().BoolVar(&flags.timestamps, "timestamps", false, "with the time of each line")
+	cmd.Flags().BoolVarP(&flags.previous, "previous", "p", false, "show the log from before the last restart")
+	cmd.Flags().BoolVar(&flags.timestamps, "timestamps", false, "show the time of each line")
 	return cmd
 }
 
@@ -64,7 +64,7 @@ func logs(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, name st
 		return err
 	}
 	if status.Status.LogPath == "" {
-		return fmt.Errorf("container %s keeps no log: %w", container.Metadata.GetName(), errs.State)
+		return fmt.Errorf("container %s has no log file: %w", container.Metadata.GetName(), errs.State)
 	}
 	opts := podlog.Options{Tail: flags.tail, Since: since, Timestamps: flags.timestamps}
 	if flags.follow {

@@ -20,9 +20,9 @@ func New() *cobra.Command {
 	var c commands
 	cmd := &cobra.Command{
 		Use:   "pod",
-		Short: "Run pods and look after them",
-		Long: "Pods are named by name, NAMESPACE/NAME, id, or the beginning of an id. A container of a pod is\n" +
-			"named with -c; a pod with one container needs no -c.",
+		Short: "Run and manage pods",
+		Long: "POD is a name, NAMESPACE/NAME, an ID, or a prefix of an ID. -c selects a container of the pod; a pod with one\n" +
+			"container needs no -c.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

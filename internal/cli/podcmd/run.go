@@ -28,14 +28,14 @@ func (c *commands) newRun() *cobra.Command {
 	var flags runFlags
 	cmd := &cobra.Command{
 		Use:   "run -f FILE",
-		Short: "Run a pod from Kubernetes YAML, in the foreground as its keeper",
-		Long: "Runs the Pods of a YAML file, and what makes pods: Deployments, StatefulSets, DaemonSets and Jobs. ConfigMaps,\n" +
-			"Secrets, claims and Services of the same file belong to them. The command stays as their keeper:\n" +
-			"it runs init containers in order, probes, restarts with back-off, and prints what the containers write.\n" +
-			"Ctrl-C stops the pod with its grace, a second Ctrl-C kills it. The exit code is that of the first container\n" +
-			"that failed. With -d the pod is started once and left; a pod that needs a keeper is refused then.\n" +
-			"A field that is not honoured is refused by line and name. Seccomp is the runtime's default profile unless the file\n" +
-			"says otherwise.",
+		Short: "Run pods from Kubernetes YAML, in the foreground",
+		Long: "run starts the pods of a YAML file: of Pods, Deployments, StatefulSets, DaemonSets and Jobs. They may use\n" +
+			"ConfigMaps, Secrets, claims and Services of the same file. The command stays in the foreground and does the work\n" +
+			"of a kubelet: it runs init containers in order, probes containers, restarts them with back-off, and prints their\n" +
+			"output. Ctrl-C stops the pods with their grace period; a second Ctrl-C kills them. The exit code is that of the\n" +
+			"first container that failed. With -d the command starts the pods once and exits; it refuses pods with fields that\n" +
+			"need it in the foreground. It refuses a field that it does not honour, by line and name. The seccomp profile is\n" +
+			"the runtime's default unless the file sets another one.",
 		Example: "  berth pod run -f hello.yaml\n  berth pod run --rm -it -f shell.yaml\n  generate | berth pod run -d -f -",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,10 +45,10 @@ func (c *commands) newRun() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&flags.file, "file", "f", "", "YAML file, - for stdin")
-	cmd.Flags().BoolVarP(&flags.detach, "detach", "d", false, "start the pod once and leave it")
-	cmd.Flags().BoolVar(&flags.remove, "rm", false, "remove the pod with its volumes and logs when it ends")
-	cmd.Flags().BoolVarP(&flags.interactive, "interactive", "i", false, "join stdin to the container")
-	cmd.Flags().BoolVarP(&flags.term, "tty", "t", false, "give the container a terminal, this one")
+	cmd.Flags().BoolVarP(&flags.detach, "detach", "d", false, "start the pods once and exit")
+	cmd.Flags().BoolVar(&flags.remove, "rm", false, "remove the pods with their volumes and logs when they end")
+	cmd.Flags().BoolVarP(&flags.interactive, "interactive", "i", false, "connect stdin to the container")
+	cmd.Flags().BoolVarP(&flags.term, "tty", "t", false, "give the container this terminal")
 	cmd.Flags().StringVarP(&flags.container, "container", "c", "", "container for -i and -t (default: the first)")
 	//nolint:errcheck // it fails only for a flag that is not there
 	cmd.MarkFlagRequired("file")
@@ -83,7 +83,7 @@ func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *criclient.
 	if flags.interactive || flags.term {
 		pods := manifest.Pods()
 		if len(pods) != 1 {
-			return fmt.Errorf("cannot join a terminal to %d pods: -i and -t want a file with one: %w", len(pods), errs.Invalid)
+			return fmt.Errorf("cannot connect a terminal to %d pods: -i and -t need a file with one pod: %w", len(pods), errs.Invalid)
 		}
 		if err := join(pods[0].Pod, flags); err != nil {
 			return err
@@ -100,13 +100,13 @@ func (c *commands) run(ctx context.Context, cmd *cobra.Command, conn *criclient.
 // start starts the pods once, and prints their ids.
 func start(ctx context.Context, cmd *cobra.Command, opts podrun.Options, manifest *podyaml.Manifest) error {
 	for _, w := range manifest.Workloads {
-		if fields := w.KeeperFields(); len(fields) > 0 {
-			return fmt.Errorf("cannot run %s with -d: it needs a keeper that stays, for %s: %w", w, strings.Join(fields, ", "), errs.Invalid)
+		if fields := w.ForegroundFields(); len(fields) > 0 {
+			return fmt.Errorf("cannot run %s with -d: these fields need the command in the foreground: %s: %w", w, strings.Join(fields, ", "), errs.Invalid)
 		}
 	}
 	for _, b := range manifest.Pods() {
-		if fields := b.KeeperFields(); len(fields) > 0 {
-			return fmt.Errorf("cannot run pod %s with -d: it needs a keeper that stays, for %s: %w", b.Pod.Name, strings.Join(fields, ", "), errs.Invalid)
+		if fields := b.ForegroundFields(); len(fields) > 0 {
+			return fmt.Errorf("cannot run pod %s with -d: these fields need the command in the foreground: %s: %w", b.Pod.Name, strings.Join(fields, ", "), errs.Invalid)
 		}
 	}
 	ids, err := podrun.StartAll(ctx, opts, manifest)

@@ -20,7 +20,7 @@ func (c *commands) newStats() *cobra.Command {
 	var output show.Flag
 	cmd := &cobra.Command{
 		Use:               "stats [POD]",
-		Short:             "Tell what a pod uses, or each pod: CPU, memory, network, disk",
+		Short:             "Show what a pod, or each pod, uses: CPU, memory, network, disk",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completePods(false),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,7 +20,7 @@ func (c *commands) newStop() *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
 		Use:               "stop POD... | --all",
-		Short:             "Stop pods: their containers with a grace, then their network",
+		Short:             "Stop pods: their containers with a grace period, then their network",
 		Args:              which.check,
 		ValidArgsFunction: c.completePods(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -29,7 +29,7 @@ func (c *commands) newStop() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Int64VarP(&grace, "time", "t", 30, "seconds before containers that still run are killed")
+	cmd.Flags().Int64VarP(&grace, "time", "t", 30, "grace period in seconds; then containers are killed")
 	which.register(cmd)
 	return cmd
 }
@@ -39,7 +39,7 @@ func (c *commands) newRemove() *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
 		Use:               "rm POD... | --all",
-		Short:             "Remove pods that are stopped, with what `berth pod run` made for them",
+		Short:             "Remove stopped pods, with what `berth pod run` made for them",
 		Args:              which.check,
 		ValidArgsFunction: c.completePods(true),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,7 +48,7 @@ func (c *commands) newRemove() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also pods that run; their containers are killed")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove running pods; kill their containers")
 	which.register(cmd)
 	return cmd
 }
@@ -62,7 +62,7 @@ func (w *chosen) register(cmd *cobra.Command) {
 
 func (w *chosen) check(_ *cobra.Command, args []string) error {
 	if w.all == (len(args) > 0) {
-		return fmt.Errorf("name the pods, or say --all: %w", errs.Invalid)
+		return fmt.Errorf("name the pods, or use --all: %w", errs.Invalid)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func stop(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox,
 
 func (c *commands) remove(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox, force bool) error {
 	if pod.State == runtimeapi.PodSandboxState_SANDBOX_READY && !force {
-		return fmt.Errorf("it runs: stop it first, or use --force: %w", errs.State)
+		return fmt.Errorf("it is running: stop it first, or use --force: %w", errs.State)
 	}
 	if force {
 		if err := stop(ctx, conn, pod, 0); err != nil {
@@ -135,9 +135,9 @@ func (c *commands) remove(ctx context.Context, conn *criclient.Conn, pod *runtim
 	if _, err := conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.Id}); err != nil {
 		return err
 	}
-	// The mark only says that there may be files; which ones follows from the
-	// pod's names, never from what somebody wrote into an annotation.
-	if pod.Annotations[podyaml.KeeperAnnotation] == "" || !ownNames(pod.Metadata) {
+	// The annotation only says that there may be files. Their paths come from the
+	// pod's names, never from the content of an annotation.
+	if pod.Annotations[podyaml.RunAnnotation] == "" || !ownNames(pod.Metadata) {
 		return nil
 	}
 	meta := pod.Metadata

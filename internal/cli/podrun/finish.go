@@ -12,7 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podrun/volumes"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -20,16 +21,16 @@ import (
 const finishTime = time.Minute
 
 // stopAll stops the pod's containers and waits until all that they wrote is shown.
-func (k *keeper) stopAll(ctx context.Context) error {
+func (k *podRun) stopAll(ctx context.Context) error {
 	err := k.stopContainers(ctx)
 	k.followers.Wait()
 	return err
 }
 
-// stopContainers stops all at once, but the sidecars, the last first, wait for their
-// turn: they may be what the others talk through. preStop hooks wait for nobody, and all
-// of it has one grace, as under a kubelet.
-func (k *keeper) stopContainers(ctx context.Context) error {
+// stopContainers stops all containers at once, but the sidecars wait, the last one first,
+// until the others have ended: these may need them. preStop hooks do not wait. All share
+// one grace period, as under a kubelet.
+func (k *podRun) stopContainers(ctx context.Context) error {
 	grace := k.grace()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*grace+finishTime)
 	defer cancel()
@@ -44,16 +45,16 @@ func (k *keeper) stopContainers(ctx context.Context) error {
 	for i := len(k.pod.Spec.InitContainers) - 1; i >= 0; i-- {
 		c := &k.pod.Spec.InitContainers[i]
 		a, before := k.latest(c.Name), others
-		turn := func(ctx context.Context) { k.awaitAll(ctx, before) }
+		waitTurn := func(ctx context.Context) { k.awaitAll(ctx, before) }
 		others = append(slices.Clone(others), a)
-		stopping.Go(func() { results[len(k.pod.Spec.Containers)+i] = k.stop(ctx, a, grace, turn) })
+		stopping.Go(func() { results[len(k.pod.Spec.Containers)+i] = k.stop(ctx, a, grace, waitTurn) })
 	}
 	stopping.Wait()
 	return errors.Join(results...)
 }
 
 // awaitAll waits until all have ended, or ctx.
-func (k *keeper) awaitAll(ctx context.Context, all []*attempt) {
+func (k *podRun) awaitAll(ctx context.Context, all []*attempt) {
 	for _, a := range all {
 		if a == nil {
 			continue
@@ -67,14 +68,14 @@ func (k *keeper) awaitAll(ctx context.Context, all []*attempt) {
 }
 
 // stop ends one attempt, with its grace or, when Kill is closed, at once.
-func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration, turn func(ctx context.Context)) error {
+func (k *podRun) stop(ctx context.Context, a *attempt, grace time.Duration, waitTurn func(ctx context.Context)) error {
 	if a == nil || a.hasEnded() {
 		return nil
 	}
-	patience, hurry := context.WithCancel(ctx)
-	defer hurry()
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
 	asked := make(chan error, 1)
-	go func() { asked <- k.terminate(patience, a, grace, turn) }()
+	go func() { asked <- k.terminate(waiting, a, grace, waitTurn) }()
 	var err error
 	select {
 	case err = <-asked:
@@ -85,9 +86,9 @@ func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration, turn
 		a.end(nil, "")
 		return err
 	}
-	status, err := k.look(ctx, a)
+	status, err := k.containerStatus(ctx, a)
 	if err == nil && status.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
-		a.end(status, "") // it never ran
+		a.end(status, "") // it has never run
 		return nil
 	}
 	if err == nil {
@@ -99,8 +100,8 @@ func (k *keeper) stop(ctx context.Context, a *attempt, grace time.Duration, turn
 	return err
 }
 
-func (k *keeper) askToStop(ctx context.Context, a *attempt, grace time.Duration) error {
-	err := k.patiently(ctx, func() error {
+func (k *podRun) askToStop(ctx context.Context, a *attempt, grace time.Duration) error {
+	err := k.retryUnavailable(ctx, func() error {
 		_, err := k.Conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{
 			ContainerId: a.id, Timeout: int64((grace + time.Second - 1) / time.Second),
 		})
@@ -114,7 +115,7 @@ func (k *keeper) askToStop(ctx context.Context, a *attempt, grace time.Duration)
 
 // finish stops the sandbox and removes its volumes, which nothing can use any more;
 // its containers and their logs stay for people to look at, unless Remove is set.
-func (k *keeper) finish(ctx context.Context) error {
+func (k *podRun) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
 	defer cancel()
 	if k.sandboxID == "" {
@@ -125,7 +126,7 @@ func (k *keeper) finish(ctx context.Context) error {
 	if k.sandboxID == "" {
 		return k.removeFiles()
 	}
-	err := k.patiently(ctx, func() error {
+	err := k.retryUnavailable(ctx, func() error {
 		_, err := k.Conn.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: k.sandboxID})
 		return errs.IgnoreNotFound(err)
 	})
@@ -133,9 +134,9 @@ func (k *keeper) finish(ctx context.Context) error {
 		return err
 	}
 	if !k.Remove {
-		return removeVolumes(k.facts.Dir)
+		return volumes.Remove(k.facts.Dir)
 	}
-	err = k.patiently(ctx, func() error {
+	err = k.retryUnavailable(ctx, func() error {
 		_, err := k.Conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: k.sandboxID})
 		return err
 	})
@@ -146,7 +147,7 @@ func (k *keeper) finish(ctx context.Context) error {
 }
 
 // findSandbox looks for a sandbox that was made although the answer got lost.
-func (k *keeper) findSandbox(ctx context.Context) error {
+func (k *podRun) findSandbox(ctx context.Context) error {
 	resp, err := k.Conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return err
@@ -159,26 +160,26 @@ func (k *keeper) findSandbox(ctx context.Context) error {
 	return nil
 }
 
-func (k *keeper) removeFiles() error {
+func (k *podRun) removeFiles() error {
 	return RemoveFiles(k.VolumeBase, k.LogBase, k.pod.Namespace, k.pod.Name, string(k.pod.UID))
 }
 
 // RemoveFiles removes a removed pod's volumes and logs.
 func RemoveFiles(volumeBase, logBase, namespace, name, uid string) error {
-	err := removeVolumes(VolumeDir(volumeBase, uid))
+	err := volumes.Remove(VolumeDir(volumeBase, uid))
 	if logErr := os.RemoveAll(LogDir(logBase, namespace, name, uid)); logErr != nil {
 		err = errors.Join(err, fmt.Errorf("cannot remove the pod's logs: %w", logErr))
 	}
 	return err
 }
 
-// code is that of the first container, in the file's order, that failed. The code
+// exitCode is that of the first container, in the file's order, that failed. The code
 // of a sidecar does not count, as it is stopped.
-func (k *keeper) code() int {
+func (k *podRun) exitCode() int {
 	for _, list := range [][]corev1.Container{k.pod.Spec.InitContainers, k.pod.Spec.Containers} {
 		for i := range list {
 			a := k.latest(list[i].Name)
-			if a == nil || podyaml.IsSidecar(&list[i]) {
+			if a == nil || podspec.IsSidecar(&list[i]) {
 				continue
 			}
 			if code := a.status.GetExitCode(); code != 0 {

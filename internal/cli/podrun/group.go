@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/network"
 )
 
 // group runs the pods of a file.
@@ -54,7 +55,7 @@ func RunAll(ctx context.Context, opts Options, m *podyaml.Manifest) (int, error)
 // StartAll starts all pods of a file once and leaves them. On error nothing is left.
 func StartAll(ctx context.Context, opts Options, m *podyaml.Manifest) (ids []string, err error) {
 	g := newGroup(opts, m)
-	var started []*keeper
+	var started []*podRun
 	defer func() {
 		for _, k := range started {
 			if err != nil {
@@ -87,12 +88,12 @@ func (g *group) options(b *podyaml.Bundle, ready func()) Options {
 	if len(g.manifest.Pods()) > 1 {
 		opts.Prefix = b.Pod.Name + "/"
 	}
-	opts.Names = func() []podyaml.Names { return g.names(b) }
+	opts.Names = func() []network.Names { return g.names(b) }
 	opts.HasAddresses = func(pod *Pod, ips []string) { g.hasAddresses(b, pod, ips) }
 	return opts
 }
 
-// hasAddresses writes the hosts files of the pods that run anew.
+// hasAddresses rewrites the hosts files of the running pods.
 func (g *group) hasAddresses(b *podyaml.Bundle, pod *Pod, ips []string) {
 	g.mu.Lock()
 	g.addresses[b] = ips
@@ -117,10 +118,10 @@ func (g *group) gone(b *podyaml.Bundle) {
 }
 
 // names are those of the Services that a pod sees, with the addresses of their pods.
-func (g *group) names(of *podyaml.Bundle) []podyaml.Names {
+func (g *group) names(of *podyaml.Bundle) []network.Names {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var all []podyaml.Names
+	var all []network.Names
 	for _, s := range g.manifest.Services {
 		for _, b := range s.Pods {
 			for _, ip := range g.addresses[b] {
@@ -128,7 +129,7 @@ func (g *group) names(of *podyaml.Bundle) []podyaml.Names {
 				if s.Namespace != of.Pod.Namespace {
 					names = append(s.PodNames(b), s.Names()[1:]...)
 				}
-				all = append(all, podyaml.Names{IP: ip, Names: names})
+				all = append(all, network.Names{IP: ip, Names: names})
 			}
 		}
 	}
@@ -150,7 +151,7 @@ func (r *retries) take() bool {
 
 // runPod runs a pod, that of a Job again when it fails, with a pause that doubles.
 func (g *group) runPod(ctx context.Context, w *podyaml.Workload, b *podyaml.Bundle, job *retries, ready func()) (int, error) {
-	for pause := newKeeperTimings(g.opts.Timings).BackoffMin; ; pause = min(2*pause, newKeeperTimings(g.opts.Timings).BackoffMax) {
+	for pause := withDefaults(g.opts.Timings).BackoffMin; ; pause = min(2*pause, withDefaults(g.opts.Timings).BackoffMax) {
 		code, err := Run(ctx, g.options(b, ready))
 		g.gone(b)
 		if err != nil || code == 0 || !w.IsJob() || ctx.Err() != nil || !job.take() {

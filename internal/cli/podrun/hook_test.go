@@ -8,10 +8,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/berthrun/berth/internal/cli/podyaml"
 )
 
 // execs notes what hooks run, beside the calls of the runtime.
@@ -170,31 +166,5 @@ func TestTooMuchOnDiskEndsThePod(t *testing.T) {
 	s.wait()
 	if s.code != 1 || !strings.Contains(s.said.String(), "the pod is evicted: emptyDir v has") || !s.called("stop a-0 in 1")() {
 		t.Errorf("code %d, said %q, called %q", s.code, s.said.String(), s.runtime.noted())
-	}
-}
-
-// A link that a container plants in a volume leads no mount out of it.
-func TestSubPathStaysInItsVolume(t *testing.T) {
-	volume, outside := t.TempDir(), t.TempDir()
-	if err := os.Symlink(outside, filepath.Join(volume, "out")); err != nil {
-		t.Fatal(err)
-	}
-	target := filepath.Join(t.TempDir(), "target")
-	for _, path := range []string{"out", "out/new", "../x"} {
-		err := bindSubPath(&podyaml.SubPath{Volume: volume, Path: path, Target: target})
-		if err == nil || !strings.Contains(err.Error(), "escapes") {
-			t.Errorf("%s: got %v", path, err)
-		}
-	}
-	if entries, _ := os.ReadDir(outside); len(entries) != 0 {
-		t.Errorf("made outside: %v", entries)
-	}
-}
-
-func TestHostResolvConf(t *testing.T) {
-	got := parseResolvConf("# x\nnameserver 192.0.2.1\ndomain old\nsearch a b\noptions ndots:2 rotate\nnameserver 192.0.2.2\n")
-	want := &runtimeapi.DNSConfig{Servers: []string{"192.0.2.1", "192.0.2.2"}, Searches: []string{"a", "b"}, Options: []string{"ndots:2", "rotate"}}
-	if got.String() != want.String() {
-		t.Errorf("got %v", got)
 	}
 }

@@ -5,13 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/cli/podrun/output"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // TestSay: the keeper prints an error without the name of its kind, which is for programs.
 func TestSay(t *testing.T) {
 	var told strings.Builder
-	k := &keeper{out: newMultiplexer(false, "", nil, nil)}
+	k := &podRun{out: output.New(false, "", nil, nil)}
 	k.Say = &told
 	k.say("%s: its hook failed: %v", "main", fmt.Errorf("cannot exec in it: it is ending: %w (no process)", errs.State))
 	k.say("%s ended (%s)", "main", "exit code 1")

@@ -3,24 +3,20 @@ package podrun
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podrun/handler"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
-
-// errNotProbed says that the runtime could not be asked, which tells nothing of the
-// container.
-var errNotProbed = errors.New("the probe did not take place")
 
 // readiness counts containers that are not ready yet.
 type readiness struct {
-	mu      sync.Mutex
-	missing int
-	told    bool
+	mu       sync.Mutex
+	missing  int
+	reported bool
 }
 
 func (r *readiness) expect(n int) {
@@ -29,7 +25,7 @@ func (r *readiness) expect(n int) {
 	r.missing = n
 }
 
-// change notes that one more or one less is ready, and tells whether all are for
+// change counts one ready container more or less, and reports whether all are ready for
 // the first time.
 func (r *readiness) change(ready bool) (allForTheFirstTime bool) {
 	r.mu.Lock()
@@ -39,8 +35,8 @@ func (r *readiness) change(ready bool) (allForTheFirstTime bool) {
 	} else {
 		r.missing++
 	}
-	if r.missing == 0 && !r.told {
-		r.told = true
+	if r.missing == 0 && !r.reported {
+		r.reported = true
 		return true
 	}
 	return false
@@ -48,10 +44,10 @@ func (r *readiness) change(ready bool) (allForTheFirstTime bool) {
 
 // probe watches an attempt until ctx ends: its start-up, then whether it lives and
 // whether it is ready. started is called when it has started up.
-func (k *keeper) probe(ctx context.Context, a *attempt, started func()) {
+func (k *podRun) probe(ctx context.Context, a *attempt, started func()) {
 	go func() {
 		if p := a.spec.StartupProbe; p != nil {
-			if err := k.untilFirst(ctx, a, p); err != nil {
+			if err := k.untilSuccess(ctx, a, p); err != nil {
 				k.fail(ctx, a, "startup", p, err)
 				return
 			}
@@ -71,7 +67,7 @@ func (k *keeper) probe(ctx context.Context, a *attempt, started func()) {
 	}()
 }
 
-func (k *keeper) watchReadiness(ctx context.Context, a *attempt) {
+func (k *podRun) watchReadiness(ctx context.Context, a *attempt) {
 	isReady := false
 	change := func(ready bool, why error) {
 		isReady = ready
@@ -85,7 +81,7 @@ func (k *keeper) watchReadiness(ctx context.Context, a *attempt) {
 			}
 		}
 	}
-	if !k.counts(a.spec) {
+	if !k.countsForReadiness(a.spec) {
 		return
 	}
 	if p := a.spec.ReadinessProbe; p != nil {
@@ -99,29 +95,29 @@ func (k *keeper) watchReadiness(ctx context.Context, a *attempt) {
 	}
 }
 
-// counts tells of containers that make the pod ready: all but those that end first.
-func (k *keeper) counts(c *corev1.Container) bool {
+// countsForReadiness reports whether a container makes the pod ready: all but those that end first.
+func (k *podRun) countsForReadiness(c *corev1.Container) bool {
 	for i := range k.pod.Spec.InitContainers {
 		if &k.pod.Spec.InitContainers[i] == c {
-			return podyaml.IsSidecar(c)
+			return podspec.IsSidecar(c)
 		}
 	}
 	return true
 }
 
-// counted is how many containers make the pod ready.
-func (k *keeper) counted() int {
+// readinessCount is how many containers make the pod ready.
+func (k *podRun) readinessCount() int {
 	n := len(k.pod.Spec.Containers)
 	for i := range k.pod.Spec.InitContainers {
-		if podyaml.IsSidecar(&k.pod.Spec.InitContainers[i]) {
+		if podspec.IsSidecar(&k.pod.Spec.InitContainers[i]) {
 			n++
 		}
 	}
 	return n
 }
 
-// fail ends a container whose probe has failed; whoever awaits it sees the exit.
-func (k *keeper) fail(ctx context.Context, a *attempt, what string, p *corev1.Probe, why error) {
+// fail ends a container whose probe has failed; await sees the exit.
+func (k *podRun) fail(ctx context.Context, a *attempt, what string, p *corev1.Probe, why error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -136,12 +132,12 @@ func (k *keeper) fail(ctx context.Context, a *attempt, what string, p *corev1.Pr
 	}
 }
 
-// untilFirst probes until the first success, and returns the last failure when the
+// untilSuccess probes until the first success, and returns the last failure when the
 // threshold is reached.
-func (k *keeper) untilFirst(ctx context.Context, a *attempt, p *corev1.Probe) error {
+func (k *podRun) untilSuccess(ctx context.Context, a *attempt, p *corev1.Probe) error {
 	var failures int32
 	var last error
-	k.rounds(ctx, a, p, func(err error) (done bool) {
+	k.probeLoop(ctx, a, p, func(err error) (done bool) {
 		last = err
 		if err != nil {
 			failures++
@@ -151,11 +147,11 @@ func (k *keeper) untilFirst(ctx context.Context, a *attempt, p *corev1.Probe) er
 	return last
 }
 
-// watch probes until ctx ends and tells when the outcome changes, from the given
-// first one on.
-func (k *keeper) watch(ctx context.Context, a *attempt, p *corev1.Probe, state bool, change func(ok bool, why error)) {
+// watch probes until ctx ends and calls change when the outcome changes. state is the
+// outcome before the first probe.
+func (k *podRun) watch(ctx context.Context, a *attempt, p *corev1.Probe, state bool, change func(ok bool, why error)) {
 	var successes, failures int32
-	k.rounds(ctx, a, p, func(err error) (done bool) {
+	k.probeLoop(ctx, a, p, func(err error) (done bool) {
 		if err == nil {
 			successes, failures = successes+1, 0
 		} else {
@@ -173,19 +169,19 @@ func (k *keeper) watch(ctx context.Context, a *attempt, p *corev1.Probe, state b
 	})
 }
 
-// rounds probes at the probe's pace and tells each outcome, until that is enough or
-// ctx ends. A probe that did not take place has no outcome.
-func (k *keeper) rounds(ctx context.Context, a *attempt, p *corev1.Probe, outcome func(err error) (done bool)) {
+// probeLoop probes periodically and calls outcome each time, until outcome returns true or
+// ctx ends. A probe that did not run has no outcome.
+func (k *podRun) probeLoop(ctx context.Context, a *attempt, p *corev1.Probe, outcome func(err error) (done bool)) {
 	// The delay is the container's, also of probes that wait for its start-up.
 	if sleep(ctx, time.Until(a.began.Add(time.Duration(p.InitialDelaySeconds)*time.Second))) != nil {
 		return
 	}
 	for {
-		err := k.try(ctx, a, p)
+		err := k.handler(a).Probe(ctx, p)
 		if ctx.Err() != nil {
 			return
 		}
-		if !errors.Is(err, errNotProbed) && outcome(err) {
+		if !errors.Is(err, handler.ErrNotProbed) && outcome(err) {
 			return
 		}
 		if sleep(ctx, time.Duration(p.PeriodSeconds)*time.Second) != nil {
@@ -194,21 +190,15 @@ func (k *keeper) rounds(ctx context.Context, a *attempt, p *corev1.Probe, outcom
 	}
 }
 
-// try runs a probe once. The time of an exec is kept by the runtime, which then
-// says so.
-func (k *keeper) try(ctx context.Context, a *attempt, p *corev1.Probe) error {
-	if p.Exec != nil {
-		return k.tryExec(ctx, a, p)
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(p.TimeoutSeconds)*time.Second)
-	defer cancel()
+// handler is what runs the probes and hooks of an attempt. A pod on the host's network
+// is reached over loopback.
+func (k *podRun) handler(a *attempt) *handler.Target {
+	target := &handler.Target{Runtime: k.Conn.Runtime, ContainerID: a.id, Container: a.spec}
 	switch {
-	case p.HTTPGet != nil:
-		return k.tryHTTP(ctx, a, p.HTTPGet)
-	case p.TCPSocket != nil:
-		return k.tryTCP(ctx, a, p.TCPSocket)
-	case p.GRPC != nil:
-		return k.tryGRPC(ctx, p.GRPC)
+	case k.pod.Spec.HostNetwork:
+		target.PodIP = "127.0.0.1"
+	case len(k.facts.PodIPs) > 0:
+		target.PodIP = k.facts.PodIPs[0]
 	}
-	return fmt.Errorf("the probe has no action")
+	return target
 }

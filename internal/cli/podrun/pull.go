@@ -12,14 +12,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/berthapi"
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/pullsecret"
 	"github.com/berthrun/berth/internal/cli/progress"
 	"github.com/berthrun/berth/internal/criclient"
 	"github.com/berthrun/berth/internal/errs"
 )
 
 // pullAll sees that every image is there, before anything is made.
-func (k *keeper) pullAll(ctx context.Context) error {
+func (k *podRun) pullAll(ctx context.Context) error {
 	credentials, missing := k.Bundle.Credentials()
 	for _, name := range missing {
 		k.say("the file has no Secret %s of imagePullSecrets: pulling without it", name)
@@ -48,7 +48,7 @@ func (k *keeper) pullAll(ctx context.Context) error {
 	return nil
 }
 
-func (k *keeper) pull(ctx context.Context, what, ref string, policy corev1.PullPolicy, credentials []podyaml.Credential) (*runtimeapi.Image, error) {
+func (k *podRun) pull(ctx context.Context, what, ref string, policy corev1.PullPolicy, credentials []pullsecret.Credential) (*runtimeapi.Image, error) {
 	img, err := k.image(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (k *keeper) pull(ctx context.Context, what, ref string, policy corev1.PullP
 }
 
 // pullWith tries the credentials that are for an image, the best first, or none.
-func (k *keeper) pullWith(ctx context.Context, ref string, credentials []podyaml.Credential) error {
+func (k *podRun) pullWith(ctx context.Context, ref string, credentials []pullsecret.Credential) error {
 	type fitting struct {
 		fit  int
 		auth berthapi.Auth
@@ -94,7 +94,7 @@ func (k *keeper) pullWith(ctx context.Context, ref string, credentials []podyaml
 	return errors.Join(failed...)
 }
 
-func (k *keeper) image(ctx context.Context, ref string) (*runtimeapi.Image, error) {
+func (k *podRun) image(ctx context.Context, ref string) (*runtimeapi.Image, error) {
 	resp, err := k.Conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 	return resp.GetImage(), err
 }
@@ -130,7 +130,7 @@ func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, b
 }
 
 // checkUser honours runAsNonRoot, with what the image says of its user.
-func (k *keeper) checkUser(c *corev1.Container, img *runtimeapi.Image) error {
+func (k *podRun) checkUser(c *corev1.Container, img *runtimeapi.Image) error {
 	must, user := k.Bundle.RunAsNonRoot(c)
 	if !must {
 		return nil
@@ -141,7 +141,7 @@ func (k *keeper) checkUser(c *corev1.Container, img *runtimeapi.Image) error {
 	case user == nil && img.GetUid().GetValue() != 0:
 		return nil
 	case user == nil && img.GetUsername() != "":
-		return fmt.Errorf("cannot run container %s: runAsNonRoot is set, and image %s has the user %q, of which nobody knows that it is not root: set runAsUser: %w",
+		return fmt.Errorf("cannot run container %s: runAsNonRoot is set, and image %s has the user %q, which may be root: set runAsUser: %w",
 			c.Name, c.Image, img.GetUsername(), errs.Invalid)
 	}
 	return fmt.Errorf("cannot run container %s: runAsNonRoot is set, and it would run as root: %w", c.Name, errs.Invalid)

@@ -381,7 +381,7 @@ func TestStopBySomebodyElseEndsTheKeeper(t *testing.T) {
 	close(s.runtime.containers["a-0"].stop)
 	s.runtime.mu.Unlock()
 	s.wait()
-	if !strings.Contains(s.said.String(), "stopped by somebody else") {
+	if !strings.Contains(s.said.String(), "something else stopped the pod") {
 		t.Errorf("said %q", s.said.String())
 	}
 }
@@ -413,7 +413,7 @@ func TestASecondPodOfTheNameIsRefused(t *testing.T) {
 func TestRunAsNonRoot(t *testing.T) {
 	for user, want := range map[*runtimeapi.Image]string{
 		{Id: "1"}:                  "it would run as root",
-		{Id: "1", Username: "www"}: "nobody knows that it is not root",
+		{Id: "1", Username: "www"}: "which may be root",
 		{Id: "1", Uid: &runtimeapi.Int64Value{Value: 5}}: "",
 	} {
 		s := newScene(t, `
@@ -433,9 +433,9 @@ func TestStartLeavesThePodRunning(t *testing.T) {
 		"one": exits(0, ""), "two": exits(0, ""), "a": serves(0), "b": serves(0),
 	}})
 	s.opts.Out, s.opts.Err = nil, nil
-	id, err := Start(t.Context(), s.opts)
-	if err != nil || id != "sandbox" {
-		t.Fatalf("got %q, %v", id, err)
+	k, err := start(t.Context(), s.opts)
+	if err != nil || k.sandboxID != "sandbox" {
+		t.Fatalf("got %+v, %v", k, err)
 	}
 	if s.called("stop sandbox")() || !s.called("start b-0")() {
 		t.Errorf("calls %q", s.runtime.noted())
@@ -447,8 +447,8 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 		"one": exits(0, ""), "two": exits(0, ""), "a": serves(0),
 	}})
 	s.opts.Out, s.opts.Err = nil, nil
-	if _, err := Start(t.Context(), s.opts); err == nil {
-		t.Fatal("b has no program, and Start succeeded")
+	if _, err := start(t.Context(), s.opts); err == nil {
+		t.Fatal("b has no program, and start succeeded")
 	}
 	for _, want := range []string{"end a-0", "stop sandbox", "remove sandbox"} {
 		if !s.called(want)() {

@@ -10,37 +10,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/cli/podyaml"
+	"github.com/berthrun/berth/internal/cli/podyaml/resources"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// errTooMuch says that the pod wrote more to disk than it may.
-var errTooMuch = errors.New("the pod is evicted")
+// errEvicted says that the pod wrote more to disk than it may.
+var errEvicted = errors.New("the pod is evicted")
 
 // watchUsage ends a pod that writes more than its limits to disk, as a kubelet evicts it.
-func (k *keeper) watchUsage(ctx context.Context, end context.CancelCauseFunc) {
+func (k *podRun) watchUsage(ctx context.Context, end context.CancelCauseFunc) {
 	if !k.isLimited() {
 		return
 	}
 	for sleep(ctx, k.Timings.Usage) == nil {
-		why := k.excess(ctx)
+		why := k.exceededLimit(ctx)
 		if why == "" || ctx.Err() != nil {
 			continue
 		}
 		k.evicted.Store(true)
-		end(fmt.Errorf("%w: %s", errTooMuch, why))
+		end(fmt.Errorf("%w: %s", errEvicted, why))
 		return
 	}
 }
 
-func (k *keeper) isLimited() bool {
+func (k *podRun) isLimited() bool {
 	for i := range k.pod.Spec.Volumes {
 		if diskLimit(&k.pod.Spec.Volumes[i]) > 0 {
 			return true
 		}
 	}
 	for i := range k.pod.Spec.Containers {
-		if podyaml.StorageLimit(&k.pod.Spec.Containers[i]) > 0 {
+		if resources.StorageLimit(&k.pod.Spec.Containers[i]) > 0 {
 			return true
 		}
 	}
@@ -55,8 +55,8 @@ func diskLimit(v *corev1.Volume) int64 {
 	return v.EmptyDir.SizeLimit.Value()
 }
 
-// excess says what is over its limit, "" for nothing. What cannot be asked is not over.
-func (k *keeper) excess(ctx context.Context) string {
+// exceededLimit says what is over its limit, "" for nothing. What cannot be asked is not over.
+func (k *podRun) exceededLimit(ctx context.Context) string {
 	for i := range k.pod.Spec.Volumes {
 		v := &k.pod.Spec.Volumes[i]
 		limit := diskLimit(v)
@@ -70,19 +70,19 @@ func (k *keeper) excess(ctx context.Context) string {
 	}
 	for i := range k.pod.Spec.Containers {
 		c := &k.pod.Spec.Containers[i]
-		limit, a := podyaml.StorageLimit(c), k.latest(c.Name)
+		limit, a := resources.StorageLimit(c), k.latest(c.Name)
 		if limit == 0 || a == nil {
 			continue
 		}
-		if used := k.written(ctx, a); used > limit {
+		if used := k.diskUsage(ctx, a); used > limit {
 			return fmt.Sprintf("container %s has written %d bytes of its %d of ephemeral-storage", c.Name, used, limit)
 		}
 	}
 	return ""
 }
 
-// written is what a container has in its root filesystem and its logs.
-func (k *keeper) written(ctx context.Context, a *attempt) int64 {
+// diskUsage is what a container has in its root filesystem and its logs.
+func (k *podRun) diskUsage(ctx context.Context, a *attempt) int64 {
 	var total int64
 	stats, err := k.Conn.Runtime.ContainerStats(ctx, &runtimeapi.ContainerStatsRequest{ContainerId: a.id})
 	if err == nil {

@@ -80,7 +80,7 @@ func (r *workloadRun) startPods(ctx context.Context) {
 		select {
 		case <-ready:
 			// It returns an error when ctx has ended: then no other pod starts.
-			_ = sleep(ctx, r.w.Settled)
+			_ = sleep(ctx, r.w.MinReady)
 		case <-ctx.Done():
 		}
 	}
@@ -88,7 +88,7 @@ func (r *workloadRun) startPods(ctx context.Context) {
 
 func (r *workloadRun) runOne(ctx context.Context, i int, ready func()) {
 	defer close(r.ended[i])
-	stopsLater, stop := r.untilLaterOnesEnded(ctx, i)
+	stopsLater, stop := r.untilLaterPodsEnded(ctx, i)
 	defer stop()
 	r.codes[i], r.failed[i] = r.runPod(stopsLater, r.w, r.w.Pods[i], r.job, ready)
 	if r.failed[i] != nil || (r.w.IsJob() && r.codes[i] != 0) {
@@ -96,10 +96,10 @@ func (r *workloadRun) runOne(ctx context.Context, i int, ready func()) {
 	}
 }
 
-// untilLaterOnesEnded returns the context of a pod. Those of an ordered workload are
+// untilLaterPodsEnded returns the context of a pod. Those of an ordered workload are
 // stopped in the reverse order of their start: such a context ends after ctx has and
 // the later pods are gone, or when Kill is closed.
-func (r *workloadRun) untilLaterOnesEnded(ctx context.Context, i int) (context.Context, func()) {
+func (r *workloadRun) untilLaterPodsEnded(ctx context.Context, i int) (context.Context, func()) {
 	if !r.w.Ordered {
 		return ctx, func() {}
 	}

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
 )
 
 // bindClaims finds the volumes of the file that the pod's claims are bound to: the one
@@ -38,26 +40,26 @@ func (b *Bundle) bindClaims(docs *documents) error {
 // bind finds the volume of a claim in a namespace, nil where the claim gets a directory
 // of its own.
 func (d *documents) bind(claim *corev1.PersistentVolumeClaim, namespace string) (*corev1.PersistentVolume, error) {
-	f := faults{place: d.places[claim]}
+	f := document.Faults{Place: d.places[claim]}
 	if mode := claim.Spec.VolumeMode; mode != nil && *mode != corev1.PersistentVolumeFilesystem {
-		f.add("spec.volumeMode", "%q: only Filesystem is honoured", *mode)
-		return nil, f.err()
+		f.Add("spec.volumeMode", "%q: only Filesystem is honoured", *mode)
+		return nil, f.Err()
 	}
 	for _, volume := range d.volumes {
 		if !matches(claim, namespace, volume) {
 			continue
 		}
 		if hostDirectory(volume) == "" {
-			f = faults{place: d.places[volume]}
-			f.add("spec", "only hostPath and local volumes, with an absolute path, are honoured")
-			return nil, f.err()
+			f = document.Faults{Place: d.places[volume]}
+			f.Add("spec", "only hostPath and local volumes, with an absolute path, are honoured")
+			return nil, f.Err()
 		}
 		return volume, nil
 	}
 	if claim.Spec.VolumeName != "" {
-		f.add("spec.volumeName", "there is no PersistentVolume %q in the file", claim.Spec.VolumeName)
+		f.Add("spec.volumeName", "there is no PersistentVolume %q in the file", claim.Spec.VolumeName)
 	}
-	return nil, f.err()
+	return nil, f.Err()
 }
 
 func matches(claim *corev1.PersistentVolumeClaim, namespace string, volume *corev1.PersistentVolume) bool {

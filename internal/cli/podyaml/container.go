@@ -6,74 +6,27 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
+	"github.com/berthrun/berth/internal/cli/podyaml/resources"
+	"github.com/berthrun/berth/internal/cli/podyaml/security"
+	"github.com/berthrun/berth/internal/cli/podyaml/source"
 )
 
 // Labels and annotations by which tools know the pods of a kubelet; ours carry them
-// too. KeeperAnnotation marks the pods of `berth pod run`.
+// too. RunAnnotation is on the pods of `berth pod run`.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
 	labelPodUID        = "io.kubernetes.pod.uid"
 	labelContainerName = "io.kubernetes.container.name"
 	annotationRestarts = "io.kubernetes.container.restartCount"
-	KeeperAnnotation   = "berth.run/pod-run"
+	RunAnnotation      = "berth.run/pod-run"
 )
 
-// Facts are what a pod's configuration needs beside its YAML.
-type Facts struct {
-	// Dir holds what is the pod's own, LogDir its logs, ClaimDir the directories of
-	// claims, SeccompDir the profiles that a pod names by a relative path.
-	Dir, LogDir, ClaimDir, SeccompDir string
-	// PodIPs and HostIPs are for fields of the downward API and the hosts file.
-	PodIPs, HostIPs []string
-	// NodeName likewise.
-	NodeName string
-	// HostHosts is the host's hosts file, HostDNS what its resolv.conf says.
-	HostHosts string
-	HostDNS   *runtimeapi.DNSConfig
-	// Capacity of the host.
-	Capacity Capacity
-	// CgroupParent is for runtimes that must be told one; mostly empty.
-	CgroupParent string
-	// UserNamespace is the host's id of the pod's root, where hostUsers is false.
-	UserNamespace uint32
-	// RecursiveReadOnly says that the runtime can make mounts read-only with all below.
-	RecursiveReadOnly bool
-	// ReadVolume reads a file that a container has written into a volume, NotFound for
-	// none. It is nil until containers run.
-	ReadVolume func(volume, path string) ([]byte, error)
-}
-
-// IsSidecar tells of an init container that goes on beside the containers.
-func IsSidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-}
-
-// Port resolves a probe's port, which may be a name of one of the container's.
-func Port(c *corev1.Container, port intstr.IntOrString) (int32, error) {
-	number := port.IntVal
-	if port.Type == intstr.String {
-		for _, p := range c.Ports {
-			if p.Name == port.StrVal {
-				return p.ContainerPort, nil
-			}
-		}
-		n, err := strconv.ParseInt(port.StrVal, 10, 32)
-		if err != nil {
-			return 0, fmt.Errorf("container %s has no port named %q", c.Name, port.StrVal)
-		}
-		number = int32(n)
-	}
-	if number < 1 || number > 65535 {
-		return 0, fmt.Errorf("port %d is not between 1 and 65535", number)
-	}
-	return number, nil
-}
-
-// Made is a container's configuration, with what must be done before it is created.
-type Made struct {
+// ContainerSetup is a container's configuration, with what must be done before it is created.
+type ContainerSetup struct {
 	Config *runtimeapi.ContainerConfig
 	// SubPaths are bound to their targets.
 	SubPaths []SubPath
@@ -82,18 +35,18 @@ type Made struct {
 }
 
 // Container makes the configuration of a container's given attempt.
-func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*Made, error) {
-	env, err := b.environment(c, facts)
+func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*ContainerSetup, error) {
+	env, err := b.Environment(c, facts.node())
 	if err != nil {
-		return nil, &Fault{Line: b.place.line("spec"), Why: fmt.Sprintf("cannot make the environment of container %s: %v", c.Name, err)}
+		return nil, &document.Fault{Line: b.place.Line("spec"), Why: fmt.Sprintf("cannot make the environment of container %s: %v", c.Name, err)}
 	}
 	values := map[string]string{}
 	for _, e := range env {
-		values[e.name] = e.value
+		values[e.Name] = e.Value
 	}
 	mounts, subs, err := b.mounts(c, attempt, values, facts)
 	if err != nil {
-		return nil, &Fault{Line: b.place.line("spec"), Why: fmt.Sprintf("cannot mount the volumes of container %s: %v", c.Name, err)}
+		return nil, &document.Fault{Line: b.place.Line("spec"), Why: fmt.Sprintf("cannot mount the volumes of container %s: %v", c.Name, err)}
 	}
 	number := strconv.FormatUint(uint64(attempt), 10)
 	config := &runtimeapi.ContainerConfig{
@@ -109,20 +62,20 @@ func (b *Bundle) Container(c *corev1.Container, attempt uint32, facts *Facts) (*
 		StopSignal:  stopSignal(c),
 		Mounts:      append(mounts, b.ownMounts(c, attempt, facts)...),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       b.resources(c),
-			SecurityContext: b.securityContext(c, facts),
+			Resources:       resources.ForContainer(b.Pod, c),
+			SecurityContext: security.ForContainer(b.Pod, c, facts.security()),
 		},
 	}
 	for _, e := range env {
-		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.name, Value: []byte(e.value)})
+		config.Envs = append(config.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})
 	}
 	for _, word := range c.Command {
-		config.Command = append(config.Command, expand(word, values))
+		config.Command = append(config.Command, source.Expand(word, values))
 	}
 	for _, word := range c.Args {
-		config.Args = append(config.Args, expand(word, values))
+		config.Args = append(config.Args, source.Expand(word, values))
 	}
-	made := &Made{Config: config, SubPaths: subs}
+	made := &ContainerSetup{Config: config, SubPaths: subs}
 	if c.TerminationMessagePath != "" && !mountsAt(c, c.TerminationMessagePath) {
 		made.Message = MessageFile(facts.Dir, c.Name, attempt)
 	}

@@ -54,7 +54,7 @@ func FuzzParse(f *testing.F) {
 // translatesWhole: requests that can be written, and paths that stay where they belong.
 func translatesWhole(t *testing.T, b *Bundle) {
 	facts := testFacts()
-	out := []any{b.Sandbox(facts), b.KeeperFields()}
+	out := []any{b.Sandbox(facts), b.ForegroundFields()}
 	if hosts := b.Hosts(facts, nil); strings.ContainsRune(hosts, 0) {
 		t.Errorf("the hosts file is %q", hosts)
 	}
@@ -92,26 +92,6 @@ func translatesWhole(t *testing.T, b *Bundle) {
 	if _, err := json.Marshal(append(out, volumes)); err != nil {
 		t.Errorf("the requests cannot be written: %v", err)
 	}
-}
-
-// FuzzEnvFile: what containers write into an env file is refused, or has no more in it
-// than was written.
-func FuzzEnvFile(f *testing.F) {
-	for _, seed := range []string{"A='1'\n", " # c\n\nB=\nA='x\ny' # c\n", "A=1", "A= 'x'", "A='", "=x", "A B='1'"} {
-		f.Add(seed, "A")
-	}
-	f.Fuzz(func(t *testing.T, data, name string) {
-		value, there, err := readEnvFile(data, name)
-		if err != nil {
-			if there || value != "" {
-				t.Errorf("%q, %v with an error", value, there)
-			}
-			return
-		}
-		if !strings.Contains(data, value) || strings.Contains(value, "'") || (there && !strings.Contains(data, name+"=")) {
-			t.Errorf("%q has %s=%q", data, name, value)
-		}
-	})
 }
 
 func blames(t *testing.T, err error) {

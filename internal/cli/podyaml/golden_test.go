@@ -9,8 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthrun/berth/internal/golden"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/network"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
+	"github.com/berthrun/berth/internal/cli/podyaml/source"
+	"github.com/berthrun/berth/internal/golden"
 )
 
 // TestGolden holds the whole translation of each file in testdata.
@@ -35,7 +39,7 @@ func testFacts() *Facts {
 		PodIPs: []string{"10.88.0.5", "fd00::5"}, HostIPs: []string{"192.0.2.1"}, NodeName: "host",
 		HostHosts: "127.0.0.1\tlocalhost\n",
 		HostDNS:   &runtimeapi.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"lan"}, Options: []string{"ndots:1", "rotate"}},
-		Capacity:  Capacity{MilliCPU: 4000, Memory: 8 << 30, Storage: 100 << 30}, UserNamespace: 1 << 30, RecursiveReadOnly: true,
+		Capacity:  source.Capacity{MilliCPU: 4000, Memory: 8 << 30, Storage: 100 << 30}, UserNamespace: 1 << 30, RecursiveReadOnly: true,
 		ReadVolume: func(string, string) ([]byte, error) { return []byte("# file\nA='1'\n"), nil },
 	}
 }
@@ -58,9 +62,9 @@ func translate(t *testing.T, file string) []byte {
 		out["pod "+b.Pod.Name] = translatePod(t, b)
 	}
 	for _, s := range m.Services {
-		var names []Names
+		var names []network.Names
 		for i, b := range s.Pods {
-			names = append(names, Names{IP: fmt.Sprintf("10.88.0.%d", i+5), Names: append(s.Names(), s.PodNames(b)...)})
+			names = append(names, network.Names{IP: fmt.Sprintf("10.88.0.%d", i+5), Names: append(s.Names(), s.PodNames(b)...)})
 		}
 		out["service "+s.Name] = names
 	}
@@ -75,14 +79,14 @@ func translatePod(t *testing.T, b *Bundle) map[string]any {
 	t.Helper()
 	facts := testFacts()
 	out := map[string]any{
-		"handler": b.Handler, "sandbox": b.Sandbox(facts), "keeper": b.KeeperFields(),
+		"handler": b.Handler, "sandbox": b.Sandbox(facts), "keeper": b.ForegroundFields(),
 		"hosts": strings.Split(b.Hosts(facts, nil), "\n"),
 	}
 	var err error
 	if out["volumes"], err = b.Volumes(facts); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range b.containers() {
+	for _, c := range podspec.Containers(b.Pod) {
 		made, err := b.Container(c, 2, facts)
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
+	"github.com/berthrun/berth/internal/cli/podyaml/security"
+	"github.com/berthrun/berth/internal/cli/podyaml/source"
 )
 
 // SubPath is a part of a volume that containers can change: it must be found without
@@ -26,13 +31,13 @@ func (b *Bundle) mounts(c *corev1.Container, attempt uint32, values map[string]s
 		m := &c.VolumeMounts[i]
 		sub, err := subPath(m, values)
 		if err != nil {
-			return nil, nil, &fieldError{fmt.Sprintf("volumeMounts[%d].subPathExpr", i), err}
+			return nil, nil, &document.FieldError{Field: fmt.Sprintf("volumeMounts[%d].subPathExpr", i), Err: err}
 		}
-		v := b.volume(m.Name)
+		v := podspec.Volume(b.Pod, m.Name)
 		mount := &runtimeapi.Mount{
 			ContainerPath: m.MountPath,
 			// What we wrote for the pod is not for it to change.
-			Readonly:     m.ReadOnly || isWritten(v) || v.Image != nil,
+			Readonly:     m.ReadOnly || source.IsWritten(v) || v.Image != nil,
 			MountOptions: m.BindMountOptions,
 			Propagation:  propagation(m.MountPropagation),
 			// As a kubelet has it: what is the host's keeps its labels.
@@ -51,14 +56,14 @@ func (b *Bundle) mounts(c *corev1.Container, attempt uint32, values map[string]s
 			mount.ImageSubPath = sub
 		case sub == "":
 			mount.HostPath = b.volumePath(v, facts)
-		case isWritten(v):
+		case source.IsWritten(v):
 			mount.HostPath = filepath.Join(b.volumePath(v, facts), sub)
 		default:
 			mount.HostPath = filepath.Join(facts.Dir, "subpaths", c.Name, strconv.FormatUint(uint64(attempt), 10), strconv.Itoa(i))
 			subs = append(subs, SubPath{Volume: b.volumePath(v, facts), Path: sub, Target: mount.HostPath})
 		}
 		if v.Image == nil {
-			mount.UidMappings, mount.GidMappings = b.mappings(facts), b.mappings(facts)
+			mount.UidMappings, mount.GidMappings = security.IDMappings(b.Pod, facts.security()), security.IDMappings(b.Pod, facts.security())
 		}
 		mounts = append(mounts, mount)
 	}
@@ -72,7 +77,7 @@ func subPath(m *corev1.VolumeMount, values map[string]string) (string, error) {
 		return m.SubPath, nil
 	}
 	var missing error
-	text := expandFunc(m.SubPathExpr, func(name string) (string, bool) {
+	text := source.ExpandFunc(m.SubPathExpr, func(name string) (string, bool) {
 		value, there := values[name]
 		if !there {
 			missing = errors.Join(missing, fmt.Errorf("variable %q is not set", name))
@@ -99,7 +104,7 @@ func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation 
 }
 
 // ownMounts are those that a kubelet adds: the pod's hosts file, and the file for the
-// container's last words. A volume that is mounted there wins.
+// container's termination message. A volume that the pod mounts there takes precedence.
 func (b *Bundle) ownMounts(c *corev1.Container, attempt uint32, facts *Facts) []*runtimeapi.Mount {
 	var mounts []*runtimeapi.Mount
 	for path, source := range map[string]string{"/etc/hosts": HostsFile(facts.Dir), c.TerminationMessagePath: MessageFile(facts.Dir, c.Name, attempt)} {
@@ -108,8 +113,8 @@ func (b *Bundle) ownMounts(c *corev1.Container, attempt uint32, facts *Facts) []
 		}
 		mounts = append(mounts, &runtimeapi.Mount{
 			ContainerPath: path, HostPath: source, SelinuxRelabel: true,
-			Readonly:    path == "/etc/hosts" && isTrue(c.SecurityContext.ReadOnlyRootFilesystem),
-			UidMappings: b.mappings(facts), GidMappings: b.mappings(facts),
+			Readonly:    path == "/etc/hosts" && podspec.IsTrue(c.SecurityContext.ReadOnlyRootFilesystem),
+			UidMappings: security.IDMappings(b.Pod, facts.security()), GidMappings: security.IDMappings(b.Pod, facts.security()),
 		})
 	}
 	if len(mounts) == 2 && mounts[0].ContainerPath != "/etc/hosts" {
@@ -127,7 +132,10 @@ func mountsAt(c *corev1.Container, path string) bool {
 	return false
 }
 
-// MessageFile is where an attempt of a container leaves its last words.
+// HostsFile is the pod's hosts file.
+func HostsFile(dir string) string { return filepath.Join(dir, "etc-hosts") }
+
+// MessageFile is the file for the termination message of an attempt of a container.
 func MessageFile(dir, container string, attempt uint32) string {
 	return filepath.Join(dir, "messages", container, strconv.FormatUint(uint64(attempt), 10))
 }

@@ -11,10 +11,18 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
+	"github.com/berthrun/berth/internal/cli/podyaml/fields"
+	"github.com/berthrun/berth/internal/cli/podyaml/workload"
 	"github.com/berthrun/berth/internal/errs"
 )
+
+// Workload is a Pod, or what makes pods from a template, with its pods.
+type Workload struct {
+	*workload.Workload
+	// Pods in the order of their ordinals. A Pod document has one.
+	Pods []*Bundle
+}
 
 // Manifest is what a file of YAML documents asks for.
 type Manifest struct {
@@ -35,30 +43,16 @@ func (f *Manifest) Pods() []*Bundle {
 	return pods
 }
 
-// Bundle is one pod with the documents that it refers to.
-type Bundle struct {
-	// Pod with its defaults filled in.
-	Pod *corev1.Pod
-	// ConfigMaps and Secrets of the pod's namespace, by name.
-	ConfigMaps map[string]*corev1.ConfigMap
-	Secrets    map[string]*corev1.Secret
-	// Handler is the runtime class, "" for the default.
-	Handler string
-	// claims are where the pod's claims are bound to, by name: volumes of the file.
-	claims map[string]*corev1.PersistentVolume
-	place  place
-}
-
 // Parse reads a file of YAML documents: Pods and what makes pods, and the ConfigMaps,
 // Secrets, claims, volumes and Services that belong to them. All faults are reported
 // together, each with kind Invalid.
 func Parse(data []byte) (*Manifest, error) {
 	file := &Manifest{}
-	docs := &documents{places: map[any]place{}}
+	docs := &documents{places: map[any]document.Place{}}
 	var failed []error
-	ignored := &notes{}
-	for _, text := range split(data) {
-		doc, err := read(text)
+	ignored := &document.Notes{}
+	for _, text := range document.Split(data) {
+		doc, err := document.Read(text)
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +67,7 @@ func Parse(data []byte) (*Manifest, error) {
 		return nil, fmt.Errorf("there is no document of kind Pod, nor one that makes pods: %w", errs.Invalid)
 	}
 	for _, w := range file.Workloads {
-		failed = append(failed, w.expand(docs))
+		failed = append(failed, docs.expand(w))
 	}
 	failed = append(failed, file.checkNames(), file.checkNamespaces(docs))
 	if err := errors.Join(failed...); err != nil {
@@ -83,37 +77,37 @@ func Parse(data []byte) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	file.Services, file.Notes = services, ignored.lines()
+	file.Services, file.Notes = services, ignored.Lines()
 	return file, nil
 }
 
-func (f *Manifest) add(docs *documents, doc *document, ignored *notes) error {
+func (f *Manifest) add(docs *documents, doc *document.Document, ignored *document.Notes) error {
 	if taken, err := docs.add(doc); taken {
 		if err == nil {
-			err = checkKind(doc, ignored)
+			err = fields.CheckKind(doc, ignored)
 		}
 		return err
 	}
-	w, err := template(doc)
+	w, err := workload.Read(doc)
 	if err != nil {
 		return err
 	}
 	if w == nil {
-		if clusterOnly()[doc.kind()] {
-			ignored.kind(doc)
+		if clusterOnly()[doc.Kind()] {
+			ignored.Kind(doc)
 			return nil
 		}
-		return &Fault{Line: doc.place.line("kind"), Field: "kind", Why: fmt.Sprintf("%q is not run here", doc.kind())}
+		return &document.Fault{Line: doc.Place.Line("kind"), Field: "kind", Why: fmt.Sprintf("berth does not run %q", doc.Kind())}
 	}
-	err = errors.Join(checkKind(doc, ignored), checkHonoured(doc.podTree(w.place.prefix), w.place, w.Kind != "Pod", ignored))
+	err = errors.Join(fields.CheckKind(doc, ignored), fields.CheckPod(doc.Subtree(w.Place.Path("")), w.Place, w.Kind != "Pod", ignored))
 	if err != nil {
 		return err
 	}
-	if w.suspended != "" {
-		ignored.add(fmt.Sprintf("line %d: %s makes no pods, because of %s", doc.place.line(w.suspended), w, w.suspended))
+	if w.Suspended != "" {
+		ignored.Add(fmt.Sprintf("line %d: %s makes no pods, because of %s", doc.Place.Line(w.Suspended), w, w.Suspended))
 		return nil
 	}
-	f.Workloads = append(f.Workloads, w)
+	f.Workloads = append(f.Workloads, &Workload{Workload: w})
 	return nil
 }
 
@@ -124,8 +118,8 @@ func (f *Manifest) checkNames() error {
 	for _, b := range f.Pods() {
 		name := b.Pod.Namespace + "/" + b.Pod.Name
 		if seen[name] {
-			failed = append(failed, &Fault{
-				Line: b.place.line("metadata.name"), Field: "metadata.name", Why: fmt.Sprintf("%q is the name of two pods", name),
+			failed = append(failed, &document.Fault{
+				Line: b.place.Line("metadata.name"), Field: "metadata.name", Why: fmt.Sprintf("%q is the name of two pods", name),
 			})
 		}
 		seen[name] = true
@@ -145,8 +139,8 @@ func (f *Manifest) checkNamespaces(docs *documents) error {
 		for _, b := range f.Pods() {
 			others = append(others, b.Pod.Namespace)
 		}
-		failed = append(failed, &Fault{
-			Line: docs.places[of].line("metadata.namespace"), Field: "metadata.namespace",
+		failed = append(failed, &document.Fault{
+			Line: docs.places[of].Line("metadata.namespace"), Field: "metadata.namespace",
 			Why: fmt.Sprintf("%s %s is in namespace %s, the pod in %s", kind, name, namespace, strings.Join(slices.Compact(others), ", ")),
 		})
 	}
@@ -167,26 +161,3 @@ func (f *Manifest) checkNamespaces(docs *documents) error {
 
 // sameNamespace takes a document that names no namespace as the pod's.
 func sameNamespace(document, pod string) bool { return document == "" || document == pod }
-
-// bundle makes one pod of the file: with the documents of its namespace.
-func (d *documents) bundle(pod *corev1.Pod, at place) (*Bundle, error) {
-	b := &Bundle{Pod: pod, ConfigMaps: map[string]*corev1.ConfigMap{}, Secrets: map[string]*corev1.Secret{}, place: at}
-	setDefaults(pod)
-	for _, m := range d.configMaps {
-		if sameNamespace(m.Namespace, pod.Namespace) {
-			b.ConfigMaps[m.Name] = m
-		}
-	}
-	for _, s := range d.secrets {
-		if sameNamespace(s.Namespace, pod.Namespace) {
-			b.Secrets[s.Name] = s
-		}
-	}
-	if err := b.bindClaims(d); err != nil {
-		return nil, err
-	}
-	if pod.Spec.RuntimeClassName != nil {
-		b.Handler = *pod.Spec.RuntimeClassName
-	}
-	return b, b.validate()
-}

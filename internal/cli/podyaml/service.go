@@ -7,6 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berthrun/berth/internal/cli/podyaml/document"
+	"github.com/berthrun/berth/internal/cli/podyaml/network"
+	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
 
 // Service is a name by which pods find others of the file.
@@ -16,13 +20,10 @@ type Service struct {
 	Pods []*Bundle
 }
 
-// clusterDomain is what names end with in most clusters.
-const clusterDomain = "cluster.local"
-
 // Names of a Service, as a cluster's DNS has them.
 func (s *Service) Names() []string {
 	qualified := s.Name + "." + s.Namespace
-	return []string{s.Name, qualified, qualified + ".svc", qualified + ".svc." + clusterDomain}
+	return []string{s.Name, qualified, qualified + ".svc", qualified + ".svc." + network.ClusterDomain}
 }
 
 // PodNames are those of one of its pods: the ones that a pod with a hostname has in the
@@ -40,28 +41,28 @@ func (s *Service) PodNames(b *Bundle) []string {
 
 // serve makes the file's Services, and notes what of them has no effect: pods reach
 // each other at their own ports.
-func (f *Manifest) serve(docs *documents, ignored *notes) ([]*Service, error) {
+func (f *Manifest) serve(docs *documents, ignored *document.Notes) ([]*Service, error) {
 	var services []*Service
 	for _, doc := range docs.services {
-		at := faults{place: docs.places[doc]}
+		at := document.Faults{Place: docs.places[doc]}
 		for _, why := range validation.IsDNS1035Label(doc.Name) {
-			at.add("metadata.name", "%q: %s", doc.Name, why)
+			at.Add("metadata.name", "%q: %s", doc.Name, why)
 		}
 		if doc.Namespace != "" {
 			for _, why := range validation.IsDNS1123Label(doc.Namespace) {
-				at.add("metadata.namespace", "%q: %s", doc.Namespace, why)
+				at.Add("metadata.namespace", "%q: %s", doc.Namespace, why)
 			}
 		}
-		if err := at.err(); err != nil {
+		if err := at.Err(); err != nil {
 			return nil, err
 		}
 		s := &Service{Name: doc.Name, Namespace: doc.Namespace}
 		if s.Namespace == "" {
 			s.Namespace = corev1.NamespaceDefault
 		}
-		line := docs.places[doc].line("kind")
+		line := docs.places[doc].Line("kind")
 		if len(doc.Spec.Selector) == 0 {
-			ignored.add(fmt.Sprintf("line %d: Service %s selects no pods", line, s.Name))
+			ignored.Add(fmt.Sprintf("line %d: Service %s selects no pods", line, s.Name))
 			continue
 		}
 		selector := labels.SelectorFromSet(doc.Spec.Selector)
@@ -80,7 +81,7 @@ func (f *Manifest) serve(docs *documents, ignored *notes) ([]*Service, error) {
 }
 
 // notePort notes a port of a Service that is not its pods': nothing maps it.
-func (s *Service) notePort(p *corev1.ServicePort, line int, ignored *notes) {
+func (s *Service) notePort(p *corev1.ServicePort, line int, ignored *document.Notes) {
 	target := p.TargetPort.String()
 	switch {
 	case target == "0" || target == "" || target == fmt.Sprint(p.Port):
@@ -88,7 +89,7 @@ func (s *Service) notePort(p *corev1.ServicePort, line int, ignored *notes) {
 	case len(s.Pods) > 0 && s.hasPort(target, p.Port):
 		return
 	}
-	ignored.add(fmt.Sprintf("line %d: Service %s: pods reach its pods at their port %s, not at %d", line, s.Name, target, p.Port))
+	ignored.Add(fmt.Sprintf("line %d: Service %s: pods reach its pods at their port %s, not at %d", line, s.Name, target, p.Port))
 }
 
 // hasPort reports whether the port of this name is the number in all pods.
@@ -97,7 +98,7 @@ func (s *Service) hasPort(name string, number int32) bool {
 		is := func(c *corev1.Container) bool {
 			return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name && p.ContainerPort == number })
 		}
-		if !slices.ContainsFunc(b.containers(), is) {
+		if !slices.ContainsFunc(podspec.Containers(b.Pod), is) {
 			return false
 		}
 	}

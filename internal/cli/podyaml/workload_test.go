@@ -72,7 +72,7 @@ func TestMinReadySecondsOfAStatefulSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w := m.Workloads[0]; !w.Ordered || w.Settled != 5*time.Second {
+	if w := m.Workloads[0]; !w.Ordered || w.MinReady != 5*time.Second {
 		t.Errorf("got %+v", w)
 	}
 }
@@ -105,7 +105,7 @@ func TestClaimsAreBoundAsTheySay(t *testing.T) {
 // TestWhatWorkloadsNeedAKeeperFor: -d refuses those.
 func TestWhatWorkloadsNeedAKeeperFor(t *testing.T) {
 	for text, want := range map[string]string{
-		workloadOf("Job", ""): "line 4: spec.backoffLimit: 6 (6 is the default; 0 needs no keeper)",
+		workloadOf("Job", ""): "line 4: spec.backoffLimit: 6 (6 is the default; 0 works with -d)",
 		workloadOf("Job", "  backoffLimit: 0\n  completions: 3\n  parallelism: 2\n  activeDeadlineSeconds: 9\n"): "line 7: spec.parallelism: 2 of 3 completions line 8: spec.activeDeadlineSeconds",
 		workloadOf("Job", "  backoffLimit: 0\n"):            "",
 		workloadOf("StatefulSet", "  minReadySeconds: 1\n"): "line 5: spec.minReadySeconds",
@@ -115,7 +115,7 @@ func TestWhatWorkloadsNeedAKeeperFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(m.Workloads[0].KeeperFields(), " "); got != want {
+		if got := strings.Join(m.Workloads[0].ForegroundFields(), " "); got != want {
 			t.Errorf("%s\ngot %q, want %q", text, got, want)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package progress shows how far a pull or an import is: a bar that is drawn anew
-// on a terminal, and one line per stage elsewhere.
+// Package progress shows how far a pull or an import is: a bar on a
+// terminal, and one line per stage elsewhere.
 package progress
 
 import (

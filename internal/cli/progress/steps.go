@@ -78,13 +78,13 @@ func (s *Steps) spin(stop chan struct{}) {
 	}
 }
 
-// draw shows the step anew. The caller holds s.mu.
+// draw redraws the step. The caller holds s.mu.
 func (s *Steps) draw() {
 	signs := []rune(frames)
 	s.frame++
 	took := "  " + s.now().Sub(s.begun).Truncate(time.Second).String()
 	text := []rune(s.text)
-	// A line that the terminal breaks in two would be there anew with every turn.
+	// Each redraw would add a line if the terminal broke this one in two.
 	if room := s.width() - len(took) - len("   ") - 1; room > 0 && len(text) > room {
 		text = append(text[:room-1:room-1], '…')
 	}

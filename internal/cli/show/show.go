@@ -112,7 +112,7 @@ func ID(id string) string {
 	return id[:min(len(id), shortID)]
 }
 
-// Ago tells a time by its distance.
+// Ago formats the distance of a time.
 func Ago(unixNano int64, now time.Time) string {
 	if unixNano == 0 {
 		return "-"
@@ -120,7 +120,7 @@ func Ago(unixNano int64, now time.Time) string {
 	return Age(now.Sub(time.Unix(0, unixNano)))
 }
 
-// Age tells a duration by its largest unit.
+// Age formats a duration in its largest unit.
 func Age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -135,7 +135,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// Size tells bytes by the largest decimal unit, with three digits.
+// Size formats a number of bytes in the largest decimal unit, with three digits.
 func Size(bytes uint64) string {
 	const unit = 1000
 	if bytes < unit {

@@ -52,8 +52,8 @@ const emptySpec = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"g
 type Pods interface {
 	// Task finds a sandbox or a container by its full id.
 	Task(id string) (*view.Task, error)
-	// MarkSandbox brings the sandbox's mark into line with its processes.
-	MarkSandbox(ctx context.Context, id string) error
+	// MakePlaceholder updates the placeholder cgroup of a sandbox to its processes.
+	MakePlaceholder(ctx context.Context, id string) error
 	Events() (*events.Subscription, error)
 }
 
@@ -166,7 +166,7 @@ func (s *Server) follow(ctx context.Context) error {
 			touched[event.GetPodSandboxStatus().GetId()] = true
 		}
 		for id := range touched {
-			if err := s.pods.MarkSandbox(ctx, id); err != nil {
+			if err := s.pods.MakePlaceholder(ctx, id); err != nil {
 				s.log.Warn("cannot mark a sandbox for cAdvisor, which will miss its network", "sandbox", id, "err", err)
 			}
 		}

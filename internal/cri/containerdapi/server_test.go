@@ -35,7 +35,7 @@ func (f *fakePods) Task(id string) (*view.Task, error) {
 	return nil, fmt.Errorf("task %q: %w", id, errs.NotFound)
 }
 
-func (f *fakePods) MarkSandbox(_ context.Context, id string) error {
+func (f *fakePods) MakePlaceholder(_ context.Context, id string) error {
 	f.marked <- id
 	return nil
 }

@@ -45,13 +45,13 @@ func testAbsentThings(t *testing.T, b *bench) {
 func testLifecycle(t *testing.T, b *bench) {
 	spec, sb := b.sandbox()
 	if b.actual(spec.ID) == nil {
-		t.Error("List does not tell the sandbox")
+		t.Error("List does not report the sandbox")
 	}
 	c := b.container(spec, sb, b.Programs.Sleep)
 	b.assertState(c.ID, engine.StateCreated)
 	pid := b.start(c.ID)
 	b.assertState(c.ID, engine.StateRunning)
-	// A caller that did not hear the answer asks again.
+	// A caller that missed the answer calls again.
 	if again, err := b.Engine.Start(b.t.Context(), c.ID); err == nil && again != pid {
 		t.Errorf("a running container was started again: pid %d, then %d", pid, again)
 	}
@@ -150,7 +150,7 @@ func testHalfMade(t *testing.T, b *bench) {
 		t.Fatal(err)
 	}
 	if b.actual(spec.ID) == nil {
-		t.Error("List does not tell a sandbox that was not started")
+		t.Error("List does not report a sandbox that was not started")
 	}
 	b.removeSandbox(spec.ID)
 
@@ -167,9 +167,9 @@ func testHalfMade(t *testing.T, b *bench) {
 	b.remove(bad.ID)
 }
 
-// testExitsAreRetold: a new listener hears of the exits of all containers that
+// testExitsAreRedelivered: a new listener receives the exits of all containers that
 // were not removed, equal to the first time.
-func testExitsAreRetold(t *testing.T, b *bench) {
+func testExitsAreRedelivered(t *testing.T, b *bench) {
 	spec, sb := b.sandbox()
 	kept := b.container(spec, sb, b.Programs.Exit(5))
 	removed := b.container(spec, sb, b.Programs.Exit(6))
@@ -184,13 +184,13 @@ func testExitsAreRetold(t *testing.T, b *bench) {
 	b.start(missed.ID)
 	b.listen()
 	if again := b.exits.of(kept.ID); again.Code != first.Code || !again.At.Equal(first.At) {
-		t.Errorf("told again: %+v, at first: %+v", again, first)
+		t.Errorf("delivered again: %+v, at first: %+v", again, first)
 	}
 	if exit := b.exits.of(missed.ID); exit.Code != 9 {
 		t.Errorf("missed exit %+v, want code 9", exit)
 	}
 	if b.exits.has(removed.ID) {
-		t.Error("the exit of a removed container is told again")
+		t.Error("the exit of a removed container is delivered again")
 	}
 }
 
@@ -242,7 +242,7 @@ func testLog(t *testing.T, b *bench) {
 	spec, sb := b.sandbox()
 	c := b.container(spec, sb, b.Programs.Echo("one line"))
 	b.start(c.ID)
-	b.exits.of(c.ID) // the log is whole before the exit is told
+	b.exits.of(c.ID) // the log is complete before the exit is delivered
 	assertLog(t, c.LogPath, "stdout F one line")
 
 	reopener, can := b.Engine.(engine.LogReopener)
@@ -336,7 +336,7 @@ func testInfo(t *testing.T, b *bench) {
 	t.Errorf("no default handler among %v", info.Handlers)
 }
 
-// exitLog collects what a listener hears.
+// exitLog collects the exits of a listener.
 type exitLog struct {
 	t      *testing.T
 	cancel context.CancelFunc
@@ -363,7 +363,7 @@ func listenTo(ctx context.Context, t *testing.T, e engine.Engine) *exitLog {
 				if !open {
 					return
 				}
-				l.hear(exit)
+				l.add(exit)
 			case <-ctx.Done():
 				return
 			}
@@ -373,11 +373,11 @@ func listenTo(ctx context.Context, t *testing.T, e engine.Engine) *exitLog {
 	return l
 }
 
-func (l *exitLog) hear(exit engine.Exit) {
+func (l *exitLog) add(exit engine.Exit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old, known := l.heard[exit.ContainerID]; known && (old.Code != exit.Code || !old.At.Equal(exit.At)) {
-		l.t.Errorf("one exit was told as %+v and as %+v", old, exit)
+		l.t.Errorf("one exit was delivered as %+v and as %+v", old, exit)
 	}
 	l.heard[exit.ContainerID] = exit
 	close(l.news)

@@ -48,7 +48,7 @@ type fakeContainer struct {
 	signals []syscall.Signal
 }
 
-// listener is the one that hears of exits. Its queue has no bound, so that the
+// listener receives exits. Its queue has no bound, so that the
 // machine never waits for the daemon.
 type listener struct {
 	ch     chan engine.Exit
@@ -107,7 +107,7 @@ func (f *Fake) Lose(id string) {
 	defer f.mu.Unlock()
 	if sb := f.sandboxes[id]; sb != nil {
 		sb.stopped = true
-		f.tell(&engine.Exit{ContainerID: id, Code: 137, At: time.Now()})
+		f.notify(&engine.Exit{ContainerID: id, Code: 137, At: time.Now()})
 		return
 	}
 	f.end(id, 137, "")
@@ -354,7 +354,7 @@ func (f *Fake) end(id string, code int32, reason string) {
 	c.state, c.pid = engine.StateStopped, 0
 	c.exit = &engine.Exit{ContainerID: id, Code: code, At: time.Now(), Reason: reason}
 	close(c.ended)
-	f.tell(c.exit)
+	f.notify(c.exit)
 }
 
 // Signal implements engine.Engine.
@@ -484,8 +484,8 @@ func (f *Fake) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	return l.ch, nil
 }
 
-// tell queues an exit for the listener. f.mu is held.
-func (f *Fake) tell(exit *engine.Exit) {
+// notify queues an exit for the listener. f.mu is held.
+func (f *Fake) notify(exit *engine.Exit) {
 	l := f.listener
 	if l == nil {
 		return

@@ -56,7 +56,7 @@ func Run(t *testing.T, setup func(t *testing.T) *Setup) {
 		"StartError":     testStartError,
 		"RemoveRunning":  testRemoveRunning,
 		"HalfMade":       testHalfMade,
-		"ExitsAreRetold": testExitsAreRetold,
+		"ExitsAreRetold": testExitsAreRedelivered,
 		"Exec":           testExec,
 		"ExecCancelled":  testExecCancelled,
 		"Log":            testLog,
@@ -181,7 +181,7 @@ func (b *bench) start(id string) (pid int) {
 }
 
 // terminate sends SIGTERM until the container ends: a program that has only just
-// begun may not listen yet, and pid 1 does not hear what it does not listen to.
+// begun has no handler yet, and the kernel drops a signal of pid 1 without a handler.
 func (b *bench) terminate(id string) engine.Exit {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !b.exits.has(id) && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -205,7 +205,7 @@ func (b *bench) signal(id string, sig syscall.Signal, all bool) {
 	}
 }
 
-// actual returns what List tells of an id, nil for nothing.
+// actual returns what List reports of an id, nil for nothing.
 func (b *bench) actual(id string) *engine.Actual {
 	b.t.Helper()
 	all, err := b.Engine.List(b.t.Context())
@@ -224,10 +224,10 @@ func (b *bench) assertState(id string, want engine.State) {
 	b.t.Helper()
 	got := b.actual(id)
 	if got == nil || got.State != want {
-		b.t.Fatalf("List tells %+v of %s, want %s", got, id, want)
+		b.t.Fatalf("List reports %+v of %s, want %s", got, id, want)
 	}
 	if want == engine.StateRunning && got.Kind == engine.KindContainer && got.Pid <= 0 {
-		b.t.Errorf("List tells no pid of a running container: %+v", got)
+		b.t.Errorf("List reports no pid of a running container: %+v", got)
 	}
 }
 

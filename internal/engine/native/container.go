@@ -8,8 +8,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/faultfield"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -25,17 +28,17 @@ func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 
 // Update changes the container's limits.
 func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
-	limits, err := ocispec.Update(ocispec.FieldUpdate, res, e.host)
+	limits, err := ocispec.Update(request.FieldUpdate, res, e.host)
 	if err != nil {
 		return err
 	}
 	if err := e.cfg.Supervisor.Update(ctx, id, limits); err != nil {
-		return refusedLimit(ocispec.FieldUpdate, err)
+		return faultfield.Limit(request.FieldUpdate, err)
 	}
 	return nil
 }
 
-// ReopenLog makes the container's log go to a new file.
+// ReopenLog moves the container's log to a new file.
 func (e *Engine) ReopenLog(ctx context.Context, id string) error {
 	return e.cfg.Supervisor.ReopenLog(ctx, id)
 }
@@ -47,7 +50,7 @@ func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, e
 		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
 	}
 	e.warmer.Warm()
-	own, err := e.readProcess(spec.ContainerID)
+	own, err := e.bundles.ReadProcess(spec.ContainerID)
 	if err != nil {
 		return 0, err
 	}
@@ -66,7 +69,7 @@ func (e *Engine) Attach(ctx context.Context, spec *engine.AttachSpec) error {
 		supervisor.Streams{Stdin: spec.Stdin, Stdout: spec.Stdout, Stderr: spec.Stderr, Resize: resize})
 }
 
-// forwardSizes hands terminal sizes on in the supervisor's type, until stop.
+// forwardSizes converts terminal sizes to the supervisor's type, until stop.
 func forwardSizes(from <-chan engine.TerminalSize) (to <-chan supervisor.TerminalSize, stop func()) {
 	if from == nil {
 		return nil, func() {}
@@ -91,4 +94,14 @@ func forwardSizes(from <-chan engine.TerminalSize) (to <-chan supervisor.Termina
 		}
 	}()
 	return out, func() { close(done) }
+}
+
+// CheckContainer implements engine.Engine: this engine honours what an OCI spec can express.
+func (e *Engine) CheckContainer(config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) error {
+	return check.Container(config, sandbox)
+}
+
+// CheckResources implements engine.Engine.
+func (e *Engine) CheckResources(field string, limits *runtimeapi.LinuxContainerResources) error {
+	return check.Resources(field, limits)
 }

@@ -3,20 +3,24 @@ package native
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/faultfield"
 	"github.com/berthrun/berth/internal/engine/native/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// creation is a Create under way: the request, and what the features have found out and
-// made so far.
+// creation is the state of a Create: the request, and what the features have prepared so
+// far.
 type creation struct {
 	*containerSpec
 	labels selinux.Labels
@@ -50,7 +54,7 @@ func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engi
 		container.StartError = fault.Text
 		return container, e.madeSources(c.ID).Keep()
 	case err != nil:
-		return nil, refusedContainer(c.Config, err)
+		return nil, faultfield.Container(c.Config, err)
 	}
 	if err := e.madeSources(c.ID).Keep(); err != nil {
 		return nil, err
@@ -79,25 +83,32 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// specOf reads a request's sandbox, and adds to its configuration what its pod asks for by
-// annotations.
+// specOf reads a request's sandbox, and adds what its pod asks for by annotations to its
+// config.
 func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
 	sb, err := sandboxOf(asked.Sandbox)
 	if err != nil {
 		return nil, err
 	}
 	spec := *asked
-	spec.Config, err = ocispec.WithAnnotations(asked.Config, asked.SandboxSpec.Config, e.rules().AllowedAnnotations)
-	return &containerSpec{ContainerSpec: &spec, Sandbox: sb}, err
+	spec.Config, err = request.WithAnnotations(asked.Config, asked.SandboxSpec.Config, e.rules().AllowedAnnotations)
+	if err != nil {
+		return nil, err
+	}
+	// CheckContainer has not seen what annotations added.
+	if err := check.Resources(request.FieldCreate, spec.Config.GetLinux().GetResources()); err != nil {
+		return nil, err
+	}
+	return &containerSpec{ContainerSpec: &spec, Sandbox: sb}, nil
 }
 
-// The stage that the caller was in, which a longer one gives way to again.
+// The stage of the caller. A feature with a stage of its own returns to it.
 const (
 	stageCreate = "create container"
 	stageEngine = "the engine"
 )
 
-// stageOf hears the stages of a Create, whether or not anybody listens.
+// stageOf is the Stage of a request, or a function that does nothing.
 func stageOf(spec *containerSpec) func(name, waitsFor string) {
 	if spec.Stage == nil {
 		return func(string, string) {}
@@ -105,10 +116,7 @@ func stageOf(spec *containerSpec) func(name, waitsFor string) {
 	return spec.Stage
 }
 
-func userOf(user ocispec.User) *engine.User {
-	groups := make([]int64, len(user.Groups))
-	for i, gid := range user.Groups {
-		groups[i] = int64(gid)
-	}
-	return &engine.User{UID: int64(user.UID), GID: int64(user.GID), Groups: groups}
+// madeSources records in a container's bundle the directories that are made for its mounts.
+func (e *Engine) madeSources(id string) hostpath.Made {
+	return hostpath.Made{Probes: e.probes, File: filepath.Join(e.bundles.Dir(id), "made")}
 }

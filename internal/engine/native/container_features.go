@@ -3,29 +3,35 @@ package native
 import (
 	"context"
 
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/device"
+	"github.com/berthrun/berth/internal/engine/native/hostpath"
+	"github.com/berthrun/berth/internal/engine/native/userns"
+	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // feature is one part of a container: Create prepares it, Remove removes it.
 type feature struct {
 	name    string
 	prepare func(e *Engine, ctx context.Context, c *creation) error
-	// remove removes what prepare made, from the container's id alone, whether or not
-	// prepare was called or has ended. It is nil where nothing is made, or what is made
-	// goes with the sandbox or with another feature.
+	// remove removes what prepare made. It needs the container's id alone, whether or not
+	// prepare was called or has ended. It is nil where prepare makes nothing, or where the
+	// sandbox or another feature removes it.
 	remove func(e *Engine, ctx context.Context, id string) error
 }
 
-// features are all parts of a container, in the order in which Create prepares them.
-// Remove goes the other way. The supervisor makes the container after the last one.
+// features are all parts of a container, in the order in which Create prepares them. Remove
+// removes them in reverse order. After the last one the supervisor creates the container.
 func features() []feature {
 	return []feature{
 		// First, as List finds the container by it until all else is removed.
 		{"bundle", (*Engine).makeBundle, (*Engine).removeBundle},
 		{"request", (*Engine).prepareRequest, nil},
 		{"labels", (*Engine).prepareLabels, nil},
-		{"mounted images", (*Engine).prepareVolumes, nil},
+		{"mounted images", (*Engine).mountImages, nil},
 		{"root filesystem", (*Engine).prepareRootfs, (*Engine).removeRootfs},
 		{"user", (*Engine).prepareUser, nil},
 		{"mount sources", (*Engine).prepareSources, nil},
@@ -38,14 +44,18 @@ func features() []feature {
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},
-		// From here on files of the host change: what can be refused has been.
+		// From here on files of the host change. The features above have refused what they can.
 		{"missing mount sources", (*Engine).makeSources, (*Engine).removeSources},
 		{"shared files", (*Engine).prepareSharedFiles, nil},
 		{"volume labels", (*Engine).prepareVolumeLabels, nil},
 	}
 }
 
-// prepareRequest takes from the request what needs no look at the host.
+func (e *Engine) makeBundle(_ context.Context, c *creation) error { return e.bundles.Make(c.ID) }
+
+func (e *Engine) removeBundle(_ context.Context, id string) error { return e.bundles.Remove(id) }
+
+// prepareRequest reads what depends on the request alone.
 func (e *Engine) prepareRequest(_ context.Context, c *creation) (err error) {
 	c.request = e.requestOf(c.containerSpec)
 	c.in, err = e.inputOf(c.containerSpec)
@@ -58,10 +68,22 @@ func (e *Engine) prepareLabels(_ context.Context, c *creation) (err error) {
 	return err
 }
 
+// mountImages mounts the images that the request names. The sandbox keeps them.
+func (e *Engine) mountImages(ctx context.Context, c *creation) (err error) {
+	c.in.Volumes, err = volume.Images{Rootfs: e.cfg.Rootfs}.Mount(ctx, volume.Sandbox{
+		ID: c.SandboxSpec.ID, Dir: e.sandboxPaths(c.SandboxSpec.ID).volumes,
+		Map: userns.ImageMap(c.SandboxSpec.Config, c.Sandbox.UserNS), MountLabel: c.Sandbox.MountLabel,
+	}, c.Config.GetMounts(), c.VolumeImages)
+	if err != nil {
+		return &engine.VolumeError{Err: err}
+	}
+	return nil
+}
+
 func (e *Engine) prepareRootfs(ctx context.Context, c *creation) error {
 	mounted, err := e.cfg.Rootfs.Prepare(ctx, image.RootfsSpec{
-		Key: c.ID, ImageID: c.ImageID, Map: userMap(c.SandboxSpec, c.Sandbox), MountLabel: c.labels.Mount,
-		Storage: ocispec.StorageOf(c.Config),
+		Key: c.ID, ImageID: c.ImageID, Map: userns.ImageMap(c.SandboxSpec.Config, c.Sandbox.UserNS), MountLabel: c.labels.Mount,
+		Storage: request.StorageOf(c.Config),
 	})
 	if err != nil {
 		return err
@@ -80,7 +102,8 @@ func (e *Engine) prepareUser(ctx context.Context, c *creation) (err error) {
 }
 
 func (e *Engine) prepareSources(ctx context.Context, c *creation) (err error) {
-	c.in.Sources, c.missing, err = e.sourcesOf(ctx, c.Config.GetMounts(), c.Sandbox.UserNS)
+	find := hostpath.Finder{Probes: e.probes, Rejected: e.rules().AbsentSources}
+	c.in.Sources, c.missing, err = find.Find(ctx, c.Config.GetMounts(), c.Sandbox.UserNS)
 	return err
 }
 
@@ -93,28 +116,39 @@ func (e *Engine) removeSources(ctx context.Context, id string) error {
 }
 
 func (e *Engine) prepareDevices(ctx context.Context, c *creation) (err error) {
-	c.in.Devices, err = e.devicesOf(ctx, c.Config)
-	rules := e.rules().Devices
+	rules := &e.rules().Devices
+	c.in.Devices, err = device.Finder{Probes: e.probes}.Of(ctx, rules, c.Config)
 	c.in.AllDevices = isPrivileged(c.Config) && (!rules.PrivilegedWithoutHost || rules.PrivilegedAllAllowed)
 	return err
 }
 
 func (e *Engine) prepareCDI(ctx context.Context, c *creation) error {
-	return e.injectCDI(ctx, c.Config, c.oci)
+	return device.Finder{Probes: e.probes}.InjectCDI(ctx, &e.rules().Devices, c.Config, c.oci)
 }
 
 func (e *Engine) prepareSeccomp(ctx context.Context, c *creation) (err error) {
-	c.in.Seccomp, err = e.seccompOf(ctx, c.Config)
+	rules := e.rules()
+	c.in.Seccomp, err = e.seccomp.Container(ctx, c.Config, &rules.Seccomp, &rules.Defaults)
 	return err
 }
 
 func (e *Engine) prepareAppArmor(ctx context.Context, c *creation) (err error) {
-	c.in.AppArmor, err = e.apparmorOf(ctx, c.Config)
+	c.in.AppArmor, err = e.appArmorProfile(ctx, request.AppArmorOf(c.Config))
 	return err
 }
 
 func (e *Engine) prepareImageVolumes(ctx context.Context, c *creation) (err error) {
-	c.in.ImageVolumes, err = e.imageVolumesOf(ctx, c.containerSpec, c.in.Rootfs, c.labels)
+	declared := c.ImageConfig
+	if e.rules().NoImageVolumes {
+		declared.Volumes = nil
+	}
+	c.in.ImageVolumes, err = volume.Maker{Rootfs: e.cfg.Rootfs, Relabel: e.relabel, Log: e.log}.Make(ctx, &volume.Container{
+		ID: c.ID, ImageID: c.ImageID, Image: declared, Config: c.Config, Rootfs: c.in.Rootfs,
+		Owner: userns.Owner(c.SandboxSpec.Config), Labels: c.labels, Stage: stageOf(c.containerSpec),
+	})
+	if len(c.in.ImageVolumes) > 0 {
+		stageOf(c.containerSpec)(stageCreate, stageEngine)
+	}
 	return err
 }
 
@@ -124,7 +158,7 @@ func (e *Engine) prepareSpec(_ context.Context, c *creation) (err error) {
 }
 
 func (e *Engine) writeSpec(_ context.Context, c *creation) error {
-	return e.writeBundle(c.ID, c.oci)
+	return e.bundles.Write(c.ID, c.oci)
 }
 
 func (e *Engine) warn(_ context.Context, c *creation) error {

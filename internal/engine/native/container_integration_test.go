@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/enginetest"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
@@ -332,7 +333,7 @@ func TestUpdateChangesLimits(t *testing.T) {
 	if sum := memory.GetWorkingSetBytes().GetValue() + memory.GetAvailableBytes().GetValue(); sum != 32<<20 {
 		t.Errorf("the limit is %d after the update", sum)
 	}
-	if err := w.Update(ctx, c.ID, &runtimeapi.LinuxContainerResources{CpuShares: -1}); !errors.Is(err, errs.Invalid) {
+	if err := w.CheckResources(request.FieldUpdate, &runtimeapi.LinuxContainerResources{CpuShares: -1}); !errors.Is(err, errs.Invalid) {
 		t.Errorf("a limit that makes no sense: %v, want kind Invalid", err)
 	}
 }

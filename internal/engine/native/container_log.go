@@ -19,8 +19,8 @@ func (e *Engine) prepareLog(ctx context.Context, c *creation) error {
 	}
 	dir := c.SandboxSpec.Config.GetLogDirectory()
 	below, err := filepath.Rel(dir, c.LogPath)
-	if err != nil || !filepath.IsLocal(below) {
-		return fmt.Errorf("config.log_path: %q is not below the sandbox's log directory %q: %w", c.LogPath, dir, errs.Invalid)
+	if err != nil {
+		return fmt.Errorf("config.log_path: %w: %w", err, errs.Invalid)
 	}
 	c.request.MaxLogLine, c.request.LogRate = e.rules().MaxLogLine, e.rules().LogRate
 	c.request.LogDir, c.request.LogPath = dir, below
@@ -34,7 +34,7 @@ func (e *Engine) prepareLog(ctx context.Context, c *creation) error {
 }
 
 // makeLogDir makes the sandbox's log directory and, beneath it, the one of a
-// container's log. A kubelet has made both already; other clients rely on us.
+// container's log. A kubelet has made both already; other clients have not.
 func makeLogDir(dir, below string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -47,7 +47,7 @@ func makeLogDir(dir, below string) error {
 	err = root.MkdirAll(below, 0o755)
 	var errno syscall.Errno
 	if err != nil && (!errors.As(err, &errno) || errno == syscall.ENOTDIR || errno == syscall.ELOOP || errno == syscall.ENAMETOOLONG) {
-		// Without a number of the kernel's it is a path that leads out.
+		// An error without an errno is os.Root's: the path leads out.
 		err = fmt.Errorf("config.log_path: %w: %w", err, errs.Invalid)
 	}
 	return err

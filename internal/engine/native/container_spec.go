@@ -1,16 +1,26 @@
 package native
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/podcgroup"
+	"github.com/berthrun/berth/internal/engine/native/podfiles"
+	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// inputOf is what the spec takes from the request, the sandbox and the host.
+// inputOf is the part of the spec's input that the request, the sandbox and the host
+// determine.
 func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 	hostname, err := hostnameOf(spec.SandboxSpec.Config)
 	if err != nil {
@@ -23,19 +33,19 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 		SandboxConfig: spec.SandboxSpec.Config,
 		Image:         spec.ImageConfig,
 		Hostname:      hostname,
-		CgroupsPath:   e.cgroupsPath(spec.Sandbox.CgroupParent, spec.ID),
+		CgroupsPath:   e.podCgroups.ContainerPath(spec.Sandbox.CgroupParent, spec.ID),
 		Namespaces: ocispec.Namespaces{
 			User: spec.Sandbox.UserNS, Net: spec.Sandbox.NetNS, IPC: spec.Sandbox.IPCNS, UTS: spec.Sandbox.UTSNS, PID: spec.Sandbox.PIDNS,
 		},
-		UserNamespace: ocispec.UserNamespaceOf(spec.SandboxSpec.Config),
+		UserNamespace: request.UserNamespaceOf(spec.SandboxSpec.Config),
 		Defaults:      e.rules().Defaults,
 		Annotations:   e.annotationsOf(spec),
 		Host:          e.host,
 	}
-	if in.Files, err = filesOf(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""); err != nil {
+	if in.Files, err = podfiles.Mounted(spec.SandboxSpec.Dir, e.sandboxPaths(spec.SandboxSpec.ID).shm, spec.Sandbox.IPCNS == ""); err != nil {
 		return in, err
 	}
-	if ocispec.SharesCgroupns(spec.Config, spec.SandboxSpec.Config) {
+	if request.SharesCgroupns(spec.Config, spec.SandboxSpec.Config) {
 		if in.Host.CgroupOptions, err = e.tree.Options(); err != nil {
 			return in, err
 		}
@@ -46,11 +56,11 @@ func (e *Engine) inputOf(spec *containerSpec) (in ocispec.Input, err error) {
 	return in, nil
 }
 
-// annotationsOf are those of the requests that are passed on to hooks.
+// annotationsOf are the annotations of both requests that are passed on to hooks.
 func (e *Engine) annotationsOf(spec *containerSpec) map[string]string {
 	rules := e.rules()
-	passed := ocispec.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
-	maps.Copy(passed, ocispec.PassedAnnotations(spec.Config.GetAnnotations(), rules.ContainerAnnotations))
+	passed := request.PassedAnnotations(spec.SandboxSpec.Config.GetAnnotations(), rules.PodAnnotations)
+	maps.Copy(passed, request.PassedAnnotations(spec.Config.GetAnnotations(), rules.ContainerAnnotations))
 	return passed
 }
 
@@ -63,9 +73,44 @@ func isPrivileged(config *runtimeapi.ContainerConfig) bool {
 func (e *Engine) requestOf(spec *containerSpec) supervisor.CreateRequest {
 	return supervisor.CreateRequest{
 		ID:            spec.ID,
-		Bundle:        e.bundleDir(spec.ID),
-		SystemdCgroup: e.cfg.CgroupDriver == driverSystemd,
+		Bundle:        e.bundles.Dir(spec.ID),
+		SystemdCgroup: e.cfg.CgroupDriver == podcgroup.Systemd,
 		Stdin:         spec.Config.GetStdin(),
 		StdinOnce:     spec.Config.GetStdinOnce(),
 	}
+}
+
+// lookUpUser resolves the container's user in the image's own files, which may be hostile.
+func (e *Engine) lookUpUser(ctx context.Context, spec *containerSpec, rootfs string) (ocispec.User, error) {
+	type userFiles struct{ passwd, group []byte }
+	files, err := probe.Ask(ctx, e.probes, "read the users of "+rootfs, func() (userFiles, error) {
+		passwd, err := readUserFile(rootfs, "etc/passwd")
+		if err != nil {
+			return userFiles{}, err
+		}
+		group, err := readUserFile(rootfs, "etc/group")
+		return userFiles{passwd, group}, err
+	})
+	if err != nil {
+		return ocispec.User{}, err
+	}
+	return ocispec.ResolveUser(spec.Config, spec.ImageConfig, files.passwd, files.group)
+}
+
+// readUserFile returns nil when the image has no such file, or something else in
+// its place. One byte more than the limit is read, so that a cut is seen.
+func readUserFile(rootfs, name string) ([]byte, error) {
+	data, err := sysfile.ReadInRoot(rootfs, name, ocispec.MaxUserFile+1)
+	if errors.Is(err, errs.NotFound) || errors.Is(err, errs.Invalid) {
+		return nil, nil
+	}
+	return data, err
+}
+
+func userOf(user ocispec.User) *engine.User {
+	groups := make([]int64, len(user.Groups))
+	for i, gid := range user.Groups {
+		groups[i] = int64(gid)
+	}
+	return &engine.User{UID: int64(user.UID), GID: int64(user.GID), Groups: groups}
 }

@@ -12,12 +12,13 @@ import (
 
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// hostOf looks at what the host can do. What it forbids to the supervisor itself
-// (oom scores, limits) is fitted there.
+// hostOf finds out what the host can do. The supervisor adapts what it may not do itself
+// (oom scores, limits).
 func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -37,19 +38,19 @@ func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
 			if err != nil {
 				return ocispec.Host{}, fmt.Errorf("cannot read our own capabilities: %w", err)
 			}
-			host.Capabilities = ocispec.CapabilityNames(mask)
+			host.Capabilities = request.CapabilityNames(mask)
 		}
 	}
 	return host, nil
 }
 
-// hostWarnings tell what this host does not let us do for pods.
+// hostWarnings are the features of pods that this host does not allow.
 func (e *Engine) hostWarnings() []string {
 	var warnings []string
 	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
 		warnings = append(warnings, warning)
 	}
-	if err := e.mapping(); err != nil {
+	if err := e.userns.Supported(); err != nil {
 		warnings = append(warnings, fmt.Sprintf("pods cannot have user namespaces: %v", err))
 	}
 	if !e.host.RecursiveReadOnly {
@@ -61,26 +62,26 @@ func (e *Engine) hostWarnings() []string {
 	return warnings
 }
 
-// warnIgnored tells of annotations that ask for what nothing is done about.
+// warnIgnored warns of annotations that berth ignores.
 func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
-	if ignored := ocispec.IgnoredAnnotations(annotations, e.rules().AllowedAnnotations); len(ignored) > 0 {
+	if ignored := request.IgnoredAnnotations(annotations, e.rules().AllowedAnnotations); len(ignored) > 0 {
 		e.log.Warn("annotations that ask for what only other runtimes give, or that the configuration does not allow (runtime.allowed_annotations), are ignored; profiles are taken from the security context", kind, id, "annotations", ignored)
 	}
 }
 
-// warnPrivileged tells of a profile that a privileged container does not get.
+// warnPrivileged warns of a profile that a privileged container does not get.
 func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
-	if profile := ocispec.IgnoredSeccomp(config); profile != "" {
+	if profile := request.IgnoredSeccomp(config); profile != "" {
 		e.log.Warn("a privileged container has no seccomp filter but the configuration's (runtime.privileged_seccomp_profile); linux.security_context.seccomp is ignored", "container", id, "profile", profile)
 	}
 }
 
-// warnTracer warns of a container that can take over what runs commands in it: see
-// docs/running.md. A privileged one needs no such way, and in a user namespace it leads
-// nowhere.
+// warnTracer warns of a container that can take over the process that runs commands in it:
+// see docs/running.md. A privileged container can do so anyway, and one in a user namespace
+// gains nothing by it.
 func (e *Engine) warnTracer(spec *containerSpec) {
 	sets, err := ocispec.Capabilities(spec.Config, e.host, e.rules().Defaults.Capabilities)
-	if err != nil || !slices.Contains(sets.Permitted, "CAP_SYS_PTRACE") || // an error is the spec's to tell
+	if err != nil || !slices.Contains(sets.Permitted, "CAP_SYS_PTRACE") || // prepareSpec reports the error
 		spec.Config.GetLinux().GetSecurityContext().GetPrivileged() || spec.Sandbox.UserNS != "" {
 		return
 	}
@@ -90,8 +91,8 @@ func (e *Engine) warnTracer(spec *containerSpec) {
 		"container", spec.ID, "name", spec.Config.GetMetadata().GetName(), "pod", spec.SandboxSpec.Config.GetMetadata().GetNamespace()+"/"+spec.SandboxSpec.Config.GetMetadata().GetName())
 }
 
-// warnBinary tells of variables that do not reach the program as they are: a kubelet
-// passes any bytes of a Secret on, and an OCI spec is made of text.
+// warnBinary warns of variables that do not reach the program unchanged: a kubelet passes any
+// bytes of a Secret on, and an OCI spec is text.
 func (e *Engine) warnBinary(id string, config *runtimeapi.ContainerConfig) {
 	var names []string
 	for _, env := range config.GetEnvs() {
@@ -107,14 +108,14 @@ func (e *Engine) warnBinary(id string, config *runtimeapi.ContainerConfig) {
 func (e *Engine) handlers() []*runtimeapi.RuntimeHandler {
 	return []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{
 		RecursiveReadOnlyMounts: e.host.RecursiveReadOnly,
-		UserNamespaces:          e.mapping() == nil,
+		UserNamespaces:          e.userns.Supported() == nil,
 	}}}
 }
 
 func (e *Engine) features() *runtimeapi.RuntimeFeatures {
 	return &runtimeapi.RuntimeFeatures{
 		SupplementalGroupsPolicy:  true,
-		UserNamespacesHostNetwork: e.mapping() == nil,
+		UserNamespacesHostNetwork: e.userns.Supported() == nil,
 		MountOptions:              true,
 	}
 }

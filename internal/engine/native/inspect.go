@@ -10,16 +10,17 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Inspect implements engine.Inspector.
 func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[string]any, error) {
-	var spec specs.Spec
-	if err := e.readBundle(asked.ContainerID, bundleFile, &spec); err != nil {
+	spec, err := e.bundles.ReadSpec(asked.ContainerID)
+	if err != nil {
 		return nil, err
 	}
 	if asked.Resources != nil && spec.Linux != nil {
-		limits, err := ocispec.Resources(ocispec.FieldUpdate, asked.Resources, e.host)
+		limits, err := ocispec.Resources(request.FieldUpdate, asked.Resources, e.host)
 		if err != nil {
 			return nil, fmt.Errorf("cannot show the limits of container %s: %w", asked.ContainerID, err)
 		}
@@ -35,9 +36,9 @@ func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[stri
 		spec.Linux.Resources = limits
 	}
 	if !asked.Secrets {
-		hideSecrets(&spec)
+		hideSecrets(spec)
 	}
-	return map[string]any{"runtimeSpec": &spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": asked.ContainerID}, nil
+	return map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": asked.ContainerID}, nil
 }
 
 // hideSecrets takes the values out of the environments of the container and its hooks.

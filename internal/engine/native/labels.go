@@ -17,8 +17,7 @@ import (
 // categories are reserved as long as it is there.
 const labelsFile = "selinux.json"
 
-// labelSandbox chooses the sandbox's labels, and writes them down before they are
-// used.
+// labelSandbox chooses the sandbox's labels, and records them before they are used.
 func (e *Engine) labelSandbox(spec *engine.SandboxSpec, paths sandboxPaths, sb *sandbox) error {
 	labels, err := e.selinux.Sandbox(spec.ID, spec.Config.GetLinux().GetSecurityContext().GetSelinuxOptions())
 	if err != nil || labels == (selinux.Labels{}) {
@@ -27,10 +26,10 @@ func (e *Engine) labelSandbox(spec *engine.SandboxSpec, paths sandboxPaths, sb *
 	sb.ProcessLabel, sb.MountLabel = labels.Process, labels.Mount
 	data, err := json.Marshal(labels)
 	if err != nil {
-		return fmt.Errorf("cannot write down the sandbox's labels: %w", err)
+		return fmt.Errorf("cannot record the sandbox's labels: %w", err)
 	}
 	if err := os.WriteFile(paths.labels, data, 0o600); err != nil {
-		return fmt.Errorf("cannot write down the sandbox's labels: %w", err)
+		return fmt.Errorf("cannot record the sandbox's labels: %w", err)
 	}
 	return nil
 }
@@ -52,8 +51,8 @@ func (e *Engine) labelFiles(dir string, paths sandboxPaths, label string) error 
 }
 
 // shareFiles lets a container that has a label of its own use what all containers of its
-// sandbox mount. The files get a label without categories then: with the container's they
-// would be lost to the others.
+// sandbox mount. The files get a label without categories: with the container's label the
+// others could not use them.
 func (e *Engine) shareFiles(spec *containerSpec, labels selinux.Labels) error {
 	if labels.Unconfined() || labels.Mount == spec.Sandbox.MountLabel {
 		return nil
@@ -74,7 +73,7 @@ func (e *Engine) adoptLabels() error {
 		}
 		var labels selinux.Labels
 		if json.Unmarshal(data, &labels) != nil {
-			continue // killed while it was written: nothing has them yet
+			continue // the daemon was killed while it wrote: no sandbox uses them yet
 		}
 		if err := e.selinux.Adopt(filepath.Base(filepath.Dir(file)), labels); err != nil {
 			return fmt.Errorf("cannot reserve a sandbox's labels: %w", err)

@@ -9,10 +9,11 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// List looks everywhere that something of a sandbox or a container can be left.
+// List looks in every place where something of a sandbox or a container can be left.
 func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	containers, err := e.cfg.Supervisor.List(ctx)
 	if err != nil {
@@ -22,7 +23,7 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	if err != nil {
 		return nil, err
 	}
-	bundles, err := names(e.bundlesDir())
+	bundles, err := names(e.bundles.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -33,11 +34,11 @@ func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 
 	found := map[string]engine.Actual{}
 	for _, key := range keys {
-		if id, ok := volumeOwner(key); ok && !slices.Contains(sandboxes, id) {
+		if id, ok := volume.SandboxOfKey(key); ok && !slices.Contains(sandboxes, id) {
 			sandboxes = append(sandboxes, id)
 		}
 	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { _, ok := volumeOwner(key); return ok })
+	keys = slices.DeleteFunc(keys, func(key string) bool { _, ok := volume.SandboxOfKey(key); return ok })
 	for _, id := range slices.Concat(bundles, keys) {
 		found[id] = engine.Actual{Kind: engine.KindContainer, ID: id, State: engine.StateBroken}
 	}
@@ -80,8 +81,8 @@ func (e *Engine) listSandboxes() ([]string, error) {
 	return ids, nil
 }
 
-// Exits hands on what the supervisor tells. The end of a pod's init comes with
-// the sandbox's id, which the init has as a container.
+// Exits delivers the exits that the supervisor reports. The exit of a pod's init has the
+// sandbox's id, which is the init's id as a container.
 func (e *Engine) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	from, err := e.cfg.Supervisor.Exits(ctx)
 	if err != nil {

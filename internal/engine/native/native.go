@@ -3,8 +3,8 @@
 //
 // A sandbox is a set of pinned namespaces, a cgroup and a few files; it has a
 // process only when its containers share a PID namespace, which needs an init.
-// Nothing here is a record: where a thing is follows from its id, so that all of
-// it can be found and removed after any crash.
+// The places of all that it makes follow from the ids, so that List finds it and Remove
+// removes it after any crash.
 package native
 
 import (
@@ -14,16 +14,21 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/native/apparmor"
+	"github.com/berthrun/berth/internal/engine/native/bundle"
+	"github.com/berthrun/berth/internal/engine/native/device"
 	"github.com/berthrun/berth/internal/engine/native/meter"
 	"github.com/berthrun/berth/internal/engine/native/nspool"
+	"github.com/berthrun/berth/internal/engine/native/podcgroup"
+	"github.com/berthrun/berth/internal/engine/native/podinit"
 	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/native/seccomp"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
+	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/ocispec"
@@ -51,8 +56,8 @@ type Config struct {
 	// PodInit is the static program (berth-supervisor) whose copy is the init of shared
 	// PID namespaces, and that holds user namespaces while they are made.
 	PodInit string
-	// SELinux is what becomes of labels. SELinuxCategories is
-	// how many categories there are to keep sandboxes apart, 0 for all 1024.
+	// SELinux selects what is labelled. SELinuxCategories is the number of categories that
+	// separate sandboxes, 0 for all 1024.
 	SELinux           selinux.Mode
 	SELinuxCategories int
 	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for
@@ -74,7 +79,7 @@ type Rules struct {
 	// any number.
 	LogRate int64
 	// Devices say which devices containers get.
-	Devices DeviceRules
+	Devices device.Rules
 	// SharedVolumes gives volumes that are relabelled a label that all containers
 	// may use, instead of the pod's own.
 	SharedVolumes bool
@@ -83,7 +88,7 @@ type Rules struct {
 	// AppArmorProfile is what is loaded in the place of berth's own profile, "" for that.
 	AppArmorProfile string
 	// Seccomp are the operator's own profiles.
-	Seccomp SeccompRules
+	Seccomp seccomp.Rules
 	// AbsentSources are paths of the host that are not made for a mount of them.
 	AbsentSources []string
 	// NoImageVolumes leaves the paths that images declare as volumes to the root
@@ -92,73 +97,56 @@ type Rules struct {
 	// PodAnnotations and ContainerAnnotations are patterns of package path: what
 	// they match is passed on to the hooks of containers.
 	PodAnnotations, ContainerAnnotations []string
-	// AllowedAnnotations are those of CRI-O's that pods may use; see ocispec.
+	// AllowedAnnotations are those of CRI-O's that pods may use; see package request.
 	AllowedAnnotations []string
 	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
 	Defaults ocispec.Defaults
 	Sysctls  map[string]string
 }
 
-// SetRules makes other rules hold for what is made from now on.
+// SetRules changes the rules for sandboxes and containers that are created from now on.
 func (e *Engine) SetRules(rules Rules) { e.inForce.Store(&rules) }
 
 func (e *Engine) rules() *Rules { return e.inForce.Load() }
 
-// The cgroup drivers.
-const (
-	driverCgroupfs = "cgroupfs"
-	driverSystemd  = "systemd"
-)
-
-// Bounds of what may hang: how long a file system may take to answer, and how many
-// questions may hang at a time.
+// Bounds of calls to file systems that may hang: the time for one call, and the number of
+// calls that hang at a time.
 const (
 	probeTimeout = 10 * time.Second
 	probeLimit   = 256
 )
 
-// readyNamespaces is how many network namespaces are made ahead. Each costs the
-// kernel some hundred kilobytes.
+// readyNamespaces is how many network namespaces are made ahead. Each costs some hundred
+// kilobytes of kernel memory.
 const readyNamespaces = 4
 
 // Engine is an engine.Engine.
 type Engine struct {
 	cfg Config
-	// inForce are the rules that hold, never nil.
-	inForce  atomic.Pointer[Rules]
-	log      *slog.Logger
-	tree     *cgroup.Tree
-	host     ocispec.Host
-	probes   *probe.Pool
-	netns    *nspool.Pool
-	seccomp  seccompCache
-	apparmor *apparmor.Host
-	meter    *meter.Meter
-	// mapping tells, once asked, what keeps user namespaces from working here.
-	mapping func() error
-	selinux *selinux.Labeller
-	relabel *selinux.Relabeller
-	slices  systemdSlices
-	cgroups *cgroups
-	warmer  *cgroup.Warmer
-
-	// sealing guards the making of the root of pods' inits, sealed is true when it is.
-	sealing sync.Mutex
-	sealed  bool
-
-	// marking serialises the making and the removing of marks.
-	marking sync.Mutex
-
-	// mu is never held over anything that may hang.
-	mu sync.Mutex
-	// ownParents maps a cgroup parent that requests named, and that we made, to
-	// the topmost cgroup that was missing.
-	ownParents map[string]string
+	// inForce are the current rules, never nil.
+	inForce     atomic.Pointer[Rules]
+	log         *slog.Logger
+	tree        *cgroup.Tree
+	host        ocispec.Host
+	probes      *probe.Pool
+	netns       *nspool.Pool
+	seccomp     *seccomp.Loader
+	apparmor    *apparmor.Host
+	meter       *meter.Meter
+	userns      *userns.Maker
+	bundles     bundle.Store
+	podCgroups  *podcgroup.Manager
+	podInitRoot *podinit.Root
+	selinux     *selinux.Labeller
+	relabel     *selinux.Relabeller
+	cgroups     *cgroups
+	warmer      *cgroup.Warmer
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New looks at the host and prepares the directories. The rules hold until SetRules.
+// New finds out what the host can do and prepares the directories. The rules hold until
+// SetRules.
 func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -169,33 +157,37 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Log, tree: tree,
-		probes:     probe.New(probeTimeout, probeLimit),
-		apparmor:   apparmor.Find("berth-" + cfg.Instance),
-		selinux:    selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
-		relabel:    selinux.NewRelabeller(selinux.Attribute),
-		slices:     newSlices(),
-		warmer:     tree.NewWarmer(),
-		ownParents: map[string]string{},
+		probes:   probe.New(probeTimeout, probeLimit),
+		apparmor: apparmor.Find("berth-" + cfg.Instance),
+		selinux:  selinux.New(selinux.Host{Categories: cfg.SELinuxCategories}, cfg.SELinux),
+		relabel:  selinux.NewRelabeller(selinux.Attribute),
+		warmer:   tree.NewWarmer(),
+		userns:   userns.NewMaker(cfg.PodInit, cfg.Rootfs.CanMap),
+		podCgroups: podcgroup.New(podcgroup.Config{
+			Instance: cfg.Instance, Driver: cfg.CgroupDriver, Prefix: cfg.CgroupPrefix, DefaultParent: cfg.DefaultParent,
+		}, tree),
+		podInitRoot: podinit.NewRoot(filepath.Join(cfg.StateDir, "pod-init"), cfg.PodInit),
 	}
 	e.SetRules(rules)
-	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.hasBundle, known: map[string]cgroup.Paths{}}
-	e.mapping = sync.OnceValue(e.probeUserNamespaces)
+	e.bundles = bundle.Store{Root: filepath.Join(cfg.StateDir, "bundles")}
+	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.bundles.Exists, known: map[string]cgroup.Paths{}}
 	if e.host, err = hostOf(tree); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{cfg.StateDir, e.sandboxesDir(), e.bundlesDir()} {
+	e.seccomp = seccomp.NewLoader(e.host, e.probes)
+	for _, dir := range []string{cfg.StateDir, e.sandboxesDir(), e.bundles.Root} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("cannot make a state directory: %w", err)
 		}
 	}
-	// The root of the pods' inits lies in it, to which user namespaces must get.
+	// User namespaces must reach the root of the pods' inits in it.
 	if err := os.Chmod(cfg.StateDir, 0o711); err != nil {
 		return nil, fmt.Errorf("cannot open the state directory to user namespaces: %w", err)
 	}
 	if err := sysns.EnsureNetNSDir(cfg.NetNSDir); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(e.findOwnParents(), e.adoptLabels(), e.unseal()); err != nil {
+	if err := errors.Join(e.adoptCgroups(), e.adoptLabels(), e.podInitRoot.Detach()); err != nil {
 		return nil, err
 	}
 	e.netns = nspool.New(readyNamespaces)
@@ -203,11 +195,20 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends the measuring and lets go of what was made ahead. Sandboxes and
+// Close stops the meter and removes the namespaces that were made ahead. Sandboxes and
 // containers stay.
 func (e *Engine) Close() error {
 	e.meter.Close()
-	return errors.Join(e.unseal(), e.netns.Close())
+	return errors.Join(e.podInitRoot.Detach(), e.netns.Close())
+}
+
+// adoptCgroups reads which cgroup parents the engine made, after a restart.
+func (e *Engine) adoptCgroups() error {
+	files, err := filepath.Glob(filepath.Join(e.sandboxesDir(), "*", filepath.Base(e.sandboxPaths("").ownCgroup)))
+	if err != nil {
+		return fmt.Errorf("cannot list the sandboxes: %w", err)
+	}
+	return e.podCgroups.Adopt(files)
 }
 
 func (c *Config) complete() error {
@@ -218,11 +219,11 @@ func (c *Config) complete() error {
 		return errors.New("cannot make an engine without a supervisor and root filesystems")
 	}
 	switch c.CgroupDriver {
-	case driverCgroupfs, driverSystemd:
+	case podcgroup.Cgroupfs, podcgroup.Systemd:
 	case "":
-		c.CgroupDriver = driverCgroupfs
+		c.CgroupDriver = podcgroup.Cgroupfs
 		if _, err := os.Stat("/run/systemd/system"); err == nil {
-			c.CgroupDriver = driverSystemd
+			c.CgroupDriver = podcgroup.Systemd
 		}
 	default:
 		return fmt.Errorf("cgroup driver %q: %w", c.CgroupDriver, errs.Invalid)
@@ -232,7 +233,7 @@ func (c *Config) complete() error {
 	}
 	if c.DefaultParent == "" {
 		c.DefaultParent = "/berth-" + c.Instance
-		if c.CgroupDriver == driverSystemd {
+		if c.CgroupDriver == podcgroup.Systemd {
 			// A dash would mean one slice in another, shared with other instances.
 			c.DefaultParent = "berth_" + c.Instance + ".slice"
 		}
@@ -243,7 +244,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Info tells what the host and the supervisor can do.
+// Info describes the engine and the host.
 func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
 	info, err := e.cfg.Supervisor.Info(ctx)
 	if err != nil {

@@ -2,13 +2,9 @@ package native
 
 import "path/filepath"
 
-// Everything that the engine makes lies where its id says.
+// The places of all that the engine makes follow from the ids.
 
 func (e *Engine) sandboxesDir() string { return filepath.Join(e.cfg.StateDir, "sandboxes") }
-
-func (e *Engine) bundlesDir() string { return filepath.Join(e.cfg.StateDir, "bundles") }
-
-func (e *Engine) bundleDir(id string) string { return filepath.Join(e.bundlesDir(), id) }
 
 // sandboxPaths are the places of one sandbox in the state directory.
 type sandboxPaths struct {
@@ -17,13 +13,11 @@ type sandboxPaths struct {
 	netns               string
 	user, ipc, uts, pid string
 	shm                 string
-	// volumes is a directory with an entry for each image that is mounted for the
-	// sandbox's containers; see volumes.go.
+	// volumes is volume.Sandbox.Dir.
 	volumes string
-	// filesDir is a link to the sandbox's directory on disk, ownCgroup a file
-	// with the path of a cgroup parent that we made, mark one with the process and
-	// the cgroup of the sandbox's mark.
-	filesDir, ownCgroup, mark string
+	// filesDir is a link to the sandbox's directory on disk. ownCgroup is the record of a
+	// cgroup parent that the engine made, placeholder that of the placeholder cgroup.
+	filesDir, ownCgroup, placeholder string
 	// labels is a file with the SELinux labels.
 	labels string
 }
@@ -31,18 +25,18 @@ type sandboxPaths struct {
 func (e *Engine) sandboxPaths(id string) sandboxPaths {
 	dir := filepath.Join(e.sandboxesDir(), id)
 	return sandboxPaths{
-		dir:       dir,
-		netns:     filepath.Join(e.cfg.NetNSDir, e.netnsPrefix()+id),
-		user:      filepath.Join(dir, "user"),
-		volumes:   filepath.Join(dir, "volumes"),
-		ipc:       filepath.Join(dir, "ipc"),
-		uts:       filepath.Join(dir, "uts"),
-		pid:       filepath.Join(dir, "pid"),
-		shm:       filepath.Join(dir, "shm"),
-		filesDir:  filepath.Join(dir, "files"),
-		ownCgroup: filepath.Join(dir, "own-cgroup"),
-		mark:      filepath.Join(dir, "mark"),
-		labels:    filepath.Join(dir, labelsFile),
+		dir:         dir,
+		netns:       filepath.Join(e.cfg.NetNSDir, e.netnsPrefix()+id),
+		user:        filepath.Join(dir, "user"),
+		volumes:     filepath.Join(dir, "volumes"),
+		ipc:         filepath.Join(dir, "ipc"),
+		uts:         filepath.Join(dir, "uts"),
+		pid:         filepath.Join(dir, "pid"),
+		shm:         filepath.Join(dir, "shm"),
+		filesDir:    filepath.Join(dir, "files"),
+		ownCgroup:   filepath.Join(dir, "own-cgroup"),
+		placeholder: filepath.Join(dir, "mark"),
+		labels:      filepath.Join(dir, labelsFile),
 	}
 }
 

@@ -1,7 +1,20 @@
 package native
 
 import (
+	"context"
+	"fmt"
+	"path"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/faultfield"
+	"github.com/berthrun/berth/internal/engine/native/podcgroup"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // sandbox is an engine.Sandbox with this engine's own part.
@@ -49,8 +62,8 @@ func (sb *sandbox) record() (*engine.Sandbox, error) {
 	return &sb.Sandbox, nil
 }
 
-// ReleasedSandbox implements engine.Engine. The paths of the namespaces go: nobody may
-// enter what has their names later.
+// ReleasedSandbox implements engine.Engine. It drops the paths of the namespaces, as another
+// namespace may be pinned there later.
 func (e *Engine) ReleasedSandbox(sb *engine.Sandbox) *engine.Sandbox {
 	left := &sandbox{Sandbox: engine.Sandbox{CgroupParent: sb.CgroupParent}}
 	if read, err := sandboxOf(sb); err == nil {
@@ -90,6 +103,62 @@ func (e *Engine) ViewSandbox(sb *engine.Sandbox) engine.SandboxView {
 // containerSpec is an engine.ContainerSpec whose sandbox is read.
 type containerSpec struct {
 	*engine.ContainerSpec
-	// Sandbox takes the place of ContainerSpec.Sandbox.
+	// Sandbox replaces ContainerSpec.Sandbox.
 	Sandbox *sandbox
+}
+
+// UpdateSandbox implements engine.Engine. It changes all limits of the pod's cgroup or none.
+// It refuses the root cgroup, which belongs to no pod.
+func (e *Engine) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *runtimeapi.LinuxContainerResources) error {
+	return e.limitSandbox(ctx, sb, request.FieldUpdateSandbox, res)
+}
+
+// limitSandbox is UpdateSandbox with limits that are in a request's field.
+func (e *Engine) limitSandbox(ctx context.Context, sb *engine.Sandbox, field string, res *runtimeapi.LinuxContainerResources) error {
+	limits, err := ocispec.Update(field, res, e.host)
+	if err != nil {
+		return err
+	}
+	if limits.Memory != nil && res.GetMemorySwapLimitInBytes() == 0 {
+		// A pod's containers may swap, each as far as its own limit says.
+		limits.Memory.Swap = nil
+	}
+	slice := ""
+	if e.cfg.CgroupDriver == podcgroup.Systemd {
+		slice = sb.CgroupParent
+	}
+	if slice == "-.slice" || path.Clean("/"+sb.CgroupParent) == "/" {
+		return fmt.Errorf("the sandbox has no cgroup of its own: %w", errs.State)
+	}
+	paths, err := e.podCgroups.Paths(sb.CgroupParent)
+	if err != nil {
+		return err
+	}
+	if err := cgroup.Limit(ctx, paths, slice, limits); err != nil {
+		return faultfield.Limit(field, err)
+	}
+	return nil
+}
+
+// limitOwnCgroup limits the cgroup of a sandbox whose request names none. The kubelet limits
+// the cgroups that requests name.
+func (e *Engine) limitOwnCgroup(ctx context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
+	res := spec.Config.GetLinux().GetResources()
+	if res == nil || spec.Config.GetLinux().GetCgroupParent() != "" {
+		return nil
+	}
+	return e.limitSandbox(ctx, sb, request.FieldCreate, res)
+}
+
+// CheckSandbox implements engine.Engine: this engine honours what an OCI spec can express.
+func (e *Engine) CheckSandbox(config *runtimeapi.PodSandboxConfig) error {
+	return check.Sandbox(config)
+}
+
+// MakePlaceholder implements engine.Placeholders.
+func (e *Engine) MakePlaceholder(_ context.Context, ref engine.SandboxRef, pid int) error {
+	if ref.Sandbox.Pid != 0 {
+		return nil // its own process has a cgroup of that name
+	}
+	return e.podCgroups.MakePlaceholder(ref.Spec.ID, ref.Sandbox.CgroupParent, pid, e.sandboxPaths(ref.Spec.ID).placeholder)
 }

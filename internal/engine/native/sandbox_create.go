@@ -11,8 +11,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/native/apparmor"
+	"github.com/berthrun/berth/internal/engine/native/faultfield"
+	"github.com/berthrun/berth/internal/engine/native/podcgroup"
+	"github.com/berthrun/berth/internal/engine/native/podfiles"
+	"github.com/berthrun/berth/internal/engine/native/podinit"
+	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -37,11 +44,11 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err := makeSandboxDirs(paths, spec.Dir); err != nil {
 		return nil, err
 	}
-	parent, err := e.makeCgroupParent(ctx, spec, paths)
+	parent, err := e.podCgroups.MakeParent(ctx, spec.ID, spec.Config.GetLinux().GetCgroupParent(), paths.ownCgroup)
 	if err != nil {
 		return nil, err
 	}
-	e.warmer.Warm() // its containers will follow
+	e.warmer.Warm() // for the containers that follow
 	sb := &sandbox{Sandbox: engine.Sandbox{CgroupParent: parent}}
 	if err := e.limitOwnCgroup(ctx, spec, &sb.Sandbox); err != nil {
 		return nil, err
@@ -54,13 +61,13 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 		return nil, err
 	}
 	if err := e.makeNamespaces(spec.Config, paths, hostname, sb); err != nil {
-		return nil, fmt.Errorf("cannot make sandbox %s: %w", spec.ID, refusedSysctl(spec.Config, err))
+		return nil, fmt.Errorf("cannot make sandbox %s: %w", spec.ID, faultfield.Sysctl(spec.Config, err))
 	}
-	files := sandboxFiles{
-		dir: spec.Dir, hostname: hostname, owner: ownerOf(spec.Config),
-		hostNetwork: hostNetwork(spec.Config), dns: spec.Config.GetDnsConfig(),
+	files := podfiles.Files{
+		Dir: spec.Dir, Hostname: hostname, Owner: userns.Owner(spec.Config),
+		HostNetwork: hostNetwork(spec.Config), DNS: spec.Config.GetDnsConfig(),
 	}
-	if err := files.write(nil); err != nil {
+	if err := files.Write(nil); err != nil {
 		return nil, err
 	}
 	if err := e.labelFiles(spec.Dir, paths, sb.MountLabel); err != nil {
@@ -71,7 +78,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 			return nil, err
 		}
 	}
-	groups, err := e.podCgroup(parent)
+	groups, err := e.podCgroups.Paths(parent)
 	if err != nil {
 		return nil, err
 	}
@@ -79,34 +86,25 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	return sb.record()
 }
 
-// checkDemands refuses what this host cannot enforce. A sandbox without a process has
-// nothing to confine, but its pod counts on it.
+// checkDemands refuses profiles and names that this host cannot enforce. It refuses the
+// sandbox already, not the first container.
 func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
 	if err := checkHostname(config); err != nil {
 		return err
 	}
-	profile, err := ocispec.SandboxAppArmorOf(config)
-	if err != nil {
+	if _, err := e.appArmorProfile(ctx, request.SandboxAppArmorOf(config)); err != nil {
 		return err
 	}
-	if _, err = e.appArmorProfile(ctx, profile); err != nil {
-		return err
-	}
-	filter, err := ocispec.SandboxSeccompOf(config)
-	if err != nil {
-		return err
-	}
-	_, err = e.filter(ctx, e.chosen(filter), nil)
-	return err
+	return e.seccomp.CheckSandbox(ctx, config, &e.rules().Seccomp)
 }
 
-// StartSandbox sets what only an attached network allows: the sysctls of its
-// interfaces, and the pod's addresses in its hosts file.
+// StartSandbox sets what needs the attached network: the sysctls of its interfaces, and the
+// pod's addresses in its hosts file.
 func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
 	if sb.NetNS == "" {
 		return nil
 	}
-	sysctls, err := netSysctls(spec.Config, e.rules().Sysctls)
+	sysctls, err := ocispec.NetSysctls(spec.Config, e.rules().Sysctls)
 	if err != nil {
 		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
 	}
@@ -120,13 +118,13 @@ func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *e
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, refusedSysctl(spec.Config, err))
+		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, faultfield.Sysctl(spec.Config, err))
 	}
 	hostname, err := hostnameOf(spec.Config)
 	if err != nil {
 		return err
 	}
-	return sandboxFiles{dir: spec.Dir, hostname: hostname, owner: ownerOf(spec.Config)}.writeHosts(addresses)
+	return podfiles.Files{Dir: spec.Dir, Hostname: hostname, Owner: userns.Owner(spec.Config)}.WriteHosts(addresses)
 }
 
 func makeSandboxDirs(paths sandboxPaths, filesDir string) error {
@@ -134,7 +132,7 @@ func makeSandboxDirs(paths sandboxPaths, filesDir string) error {
 		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
 	}
 	if err := os.Symlink(filesDir, paths.filesDir); err != nil {
-		return fmt.Errorf("cannot write down the sandbox's directory: %w", err)
+		return fmt.Errorf("cannot record the sandbox's directory: %w", err)
 	}
 	if err := os.MkdirAll(filesDir, 0o711); err != nil {
 		return fmt.Errorf("cannot make the sandbox's directory: %w", err)
@@ -142,10 +140,10 @@ func makeSandboxDirs(paths sandboxPaths, filesDir string) error {
 	return nil
 }
 
-// makeNamespaces makes what the sandbox does not share with the host. A pod in the
-// host's network has the host's name as well.
+// makeNamespaces makes the namespaces that the sandbox does not share with the host. A pod in
+// the host's network has the host's name as well.
 func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandboxPaths, hostname string, sb *sandbox) error {
-	user, err := e.userNamespace(config, paths.user)
+	user, err := e.userns.Namespace(config, paths.user)
 	if err != nil {
 		return err
 	}
@@ -164,49 +162,15 @@ func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandb
 	}
 	if namespaceOptions(config).GetIpc() == runtimeapi.NamespaceMode_POD {
 		sb.IPCNS, namespaces.IPC = paths.ipc, paths.ipc
-		_, namespaces.Sysctls = ocispec.SplitSysctls(withDefaults(config, e.rules().Sysctls))
+		namespaces.Sysctls = ocispec.IPCSysctls(config, e.rules().Sysctls)
 		if err := os.Mkdir(paths.shm, 0o711); err != nil {
 			return fmt.Errorf("cannot make the sandbox's shm: %w", err)
 		}
-		if err := sysns.MountTmpfs(paths.shm, shmSize, ownerOf(config)); err != nil {
+		if err := sysns.MountTmpfs(paths.shm, shmSize, userns.Owner(config)); err != nil {
 			return err
 		}
 	}
 	return namespaces.Make()
-}
-
-// pingGroups is the sysctl with the groups that may ping.
-const pingGroups = "net/ipv4/ping_group_range"
-
-// withDefaults are the sysctls that the request asks for, and those that it does not
-// speak of. A name has two spellings.
-func withDefaults(config *runtimeapi.PodSandboxConfig, defaults map[string]string) map[string]string {
-	all := map[string]string{}
-	for _, sysctls := range []map[string]string{defaults, config.GetLinux().GetSysctls()} {
-		for name, value := range sysctls {
-			all[ocispec.SysctlFile(name)] = value
-		}
-	}
-	return all
-}
-
-// netSysctls are those asked for, the defaults, and those that let a pod without
-// capabilities serve low ports and ping, as other runtimes do.
-func netSysctls(config *runtimeapi.PodSandboxConfig, defaults map[string]string) (map[string]string, error) {
-	sysctls, _ := ocispec.SplitSysctls(withDefaults(config, defaults))
-	user := ocispec.UserNamespaceOf(config)
-	if groups, asked := sysctls[pingGroups]; asked {
-		var err error
-		if sysctls[pingGroups], err = user.HostGroups(groups); err != nil {
-			return nil, fmt.Errorf("config.linux.sysctls[%q]: %w", "net.ipv4.ping_group_range", err)
-		}
-	} else {
-		sysctls[pingGroups] = user.AllGroups()
-	}
-	if _, asked := sysctls["net/ipv4/ip_unprivileged_port_start"]; !asked {
-		sysctls["net/ipv4/ip_unprivileged_port_start"] = "0"
-	}
-	return sysctls, nil
 }
 
 // interfaceAddresses lists the addresses of an interface of this thread's network,
@@ -269,4 +233,73 @@ func hostnameOf(config *runtimeapi.PodSandboxConfig) (string, error) {
 		return "", fmt.Errorf("cannot read the host's name: %w", err)
 	}
 	return name, nil
+}
+
+// appArmorProfile finds a profile, with the operator's in the place of the default.
+func (e *Engine) appArmorProfile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
+	return e.appArmorHost().ProfileWith(ctx, asked, e.rules().AppArmorProfile)
+}
+
+func (e *Engine) appArmorHost() *apparmor.Host {
+	if e.rules().AppArmorOff {
+		return apparmor.Off()
+	}
+	return e.apparmor
+}
+
+// startPodInit starts the init of a PID namespace that the sandbox's containers
+// share, as a container with the sandbox's own id, and pins the namespace.
+func (e *Engine) startPodInit(ctx context.Context, spec *engine.SandboxSpec, paths sandboxPaths, sb *sandbox) error {
+	if e.cfg.PodInit == "" {
+		return fmt.Errorf("config.linux.security_context.namespace_options.pid: POD needs an init, and none is configured: %w", errs.Unsupported)
+	}
+	rootfs, err := e.podInitRoot.Mount(ctx)
+	if err != nil {
+		return err
+	}
+	ids, err := podinit.OwnIDs()
+	if err != nil {
+		return err
+	}
+	// The default filter of a process without capabilities, whatever the sandbox asks for: a
+	// profile on the node is written for the pod's programs, and may lack what the init needs.
+	filter, err := e.seccomp.Default(nil)
+	if err != nil {
+		return err
+	}
+	// Berth's own profile: an operator's is written for the pod's programs.
+	profile, err := e.appArmorHost().Profile(ctx, request.AppArmorProfile{Default: true})
+	if err != nil {
+		return err
+	}
+	ociSpec := ocispec.PodInit{
+		SandboxID:     spec.ID,
+		SandboxConfig: spec.Config,
+		UserNamespace: request.UserNamespaceOf(spec.Config),
+		IDs:           ids,
+		Rootfs:        rootfs,
+		CgroupsPath:   e.podCgroups.ContainerPath(sb.CgroupParent, spec.ID),
+		Namespaces:    ocispec.Namespaces{User: sb.UserNS, Net: sb.NetNS, IPC: sb.IPCNS, UTS: sb.UTSNS},
+		ProcessLabel:  sb.ProcessLabel,
+		MountLabel:    sb.MountLabel,
+		AppArmor:      profile,
+		Seccomp:       filter,
+	}.Spec()
+	if sb.Pid, err = e.podInits().Start(ctx, spec.ID, ociSpec); err != nil {
+		return err
+	}
+	sb.PodInit = podInitSealed
+	if err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/pid", sb.Pid), paths.pid); err != nil {
+		return err
+	}
+	sb.PIDNS = paths.pid
+	return nil
+}
+
+// podInits starts and removes the inits of pods.
+func (e *Engine) podInits() podinit.Starter {
+	return podinit.Starter{
+		Bundles: e.bundles, Supervisor: e.cfg.Supervisor,
+		SystemdCgroup: e.cfg.CgroupDriver == podcgroup.Systemd, Seccomp: e.host.Seccomp,
+	}
 }

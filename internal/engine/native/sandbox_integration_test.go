@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
@@ -19,7 +20,6 @@ import (
 	"github.com/berthrun/berth/internal/require"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/sysns"
-	"golang.org/x/sys/unix"
 )
 
 // noRootfs is for tests without containers.

@@ -9,20 +9,21 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/sysfile"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// StopSandbox kills the init of the shared PID namespace, if there is one, and gives
-// back the memory that the pod's processes left: a kubelet keeps the sandbox of a pod
-// that has completed until the pod is deleted, which may be never.
+// StopSandbox kills the init of the shared PID namespace, if there is one, and frees the
+// shared memory that the pod's processes left: a kubelet keeps the sandbox of a pod that has
+// completed until the pod is deleted, which may be never.
 func (e *Engine) StopSandbox(ctx context.Context, id string) error {
 	paths := e.sandboxPaths(id)
-	if err := e.unmark(paths); err != nil {
+	if err := e.podCgroups.RemovePlaceholder(paths.placeholder); err != nil {
 		return err
 	}
-	if e.hasBundle(id) {
+	if e.bundles.Exists(id) {
 		if err := errs.IgnoreNotFound(e.cfg.Supervisor.Signal(ctx, id, syscall.SIGKILL, true)); err != nil {
 			return err
 		}
@@ -47,22 +48,22 @@ func (e *Engine) ReleaseSandbox(ctx context.Context, id string) error {
 // is absent. last says that no containers remain.
 func (e *Engine) release(ctx context.Context, id string, paths sandboxPaths, last bool) error {
 	return errors.Join(
-		e.removePodInit(ctx, id),
+		e.podInits().Remove(ctx, id),
 		sysns.Unpin(paths.pid),
 		sysns.RemoveNetNS(paths.netns),
 		sysns.Unpin(paths.ipc),
 		sysns.Unpin(paths.uts),
 		sysns.Unpin(paths.user),
-		e.removeVolumes(ctx, id, paths),
+		e.releaseImages(ctx, id, paths),
 		detachTree(paths.shm),
-		e.unmark(paths),
-		e.removeCgroupParent(ctx, id, paths, last),
+		e.podCgroups.RemovePlaceholder(paths.placeholder),
+		e.podCgroups.RemoveParent(ctx, id, paths.ownCgroup, last),
 	)
 }
 
-// RemoveSandbox removes every thing that a sandbox may have, each nil when it is
-// absent. The sandbox's directory in the state directory, which tells of the
-// others, goes last and only when they are gone.
+// RemoveSandbox removes all that a sandbox may have; what is absent is no error. It removes
+// the sandbox's directory in the state directory last, because the directory records the
+// rest.
 func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	paths := e.sandboxPaths(id)
 	err := errors.Join(e.release(ctx, id, paths, true), removeFiles(id, paths.filesDir))
@@ -75,6 +76,15 @@ func (e *Engine) RemoveSandbox(ctx context.Context, id string) error {
 	e.meter.Forget(id)
 	e.selinux.Release(id)
 	return nil
+}
+
+// releaseImages releases the images that were mounted for the sandbox.
+func (e *Engine) releaseImages(ctx context.Context, id string, paths sandboxPaths) error {
+	dir := paths.volumes
+	if _, err := os.Lstat(paths.dir); errors.Is(err, os.ErrNotExist) {
+		dir = "" // the sandbox is from before a reboot
+	}
+	return volume.Images{Rootfs: e.cfg.Rootfs}.Release(ctx, id, dir)
 }
 
 func detachTree(path string) error {
@@ -95,7 +105,7 @@ func removeFiles(id, link string) error {
 		return fmt.Errorf("cannot read where the sandbox's files are: %w", err)
 	}
 	if !filepath.IsAbs(dir) || !strings.HasSuffix(filepath.Base(dir), id) {
-		return fmt.Errorf("the sandbox's files are said to be in %q, which is not named after it", dir)
+		return fmt.Errorf("the sandbox's files are recorded in %q, which is not named after it", dir)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("cannot remove the sandbox's files: %w", err)

@@ -14,9 +14,9 @@ import (
 )
 
 var (
-	_ engine.Meter     = (*Engine)(nil)
-	_ engine.Marker    = (*Engine)(nil)
-	_ engine.Inspector = (*Engine)(nil)
+	_ engine.Meter        = (*Engine)(nil)
+	_ engine.Placeholders = (*Engine)(nil)
+	_ engine.Inspector    = (*Engine)(nil)
 )
 
 // Stats reads the figures of containers.
@@ -54,7 +54,7 @@ func (e *Engine) Figures(ctx context.Context, sandboxes []engine.SandboxRef, con
 func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter.Target, error) {
 	targets := make(map[string]meter.Target, len(sandboxes))
 	for _, ref := range sandboxes {
-		groups, err := e.podCgroup(ref.Sandbox.CgroupParent)
+		groups, err := e.podCgroups.Paths(ref.Sandbox.CgroupParent)
 		if err != nil {
 			return nil, err
 		}
@@ -75,11 +75,11 @@ func (e *Engine) containerTargets(ctx context.Context, ids []string) (map[string
 	return targets, nil
 }
 
-// cgroups knows the containers' cgroups, as the supervisor told them.
+// cgroups caches the containers' cgroups, which the supervisor reports.
 type cgroups struct {
 	list func(context.Context) ([]supervisor.Container, error)
-	// exists reports whether there is such a container. It begins to do so before put
-	// and ends before forget.
+	// exists reports whether there is such a container. It is true before put and false
+	// before forget.
 	exists func(id string) bool
 
 	mu sync.Mutex
@@ -99,8 +99,8 @@ func (c *cgroups) forget(id string) {
 	delete(c.known, id)
 }
 
-// of asks the supervisor once for the containers that we did not make ourselves (after
-// a restart). Those without a cgroup are left out.
+// of asks the supervisor once for containers that are not in the cache, after a restart. It
+// leaves out those without a cgroup.
 func (c *cgroups) of(ctx context.Context, ids []string) (map[string]cgroup.Paths, error) {
 	groups, unknown := c.find(ids)
 	if len(unknown) == 0 {
@@ -110,25 +110,25 @@ func (c *cgroups) of(ctx context.Context, ids []string) (map[string]cgroup.Paths
 	if err != nil {
 		return nil, err
 	}
-	told := make(map[string]cgroup.Paths, len(containers))
+	reported := make(map[string]cgroup.Paths, len(containers))
 	for _, one := range containers {
 		if len(one.CgroupPaths) > 0 {
-			told[one.ID] = cgroup.Paths(one.CgroupPaths)
+			reported[one.ID] = cgroup.Paths(one.CgroupPaths)
 		}
 	}
-	c.learn(unknown, told)
+	c.learn(unknown, reported)
 	groups, _ = c.find(ids)
 	return groups, nil
 }
 
-// learn keeps what was told of containers that are still there: nobody would forget the
-// others again.
-func (c *cgroups) learn(ids []string, told map[string]cgroup.Paths) {
+// learn caches the cgroups of containers that still exist. No later forget would remove the
+// others.
+func (c *cgroups) learn(ids []string, reported map[string]cgroup.Paths) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range ids {
 		if _, ok := c.known[id]; !ok && c.exists(id) {
-			c.known[id] = told[id]
+			c.known[id] = reported[id]
 		}
 	}
 }

@@ -46,8 +46,10 @@ func Protocols() map[string]byte {
 	return map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 }
 
-// Wanted checks the ports of a request, writes each in one way (lower-case
-// protocol, shortest address) and drops those that ask for no port of the host.
+// Wanted writes each port in one way (lower-case protocol, shortest address), drops ports that
+// ask for none of the host's, and refuses those that no host could serve: kind Unsupported for
+// an address of a family that the pods do not have, Invalid for a port that is asked for
+// twice. Package cri/shape has checked the numbers, protocols and addresses.
 func Wanted(asked []network.Port, families Families) ([]network.Port, error) {
 	ports, err := wanted(asked, families)
 	if err != nil {
@@ -85,15 +87,9 @@ func normal(p network.Port) (network.Port, error) {
 	if p.Protocol = strings.ToLower(p.Protocol); p.Protocol == "" {
 		p.Protocol = "tcp"
 	}
-	if _, known := Protocols()[p.Protocol]; !known {
-		return p, fmt.Errorf("protocol %q of host port %d is not tcp, udp or sctp: %w", p.Protocol, p.HostPort, errs.Invalid)
-	}
-	if p.ContainerPort == 0 {
-		return p, fmt.Errorf("host port %d leads to container port 0: %w", p.HostPort, errs.Invalid)
-	}
 	if p.HostIP != "" {
 		addr, err := netip.ParseAddr(p.HostIP)
-		if err != nil || addr.Zone() != "" {
+		if err != nil {
 			return p, fmt.Errorf("host IP %q of host port %d is no address: %w", p.HostIP, p.HostPort, errs.Invalid)
 		}
 		p.HostIP = addr.Unmap().String()

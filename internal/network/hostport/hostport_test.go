@@ -30,10 +30,7 @@ func TestWanted(t *testing.T) {
 			[]network.Port{{Protocol: "sctp", HostPort: 1, ContainerPort: 2, HostIP: "127.0.0.1"}},
 			nil,
 		},
-		"unknown protocol":       {[]network.Port{{Protocol: "icmp", HostPort: 1, ContainerPort: 2}}, both, nil, errs.Invalid},
-		"no container port":      {[]network.Port{{HostPort: 1}}, both, nil, errs.Invalid},
 		"bad address":            {[]network.Port{{HostPort: 1, ContainerPort: 2, HostIP: "host"}}, both, nil, errs.Invalid},
-		"address with a zone":    {[]network.Port{{HostPort: 1, ContainerPort: 2, HostIP: "fe80::1%eth0"}}, both, nil, errs.Invalid},
 		"family that is missing": {[]network.Port{{HostPort: 1, ContainerPort: 2, HostIP: "::1"}}, only4, nil, errs.Unsupported},
 		"twice":                  {[]network.Port{{HostPort: 1, ContainerPort: 2}, {HostPort: 1, ContainerPort: 3, HostIP: "127.0.0.1"}}, both, nil, errs.Invalid},
 		"two protocols": {

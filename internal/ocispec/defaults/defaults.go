@@ -1,6 +1,6 @@
-// Package defaults reads what pods and containers get whose requests say nothing else,
-// from the texts of a configuration. It is pure, and judges a default as package ocispec
-// judges the same thing in a request.
+// Package defaults reads from the texts of a configuration what pods and containers get that
+// their requests do not set. It is pure, and checks a default as package check checks the
+// same value in a request.
 package defaults
 
 import (
@@ -16,6 +16,8 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // Texts are defaults as a configuration has them.
@@ -39,7 +41,7 @@ type Defaults struct {
 	Devices []*runtimeapi.Device
 }
 
-// Parse reads texts. fault is told of each one that is wrong, under the name of its
+// Parse reads texts. It calls fault for each one that is wrong, with the name of its
 // field in lower case; that one is left out.
 func Parse(texts Texts, fault func(key string, err error)) *Defaults {
 	d := &Defaults{}
@@ -69,16 +71,16 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errs.Invalid)
 }
 
-func seccomp(text string) (ocispec.SeccompProfile, error) {
+func seccomp(text string) (request.SeccompProfile, error) {
 	switch {
 	case text == "" || text == "unconfined":
-		return ocispec.SeccompProfile{}, nil
+		return request.SeccompProfile{}, nil
 	case text == "runtime/default":
-		return ocispec.SeccompProfile{Default: true}, nil
+		return request.SeccompProfile{Default: true}, nil
 	case path.IsAbs(text):
-		return ocispec.SeccompProfile{Path: text}, nil
+		return request.SeccompProfile{Path: text}, nil
 	}
-	return ocispec.SeccompProfile{}, invalid("%q: want unconfined, runtime/default or the absolute path of a profile", text)
+	return request.SeccompProfile{}, invalid("%q: want unconfined, runtime/default or the absolute path of a profile", text)
 }
 
 // asked judges a container's request that asks for nothing but what change adds.
@@ -87,7 +89,7 @@ func asked(change func(*runtimeapi.ContainerConfig)) error {
 		Metadata: &runtimeapi.ContainerMetadata{Name: "default"}, Image: &runtimeapi.ImageSpec{Image: "default"},
 	}
 	change(config)
-	return ocispec.CheckContainer(config, nil)
+	return check.Container(config, nil)
 }
 
 func env(entries []string) ([]string, error) {
@@ -96,11 +98,11 @@ func env(entries []string) ([]string, error) {
 		if !ok {
 			return nil, invalid("an entry has no equals sign: want NAME=VALUE")
 		}
-		err := asked(func(c *runtimeapi.ContainerConfig) {
-			c.Envs = []*runtimeapi.KeyValue{{Key: name, Value: []byte(value)}}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", name, err) // the value may be a secret
+		if name == "" || request.HasControl(name) {
+			return nil, invalid("%q is not the name of a variable", name)
+		}
+		if strings.ContainsRune(value, 0) {
+			return nil, invalid("the value of %s contains a NUL", name) // it may be a secret
 		}
 	}
 	return entries, nil
@@ -108,12 +110,12 @@ func env(entries []string) ([]string, error) {
 
 // capabilities is never nil: none at all are none.
 func capabilities(names []string) ([]string, error) {
-	names, err := ocispec.KernelCapabilities("names", names)
+	names, err := request.KernelCapabilities("names", names)
 	if err != nil {
 		return nil, err
 	}
 	if slices.Contains(names, "ALL") {
-		return ocispec.CapabilityNames(math.MaxUint64), nil
+		return request.CapabilityNames(math.MaxUint64), nil
 	}
 	return names, nil
 }
@@ -127,7 +129,7 @@ func sysctls(entries []string) (map[string]string, error) {
 		}
 		all[name] = value
 	}
-	err := ocispec.CheckSandbox(&runtimeapi.PodSandboxConfig{
+	err := check.Sandbox(&runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "default"}, Linux: &runtimeapi.LinuxPodSandboxConfig{Sysctls: all},
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 func TestParse(t *testing.T) {
@@ -32,7 +33,7 @@ func TestParse(t *testing.T) {
 				{Type: "RLIMIT_CORE"},
 				{Type: "RLIMIT_MEMLOCK", Soft: math.MaxUint64, Hard: math.MaxUint64},
 			},
-			Seccomp: ocispec.SeccompProfile{Default: true},
+			Seccomp: request.SeccompProfile{Default: true},
 		},
 		Sysctls: map[string]string{"net.core.somaxconn": "1024", "kernel.shmmax": "5"},
 		Devices: []*runtimeapi.Device{
@@ -52,7 +53,7 @@ func TestNothingSaid(t *testing.T) {
 		t.Errorf("no capabilities are %#v", got.Container.Capabilities)
 	}
 	all := Parse(Texts{Capabilities: []string{"all", "chown"}}, func(key string, err error) { t.Errorf("%s: %v", key, err) })
-	if diff := cmp.Diff(ocispec.CapabilityNames(math.MaxUint64), all.Container.Capabilities); diff != "" {
+	if diff := cmp.Diff(request.CapabilityNames(math.MaxUint64), all.Container.Capabilities); diff != "" {
 		t.Errorf("ALL (-want +got):\n%s", diff)
 	}
 }

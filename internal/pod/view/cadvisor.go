@@ -118,10 +118,10 @@ func (c *CAdvisor) Task(id string) (*Task, error) {
 	}, nil
 }
 
-// MarkSandbox updates the placeholder cgroup of a sandbox to its processes; see
-// engine.Marker. Nil for an engine that has none, and for a sandbox that was removed.
-func (c *CAdvisor) MarkSandbox(ctx context.Context, id string) error {
-	marker, ok := c.engine.(engine.Marker)
+// MakePlaceholder updates the placeholder cgroup of a sandbox to its processes; see
+// engine.Placeholders. Nil for an engine that has none, and for a sandbox that was removed.
+func (c *CAdvisor) MakePlaceholder(ctx context.Context, id string) error {
+	placeholders, ok := c.engine.(engine.Placeholders)
 	if !ok {
 		return nil
 	}
@@ -129,7 +129,7 @@ func (c *CAdvisor) MarkSandbox(ctx context.Context, id string) error {
 	if err != nil || rec.Engine == nil {
 		return errs.IgnoreNotFound(err)
 	}
-	return marker.MarkSandbox(ctx, engine.SandboxRef{Spec: c.records.SandboxSpec(rec), Sandbox: rec.Engine}, podPid(c.records, rec))
+	return placeholders.MakePlaceholder(ctx, engine.SandboxRef{Spec: c.records.SandboxSpec(rec), Sandbox: rec.Engine}, podPid(c.records, rec))
 }
 
 // podPid is a process in the sandbox's namespaces, 0 for none.

@@ -48,10 +48,10 @@ func Build() (*cobra.Command, *nodeimage.Options) {
 	b := &build{options: nodeimage.Options{Version: version.Version, Empty: []string{storage.Image}, Sites: release.Projects()}}
 	cmd := &cobra.Command{
 		Use:   "build-image",
-		Short: "Make the image of nodes out of Debian packages and programs of Kubernetes",
-		Long: "build-image puts Debian with systemd, Kubernetes and this berth into one image, and loads it into the container\n" +
-			"engine. It runs as root, and needs debootstrap and tar. What is fetched has to have the sum beside it, or the one\n" +
-			"that is said behind its URL: https://.../kubernetes-server-linux-amd64.tar.gz#sha256:...",
+		Short: "Build a node image from Debian packages and Kubernetes binaries",
+		Long: "build-image puts Debian with systemd, Kubernetes and this berth into one image, and loads the image into the\n" +
+			"container engine. It needs root, debootstrap and tar. It verifies each download by the checksum file beside it,\n" +
+			"or by the digest at the end of its URL: https://.../kubernetes-server-linux-amd64.tar.gz#sha256:...",
 		Example: "  berth cluster build-image --kubernetes v1.36.3\n" +
 			"  berth cluster build-image --kubernetes ./kubernetes/server/bin --etcd release --coredns release\n" +
 			"  berth cluster build-image --kubernetes ./bin --output node.tar",
@@ -65,19 +65,19 @@ func Build() (*cobra.Command, *nodeimage.Options) {
 func (b *build) addFlags(cmd *cobra.Command) {
 	b.provider.AddFlags(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&b.options.Kubernetes, "kubernetes", "", "release (v1.36.3, v1.36, stable), archive, URL of one, or directory, of kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy")
-	flags.StringVar(&b.options.Etcd, "etcd", "", "program, archive or URL; \"release\": of the project, as this Kubernetes wants it; empty: beside Kubernetes, or its release")
-	flags.StringVar(&b.options.CoreDNS, "coredns", "", "the same for CoreDNS")
-	flags.StringVar(&b.options.Sites.Kubernetes, "releases", b.options.Sites.Kubernetes, "where releases of Kubernetes are, or a mirror of that")
+	flags.StringVar(&b.options.Kubernetes, "kubernetes", "", "release (v1.36.3, v1.36, stable), archive, URL of an archive, or directory, with kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler and kube-proxy")
+	flags.StringVar(&b.options.Etcd, "etcd", "", "binary, archive or URL; \"release\": the project's release that this Kubernetes needs; empty: the one beside Kubernetes, or that release")
+	flags.StringVar(&b.options.CoreDNS, "coredns", "", "the same as --etcd, for CoreDNS")
+	flags.StringVar(&b.options.Sites.Kubernetes, "releases", b.options.Sites.Kubernetes, "URL of the releases of Kubernetes, or of a mirror")
 	flags.StringVar(&b.options.Image, "image", config.DefaultImage, "name of the image")
 	flags.StringVar(&b.options.Suite, "suite", "bookworm", "release of Debian")
 	flags.StringVar(&b.options.Mirror, "mirror", "", "mirror of Debian; empty: debootstrap's own")
-	flags.StringVar(&b.options.Rootfs, "rootfs", "", "root file system of Debian that is copied, in place of one that debootstrap makes")
-	flags.BoolVar(&b.packages, "packages", false, "print the packages that a root file system for --rootfs has to have, as debootstrap's --include takes them, and make nothing")
-	flags.StringVarP(&b.output, "output", "o", "", "write the image to this file, as docker save does, and load it nowhere")
-	flags.StringVar(&b.supervisor, "supervisor", "", "berth-supervisor; empty: the one beside this program")
-	flags.StringVar(&b.options.Crictl, "crictl", "", "program that is crictl in nodes; empty: a link to berth, which has the verbs that are typed on nodes")
-	flags.StringVar(&b.work, "work", "", "directory on a disk with 4 GB free to work in; empty: the usual one for temporary files")
+	flags.StringVar(&b.options.Rootfs, "rootfs", "", "Debian root file system to copy, instead of running debootstrap")
+	flags.BoolVar(&b.packages, "packages", false, "print the packages that --rootfs must have, in the form of debootstrap's --include, and build nothing")
+	flags.StringVarP(&b.output, "output", "o", "", "write the image to this file, in the form of docker save, instead of loading it")
+	flags.StringVar(&b.supervisor, "supervisor", "", "path of berth-supervisor; empty: the one beside this program")
+	flags.StringVar(&b.options.Crictl, "crictl", "", "path of crictl for the nodes; empty: a link to berth, which has crictl's usual verbs")
+	flags.StringVar(&b.work, "work", "", "working directory with 4 GB of free space; empty: the default for temporary files")
 }
 
 // run builds the image, and writes it to a file or loads it into the provider.
@@ -90,7 +90,7 @@ func (b *build) run(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("--kubernetes is missing: name a release, such as v1.36.3 or stable, a URL, an archive, or a directory with kubeadm, kubelet and the others: %w", errs.Invalid)
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("a root file system of Debian has files of several users, which only root can make: run it as root: %w", errs.Unsupported)
+		return fmt.Errorf("cannot make a root file system of Debian: it has files of several users; run the command as root: %w", errs.Unsupported)
 	}
 	if b.options.Berth, b.options.Supervisor, err = ownPrograms(b.supervisor); err != nil {
 		return err

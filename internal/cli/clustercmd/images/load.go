@@ -18,7 +18,7 @@ func NewLoad() *cobra.Command {
 	var o images.Options
 	cmd := &cobra.Command{
 		Use:   "load [IMAGE...]",
-		Short: "Put images of the container engine, or of archives, into the nodes of a cluster",
+		Short: "Load images of the container engine, or of archives, into the nodes of a cluster",
 		Example: "  berth cluster load app:1 web:2\n" +
 			"  berth cluster load --archive app.tar --nodes dev-worker\n" +
 			"  ssh builder podman save app:1 | berth cluster load --archive -",
@@ -31,7 +31,7 @@ func NewLoad() *cobra.Command {
 		},
 	}
 	s.AddFlags(cmd)
-	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "file as docker save or OCI tools write it, plain or compressed; - is standard input")
+	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "archive of docker save or OCI tools, plain or compressed; - is standard input")
 	cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
 	//nolint:errcheck // it fails only for a flag that is not there
 	cmd.RegisterFlagCompletionFunc("nodes", s.CompleteNodes())
@@ -51,7 +51,7 @@ func load(cmd *cobra.Command, s *session.Session, o images.Options) error {
 	})
 }
 
-const nodesHelp = "nodes that get the images; empty: all"
+const nodesHelp = "nodes to load the images into; empty: all"
 
 // NewLoadOfKind returns kind's `load docker-image` and `load image-archive`.
 func NewLoadOfKind() []*cobra.Command {
@@ -60,8 +60,8 @@ func NewLoadOfKind() []*cobra.Command {
 		use, short string
 		into       func(*images.Options, []string)
 	}{
-		{"docker-image IMAGE...", "Put images of the container engine into the nodes of a cluster", func(o *images.Options, args []string) { o.Images = args }},
-		{"image-archive FILE...", "Put images of archives into the nodes of a cluster", func(o *images.Options, args []string) { o.Archives = args }},
+		{"docker-image IMAGE...", "Load images of the container engine into the nodes of a cluster", func(o *images.Options, args []string) { o.Images = args }},
+		{"image-archive FILE...", "Load images of archives into the nodes of a cluster", func(o *images.Options, args []string) { o.Archives = args }},
 	} {
 		s := session.Session{OfKind: true}
 		var o images.Options

@@ -17,10 +17,10 @@ import (
 func NewRegistry() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
-		Short: "A registry on this host's loopback that every cluster pulls from",
-		Long: "Images that are pushed to localhost:PORT on this host have the same name in every cluster of berth. The registry\n" +
-			"is a container beside the nodes, with its images on a volume; clusters come and go without it. Only this host may\n" +
-			"push to it; nodes and pods may pull.",
+		Short: "Manage the local registry that every cluster pulls from",
+		Long: "An image that is pushed to localhost:PORT on this host has the same name in every cluster of berth. The registry\n" +
+			"is a container beside the nodes, with its images on a volume. It outlives clusters. Only this host may push to\n" +
+			"it; nodes and pods may pull.",
 		Example: "  berth cluster registry start\n" +
 			"  docker push localhost:5001/app:1",
 		Args: cobra.NoArgs,
@@ -35,7 +35,7 @@ func newRegistryStart() *cobra.Command {
 	var o registry.Options
 	cmd := &cobra.Command{
 		Use:   "start",
-		Short: "Make the registry or start it, and tell the clusters that run of it",
+		Short: "Create or start the registry, and configure running clusters to use it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.UseRegistryAlone(cmd, func(ctx context.Context, c *cluster.Clusters) error {
@@ -51,8 +51,8 @@ func newRegistryStart() *cobra.Command {
 		},
 	}
 	s.AddProviderFlags(cmd)
-	cmd.Flags().IntVar(&o.Port, "port", registry.DefaultPort, "port of this host's loopback; 0: a free one")
-	cmd.Flags().StringVar(&o.Image, "image", "", "image of nodes, whose berth is its program; empty: that of build-image")
+	cmd.Flags().IntVar(&o.Port, "port", registry.DefaultPort, "port on this host's loopback; 0: a free one")
+	cmd.Flags().StringVar(&o.Image, "image", "", "node image whose berth serves the registry; empty: the default node image")
 	return cmd
 }
 
@@ -60,7 +60,7 @@ func newRegistryStop() *cobra.Command {
 	var s session.Session
 	cmd := &cobra.Command{
 		Use:   "stop",
-		Short: "Stop the registry; its images stay",
+		Short: "Stop the registry; it keeps its images",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.UseRegistryAlone(cmd, func(ctx context.Context, c *cluster.Clusters) error { return c.Registry().Stop(ctx) })
@@ -98,7 +98,7 @@ func newRegistryDelete() *cobra.Command {
 	var s session.Session
 	cmd := &cobra.Command{
 		Use:   "delete",
-		Short: "Remove the registry with its images",
+		Short: "Delete the registry and its images",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.UseRegistryAlone(cmd, func(ctx context.Context, c *cluster.Clusters) error {

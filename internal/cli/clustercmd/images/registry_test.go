@@ -34,7 +34,7 @@ func TestRegistryIsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, verb := range []string{"start", "stop", "delete"} {
-		if err := call(verb); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "another berth makes or changes the registry") {
+		if err := call(verb); !errors.Is(err, errs.State) || !strings.Contains(err.Error(), "another berth command is changing the registry") {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}

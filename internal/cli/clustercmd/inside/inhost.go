@@ -19,7 +19,7 @@ import (
 func NewInHost() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "in-host",
-		Short:  "Nodes whose provider is berth, when this host boots and goes down",
+		Short:  "Start and stop the nodes of the provider berth with this host",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE:   func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -29,7 +29,7 @@ func NewInHost() *cobra.Command {
 		wait        time.Duration
 		do          func(*berth.Provider, context.Context) error
 	}{
-		{"up", "Start the nodes of all clusters that nobody has stopped", bootTime, (*berth.Provider).Up},
+		{"up", "Start the nodes of all clusters that the user has not stopped", bootTime, (*berth.Provider).Up},
 		{"down", "Stop the nodes of all clusters; up starts them again", 0, (*berth.Provider).Down},
 	} {
 		cmd.AddCommand(&cobra.Command{

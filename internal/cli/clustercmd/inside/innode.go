@@ -24,7 +24,7 @@ import (
 func NewInNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "in-node",
-		Short:  "What runs inside of nodes and load balancers",
+		Short:  "Commands that run in nodes and load balancers",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE:   func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -38,13 +38,13 @@ func NewInNode() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "cgroups",
-			Short: "Make the groups that the kubelet keeps pods in",
+			Short: "Create the cgroups that the kubelet keeps pods in",
 			Args:  cobra.NoArgs,
 			RunE:  func(*cobra.Command, []string) error { return innode.Cgroups() },
 		},
 		&cobra.Command{
 			Use:   "provision",
-			Short: "Make and remove the volumes of the node",
+			Short: "Create and delete the volumes of the node",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -60,13 +60,13 @@ func NewInNode() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "rebalance",
-			Short: "Tell a load balancer its control planes, in JSON on standard input",
+			Short: "Configure the control planes of a load balancer, from JSON on standard input",
 			Args:  cobra.NoArgs,
 			RunE:  func(cmd *cobra.Command, _ []string) error { return innode.Rebalance(cmd.Context(), cmd.InOrStdin()) },
 		},
 		&cobra.Command{
 			Use:   "forget-member NAME [ADDRESS...]",
-			Short: "Take another control plane out of etcd",
+			Short: "Remove another control plane from etcd",
 			Args:  cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return innode.ForgetMember(cmd.Context(), args[0], args[1:])

@@ -61,7 +61,7 @@ func watch(signals <-chan os.Signal, end context.CancelCauseFunc, say func(strin
 		first = sig
 		end(fmt.Errorf("%s signal received", sig))
 		if sig == syscall.SIGINT {
-			say("interrupted; Ctrl-C again ends at once, and leaves what there is")
+			say("interrupted; press Ctrl-C again to exit at once without cleaning up")
 		}
 	}
 	return first

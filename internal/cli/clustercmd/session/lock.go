@@ -67,7 +67,7 @@ func lockOf(engine provider.Provider, name string, how int) (release func(), err
 	case err == nil:
 		return release, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil, fmt.Errorf("another berth makes or changes %s at this moment; wait until it has ended: %w", what, errs.State)
+		return nil, fmt.Errorf("another berth command is changing %s; wait until it has ended: %w", what, errs.State)
 	}
 	return nil, fmt.Errorf("cannot lock %s: %w", what, err)
 }
@@ -84,7 +84,7 @@ func lockDir(uid int, run, home string) (string, error) {
 		case home != "":
 			dir = filepath.Join(home, ".cache", "berth", "clusters")
 		default:
-			return "", fmt.Errorf("there is neither %s nor HOME, where locks are kept: %w", own, errs.State)
+			return "", fmt.Errorf("cannot find a directory for locks: neither %s nor $HOME exists: %w", own, errs.State)
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -95,19 +95,19 @@ func lockDir(uid int, run, home string) (string, error) {
 		return "", err
 	}
 	if !ours(info, uid) {
-		return "", fmt.Errorf("%s is no directory that only its owner, user %d, can write to; remove it: %w", dir, uid, errs.State)
+		return "", fmt.Errorf("%s must be a directory that only user %d can write to; remove it: %w", dir, uid, errs.State)
 	}
 	return dir, nil
 }
 
-// ours reports whether a file is a directory of a user that nobody else can write to.
+// ours reports whether a file is a directory of a user that no other user can write to.
 func ours(info fs.FileInfo, uid int) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.IsDir() && int(stat.Uid) == uid && info.Mode().Perm()&0o022 == 0
 }
 
 // lockFile locks a file, which its last holder removes. The kernel releases the lock when the process
-// ends. The error is EWOULDBLOCK when somebody else has the lock.
+// ends. The error is EWOULDBLOCK if another process has the lock.
 func lockFile(name string, how int) (release func(), err error) {
 	for {
 		file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

@@ -23,7 +23,7 @@ type ProviderFlags struct {
 }
 
 func (f *ProviderFlags) AddFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl, finch or berth; empty: KIND_EXPERIMENTAL_PROVIDER, or the first that can be used, a berth that runs last")
+	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl, finch or berth; empty: $KIND_EXPERIMENTAL_PROVIDER, or the first one that works, berth last")
 	//nolint:errcheck // it fails only for a flag that is not there
 	cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"docker", "podman", "nerdctl", "finch", berth.Name}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().IntVarP(&f.verbose, "verbosity", "v", 0, "1 or more: show the calls of the container engine")
@@ -49,7 +49,7 @@ func (f *ProviderFlags) Open(cmd *cobra.Command) (provider.Provider, error) {
 		if ownErr == nil {
 			return engine, nil
 		}
-		return nil, fmt.Errorf("%w; nor is there a berth to make nodes: %w", err, ownErr)
+		return nil, fmt.Errorf("%w; and the berth of this host cannot make nodes: %w", err, ownErr)
 	}
 	if err != nil && f.name == "" && o.Env[providerVariable] != "" {
 		return nil, fmt.Errorf("%s: %w", providerVariable, err)

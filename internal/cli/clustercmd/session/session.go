@@ -50,13 +50,13 @@ const KubeconfigHelp = "kubeconfig file; empty: the one that kubectl would use"
 // AddProviderFlags adds the flags that do not concern one cluster.
 func (s *Session) AddProviderFlags(cmd *cobra.Command) {
 	s.Provider.AddFlags(cmd)
-	cmd.Flags().BoolVarP(&s.Quiet, "quiet", "q", false, "show no steps")
+	cmd.Flags().BoolVarP(&s.Quiet, "quiet", "q", false, "do not show steps")
 }
 
 // GivenName returns the name of the cluster in arguments, flags or environment; "" is none.
 func (s *Session) GivenName(args []string) (string, error) {
 	if len(args) > 0 && s.Name != "" && args[0] != s.Name {
-		return "", fmt.Errorf("the cluster is called %q and %q at once; name it once: %w", args[0], s.Name, errs.Invalid)
+		return "", fmt.Errorf("the cluster has two names, %q and %q; give one: %w", args[0], s.Name, errs.Invalid)
 	}
 	if len(args) > 0 {
 		return args[0], nil

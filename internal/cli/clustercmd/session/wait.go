@@ -20,7 +20,7 @@ func (p durationFlag) String() string {
 func (p durationFlag) Set(text string) error {
 	parsed, err := time.ParseDuration(text)
 	if err != nil || parsed < 0 {
-		return fmt.Errorf("want a time such as 90s or 2m")
+		return fmt.Errorf("want a duration such as 90s or 2m")
 	}
 	*p.time = parsed
 	return nil
@@ -35,5 +35,5 @@ func AddDuration(cmd *cobra.Command, d *time.Duration, name, usage string) {
 
 // AddWait adds --wait to a command.
 func AddWait(cmd *cobra.Command, wait *time.Duration) {
-	AddDuration(cmd, wait, "wait", "how long all nodes may take to be Ready; 0 waits for none")
+	AddDuration(cmd, wait, "wait", "how long to wait until all nodes are Ready; 0: do not wait")
 }

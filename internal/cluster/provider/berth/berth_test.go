@@ -22,17 +22,19 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
+	"github.com/berthrun/berth/internal/cri/shape"
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/pod/podtest"
 )
 
 func TestAnnotationsAreTheDaemons(t *testing.T) {
 	for ours, daemons := range map[string]string{
-		annotationTmpfs: ocispec.AnnotationTmpfs, annotationCgroupns: ocispec.AnnotationCgroupns, annotationVolumes: ocispec.AnnotationVolumes,
-		annotationStorage: ocispec.AnnotationStorage, annotationAddresses: network.AnnotationAddresses,
+		annotationTmpfs: request.AnnotationTmpfs, annotationCgroupns: request.AnnotationCgroupns, annotationVolumes: request.AnnotationVolumes,
+		annotationStorage: request.AnnotationStorage, annotationAddresses: network.AnnotationAddresses,
 	} {
 		if ours != daemons {
 			t.Errorf("%s is %s to the daemon", ours, daemons)
@@ -51,7 +53,7 @@ func TestRequestsPassTheDaemonsChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := containerConfig(r, "/var/lib/berth-cluster/dev-worker")
-	if err := errors.Join(ocispec.CheckSandbox(pod), ocispec.CheckContainer(c, pod)); err != nil {
+	if err := errors.Join(shape.Sandbox(pod), shape.Container(c), check.Sandbox(pod), check.Container(c, pod)); err != nil {
 		t.Error(err)
 	}
 	if got := pod.Annotations[annotationAddresses]; got != "10.99.0.7,fd00::7" {
@@ -77,7 +79,7 @@ func TestRequestsPassTheDaemonsChecks(t *testing.T) {
 	balancer.Spec.Privileged, balancer.Spec.Command = false, []string{"haproxy"}
 	pod, err = podConfig(balancer, "/d", &runtimeapi.DNSConfig{})
 	c = containerConfig(balancer, "/d")
-	if err := errors.Join(err, ocispec.CheckSandbox(pod), ocispec.CheckContainer(c, pod)); err != nil || len(pod.Annotations) > 0 || c.StopSignal != 0 {
+	if err := errors.Join(err, shape.Sandbox(pod), shape.Container(c), check.Sandbox(pod), check.Container(c, pod)); err != nil || len(pod.Annotations) > 0 || c.StopSignal != 0 {
 		t.Errorf("a balancer: %v, %v, %v", err, pod.Annotations, c.StopSignal)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// Where the kernel tells of AppArmor.
+// The files by which the kernel reports AppArmor.
 const (
 	enabledFile  = "/sys/module/apparmor/parameters/enabled"
 	profilesFile = "/sys/kernel/security/apparmor/profiles"
@@ -63,7 +63,7 @@ func Find(defaultName string) *Host {
 // Off is a host on which the configuration has turned AppArmor off.
 func Off() *Host { return &Host{why: "it is turned off in the configuration"} }
 
-// disabled tells why the kernel does not enforce profiles, "" when it does.
+// disabled returns why the kernel does not enforce profiles, "" when it does.
 func disabled(enabled, profiles string) string {
 	data, err := os.ReadFile(enabled)
 	switch {
@@ -88,11 +88,10 @@ func (h *Host) Warning() string {
 	return "AppArmor is enabled, but " + parser + " is not installed: containers that ask for no profile run without one"
 }
 
-// Profile returns the profile that a container runs under, "" for none; it is loaded
-// then. Without a demand, a host that cannot have the default profile has none. Kind
-// Unsupported for a demand that this host cannot meet, Invalid for a profile that is
-// not loaded.
-func (h *Host) Profile(ctx context.Context, asked ocispec.AppArmorProfile) (string, error) {
+// Profile loads and returns the profile of a container, "" for none. A host that cannot load
+// the default profile has none, unless the request demands it. Kind Unsupported for a demand
+// that this host cannot meet, Invalid for a profile that is not loaded.
+func (h *Host) Profile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
 	switch {
 	case asked.None():
 		return "", nil
@@ -115,18 +114,18 @@ func (h *Host) Profile(ctx context.Context, asked ocispec.AppArmorProfile) (stri
 
 // ProfileWith is Profile with an operator's profile in the place of the default one, ""
 // for none. It must be loaded.
-func (h *Host) ProfileWith(ctx context.Context, asked ocispec.AppArmorProfile, operators string) (string, error) {
+func (h *Host) ProfileWith(ctx context.Context, asked request.AppArmorProfile, operators string) (string, error) {
 	if !asked.Default || operators == "" {
 		return h.Profile(ctx, asked)
 	}
-	profile, err := h.Profile(ctx, ocispec.AppArmorProfile{Name: operators, Demanded: asked.Demanded})
+	profile, err := h.Profile(ctx, request.AppArmorProfile{Name: operators, Demanded: asked.Demanded})
 	if err != nil {
 		return "", fmt.Errorf("runtime.apparmor_profile of the configuration: %w", err)
 	}
 	return profile, nil
 }
 
-// defaultProfile loads berth's own profile unless it is loaded: somebody may have
+// defaultProfile loads berth's own profile unless it is loaded: another process may have
 // unloaded it since the last time.
 func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error) {
 	loaded, err := h.loaded(h.defaultName)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
 // fakeHost is a host whose securityfs is a directory. Loading a profile appends it
@@ -37,20 +37,20 @@ const loadedProfiles = "/usr/bin/man (enforce)\nMongoDB Compass (unconfined)\nod
 
 func TestProfile(t *testing.T) {
 	for name, c := range map[string]struct {
-		asked ocispec.AppArmorProfile
+		asked request.AppArmorProfile
 		want  string
 		kind  error
 	}{
-		"none":                        {ocispec.AppArmorProfile{}, "", nil},
-		"default":                     {ocispec.AppArmorProfile{Default: true}, "berth-test", nil},
-		"default, demanded":           {ocispec.AppArmorProfile{Default: true, Demanded: true}, "berth-test", nil},
-		"one that is loaded":          {ocispec.AppArmorProfile{Name: "/usr/bin/man", Demanded: true}, "/usr/bin/man", nil},
-		"one with a blank":            {ocispec.AppArmorProfile{Name: "MongoDB Compass", Demanded: true}, "MongoDB Compass", nil},
-		"one with parentheses":        {ocispec.AppArmorProfile{Name: "odd (name)", Demanded: true}, "odd (name)", nil},
-		"the beginning of a name":     {ocispec.AppArmorProfile{Name: "MongoDB", Demanded: true}, "", errs.Invalid},
-		"a name with its mode":        {ocispec.AppArmorProfile{Name: "berth (enforce)", Demanded: true}, "", errs.Invalid},
-		"one that nobody has loaded":  {ocispec.AppArmorProfile{Name: "gone", Demanded: true}, "", errs.Invalid},
-		"one that is named as nobody": {ocispec.AppArmorProfile{Name: "\n", Demanded: true}, "", errs.Invalid},
+		"none":                        {request.AppArmorProfile{}, "", nil},
+		"default":                     {request.AppArmorProfile{Default: true}, "berth-test", nil},
+		"default, demanded":           {request.AppArmorProfile{Default: true, Demanded: true}, "berth-test", nil},
+		"one that is loaded":          {request.AppArmorProfile{Name: "/usr/bin/man", Demanded: true}, "/usr/bin/man", nil},
+		"one with a blank":            {request.AppArmorProfile{Name: "MongoDB Compass", Demanded: true}, "MongoDB Compass", nil},
+		"one with parentheses":        {request.AppArmorProfile{Name: "odd (name)", Demanded: true}, "odd (name)", nil},
+		"the beginning of a name":     {request.AppArmorProfile{Name: "MongoDB", Demanded: true}, "", errs.Invalid},
+		"a name with its mode":        {request.AppArmorProfile{Name: "berth (enforce)", Demanded: true}, "", errs.Invalid},
+		"one that nobody has loaded":  {request.AppArmorProfile{Name: "gone", Demanded: true}, "", errs.Invalid},
+		"one that is named as nobody": {request.AppArmorProfile{Name: "\n", Demanded: true}, "", errs.Invalid},
 	} {
 		h, _ := fakeHost(t, loadedProfiles)
 		got, err := h.Profile(t.Context(), c.asked)
@@ -65,18 +65,18 @@ func TestProfileOfTheOperator(t *testing.T) {
 	for name, c := range map[string]struct {
 		host  *Host // nil for one with profiles
 		own   string
-		asked ocispec.AppArmorProfile
+		asked request.AppArmorProfile
 		want  string
 		kind  error
 	}{
-		"loaded":             {nil, "berth", ocispec.AppArmorProfile{Default: true}, "berth", nil},
-		"loaded, demanded":   {nil, "berth", ocispec.AppArmorProfile{Default: true, Demanded: true}, "berth", nil},
-		"not loaded":         {nil, "gone", ocispec.AppArmorProfile{Default: true}, "", errs.Invalid},
-		"another one":        {nil, "gone", ocispec.AppArmorProfile{Name: "berth", Demanded: true}, "berth", nil},
-		"unconfined":         {nil, "gone", ocispec.AppArmorProfile{}, "", nil},
-		"none of his":        {nil, "", ocispec.AppArmorProfile{Default: true}, "berth-test", nil},
-		"no AppArmor":        {Off(), "berth", ocispec.AppArmorProfile{Default: true}, "", nil},
-		"none, but demanded": {Off(), "berth", ocispec.AppArmorProfile{Default: true, Demanded: true}, "", errs.Unsupported},
+		"loaded":             {nil, "berth", request.AppArmorProfile{Default: true}, "berth", nil},
+		"loaded, demanded":   {nil, "berth", request.AppArmorProfile{Default: true, Demanded: true}, "berth", nil},
+		"not loaded":         {nil, "gone", request.AppArmorProfile{Default: true}, "", errs.Invalid},
+		"another one":        {nil, "gone", request.AppArmorProfile{Name: "berth", Demanded: true}, "berth", nil},
+		"unconfined":         {nil, "gone", request.AppArmorProfile{}, "", nil},
+		"none of his":        {nil, "", request.AppArmorProfile{Default: true}, "berth-test", nil},
+		"no AppArmor":        {Off(), "berth", request.AppArmorProfile{Default: true}, "", nil},
+		"none, but demanded": {Off(), "berth", request.AppArmorProfile{Default: true, Demanded: true}, "", errs.Unsupported},
 	} {
 		if c.host == nil {
 			c.host, _ = fakeHost(t, loadedProfiles)
@@ -96,7 +96,7 @@ func TestDefaultProfileIsLoadedWhereItIsMissing(t *testing.T) {
 	h, loads := fakeHost(t, "")
 	ask := func() {
 		t.Helper()
-		if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "berth-test" || err != nil {
+		if got, err := h.Profile(t.Context(), request.AppArmorProfile{Default: true}); got != "berth-test" || err != nil {
 			t.Fatalf("%q, %v", got, err)
 		}
 	}
@@ -117,7 +117,7 @@ func TestDefaultProfileIsLoadedWhereItIsMissing(t *testing.T) {
 	if err := os.WriteFile(h.profiles, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Profile(ended, ocispec.AppArmorProfile{Default: true}); !errors.Is(err, context.Canceled) {
+	if _, err := h.Profile(ended, request.AppArmorProfile{Default: true}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled load: %v", err)
 	}
 }
@@ -134,7 +134,7 @@ func TestParserThatHangs(t *testing.T) {
 		defer close(loaded)
 		return load(name)
 	}
-	byDefault := ocispec.AppArmorProfile{Default: true}
+	byDefault := request.AppArmorProfile{Default: true}
 	h.patience = time.Millisecond
 	for range 3 {
 		_, err := h.Profile(t.Context(), byDefault)
@@ -149,7 +149,7 @@ func TestParserThatHangs(t *testing.T) {
 		_, err := h.Profile(ended, byDefault)
 		gaveUp <- err
 	}()
-	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Name: "p", Demanded: true}); got != "p" || err != nil {
+	if got, err := h.Profile(t.Context(), request.AppArmorProfile{Name: "p", Demanded: true}); got != "p" || err != nil {
 		t.Errorf("one that is loaded: %q, %v", got, err)
 	}
 	end()
@@ -171,7 +171,7 @@ func TestPanicOfALoadIsItsError(t *testing.T) {
 	h, _ := fakeHost(t, "p (enforce)\n")
 	h.load = func(string) error { panic("oh no") }
 	for range 2 {
-		_, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true})
+		_, err := h.Profile(t.Context(), request.AppArmorProfile{Default: true})
 		if err == nil || !strings.Contains(err.Error(), "load of the AppArmor profile") || errs.Kind(err) != nil {
 			t.Errorf("a load that panicked: %v", err)
 		}
@@ -181,12 +181,12 @@ func TestPanicOfALoadIsItsError(t *testing.T) {
 func TestHostsThatCannot(t *testing.T) {
 	h, _ := fakeHost(t, "p (enforce)\n")
 	h.why = "the kernel has no AppArmor"
-	for _, asked := range []ocispec.AppArmorProfile{{Name: "p", Demanded: true}, {Default: true, Demanded: true}} {
+	for _, asked := range []request.AppArmorProfile{{Name: "p", Demanded: true}, {Default: true, Demanded: true}} {
 		if got, err := h.Profile(t.Context(), asked); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), h.why) {
 			t.Errorf("%+v without AppArmor: %q, %v", asked, got, err)
 		}
 	}
-	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "" || err != nil {
+	if got, err := h.Profile(t.Context(), request.AppArmorProfile{Default: true}); got != "" || err != nil {
 		t.Errorf("nothing demanded, without AppArmor: %q, %v", got, err)
 	}
 	h, _ = fakeHost(t, "p (enforce)\n")
@@ -194,13 +194,13 @@ func TestHostsThatCannot(t *testing.T) {
 	if h.Warning() == "" {
 		t.Error("no warning without a parser")
 	}
-	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "" || err != nil {
+	if got, err := h.Profile(t.Context(), request.AppArmorProfile{Default: true}); got != "" || err != nil {
 		t.Errorf("nothing demanded, without a parser: %q, %v", got, err)
 	}
-	if _, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Default: true, Demanded: true}); !errors.Is(err, errs.Unsupported) {
+	if _, err := h.Profile(t.Context(), request.AppArmorProfile{Default: true, Demanded: true}); !errors.Is(err, errs.Unsupported) {
 		t.Errorf("demanded, without a parser: %v", err)
 	}
-	if got, err := h.Profile(t.Context(), ocispec.AppArmorProfile{Name: "p", Demanded: true}); got != "p" || err != nil {
+	if got, err := h.Profile(t.Context(), request.AppArmorProfile{Name: "p", Demanded: true}); got != "p" || err != nil {
 		t.Errorf("a loaded one needs no parser: %q, %v", got, err)
 	}
 }
@@ -232,10 +232,10 @@ func TestDisabled(t *testing.T) {
 
 // Where it is turned off, who asks for nothing has nothing, and a demand is refused.
 func TestOff(t *testing.T) {
-	if got, err := Off().Profile(t.Context(), ocispec.AppArmorProfile{Default: true}); got != "" || err != nil {
+	if got, err := Off().Profile(t.Context(), request.AppArmorProfile{Default: true}); got != "" || err != nil {
 		t.Errorf("nothing asked for: %q, %v", got, err)
 	}
-	_, err := Off().Profile(t.Context(), ocispec.AppArmorProfile{Default: true, Demanded: true})
+	_, err := Off().Profile(t.Context(), request.AppArmorProfile{Default: true, Demanded: true})
 	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "turned off in the configuration") {
 		t.Errorf("a demand: %v", err)
 	}

@@ -1,8 +1,8 @@
-// Package cdi gives containers what CDI specs on the node say of devices: nodes,
+// Package cdi adds to containers what CDI specs on the node list for a device: nodes,
 // mounts, variables and hooks.
 //
-// Specs are read anew for each container that asks for a device: drivers write them
-// a moment before, and a node has few.
+// Specs are read again for each container that asks for a device: drivers write them just
+// before, and a node has few.
 package cdi
 
 import (
@@ -24,7 +24,7 @@ type Devices struct {
 }
 
 // Read reads the specs in dirs; of two with one device that of the later directory
-// wins. A spec that is broken has no devices: Inject tells of it.
+// wins. A spec that is broken has no devices: Inject reports it.
 func Read(dirs []string) (*Devices, error) {
 	cdi.SetSpecValidator(noNulls{})
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
@@ -35,7 +35,7 @@ func Read(dirs []string) (*Devices, error) {
 }
 
 // Inject adds the devices of these names to spec. Kind Invalid, naming the field,
-// when one is described nowhere or cannot be used; spec is of no use then.
+// when no spec describes one or it cannot be used. The caller must drop spec then.
 func (d *Devices) Inject(spec *specs.Spec, names []string) error {
 	missing, err := d.cache.InjectDevices(spec, names...)
 	if err == nil {
@@ -47,7 +47,7 @@ func (d *Devices) Inject(spec *specs.Spec, names []string) error {
 	return fmt.Errorf("config.CDI_devices: %w: %w", errors.Join(err, d.faults()), errs.Invalid)
 }
 
-// maxFaults is how many broken specs an error tells of.
+// maxFaults is how many broken specs an error names.
 const maxFaults = 3
 
 // faults are the specs that could not be read.

@@ -67,15 +67,15 @@ func unusable(from string, err error) error {
 	return fmt.Errorf("cannot use the mount source %s: %w: %w", from, err, kind)
 }
 
-// Made remembers which directories are being made for one container. Its methods are
-// called one after the other.
+// Made records the directories that are made for one container. Its methods are called one
+// after the other.
 type Made struct {
 	Probes *probe.Pool
-	// File lists them. It is gone once they are to stay.
+	// File is the record. Keep removes it.
 	File string
 }
 
-// Make makes the directories that are missing, and writes down before which ones.
+// Make makes the directories that are missing. It records them first.
 func (m Made) Make(ctx context.Context, missing []Missing) error {
 	var made []string
 	for _, source := range missing {
@@ -95,7 +95,7 @@ func (m Made) Make(ctx context.Context, missing []Missing) error {
 		err = os.WriteFile(m.File, data, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write down which mount sources are made: %w", err)
+		return fmt.Errorf("cannot record which mount sources are made: %w", err)
 	}
 	for _, source := range missing {
 		_, err := probe.Ask(ctx, m.Probes, "make the mount source "+source.Path, func() (struct{}, error) {
@@ -124,7 +124,7 @@ func absentIn(path string) []string {
 // Keep leaves the directories to the volumes' owners.
 func (m Made) Keep() error {
 	if err := errs.IgnoreNotExist(os.Remove(m.File)); err != nil {
-		return fmt.Errorf("cannot write down that the mount sources stay: %w", err)
+		return fmt.Errorf("cannot record that the mount sources stay: %w", err)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func (m Made) Remove(ctx context.Context) error {
 	return nil
 }
 
-// removeEmpty leaves alone what somebody uses.
+// removeEmpty removes a directory unless it is in use.
 func removeEmpty(dir string) error {
 	err := syscall.Rmdir(dir)
 	for _, used := range []error{syscall.ENOENT, syscall.ENOTDIR, syscall.ENOTEMPTY, syscall.EBUSY} {

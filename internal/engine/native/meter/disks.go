@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// diskAge is how old a size may be before it is measured anew: measuring walks
+	// diskAge is how old a size may be before it is measured again: measuring walks
 	// every file that a container wrote.
 	diskAge = 15 * time.Second
 	// diskPatience is how long a request waits for the first size of a container.
@@ -72,8 +72,8 @@ func (d *disks) forget(id string) {
 	delete(d.entries, id)
 }
 
-// of returns the sizes that are known, and sees to it that old ones are measured
-// anew. It waits a little for those that never were.
+// of returns the sizes that are known, and has old ones measured again. It waits up to
+// diskPatience for sizes that were never measured.
 func (d *disks) of(ctx context.Context, targets map[string]Target) (map[string]*engine.Written, error) {
 	var first []chan struct{}
 	for id, target := range targets {

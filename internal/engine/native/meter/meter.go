@@ -3,8 +3,7 @@
 //
 // What takes long or needs two readings (rates of CPU, sizes of writable layers) is
 // measured in the background, so that a list of a full node is a pass over small
-// files. It owns what it has measured and nothing else: where cgroups and
-// namespaces are, it is told.
+// files. It owns what it has measured. Callers name the cgroups and namespaces.
 package meter
 
 import (
@@ -49,7 +48,7 @@ type Rootfs interface {
 }
 
 // New makes a Meter and starts its background work. period is the window over which a
-// rate of CPU is told, 0 for the default.
+// rate of CPU is measured, 0 for the default.
 func New(tree *cgroup.Tree, rootfs Rootfs, period time.Duration) *Meter {
 	m := &Meter{tree: tree, rates: newRates(cgroup.Paths.CPU), disks: newDisks(rootfs.WritableUsage)}
 	m.rates.start(cmp.Or(period, sampleEvery))

@@ -64,7 +64,7 @@ func lookAt(dir *os.File, looks int) (seen, sockets int) {
 	return seen, sockets
 }
 
-// openFilesLimit is the soft limit of open files, 0 when it cannot be told.
+// openFilesLimit is the soft limit of open files, 0 when it is unknown.
 func openFilesLimit(pid int) uint64 {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "limits"))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// sampleEvery is the window over which a rate of CPU is told: short enough for who
-// scales by it, and long enough to cost nothing.
+// sampleEvery is the window over which a rate of CPU is measured: short enough for
+// autoscaling, and long enough to cost little.
 const sampleEvery = 5 * time.Second
 
 // rates samples how much CPU each watched thing uses.

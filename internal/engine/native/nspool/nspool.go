@@ -38,7 +38,7 @@ func (p *Pool) Pin(path string) error {
 	return errors.Join(sysns.PinNetNS(ns, path), ns.Close())
 }
 
-// Close lets go of what is ready. Pins stay.
+// Close closes the namespaces that are ready. Pins stay.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +75,7 @@ func (p *Pool) refill() {
 
 func (p *Pool) fill() {
 	for {
-		// An error is no loss: the next Pin makes its own and tells it.
+		// An error is dropped: the next Pin makes its own namespace and returns its error.
 		ns, err := sysns.OpenNewNetNS()
 		if more := p.put(ns, err == nil); !more {
 			return
@@ -83,7 +83,7 @@ func (p *Pool) fill() {
 	}
 }
 
-// put adds a namespace and tells whether more are wanted.
+// put adds a namespace and reports whether more are missing.
 func (p *Pool) put(ns *os.File, ok bool) (more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package probe asks the file system what may never answer (a dead network mount,
-// a hung FUSE daemon) without making anybody wait for it.
+// a hung FUSE daemon) without blocking the caller.
 //
 // A call that hangs keeps its thread until the kernel lets go of it; nothing can
 // end it earlier. So they are bounded: one thread for each question that is

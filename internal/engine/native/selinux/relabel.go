@@ -31,14 +31,14 @@ const (
 	parallelFiles   = 8
 	// maxDepth bounds the directories in a directory: each is open meanwhile.
 	maxDepth = 256
-	// tellEvery is how often progress is told.
-	tellEvery = time.Second
+	// reportEvery is how often progress is reported.
+	reportEvery = time.Second
 )
 
-// Relabeller gives the files of volumes their labels. The label of a volume's root
-// is set last: where it is right the volume is, and is left alone, so that a pod
-// that is made again, or a request that comes again, costs nothing. All methods are
-// safe for concurrent use.
+// Relabeller gives the files of volumes their labels. It sets the label of a volume's root
+// last: where the root has the label, all files have it, and the volume is skipped. A pod
+// that is created again, or a request that is repeated, costs nothing. All methods are safe
+// for concurrent use.
 type Relabeller struct {
 	attr  string
 	slots chan struct{}
@@ -58,8 +58,8 @@ func NewRelabeller(attr string) *Relabeller {
 	return &Relabeller{attr: attr, slots: make(chan struct{}, parallelVolumes)}
 }
 
-// forStore makes r one for a store of layers, in which there is what containers wrote,
-// of the given type, and as deep as they liked: neither is a reason to fail.
+// forStore makes r one for a store of layers. Files of the given type, which containers wrote,
+// keep their labels, and directories that are nested too deep are skipped.
 func (r *Relabeller) forStore(written string) *Relabeller {
 	r.written, r.tolerant = written, true
 	return r
@@ -67,9 +67,9 @@ func (r *Relabeller) forStore(written string) *Relabeller {
 
 // Relabel gives root and all below it the label, and returns when that is done or
 // ctx ends. Links are labelled and not followed. File systems without labels are
-// left alone. tell, if not nil, hears now and then how many files were looked at.
-// Kind Invalid for directories of the system, which are nobody's volume.
-func (r *Relabeller) Relabel(ctx context.Context, root, label string, tell func(files int64)) error {
+// left alone. progress, if not nil, is called now and then with the number of files so far.
+// Kind Invalid for directories of the system, which are no volumes.
+func (r *Relabeller) Relabel(ctx context.Context, root, label string, progress func(files int64)) error {
 	if slices.Contains(systemPaths(), path.Clean(root)) {
 		return fmt.Errorf("relabel failed %s: SELinux relabeling of a directory of the system is not allowed: %w", root, errs.Invalid)
 	}
@@ -81,7 +81,7 @@ func (r *Relabeller) Relabel(ctx context.Context, root, label string, tell func(
 		return fmt.Errorf("relabel failed %s: an earlier run has not ended: %w", root, ctx.Err())
 	}
 	defer flight.Leave()
-	ticker := time.NewTicker(tellEvery)
+	ticker := time.NewTicker(reportEvery)
 	defer ticker.Stop()
 	for last := int64(0); ; {
 		select {
@@ -91,9 +91,9 @@ func (r *Relabeller) Relabel(ctx context.Context, root, label string, tell func(
 		case <-ctx.Done():
 			return fmt.Errorf("relabel failed %s: %d files were looked at: %w", root, flight.Shared.Load(), ctx.Err())
 		case <-ticker.C:
-			if now := flight.Shared.Load(); tell != nil && now != last {
+			if now := flight.Shared.Load(); progress != nil && now != last {
 				last = now
-				tell(now)
+				progress(now)
 			}
 		}
 	}
@@ -109,8 +109,8 @@ func (r *Relabeller) Set(path, label string) error {
 	return sysfile.SetXattr(f, r.attr, label)
 }
 
-// run labels one volume. It ends with ctx; who comes later begins anew, and finds what
-// was done.
+// run labels one volume. It ends with ctx. A later run begins again, and skips the files
+// that have the label.
 func (r *Relabeller) run(ctx context.Context, v volume, files *atomic.Int64) error {
 	select {
 	case r.slots <- struct{}{}:

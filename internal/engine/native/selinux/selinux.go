@@ -29,13 +29,13 @@ type Labels struct {
 	Mount string `json:"mount,omitempty"`
 }
 
-// Unconfined tells that SELinux does not keep the process from anything, so that no
-// file needs a label for it.
+// Unconfined reports whether SELinux leaves the process unconfined, so that no file needs a
+// label for it.
 func (l Labels) Unconfined() bool {
 	return l.Process == "" || typeOf(l.Process) == superPrivileged
 }
 
-// Policy is what the kernel and its policy answer.
+// Policy is the SELinux policy of a kernel.
 type Policy interface {
 	// Enabled reports whether processes have labels.
 	Enabled() bool

@@ -13,9 +13,9 @@ import (
 // is not enough: a program or a library that is mapped is the layer's own file, and
 // the kernel asks for the label of that. What is made in dir later gets its type from
 // the directory that it is made in, so a store whose top has the label is left alone.
-// Nothing is done without SELinux, and where the policy has no such label, of which
-// pods are told. tell, if not nil, hears now and then how many files were looked at.
-func LabelStore(ctx context.Context, dir string, tell func(files int64)) error {
+// It does nothing without SELinux, and where the policy has no such label; pods report that.
+// progress, if not nil, is called now and then with the number of files so far.
+func LabelStore(ctx context.Context, dir string, progress func(files int64)) error {
 	if !selinux.GetEnabled() {
 		return nil
 	}
@@ -23,7 +23,7 @@ func LabelStore(ctx context.Context, dir string, tell func(files int64)) error {
 	if label == "" {
 		return nil
 	}
-	return labelStore(ctx, NewRelabeller(Attribute).forStore(typeOf(written)), dir, label, tell)
+	return labelStore(ctx, NewRelabeller(Attribute).forStore(typeOf(written)), dir, label, progress)
 }
 
 // ReadOnlyFiles is the label of files that every container may read, map and execute, ""
@@ -49,11 +49,11 @@ func readOnlyFiles() (label, written string) {
 	return label, written
 }
 
-func labelStore(ctx context.Context, r *Relabeller, dir, label string, tell func(files int64)) error {
+func labelStore(ctx context.Context, r *Relabeller, dir, label string, progress func(files int64)) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the directory of the image store: %w", err)
 	}
-	if err := r.Relabel(ctx, dir, label, tell); err != nil {
+	if err := r.Relabel(ctx, dir, label, progress); err != nil {
 		return fmt.Errorf("cannot label the image store for SELinux (runtime.selinux = \"off\" leaves it, and containers, as they are): %w", err)
 	}
 	return nil

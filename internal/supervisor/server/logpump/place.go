@@ -42,7 +42,9 @@ type directory struct {
 	dir, path string
 }
 
-// checkPath judges a log's path without looking at the file system.
+// checkPath refuses a log's path without looking at the file system. The daemon has checked
+// it; the supervisor checks again, as it opens files as root for whoever speaks its protocol,
+// and reads the path from records on disk.
 func checkPath(dir, path string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("log directory %q is not absolute: %w", dir, errs.Invalid)

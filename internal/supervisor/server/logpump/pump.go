@@ -151,6 +151,8 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 	if cfg.MaxText == 0 {
 		cfg.MaxText = crilog.DefaultMaxText
 	}
+	// The socket is a border: what the daemon has checked is checked again here, and in
+	// checkPath.
 	if cfg.Rate < 0 {
 		return nil, fmt.Errorf("log rate %d is negative: %w", cfg.Rate, errs.Invalid)
 	}

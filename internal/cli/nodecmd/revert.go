@@ -1,0 +1,169 @@
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berthrun/berth/internal/cli/nodecmd/planview"
+	"github.com/berthrun/berth/internal/cli/nodecmd/session"
+	"github.com/berthrun/berth/internal/cli/show"
+	"github.com/berthrun/berth/internal/provision"
+	"github.com/berthrun/berth/internal/provision/crisock"
+	"github.com/berthrun/berth/internal/provision/dockersock"
+	"github.com/berthrun/berth/internal/provision/engine"
+	"github.com/berthrun/berth/internal/provision/node/handover"
+)
+
+// revertRun is one run of a command that restores an earlier state: prune, reset or rollback.
+type revertRun struct {
+	session.Flags
+	output show.Flag
+	yes    bool
+	opts   engine.BackOptions
+	// resume ends what the pods' end needed; nil while none was stopped.
+	resume func(context.Context) error
+	// restartContainers starts docker's containers that were stopped, where docker stays after all.
+	restartContainers func(context.Context) error
+}
+
+func (b *revertRun) register(cmd *cobra.Command, withFile bool) {
+	b.Flags.Register(cmd, withFile)
+	b.output.Register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVarP(&b.yes, "yes", "y", false, "do not ask")
+	flags.BoolVar(&b.opts.AllowDisruption, "allow-disruption", false, "allow the disruption of running pods that the plan shows; pods of a runtime that stops are stopped and removed")
+}
+
+// registerWithUndo is register for a command that is undone when it fails.
+func (b *revertRun) registerWithUndo(cmd *cobra.Command, withFile bool) {
+	b.register(cmd, withFile)
+	cmd.Flags().BoolVar(&b.opts.KeepFailed, "keep-failed", false, "do not undo the command if it fails")
+}
+
+// run opens the machine for changes, and calls f.
+func (b *revertRun) run(cmd *cobra.Command, f func(ctx context.Context, s *session.Session) error) error {
+	ctx, stop := session.UntilSignal(cmd.Context())
+	defer stop()
+	s, err := b.Change(ctx, cmd, false)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return f(ctx, s)
+}
+
+// consent shows what is restored and its effect on pods, and asks.
+func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, question string) error {
+	b.planEviction(ctx, s, back)
+	if err := planview.Back(cmd.ErrOrStderr(), back); err != nil {
+		return err
+	}
+	if err := back.Consent(b.opts.AllowDisruption); err != nil {
+		return err
+	}
+	return session.Confirm(cmd, b.yes, question)
+}
+
+// planEviction adds to back the pods whose runtime stops, and stops them before their runtime.
+func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *engine.Back) {
+	var endpoints []string
+	for _, d := range back.Diffs {
+		name, isService := strings.CutSuffix(d.Object.Name, ".service")
+		if d.Object.Kind != "unit" || !isService || !d.Stops() {
+			continue
+		}
+		if name == "docker" {
+			b.planContainerStop(ctx, back)
+			continue
+		}
+		socket := crisock.Configured(s.Host.Files(), name)
+		if socket == "" {
+			continue // no runtime
+		}
+		if _, err := s.Host.Files().Stat(socket); err != nil {
+			continue
+		}
+		pods, err := crisock.Sandboxes(ctx, socket)
+		if err != nil || len(pods) == 0 {
+			continue // one that does not answer has no pods that could be stopped in order
+		}
+		endpoints = append(endpoints, socket)
+		back.Stops = append(back.Stops, fmt.Sprintf("%s stops; its pods (%d) are stopped and removed before: %s", d.Object.Name, len(pods), shortList(pods)))
+	}
+	if len(endpoints) > 0 {
+		b.addEviction(func(ctx context.Context) (err error) {
+			b.resume, err = handover.Evict(ctx, s.Host, endpoints)
+			return err
+		})
+	}
+}
+
+// planContainerStop does the same for docker's containers. With live-restore they would outlive
+// their engine, and could not be stopped any more.
+func (b *revertRun) planContainerStop(ctx context.Context, back *engine.Back) {
+	containers, err := dockersock.Running(ctx)
+	if err != nil || len(containers) == 0 {
+		return // one that does not answer has none that could be stopped in order
+	}
+	names := make([]string, len(containers))
+	for i, c := range containers {
+		names[i] = c.Name
+	}
+	back.Stops = append(back.Stops, fmt.Sprintf("docker.service stops; its containers (%d) are stopped before: %s", len(containers), shortList(names)))
+	b.addEviction(func(ctx context.Context) error {
+		b.restartContainers = func(ctx context.Context) error { return dockersock.Each(ctx, dockersock.Start, containers) }
+		return dockersock.Each(ctx, dockersock.Stop, containers)
+	})
+}
+
+// addEviction adds to what is done before anything goes back.
+func (b *revertRun) addEviction(more func(context.Context) error) {
+	before := b.opts.Evict
+	b.opts.Evict = func(ctx context.Context) error {
+		if before != nil {
+			if err := before(ctx); err != nil {
+				return err
+			}
+		}
+		return more(ctx)
+	}
+}
+
+// shortList names the first of many.
+func shortList(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// finishEviction starts again what was stopped for the pods' end and shall run: the kubelet, and
+// docker's containers where docker is there again. err is how the way back ended.
+func (b *revertRun) finishEviction(ctx context.Context, back *engine.Back, err error) error {
+	if err != nil && b.restartContainers != nil {
+		err = errors.Join(err, b.restartContainers(context.WithoutCancel(ctx)))
+	}
+	stops := slices.ContainsFunc(back.Diffs, func(d provision.Diff) bool { return d.Object.Name == "kubelet.service" && d.Stops() })
+	if b.resume == nil || stops && err == nil {
+		return err
+	}
+	// Also after an interrupt: otherwise the node would have no kubelet.
+	return errors.Join(err, b.resume(context.WithoutCancel(ctx)))
+}
+
+// report shows the outcome.
+func (b *revertRun) report(ctx context.Context, cmd *cobra.Command, s *session.Session, back *engine.Back, out *engine.Outcome, err error) error {
+	err = b.finishEviction(ctx, back, err)
+	if out == nil {
+		return err
+	}
+	s.Report.End()
+	return errors.Join(err, b.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return planview.Outcome(w, out) }))
+}

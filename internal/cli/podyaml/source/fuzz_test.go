@@ -1,0 +1,26 @@
+package source
+
+import (
+	"strings"
+	"testing"
+)
+
+// FuzzEnvFile: what containers write into an env file is refused, or has no more in it
+// than was written.
+func FuzzEnvFile(f *testing.F) {
+	for _, seed := range []string{"A='1'\n", " # c\n\nB=\nA='x\ny' # c\n", "A=1", "A= 'x'", "A='", "=x", "A B='1'"} {
+		f.Add(seed, "A")
+	}
+	f.Fuzz(func(t *testing.T, data, name string) {
+		value, there, err := readEnvFile(data, name)
+		if err != nil {
+			if there || value != "" {
+				t.Errorf("%q, %v with an error", value, there)
+			}
+			return
+		}
+		if !strings.Contains(data, value) || strings.Contains(value, "'") || (there && !strings.Contains(data, name+"=")) {
+			t.Errorf("%q has %s=%q", data, name, value)
+		}
+	})
+}

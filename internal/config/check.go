@@ -1,0 +1,212 @@
+package config
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/netip"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/ocispec/check"
+	"github.com/berthrun/berth/internal/ocispec/defaults"
+)
+
+// maxState leaves room for /supervisor/supervisor.sock in the 107 bytes that the
+// path of a socket may have.
+const maxState = 80
+
+// check reports every invalid value that the tags cannot express. Faults that name a key get
+// the line of that key later.
+func (d *Daemon) check(report func(key, format string, args ...any)) {
+	if path, ok := strings.CutPrefix(d.Listen, "unix://"); !ok || !filepath.IsAbs(path) {
+		report("listen", "%q: want unix:///ABSOLUTE/PATH", d.Listen)
+	} else if len(path) > 107 {
+		report("listen", "%q: a socket path has at most 107 bytes", d.Listen)
+	}
+	for key, dir := range map[string]string{
+		"root": d.Root, "state": d.State,
+		"network.conf_dir": d.Network.ConfDir, "network.netns_dir": d.Network.NetNSDir,
+	} {
+		if !filepath.IsAbs(dir) || dir == "/" {
+			report(key, "%q: want an absolute path other than /", dir)
+		}
+	}
+	if path := d.CadvisorSocket; path != "" && (!filepath.IsAbs(path) || len(path) > 107 || path == d.SocketPath()) {
+		report("cadvisor_socket", "%q: want an absolute path of at most 107 bytes, and not that of the CRI socket", path)
+	}
+	if len(d.State) > maxState {
+		report("state", "%q: want at most %d bytes, since sockets lie below it", d.State, maxState)
+	}
+	if d.Root == d.State {
+		report("state", "%q: must differ from root, since it dies at reboot", d.State)
+	}
+	checkDirs("network.bin_dirs", d.Network.BinDirs, report)
+	checkDirs("image.registry_config_dirs", d.Image.RegistryConfigDirs, report)
+	checkDirs("image.preloaded_dirs", d.Image.PreloadedDirs, report)
+	if len(d.Network.Bridge) > 15 || (d.Network.Bridge != "" && !validName(d.Network.Bridge)) {
+		report("network.bridge", "%q: want at most 15 letters, digits, '.' and '-'", d.Network.Bridge)
+	}
+	d.checkSubnets(report)
+	d.Stream.check(report)
+	d.Runtime.check(report)
+	d.Default.check(report)
+	checkRange("network.mtu", d.Network.MTU, 0, 65535, report)
+	checkRange("image.max_concurrent_downloads", d.Image.MaxConcurrentDownloads, 1, 64, report)
+	checkRange("image.max_layer_gib", d.Image.MaxLayerGiB, 1, 1024, report)
+	for key, duration := range map[string]Duration{
+		"image.no_progress_timeout": d.Image.NoProgressTimeout, "stream.idle_timeout": d.Stream.IdleTimeout,
+		"jobs.stage_timeout": d.Jobs.StageTimeout, "jobs.total_timeout": d.Jobs.TotalTimeout, "stats.period": d.Stats.Period,
+	} {
+		if duration < Duration(time.Second) {
+			report(key, "%v: want at least 1s", time.Duration(duration))
+		}
+	}
+	if d.Jobs.TotalTimeout < d.Jobs.StageTimeout {
+		report("jobs.total_timeout", "%v: want at least jobs.stage_timeout (%v)",
+			time.Duration(d.Jobs.TotalTimeout), time.Duration(d.Jobs.StageTimeout))
+	}
+}
+
+func (r *Runtime) check(report func(key, format string, args ...any)) {
+	if r.Supervisor != "" && !filepath.IsAbs(r.Supervisor) {
+		report("runtime.supervisor", "%q: want an absolute path", r.Supervisor)
+	}
+	if !validName(r.ScopePrefix) {
+		report("runtime.scope_prefix", "%q: want letters, digits, '.' and '-'", r.ScopePrefix)
+	}
+	checkRange("runtime.log_rate_mib", r.LogRateMiB, 0, 1<<20, report)
+	if r.MaxLogLineSize != 0 {
+		checkRange("runtime.max_log_line_size", r.MaxLogLineSize, 256, 1<<20, report)
+	}
+	for key, file := range map[string]string{
+		"runtime.seccomp_profile": r.SeccompProfile, "runtime.privileged_seccomp_profile": r.SeccompPrivileged,
+	} {
+		if file != "" && !filepath.IsAbs(file) {
+			report(key, "%q: want the absolute path of a profile", file)
+		}
+	}
+	if err := check.ProfileName(r.AppArmorProfile); r.AppArmorProfile != "" && err != nil {
+		report("runtime.apparmor_profile", "%v", err)
+	}
+	checkRange("runtime.selinux_category_range", r.SELinuxRange, 2, 1024, report)
+	checkDirs("runtime.cdi_spec_dirs", r.CDISpecDirs, report)
+	checkDirs("runtime.absent_mount_sources_to_reject", r.AbsentSources, report)
+	for key, patterns := range map[string][]string{
+		"runtime.pod_annotations": r.PodAnnotations, "runtime.container_annotations": r.ContainerAnnotations,
+	} {
+		for _, pattern := range patterns {
+			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				report(key, "%q: want a name with the wildcards *, ? and [a-z]", pattern)
+			}
+		}
+	}
+}
+
+func (s *Stream) check(report func(key, format string, args ...any)) {
+	checkRange("stream.port", s.Port, 0, 65535, report)
+	if _, err := netip.ParseAddr(s.Address); err != nil {
+		report("stream.address", "%q: want an IP address", s.Address)
+	}
+	for _, file := range []struct {
+		key, path string
+		wanted    bool
+	}{
+		{"stream.tls_cert", s.TLSCert, s.TLS == "files"},
+		{"stream.tls_key", s.TLSKey, s.TLS == "files"},
+	} {
+		switch {
+		case file.wanted && !filepath.IsAbs(file.path):
+			report(file.key, "%q: want an absolute path, as stream.tls is files", file.path)
+		case !file.wanted && file.path != "":
+			report(file.key, "%q: is not used, as stream.tls is %s", file.path, s.TLS)
+		}
+	}
+	if _, err := s.CipherSuites(); err != nil {
+		report("stream.tls_cipher_suites", "%v", err)
+	} else if len(s.TLSCipherSuites) > 0 && (s.TLS == "off" || s.TLSMinVersion == "1.3") {
+		report("stream.tls_cipher_suites", "is not used, as TLS 1.2 is not spoken (stream.tls is %s, stream.tls_min_version %s)", s.TLS, s.TLSMinVersion)
+	}
+	switch {
+	case s.TLSClientCA == "":
+	case s.TLS == "off":
+		report("stream.tls_client_ca", "%q: is not used, as stream.tls is off", s.TLSClientCA)
+	case !filepath.IsAbs(s.TLSClientCA):
+		report("stream.tls_client_ca", "%q: want an absolute path", s.TLSClientCA)
+	}
+}
+
+// CipherSuites are the numbers of the suites, nil where none is named.
+func (s *Stream) CipherSuites() ([]uint16, error) {
+	var ids []uint16
+	for _, name := range s.TLSCipherSuites {
+		i := slices.IndexFunc(tls.CipherSuites(), func(suite *tls.CipherSuite) bool {
+			return suite.Name == name && slices.Contains(suite.SupportedVersions, tls.VersionTLS12)
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("%q: is not a safe cipher suite of TLS 1.2", name)
+		}
+		ids = append(ids, tls.CipherSuites()[i].ID)
+	}
+	return ids, nil
+}
+
+func (d *Daemon) checkSubnets(report func(key, format string, args ...any)) {
+	families := map[bool]bool{}
+	for _, text := range d.Network.Subnets {
+		prefix, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			report("network.subnets", "%q: want a subnet such as 10.88.0.0/16", text)
+		case prefix.Masked() != prefix:
+			report("network.subnets", "%q: has host bits set; the subnet is %s", text, prefix.Masked())
+		case families[prefix.Addr().Is4()]:
+			report("network.subnets", "%q: a second subnet of one family", text)
+		default:
+			families[prefix.Addr().Is4()] = true
+		}
+	}
+	for _, text := range d.Network.Cluster {
+		if prefix, err := netip.ParsePrefix(text); err != nil {
+			report("network.cluster_subnets", "%q: want a subnet such as 10.244.0.0/16", text)
+		} else if prefix.Masked() != prefix {
+			report("network.cluster_subnets", "%q: has host bits set; the subnet is %s", text, prefix.Masked())
+		}
+	}
+}
+
+func checkDirs(key string, dirs []string, report func(key, format string, args ...any)) {
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) {
+			report(key, "%q: want an absolute path", dir)
+		}
+	}
+}
+
+func checkRange(key string, value, low, high int, report func(key, format string, args ...any)) {
+	if value < low || value > high {
+		report(key, "%d: want %d to %d", value, low, high)
+	}
+}
+
+func validName(name string) bool {
+	if name == "" {
+		return false
+	}
+	return strings.IndexFunc(name, func(r rune) bool {
+		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		return !alnum && r != '-' && r != '.'
+	}) < 0
+}
+
+func (d *Default) check(report func(key, format string, args ...any)) {
+	defaults.Parse(d.texts(), func(key string, err error) { report("defaults."+key, "%v", err) })
+	for _, entry := range d.Env {
+		if name, value, _ := strings.Cut(entry, "="); value == Hidden {
+			report("defaults.env", "%s: its value was hidden when the configuration was printed (`berth config dump --show-secrets` prints it)", name)
+		}
+	}
+	checkRange("defaults.min_gomaxprocs", d.GOMAXPROCS, 0, 4096, report)
+}

@@ -1,0 +1,166 @@
+package podcgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+)
+
+// parentOf is the cgroup of the sandbox's containers: a path (cgroupfs) or a slice (systemd).
+// own is true when no other sandbox has it, because the request named none.
+func (m *Manager) parentOf(id, asked string) (parent string, own bool, err error) {
+	isSlice := strings.HasSuffix(asked, ".slice")
+	switch {
+	case m.systemd() && asked == "":
+		return m.podSlice(id), true, nil
+	case m.systemd() && !isSlice:
+		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is not a slice, but the cgroup driver is systemd: %w", asked, errs.Invalid)
+	case m.systemd():
+		return path.Base(asked), false, nil
+	case asked == "":
+		return path.Join(m.cfg.DefaultParent, id), true, nil
+	case isSlice:
+		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is a slice, but the cgroup driver is cgroupfs: %w", asked, errs.Invalid)
+	}
+	return path.Join("/", asked), false, nil
+}
+
+// MakeParent makes the cgroup of a sandbox's containers where it is missing, and returns it.
+// asked is the request's, "" for none. MakeParent first records in ownFile that RemoveParent
+// may remove it. A slice needs no record: the sandbox's id is in its name.
+func (m *Manager) MakeParent(ctx context.Context, id, asked, ownFile string) (string, error) {
+	parent, own, err := m.parentOf(id, asked)
+	if err != nil {
+		return "", err
+	}
+	if m.systemd() {
+		if own {
+			err = m.startSlice(ctx, parent)
+		}
+		return parent, err
+	}
+	top := m.cfg.DefaultParent
+	if !own {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if top = m.tree.Missing(parent); top == "" {
+			top = m.ownParents[parent]
+		}
+		if top == "" {
+			return parent, nil
+		}
+		// Other sandboxes may use it as well. The last one removes it.
+		m.ownParents[parent] = top
+	}
+	if err := os.WriteFile(ownFile, []byte(top+"\n"+parent), 0o600); err != nil {
+		return "", fmt.Errorf("cannot record the sandbox's cgroup: %w", err)
+	}
+	return parent, m.tree.Make(parent)
+}
+
+// RemoveParent removes what MakeParent made. Nil when there is nothing. last is true when
+// the sandbox has no containers any more.
+func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last bool) error {
+	if m.systemd() {
+		return m.stopSlice(ctx, m.podSlice(id))
+	}
+	top, parent, err := readOwnCgroup(ownFile)
+	if err != nil || parent == "" {
+		return err
+	}
+	if path.Base(parent) == id {
+		if err := m.removeBusy(ctx, parent); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tree.RemoveEmpty(parent, top)
+	if !m.tree.Exists(parent) {
+		delete(m.ownParents, parent)
+	} else if !last {
+		return nil // exited containers have cgroups in it until they are removed
+	}
+	// A cgroup that is made at this path from now on is not the sandbox's.
+	if err := errs.IgnoreNotExist(os.Remove(ownFile)); err != nil {
+		return fmt.Errorf("cannot remove the record of the sandbox's cgroup: %w", err)
+	}
+	return nil
+}
+
+// busyPatience bounds the wait until killed processes have left a cgroup.
+const busyPatience = 2 * time.Second
+
+// removeBusy removes a cgroup. A container whose start failed is recorded as exited
+// when its init has been killed, which may be a moment before the init is gone.
+func (m *Manager) removeBusy(ctx context.Context, parent string) error {
+	ctx, stop := context.WithTimeout(ctx, busyPatience)
+	defer stop()
+	for {
+		err := m.tree.Remove(parent)
+		if err == nil || !errors.Is(err, errs.State) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// readOwnCgroup returns "" when there is no record.
+func readOwnCgroup(file string) (top, parent string, err error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", "", nil
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("cannot read which cgroup is the sandbox's: %w", err)
+	}
+	top, parent, ok := strings.Cut(string(data), "\n")
+	if !ok || !path.IsAbs(top) || !path.IsAbs(parent) {
+		return "", "", nil // killed while it was written: nothing was made yet
+	}
+	return top, parent, nil
+}
+
+// Adopt reads the records of MakeParent in ownFiles, after a restart.
+func (m *Manager) Adopt(ownFiles []string) error {
+	for _, file := range ownFiles {
+		top, parent, err := readOwnCgroup(file)
+		if err != nil {
+			return err
+		}
+		if parent != "" && top != m.cfg.DefaultParent {
+			m.ownParents[parent] = top
+		}
+	}
+	return nil
+}
+
+// ContainerPath is linux.cgroupsPath of a container.
+func (m *Manager) ContainerPath(parent, id string) string {
+	if m.systemd() {
+		return parent + ":" + m.cfg.Prefix + ":" + id
+	}
+	return path.Join(parent, id)
+}
+
+// Paths are a sandbox's cgroup in each hierarchy.
+func (m *Manager) Paths(parent string) (cgroup.Paths, error) {
+	if m.systemd() {
+		var err error
+		if parent, err = cgroup.SlicePath(parent); err != nil {
+			return nil, err
+		}
+	}
+	return m.tree.Paths(parent), nil
+}

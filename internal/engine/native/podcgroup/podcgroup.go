@@ -1,0 +1,51 @@
+// Package podcgroup makes and removes the cgroups of pods: the parent of a pod's containers,
+// and its placeholder cgroup.
+package podcgroup
+
+import (
+	"sync"
+
+	"github.com/berthrun/berth/internal/sys/cgroup"
+)
+
+// The cgroup drivers.
+const (
+	Cgroupfs = "cgroupfs"
+	Systemd  = "systemd"
+)
+
+// Config is what a Manager is made from. All fields are required.
+type Config struct {
+	// Instance names this berth among others on the host.
+	Instance string
+	// Driver is Cgroupfs or Systemd.
+	Driver string
+	// Prefix begins the names of scopes.
+	Prefix string
+	// DefaultParent is the cgroup of sandboxes whose request names none: a path, or a slice
+	// for Systemd.
+	DefaultParent string
+}
+
+// Manager manages the cgroups of pods. All methods but Adopt are safe for concurrent use.
+type Manager struct {
+	cfg    Config
+	tree   *cgroup.Tree
+	slices systemdSlices
+
+	// placeholders serialises making and removing placeholder cgroups.
+	placeholders sync.Mutex
+
+	// mu is never held over a call of systemd.
+	mu sync.Mutex
+	// ownParents maps a cgroup parent that requests named, and that the Manager made, to
+	// the topmost cgroup that was missing.
+	ownParents map[string]string
+}
+
+// New returns a Manager for the cgroups in tree.
+func New(cfg Config, tree *cgroup.Tree) *Manager {
+	return &Manager{cfg: cfg, tree: tree, slices: newSlices(), ownParents: map[string]string{}}
+}
+
+func (m *Manager) systemd() bool { return m.cfg.Driver == Systemd }

@@ -1,0 +1,46 @@
+// Package podinit starts the inits of pods whose containers share a PID namespace.
+package podinit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/engine/native/bundle"
+	"github.com/berthrun/berth/internal/supervisor"
+)
+
+// Starter starts and removes inits. An init is a container with the id of its sandbox.
+type Starter struct {
+	Bundles    bundle.Store
+	Supervisor *supervisor.Client
+	// SystemdCgroup is true when systemd makes the init's cgroup.
+	SystemdCgroup bool
+	// Seccomp is true when the kernel has seccomp filters.
+	Seccomp bool
+}
+
+// Start starts the init of a sandbox, and returns when it has confined itself.
+func (s Starter) Start(ctx context.Context, id string, spec *specs.Spec) (pid int, err error) {
+	if err := s.Bundles.Write(id, spec); err != nil {
+		return 0, err
+	}
+	_, err = s.Supervisor.Create(ctx, &supervisor.CreateRequest{ID: id, Bundle: s.Bundles.Dir(id), SystemdCgroup: s.SystemdCgroup})
+	if err != nil {
+		return 0, fmt.Errorf("cannot create the pod's init: %w", err)
+	}
+	if pid, err = s.Supervisor.Start(ctx, id); err != nil {
+		return 0, fmt.Errorf("cannot start the pod's init: %w", err)
+	}
+	return pid, s.awaitConfined(ctx, pid)
+}
+
+// Remove removes the init of a sandbox. Nil when there is none.
+func (s Starter) Remove(ctx context.Context, id string) error {
+	if !s.Bundles.Exists(id) {
+		return nil
+	}
+	return errors.Join(s.Supervisor.Remove(ctx, id), s.Bundles.Remove(id))
+}
