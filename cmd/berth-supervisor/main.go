@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/keep"
 	"github.com/berthrun/berth/internal/supervisor/podinit"
+	"github.com/berthrun/berth/internal/supervisor/selftest"
 	"github.com/berthrun/berth/internal/supervisor/server"
 	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -59,7 +60,7 @@ func run(args []string) error {
 	case "serve":
 		return serve(args[1:])
 	case "selftest":
-		return server.SelfTest()
+		return selftest.Run()
 	case "version", "--version":
 		fmt.Println("berth-supervisor", version.String())
 		return nil

@@ -1,7 +1,7 @@
-// Package errs holds the kinds of error that berth tells apart, and the causes that an
+// Package errs has the kinds of error that berth distinguishes, and the causes that an
 // error about a container may carry (Fault).
 //
-// A kind is decided where an error is born, by wrapping one of the sentinels:
+// A kind is decided where an error is made, by wrapping one of the sentinels:
 //
 //	fmt.Errorf("sandbox %q: %w", id, errs.NotFound)
 //

@@ -133,8 +133,8 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
-	if got := request.CapabilityNames(1<<0 | 1<<40 | 1<<63); !slices.Equal(got, []string{"CAP_CHOWN", "CAP_CHECKPOINT_RESTORE"}) {
-		t.Errorf("names of a mask: %v", got)
+	if all := request.AllCapabilities(); len(all) < 41 || all[0] != "CAP_CHOWN" || all[40] != "CAP_CHECKPOINT_RESTORE" {
+		t.Errorf("the kernel's capabilities are %v", all)
 	}
 }
 

@@ -50,7 +50,7 @@ func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) 
 		return c.failStart(ctx, j, id, fmt.Errorf("cannot start container %q: %s: %w", id, why, errs.Invalid))
 	}
 	j.Stage("start container", "the engine")
-	pid, err := call.Get(ctx, c.calls, id, "start container", func(ctx context.Context) (int, error) {
+	pid, err := call.Get(ctx, c.calls, id, "start container "+id, func(ctx context.Context) (int, error) {
 		return c.engine.Start(ctx, id)
 	})
 	if err != nil {

@@ -37,7 +37,7 @@ type Options[T any] struct {
 	// Prior orders records of one name, negative when a comes before b: ByName finds
 	// the first. Those that it finds equal follow their ids.
 	Prior func(a, b *T) int
-	// Changed, if not nil, is told of each change once readers see it: old is nil
+	// Changed, if not nil, is called after each change, once readers see it: old is nil
 	// for a new record, new for one that is gone. Changes of one record come one
 	// after the other, in order. It must not write to the Dir.
 	Changed func(old, new *T)
@@ -164,7 +164,7 @@ func (d *Dir[T]) forget(id string, e *entry[T]) *T {
 	return gone
 }
 
-// changed tells of a change. The caller holds the record's writing lock and no
+// changed calls Options.Changed. The caller holds the record's writing lock and no
 // other.
 func (d *Dir[T]) changed(old, new *T) {
 	if d.opts.Changed != nil {

@@ -19,7 +19,7 @@ import (
 
 const suffix = ".json"
 
-// Quarantined tells of a file that could not be read and was moved aside.
+// Quarantined is a file that could not be read, and is in the quarantine now.
 type Quarantined struct {
 	// Path is where the file is now, or where it still is when it could not be
 	// moved.
@@ -120,7 +120,7 @@ func read[T any](path string) (string, *T, error) {
 	return head.ID, value, nil
 }
 
-// quarantine moves a file aside under a name that tells where it was and when.
+// quarantine moves a file to the quarantine, under a name with its former place and the time.
 func quarantine(dir, path string, why error) Quarantined {
 	name := fmt.Sprintf("%s-%s-%d", filepath.Base(filepath.Dir(path)), filepath.Base(path), time.Now().UnixNano())
 	to := filepath.Join(dir, name)

@@ -15,8 +15,8 @@ import (
 // begins with what the container writes after the call. A client that falls too far
 // behind is dropped (Exhausted).
 //
-// It survives the supervisor's death: the next one is attached to. What the dying one
-// had read and not yet given away is in the log and missing here; nothing comes twice.
+// It survives the supervisor's death: it attaches to the next one. Output that the dead one
+// had read and not sent yet is in the log and missing here; nothing comes twice.
 func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	p := newPlumbing(ctx)
 	defer p.close()
@@ -44,31 +44,31 @@ func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	return p.finish(ctx)
 }
 
-// attachToEnd stays attached over the deaths of supervisors.
+// attachToEnd stays attached when supervisors die.
 func (c *Client) attachToEnd(p *plumbing, call AttachCall) error {
 	for {
 		lost := c.link.call(p.ctx, MethodAttach, call, nil, p.theirs...)
 		if !errors.Is(lost, wire.ErrLost) || p.ctx.Err() != nil {
 			return lost
 		}
-		short, stop := context.WithTimeout(p.ctx, comeBack)
+		short, stop := context.WithTimeout(p.ctx, restartTimeout)
 		_, err := c.link.await(short)
 		stop()
 		if err != nil {
-			return lost // nobody came back
+			return lost // no supervisor came back
 		}
 		call.Resume = true
 	}
 }
 
-// attachInput writes the client's input, if there is any, into the container's once
-// the output is joined, and says when it has ended: a terminal's has no end. It stops
-// when the client leaves, whether the container reads or not.
+// attachInput writes the client's input, if there is any, to the container's once the output
+// is joined, and reports its end to the supervisor, but for a terminal, whose input has none.
+// It stops when the client leaves, whether the container reads or not.
 func (c *Client) attachInput(p *plumbing, id, name string, from io.Reader, joined func() bool) error {
 	if from == nil {
 		return nil
 	}
-	to, err := c.link.held.lend(p.ctx, id, name)
+	to, err := c.link.held.openInlet(p.ctx, id, name)
 	if err != nil {
 		return fmt.Errorf("cannot attach to the input of container %s: %w", id, err)
 	}

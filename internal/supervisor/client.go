@@ -17,29 +17,29 @@ import (
 type Options struct {
 	// Socket is the supervisor's unix socket.
 	Socket string
-	// Logger tells about lost and regained connections; nil means slog's default.
+	// Logger gets lost and regained connections; nil means slog's default.
 	Logger *slog.Logger
-	// Revive, if set, is called when nobody answers at Socket any more: when keeper
+	// Restart, if set, is called when no supervisor answers at Socket any more: when keeper
 	// and supervisor died together, only a client is left to start them.
-	Revive func(ctx context.Context) error
+	Restart func(ctx context.Context) error
 }
 
-// Client speaks to one supervisor. It connects again by itself after the
-// supervisor's death. A Create or Attach that was on its way then gets
-// errs.Unavailable, and its effect is not known; an Exec does when its end cannot
-// be learned; the other verbs begin anew, and do the same when done twice, but for a
-// Signal, of which two may arrive.
+// Client is a connection to one supervisor. It connects again by itself after the
+// supervisor's death. A Create or Attach under way returns errs.Unavailable then, and its
+// effect is not known; so does an Exec whose end cannot be found out. The client repeats the
+// other calls, which have the same effect when done twice, but for a Signal, of which two may
+// arrive.
 // Calls that come while there is no connection wait for one until their context
 // ends, a minute at most. All methods are safe for concurrent use. Errors carry a kind of package
 // errs.
 //
-// A client also holds duplicates of every container's pipes and terminals, and
-// gives them back to a supervisor that lost them; nobody needs to know.
+// A client also holds duplicates of every container's pipes and terminals, and offers them
+// to a supervisor that has lost them.
 type Client struct {
 	link *link
 }
 
-// Connect returns a client once the first connection stands, or the reason why
+// Connect returns a client once it is connected, or the reason why
 // there was none until ctx ended. A supervisor that speaks a newer protocol is
 // errs.Unsupported at once.
 func Connect(ctx context.Context, opts Options) (*Client, error) {
@@ -59,7 +59,7 @@ func (c *Client) Close() error {
 	return c.link.close()
 }
 
-// Info tells what the supervisor is.
+// Info describes the supervisor.
 func (c *Client) Info(ctx context.Context) (*Info, error) {
 	info := new(Info)
 	return info, c.link.repeat(ctx, MethodInfo, struct{}{}, info)
@@ -81,8 +81,8 @@ func (c *Client) Create(ctx context.Context, req *CreateRequest) (*Container, er
 	return &reply.Container, nil
 }
 
-// ProgramError is the error of a Create that failed for nothing but the program,
-// which cannot be executed. Nothing of the container is left. Its kind is Invalid.
+// ProgramError is the error of a Create that failed only because the program cannot be
+// executed. Nothing of the container is left. Its kind is Invalid.
 type ProgramError struct{ Text string }
 
 func (e *ProgramError) Error() string { return e.Text }

@@ -14,17 +14,16 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// comeBack is how long an exec waits for a supervisor that died to come back and
-// tell its code.
-const comeBack = 30 * time.Second
+// restartTimeout is how long an exec waits for the next supervisor, which has its exit code.
+const restartTimeout = 30 * time.Second
 
 // Exec runs a process in a running container and returns its exit code (128+n
 // when signal n ended it) when it has ended and its output is written to
-// streams; what it left behind and that keeps the output open does not delay it.
+// streams. Processes that it has left behind with the output open do not delay it.
 // When ctx ends first, everything that the process started is killed and
 // ctx.Err() is returned. errs.Invalid when the program could not be executed,
 // errs.State when the container is not running. It survives the supervisor's
-// death where the process's end can still be learned; else errs.Unavailable.
+// death where the exit code can still be found out; else errs.Unavailable.
 func (c *Client) Exec(ctx context.Context, req *ExecRequest, streams Streams) (code int32, err error) {
 	call := ExecCall{ExecRequest: *req}
 	if call.ExecID == "" {
@@ -52,8 +51,8 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest, streams Streams) (c
 	return result.Code, p.finish(ctx)
 }
 
-// execOnce has the exec run once, over the deaths of supervisors: the next one
-// knows the code of what the last one ran, and runs what the last one did not.
+// execOnce has the exec run once, also when supervisors die: the next one has the exit code of
+// what the last one ran, and runs what the last one did not.
 func (c *Client) execOnce(p *plumbing, call ExecCall, result *ExecResult) error {
 	for {
 		lost := c.link.callToEnd(p.ctx, MethodExec, call, result, p.theirs...)
@@ -65,7 +64,7 @@ func (c *Client) execOnce(p *plumbing, call ExecCall, result *ExecResult) error 
 		case errors.Is(err, errs.NotFound):
 			continue // it did not begin
 		case errors.Is(err, context.DeadlineExceeded) && p.ctx.Err() == nil:
-			return lost // nobody came back
+			return lost // no supervisor came back
 		}
 		return err
 	}
@@ -75,7 +74,7 @@ func (c *Client) execOnce(p *plumbing, call ExecCall, result *ExecResult) error 
 // ran.
 func (c *Client) execAgain(ctx context.Context, ref ExecRef, result *ExecResult) error {
 	for {
-		short, stop := context.WithTimeout(ctx, comeBack)
+		short, stop := context.WithTimeout(ctx, restartTimeout)
 		_, err := c.link.await(short)
 		stop()
 		if err == nil {
@@ -104,7 +103,7 @@ func (p *plumbing) terminal(streams Streams) error {
 	p.outputs.Go(func() {
 		fd, err := sysfd.PeekFD(p.ctx, receiver)
 		if err != nil {
-			return // the call tells why there is none
+			return // the error of the call says why there is none
 		}
 		master, err := sysfd.NewTerminal(fd)
 		if err != nil {

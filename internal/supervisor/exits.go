@@ -11,8 +11,8 @@ import (
 // again is equal to the first. The receiver may be slow.
 func (c *Client) Exits(ctx context.Context) (<-chan Exit, error) {
 	q := c.link.exits.open()
-	// The answer says that the exits follow; without a connection the next one
-	// asks by itself.
+	// The answer means that the exits follow. Without a connection the client asks again when
+	// it has the next one.
 	if err := c.link.call(ctx, MethodExits, struct{}{}, nil); err != nil && ctx.Err() != nil {
 		c.link.exits.drop(q)
 		return nil, ctx.Err()

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// held are the client's duplicates of containers' descriptors. What the container
-// reads from (its input, its terminal) the client writes to by them.
+// held has the client's duplicates of containers' descriptors. By them the client writes to
+// the input or the terminal of a container.
 type held struct {
 	mu    sync.Mutex
 	files map[string]map[string]*holding
@@ -20,10 +20,10 @@ type held struct {
 // holding is one descriptor.
 type holding struct {
 	file *os.File
-	// turn is full while somebody writes.
+	// turn is full while a client writes.
 	turn chan struct{}
-	// inlets are lent out, and closed with file: an input that is closed must end for
-	// the container.
+	// inlets are open for clients, and closed with file: the container must see the end of
+	// an input that is closed.
 	inlets map[*inlet]struct{}
 }
 
@@ -34,7 +34,7 @@ func (h *holding) close() {
 	}
 }
 
-// add takes files over.
+// add takes files, which it owns from now on.
 func (h *held) add(set StreamSet, files []*os.File) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,9 +75,9 @@ func (h *held) get(id, name string) *os.File {
 	return nil
 }
 
-// lend returns a way to write to a descriptor that is the caller's own, to be closed
-// by it; nil when the descriptor is not held. Writes end with ctx.
-func (h *held) lend(ctx context.Context, id, name string) (*inlet, error) {
+// openInlet returns an inlet of a descriptor, which the caller closes; nil when the descriptor
+// is not held. Writes end with ctx.
+func (h *held) openInlet(ctx context.Context, id, name string) (*inlet, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	holding := h.files[id][name]
@@ -93,8 +93,8 @@ func (h *held) lend(ctx context.Context, id, name string) (*inlet, error) {
 	return in, nil
 }
 
-// inlet is how one client writes to what a container reads. A descriptor of its own
-// lets it give up, whatever the container does, and nobody else with it.
+// inlet writes the input of one client to what a container reads. Its descriptor is its own, so
+// that it can give up a write alone, whatever the container does.
 type inlet struct {
 	ctx  context.Context //nolint:containedctx // the life of the client's attachment
 	held *held
@@ -102,7 +102,7 @@ type inlet struct {
 	file *os.File
 }
 
-// Write waits until nobody else writes, so that clients do not mix within a chunk.
+// Write waits until no other client writes, so that chunks of clients do not mix.
 func (in *inlet) Write(data []byte) (int, error) {
 	select {
 	case in.from.turn <- struct{}{}:
@@ -142,7 +142,7 @@ func (h *held) dropAll() {
 	}
 }
 
-// names tells what is held.
+// names returns the names of what is held, by container.
 func (h *held) names() map[string][]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// patience is how long a call waits for a connection.
-	patience = time.Minute
+	// connectTimeout is how long a call waits for a connection.
+	connectTimeout = time.Minute
 	// backOffMin and backOffMax are the pauses between attempts to connect. The
 	// supervisor comes back within milliseconds, mostly.
 	backOffMin = 5 * time.Millisecond
 	backOffMax = time.Second
 )
 
-// link is the connection to the supervisor, made again whenever it is lost.
+// link is the connection to the supervisor. It connects again whenever it is lost.
 type link struct {
 	opts  Options
 	held  held
@@ -39,7 +39,7 @@ type link struct {
 	conn *wire.Conn // nil while there is none
 	// change is closed, and another one made, when conn or err change.
 	change chan struct{}
-	// err is why there will be no connection, or was none lately.
+	// err is why there is no connection.
 	err   error
 	final bool
 }
@@ -79,7 +79,7 @@ func (l *link) run() {
 			continue
 		}
 		l.set(nil, err, errors.Is(err, errs.Unsupported))
-		if errors.Is(err, errs.Unavailable) && l.revive() {
+		if errors.Is(err, errs.Unavailable) && l.restart() {
 			continue
 		}
 		select {
@@ -90,14 +90,14 @@ func (l *link) run() {
 	}
 }
 
-// revive reports whether a supervisor answers again.
-func (l *link) revive() bool {
-	if l.opts.Revive == nil {
+// restart has a supervisor started, and reports whether one answers.
+func (l *link) restart() bool {
+	if l.opts.Restart == nil {
 		return false
 	}
-	err := l.opts.Revive(l.ctx)
+	err := l.opts.Restart(l.ctx)
 	if err != nil && l.ctx.Err() == nil {
-		l.opts.Logger.Error("nobody answers as supervisor, and none can be started", "socket", l.opts.Socket, "error", err)
+		l.opts.Logger.Error("cannot start a supervisor", "socket", l.opts.Socket, "error", err)
 	}
 	return err == nil
 }
@@ -146,10 +146,10 @@ func (l *link) dial() (*wire.Conn, error) {
 	conn := wire.New(sock.(*net.UnixConn), l)
 	go func() {
 		if err := conn.Serve(l.ctx); err != nil {
-			l.opts.Logger.Warn("the connection to the supervisor fails", "error", err)
+			l.opts.Logger.Warn("the connection to the supervisor failed", "error", err)
 		}
 	}()
-	ctx, stop := context.WithTimeout(l.ctx, patience)
+	ctx, stop := context.WithTimeout(l.ctx, connectTimeout)
 	defer stop()
 	if err := l.greet(ctx, conn); err != nil {
 		conn.Close()
@@ -193,7 +193,7 @@ func (l *link) greet(ctx context.Context, conn *wire.Conn) error {
 	return nil
 }
 
-// HandleCall refuses: the supervisor asks nothing.
+// HandleCall refuses: the supervisor makes no calls.
 func (l *link) HandleCall(_ context.Context, req *wire.Request) (*wire.Reply, error) {
 	for _, f := range req.Files {
 		f.Close()
@@ -201,7 +201,7 @@ func (l *link) HandleCall(_ context.Context, req *wire.Request) (*wire.Reply, er
 	return nil, fmt.Errorf("call %q: %w", req.Method, errs.Unsupported)
 }
 
-// HandleNote takes what the supervisor tells.
+// HandleNote handles a note of the supervisor.
 func (l *link) HandleNote(req *wire.Request) {
 	var err error
 	switch req.Method {
@@ -226,12 +226,11 @@ func (l *link) HandleNote(req *wire.Request) {
 		f.Close()
 	}
 	if err != nil {
-		l.opts.Logger.Warn("a note of the supervisor's cannot be read", "error", err)
+		l.opts.Logger.Warn("cannot read a note of the supervisor", "error", err)
 	}
 }
 
-// repeat is call for what may be done twice: a connection that is lost meanwhile
-// only makes it take longer.
+// repeat is call for what may be done twice: it repeats the call when the connection is lost.
 func (l *link) repeat(ctx context.Context, method string, in, out any) error {
 	for {
 		err := l.call(ctx, method, in, out)
@@ -241,7 +240,7 @@ func (l *link) repeat(ctx context.Context, method string, in, out any) error {
 	}
 }
 
-// call asks the supervisor, once there is one.
+// call makes a call, once there is a connection.
 func (l *link) call(ctx context.Context, method string, in, out any, files ...*os.File) error {
 	got, err := l.callFiles(ctx, method, in, out, files...)
 	for _, f := range got {
@@ -273,7 +272,7 @@ func (l *link) callToEnd(ctx context.Context, method string, in, out any, files 
 }
 
 func (l *link) patient(ctx context.Context) (*wire.Conn, error) {
-	short, stop := context.WithTimeout(ctx, patience)
+	short, stop := context.WithTimeout(ctx, connectTimeout)
 	defer stop()
 	return l.await(short)
 }

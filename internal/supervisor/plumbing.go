@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// plumbing joins a caller's readers and writers to the descriptors of one exec or
-// attach.
+// plumbing copies between a caller's readers and writers and the descriptors of one exec or
+// attachment.
 type plumbing struct {
 	ctx  context.Context //nolint:containedctx // the life of the copying goroutines
 	stop context.CancelCauseFunc
@@ -50,7 +50,7 @@ func (p *plumbing) closeTheirs() {
 	p.theirs = nil
 }
 
-// keep has something closed with the rest.
+// keep closes something together with the rest.
 func (p *plumbing) keep(c io.Closer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *plumbing) failure() error {
 	return p.err
 }
 
-// pipes makes those of an exec, which become the process's own.
+// pipes makes the pipes of an exec, which become the streams of the process.
 func (p *plumbing) pipes(streams Streams) error {
 	if streams.Stdin != nil {
 		theirs, ours, err := sysfd.InputPipe(sysfd.Owner{})
@@ -127,13 +127,13 @@ func (p *plumbing) readers(streams Streams) error {
 	return nil
 }
 
-// joinPatience is for a supervisor that does not say that it has joined the output,
-// being of an older version: then input comes all the same.
-const joinPatience = 2 * time.Second
+// joinTimeout is for a supervisor of an older version, which does not say that it has joined
+// the output: then input comes all the same.
+const joinTimeout = 2 * time.Second
 
 // joined makes the pipe through which the supervisor says that the output is
 // joined, and returns what waits for it. Input must not come first: what the
-// container answers would be written before anybody listens. False when the attach
+// container answers would be written before the client listens. False when the attachment
 // has ended instead.
 func (p *plumbing) joined(streams Streams) (wait func() bool, err error) {
 	if streams.Stdin == nil {
@@ -149,16 +149,15 @@ func (p *plumbing) joined(streams Streams) (wait func() bool, err error) {
 	}
 	p.keep(ours)
 	return func() bool {
-		if err := ours.SetReadDeadline(time.Now().Add(joinPatience)); err != nil {
-			return false // closed: the attach has ended
+		if err := ours.SetReadDeadline(time.Now().Add(joinTimeout)); err != nil {
+			return false // closed: the attachment has ended
 		}
 		n, err := ours.Read(make([]byte, 1))
 		return n == 1 || errors.Is(err, os.ErrDeadlineExceeded)
 	}, nil
 }
 
-// input copies until from ends, and then calls end, or until nobody reads any
-// more.
+// input copies until from ends, and then calls end, or until the other side is closed.
 func (p *plumbing) input(to io.Writer, from io.Reader, end func()) {
 	_, err := io.Copy(to, from)
 	switch {
@@ -201,8 +200,8 @@ func (p *plumbing) output(from *os.File, to io.Writer) {
 // maxPending is more than a pipe or a terminal holds.
 const maxPending = 1 << 20
 
-// rest copies what is there without waiting for more. What the process wrote is no more
-// than fits; somebody else may go on writing for ever.
+// rest copies what is there without waiting for more. What the process wrote is at most what
+// fits; another process may write without end.
 func (p *plumbing) rest(from *os.File, to io.Writer, buf []byte) {
 	raw, err := from.SyscallConn()
 	if err != nil {
@@ -233,9 +232,8 @@ func (p *plumbing) deliver(to io.Writer, data []byte) bool {
 	return true
 }
 
-// finish is for when the process has ended: what it wrote is delivered; what
-// somebody else, who still has its output open, may write later is not waited
-// for.
+// finish delivers what the process has written before its end. It does not wait for other
+// processes, which may still have its output open.
 func (p *plumbing) finish(ctx context.Context) error {
 	p.mu.Lock()
 	p.ending = true
@@ -259,6 +257,6 @@ func (p *plumbing) finish(ctx context.Context) error {
 // expire makes a waiting read return.
 func (p *plumbing) expire(f *os.File) {
 	if err := f.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		return // closed: nobody reads
+		return // it is closed
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// ProtocolVersion is told in the first message of each connection. One version
-// apart works both ways; a newer peer is refused plainly.
+// ProtocolVersion is in the first message of each connection. Peers one version apart work
+// with each other; a newer peer is refused.
 const ProtocolVersion = 1
 
 // CreateRequest makes a container up to the point where its init waits to
@@ -59,7 +59,7 @@ type ContainerState string
 //	     │             └─────────────────────▲
 //	     └──▶ Broken
 //
-// Broken: its creation did not end, only Remove helps.
+// Broken: it is half made, and can only be removed.
 const (
 	Created ContainerState = "created"
 	Running ContainerState = "running"
@@ -75,11 +75,11 @@ type Container struct {
 	// CgroupPaths maps controller to directory (key "" on cgroup v2).
 	CgroupPaths map[string]string `json:"cgroupPaths,omitempty"`
 	Exit        *Exit             `json:"exit,omitempty"`
-	// LogError tells why output does not reach the log just now, "" when it does.
+	// LogError is why output does not reach the log at present, "" when it does.
 	LogError string `json:"logError,omitempty"`
 }
 
-// Exit tells how a container ended.
+// Exit is how a container ended.
 type Exit struct {
 	ID string `json:"id"`
 	// Code is the exit status, 128+n when signal n ended it.
@@ -89,7 +89,7 @@ type Exit struct {
 	OOMKilled bool `json:"oomKilled,omitempty"`
 	// StartFailed is true when the user's program was never executed.
 	StartFailed bool `json:"startFailed,omitempty"`
-	// Unknown is true when nobody could learn the code (Code is 255 then);
+	// Unknown is true when the exit code could not be found out (Code is 255 then);
 	// Message says why.
 	Unknown bool   `json:"unknown,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -98,7 +98,7 @@ type Exit struct {
 // ExecRequest runs a process in a running container.
 type ExecRequest struct {
 	ContainerID string `json:"containerID"`
-	// ExecID tells execs of one container apart; "" lets the client choose.
+	// ExecID is unique among the execs of a container; "" lets the client choose.
 	ExecID string `json:"execID"`
 	// Process is what runs; Terminal in it selects a pty.
 	Process *specs.Process `json:"process"`
@@ -130,7 +130,7 @@ const (
 	StreamStart    = "start"    // the reading end of exec.fifo, during a start
 )
 
-// Info tells what the supervisor is and what its host does not let it do.
+// Info describes the supervisor, and what its host does not let it do.
 type Info struct {
 	// Version is the supervisor binary's build; Runtime names the OCI runtime
 	// inside it.

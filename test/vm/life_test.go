@@ -74,7 +74,7 @@ func TestInstalledTerminalsLiveInTheFdStore(t *testing.T) {
 	w.ends()
 	b.RemoveAllPods()
 	left := "0"
-	if !sysproc.PidfdsTellExits() {
+	if !sysproc.PidfdsReportExits() {
 		left = "1" // the process connector, which is no container's
 	}
 	b.Await("the fd store to be emptied", func() bool { return show(t, harness.SupervisorUnit, "NFileDescriptorStore") == left })

@@ -261,7 +261,7 @@ func TestInstalledStopKeepsPods(t *testing.T) {
 	b.AwaitAnswer()
 	stays.lives()
 	stays.ends()
-	if systemdVersion(t) >= 254 || sysproc.PidfdsTellExits() {
+	if systemdVersion(t) >= 254 || sysproc.PidfdsReportExits() {
 		goes.ended(41) // the fd store outlives the stop
 		return
 	}

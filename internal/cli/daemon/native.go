@@ -121,7 +121,7 @@ func openSupervisor(ctx context.Context, cfg *config.Daemon, binary string, log 
 	}
 	return supervisor.Connect(ctx, supervisor.Options{
 		Socket: spawn.Socket(state), Logger: log,
-		Revive: func(ctx context.Context) error { return spawn.Ensure(ctx, options) },
+		Restart: func(ctx context.Context) error { return spawn.Ensure(ctx, options) },
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/keep"
 	"github.com/berthrun/berth/internal/sys/sysfd"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // defaultInstance is the berth with the default directories.
@@ -70,7 +70,7 @@ func preparePlace(cfg *config.Daemon, log *slog.Logger) (*place, error) {
 			return nil, fmt.Errorf("cannot protect a directory of berth: %w", err)
 		}
 	}
-	if err := sysfile.EnsureTmpfs(cfg.State, stateMountSource(cfg)); err != nil {
+	if err := sysmount.EnsureTmpfs(cfg.State, stateMountSource(cfg)); err != nil {
 		return nil, err
 	}
 	lock, holder, err := sysfd.TryLock(filepath.Join(cfg.State, lockName))
@@ -109,7 +109,7 @@ func (p *place) release(log *slog.Logger) error {
 	if err := p.lock.Close(); err != nil {
 		return fmt.Errorf("cannot release the state directory: %w", err)
 	}
-	ours, err := sysfile.MountedFrom(p.cfg.State, stateMountSource(p.cfg))
+	ours, err := sysmount.MountedFrom(p.cfg.State, stateMountSource(p.cfg))
 	if err != nil || !ours {
 		return err
 	}
@@ -124,7 +124,7 @@ func (p *place) release(log *slog.Logger) error {
 	}
 	// The keeper's lock goes a moment before the rest of its files does.
 	for {
-		err := sysfile.Unmount(p.cfg.State)
+		err := sysmount.Unmount(p.cfg.State)
 		if err == nil {
 			break
 		}

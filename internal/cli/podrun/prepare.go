@@ -9,14 +9,14 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/podrun/volumes"
 	"github.com/berthrun/berth/internal/cli/podyaml"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // prepare makes what a container's configuration mounts: parts of volumes, and the file
 // for its termination message. It replaces what an earlier attempt has left.
 func (k *podRun) prepare(made *podyaml.ContainerSetup) error {
 	for i := range made.SubPaths {
-		if err := sysfile.UnmountBelow(made.SubPaths[i].Target); err != nil {
+		if err := sysmount.UnmountBelow(made.SubPaths[i].Target); err != nil {
 			return err
 		}
 		if err := volumes.BindSubPath(&made.SubPaths[i]); err != nil {
@@ -38,7 +38,7 @@ func (k *podRun) prepare(made *podyaml.ContainerSetup) error {
 // unprepare undoes prepare for an attempt that has gone.
 func (k *podRun) unprepare(a *attempt) error {
 	dir := filepath.Join(k.facts.Dir, "subpaths", a.spec.Name, strconv.FormatUint(uint64(a.n), 10))
-	if err := sysfile.UnmountBelow(dir); err != nil {
+	if err := sysmount.UnmountBelow(dir); err != nil {
 		return err
 	}
 	return errors.Join(os.RemoveAll(dir), os.RemoveAll(podyaml.MessageFile(k.facts.Dir, a.spec.Name, a.n)))

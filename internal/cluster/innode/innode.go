@@ -19,6 +19,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
@@ -103,7 +104,7 @@ func (n node) productUUID() error {
 	}
 	file := n.path(uuidFile)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		if err := n.write(uuidFile, uuid()+"\n"); err != nil {
+		if err := n.write(uuidFile, uuid.NewString()+"\n"); err != nil {
 			return err
 		}
 	}
@@ -111,14 +112,6 @@ func (n node) productUUID() error {
 		return fmt.Errorf("cannot mount the node's product_uuid: %w", err)
 	}
 	return nil
-}
-
-// uuid is a random one of version 4.
-func uuid() string {
-	b := make([]byte, 16)
-	_, _ = rand.Read(b) // it never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // kernelLog is what the kubelet reads of out-of-memory kills. Engines that run as a user

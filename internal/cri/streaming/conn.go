@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 )
 
 // net/http does not watch an upgraded connection, so the request's context does not end when the
@@ -80,7 +80,7 @@ func (c *watchedConn) peerGone() bool {
 	if !ok {
 		return false
 	}
-	gone, err := sysns.PeerClosed(raw)
+	gone, err := sysnet.PeerClosed(raw)
 	return err != nil || gone
 }
 

@@ -304,10 +304,10 @@ func (f *Fake) Start(_ context.Context, id string) (int, error) {
 	defer f.mu.Unlock()
 	c := f.containers[id]
 	if c == nil {
-		return 0, fmt.Errorf("cannot start container %q: %w", id, errs.NotFound)
+		return 0, fmt.Errorf("container %q: %w", id, errs.NotFound)
 	}
 	if c.state != engine.StateCreated {
-		return 0, fmt.Errorf("cannot start container %q: it is %s: %w", id, c.state, errs.State)
+		return 0, fmt.Errorf("it is %s: %w", c.state, errs.State)
 	}
 	c.state = engine.StateRunning
 	pid := c.pid
@@ -315,7 +315,7 @@ func (f *Fake) Start(_ context.Context, id string) (int, error) {
 	switch program(command) {
 	case "missing":
 		f.end(id, engine.CodeStartError, engine.ReasonStartError)
-		return 0, fmt.Errorf("cannot start container %q: there is no program %q: %w", id, command[0], errs.Invalid)
+		return 0, fmt.Errorf("there is no program %q: %w", command[0], errs.Invalid)
 	case "exit":
 		f.end(id, exitCode(command), "")
 	case "echo":

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -14,7 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
 	"github.com/berthrun/berth/internal/sys/cgroup"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // hostOf finds out what the host can do. The supervisor adapts what it may not do itself
@@ -22,24 +22,23 @@ import (
 func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return ocispec.Host{}, fmt.Errorf("cannot read our own capabilities: %w", err)
+		return ocispec.Host{}, fmt.Errorf("cannot read our own status: %w", err)
+	}
+	own, err := sysproc.ReadCapabilities()
+	if err != nil {
+		return ocispec.Host{}, err
 	}
 	host := ocispec.Host{
+		Capabilities: own.Bounding,
+
 		CgroupV2:  tree.V2,
 		Hugetlb:   tree.Has("hugetlb"),
 		SwapLimit: tree.CanLimitSwap(),
 
-		RecursiveReadOnly: sysfile.ProbeMountAttributes() == nil,
+		RecursiveReadOnly: sysmount.ProbeMountAttributes() == nil,
 	}
 	for line := range strings.Lines(string(status)) {
 		host.Seccomp = host.Seccomp || strings.HasPrefix(line, "Seccomp:")
-		if hex, ok := strings.CutPrefix(line, "CapBnd:"); ok {
-			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			if err != nil {
-				return ocispec.Host{}, fmt.Errorf("cannot read our own capabilities: %w", err)
-			}
-			host.Capabilities = request.CapabilityNames(mask)
-		}
 	}
 	return host, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -166,7 +167,7 @@ func (e *Engine) makeNamespaces(config *runtimeapi.PodSandboxConfig, paths sandb
 		if err := os.Mkdir(paths.shm, 0o711); err != nil {
 			return fmt.Errorf("cannot make the sandbox's shm: %w", err)
 		}
-		if err := sysns.MountTmpfs(paths.shm, shmSize, userns.Owner(config)); err != nil {
+		if err := sysmount.MountTmpfs(paths.shm, shmSize, userns.Owner(config)); err != nil {
 			return err
 		}
 	}

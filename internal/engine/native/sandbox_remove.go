@@ -11,7 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -88,7 +88,7 @@ func (e *Engine) releaseImages(ctx context.Context, id string, paths sandboxPath
 }
 
 func detachTree(path string) error {
-	if err := sysfile.Detach(path); err != nil {
+	if err := sysmount.Detach(path); err != nil {
 		return fmt.Errorf("cannot unmount the sandbox's shm: %w", err)
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/image"
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/require"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -105,7 +105,7 @@ func TestMappedRootfsIsMadeOverWhatAKillLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := sysfile.BindMapped(s.db.LayersDir(), layers, m.UserNS); err != nil {
+		if err := sysmount.BindMapped(s.db.LayersDir(), layers, m.UserNS); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Prepare(ctx, image.RootfsSpec{Key: "c", ImageID: img.ID, Map: m}); err != nil {
@@ -120,7 +120,7 @@ func TestMappedRootfsIsMadeOverWhatAKillLeft(t *testing.T) {
 		if err := os.MkdirAll(layers, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := sysfile.BindMapped(s.db.LayersDir(), layers, m.UserNS); err != nil {
+		if err := sysmount.BindMapped(s.db.LayersDir(), layers, m.UserNS); err != nil {
 			t.Fatal(err)
 		}
 		// And a start sweeps it.

@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 	"github.com/berthrun/berth/internal/image/preload"
 	"github.com/berthrun/berth/internal/require"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -256,8 +256,8 @@ func TestPreloadedLayersThatNothingCanBeMountedOn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		overlay := sysfile.Overlay{LowerRoot: filepath.Dir(dir), Lower: []string{filepath.Base(dir)}, Upper: parts["upper"], Work: parts["work"]}
-		if err := sysfile.MountOverlay(overlay, parts["merged"]); err != nil {
+		overlay := sysmount.Overlay{LowerRoot: filepath.Dir(dir), Lower: []string{filepath.Base(dir)}, Upper: parts["upper"], Work: parts["work"]}
+		if err := sysmount.MountOverlay(overlay, parts["merged"]); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // A root filesystem for a user namespace is an overlay whose layers are seen with
@@ -34,7 +34,7 @@ const (
 
 // mountMapped mounts the overlay for a user namespace. All layers are mapped by one
 // mount, however many there are.
-func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysfile.Overlay) error {
+func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysmount.Overlay) error {
 	if err := m.reachable(); err != nil {
 		return err
 	}
@@ -52,16 +52,16 @@ func (m *Manager) mountMapped(spec image.RootfsSpec, overlay sysfile.Overlay) er
 	if err := errors.Join(os.Chown(dir, 0, spec.Map.GID), os.Chmod(dir, 0o710)); err != nil {
 		return err
 	}
-	if err := sysfile.BindMapped(m.layersDir, layers, spec.Map.UserNS); err != nil {
+	if err := sysmount.BindMapped(m.layersDir, layers, spec.Map.UserNS); err != nil {
 		return err
 	}
 	overlay.LowerRoot = layers
 	err := m.mapLinked(dir, spec.Map.UserNS, overlay.Lower, func(lower []string) error {
 		overlay.Lower = lower
-		return sysfile.MountOverlay(overlay, m.mappedPath(spec.Key))
+		return sysmount.MountOverlay(overlay, m.mappedPath(spec.Key))
 	})
 	// The overlay has its own reference to the layers.
-	return errors.Join(err, sysfile.Detach(layers), os.Remove(layers))
+	return errors.Join(err, sysmount.Detach(layers), os.Remove(layers))
 }
 
 // mapLinked mounts, with mapped ids, the layers that are links out of the layers' directory,
@@ -79,7 +79,7 @@ func (m *Manager) mapLinked(dir, userns string, lower []string, mount func(lower
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			return err
 		}
-		if err := sysfile.BindMapped(target, at, userns); err != nil {
+		if err := sysmount.BindMapped(target, at, userns); err != nil {
 			return fmt.Errorf("a layer is preloaded in %s: %w; remove the image and pull or import it, to have its layers in %s", filepath.Dir(target), err, m.layersDir)
 		}
 		lower[i] = filepath.Join("..", mappedLinked, strconv.Itoa(i))
@@ -98,7 +98,7 @@ func unmountLinked(linked string) error {
 	}
 	for _, entry := range entries {
 		at := filepath.Join(linked, entry.Name())
-		if err := errors.Join(sysfile.Detach(at), os.Remove(at)); err != nil {
+		if err := errors.Join(sysmount.Detach(at), os.Remove(at)); err != nil {
 			return err
 		}
 	}
@@ -113,7 +113,7 @@ func (m *Manager) unmountMapped(key string) error {
 	}
 	for _, name := range []string{mappedLayers, mappedRootfs} {
 		path := filepath.Join(dir, name)
-		if err := sysfile.Detach(path); err != nil {
+		if err := sysmount.Detach(path); err != nil {
 			return err
 		}
 		if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
@@ -157,7 +157,7 @@ func (m *Manager) CanMap(userns string) error {
 // probeMapped mounts an overlay as mountMapped does: kernels before 5.19 map the
 // ids of a file system, but take no such layer.
 func (m *Manager) probeMapped(userns string) (err error) {
-	if err := sysfile.ProbeMapped(m.layersDir, userns); err != nil {
+	if err := sysmount.ProbeMapped(m.layersDir, userns); err != nil {
 		return err
 	}
 	dir, err := m.pool.take(m)
@@ -171,16 +171,16 @@ func (m *Manager) probeMapped(userns string) (err error) {
 			return err
 		}
 	}
-	if err := sysfile.BindMapped(filepath.Join(dir, upperName), lower, userns); err != nil {
+	if err := sysmount.BindMapped(filepath.Join(dir, upperName), lower, userns); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, sysfile.Detach(lower)) }()
-	overlay := sysfile.Overlay{LowerRoot: dir, Lower: []string{mappedLayers}, Upper: filepath.Join(dir, workName), Work: filepath.Join(dir, recordName)}
+	defer func() { err = errors.Join(err, sysmount.Detach(lower)) }()
+	overlay := sysmount.Overlay{LowerRoot: dir, Lower: []string{mappedLayers}, Upper: filepath.Join(dir, workName), Work: filepath.Join(dir, recordName)}
 	if err := os.Mkdir(overlay.Work, 0o700); err != nil {
 		return err
 	}
-	if err := sysfile.MountOverlay(overlay, target); err != nil {
+	if err := sysmount.MountOverlay(overlay, target); err != nil {
 		return fmt.Errorf("overlayfs takes no layers with mapped ids: %w: %w", err, errs.Unsupported)
 	}
-	return sysfile.Detach(target)
+	return sysmount.Detach(target)
 }

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // poolSize is how many directories are kept ready. Making one takes a millisecond
@@ -87,12 +87,12 @@ func (m *Manager) CanMount(lower string) (err error) {
 	if err := os.Mkdir(target, 0o700); err != nil {
 		return err
 	}
-	overlay := sysfile.Overlay{
+	overlay := sysmount.Overlay{
 		LowerRoot: filepath.Dir(lower), Lower: []string{filepath.Base(lower)},
 		Upper: filepath.Join(dir, upperName), Work: filepath.Join(dir, workName),
 	}
-	if err := sysfile.MountOverlay(overlay, target); err != nil {
+	if err := sysmount.MountOverlay(overlay, target); err != nil {
 		return err
 	}
-	return sysfile.Detach(target)
+	return sysmount.Detach(target)
 }

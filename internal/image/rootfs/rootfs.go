@@ -21,6 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/image/store"
 	"github.com/berthrun/berth/internal/keyed"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // A root filesystem is a directory Root/containers/<key> that holds
@@ -184,7 +185,7 @@ func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string,
 		if err := m.makeContainerDir(dir, u, spec.Map); err != nil {
 			return "", err
 		}
-	} else if mounted, err := sysfile.IsMountPoint(target); err != nil || mounted {
+	} else if mounted, err := sysmount.IsMountPoint(target); err != nil || mounted {
 		return target, err
 	}
 	if err := u.openStorage(); err != nil {
@@ -193,7 +194,7 @@ func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string,
 	if len(u.lower) == 0 {
 		return "", fmt.Errorf("the layers of image %s are gone: %w", u.Image, errs.NotFound)
 	}
-	overlay := sysfile.Overlay{
+	overlay := sysmount.Overlay{
 		LowerRoot: m.layersDir,
 		Lower:     u.lower,
 		Upper:     filepath.Join(u.written(dir), upperName),
@@ -207,7 +208,7 @@ func (m *Manager) mountRootfs(spec image.RootfsSpec, u use, fresh bool) (string,
 	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	return target, sysfile.MountOverlay(overlay, target)
+	return target, sysmount.MountOverlay(overlay, target)
 }
 
 // makeContainerDir makes the directory of a root filesystem. Its root directory
@@ -255,7 +256,7 @@ func (m *Manager) release(key string) error {
 		return err
 	}
 	target := m.mountPath(key)
-	if err := sysfile.Detach(target); err != nil {
+	if err := sysmount.Detach(target); err != nil {
 		return err
 	}
 	if err := errs.IgnoreNotExist(os.Remove(target)); err != nil {

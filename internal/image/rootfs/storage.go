@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // A storage is a directory of the caller that keeps what a container writes:
@@ -67,7 +67,7 @@ func (u use) makeStorage(file string) error {
 			return fmt.Errorf("cannot make the storage: %w", err)
 		}
 	}
-	on, err := sysfile.OnOverlay(u.Storage)
+	on, err := sysmount.OnOverlay(u.Storage)
 	if err == nil && on {
 		err = fmt.Errorf("the storage %s is on an overlay, over which the kernel mounts no other; use a directory of a disk: %w", u.Storage, errs.Unsupported)
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
@@ -75,14 +75,14 @@ func confine(job Job) error {
 	// Modes come from the layer, not from the daemon's environment.
 	syscall.Umask(0)
 	binds := []sysproc.Bind{{Source: job.Upper, Name: upperName}}
-	overlay, overlayName := sysfile.Overlay{}, ""
+	overlay, overlayName := sysmount.Overlay{}, ""
 	switch len(job.Lower) {
 	case 0:
 	case 1:
 		// The kernel makes no overlay of a single read-only layer.
 		binds = append(binds, sysproc.Bind{Source: job.LowerRoot + "/" + job.Lower[0], Name: lowerName, ReadOnly: true})
 	default:
-		overlay, overlayName = sysfile.Overlay{LowerRoot: job.LowerRoot, Lower: job.Lower}, lowerName
+		overlay, overlayName = sysmount.Overlay{LowerRoot: job.LowerRoot, Lower: job.Lower}, lowerName
 	}
 	if err := sysproc.EnterPrivateRoot(job.Place, binds, overlay, overlayName); err != nil {
 		return err

@@ -32,8 +32,8 @@ func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network
 	return result, nil
 }
 
-// attach is the order of steps. The record comes first, so that whatever fails
-// later has an owner that Detach finds.
+// attach has the steps in their order. The record comes first, so that Detach finds whatever a
+// later failure leaves.
 func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	if err := n.repair(ctx, false); err != nil {
 		return nil, err
@@ -65,8 +65,8 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	return rec.result(), nil
 }
 
-// known returns the record that Attach goes on with; nil to begin anew, with nothing
-// of an earlier attachment left.
+// known returns the record that Attach continues with, nil when it must make one. Then nothing of
+// an earlier attachment is left.
 func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, error) {
 	rec, err := n.records.Get(att.SandboxID)
 	if errors.Is(err, errs.NotFound) {
@@ -79,7 +79,7 @@ func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, 
 		if rec.NetNS == att.NetNS {
 			return rec, nil
 		}
-		// Another namespace, or a record that was lost and made again from the link.
+		// It is for another namespace, or was lost and made again from the link.
 		if err := n.release(ctx, rec.Sandbox); err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, 
 	return nil, n.finishRelease(rec.Sandbox)
 }
 
-// newRecord takes addresses and ports and writes them down.
+// newRecord takes addresses and ports, and records them.
 func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*record, error) {
 	boot, err := sysproc.BootID()
 	if err != nil {
@@ -100,7 +100,7 @@ func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*reco
 	if rec.Ingress, rec.Egress, err = network.Bandwidth(att.Annotations); err != nil {
 		return nil, err
 	}
-	if err := n.takeSoon(ctx, rec, att); err != nil {
+	if err := n.takeAwaitingReleases(ctx, rec, att); err != nil {
 		return nil, err
 	}
 	err = hostport.Probe(rec.sockets())
@@ -111,17 +111,17 @@ func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*reco
 		err = n.records.Create(rec.Sandbox, rec)
 	}
 	if err != nil {
-		n.giveBack(rec)
+		n.freeTaken(rec)
 		return nil, err
 	}
 	return rec, nil
 }
 
-// takeSoon is take. What was released a moment ago, as by the former sandbox of a pod that
-// starts again, is not waited for when it is needed: an address that is asked for, or any
-// when no other is free. Its link goes now and not with its namespace.
-func (n *Network) takeSoon(ctx context.Context, rec *record, att *network.Attachment) error {
-	deadline := time.Now().Add(reapPatience + reapPause)
+// takeAwaitingReleases is take. When it needs an address that was released a moment ago (one that is
+// asked for, as by the new sandbox of a pod, or any when no other is free) it finishes the release at
+// once: it removes the link, which would go with its network namespace.
+func (n *Network) takeAwaitingReleases(ctx context.Context, rec *record, att *network.Attachment) error {
+	deadline := time.Now().Add(reapTimeout + reapPause)
 	for {
 		err := n.take(rec, att)
 		var taken *takenError
@@ -138,7 +138,7 @@ func (n *Network) takeSoon(ctx context.Context, rec *record, att *network.Attach
 		if freed > 0 {
 			continue
 		}
-		select { // who has the address is giving it back, or has not written its record yet
+		select { // its holder is releasing it, or has not written its record yet
 		case <-time.After(reapPause):
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), err)
@@ -164,14 +164,15 @@ func (n *Network) take(rec *record, att *network.Attachment) error {
 	return err
 }
 
-func (n *Network) giveBack(rec *record) {
+// freeTaken undoes take.
+func (n *Network) freeTaken(rec *record) {
 	n.ports.Free(rec.Sandbox, rec.sockets())
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.freeAddrs(rec.Addrs)
 }
 
-// checkID refuses what would not be a file name.
+// checkID refuses an id that cannot be a file name.
 func checkID(sandbox string) error {
 	if sandbox == "" || strings.ContainsAny(sandbox, "/\x00") || sandbox[0] == '.' || len(sandbox) > 128 {
 		return fmt.Errorf("sandbox id %q: %w", sandbox, errs.Invalid)

@@ -21,8 +21,8 @@ import (
 // defaultMTU holds where the host has no default route to take one from.
 const defaultMTU = 1500
 
-// ensureBridge makes the bridge as it should be: up, with the gateways' addresses
-// and no others of the pods' families. It runs on a thread of the host.
+// ensureBridge makes or repairs the bridge: up, with the addresses of the gateways and no others
+// of the pods' families. The calling thread is in the host's network namespace.
 func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int) error {
 	if mtu == 0 {
 		mtu = h.defaultRouteMTU()
@@ -45,7 +45,7 @@ func (h *host) ensureBridge(name string, subnets []netip.Prefix, mtu int) error 
 	return nil
 }
 
-// bridge returns the bridge, which it makes if there is none.
+// bridge returns the link of the bridge, and makes it if there is none.
 func (h *host) bridge(name string, subnets []netip.Prefix, mtu int) (netlink.Link, error) {
 	link, err := h.handle.LinkByName(name)
 	if err == nil {
@@ -59,8 +59,8 @@ func (h *host) bridge(name string, subnets []netip.Prefix, mtu int) (netlink.Lin
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, mtu
-	// A given address does not change with the ports, and every pod has it in its
-	// neighbour table.
+	// An address that is set does not change with the ports. Every pod has it in its neighbour
+	// table.
 	attrs.HardwareAddr = net.HardwareAddr(macOf(at(subnets[0], 1)))
 	// Snooping would send IGMP and MLD queries to all pods.
 	snooping := false
@@ -189,8 +189,8 @@ func (h *host) removeBridge(name string) error {
 	return nil
 }
 
-// macOf is the link address of the holder of addr: one address has one link
-// address for ever, so that no neighbour table goes stale when it is reused.
+// macOf is the link address of the pod with an address. One address always has the same link
+// address, so that no neighbour table goes stale when it is reused.
 func macOf(addr netip.Addr) []byte {
 	b := addr.As16()
 	return append([]byte{0x0a, 0x58}, b[12:]...)
@@ -214,7 +214,7 @@ func (n *Network) build(ctx context.Context) error {
 	if err := n.table.rebuild(subnets, n.elements()); err != nil {
 		return err
 	}
-	return n.fire.ensure(ctx)
+	return n.fire.Ensure(ctx)
 }
 
 // repair does what build does if something of it is missing. thorough looks at
@@ -238,12 +238,12 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 		}
 	}
 	if !intact {
-		n.log.Warn("bridge or nftables table of the built-in network was missing or changed; making it again",
+		n.log.Warn("the bridge or the nftables table of the built-in network was missing or changed; making it again",
 			"bridge", n.cfg.Bridge, "table", n.table.name)
 		return n.build(ctx)
 	}
-	if n.fire.due(changed, thorough) {
-		return n.fire.ensure(ctx)
+	if n.fire.Due(changed, thorough) {
+		return n.fire.Ensure(ctx)
 	}
 	return nil
 }
@@ -254,8 +254,7 @@ func (h *host) bridgeUp() bool {
 	return err == nil && link.Attrs().Flags&net.FlagUp != 0
 }
 
-// adoptPorts puts the links of all attachments on a bridge that is new to this
-// process.
+// adoptPorts attaches the links of all attachments to a bridge that is new to this process.
 func (n *Network) adoptPorts(bridge int) error {
 	var errList []error
 	for _, rec := range n.records.All() {
@@ -270,9 +269,8 @@ func (n *Network) adoptPorts(bridge int) error {
 	return errors.Join(errList...)
 }
 
-// adoptLinks makes records for links on the bridge that have none, because it was
-// lost or damaged: their addresses must not be given to others while a pod may have
-// them. GC frees those of sandboxes that are gone.
+// adoptLinks makes records for links on the bridge whose record was lost or damaged: no other pod
+// may get their addresses while a pod may have them. GC frees those of sandboxes that are gone.
 func (n *Network) adoptLinks() error {
 	bridge := n.host.index(n.cfg.Bridge)
 	if bridge == 0 {
@@ -301,7 +299,7 @@ func (n *Network) adoptLinks() error {
 		if err := n.records.Create(rec.Sandbox, rec); err != nil {
 			return err
 		}
-		n.log.Warn("an attachment without a record was found by its link; its host ports are lost",
+		n.log.Warn("found an attachment without a record by its link; its host ports are lost",
 			"sandbox", rec.Sandbox, "link", rec.Link, "addresses", joinPrefixes(rec.Addrs))
 	}
 	return nil

@@ -28,6 +28,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
+	"github.com/berthrun/berth/internal/network/builtin/hostfirewall"
 	"github.com/berthrun/berth/internal/network/hostport"
 	"github.com/berthrun/berth/internal/store"
 	"github.com/berthrun/berth/internal/sys/sysproc"
@@ -35,7 +36,7 @@ import (
 
 // Config says where the network lives and how it looks.
 type Config struct {
-	// Instance tells several berths on one host apart; "" and "default" are the
+	// Instance is the name of this berth among those on the host; "" and "default" are the
 	// default one.
 	Instance string
 	// StateDir holds the records of attachments; it is emptied by a reboot.
@@ -47,19 +48,19 @@ type Config struct {
 	// Subnets has at most one subnet of each family. Empty: both are chosen so
 	// that they overlap nothing that the host has an address in or a route to.
 	Subnets []netip.Prefix
-	// AwaitPodCIDR: where Subnets is empty, none is chosen; until SetPodCIDR tells one the
-	// network is not ready. What it told is kept for later starts.
+	// AwaitPodCIDR: where Subnets is empty, none is chosen. The network is not ready until
+	// SetPodCIDR sets one, which is kept for later starts.
 	AwaitPodCIDR bool
-	// Cluster is what is reached with the pod's own address: the pods of other nodes, to
-	// which somebody else has made routes.
+	// Cluster is what pods reach with their own address: the pods of other nodes. Their routes
+	// are not ours.
 	Cluster []netip.Prefix
 	// MTU of the pods' links, 0 for that of the host's default route.
 	MTU int
-	// HostNetNS is the path of the network namespace that plays the host, "" for
-	// the one of the thread that calls New.
+	// HostNetNS is the path of the host's network namespace, "" for that of the thread that
+	// calls New.
 	HostNetNS string
-	// CNIConfDir is only looked at to say in Info that a configuration there is
-	// not in use; "" for not at all.
+	// CNIConfDir is where Info looks for a CNI configuration, to say that it is not in use; ""
+	// for not at all.
 	CNIConfDir string
 	Log        *slog.Logger
 }
@@ -72,7 +73,7 @@ type Network struct {
 	records *store.Dir[record]
 	chosen  *store.Dir[subnetChoice]
 	table   *table
-	fire    *firewall
+	fire    *hostfirewall.Firewall
 	reaper  *reaper
 	calls   network.SandboxCalls
 	ports   hostport.Index
@@ -140,7 +141,7 @@ func (n *Network) open(ctx context.Context) error {
 		n.notes["sources"] = "the kernel has no nftables of family bridge (nf_tables_bridge): pods that may open raw sockets can send with the addresses of others"
 		n.log.Warn("the sources of pods' packets are not checked", "why", n.notes["sources"])
 	}
-	n.fire = newFirewall(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
+	n.fire = hostfirewall.New(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
 	if n.awaiting() != nil {
 		return nil
 	}
@@ -154,10 +155,10 @@ func (n *Network) awaiting() error {
 	if len(n.subnets) > 0 {
 		return nil
 	}
-	return fmt.Errorf("the kubelet has not told the node's pod CIDR yet: %w", errs.Unavailable)
+	return fmt.Errorf("the kubelet has not sent the node's pod CIDR yet: %w", errs.Unavailable)
 }
 
-// load reads the records and moves aside what cannot be read.
+// load reads the records. Those that cannot be read go to the quarantine.
 func (n *Network) load() error {
 	quarantine := filepath.Join(n.cfg.RootDir, "quarantine")
 	records, bad, err := store.Open(store.Options[record]{
@@ -174,7 +175,7 @@ func (n *Network) load() error {
 	}
 	n.records, n.chosen = records, chosen
 	for _, q := range slices.Concat(bad, badChoice) {
-		n.log.Warn("a record of the network is damaged and was moved aside", "file", q.Path, "error", q.Err)
+		n.log.Warn("a record of the network is damaged and is in the quarantine now", "file", q.Path, "error", q.Err)
 	}
 	boot, err := sysproc.BootID()
 	if err != nil {
@@ -191,7 +192,7 @@ func (n *Network) load() error {
 	return nil
 }
 
-// Ready repairs what is missing and says what cannot be repaired.
+// Ready repairs what is missing, and returns what cannot be repaired.
 func (n *Network) Ready(ctx context.Context) error {
 	if err := n.host.do(func() error { return n.repair(ctx, true) }); err != nil {
 		return fmt.Errorf("the built-in network is not ready: %w", err)
@@ -199,7 +200,7 @@ func (n *Network) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Info tells what the network is made of.
+// Info describes the network, for people.
 func (n *Network) Info() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -214,7 +215,7 @@ func (n *Network) Info() map[string]string {
 	for key, note := range n.notes {
 		info[key] = note
 	}
-	if note := n.fire.note(); note != "" {
+	if note := n.fire.Note(); note != "" {
 		info["firewall"] = note
 	}
 	if conf := firstConf(n.cfg.CNIConfDir); conf != "" {
@@ -231,16 +232,16 @@ func (n *Network) Close() error {
 	_, err := n.finishReleases(ctx)
 	errList := []error{err}
 	if len(n.records.IDs()) == 0 {
-		errList = append(errList, n.host.do(func() error { return n.demolish(ctx) }))
+		errList = append(errList, n.host.do(func() error { return n.removeAll(ctx) }))
 	}
 	return errors.Join(append(errList, n.table.close(), n.host.close())...)
 }
 
-// demolish removes bridge, table and rules in foreign firewalls.
-func (n *Network) demolish(context.Context) error {
+// removeAll removes bridge, table and the rules in the host's firewall.
+func (n *Network) removeAll(context.Context) error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
-	return errors.Join(n.fire.remove(), n.table.remove(), n.host.removeBridge(n.cfg.Bridge))
+	return errors.Join(n.fire.Remove(), n.table.remove(), n.host.removeBridge(n.cfg.Bridge))
 }
 
 func joinPrefixes(prefixes []netip.Prefix) string {
@@ -266,8 +267,8 @@ func firstConf(dir string) string {
 	return ""
 }
 
-// instanceHash is the part of every derived name that tells instances apart, ""
-// for the default one.
+// instanceHash is the part of every derived name that is the instance's own, "" for the default
+// instance.
 func instanceHash(instance string) string {
 	if instance == "" || instance == "default" {
 		return ""

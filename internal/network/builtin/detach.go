@@ -30,11 +30,12 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 	return nil
 }
 
-// release is the order of steps: written down first, done again until it is.
+// release has the steps in their order: it records the release first, and is repeated until all
+// succeed.
 func (n *Network) release(ctx context.Context, sandbox string) error {
 	rec, err := n.records.Get(sandbox)
 	if errors.Is(err, errs.NotFound) {
-		// A link without a record: its record was damaged and moved aside.
+		// There may be a link whose record was damaged.
 		return n.unplug(linkName(sandbox))
 	}
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 )
 
 // A pod that may open raw sockets writes any source into its packets. The frames of a
@@ -24,7 +26,7 @@ const (
 
 // Where the headers have what is checked, from the start of each header.
 const (
-	ethSource, ethType     = 6, 12
+	ethSource              = 6
 	arpSenderMAC, arpSpoke = 8, 14
 	ip6Destination         = 24
 	ndTarget               = 8
@@ -77,26 +79,26 @@ func (t *table) addFrameSets() error {
 func (t *table) addFrameRules() {
 	checked := t.chainIn(t.frames, "checked", nil, nil, "")
 	frames := t.chainIn(t.frames, "frames", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainTypeFilter)
-	t.rule(frames, ofLink(setGuarded, nil, true), jump(checked.Name))
+	t.rule(frames, nftexpr.MatchLinkInSet(setGuarded, nil, true), nftexpr.Jump(checked.Name))
 
-	t.rule(checked, ofLink(setMACs, payloadOf(expr.PayloadBaseLLHeader, ethSource, 6), false), drop())
-	arp, ip4, ip6 := ofType(unix.ETH_P_ARP), ofType(unix.ETH_P_IP), ofType(unix.ETH_P_IPV6)
-	// Who asks whether an address is free has none yet, and nobody learns from it.
-	t.rule(checked, arp, equals(payloadOf(expr.PayloadBaseNetworkHeader, arpSpoke, 4), make([]byte, 4)), accept())
-	t.rule(checked, arp, ofLink(setMACs, payloadOf(expr.PayloadBaseNetworkHeader, arpSenderMAC, 6), false), drop())
-	t.rule(checked, arp, ofLink(setAddrs4, payloadOf(expr.PayloadBaseNetworkHeader, arpSpoke, 4), true), accept())
-	t.rule(checked, ip4, ofLink(setAddrs4, payloadOf(expr.PayloadBaseNetworkHeader, 12, 4), true), accept())
+	t.rule(checked, nftexpr.MatchLinkInSet(setMACs, nftexpr.Part(expr.PayloadBaseLLHeader, ethSource, 6), false), nftexpr.Drop())
+	arp, ip4, ip6 := nftexpr.MatchEtherType(unix.ETH_P_ARP), nftexpr.MatchEtherType(unix.ETH_P_IP), nftexpr.MatchEtherType(unix.ETH_P_IPV6)
+	// A probe for a free address comes from no address, and changes no neighbour table.
+	t.rule(checked, arp, nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSpoke, 4), make([]byte, 4)), nftexpr.Accept())
+	t.rule(checked, arp, nftexpr.MatchLinkInSet(setMACs, nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSenderMAC, 6), false), nftexpr.Drop())
+	t.rule(checked, arp, nftexpr.MatchLinkInSet(setAddrs4, nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSpoke, 4), true), nftexpr.Accept())
+	t.rule(checked, ip4, nftexpr.MatchLinkInSet(setAddrs4, nftexpr.Part(expr.PayloadBaseNetworkHeader, 12, 4), true), nftexpr.Accept())
 
 	for _, kind := range []byte{icmpRouterAdvertisement, icmpRedirect} {
-		t.rule(checked, ip6, ofICMP(kind), drop())
+		t.rule(checked, ip6, nftexpr.MatchICMPv6(kind), nftexpr.Drop())
 	}
-	t.rule(checked, ip6, ofICMP(icmpNeighbourAdvertisement),
-		ofLink(setAddrs6, payloadOf(expr.PayloadBaseTransportHeader, ndTarget, 16), false), drop())
-	t.rule(checked, ip6, ofLink(setAddrs6, payloadOf(expr.PayloadBaseNetworkHeader, 8, 16), true), accept())
+	t.rule(checked, ip6, nftexpr.MatchICMPv6(icmpNeighbourAdvertisement),
+		nftexpr.MatchLinkInSet(setAddrs6, nftexpr.Part(expr.PayloadBaseTransportHeader, ndTarget, 16), false), nftexpr.Drop())
+	t.rule(checked, ip6, nftexpr.MatchLinkInSet(setAddrs6, nftexpr.Part(expr.PayloadBaseNetworkHeader, 8, 16), true), nftexpr.Accept())
 	// Detection of duplicates, and the groups of an address that is not usable yet.
-	t.rule(checked, ip6, equals(payloadOf(expr.PayloadBaseNetworkHeader, 8, 16), make([]byte, 16)),
-		equals(payloadOf(expr.PayloadBaseNetworkHeader, ip6Destination, 1), []byte{0xff}), accept())
-	t.rule(checked, drop())
+	t.rule(checked, ip6, nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseNetworkHeader, 8, 16), make([]byte, 16)),
+		nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseNetworkHeader, ip6Destination, 1), []byte{0xff}), nftexpr.Accept())
+	t.rule(checked, nftexpr.Drop())
 }
 
 // frameElements are the set entries of a record, none when it is not checked.
@@ -104,20 +106,18 @@ func (t *table) frameElements(rec *record) []element {
 	if t.frames == nil || !rec.Checked {
 		return nil
 	}
-	name := make([]byte, ifnameN)
-	copy(name, rec.Link)
-	link, mac := string(name), macOf(rec.Addrs[0].Addr())
+	link, mac := nftexpr.KeyLink(rec.Link), macOf(rec.Addrs[0].Addr())
 	all := []element{
 		{set: setGuarded, key: link},
-		{set: setMACs, key: link + string(mac) + "\x00\x00"},
-		{set: setAddrs6, key: link + rawAddr(linkLocal(mac))},
+		{set: setMACs, key: link + nftexpr.KeyMAC(mac)},
+		{set: setAddrs6, key: link + nftexpr.KeyAddr(linkLocal(mac))},
 	}
 	for _, p := range rec.Addrs {
 		set := setAddrs6
 		if p.Addr().Is4() {
 			set = setAddrs4
 		}
-		all = append(all, element{set: set, key: link + rawAddr(p.Addr())})
+		all = append(all, element{set: set, key: link + nftexpr.KeyAddr(p.Addr())})
 	}
 	return all
 }
@@ -131,8 +131,8 @@ func (n *Network) guard(ctx context.Context, rec *record) error {
 	return n.rebuild(ctx, err)
 }
 
-// unguard forgets a link that is gone. Entries that cannot be removed now are missing in
-// the next look at the table, which makes it again without them.
+// unguard removes the checks of a link that is gone. Entries that cannot be removed now are missing
+// at the next check of the table, which makes it again without them.
 func (n *Network) unguard(rec *record) {
 	if err := n.table.change(nil, n.table.present(n.table.frameElements(rec))); err != nil {
 		n.log.Debug("an nftables table of the built-in network was changed by others", "table", n.table.name, "error", err)
@@ -142,37 +142,4 @@ func (n *Network) unguard(rec *record) {
 // linkLocal is the IPv6 address that the kernel derives from a MAC.
 func linkLocal(mac []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
-}
-
-// payloadOf loads a part of the frame into the registers behind the link's name.
-func payloadOf(base expr.PayloadBase, offset, length uint32) *expr.Payload {
-	return &expr.Payload{DestRegister: reg32 + ifnameN/4, Base: base, Offset: offset, Len: length}
-}
-
-// ofLink matches frames whose link, with a part of the frame if there is one, is in a set
-// or is not.
-func ofLink(set string, part *expr.Payload, in bool) []expr.Any {
-	load := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg32}}
-	if part != nil {
-		load = append(load, part)
-	}
-	return append(load, &expr.Lookup{SourceRegister: reg32, SetName: set, Invert: !in})
-}
-
-// equals matches a part of the frame.
-func equals(part *expr.Payload, want []byte) []expr.Any {
-	return []expr.Any{part, &expr.Cmp{Op: expr.CmpOpEq, Register: part.DestRegister, Data: want}}
-}
-
-// ofType matches the frame's own type: that of a tag where it has one.
-func ofType(kind uint16) []expr.Any {
-	return equals(payloadOf(expr.PayloadBaseLLHeader, ethType, 2), []byte{byte(kind >> 8), byte(kind)})
-}
-
-// ofICMP matches a type of ICMPv6 messages, behind extension headers too.
-func ofICMP(kind byte) []expr.Any {
-	return append([]expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg32},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg32, Data: []byte{unix.IPPROTO_ICMPV6}},
-	}, equals(payloadOf(expr.PayloadBaseTransportHeader, 0, 1), []byte{kind})...)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -23,7 +24,7 @@ type host struct {
 	ns *os.File
 	// own: every thread of the process is in ns, so do enters nothing.
 	own    bool
-	rtnl   *sysns.Netlink
+	rtnl   *sysnet.Netlink
 	handle *netlink.Handle
 	// probe is an ordinary socket for interface ioctls, which take no lock.
 	probe int
@@ -50,7 +51,7 @@ func openHost(path string) (_ *host, err error) {
 	}()
 	return h, h.do(func() error {
 		var err error
-		if h.rtnl, err = sysns.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
+		if h.rtnl, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
 		if h.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER); err != nil {
@@ -83,8 +84,8 @@ func (h *host) do(fn func() error) error {
 	return sysns.InNetNSFile(h.ns, fn)
 }
 
-// index returns the index of a link, 0 when there is none. It takes no lock that
-// a dying namespace may hold.
+// index returns the index of a link, 0 when there is none. It takes no lock that the end of a
+// network namespace may hold.
 func (h *host) index(name string) int {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
@@ -119,8 +120,8 @@ func (h *host) hasIPv6() bool {
 	return err == nil && has
 }
 
-// whole is a list of the kernel's. Where links come and go all the time it changes while it is
-// read; the kernel says so, and what was read may lack any part.
+// whole returns a list of the kernel. Where links come and go all the time it changes while it is
+// read: the kernel says so, what was read may be incomplete, and the list is read again.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	const tries = 20
 	for range tries {

@@ -11,11 +11,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berthrun/berth/internal/network/builtin/linkmsg"
+	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 	"github.com/berthrun/berth/internal/network/hostport"
 )
 
-// openPorts maps the record's ports. When the table is not what it was a moment
-// ago, it is made again, with these ports in it.
+// openPorts maps the record's ports. When the table has changed since its check it is made again,
+// with these ports in it.
 func (n *Network) openPorts(ctx context.Context, rec *record) error {
 	if len(rec.Ports) == 0 {
 		return nil
@@ -25,7 +27,7 @@ func (n *Network) openPorts(ctx context.Context, rec *record) error {
 			return err
 		}
 	}
-	return n.forgetFlows(rec)
+	return n.removeFlows(rec)
 }
 
 // closePorts takes the ports of a released record out of the maps.
@@ -40,14 +42,14 @@ func (n *Network) closePorts(ctx context.Context, rec *record) error {
 		}
 	}
 	n.ports.Free(rec.Sandbox, rec.sockets())
-	return n.forgetFlows(rec)
+	return n.removeFlows(rec)
 }
 
 // rebuild makes the table again after a change was refused.
 func (n *Network) rebuild(ctx context.Context, cause error) error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
-	n.log.Warn("the built-in network's nftables table refused a change; making it again", "table", n.table.name, "error", cause)
+	n.log.Warn("the nftables table of the built-in network refused a change; making it again", "table", n.table.name, "error", cause)
 	if err := n.build(ctx); err != nil {
 		return errors.Join(cause, err)
 	}
@@ -60,8 +62,8 @@ func elementsOf(rec *record) []element {
 	for _, p := range rec.Ports {
 		for _, s := range hostport.Sockets(p, rec.families()) {
 			e := element{
-				key: rawProto(hostport.Protocols()[s.Proto]) + rawPort(s.Port),
-				val: rawAddr(rec.addr(s.Addr.Is4())) + rawPort(p.ContainerPort),
+				key: nftexpr.KeyProto(hostport.Protocols()[s.Proto]) + nftexpr.KeyPort(s.Port),
+				val: nftexpr.KeyAddr(rec.addr(s.Addr.Is4())) + nftexpr.KeyPort(p.ContainerPort),
 			}
 			switch v4 := s.Addr.Is4(); {
 			case s.Addr.IsUnspecified() && v4:
@@ -69,9 +71,9 @@ func elementsOf(rec *record) []element {
 			case s.Addr.IsUnspecified():
 				e.set = mapAny6
 			case v4:
-				e.set, e.key = mapAddr4, rawAddr(s.Addr)+e.key
+				e.set, e.key = mapAddr4, nftexpr.KeyAddr(s.Addr)+e.key
 			default:
-				e.set, e.key = mapAddr6, rawAddr(s.Addr)+e.key
+				e.set, e.key = mapAddr6, nftexpr.KeyAddr(s.Addr)+e.key
 			}
 			all = append(all, e)
 		}
@@ -119,11 +121,10 @@ func (n *Network) elements() []element {
 	return all
 }
 
-// forgetFlows removes what the kernel remembers of UDP flows that a change of the
-// record's host ports concerns. A flow is translated as its first packet was, so
-// without this a client that keeps sending would never reach a new pod, and would
-// keep on sending to a gone one. The kernel's list is only read for UDP ports.
-func (n *Network) forgetFlows(rec *record) error {
+// removeFlows removes the kernel's entries of UDP flows to the record's host ports. A flow is
+// translated as its first packet was, so without this a client that keeps sending would not reach a
+// new pod, and would keep sending to a former one. The kernel's list is read for UDP ports only.
+func (n *Network) removeFlows(rec *record) error {
 	stale := &staleFlows{pods: map[netip.Addr]bool{}, ports: map[uint16]bool{}}
 	for _, p := range rec.Ports {
 		if p.Protocol == "udp" {
@@ -141,11 +142,11 @@ func (n *Network) forgetFlows(rec *record) error {
 	families := map[netlink.InetFamily]bool{}
 	for _, p := range rec.Addrs {
 		stale.pods[p.Addr()] = true
-		families[netlink.InetFamily(family(p.Addr()))] = true
+		families[netlink.InetFamily(linkmsg.Family(p.Addr()))] = true
 	}
 	for f := range families {
 		if _, err := n.host.handle.ConntrackDeleteFilters(netlink.ConntrackTable, f, stale); err != nil {
-			return fmt.Errorf("cannot make the kernel forget UDP flows to host ports: %w", err)
+			return fmt.Errorf("cannot remove the kernel's UDP flows to host ports: %w", err)
 		}
 	}
 	return nil

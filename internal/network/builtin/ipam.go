@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// pool hands out the addresses of one subnet, the one after the last first, so
-// that an address rests as long as possible. Offset 0 is the subnet, 1 the
+// pool has the addresses of one subnet. It gives the next one after the last, so that a freed
+// address is unused as long as possible. Offset 0 is the subnet, 1 the
 // gateway, and the last of an IPv4 subnet the broadcast address.
 type pool struct {
 	subnet netip.Prefix
@@ -54,7 +54,7 @@ func (p *pool) take() (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("no address of %s is free, %d are in use: %w", p.subnet, len(p.used), errs.Exhausted)
 }
 
-// claim takes one address. It is false when somebody has it.
+// claim takes one address. It returns false when the address is taken.
 func (p *pool) claim(addr netip.Addr) (netip.Prefix, bool, error) {
 	if offset := offsetOf(p.subnet, addr); offset < 2 || offset > p.last {
 		return netip.Prefix{}, false, network.RefusedAddresses("%s is not for a pod: those of %s are from %s to %s", addr, p.subnet, at(p.subnet, 2), at(p.subnet, p.last))
@@ -62,7 +62,7 @@ func (p *pool) claim(addr netip.Addr) (netip.Prefix, bool, error) {
 	if p.used[addr] {
 		return netip.Prefix{}, false, nil
 	}
-	p.used[addr] = true // the turn of others stays where it is
+	p.used[addr] = true // take goes on where it was
 	return netip.PrefixFrom(addr, p.subnet.Bits()), true, nil
 }
 
@@ -130,7 +130,7 @@ func (n *Network) takeAddr(p *pool, asked []netip.Addr) (netip.Prefix, error) {
 	return addr, err
 }
 
-// takenError says whose an address is. A released one is free soon.
+// takenError says who has an address. A released one is free soon.
 type takenError struct {
 	addr   netip.Addr
 	holder *record
@@ -156,7 +156,7 @@ func (n *Network) holderOf(addr netip.Addr) *record {
 	return nil
 }
 
-// freeAddrs gives addresses back. The caller holds n.mu.
+// freeAddrs frees addresses. The caller holds n.mu.
 func (n *Network) freeAddrs(addrs []netip.Prefix) {
 	for _, addr := range addrs {
 		for _, p := range n.pools {

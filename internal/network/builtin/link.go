@@ -1,9 +1,7 @@
 package builtin
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,10 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/network/builtin/linkmsg"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -29,7 +28,7 @@ const (
 	linkPrefix = "veth"
 )
 
-// linkName is the host's end for a sandbox: it shows how a usual id starts.
+// linkName is the name of the host's end for a sandbox. It has the begin of a usual id.
 func linkName(sandbox string) string {
 	const room = unix.IFNAMSIZ - 1 - len(linkPrefix)
 	if _, err := hex.DecodeString(sandbox); err == nil && len(sandbox) == 2*sha256.Size {
@@ -51,8 +50,8 @@ func aliasOf(rec *record) string {
 	return alias
 }
 
-// recordOf is the inverse of aliasOf: all that is known of an attachment whose
-// record was lost.
+// recordOf is the inverse of aliasOf: it returns what is known of an attachment whose record was
+// lost. ok is false for a link that is not ours.
 func recordOf(link, alias, boot string) (*record, bool) {
 	rest, ours := strings.CutPrefix(alias, aliasPrefix)
 	words := strings.Fields(rest)
@@ -71,8 +70,8 @@ func recordOf(link, alias, boot string) (*record, bool) {
 }
 
 // plug makes the pair of a record and configures both ends: one datagram on the
-// host's side, two on the pod's. The pod's end is born in its namespace under its
-// final name, because moving and renaming wait for an RCU grace period.
+// host's side, two on the pod's. The pod's end is made in its namespace under its final
+// name, because moving and renaming wait for an RCU grace period.
 func (n *Network) plug(rec *record) error {
 	ns, err := sysns.OpenNetNS(rec.NetNS)
 	if err != nil {
@@ -85,7 +84,7 @@ func (n *Network) plug(rec *record) error {
 	}
 	defer pod.close()
 	idle := !n.host.running(n.cfg.Bridge)
-	if _, err := n.host.rtnl.Do(hostBatch(rec, ns, int(n.host.bridgeIndex.Load()), n.host.mtu())...); err != nil {
+	if _, err := n.host.rtnl.Do(n.pair(rec, ns).Create()...); err != nil {
 		return fmt.Errorf("cannot make link %s: %w", rec.Link, plugError(err))
 	}
 	if err := n.host.shape(rec.Link, rec.Ingress, rec.Egress, n.host.mtu()); err != nil {
@@ -96,22 +95,52 @@ func (n *Network) plug(rec *record) error {
 		return fmt.Errorf("cannot bring up %s in the pod: %w", podLink, err)
 	}
 	addrs := pod.usable(rec.Addrs)
-	if _, err := pod.rtnl.Do(podBatch(index, addrs)...); err != nil {
+	if _, err := pod.rtnl.Do(addressRequests(index, addrs)...); err != nil {
 		return fmt.Errorf("cannot give the pod its addresses %s: %w", joinPrefixes(addrs), err)
 	}
 	if err := pod.awaitAddr(rec.addr(false)); err != nil {
 		return err
 	}
-	if err := n.await(rec.Link, forwards); err != nil || !idle {
+	if err := n.await(rec.Link, linkmsg.Forwards); err != nil || !idle {
 		return err
 	}
-	return n.await(n.cfg.Bridge, seenUp) // a bridge comes up with its first port
+	return n.await(n.cfg.Bridge, linkmsg.SeenUp) // a bridge comes up with its first port
+}
+
+// pair is the pair of a record, whose pod's end will be in ns.
+func (n *Network) pair(rec *record, ns *os.File) linkmsg.Pair {
+	return linkmsg.Pair{
+		Port: rec.Link, Alias: aliasOf(rec), Bridge: int(n.host.bridgeIndex.Load()),
+		Peer: podLink, PeerMAC: macOf(rec.Addrs[0].Addr()), PeerNetNS: ns, MTU: n.host.mtu(),
+	}
+}
+
+// podUp brings up the pod's loopback and its end of the pair, whose index it returns.
+func podUp(rtnl *sysnet.Netlink) (int, error) {
+	replies, err := rtnl.Do(linkmsg.BringUp("lo"), linkmsg.BringUp(podLink), linkmsg.Get(podLink))
+	if err != nil {
+		return 0, err
+	}
+	return linkmsg.Index(replies[2])
+}
+
+// addressRequests give the pod's end its addresses, and then the default routes, whose gateways
+// the addresses make reachable.
+func addressRequests(index int, addrs []netip.Prefix) []sysnet.NetlinkRequest {
+	var requests []sysnet.NetlinkRequest
+	for _, addr := range addrs {
+		requests = append(requests, linkmsg.AddAddress(index, addr))
+	}
+	for _, addr := range addrs {
+		requests = append(requests, linkmsg.AddDefaultRoute(index, at(addr.Masked(), 1)))
+	}
+	return requests
 }
 
 // pod is the inside of a sandbox's network namespace.
 type pod struct {
-	rtnl   *sysns.Netlink
-	events *sysns.Netlink // nil without IPv6
+	rtnl   *sysnet.Netlink
+	events *sysnet.Netlink // nil without IPv6
 }
 
 // usable are the addresses that the namespace takes: a pod that has switched IPv6
@@ -129,7 +158,7 @@ func (p *pod) usable(addrs []netip.Prefix) []netip.Prefix {
 func openPod(ns *os.File, rec *record) (*pod, error) {
 	p := &pod{}
 	err := sysns.InNetNSFile(ns, func() (err error) {
-		if p.rtnl, err = sysns.OpenNetlink(unix.NETLINK_ROUTE); err != nil || !rec.addr(false).IsValid() {
+		if p.rtnl, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil || !rec.addr(false).IsValid() {
 			return err
 		}
 		if off, err := os.ReadFile("/proc/sys/net/ipv6/conf/default/disable_ipv6"); err != nil || string(off) != "0\n" {
@@ -138,7 +167,7 @@ func openPod(ns *os.File, rec *record) (*pod, error) {
 		if err := setSysctl("ipv6/conf/default/accept_ra", "0"); err != nil {
 			return err
 		}
-		if p.events, err = sysns.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
+		if p.events, err = sysnet.OpenNetlink(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
 		return p.events.Join(unix.RTNLGRP_IPV6_IFADDR)
@@ -151,7 +180,7 @@ func openPod(ns *os.File, rec *record) (*pod, error) {
 }
 
 func (p *pod) close() {
-	for _, s := range []*sysns.Netlink{p.rtnl, p.events} {
+	for _, s := range []*sysnet.Netlink{p.rtnl, p.events} {
 		if s != nil {
 			s.Close()
 		}
@@ -170,8 +199,7 @@ func (p *pod) awaitAddr(addr netip.Addr) error {
 		return nil
 	}
 	err := p.events.Await(settleWait, func(kind uint16, payload []byte) bool {
-		return kind == unix.RTM_NEWADDR && len(payload) > unix.SizeofIfAddrmsg &&
-			bytes.Equal(attribute(payload[unix.SizeofIfAddrmsg:], unix.IFA_ADDRESS), addr.AsSlice())
+		return linkmsg.Announces(kind, payload, addr)
 	})
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("cannot wait for the pod's address %s: %w", addr, err)
@@ -190,142 +218,11 @@ func plugError(err error) error {
 	return err
 }
 
-// hostBatch makes the pair and sets up the host's end. The two ends cannot be made
-// and brought up in one message.
-func hostBatch(rec *record, ns *os.File, bridge, mtu int) []sysns.NetlinkRequest {
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
-	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
-	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
-	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(podLink))
-	peer.AddRtAttr(unix.IFLA_ADDRESS, macOf(rec.Addrs[0].Addr()))
-	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu)))
-	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.Fd())))
-	// One queue each way: the kernel makes one per processor, which only XDP uses
-	// on such a link, and pays for each in sysfs.
-	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1))
-	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1))
-	create := sysns.NetlinkRequest{
-		Type: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
-		Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC),
-			nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(rec.Link)),
-			nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))),
-			nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
-			nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)),
-			nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge))),
-			info),
-	}
-
-	// No IPv6 link-local address on the host's end: with hundreds of ports its
-	// chatter, flooded to all of them, costs more than the pods' own traffic.
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE})
-	// A pod that reaches itself through a host port or a service goes out by the
-	// port it came in by, where the host filters bridged traffic
-	// (bridge-nf-call-iptables).
-	port := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	port.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-	port.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, []byte{1})
-	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	up.Flags, up.Change = unix.IFF_UP, unix.IFF_UP
-	configure := sysns.NetlinkRequest{
-		Type: unix.RTM_NEWLINK, // SETLINK would ignore the port's settings
-		Payload: payload(up,
-			nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(rec.Link)),
-			nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(aliasOf(rec))),
-			spec, port),
-	}
-	return []sysns.NetlinkRequest{create, configure}
-}
-
-// podUp brings up the pod's loopback and its end of the pair, whose index it
-// returns.
-func podUp(rtnl *sysns.Netlink) (int, error) {
-	name := nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(podLink))
-	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	up.Flags, up.Change = unix.IFF_UP, unix.IFF_UP
-	replies, err := rtnl.Do(
-		sysns.NetlinkRequest{Type: unix.RTM_SETLINK, Payload: payload(up, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("lo")))},
-		sysns.NetlinkRequest{Type: unix.RTM_SETLINK, Payload: payload(up, name)},
-		sysns.NetlinkRequest{Type: unix.RTM_GETLINK, Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), name)},
-	)
-	if err != nil {
-		return 0, err
-	}
-	if len(replies[2]) < unix.SizeofIfInfomsg {
-		return 0, fmt.Errorf("the kernel described %s in %d bytes", podLink, len(replies[2]))
-	}
-	return int(nl.DeserializeIfInfomsg(replies[2]).Index), nil
-}
-
-// podBatch gives the pod's end its addresses and default routes. Its own IPv6
-// address needs no detection of duplicates, and would be unusable for a second
-// with it.
-func podBatch(index int, addrs []netip.Prefix) []sysns.NetlinkRequest {
-	var batch []sysns.NetlinkRequest
-	for _, p := range addrs {
-		head := &nl.IfAddrmsg{IfAddrmsg: unix.IfAddrmsg{Family: family(p.Addr()), Prefixlen: uint8(p.Bits()), Index: uint32(index)}}
-		attrs := []*nl.RtAttr{
-			nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()),
-			nl.NewRtAttr(unix.IFA_ADDRESS, p.Addr().AsSlice()),
-		}
-		if p.Addr().Is6() {
-			attrs = append(attrs, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
-		} else {
-			attrs = append(attrs, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(p).AsSlice()))
-		}
-		batch = append(batch, sysns.NetlinkRequest{
-			Type: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Payload: payload(head, attrs...),
-		})
-	}
-	for _, p := range addrs {
-		gateway := at(p.Masked(), 1)
-		head := &nl.RtMsg{RtMsg: unix.RtMsg{
-			Family: family(gateway), Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_BOOT,
-			Scope: unix.RT_SCOPE_UNIVERSE, Type: unix.RTN_UNICAST,
-		}}
-		batch = append(batch, sysns.NetlinkRequest{
-			Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE,
-			Payload: payload(head,
-				nl.NewRtAttr(unix.RTA_GATEWAY, gateway.AsSlice()),
-				nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index)))),
-		})
-	}
-	return batch
-}
-
-// payload joins a family's header and its attributes.
-func payload(head nl.NetlinkRequestData, attrs ...*nl.RtAttr) []byte {
-	b := append([]byte(nil), head.Serialize()...)
-	for _, a := range attrs {
-		b = append(b, a.Serialize()...)
-	}
-	return b
-}
-
-func family(addr netip.Addr) uint8 {
-	if addr.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}
-
-// broadcast is the last address of an IPv4 subnet.
-func broadcast(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().As4()
-	ip := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
-	binary.BigEndian.PutUint32(b[:], ip)
-	return netip.AddrFrom4(b)
-}
-
 // await waits until the kernel describes a link of the host as settled. It decides
 // in a worker that packets may pass, and a pod's first packet must not be lost to
 // that: the sender would repeat it a second later.
 func (n *Network) await(link string, settled func(reply []byte) bool) error {
-	get := sysns.NetlinkRequest{
-		Type:    unix.RTM_GETLINK,
-		Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link))),
-	}
+	get := linkmsg.Get(link)
 	pause := 50 * time.Microsecond
 	for deadline := time.Now().Add(settleWait); time.Now().Before(deadline); pause = min(2*pause, 10*time.Millisecond) {
 		replies, err := n.host.rtnl.Do(get)
@@ -336,44 +233,6 @@ func (n *Network) await(link string, settled func(reply []byte) bool) error {
 			break
 		}
 		time.Sleep(pause)
-	}
-	return nil
-}
-
-// seenUp reports whether the worker has seen a link come up; until then its queue
-// drops everything.
-func seenUp(reply []byte) bool {
-	const operUp = 6 // IF_OPER_UP
-	oper := attribute(reply[min(len(reply), unix.SizeofIfInfomsg):], unix.IFLA_OPERSTATE)
-	return len(oper) == 1 && oper[0] == operUp
-}
-
-// forwards reports whether the bridge forwards for a link that is up. The bridge
-// alone is no proof: it takes a link that the worker has not seen yet for one that
-// is up.
-func forwards(reply []byte) bool {
-	const (
-		portState  = 1 // IFLA_BRPORT_STATE
-		forwarding = 3 // BR_STATE_FORWARDING
-	)
-	attrs := reply[min(len(reply), unix.SizeofIfInfomsg):]
-	for _, kind := range []uint16{unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA} {
-		attrs = attribute(attrs, kind)
-	}
-	state := attribute(attrs, portState)
-	return seenUp(reply) && len(state) == 1 && state[0] == forwarding
-}
-
-// attribute finds one among netlink attributes; nil when it is not there.
-func attribute(attrs []byte, kind uint16) []byte {
-	all, err := nl.ParseRouteAttr(attrs)
-	if err != nil {
-		return nil
-	}
-	for _, a := range all {
-		if a.Attr.Type&^unix.NLA_F_NESTED == kind {
-			return a.Value
-		}
 	}
 	return nil
 }
@@ -418,10 +277,7 @@ func (n *Network) removeLink(link string) error {
 	if n.host.index(link) == 0 {
 		return nil
 	}
-	_, err := n.host.rtnl.Do(sysns.NetlinkRequest{
-		Type:    unix.RTM_DELLINK,
-		Payload: payload(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(link))),
-	})
+	_, err := n.host.rtnl.Do(linkmsg.Delete(link))
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("cannot remove link %s: %w", link, err)
 	}

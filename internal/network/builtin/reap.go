@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// reapPause is between two looks at links that should be gone: the kernel
-	// takes 40 to 70 ms for one, and removes many at once.
+	// reapPause is the time between two checks of links that should be gone: the kernel takes
+	// 40 to 70 ms for one, and removes many at once.
 	reapPause = 25 * time.Millisecond
-	// reapPatience is how long a link may outlive its release. A namespace that
-	// is not gone by then has another user.
-	reapPatience = 3 * time.Second
+	// reapTimeout is how long a link may outlive its release. A network namespace that is not
+	// gone by then has another user.
+	reapTimeout = 3 * time.Second
 )
 
 // reaper waits for the links of released attachments to go, and then frees their
@@ -50,7 +50,7 @@ func (r *reaper) add(sandbox string) {
 	}
 }
 
-// stop ends the waiting; what is on the list stays released in its record.
+// stop ends the waiting. What is on the list stays released in its record.
 func (r *reaper) stop() {
 	r.end()
 	<-r.done
@@ -64,7 +64,7 @@ func (r *reaper) run(ctx context.Context) {
 			return
 		case <-r.wake:
 		}
-		for r.look(ctx) {
+		for r.releaseDue(ctx) {
 			select {
 			case <-ctx.Done():
 				return
@@ -74,22 +74,22 @@ func (r *reaper) run(ctx context.Context) {
 	}
 }
 
-// look finishes what can be finished and tells whether anything is left.
-func (r *reaper) look(ctx context.Context) bool {
+// releaseDue finishes the releases that can be finished, and reports whether any is left.
+func (r *reaper) releaseDue(ctx context.Context) bool {
 	for sandbox, since := range r.list() {
 		if ctx.Err() != nil {
 			return false
 		}
 		err := errs.Guard("release of the address of sandbox "+sandbox, func() error {
-			if r.n.host.index(linkName(sandbox)) != 0 && time.Since(since) < reapPatience {
+			if r.n.host.index(linkName(sandbox)) != 0 && time.Since(since) < reapTimeout {
 				return nil
 			}
 			return r.n.calls.Do(ctx, sandbox, "release of its address", func() error { return r.n.finishRelease(sandbox) })
 		})
 		if err != nil && ctx.Err() == nil {
-			r.n.log.Warn("an address of the built-in network is not free yet", "sandbox", sandbox, "error", err)
+			r.n.log.Warn("cannot free an address of the built-in network yet", "sandbox", sandbox, "error", err)
 			r.mu.Lock()
-			r.waiting[sandbox] = time.Now() // once more, after a while
+			r.waiting[sandbox] = time.Now() // it is tried again after a while
 			r.mu.Unlock()
 		}
 	}
@@ -127,14 +127,14 @@ func (n *Network) finishRelease(sandbox string) error {
 		if err := n.records.Delete(sandbox); err != nil {
 			return err
 		}
-		n.giveBack(rec)
+		n.freeTaken(rec)
 	}
 	n.reaper.forget(sandbox)
 	return nil
 }
 
-// finishReleases ends all releases now, without waiting for the kernel, and returns how
-// many it has ended.
+// finishReleases finishes all releases now, without waiting for the kernel, and returns how many it
+// has finished.
 func (n *Network) finishReleases(ctx context.Context) (freed int, err error) {
 	var errList []error
 	for _, rec := range n.records.All() {

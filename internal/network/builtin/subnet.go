@@ -13,9 +13,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// settleSubnets decides the subnets of this run: while sandboxes are attached
-// those that they live in, else the configured ones, else the kubelet's that came
-// too late last time, else the ones chosen before, else new ones.
+// settleSubnets decides the subnets of this run. While sandboxes are attached these are their
+// subnets, else the configured ones, else those that the kubelet sent too late last time, else
+// those chosen before, else new ones.
 func (n *Network) settleSubnets() error {
 	choice, err := n.chosen.Get(choiceID)
 	if errors.Is(err, errs.NotFound) {
@@ -35,21 +35,21 @@ func (n *Network) settleSubnets() error {
 }
 
 func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix, err error) {
-	wish := choice.Next
+	preferred := choice.Next
 	if len(n.cfg.Subnets) > 0 {
-		wish = sortFamilies(n.cfg.Subnets)
+		preferred = sortFamilies(n.cfg.Subnets)
 	}
 	if current := n.attachedSubnets(choice); len(current) > 0 {
-		if len(wish) > 0 && !slices.Equal(wish, current) {
-			next = wish
+		if len(preferred) > 0 && !slices.Equal(preferred, current) {
+			next = preferred
 		}
 		return current, next, nil
 	}
-	if len(wish) > 0 {
-		return wish, nil, nil
+	if len(preferred) > 0 {
+		return preferred, nil, nil
 	}
 	if n.cfg.AwaitPodCIDR {
-		// A kubelet tells its CIDR once, not again when only we restart.
+		// A kubelet sends its CIDR once, and not again when only berth restarts.
 		return choice.Subnets, nil, nil
 	}
 	taken, err := n.host.takenPrefixes(n.cfg.Bridge)
@@ -63,8 +63,8 @@ func (n *Network) wantedSubnets(choice *subnetChoice) (want, next []netip.Prefix
 	return want, nil, err
 }
 
-// attachedSubnets are those that attached sandboxes live in, none when there are no
-// such; without a record of the choice they follow from the sandboxes' addresses.
+// attachedSubnets returns the subnets of attached sandboxes, none without such. Without a record of
+// the choice they follow from the addresses of the sandboxes.
 func (n *Network) attachedSubnets(choice *subnetChoice) []netip.Prefix {
 	attached := n.records.All()
 	if len(attached) == 0 {
@@ -80,7 +80,7 @@ func (n *Network) attachedSubnets(choice *subnetChoice) []netip.Prefix {
 	return subnets
 }
 
-// useSubnets writes subnets down and makes them the current ones.
+// useSubnets records subnets and makes them the current ones.
 func (n *Network) useSubnets(subnets, next []netip.Prefix) error {
 	if err := n.writeSubnets(subnets, next); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (n *Network) useSubnets(subnets, next []netip.Prefix) error {
 		}
 		if !rec.Released {
 			if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
-				n.log.Error("two attachments have one host port", "error", err)
+				n.log.Error("two attachments have the same host port", "error", err)
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (n *Network) writeSubnets(subnets, next []netip.Prefix) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("cannot write down the network's subnets: %w", err)
+		return fmt.Errorf("cannot record the network's subnets: %w", err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (n *Network) setPools(subnets []netip.Prefix) {
 	}
 }
 
-// notePending keeps in Info what waits for a restart. The caller holds n.mu.
+// notePending sets what Info says of subnets that wait for a restart. The caller holds n.mu.
 func (n *Network) notePending(next []netip.Prefix) {
 	delete(n.notes, "pendingSubnets")
 	if len(next) > 0 {
@@ -133,8 +133,9 @@ func (n *Network) notePending(next []netip.Prefix) {
 	}
 }
 
-// SetPodCIDR adopts the first range of each family when nothing is attached;
-// otherwise the next start without attachments does. Configured subnets stay.
+// SetPodCIDR uses the first range of each family: now when nothing is attached, else from the next
+// start without attachments on. Configured subnets stay. Kind Invalid for what is no list of
+// subnets.
 func (n *Network) SetPodCIDR(ctx context.Context, cidr string) error {
 	want, err := parseCIDRs(cidr)
 	if err != nil || len(want) == 0 {

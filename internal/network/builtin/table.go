@@ -8,11 +8,10 @@ import (
 	"sync"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/network/hostport"
-	"github.com/berthrun/berth/internal/sys/sysns"
+	"github.com/berthrun/berth/internal/sys/sysnet"
 )
 
 // tablePrefix starts the name of every instance's table.
@@ -44,7 +43,7 @@ type table struct {
 
 	mu    sync.Mutex
 	conn  *nftables.Conn
-	gen   *sysns.Netlink
+	gen   *sysnet.Netlink
 	table *nftables.Table
 	// frames is the table that checks the frames of pods, nil where the kernel has none
 	// of its family.
@@ -54,7 +53,7 @@ type table struct {
 	chains   map[string]*nftables.Chain
 	rules    map[string]int
 	elements map[element]bool
-	// seen is the ruleset's generation after our last look at it.
+	// seen is the generation of the ruleset at our last check.
 	seen uint32
 }
 
@@ -64,7 +63,7 @@ func openTable(name, bridge string) (*table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the nftables socket: %w", err)
 	}
-	gen, err := sysns.OpenNetlink(unix.NETLINK_NETFILTER)
+	gen, err := sysnet.OpenNetlink(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +171,8 @@ func bySet(elements []element) map[string][]nftables.SetElement {
 	return sets
 }
 
-// check looks whether anybody changed the host's ruleset since we last saw it,
-// and if so, whether our table is still as it should be.
+// check reports whether the host's ruleset has changed since the last check, and then whether our
+// table is still as it should be.
 func (t *table) check() (changed, intact bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +184,7 @@ func (t *table) check() (changed, intact bool, err error) {
 	return true, intact, err
 }
 
-// see remembers the ruleset's generation; one that cannot be read is never equal.
+// see records the generation of the ruleset; one that cannot be read is equal to none.
 func (t *table) see() {
 	t.seen = 0
 	if now, err := t.generation(); err == nil {
@@ -196,15 +195,15 @@ func (t *table) see() {
 // generation is the number of the host's last change of any nftables rule.
 func (t *table) generation() (uint32, error) {
 	const newGenID = 1 // NFTA_GEN_ID
-	replies, err := t.gen.Do(sysns.NetlinkRequest{
+	replies, err := t.gen.Do(sysnet.NetlinkRequest{
 		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Payload: make([]byte, 4),
 	})
 	if err != nil {
 		return 0, err
 	}
-	value := attribute(replies[0][min(len(replies[0]), 4):], newGenID)
+	value := sysnet.Attribute(replies[0][min(len(replies[0]), 4):], newGenID)
 	if len(value) != 4 {
-		return 0, fmt.Errorf("the kernel told no generation")
+		return 0, fmt.Errorf("the kernel sent no generation")
 	}
 	return binary.BigEndian.Uint32(value), nil
 }
@@ -259,109 +258,6 @@ func (t *table) remove() error {
 	return nil
 }
 
-// addSets queues the maps.
-func (t *table) addSets() error {
-	t.sets = map[string]*nftables.Set{}
-	for name, types := range mapTypes() {
-		key, err := nftables.ConcatSetType(types.key...)
-		if err != nil {
-			return err
-		}
-		val, err := nftables.ConcatSetType(types.val...)
-		if err != nil {
-			return err
-		}
-		set := &nftables.Set{Table: t.table, Name: name, IsMap: true, Concatenation: true, KeyType: key, DataType: val}
-		if err := t.conn.AddSet(set, nil); err != nil {
-			return fmt.Errorf("cannot make nftables map %s: %w", name, err)
-		}
-		t.sets[name] = set
-	}
-	return nil
-}
-
-type mapType struct{ key, val []nftables.SetDatatype }
-
-func mapTypes() map[string]mapType {
-	proto, port := nftables.TypeInetProto, nftables.TypeInetService
-	val4 := []nftables.SetDatatype{nftables.TypeIPAddr, port}
-	val6 := []nftables.SetDatatype{nftables.TypeIP6Addr, port}
-	return map[string]mapType{
-		mapAny4:  {[]nftables.SetDatatype{proto, port}, val4},
-		mapAny6:  {[]nftables.SetDatatype{proto, port}, val6},
-		mapAddr4: {[]nftables.SetDatatype{nftables.TypeIPAddr, proto, port}, val4},
-		mapAddr6: {[]nftables.SetDatatype{nftables.TypeIP6Addr, proto, port}, val6},
-	}
-}
-
-// addRules queues chains and rules and counts them.
-func (t *table) addRules(subnets []netip.Prefix) {
-	t.rules, t.chains = map[string]int{}, map[string]*nftables.Chain{}
-	ports := t.chain("hostports", nil, nil, "")
-	for _, lookup := range []struct {
-		set    string
-		v4     bool
-		byAddr bool
-	}{{mapAddr4, true, true}, {mapAny4, true, false}, {mapAddr6, false, true}, {mapAny6, false, false}} {
-		t.rule(ports, forwardPort(lookup.set, lookup.v4, lookup.byAddr)...)
-	}
-	// Only what is meant for this host: a packet that is passed on belongs to
-	// somebody else, whatever its port.
-	pre := t.chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
-	t.rule(pre, matchLocal(), jump(ports.Name))
-	out := t.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
-	// The kernel carries nothing from ::1 to another link. Refused at once, a
-	// client goes on to 127.0.0.1; sent to the pod, it would wait for an answer.
-	t.rule(out, matchPrefix(destination, netip.MustParsePrefix("::1/128"), true), leave())
-	t.rule(out, matchLocal(), jump(ports.Name))
-	post := t.chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, nftables.ChainTypeNAT)
-	for _, s := range subnets {
-		// Pods of other nodes see whom they talk to.
-		for _, c := range t.cluster {
-			if c.Addr().Is4() == s.Addr().Is4() {
-				t.rule(post, matchPrefix(source, s, true), matchPrefix(destination, c, true), t.onBridge(expr.MetaKeyOIFNAME, false), leave())
-			}
-		}
-		// Pods that leave the host take its address; with the bridge that they
-		// leave by excluded, they keep theirs among themselves.
-		t.rule(post, matchPrefix(source, s, true), matchPrefix(destination, s, false), t.onBridge(expr.MetaKeyOIFNAME, false), masquerade())
-		// A pod that asks for a host port and is sent to its own bridge must be
-		// answered through the host.
-		t.rule(post, matchPrefix(source, s, true), matchPrefix(destination, s, true), matchDNAT(), masquerade())
-	}
-	// The host itself, through its loopback address.
-	loopback := netip.MustParsePrefix("127.0.0.0/8")
-	t.rule(post, matchPrefix(source, loopback, true), t.onBridge(expr.MetaKeyOIFNAME, true), masquerade())
-	// route_localnet opens 127.0.0.0/8 to the bridge; nobody may use it but answers,
-	// and those have the bridge's address at this point.
-	raw := t.chain("guard", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainTypeFilter)
-	t.rule(raw, t.onBridge(expr.MetaKeyIIFNAME, true), matchPrefix(destination, loopback, true), drop())
-	t.rule(raw, t.onBridge(expr.MetaKeyIIFNAME, true), matchPrefix(source, loopback, true), drop())
-}
-
-func (t *table) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, kind nftables.ChainType) *nftables.Chain {
-	return t.chainIn(t.table, name, hook, priority, kind)
-}
-
-func (t *table) chainIn(in *nftables.Table, name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, kind nftables.ChainType) *nftables.Chain {
-	t.rules[name] = 0
-	t.chains[name] = t.conn.AddChain(&nftables.Chain{Name: name, Table: in, Hooknum: hook, Priority: priority, Type: kind})
-	return t.chains[name]
-}
-
-func (t *table) rule(chain *nftables.Chain, parts ...[]expr.Any) {
-	var all []expr.Any
-	for _, p := range parts {
-		all = append(all, p...)
-	}
-	t.rules[chain.Name]++
-	t.conn.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: all})
-}
-
-func (t *table) onBridge(key expr.MetaKey, equal bool) []expr.Any {
-	return matchLink(key, t.bridge, equal)
-}
-
 // present keeps the elements that the maps have.
 func (t *table) present(elements []element) []element {
 	t.mu.Lock()
@@ -375,8 +271,8 @@ func (t *table) present(elements []element) []element {
 	return have
 }
 
-// foreign is kind Exists when another instance's table holds one of the record's
-// ports.
+// foreign returns an error of kind Exists when the table of another instance has one of the
+// record's ports.
 func (t *table) foreign(rec *record) error {
 	if len(rec.Ports) == 0 {
 		return nil
@@ -404,7 +300,7 @@ func (t *table) heldBy(other *nftables.Table, rec *record) error {
 	for name := range mapTypes() {
 		set, err := t.conn.GetSetByName(other, name)
 		if err != nil {
-			continue // gone meanwhile, or not berth's after all
+			continue // it is gone, or is not berth's
 		}
 		elems, err := t.conn.GetSetElements(set)
 		if err != nil {

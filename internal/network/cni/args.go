@@ -51,8 +51,8 @@ type ipRange struct {
 	Subnet string `json:"subnet"`
 }
 
-// runtimeConf is what plugins are told besides their configuration. It follows
-// from the record alone, so DEL is told what ADD was. Pure.
+// runtimeConf is what plugins get besides their configuration. It follows from the record alone, so
+// DEL gets what ADD got. Pure.
 func runtimeConf(rec *record) (*libcni.RuntimeConf, error) {
 	att := &rec.Attachment
 	args := [][2]string{
@@ -67,7 +67,7 @@ func runtimeConf(rec *record) (*libcni.RuntimeConf, error) {
 	// record from disk.
 	for _, a := range args {
 		if strings.ContainsAny(a[1], ";=\n") {
-			return nil, fmt.Errorf("%s %q cannot be told to CNI plugins: it has ';', '=' or a line end: %w", a[0], a[1], errs.Invalid)
+			return nil, fmt.Errorf("%s %q cannot be passed to CNI plugins: it has ';', '=' or a line end: %w", a[0], a[1], errs.Invalid)
 		}
 	}
 	caps, err := capabilities(att, rec.Ranges)
@@ -114,7 +114,7 @@ func capabilities(att *network.Attachment, ranges []netip.Prefix) (map[string]an
 	return caps, nil
 }
 
-// bothFamilies is what pods may have: which they get, only ADD tells.
+// bothFamilies is what pods may have. ADD returns which they get.
 func bothFamilies() hostport.Families { return hostport.Families{V4: true, V6: true} }
 
 // portMappings drops ports that ask for none of the host's.

@@ -158,7 +158,7 @@ func withKind(ctx context.Context, err error) error {
 	return err
 }
 
-// isTryLater tells the specification's codes for "not now" from all others.
+// isTryLater reports whether an error has one of the specification's codes for "not now".
 func isTryLater(code uint) bool {
 	const limited = 51 // CNI 1.1: no new connections, existing ones may suffer
 	return code == types.ErrTryAgainLater || code == types.ErrPluginNotAvailable || code == limited

@@ -1,9 +1,9 @@
 // Package cni attaches sandboxes through the operator's CNI configuration: the
 // first valid one of a directory, by name, as every other runtime picks it.
 //
-// It owns the records of what plugins were told to add and not yet told to delete.
+// It owns the records of what plugins have added and not yet deleted.
 // A record is written before the first ADD and holds the very configuration, so
-// that DEL is told the same, whatever the operator has changed since, and it goes
+// that DEL gets the same, whatever the operator has changed since, and it goes
 // only when DEL has succeeded. It knows nothing of what plugins do.
 package cni
 
@@ -85,7 +85,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		return nil, fmt.Errorf("cannot read the node's pod ranges: %w", err)
 	}
 	for _, q := range append(bad, badRanges...) {
-		cfg.Log.Warn("a record of the network is damaged and was moved aside; what it describes may stay allocated",
+		cfg.Log.Warn("a record of the network is damaged and is in the quarantine now; what it describes may stay allocated",
 			"file", q.Path, "error", q.Err)
 	}
 	n := &Network{
@@ -116,7 +116,7 @@ func (n *Network) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Info tells which configuration is in use.
+// Info says which configuration is in use.
 func (n *Network) Info() map[string]string {
 	info := map[string]string{"mode": "cni", "confDir": n.cfg.ConfDir, "binDirs": strings.Join(n.cfg.BinDirs, ":")}
 	conf, err := n.confs.current()
@@ -145,7 +145,7 @@ func (n *Network) Info() map[string]string {
 	return info
 }
 
-// podRanges are the node's pod ranges, which the kubelet tells once and not again
+// podRanges are the node's pod ranges, which the kubelet sends once and not again
 // when only berth restarts.
 type podRanges struct {
 	Ranges []netip.Prefix `json:"ranges"`

@@ -46,7 +46,7 @@ func (c *confs) current() (*conf, error) {
 	return found, err
 }
 
-// look is current, but tells of files that are passed over as well.
+// look is current, but logs the files that it skips as well.
 func (c *confs) look() (*conf, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *confs) look() (*conf, error) {
 			faults = append(faults, fmt.Errorf("%s: %w", file, err))
 			continue
 		}
-		c.tell(errors.Join(faults...))
+		c.logOnce(errors.Join(faults...))
 		if c.last == nil || c.last.file != file || !bytes.Equal(c.last.list.Bytes, list.Bytes) {
 			c.log.Info("CNI configuration in use", "file", file, "network", list.Name, "version", list.CNIVersion)
 			c.last = &conf{file, list}
@@ -72,13 +72,13 @@ func (c *confs) look() (*conf, error) {
 	if len(faults) == 0 {
 		return nil, fmt.Errorf("NetworkPluginNotReady: cni config not initialized: no configuration in %s: %w", c.dir, errs.Unavailable)
 	}
-	c.tell(errors.Join(faults...))
+	c.logOnce(errors.Join(faults...))
 	return nil, fmt.Errorf("NetworkPluginNotReady: cni config not initialized: no valid configuration: %w: %w", errors.Join(faults...), errs.Unavailable)
 }
 
-// tell logs what is wrong with files that are passed over, once. The caller holds
+// logOnce logs what is wrong with files that are skipped, once. The caller holds
 // c.mu.
-func (c *confs) tell(fault error) {
+func (c *confs) logOnce(fault error) {
 	text := ""
 	if fault != nil {
 		text = fault.Error()

@@ -2,13 +2,16 @@ package hostport
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/network"
@@ -99,45 +102,64 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-func TestFindListener(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tcp")
-	list := `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 111 1
-   1: 0100007F:1F91 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 222 1
-   2: 00000000:1F92 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 333 1
-`
-	if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
-		t.Fatal(err)
+func TestBlocks(t *testing.T) {
+	const established = netlink.TCP_ESTABLISHED
+	list := []*netlink.Socket{
+		{Family: unix.AF_INET, State: netlink.TCP_LISTEN, INode: 111, ID: netlink.SocketID{SourcePort: 8080, Source: net.IPv4(127, 0, 0, 1)}},
+		{Family: unix.AF_INET, State: established, INode: 222, ID: netlink.SocketID{SourcePort: 8081, Source: net.IPv4(127, 0, 0, 1)}},
+		{Family: unix.AF_INET, State: netlink.TCP_CLOSE, INode: 333, ID: netlink.SocketID{SourcePort: 8082, Source: net.IPv4zero}},
+		{Family: unix.AF_INET6, State: netlink.TCP_LISTEN, INode: 444, ID: netlink.SocketID{SourcePort: 8083, Source: net.IPv6loopback}},
+		{Family: unix.AF_INET6, State: netlink.TCP_LISTEN, INode: 555, ID: netlink.SocketID{SourcePort: 8084, Source: net.IPv6zero}},
 	}
 	for _, c := range []struct {
 		addr string
 		port uint16
-		want string
+		want uint32
 	}{
-		{"127.0.0.1", 8080, "111"},
-		{"0.0.0.0", 8080, "111"},
-		{"127.0.0.2", 8080, ""},
-		{"0.0.0.0", 8081, ""}, // an established connection listens for nobody
-		{"127.0.0.9", 8082, "333"},
+		{"127.0.0.1", 8080, 111},
+		{"0.0.0.0", 8080, 111},
+		{"127.0.0.2", 8080, 0},
+		{"::", 8080, 0},
+		{"0.0.0.0", 8081, 0}, // an established connection does not listen
+		{"127.0.0.9", 8082, 333},
+		{"::", 8083, 444},
+		{"::1", 8083, 444},
+		{"0.0.0.0", 8083, 0},
+		{"127.0.0.1", 8084, 555}, // it may serve IPv4 as well
 	} {
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
+		var got uint32
+		for _, other := range list {
+			if blocks(other, Socket{"tcp", c.port, netip.MustParseAddr(c.addr)}) {
+				got = other.INode
+			}
 		}
-		if got := findListener(f, Socket{"tcp", c.port, netip.MustParseAddr(c.addr)}); got != c.want {
-			t.Errorf("%s port %d: inode %q, want %q", c.addr, c.port, got, c.want)
+		if got != c.want {
+			t.Errorf("%s port %d: inode %d, want %d", c.addr, c.port, got, c.want)
 		}
-		f.Close()
 	}
 }
 
-func FuzzParseProcAddr(f *testing.F) {
-	f.Add("0100007F:1F90")
-	f.Add("00000000000000000000000001000000:0016")
-	f.Add(":")
-	f.Fuzz(func(t *testing.T, text string) {
-		if addr, _, ok := parseProcAddr(text); ok != addr.IsValid() {
-			t.Errorf("%q: valid %v, address %v", text, ok, addr)
+// A program that listens is named, of either protocol and family.
+func TestProbe(t *testing.T) {
+	stream, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	packets, err := net.ListenPacket("udp", "[::]:0")
+	if err != nil {
+		t.Skipf("the host has no IPv6: %v", err)
+	}
+	defer packets.Close()
+	for _, s := range []Socket{
+		{"tcp", netip.MustParseAddrPort(stream.Addr().String()).Port(), netip.IPv4Unspecified()},
+		{"udp", netip.MustParseAddrPort(packets.LocalAddr().String()).Port(), netip.IPv6Unspecified()},
+	} {
+		if err := Probe([]Socket{s}); !errors.Is(err, errs.Exists) || !strings.Contains(err.Error(), "(pid "+strconv.Itoa(os.Getpid())+")") {
+			t.Errorf("%s: %v, want kind Exists with this process", s, err)
 		}
-	})
+		if !Listens(s.Proto, s.Port) {
+			t.Errorf("%s: nobody listens", s)
+		}
+	}
 }

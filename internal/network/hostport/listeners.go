@@ -1,35 +1,31 @@
 package hostport
 
 import (
-	"bufio"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Probe is kind Exists, naming the program, when one listens on one of the sockets:
-// rules for the port would silently take its traffic away. It looks in the network
+// Probe returns an error of kind Exists, which names the program, when one listens on one of the
+// sockets: rules for the port would silently take its traffic away. It looks in the network
 // namespace of the calling thread.
 func Probe(sockets []Socket) error {
 	for _, s := range sockets {
 		taken, err := bound(s)
 		if err != nil {
-			return fmt.Errorf("cannot tell whether host port %s is free: %w", s, err)
+			return fmt.Errorf("cannot find out whether host port %s is free: %w", s, err)
 		}
 		if !taken {
 			continue
 		}
-		// A connection that happens to have the port as its source end is in
-		// nobody's way.
+		// A connection that happens to have the port as its source does no harm.
 		if owner := listener(s); owner != "" {
 			return Taken(s, owner)
 		}
@@ -37,7 +33,8 @@ func Probe(sockets []Socket) error {
 	return nil
 }
 
-// bound tries to bind a socket and gives it up at once.
+// bound reports whether a socket cannot be bound because its port is in use. It closes what it
+// has bound at once.
 func bound(s Socket) (bool, error) {
 	domain, kind, proto := unix.AF_INET, unix.SOCK_STREAM, 0
 	if s.Addr.Is6() {
@@ -83,85 +80,74 @@ func bound(s Socket) (bool, error) {
 	return false, err
 }
 
+// someProgram stands for a program that cannot be named.
+const someProgram = "a program on the host"
+
 // listener names the program that listens on a socket, "" when none does.
 func listener(s Socket) string {
 	if s.Proto == "sctp" {
-		return "a program on the host" // the kernel's list has another form
+		return someProgram // netlink has no list of these
 	}
-	if inode := inodeOf(s); inode != "" {
-		return program(inode)
+	found, err := listening(s)
+	switch {
+	case err != nil:
+		return someProgram // a kernel without inet_diag
+	case found == nil:
+		return ""
 	}
-	return ""
+	return program(found.INode)
 }
 
-// Listens reports whether somebody has a port open at any address, in the network
-// namespace of the calling thread. The protocol is tcp or udp.
+// Listens reports whether a program has a port open at any address, in the network namespace of
+// the calling thread. The protocol is tcp or udp. False where the kernel has no inet_diag.
 func Listens(proto string, port uint16) bool {
-	return inodeOf(Socket{proto, port, netip.IPv4Unspecified()}) != "" ||
-		inodeOf(Socket{proto, port, netip.IPv6Unspecified()}) != ""
+	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if found, err := listening(Socket{proto, port, any}); err == nil && found != nil {
+			return true
+		}
+	}
+	return false
 }
 
-// inodeOf returns the inode of the socket that stands in the way of s, "" when none
-// does.
-func inodeOf(s Socket) string {
+// listening returns the socket of the kernel that keeps s from being bound, nil when none does.
+func listening(s Socket) (*netlink.Socket, error) {
+	list := netlink.SocketDiagTCP
+	if s.Proto == "udp" {
+		list = netlink.SocketDiagUDP
+	}
 	// A socket of IPv6 may serve IPv4 as well.
-	for _, file := range []string{s.Proto, s.Proto + "6"} {
-		f, err := os.Open(filepath.Join("/proc/thread-self/net", file))
-		if err != nil {
-			continue
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		sockets, err := list(family)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("cannot list the host's %s sockets: %w", s.Proto, err)
 		}
-		inode := findListener(f, s)
-		f.Close()
-		if inode != "" {
-			return inode
+		if i := slices.IndexFunc(sockets, func(other *netlink.Socket) bool { return blocks(other, s) }); i >= 0 {
+			return sockets[i], nil
 		}
 	}
-	return ""
+	return nil, nil
 }
 
-// findListener returns the inode of the socket in a list such as /proc/net/tcp
-// that stands in the way of s.
-func findListener(list *os.File, s Socket) (inode string) {
-	const tcpListen, unconnected = "0A", "07"
-	lines := bufio.NewScanner(list)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 10 || (fields[3] != tcpListen && fields[3] != unconnected) {
-			continue
-		}
-		addr, port, ok := parseProcAddr(fields[1])
-		if !ok || port != s.Port {
-			continue
-		}
-		if addr.IsUnspecified() || s.Addr.IsUnspecified() && addr.Is4() == s.Addr.Is4() || addr == s.Addr {
-			return fields[9]
-		}
+// blocks reports whether a socket of the kernel listens where s would.
+func blocks(other *netlink.Socket, s Socket) bool {
+	// A UDP socket that is connected to nobody has the state TCP_CLOSE.
+	if other.State != netlink.TCP_LISTEN && other.State != netlink.TCP_CLOSE || other.ID.SourcePort != s.Port {
+		return false
 	}
-	return ""
+	addr, ok := netip.AddrFromSlice(other.ID.Source)
+	if !ok {
+		return false
+	}
+	addr = addr.Unmap()
+	return addr.IsUnspecified() || s.Addr.IsUnspecified() && addr.Is4() == s.Addr.Is4() || addr == s.Addr
 }
 
-// parseProcAddr reads ADDRESS:PORT as the kernel prints them: the address in
-// 32-bit words of the machine's byte order, in hexadecimal.
-func parseProcAddr(text string) (netip.Addr, uint16, bool) {
-	hexAddr, hexPort, ok := strings.Cut(text, ":")
-	port, err := strconv.ParseUint(hexPort, 16, 16)
-	raw, hexErr := hex.DecodeString(hexAddr)
-	if !ok || err != nil || hexErr != nil || len(raw)%4 != 0 {
-		return netip.Addr{}, 0, false
-	}
-	for word := range slices.Chunk(raw, 4) {
-		binary.BigEndian.PutUint32(word, binary.NativeEndian.Uint32(word))
-	}
-	addr, ok := netip.AddrFromSlice(raw)
-	return addr.Unmap(), uint16(port), ok
-}
-
-// program names the process that has a socket open.
-func program(inode string) string {
-	want := "socket:[" + inode + "]"
+// program names the process that has the socket with an inode open.
+func program(inode uint32) string {
+	want := fmt.Sprintf("socket:[%d]", inode)
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
-		return "a program on the host"
+		return someProgram
 	}
 	for _, fd := range fds {
 		if target, err := os.Readlink(fd); err == nil && target == want {
@@ -170,5 +156,5 @@ func program(inode string) string {
 			return fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(name)), pid)
 		}
 	}
-	return "a program on the host"
+	return someProgram
 }

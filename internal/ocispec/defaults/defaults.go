@@ -115,7 +115,7 @@ func capabilities(names []string) ([]string, error) {
 		return nil, err
 	}
 	if slices.Contains(names, "ALL") {
-		return request.CapabilityNames(math.MaxUint64), nil
+		return request.AllCapabilities(), nil
 	}
 	return names, nil
 }

@@ -7,43 +7,25 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/ocispec/fielderror"
+	"github.com/moby/sys/capability"
 )
 
-// AllCapabilities returns the names of the kernel's capabilities, each at its
-// number.
+// AllCapabilities returns the names of the kernel's capabilities, in the kernel's order.
 func AllCapabilities() []string {
-	return []string{
-		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
-		"CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE",
-		"CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK",
-		"CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
-		"CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE",
-		"CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE",
-		"CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG",
-		"CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF",
-		"CAP_CHECKPOINT_RESTORE",
+	var names []string
+	for _, c := range capability.ListKnown() {
+		names = append(names, "CAP_"+strings.ToUpper(c.String()))
 	}
+	return names
 }
 
-// DefaultCapabilities is what a container has when nobody says anything.
+// DefaultCapabilities is what a container has whose request names none.
 func DefaultCapabilities() []string {
 	return []string{
 		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW",
 		"CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE",
 		"CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
 	}
-}
-
-// CapabilityNames turns a bit mask of the kernel (CapBnd in /proc/PID/status) into
-// names; bits without a name are left out.
-func CapabilityNames(mask uint64) []string {
-	var names []string
-	for i, name := range AllCapabilities() {
-		if mask&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // maxCapabilityNames bounds a list of names: every bit that a kernel can have, and

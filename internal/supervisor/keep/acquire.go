@@ -26,22 +26,22 @@ func acquire(ctx context.Context, o Options, inherited *inheritance) (lock *sysf
 		return lock, 0, err
 	}
 	path := filepath.Join(o.StateDir, LockName)
-	if err := letOrphanGoFirst(ctx, o, path); err != nil {
+	if err := awaitOrphan(ctx, o, path); err != nil {
 		return nil, 0, err
 	}
 	return sysfd.TryLock(path)
 }
 
-// confirm makes sure of a lock that came through execve. Kernels before 5.11 drop
-// it there when the process had threads; if another keeper was faster then, this
-// one stays its containers' parent and waits.
+// confirm takes a lock that came through execve again. Kernels before 5.11 drop it there when
+// the process had threads. If another keeper was faster, this one stays the parent of its
+// containers and waits.
 func confirm(ctx context.Context, f *os.File, log *slog.Logger) (*sysfd.Lock, error) {
-	for told := false; ; told = true {
+	for warned := false; ; warned = true {
 		lock, holder, err := sysfd.LockFile(f)
 		if lock != nil || err != nil {
 			return lock, err
 		}
-		if !told {
+		if !warned {
 			log.Warn("another keeper took the lock during the take-over; waiting for it to end", "pid", holder)
 		}
 		if err := pause(ctx, lockPoll); err != nil {
@@ -50,9 +50,9 @@ func confirm(ctx context.Context, f *os.File, log *slog.Logger) (*sysfd.Lock, er
 	}
 }
 
-// letOrphanGoFirst returns when there is a keeper, or no supervisor. One that did
-// not take over in time is ended: its containers go on.
-func letOrphanGoFirst(ctx context.Context, o Options, keeperLock string) error {
+// awaitOrphan waits until a supervisor without keeper has become the keeper, or has ended. It
+// kills one that takes too long; the containers of that one go on.
+func awaitOrphan(ctx context.Context, o Options, keeperLock string) error {
 	deadline := time.Now().Add(o.OrphanGrace)
 	for {
 		supervisor, err := sysfd.LockHolder(filepath.Join(o.StateDir, SupervisorLockName))
@@ -104,8 +104,8 @@ func openHolder(path string, pid int) (*os.File, error) {
 	return pidfd, nil
 }
 
-// standBy is the life of a keeper that systemd started while another holds the
-// lock: a supervisor that took over. To systemd it is that one.
+// standBy is what a keeper does that systemd has started while another one has the lock, after
+// a take-over: it stands for the other one with systemd.
 func (k *keeper) standBy(ctx context.Context, holder int, signals <-chan os.Signal) error {
 	pidfd, err := openHolder(filepath.Join(k.opts.StateDir, LockName), holder)
 	if err != nil {
@@ -129,7 +129,7 @@ func (k *keeper) standBy(ctx context.Context, holder int, signals <-chan os.Sign
 				continue
 			}
 			if err := sysproc.SignalPidfd(pidfd, number); err != nil && !errors.Is(err, errs.NotFound) {
-				k.log.Warn("a signal was not passed on", "signal", number.String(), "error", err)
+				k.log.Warn("cannot forward a signal", "signal", number.String(), "error", err)
 			}
 		}
 	}

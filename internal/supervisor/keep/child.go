@@ -19,9 +19,9 @@ type child struct {
 	started time.Time
 	ready   bool
 	conn    *net.UnixConn
-	// requests is closed when the connection has ended; nil once that was seen.
+	// requests is closed when the connection has ended, and nil when that was handled.
 	requests chan request
-	// gone is closed when nobody takes requests any more.
+	// gone is closed when requests are not received any more.
 	gone chan struct{}
 }
 
@@ -53,12 +53,12 @@ func backOff(failures int, wasReady bool) time.Duration {
 	return min(firstPause<<min(failures-freeFailures-1, 10), longest)
 }
 
-// start runs a supervisor from the binary that is on disk now. Where that is not
-// possible it is tried again later.
+// start runs a supervisor from the binary that is on disk now. It tries again later when that
+// fails.
 func (k *keeper) start() {
 	c, err := k.fork()
 	if err != nil {
-		k.log.Error("the supervisor does not start", "error", err)
+		k.log.Error("cannot start the supervisor", "error", err)
 		k.failed(err.Error(), false)
 		return
 	}
@@ -91,7 +91,7 @@ func (k *keeper) fork() (*child, error) {
 	return &child{pid: pid, started: time.Now(), conn: conn, requests: make(chan request), gone: make(chan struct{})}, nil
 }
 
-// incoming is the channel of c's requests; nil, which blocks, for no child.
+// incoming returns the channel of requests; nil, which blocks, without a child.
 func (c *child) incoming() <-chan request {
 	if c == nil {
 		return nil
@@ -99,16 +99,15 @@ func (c *child) incoming() <-chan request {
 	return c.requests
 }
 
-// signalChild goes by pid: only the keeper reaps, so the pid is the child's until
-// childEnded.
+// signalChild signals by pid: only the keeper reaps, so the pid is not reused before childEnded.
 func (k *keeper) signalChild(sig syscall.Signal) {
 	if err := syscall.Kill(k.child.pid, sig); err != nil {
-		k.log.Error("the supervisor gets no signal", "pid", k.child.pid, "signal", sig.String(), "error", err)
+		k.log.Error("cannot send the supervisor a signal", "pid", k.child.pid, "signal", sig.String(), "error", err)
 	}
 }
 
-// childEnded handles what the supervisor left in its socket, then decides what
-// comes next.
+// childEnded handles what the supervisor has left in its socket, then starts the next one or
+// ends the keeper.
 func (k *keeper) childEnded(status syscall.WaitStatus) {
 	c := k.child
 	k.child, k.kill = nil, nil
@@ -125,11 +124,11 @@ func (k *keeper) childEnded(status syscall.WaitStatus) {
 		k.stopping, k.idle = true, true
 		k.abandonUpgrade()
 	case c.ready && time.Since(c.started) >= shortLife:
-		k.log.Error("the supervisor ended; starting it anew", "pid", c.pid, "end", describe(status))
+		k.log.Error("the supervisor ended; starting it again", "pid", c.pid, "end", describe(status))
 		k.failures = 0
 		k.again(0)
 	default:
-		k.log.Error("the supervisor ended early; starting it anew", "pid", c.pid, "end", describe(status), "ready", c.ready)
+		k.log.Error("the supervisor ended early; starting it again", "pid", c.pid, "end", describe(status), "ready", c.ready)
 		k.failed(describe(status), c.ready)
 	}
 }
@@ -155,7 +154,7 @@ func (k *keeper) again(after time.Duration) {
 
 // drain serves the requests that a dead supervisor sent: what it asked to hold is
 // held before its successor asks for it. The end of the connection follows its
-// death; a descriptor of it that leaked must not hold the keeper up.
+// death; a descriptor of it that leaked must not delay the keeper.
 func (k *keeper) drain(c *child) {
 	const patience = time.Second
 	timeout := time.After(patience)

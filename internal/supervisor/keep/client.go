@@ -34,7 +34,7 @@ type Client struct {
 	lock *sysfd.Lock
 }
 
-// call is a request under way: its answers so far, handed over with the last one.
+// call is a request under way, with its answers so far.
 type call struct {
 	answers []answer
 	done    chan []answer
@@ -133,10 +133,10 @@ func (c *Client) Held(ctx context.Context) ([]Held, error) {
 	return list, nil
 }
 
-// Exit returns how a process that fell to the keeper has ended; start is its
+// Exit returns how a process that the keeper has adopted has ended; start is its
 // sysproc.Proc.Start. Kind NotFound when it has not ended, or was never the keeper's
-// child. A process whose pidfd is readable needs no second question: the keeper
-// looks for zombies before it answers.
+// child. For a process whose pidfd is readable one call is enough: the keeper looks for zombies
+// before it answers.
 func (c *Client) Exit(ctx context.Context, pid int, start uint64) (Exit, error) {
 	answers, err := c.call(ctx, opLookup, identity{pid, start}.encode(), nil)
 	if err != nil {
@@ -149,30 +149,30 @@ func (c *Client) Exit(ctx context.Context, pid int, start uint64) (Exit, error) 
 	return Exit{Status: e.status, At: e.at}, nil
 }
 
-// Forget drops an exit from the ledger, once it is recorded elsewhere.
+// Forget removes an exit from the ledger, once it is recorded elsewhere.
 func (c *Client) Forget(ctx context.Context, pid int, start uint64) error {
 	_, err := c.call(ctx, opForget, identity{pid, start}.encode(), nil)
 	return err
 }
 
-// Ready tells the keeper (and through it systemd) that this supervisor serves. A
-// supervisor that ends before it said so counts as failed: the restarts slow down.
+// Ready reports to the keeper (and through it to systemd) that this supervisor serves. One that
+// ends before counts as failed: the restarts slow down.
 func (c *Client) Ready(ctx context.Context) error {
 	_, err := c.call(ctx, opReady, nil, nil)
 	return err
 }
 
-// Upgrade asks for this supervisor to be replaced by the binary on disk. It
-// returns when the binary's self-test has ended: nil means that SIGTERM follows,
-// an error that this supervisor stays, with what the self-test said.
+// Upgrade has the keeper replace this supervisor by the binary on disk. It returns when the
+// binary's self-test has ended: nil means that SIGTERM follows, an error (with what the self-test
+// printed) that this supervisor stays.
 func (c *Client) Upgrade(ctx context.Context) error {
 	_, err := c.call(ctx, opUpgrade, nil, nil)
 	return err
 }
 
-// Lost is closed when the keeper is gone. What then: end what is in flight, call
-// TakeOver, and when that returns, exit with a status other than 0. The keeper's
-// place is reserved for 15 s; who takes longer is killed by the next keeper.
+// Lost is closed when the keeper is gone. The supervisor ends what is under way then, calls
+// TakeOver, and exits with a status other than 0 when that returns. The keeper's place is
+// reserved for 15 s; the next keeper kills a supervisor that takes longer.
 func (c *Client) Lost() <-chan struct{} { return c.lost }
 
 // call sends a request and waits for its last answer.
@@ -209,7 +209,7 @@ func (a answer) err() error {
 	return errors.New(string(a.payload))
 }
 
-// keeperError is an error that the keeper told, with its kind.
+// keeperError is an error that the keeper returned, with its kind.
 type keeperError struct {
 	text string
 	kind error
@@ -218,7 +218,7 @@ type keeperError struct {
 func (e keeperError) Error() string { return e.text }
 func (e keeperError) Unwrap() error { return e.kind }
 
-// cancel forgets a call; what came for it is closed.
+// cancel drops a call, and closes the files that came for it.
 func (c *Client) cancel(seq uint32, pending *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,8 +234,8 @@ func (c *Client) cause() error {
 	return c.err
 }
 
-// read hands out answers until the keeper is gone, then takes its lock if that is
-// free: so that no new keeper comes between.
+// read delivers answers until the keeper is gone. Then it takes the keeper's lock if that is free,
+// so that no new keeper can take it first.
 func (c *Client) read() {
 	buf := make([]byte, maxFrame)
 	for {
@@ -267,8 +267,8 @@ func (c *Client) lose(cause error) {
 	}
 }
 
-// giveUp lets go of the keeper's lock when TakeOver does not come: this process
-// hangs. A new keeper then ends it.
+// giveUp releases the keeper's lock when TakeOver is not called in time, since this process hangs.
+// A new keeper kills it then.
 func (c *Client) giveUp() {
 	lock := c.takeLock()
 	if lock == nil {
@@ -280,7 +280,7 @@ func (c *Client) giveUp() {
 	c.mu.Unlock()
 }
 
-// takeLock hands the claimed lock to one caller.
+// takeLock returns the claimed lock, to one caller.
 func (c *Client) takeLock() *sysfd.Lock {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// CommandLine is what starts a keeper that a daemon needs: it ends with its last
-// container. more are flags for the supervisor.
+// CommandLine returns the arguments of a keeper for a daemon: it ends with the last container.
+// more are flags for the supervisor.
 func CommandLine(stateDir, cgroup string, more []string) []string {
 	args := []string{"keep", "--state", stateDir, "--exit-when-idle"}
 	if cgroup != "" {

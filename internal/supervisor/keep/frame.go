@@ -19,7 +19,7 @@ type frame struct {
 	payload []byte
 }
 
-// op is what a request asks for. The numbers are the protocol: add, never change.
+// op is the operation of a request. The numbers are the protocol: add, never change.
 type op uint8
 
 const (
@@ -76,7 +76,7 @@ func decodeFrame(b []byte) (frame, error) {
 	return f, nil
 }
 
-// kindOf is the error kind behind an answer's code.
+// kindOf returns the kind of error of an answer's code.
 func kindOf(c code) error {
 	switch c {
 	case codeInvalid:
@@ -93,7 +93,7 @@ func kindOf(c code) error {
 	return nil
 }
 
-// codeOf is the code that carries err's kind.
+// codeOf returns the code of the kind of err.
 func codeOf(err error) code {
 	if err == nil {
 		return codeOK
@@ -106,7 +106,7 @@ func codeOf(err error) code {
 	return codeInternal
 }
 
-// checkKey admits what systemd takes as the name of a stored descriptor.
+// checkKey refuses a key that systemd would not take as the name of a stored descriptor.
 func checkKey(key string) error {
 	if key == "" || len(key) > maxKey {
 		return fmt.Errorf("key of %d bytes, 1 to %d are allowed: %w", len(key), maxKey, errs.Invalid)
@@ -119,7 +119,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// identity names one process of this boot.
+// identity identifies a process of this boot.
 type identity struct {
 	pid   int
 	start uint64

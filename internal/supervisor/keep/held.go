@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// holdings are the duplicates that the keeper holds, under keys. They are bare
-// numbers: the keeper never reads, writes or polls them.
+// holdings are the duplicates that the keeper holds, by key. They are plain numbers: the keeper
+// never reads, writes or polls them.
 type holdings struct {
 	fds   map[string][]int
 	count int
@@ -28,8 +28,8 @@ func newHoldings(store fdStore) (*holdings, error) {
 	return &holdings{fds: map[string][]int{}, limit: limit / 10 * 8, store: store}, nil
 }
 
-// hold takes the descriptors over, in place of what the key held before. On error
-// they are closed and the key keeps what it held.
+// hold takes the descriptors, in place of what the key held before. On error it closes them, and
+// the key keeps what it held.
 func (h *holdings) hold(key string, fds []int) error {
 	err := h.check(key, fds)
 	if err != nil {
@@ -42,8 +42,8 @@ func (h *holdings) hold(key string, fds []int) error {
 	return nil
 }
 
-// adopt is hold without checks and without telling systemd: for what was held
-// before this process image began.
+// adopt is hold without checks and without a message to systemd: for what an earlier process
+// image held.
 func (h *holdings) adopt(key string, fds []int) {
 	h.fds[key] = fds
 	h.count += len(fds)
@@ -66,7 +66,7 @@ func (h *holdings) check(key string, fds []int) error {
 }
 
 // release closes what is held under key, or under every key that begins with it
-// when it ends in "/". Releasing nothing is no error.
+// when it ends in "/". It is no error when that is nothing.
 func (h *holdings) release(key string) {
 	if !strings.HasSuffix(key, "/") {
 		h.drop(key)

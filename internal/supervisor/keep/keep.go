@@ -1,22 +1,21 @@
 // Package keep is the keeper: the supervisor's parent, and what the supervisor
 // needs to speak to it.
 //
-// The keeper owns three things: the duplicates of descriptors that cannot be
-// reopened, the ledger of the exits that fell to it, and the restart of the
-// supervisor. It parses nothing but the fixed frames of frame.go, and must never
-// know what a container is: a key is a text to it, a process is a pid with a
-// start time.
+// The keeper has three tasks: it holds duplicates of descriptors that cannot be reopened, it
+// records the exits of the processes that it has adopted (the ledger), and it restarts the
+// supervisor. It parses nothing but the fixed frames of frame.go, and does not know what a
+// container is: a key is a text to it, a process is a pid with a start time.
 //
 // The life of the two, where K is the keeper and S the supervisor:
 //
-//	K runs S -> S dies: K reaps what falls to it, writes it down, starts S anew;
-//	            S fetches the descriptors and asks for the statuses.
-//	K dies      S notices, takes K's lock, ends what is in flight, and becomes
+//	S dies      K adopts its children, records and reaps those that end, and starts S
+//	            again; S gets the descriptors and the exit statuses from K.
+//	K dies      S notices, takes K's lock, ends what is under way, and becomes
 //	            the keeper by execve (TakeOver): same pid, still the parent.
-//	S exits 0   with --exit-when-idle: nothing left to keep, K ends too. So a
-//	            supervisor that was only told to end exits with another status.
-//	SIGTERM     S is told, K waits and ends; containers go on.
-//	SIGHUP      the binary on disk tests itself; S is replaced by it. K stays.
+//	S exits 0   with --exit-when-idle: nothing is left to keep, K ends too. So a
+//	            supervisor that ends by a signal exits with another status.
+//	SIGTERM     K sends S a SIGTERM, waits, and ends; containers go on.
+//	SIGHUP      the binary on disk tests itself, and replaces S. K stays.
 //
 // Files below the state directory: keeper.lock (held by the keeper),
 // supervisor.lock (held by the supervisor), ledger, keeper.json (for people).
@@ -44,8 +43,8 @@ import (
 type Options struct {
 	// StateDir is the directory of locks and ledger, which exists.
 	StateDir string
-	// Binary is the program that is started as supervisor, looked up anew at each
-	// start; "" means this one.
+	// Binary is the path of the supervisor's program, looked up at each start; "" means this
+	// one.
 	Binary string
 	// Args start the supervisor: {"serve", "--state", ...}.
 	Args []string
@@ -55,11 +54,11 @@ type Options struct {
 	// ExitWhenIdle ends the keeper when the supervisor exits with status 0.
 	// Without it any end of the supervisor means a restart.
 	ExitWhenIdle bool
-	// Cgroup is the name of a cgroup of the keeper's own, below the root of each
-	// hierarchy; it enters at start and removes it at its end. "" stays where it is.
+	// Cgroup is the name of a cgroup for the keeper, below the root of each hierarchy. It enters
+	// it at the start and removes it at the end. "" leaves the keeper where it is.
 	Cgroup string
-	// StopTimeout is how long a supervisor may take to end when told to; then it
-	// is killed. 0 means 10 s.
+	// StopTimeout is how long a supervisor may take to end after a SIGTERM; then it is killed.
+	// 0 means 10 s.
 	StopTimeout time.Duration
 	// OrphanGrace is how long a supervisor whose keeper died may take to become the
 	// keeper, before a new keeper kills it. 0 means 10 s.
@@ -70,7 +69,7 @@ type Options struct {
 
 // The files below the state directory that others need to know.
 const (
-	// LockName is the keeper's lock; sysfd.LockHolder tells who it is.
+	// LockName is the keeper's lock; sysfd.LockHolder returns its pid.
 	LockName = "keeper.lock"
 	// SupervisorLockName is the supervisor's lock.
 	SupervisorLockName = "supervisor.lock"
@@ -85,15 +84,15 @@ const (
 	defaultOrphanGrace = 10 * time.Second
 )
 
-// Run keeps a supervisor running until it is told to stop (SIGTERM, SIGINT, the
-// end of ctx) or, with ExitWhenIdle, until the supervisor is done; then it
-// returns nil. Kind Exists when another process is the keeper and systemd did not
-// start this one; under systemd it says READY, stands by, passes SIGTERM and
-// SIGHUP on, and returns nil when the other has ended, to be started again.
+// Run keeps a supervisor running until it gets SIGTERM or SIGINT, ctx ends or, with
+// ExitWhenIdle, the supervisor has nothing to do; then it returns nil. When another process is
+// the keeper it returns an error of kind Exists. If systemd has started this one it sends READY
+// instead, waits, forwards SIGTERM and SIGHUP, and returns nil when the other has ended: systemd
+// starts it again.
 //
-// Run is the whole life of a process: it must come first in it, since it changes
-// the process (subreaper, signals, Go's memory settings), reaps every child, and
-// takes the descriptors that systemd or a TakeOver left open.
+// Run must be the first call of its process: it changes the process (subreaper, signals, Go's
+// memory settings), reaps every child, and takes the descriptors that systemd or a TakeOver
+// left open.
 func Run(ctx context.Context, opts Options) error {
 	if err := sysfd.CloseOnExecFrom(firstListenFD); err != nil {
 		return err

@@ -18,8 +18,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// keeper is the state of the process. One goroutine, run, owns all of it; the
-// reader of the supervisor's socket and the timers only send to it.
+// keeper is the state of the process. One goroutine, run, owns all of it. The reader of the
+// supervisor's socket and the timers only send to it.
 type keeper struct {
 	opts   Options
 	log    *slog.Logger
@@ -35,10 +35,10 @@ type keeper struct {
 	failures int
 	// upgrade is the request that is under way, nil otherwise.
 	upgrade *upgrade
-	// kill fires when a supervisor that was told to end has not.
+	// kill fires when a supervisor has not ended in time after a SIGTERM.
 	kill     <-chan time.Time
 	stopping bool
-	// idle is true when the supervisor said that nothing is left.
+	// idle is true when the supervisor ended because nothing is left to do.
 	idle   bool
 	status Status
 }
@@ -56,11 +56,11 @@ type Status struct {
 	Ready bool `json:"ready"`
 	// Restarts counts the supervisors after the first.
 	Restarts int `json:"restarts"`
-	// LastEnd tells how the last supervisor ended.
+	// LastEnd is how the last supervisor ended.
 	LastEnd string `json:"lastEnd,omitempty"`
 	// NextStart is when the next one starts, when it has to wait.
 	NextStart *time.Time `json:"nextStart,omitempty"`
-	// Upgrade tells how the last request went: "" when it succeeded.
+	// Upgrade is the error of the last upgrade, "" when it succeeded.
 	UpgradeAt    *time.Time `json:"upgradeAt,omitempty"`
 	UpgradeError string     `json:"upgradeError,omitempty"`
 }
@@ -79,7 +79,7 @@ func (k *keeper) run(ctx context.Context, signals <-chan os.Signal) error {
 			k.signalled(sig)
 		case req, ok := <-k.child.incoming():
 			if !ok {
-				k.child.requests = nil // its end follows, or it will be told nothing
+				k.child.requests = nil // its end follows
 				continue
 			}
 			k.serve(k.child, req)
@@ -88,7 +88,7 @@ func (k *keeper) run(ctx context.Context, signals <-chan os.Signal) error {
 			k.start()
 		case <-k.kill:
 			k.kill = nil
-			k.log.Warn("the supervisor did not end when told to; killing it", "pid", k.child.pid)
+			k.log.Warn("the supervisor did not end after SIGTERM; killing it", "pid", k.child.pid)
 			k.signalChild(syscall.SIGKILL)
 		case <-k.upgrade.deadline():
 			k.abandonUpgrade()
@@ -97,32 +97,32 @@ func (k *keeper) run(ctx context.Context, signals <-chan os.Signal) error {
 	return k.leave()
 }
 
-// done is true when the keeper was told to stop, or has nothing to keep, and no
-// child of its own is left.
+// done reports whether the keeper is to stop, or has nothing to keep, and has no child of its
+// own left.
 func (k *keeper) done() bool {
 	return k.stopping && k.child == nil && k.upgrade == nil
 }
 
 func notifySignals() (<-chan os.Signal, func()) {
-	// SIGPIPE is taken so that a closed log does not end the process. Nothing is
-	// ignored: that would be inherited down to the containers.
+	// SIGPIPE has a handler so that a closed log does not end the process. No signal is ignored:
+	// containers would inherit that.
 	ch := make(chan os.Signal, 16)
 	signal.Notify(ch, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	return ch, func() { signal.Stop(ch) }
 }
 
 func (k *keeper) signalled(sig os.Signal) {
-	k.sweep() // for every signal: a SIGCHLD that found the channel full is made up for
+	k.sweep() // for every signal: the channel may have been full for a SIGCHLD
 	switch sig {
 	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT:
-		k.log.Info("told to stop", "signal", sig.String())
+		k.log.Info("stopping", "signal", sig.String())
 		k.stop()
 	case syscall.SIGHUP:
 		k.beginUpgrade(nil)
 	}
 }
 
-// stop tells the supervisor to end. Containers go on.
+// stop sends the supervisor a SIGTERM. Containers go on.
 func (k *keeper) stop() {
 	if k.stopping {
 		return
@@ -141,8 +141,8 @@ func (k *keeper) tellChild() {
 	k.kill = time.After(k.opts.StopTimeout)
 }
 
-// sweep deals with every child that has ended: ours by name, all others by
-// writing their status down before they are reaped.
+// sweep reaps every child that has ended. The supervisor and its self-test have their own
+// handlers; the status of every other child goes into the ledger first.
 func (k *keeper) sweep() {
 	for {
 		pid, status, err := sysproc.PeekAnyChild()
@@ -150,7 +150,7 @@ func (k *keeper) sweep() {
 			return
 		}
 		if err != nil {
-			k.log.Error("children are not seen", "error", err)
+			k.log.Error("cannot find ended children", "error", err)
 			return
 		}
 		ours := k.child != nil && pid == k.child.pid
@@ -159,7 +159,7 @@ func (k *keeper) sweep() {
 			k.record(pid, status)
 		}
 		if err := sysproc.ReapPid(pid); err != nil {
-			k.log.Error("a child is not reaped", "pid", pid, "error", err)
+			k.log.Error("cannot reap a child", "pid", pid, "error", err)
 			return
 		}
 		switch {
@@ -177,7 +177,7 @@ func (k *keeper) record(pid int, status syscall.WaitStatus) {
 		err = k.ledger.add(identity{pid, proc.Start}, entry{status, time.Now()})
 	}
 	if err != nil {
-		k.log.Error("an exit is not written down", "pid", pid, "error", err)
+		k.log.Error("cannot record an exit", "pid", pid, "error", err)
 	}
 }
 
@@ -188,24 +188,24 @@ func (k *keeper) leave() error {
 	}
 	if k.opts.Cgroup != "" {
 		if err := cgroup.Leave(k.opts.Cgroup); err != nil {
-			k.log.Warn("the keeper's cgroup is left behind", "error", err)
+			k.log.Warn("cannot remove the keeper's cgroup", "error", err)
 		}
 	}
 	if k.idle {
 		if err := k.ledger.remove(); err != nil {
-			k.log.Warn("the ledger is left behind", "error", err)
+			k.log.Warn("cannot remove the ledger", "error", err)
 		}
 	}
 	return errs.IgnoreNotExist(os.Remove(filepath.Join(k.opts.StateDir, StatusName)))
 }
 
-// publish writes keeper.json. It is for people: a failure is told, no more.
+// publish writes keeper.json. The file is for people, so a failure is only logged.
 func (k *keeper) publish() {
 	data, err := json.Marshal(k.status)
 	if err == nil {
 		err = sysfile.Replace(filepath.Join(k.opts.StateDir, StatusName), append(data, '\n'))
 	}
 	if err != nil {
-		k.log.Warn("the keeper's status is not written", "error", err)
+		k.log.Warn("cannot write the keeper's status", "error", err)
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// The ledger is the list of the exits of processes that fell to the keeper. It is
-// a file of records of one size, appended with one write each while the process
-// is still a zombie, so a keeper killed at any point leaves the status either here
-// or in the zombie. It lives and dies with the boot: the head names it.
+// The ledger is the list of the exits of processes that the keeper has adopted. It is a file of
+// records of one size. Each is appended with one write while the process is still a zombie, so
+// that a keeper which is killed at any point leaves the status either here or in the zombie. The
+// head has the boot id: the ledger is of no use after a reboot.
 //
 //	head    magic and version (8), boot id (36), pad
 //	record  pid 4, flags 4, start 8, time 8, status 4, crc 4
@@ -41,15 +41,14 @@ const (
 	// ledgerKeep bounds the entries; the oldest go. A supervisor asks for each exit
 	// when it sees it, or when it adopts, so an entry matters for seconds.
 	ledgerKeep = 8192
-	// ledgerSlack is how many dead records the file may hold before it is written
-	// anew.
+	// ledgerSlack is how many dead records the file may have before it is rewritten.
 	ledgerSlack = 1024
 
 	flagForgotten = 1
 )
 
-// openLedger reads the ledger at path, or starts one. What is torn or foreign is
-// left out: a damaged ledger loses entries, and never stops the keeper.
+// openLedger reads the ledger at path, or makes one. It leaves out damaged records: a damaged
+// ledger loses entries, and never stops the keeper.
 func openLedger(path, bootID string) (*ledger, error) {
 	l := &ledger{path: path, bootID: bootID, entries: map[identity]entry{}}
 	data, err := os.ReadFile(path)
@@ -85,9 +84,8 @@ func (l *ledger) load(data []byte) {
 	}
 }
 
-// add writes an exit down. The entry is known to lookup even when the write
-// failed: the caller reaps in any case, since a zombie that stays blocks all
-// others behind it.
+// add records an exit. lookup finds the entry even when the write failed: the caller reaps in
+// any case, since a zombie that stays blocks those behind it.
 func (l *ledger) add(id identity, e entry) error {
 	l.insert(id, e)
 	return l.append(encodeRecord(id, e, 0))
@@ -98,7 +96,7 @@ func (l *ledger) lookup(id identity) (entry, bool) {
 	return e, ok
 }
 
-// forget drops an entry whose reader has what he needs.
+// forget removes an entry that its reader needs no more.
 func (l *ledger) forget(id identity) error {
 	e, ok := l.entries[id]
 	if !ok {
@@ -121,7 +119,7 @@ func (l *ledger) insert(id identity, e entry) {
 
 func (l *ledger) append(record []byte) error {
 	if l.records >= 2*len(l.entries)+ledgerSlack {
-		return l.rewrite() // holds the change already
+		return l.rewrite() // it has the change already
 	}
 	offset := int64(ledgerHead + l.records*ledgerRecord)
 	if _, err := l.file.WriteAt(record, offset); err != nil {
@@ -163,7 +161,7 @@ func (l *ledger) rewrite() (err error) {
 	return nil
 }
 
-// remove deletes the file, when nothing is left that could be asked for.
+// remove deletes the file, when no entry is needed any more.
 func (l *ledger) remove() error {
 	return errors.Join(l.file.Close(), os.Remove(l.path))
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// notifier speaks to systemd; with an empty path (no systemd) it does nothing.
-// systemd being deaf must not fail what the keeper does: it is logged here.
+// notifier sends messages to systemd; with an empty path (no systemd) it sends none. The keeper
+// works without systemd: a message that cannot be sent is logged here.
 type notifier struct {
 	path string
-	// main is false for a keeper that came from a take-over: to systemd the keeper
-	// that stands by for it is the unit's main process.
+	// main is false for a keeper after a take-over: systemd's main process of the unit is the
+	// keeper that stands by for it.
 	main bool
 	log  *slog.Logger
 }
 
-// fdStore is the part of systemd that keeps descriptors for a unit.
+// fdStore is systemd's store of descriptors for a unit.
 type fdStore = notifier
 
 // firstListenFD is where systemd puts the first stored descriptor.
@@ -32,13 +32,13 @@ func unitEnvironment() []string {
 	return []string{"NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID", "WATCHDOG_PID", "WATCHDOG_USEC"}
 }
 
-// ready tells that the service is up, and which process is its main one.
+// ready reports that the service is up, and which process is its main one.
 func (n notifier) ready(status string) {
 	state := "READY=1\nSTATUS=" + status
 	if n.main {
 		state += fmt.Sprintf("\nMAINPID=%d", os.Getpid())
 	}
-	n.tell(state, nil)
+	n.send(state, nil)
 }
 
 // push stores fds under key. One message and one name per descriptor: systemd
@@ -46,32 +46,32 @@ func (n notifier) ready(status string) {
 // other end has closed is still worth keeping.
 func (n fdStore) push(key string, fds []int) {
 	for i, fd := range fds {
-		n.tell("FDSTORE=1\nFDPOLL=0\nFDNAME="+storedName(key, i), []int{fd})
+		n.send("FDSTORE=1\nFDPOLL=0\nFDNAME="+storedName(key, i), []int{fd})
 	}
 }
 
 // remove drops the count descriptors of key.
 func (n fdStore) remove(key string, count int) {
 	for i := range count {
-		n.tell("FDSTOREREMOVE=1\nFDNAME="+storedName(key, i), nil)
+		n.send("FDSTOREREMOVE=1\nFDNAME="+storedName(key, i), nil)
 	}
 }
 
-func (n notifier) tell(state string, fds []int) {
-	const patience = 2 * time.Second
+func (n notifier) send(state string, fds []int) {
+	const timeout = 2 * time.Second
 	if n.path == "" {
 		return
 	}
-	if err := sysfd.SendDatagram(n.path, []byte(state), fds, patience); err != nil {
-		n.log.Warn("systemd was not told", "state", state, "error", err)
+	if err := sysfd.SendDatagram(n.path, []byte(state), fds, timeout); err != nil {
+		n.log.Warn("cannot notify systemd", "state", state, "error", err)
 	}
 }
 
 func storedName(key string, index int) string { return key + "#" + strconv.Itoa(index) }
 
-// storedFDs reads which descriptors systemd gave this process at its start:
-// key to descriptors in order, and those that no key of ours names.
-func storedFDs(getenv func(string) string, pid int) (held map[string][]int, strange []int) {
+// storedFDs returns the descriptors that systemd gave this process at its start: those in the
+// store by key, in order, and those that have no name of ours.
+func storedFDs(getenv func(string) string, pid int) (held map[string][]int, unknown []int) {
 	held = map[string][]int{}
 	count, err := strconv.Atoi(getenv("LISTEN_FDS"))
 	if err != nil || getenv("LISTEN_PID") != strconv.Itoa(pid) {
@@ -86,7 +86,7 @@ func storedFDs(getenv func(string) string, pid int) (held map[string][]int, stra
 			key, index, ok = parseStoredName(names[i])
 		}
 		if _, taken := indexed[key][index]; !ok || taken {
-			strange = append(strange, fd)
+			unknown = append(unknown, fd)
 			continue
 		}
 		if indexed[key] == nil {
@@ -99,10 +99,10 @@ func storedFDs(getenv func(string) string, pid int) (held map[string][]int, stra
 		if whole {
 			held[key] = fds
 		} else {
-			strange = append(strange, fds...)
+			unknown = append(unknown, fds...)
 		}
 	}
-	return held, strange
+	return held, unknown
 }
 
 // inOrder lists descriptors by index; whole is false when one is missing: a set

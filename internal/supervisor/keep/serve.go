@@ -55,9 +55,9 @@ func (k *keeper) serve(c *child, req request) {
 		sysfd.CloseFDs(req.fds)
 	}
 	if req.err != nil {
-		// A peer that cannot be understood: without the connection it ends itself.
+		// The peer sends what cannot be read. It ends when its connection is closed.
 		if c == k.child {
-			k.log.Error("the supervisor's socket fails", "error", req.err)
+			k.log.Error("the supervisor's socket failed", "error", req.err)
 		}
 		sysfd.CloseFDs(req.fds)
 		c.conn.Close()
@@ -69,8 +69,8 @@ func (k *keeper) serve(c *child, req request) {
 	}
 	k.answer(c, req.frame, payload, err)
 	if req.op == opReady {
-		// The supervisor is up and the keeper falls asleep: what its start took is
-		// given back.
+		// The supervisor is up and the keeper is idle from now on: it frees the memory
+		// that the start took.
 		debug.FreeOSMemory()
 	}
 }
@@ -111,15 +111,15 @@ func (k *keeper) handle(c *child, req request) ([]byte, error) {
 	return nil, fmt.Errorf("request %d: %w", req.op, errs.Unsupported)
 }
 
-// answer ends a request. A peer that does not read would block the keeper: it
-// loses its connection, and starts anew.
+// answer ends a request. A peer that does not read would block the keeper: its connection is
+// closed, and it is started again.
 func (k *keeper) answer(c *child, req frame, payload []byte, err error) {
 	reply := frame{op: req.op, seq: req.seq, code: codeOf(err), payload: payload}
 	if err != nil {
 		reply.payload = []byte(truncate(err.Error(), maxFrame-frameHead))
 	}
 	if err := c.send(reply, nil); err != nil && c == k.child {
-		k.log.Error("the supervisor does not take an answer", "error", err)
+		k.log.Error("cannot answer the supervisor", "error", err)
 		c.conn.Close()
 	}
 }
@@ -142,8 +142,8 @@ func (k *keeper) list(c *child, req frame) error {
 	return nil
 }
 
-// lookup looks for zombies first: who sees that a process has ended asks at once,
-// perhaps before its SIGCHLD was handled.
+// lookup looks for zombies first: the supervisor may ask as soon as a process has ended, before
+// the keeper has handled its SIGCHLD.
 func (k *keeper) lookup(payload []byte) ([]byte, error) {
 	id, err := decodeIdentity(payload)
 	if err != nil {
@@ -166,7 +166,7 @@ func (k *keeper) childReady(c *child) {
 	k.notify.ready(fmt.Sprintf("supervisor is process %d", c.pid))
 }
 
-// hello tells the supervisor what it needs to become the keeper.
+// hello sends the supervisor what it needs to become the keeper.
 func (k *keeper) hello() hello {
 	return hello{stateDir: k.opts.StateDir, binary: k.opts.Binary, notify: k.notify.path, args: commandLine()}
 }

@@ -20,7 +20,7 @@ import (
 // keeper that it becomes.
 const inheritEnv = "BERTH_KEEPER_INHERIT"
 
-// inheritance is what came through the execve of TakeOver.
+// inheritance is what the execve of TakeOver has passed on.
 type inheritance struct {
 	lock   *os.File
 	binary string
@@ -33,12 +33,11 @@ type inheritance struct {
 // with it every child; threads, memory and all descriptors but held's are gone.
 // The new image starts a supervisor, which adopts as after a crash.
 //
-// The caller has waited for Lost, has stopped creates and execs (no fork may
-// happen from here on: it would inherit what is held) and has flushed what only
-// memory knows. held is everything that the keeper held. TakeOver does not return
-// when it succeeds. Kind State when somebody else is the keeper by now, or the old
-// one lives and has closed the connection. Whenever it returns the caller exits
-// with a status other than 0; its containers go on without parent.
+// The caller has waited for Lost, has stopped creates and execs (a fork from here on would
+// inherit what is held) and has written what only its memory has. held is everything that the
+// keeper held. TakeOver does not return when it succeeds. Kind State when another process is the
+// keeper by now, or the old one lives and has closed the connection. When it returns, the caller
+// exits with a status other than 0; its containers go on without a parent.
 func (c *Client) TakeOver(held []Held) error {
 	<-c.lost
 	lock := c.takeLock()
@@ -52,8 +51,8 @@ func (c *Client) TakeOver(held []Held) error {
 }
 
 // becomeKeeper executes the running program: what is on disk may be another one,
-// which was never tested. It holds off every fork of this process, which would
-// inherit what is passed on.
+// which was never tested. It blocks every fork of this process, which would inherit what
+// is passed on.
 func becomeKeeper(from hello, lock *os.File, held []Held) error {
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
@@ -119,7 +118,7 @@ func tableLine(h Held) (string, error) {
 	return line + "\n", nil
 }
 
-// passOn lets f through execve.
+// passOn has f stay open at execve.
 func passOn(f *os.File) (int, error) {
 	fd, err := sysfd.FileFD(f)
 	if err != nil {
@@ -203,5 +202,5 @@ func parseLine(line string) (key string, fds []int, err error) {
 	return fields[0], fds, nil
 }
 
-// commandLine is this process's own, for who may have to become it.
+// commandLine is this process's own, for a supervisor that becomes the keeper.
 func commandLine() []string { return slices.Clone(os.Args) }

@@ -16,15 +16,15 @@ import (
 // upgrade is a request to replace the supervisor by the binary on disk:
 //
 //	testing  the binary's self-test runs (pid != 0); the supervisor goes on
-//	stopping the self-test passed, the supervisor was told to end (pid == 0)
+//	stopping the self-test passed, the supervisor got a SIGTERM (pid == 0)
 //
 // A self-test that fails, or takes too long, ends the request and nothing else.
 type upgrade struct {
 	pid     int
 	output  *os.File
 	timeout <-chan time.Time
-	// tell gets the result of the self-test, before the supervisor is told.
-	tell func(error)
+	// report gets the result of the self-test, before the supervisor gets its SIGTERM.
+	report func(error)
 }
 
 const selfTestTimeout = 30 * time.Second
@@ -39,16 +39,16 @@ func (u *upgrade) deadline() <-chan time.Time {
 
 func (u *upgrade) replacing() bool { return u != nil && u.pid == 0 }
 
-// beginUpgrade starts the self-test. tell may be nil.
-func (k *keeper) beginUpgrade(tell func(error)) {
-	if tell == nil {
-		tell = func(error) {}
+// beginUpgrade starts the self-test. report may be nil.
+func (k *keeper) beginUpgrade(report func(error)) {
+	if report == nil {
+		report = func(error) {}
 	}
 	if k.upgrade != nil || k.stopping {
-		tell(fmt.Errorf("keeper that upgrades or stops already: %w", errs.State))
+		report(fmt.Errorf("keeper that upgrades or stops already: %w", errs.State))
 		return
 	}
-	k.upgrade = &upgrade{tell: tell}
+	k.upgrade = &upgrade{report: report}
 	if k.opts.SelfTest == nil {
 		k.replace()
 		return
@@ -82,7 +82,7 @@ func (u *upgrade) test(binary string, args []string) error {
 	return nil
 }
 
-// selfTested goes on when the self-test has ended.
+// selfTested continues an upgrade after the end of the self-test.
 func (k *keeper) selfTested(status syscall.WaitStatus) {
 	u := k.upgrade
 	said := u.said()
@@ -98,10 +98,10 @@ func (k *keeper) selfTested(status syscall.WaitStatus) {
 	k.replace()
 }
 
-// replace tells the running supervisor to end; childEnded starts the next one.
+// replace stops the running supervisor; childEnded starts the next one.
 func (k *keeper) replace() {
-	k.upgrade.tell(nil)
-	k.upgrade.tell = func(error) {}
+	k.upgrade.report(nil)
+	k.upgrade.report = func(error) {}
 	k.log.Info("replacing the supervisor", "binary", k.opts.Binary)
 	if k.child != nil {
 		k.tellChild()
@@ -119,23 +119,23 @@ func (k *keeper) abandonUpgrade() {
 	}
 	k.upgrade.timeout = nil
 	if err := syscall.Kill(k.upgrade.pid, syscall.SIGKILL); err != nil {
-		k.log.Error("the self-test does not end", "pid", k.upgrade.pid, "error", err)
+		k.log.Error("cannot end the self-test", "pid", k.upgrade.pid, "error", err)
 	}
 }
 
 func (k *keeper) finishUpgrade(err error) {
 	now := time.Now()
-	k.upgrade.tell(err)
+	k.upgrade.report(err)
 	k.upgrade = nil
 	k.status.UpgradeAt, k.status.UpgradeError = &now, ""
 	if err != nil {
 		k.status.UpgradeError = err.Error()
-		k.log.Error("the supervisor is not upgraded", "error", err)
+		k.log.Error("cannot upgrade the supervisor", "error", err)
 	}
 	k.publish()
 }
 
-// said is the end of what the self-test printed.
+// said returns the end of what the self-test printed.
 func (u *upgrade) said() string {
 	const most = 2048
 	defer u.output.Close()

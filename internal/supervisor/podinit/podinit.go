@@ -1,6 +1,6 @@
-// Package podinit has the roles of berth-supervisor that only wait: "pod-init", pid 1 of
-// a PID namespace which a pod's containers share, and "hold", which namespaces belong to
-// while they are made.
+// Package podinit has the two roles of berth-supervisor that only wait: "pod-init", pid 1 of
+// a PID namespace that a pod's containers share, and "hold", whose namespaces are pinned while
+// it waits.
 package podinit
 
 // The pod's init runs before Go does: see init.c.
@@ -15,7 +15,7 @@ import (
 // Env is the variable whose presence makes the program a pod's init, before main.
 const Env = "BERTH_POD_INIT"
 
-// Hold never returns. Only who knows its pid from outside ends it, by SIGKILL.
+// Hold never returns. Only SIGKILL from outside of its PID namespace ends it.
 func Hold() {
 	signal.Ignore()
 	for {

@@ -15,19 +15,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/supervisor/keep"
-	"github.com/berthrun/berth/internal/supervisor/server/logpump"
-	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
-	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/supervisor/server/containers"
+	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
 	"github.com/berthrun/berth/internal/sys/sysfd"
-	"github.com/berthrun/berth/internal/sys/sysfile"
-	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
 // Options are what a Server is made from.
@@ -46,85 +41,48 @@ type Options struct {
 }
 
 // ErrKeeperLost is what Run returns when the keeper is gone and its place could
-// not be taken: the process should end, and be started anew by another keeper.
+// not be taken: the process should end, and another keeper starts it again.
 var ErrKeeperLost = errors.New("keeper is lost")
+
+// Keeper is the part of keep.Client that a Server needs.
+type Keeper interface {
+	containers.Keeper
+	Ready(ctx context.Context) error
+	Lost() <-chan struct{}
+	TakeOver(held []keep.Held) error
+}
 
 const (
 	socketName = "supervisor.sock"
-	// reserveName is the file that holds room in it.
-	reserveName = "reserve"
-	// idleFor is how long nobody must need the supervisor before it ends.
+	// idleFor is how long there must be no container and no client before the supervisor ends.
 	idleFor = time.Second
-	// quiet is how long after a create the memory that it took is given back.
-	quiet = 3 * time.Second
-	// lastCalls is how long calls under way may take to notice the end.
-	lastCalls = 5 * time.Second
 )
 
 // Server is the process. It is made by New and used by one Run.
 type Server struct {
-	opts      Options
-	log       *slog.Logger
-	runtime   *ociruntime.Runtime
-	host      *ociruntime.Host
-	loop      *logpump.Loop
-	vault     *vault
-	exits     exits
-	strangers *strangers
-	// reserve is for the ends of containers, on a state directory that others have filled.
-	reserve *sysfile.Reserve
-	oom     *cgroup.OOMWatch
-	bootID  string
+	opts       Options
+	log        *slog.Logger
+	containers *containers.Set
+	exits      exitListeners
 
-	// forking is held for reading by whoever starts processes or lets them begin.
-	forking sync.RWMutex
 	// stopping ends when Run does.
 	stopping context.Context //nolint:containedctx // the life of the process
 	stop     context.CancelFunc
 
-	mu         sync.Mutex
-	containers map[string]*container
-	sessions   map[*session]bool
-	// warnings are what adoption could not do.
-	warnings []string
+	mu       sync.Mutex
+	sessions map[*session]bool
 	// changed is when the last session or container went.
 	changed time.Time
-
-	// offered is closed when a client has given what it held.
-	offered     chan struct{}
-	offeredOnce sync.Once
-
-	// lastCreate is when the last create or exec began, in nanoseconds, 0 when
-	// its memory was given back.
-	lastCreate atomic.Int64
 }
 
 // New returns a server on opts.StateDir, which exists.
 func New(opts Options) (*Server, error) {
-	s := &Server{
-		opts:       opts,
-		log:        opts.Logger,
-		vault:      newVault(opts.Keeper, opts.Logger),
-		strangers:  newStrangers(filepath.Join(opts.StateDir, "strangers"), opts.Logger),
-		containers: make(map[string]*container),
-		sessions:   make(map[*session]bool),
-		offered:    make(chan struct{}),
-		changed:    time.Now(),
-	}
+	s := &Server{opts: opts, log: opts.Logger, sessions: make(map[*session]bool), changed: time.Now()}
 	var err error
-	if s.bootID, err = sysproc.BootID(); err != nil {
-		return nil, err
-	}
-	if s.host, err = ociruntime.ReadHost(); err != nil {
-		return nil, err
-	}
-	if s.runtime, err = ociruntime.New(filepath.Join(opts.StateDir, "runc"), s.host, s.isInit); err != nil {
-		return nil, err
-	}
-	if s.loop, err = logpump.NewLoop(); err != nil {
-		return nil, err
-	}
-	if s.oom, err = cgroup.NewOOMWatch(); err != nil {
+	s.containers, err = containers.New(containers.Options{
+		StateDir: opts.StateDir, Keeper: opts.Keeper, Clients: s, Logger: opts.Logger,
+	})
+	if err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -142,22 +100,15 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(s.opts.StateDir, "supervisor"), 0o700); err != nil {
 		return fmt.Errorf("cannot make the supervisor's directory: %w", err)
 	}
-	s.reserve = sysfile.KeepReserve(filepath.Join(s.opts.StateDir, reserveName))
-	s.strangers.reserve = s.reserve
 	s.stopping, s.stop = context.WithCancel(ctx)
 	defer s.stop()
-	pumped := make(chan error, 1)
-	go func() { pumped <- s.loop.Run(s.stopping) }()
-	if err := s.vault.fetch(ctx); err != nil {
+	pumped, err := s.containers.Begin(s.stopping)
+	if err != nil {
 		if s.keeperLost() {
 			return s.takeOver() // with nothing: what the keeper held is gone
 		}
-		return fmt.Errorf("cannot get what the keeper holds: %w", err)
+		return err
 	}
-	go s.oom.Run(s.stopping)
-	s.strangers.begin(ctx, s.vault)
-	s.adopt(ctx)
-	go s.strangers.listen(s.stopping)
 	listener, err := s.listen()
 	if err != nil {
 		return err
@@ -192,47 +143,47 @@ func (s *Server) wait(ctx context.Context, pumped <-chan error) error {
 		case <-lost:
 			return s.takeOver()
 		case <-tick.C:
-			s.giveBack()
+			s.containers.FreeMemory()
 			if s.opts.ExitWhenIdle && s.idle() {
-				s.log.Info("nobody needs the supervisor any more")
+				s.log.Info("no container and no client; ending")
 				return nil
 			}
 		}
 	}
 }
 
-// giveBack returns memory to the host once the creates that needed it are over.
-func (s *Server) giveBack() {
-	last := s.lastCreate.Load()
-	if last != 0 && time.Since(time.Unix(0, last)) > quiet && s.lastCreate.CompareAndSwap(last, 0) {
-		debug.FreeOSMemory()
-	}
-}
-
 func (s *Server) keeperLost() bool {
-	return s.opts.Keeper != nil && isClosed(s.opts.Keeper.Lost())
+	if s.opts.Keeper == nil {
+		return false
+	}
+	select {
+	case <-s.opts.Keeper.Lost():
+		return true
+	default:
+		return false
+	}
 }
 
 // takeOver makes this process the keeper, and does not return if that succeeds.
 func (s *Server) takeOver() error {
-	s.log.Warn("the keeper is gone; taking its place")
+	s.log.Warn("the keeper ended; taking its place")
 	s.stop() // creates and execs under way end
-	s.forking.Lock()
-	defer s.forking.Unlock()
-	err := s.opts.Keeper.TakeOver(s.vault.all())
+	release := s.containers.BlockForks()
+	defer release()
+	err := s.opts.Keeper.TakeOver(s.containers.Held())
 	return fmt.Errorf("%w: %w", ErrKeeperLost, err)
 }
 
-// endCalls lets calls under way see the end and undo what they do.
+// endCalls waits until calls under way have noticed the end and undone what they did.
 func (s *Server) endCalls() {
 	done := make(chan struct{})
 	go func() {
-		s.forking.Lock()
+		s.containers.BlockForks() // for good: the process ends
 		close(done)
 	}()
 	select {
 	case <-done:
-	case <-time.After(lastCalls):
+	case <-time.After(containers.StopTimeout):
 	}
 }
 
@@ -240,24 +191,24 @@ func (s *Server) ready(ctx context.Context) {
 	if s.opts.Keeper == nil {
 		return
 	}
-	ctx, stop := context.WithTimeout(ctx, keeperTimeout)
+	ctx, stop := context.WithTimeout(ctx, heldfiles.KeeperTimeout)
 	defer stop()
 	if err := s.opts.Keeper.Ready(ctx); err != nil {
-		s.log.Warn("the keeper was not told that the supervisor is ready", "error", err)
+		s.log.Warn("cannot report to the keeper that the supervisor is ready", "error", err)
 	}
 }
 
 func (s *Server) idle() bool {
+	empty := s.containers.Empty()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.containers) > 0 || len(s.sessions) > 0 {
+	if !empty || len(s.sessions) > 0 {
 		s.changed = time.Now()
 	}
 	return time.Since(s.changed) > idleFor
 }
 
-// listen makes the socket. It appears under its name only when it is ready and
-// its mode is right.
+// listen makes the socket. It gets its name only when it is ready and has its mode.
 func (s *Server) listen() (*net.UnixListener, error) {
 	path := filepath.Join(s.opts.StateDir, socketName)
 	next := path + ".next"
@@ -276,7 +227,7 @@ func (s *Server) listen() (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// accept serves who connects, and only this user and root.
+// accept serves the connections of this user and of root.
 func (s *Server) accept(listener *net.UnixListener) {
 	for {
 		conn, err := listener.AcceptUnix()
@@ -289,7 +240,7 @@ func (s *Server) accept(listener *net.UnixListener) {
 			continue
 		}
 		if err := checkPeer(conn); err != nil {
-			s.log.Warn("a connection is refused", "error", err)
+			s.log.Warn("refused a connection", "error", err)
 			conn.Close()
 			continue
 		}

@@ -1,6 +1,5 @@
-// Package spawn is how the daemon comes to a supervisor: it finds one that
-// answers, or starts the keeper that starts it. It owns nothing that lives on;
-// what the two processes do is their own business (package keep).
+// Package spawn gets a supervisor for the daemon: it finds one that answers, or starts the
+// keeper that starts it. It owns neither of the two processes: see package keep.
 package spawn
 
 import (
@@ -37,19 +36,19 @@ type Options struct {
 	// of each hierarchy: "berth-<instance>-supervisor". "" leaves them in the
 	// daemon's.
 	Cgroup string
-	// Unit, when not "", is the systemd unit of the supervisor: it is asked for,
-	// and nothing is started here. For a daemon that is a unit itself.
+	// Unit, when not "", is the systemd unit of the supervisor: systemd is asked to start
+	// it, and nothing is started here. For a daemon that is a unit itself.
 	Unit string
 }
 
 const (
 	socketName = "supervisor.sock"
-	// patience bounds Ensure when its context has no deadline.
-	patience = 30 * time.Second
+	// ensureTimeout bounds Ensure when its context has no deadline.
+	ensureTimeout = 30 * time.Second
 	// probeEvery is how often the socket is tried while a keeper brings it up.
 	probeEvery = 5 * time.Millisecond
-	// mostLog is where the log file is set aside when a keeper is started.
-	mostLog = 16 << 20
+	// maxLog is the size from which the log file is rotated when a keeper is started.
+	maxLog = 16 << 20
 	// logTail is how much of the log an error quotes.
 	logTail = 2048
 )
@@ -64,7 +63,7 @@ func Socket(stateDir string) string { return filepath.Join(stateDir, socketName)
 func Ensure(ctx context.Context, o Options) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, patience)
+		ctx, cancel = context.WithTimeout(ctx, ensureTimeout)
 		defer cancel()
 	}
 	if answers(ctx, o.StateDir) {
@@ -95,12 +94,12 @@ func Ensure(ctx context.Context, o Options) error {
 	}
 }
 
-// errKeeperEnded says that there is no keeper, or not the one that was started,
-// and that another attempt makes sense.
+// errKeeperEnded: the keeper that was started has ended, since another one holds the lock or
+// held it a moment ago. Another attempt makes sense.
 var errKeeperEnded = errors.New("keeper ended")
 
-// awaitAnswer waits until the supervisor answers. ended tells the end of the
-// keeper that was started, nil when another one is waited for.
+// awaitAnswer waits until the supervisor answers. ended has the end of the keeper that was
+// started; it is nil when another one was there.
 func awaitAnswer(ctx context.Context, o Options, ended <-chan error) error {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -121,7 +120,8 @@ func awaitAnswer(ctx context.Context, o Options, ended <-chan error) error {
 	}
 }
 
-// judgeEnd tells a keeper that lost a race from one that cannot run.
+// judgeEnd returns errKeeperEnded for a keeper that lost a race, another error for one that
+// cannot run.
 func judgeEnd(o Options, err error) error {
 	if err == nil || !keeperless(o.StateDir) {
 		return errKeeperEnded
@@ -134,10 +134,9 @@ func keeperless(stateDir string) bool {
 	return err == nil && holder == 0
 }
 
-// answers reports whether a supervisor lives behind the socket. To connect proves too
-// little: what a supervisor was forking when it was killed has its descriptors, the
-// socket among them, until its own execve, and the kernel connects us to that. The lock
-// is the process's alone.
+// answers reports whether a supervisor answers at the socket. A connection is no proof: what a
+// supervisor was forking when it was killed has its descriptors, the socket among them, until
+// its own execve, and the kernel connects us to that. The lock belongs to the supervisor alone.
 func answers(ctx context.Context, stateDir string) bool {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", Socket(stateDir))
@@ -157,8 +156,8 @@ func askSystemd(ctx context.Context, unit string) error {
 	return nil
 }
 
-// start runs a keeper in a session of its own. Its end is told once; while this
-// process lives it is the keeper's parent and has to wait for it, later pid 1 does.
+// start runs a keeper in a session of its own. ended gets its end. While this process lives it
+// is the keeper's parent and has to wait for it; later pid 1 does.
 func start(o Options) (<-chan error, error) {
 	log, err := openLog(o.LogFile)
 	if err != nil {
@@ -190,14 +189,14 @@ func start(o Options) (<-chan error, error) {
 	return ended, nil
 }
 
-// openLog opens the log for appending. A long one is set aside.
+// openLog opens the log for appending. A long one is renamed first.
 func openLog(path string) (*os.File, error) {
 	if path == "" {
 		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	}
-	if info, err := os.Stat(path); err == nil && info.Size() > mostLog {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
 		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, fmt.Errorf("cannot set the supervisor's log aside: %w", err)
+			return nil, fmt.Errorf("cannot rename the supervisor's log: %w", err)
 		}
 	}
 	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -207,7 +206,7 @@ func openLog(path string) (*os.File, error) {
 	return log, nil
 }
 
-// quoteLog is the end of the log, for an error. It is "" when there is none.
+// quoteLog returns the end of the log, for an error, "" when there is none.
 func quoteLog(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -14,14 +14,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// lingering bounds how long CallToEnd waits for the reply of a cancelled call.
-const lingering = 10 * time.Second
+// cancelTimeout bounds how long CallToEnd waits for the reply of a cancelled call.
+const cancelTimeout = 10 * time.Second
 
-// stuck is how long a peer may not read before it loses its connection.
-const stuck = 30 * time.Second
+// writeTimeout is how long a peer may not read before its connection is closed.
+const writeTimeout = 30 * time.Second
 
-// ErrLost is the error, beside its kind Unavailable, of calls that a connection
-// took with it.
+// ErrLost is the error, beside its kind Unavailable, of calls whose connection ended.
 var ErrLost = errors.New("connection ended")
 
 // Request is a call or a note that the peer sent.
@@ -49,7 +48,7 @@ type Reply struct {
 	After func(sent bool)
 }
 
-// Handler answers what the peer asks. Calls come each in a goroutine of its own,
+// Handler answers the calls of the peer. Calls come each in a goroutine of its own,
 // with a context that ends when the peer cancels or the connection does; notes
 // come one by one in order, before whatever the peer sent after them, and must
 // be quick.
@@ -181,16 +180,16 @@ func (c *Conn) answer(ctx context.Context, m *message, files []*os.File) {
 	}
 	err = c.send(out, send)
 	if unsendable(err) {
-		_ = c.send(&message{Kind: reply, ID: m.ID, Error: encodeError(err)}, nil) // the peer is told, if it is there
+		_ = c.send(&message{Kind: reply, ID: m.ID, Error: encodeError(err)}, nil) // it fails only when the peer is gone
 	}
 	if answer != nil && answer.After != nil {
 		errs.Protect(m.Method+" after its answer", func() { answer.After(err == nil) })
 	}
 }
 
-// write sends a message. Its error is that of a message that cannot be sent, say
-// since a file was closed meanwhile. A connection that cannot be written to has
-// ended: Serve reads what the peer sent before, finds out and tells.
+// write sends a message. The error is about a message that cannot be sent, for example because
+// a file of it was closed. A connection that cannot be written to is no error here: Serve reads
+// what the peer sent before, and returns the end.
 func (c *Conn) write(m *message, files []*os.File) error {
 	if err := c.send(m, files); unsendable(err) {
 		return err
@@ -203,22 +202,22 @@ func unsendable(err error) bool {
 	return errors.Is(err, os.ErrClosed) || errors.Is(err, errs.Invalid)
 }
 
-// send is write that also tells of a connection that has ended.
+// send is write that also returns the end of the connection as an error.
 func (c *Conn) send(m *message, files []*os.File) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	// A peer that does not read must not hold up those who tell others as well.
-	err := c.sock.SetWriteDeadline(time.Now().Add(stuck))
+	// A peer that does not read must not delay notes to others.
+	err := c.sock.SetWriteDeadline(time.Now().Add(writeTimeout))
 	if err == nil {
 		err = writeFrame(c.sock, m, files)
 	}
 	if err != nil && !unsendable(err) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
-		c.sock.Close() // it does not read, and so would not end
+		c.sock.Close() // a peer that does not read would not end it
 	}
 	return err
 }
 
-// Note sends a note; nobody tells whether it arrived.
+// Note sends a note. There is no reply that says whether it arrived.
 func (c *Conn) Note(method string, body any, files ...*os.File) error {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -227,10 +226,10 @@ func (c *Conn) Note(method string, body any, files ...*os.File) error {
 	return c.write(&message{Kind: note, Method: method, Body: data}, files)
 }
 
-// Call asks the peer and decodes the reply into out (may be nil). The files stay
-// the caller's; those that came with the reply become his. When ctx ends the
-// peer is told, and ctx.Err() is returned at once. An error of the peer's keeps
-// its text and kind; errs.Unavailable when the connection ended.
+// Call makes a call and decodes the reply into out (may be nil). The files stay the caller's;
+// those that came with the reply become the caller's. When ctx ends the call is cancelled at the
+// peer, and ctx.Err() is returned at once. An error of the peer keeps its text and kind;
+// errs.Unavailable when the connection ended.
 func (c *Conn) Call(ctx context.Context, method string, in, out any, files ...*os.File) ([]*os.File, error) {
 	return c.call(ctx, 0, method, in, out, files)
 }
@@ -238,7 +237,7 @@ func (c *Conn) Call(ctx context.Context, method string, in, out any, files ...*o
 // CallToEnd is Call, but when ctx ends it waits for the peer to have undone its
 // work, some seconds at most.
 func (c *Conn) CallToEnd(ctx context.Context, method string, in, out any, files ...*os.File) ([]*os.File, error) {
-	return c.call(ctx, lingering, method, in, out, files)
+	return c.call(ctx, cancelTimeout, method, in, out, files)
 }
 
 func (c *Conn) call(ctx context.Context, linger time.Duration, method string, in, out any, files []*os.File) ([]*os.File, error) {

@@ -25,7 +25,7 @@ const MaxPayload = 16 << 20
 
 const headerLen = 8
 
-// kind tells what a message is for.
+// kind is what a message is for.
 type kind string
 
 const (
@@ -43,7 +43,7 @@ type message struct {
 	Error  *wireError      `json:"error,omitempty"`
 }
 
-// wireError is an error on its way: its text, the text of its kind, and the cause and
+// wireError is an error in a message: its text, the text of its kind, and the cause and
 // the path of the errs.Fault in it. An older peer sends no cause, and ignores one.
 type wireError struct {
 	Kind  string     `json:"kind,omitempty"`
@@ -149,7 +149,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// isClosed tells the ordinary end of a connection from a fault.
+// isClosed reports whether an error is the ordinary end of a connection.
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)
 }

@@ -74,7 +74,7 @@ func (v values) restore(g group, systemd bool) error {
 	if systemd && len(left) > 0 {
 		// Without this systemd writes the limits that failed when it next applies them.
 		if err := g.Set(left.resources()); err != nil {
-			systemdErr = fmt.Errorf("cannot tell systemd of the limits before: %w", err)
+			systemdErr = fmt.Errorf("cannot set the former limits in systemd: %w", err)
 		}
 	}
 	// The kernel takes some values only after others: memory before memory and swap,

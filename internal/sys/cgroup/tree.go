@@ -96,7 +96,7 @@ func rootsOf(infos []*mountinfo.Info) []string {
 }
 
 // Options are those of the mount of a unified hierarchy that the kernel keeps for the
-// whole of it: whoever mounts it in the first cgroup namespace sets all of them. None on v1.
+// whole of it: a mount of it in the first cgroup namespace sets all of them. None on v1.
 func (t *Tree) Options() ([]string, error) {
 	if !t.V2 {
 		return nil, nil

@@ -26,7 +26,7 @@ func FDSocket() (receiver, sender *os.File, err error) {
 }
 
 // PeekFD returns a duplicate of the descriptor that was sent and leaves the
-// message in the socket, so that whoever holds another duplicate of receiver can
+// message in the socket, so that a process with another duplicate of receiver can
 // do the same later. It waits until something was sent. Kind NotFound when the
 // last sender is gone and has sent nothing.
 func PeekFD(ctx context.Context, receiver *os.File) (fd int, err error) {

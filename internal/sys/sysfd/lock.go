@@ -33,7 +33,7 @@ func TryLock(path string) (lock *Lock, holder int, err error) {
 
 // TryLockFleeting is TryLock for a lock file that goes with its lock: give it up by
 // Remove. A file that somebody removed between our opening and locking it locks nothing,
-// and is opened anew.
+// and is opened again.
 func TryLockFleeting(path string) (lock *Lock, holder int, err error) {
 	for {
 		lock, holder, err = TryLock(path)

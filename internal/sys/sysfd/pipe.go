@@ -20,7 +20,7 @@ type Owner struct{ UID, GID int }
 // container is open for reading and writing: it is the container's descriptor,
 // which sees neither SIGPIPE nor a full stop when every process of ours is gone.
 // reader only reads. The content goes with the last descriptor of either kind,
-// so whoever must not lose it keeps a duplicate. Neither end is in non-blocking
+// so a process that must not lose it keeps a duplicate. Neither end is in non-blocking
 // mode: the container's could not cope with it, and the reader's must not be
 // watched by Go's own poller.
 func OutputPipe(owner Owner) (reader, container *os.File, err error) {

@@ -16,7 +16,7 @@ type Poller struct {
 	wake  int
 }
 
-// wakeToken marks the poller's own descriptor.
+// wakeToken is the token of the poller's own descriptor.
 const wakeToken = 0
 
 // NewPoller makes a poller without descriptors.

@@ -82,7 +82,7 @@ func ReceiveFDs(conn *net.UnixConn, buf []byte) (n int, fds []int, err error) {
 	oob := make([]byte, unix.CmsgSpace(MaxFDs*4))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
 	if errors.Is(err, unix.ECONNRESET) {
-		// The peer closed with something unread. It is told once, ahead of what the
+		// The peer closed with something unread. The kernel reports that once, ahead of what the
 		// peer had sent.
 		n, oobn, flags, _, err = conn.ReadMsgUnix(buf, oob)
 	}
@@ -125,7 +125,7 @@ func CloseFDs(fds []int) {
 func PeerPid(conn *net.UnixConn) (pid, uid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0, 0, fmt.Errorf("cannot tell the peer of a socket: %w", err)
+		return 0, 0, fmt.Errorf("cannot find out the peer of a socket: %w", err)
 	}
 	var cred *unix.Ucred
 	var credErr error
@@ -133,7 +133,7 @@ func PeerPid(conn *net.UnixConn) (pid, uid int, err error) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, credErr); err != nil {
-		return 0, 0, fmt.Errorf("cannot tell the peer of a socket: %w", err)
+		return 0, 0, fmt.Errorf("cannot find out the peer of a socket: %w", err)
 	}
 	return int(cred.Pid), int(cred.Uid), nil
 }

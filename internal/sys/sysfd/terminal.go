@@ -20,7 +20,7 @@ func NewTerminal(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "terminal"), nil
 }
 
-// ResizeTerminal sets the size of a pty; its foreground processes are told.
+// ResizeTerminal sets the size of a pty; its foreground processes get SIGWINCH.
 func ResizeTerminal(terminal *os.File, width, height uint16) error {
 	err := With(terminal, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height})

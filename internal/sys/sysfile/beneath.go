@@ -56,7 +56,7 @@ func BeneathError(dir *os.File, path string, err error) error {
 	return fmt.Errorf("cannot open %q beneath %q: %w", path, dir.Name(), sysfd.Exhausted(err))
 }
 
-// FileID tells files of this boot apart for as long as they exist.
+// FileID identifies a file of this boot while it exists.
 type FileID struct{ Dev, Ino uint64 }
 
 // FileState is what fstat says about an open file.

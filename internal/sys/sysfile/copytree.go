@@ -34,9 +34,9 @@ type Copied struct{ Files, Bytes int64 }
 // but nobody may change either tree meanwhile. Attributes that say what the host
 // thinks of a file (security labels) are not copied.
 //
-// It ends soon after ctx does, with what it has copied so far. tell, if not nil,
-// hears of progress. Kind Invalid for a tree that is too deep.
-func CopyTree(ctx context.Context, from, to string, tell func(Copied)) error {
+// It ends soon after ctx does, with what it has copied so far. progress, if not nil, is called with
+// how far it is. Kind Invalid for a tree that is too deep.
+func CopyTree(ctx context.Context, from, to string, progress func(Copied)) error {
 	source, err := os.OpenFile(from, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -46,10 +46,10 @@ func CopyTree(ctx context.Context, from, to string, tell func(Copied)) error {
 		return errors.Join(err, source.Close())
 	}
 	defer target.Close()
-	if tell == nil {
-		tell = func(Copied) {}
+	if progress == nil {
+		progress = func(Copied) {}
 	}
-	c := &treeCopy{root: target, tell: tell, names: map[inode]string{}}
+	c := &treeCopy{root: target, progress: progress, names: map[inode]string{}}
 	// Closed by it, as every directory below.
 	return c.directory(ctx, source, target, "", 0)
 }
@@ -58,9 +58,9 @@ func CopyTree(ctx context.Context, from, to string, tell func(Copied)) error {
 type inode struct{ dev, ino uint64 }
 
 type treeCopy struct {
-	root *os.File
-	tell func(Copied)
-	done Copied
+	root     *os.File
+	progress func(Copied)
+	done     Copied
 	// names are the copies of files with several names, by the path below root.
 	names map[inode]string
 	// list and value are for attributes.
@@ -115,7 +115,7 @@ func (c *treeCopy) entry(ctx context.Context, source, target *os.File, name, at 
 		return err
 	}
 	c.done.Files++
-	c.tell(c.done)
+	c.progress(c.done)
 	return nil
 }
 
@@ -189,7 +189,7 @@ func (c *treeCopy) content(ctx context.Context, source, target *os.File, name st
 		if err != nil {
 			return err
 		}
-		c.tell(c.done)
+		c.progress(c.done)
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package sysfile
 
 import (
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,28 +38,6 @@ func SyncFS(path string) error {
 	defer f.Close()
 	if err := unix.Syncfs(int(f.Fd())); err != nil {
 		return &os.PathError{Op: "syncfs", Path: path, Err: err}
-	}
-	return nil
-}
-
-// SetXattrBeneath sets an extended attribute of the directory name beneath root.
-// No symbolic link is followed on the way, and nothing outside of root is touched:
-// the tree may be anybody's.
-func SetXattrBeneath(root *os.File, name, attr string, value []byte) error {
-	name = strings.TrimPrefix(name, "/")
-	if name == "" {
-		name = "."
-	}
-	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	if err != nil {
-		return &os.PathError{Op: "open", Path: name, Err: err}
-	}
-	defer unix.Close(fd)
-	if err := unix.Fsetxattr(fd, attr, value, 0); err != nil {
-		return &os.PathError{Op: "setxattr " + attr, Path: name, Err: err}
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// FileWatch tells which of many files was written to, with one descriptor.
+// FileWatch reports which of many files was written to, with one descriptor.
 type FileWatch struct {
 	file *os.File
 

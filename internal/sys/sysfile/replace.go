@@ -4,10 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berthrun/berth/internal/errs"
 )
@@ -29,76 +25,6 @@ func Replace(path string, data []byte) error {
 		return errors.Join(err, errs.IgnoreNotExist(os.Remove(temp)))
 	}
 	return nil
-}
-
-// reserveSize is room for a dozen of records that are replaced at one time.
-const reserveSize = 64 << 10
-
-// Reserve is room on a file system that is held for the day on which others have filled it:
-// what is there can then still be changed, and so come to its end, while nothing new is
-// made. Its methods are safe for concurrent use; a nil one has no room.
-type Reserve struct {
-	mu   sync.Mutex
-	path string
-	// held tells that the file at path has its size.
-	held bool
-}
-
-// KeepReserve holds room in the file at path, whose directory exists. Where there is none
-// it is tried again at each write.
-func KeepReserve(path string) *Reserve {
-	r := &Reserve{path: path}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hold()
-	return r
-}
-
-// Replace is Replace that takes what it needs from the reserve when the file system is full
-// and the file is there already.
-func (r *Reserve) Replace(path string, data []byte) error {
-	if _, err := os.Lstat(path); err != nil {
-		return Replace(path, data)
-	}
-	return r.Write(path, data)
-}
-
-// Write is Replace that takes what it needs from the reserve whether the file is there or not.
-func (r *Reserve) Write(path string, data []byte) error {
-	err := Replace(path, data)
-	if r == nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if full(err) {
-		if r.held = false; errs.IgnoreNotExist(os.Remove(r.path)) == nil {
-			err = Replace(path, data)
-		}
-	}
-	if !r.held {
-		r.hold() // what was replaced has gone, so that there may be room again
-	}
-	return err
-}
-
-// hold makes the file. A file system that cannot promise room keeps none.
-func (r *Reserve) hold() {
-	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, reserveSize); err != nil {
-		_ = os.Remove(r.path)
-		r.held = !full(err)
-		return
-	}
-	r.held = true
-}
-
-func full(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // ReplaceSynced replaces a file, mode 0600, so that a loss of power leaves the old or the

@@ -68,7 +68,7 @@ func DirInRoot(root, path string) (string, error) {
 	top, err1 := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir))
 	found, err2 := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err := errors.Join(err1, err2); err != nil {
-		return "", fmt.Errorf("cannot tell where %s of the image is: %w", path, err)
+		return "", fmt.Errorf("cannot find out where %s of the image is: %w", path, err)
 	}
 	below, err := filepath.Rel(top, found)
 	if err != nil || !filepath.IsLocal(below) {

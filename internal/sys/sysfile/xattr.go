@@ -4,31 +4,13 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // maxXattr bounds the value of an attribute that is read.
 const maxXattr = 4096
-
-// OpenEntry opens what dir has under name, for its attributes only: it follows no
-// link and opens no device. name has no slash.
-func OpenEntry(dir *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
-}
-
-// OpenDirectory opens the directory that dir has under name; a link to one fails.
-func OpenDirectory(dir *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
-}
 
 // Xattr returns an attribute of an open file, of a link's own when f is one. The
 // error wraps unix's: ENODATA when it has none, ENOTSUP when its file system has no
@@ -68,4 +50,26 @@ func TakesXattr(f *os.File, attr string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// SetXattrBeneath sets an extended attribute of the directory name beneath root.
+// No symbolic link is followed on the way, and nothing outside of root is touched:
+// the tree may be anybody's.
+func SetXattrBeneath(root *os.File, name, attr string, value []byte) error {
+	name = strings.TrimPrefix(name, "/")
+	if name == "" {
+		name = "."
+	}
+	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	if err := unix.Fsetxattr(fd, attr, value, 0); err != nil {
+		return &os.PathError{Op: "setxattr " + attr, Path: name, Err: err}
+	}
+	return nil
 }

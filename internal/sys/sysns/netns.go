@@ -105,9 +105,8 @@ func InNetNSFile(ns *os.File, fn func() error) error {
 	})
 }
 
-// ThreadNetNS opens the network namespace of the calling thread, and tells
-// whether it is also the one of the process's other threads, so that nothing is
-// to be entered.
+// ThreadNetNS opens the network namespace of the calling thread. own is true when the other threads
+// of the process are in it, too, so that nothing need be entered.
 func ThreadNetNS() (ns *os.File, own bool, err error) {
 	ns, err = os.Open(threadNetNS)
 	if err != nil {
@@ -143,8 +142,8 @@ func OpenNetNS(path string) (*os.File, error) {
 // EnsureNetNSDir makes dir if need be, and makes mounts in it propagate, so that
 // pins are seen in every mount namespace that has the directory and removals reach
 // them too. To that end dir is mounted on itself, unless others have pinned
-// namespaces there already: those would be covered, and whoever unmounts the copy on
-// top could not remove the file below. Then the mount that they lie on is shared.
+// namespaces there already: those would be covered, and a process that
+// unmounts the copy on top could not remove the file below. Then the mount that they lie on is shared.
 func EnsureNetNSDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot make the directory of network namespaces: %w", err)

@@ -12,8 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 
-	"github.com/berthrun/berth/internal/sys/sysfd"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // PodNamespaces are the namespaces of a pod that need not come from a pool, to be
@@ -119,7 +118,7 @@ func (p PodNamespaces) configureIPC() error {
 	if len(p.Sysctls) == 0 {
 		return nil
 	}
-	// The kernel asks for the namespace's own root, whatever may be done else.
+	// The kernel demands the root of the namespace, whatever capabilities the thread has.
 	return asUser(p.User.root().UID, func() error { return WriteSysctls(p.Sysctls) })
 }
 
@@ -138,7 +137,7 @@ func Pin(namespace, path string) error {
 
 // Unpin removes a pin, mounted or not. Nil when there is none.
 func Unpin(path string) error {
-	if err := sysfile.Detach(path); err != nil {
+	if err := sysmount.Detach(path); err != nil {
 		return fmt.Errorf("cannot unpin a namespace: %w", err)
 	}
 	if err := errs.IgnoreNotExist(os.Remove(path)); err != nil {
@@ -147,7 +146,7 @@ func Unpin(path string) error {
 	return nil
 }
 
-// SysctlError tells which sysctl could not be written.
+// SysctlError is the error of a sysctl that could not be written.
 type SysctlError struct {
 	// File is below /proc/sys.
 	File string
@@ -160,8 +159,8 @@ func (e *SysctlError) Error() string { return e.Err.Error() }
 func (e *SysctlError) Unwrap() error { return e.Err }
 
 // WriteSysctls writes each value to its file below /proc/sys, in the namespaces of
-// the calling thread. Kind Invalid when the kernel has no such sysctl, lets nobody write
-// it or does not take the value.
+// the calling thread. Kind Invalid when the kernel has no such sysctl, does not let it be written,
+// or refuses the value.
 func WriteSysctls(sysctls map[string]string) error {
 	for file, value := range sysctls {
 		// No O_CREATE: a sysctl that the kernel does not have is an error.
@@ -184,13 +183,4 @@ func WriteSysctls(sysctls map[string]string) error {
 // directory or cannot be written, and to a value that it does not take.
 func refusals() []error {
 	return []error{unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ENAMETOOLONG, unix.EACCES, unix.EPERM, unix.EINVAL, unix.ERANGE, unix.E2BIG}
-}
-
-// MountTmpfs mounts a tmpfs on the directory path, for any user to write into.
-func MountTmpfs(path string, size int64, owner sysfd.Owner) error {
-	options := fmt.Sprintf("mode=1777,size=%d,uid=%d,gid=%d", size, owner.UID, owner.GID)
-	if err := unix.Mount("shm", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
-		return fmt.Errorf("cannot mount a tmpfs on %s: %w", path, err)
-	}
-	return nil
 }

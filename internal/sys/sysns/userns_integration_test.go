@@ -13,7 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/require"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
@@ -100,25 +100,25 @@ func TestBindMappedShowsMappedOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := sysns.WithUserNamespace(*mapped(t, ""), func(path string) error {
-		if err := sysfile.ProbeMapped(source, path); err != nil {
+		if err := sysmount.ProbeMapped(source, path); err != nil {
 			return err
 		}
-		return sysfile.BindMapped(source, target, path)
+		return sysmount.BindMapped(source, target, path)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sysfile.Detach(target)
+	defer sysmount.Detach(target)
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(target, "f"), &st); err != nil || st.Uid != 200000 || st.Gid != 200000 {
 		t.Errorf("the file's owner is %d:%d, %v; want 200000", st.Uid, st.Gid, err)
 	}
 	// proc is a file system that cannot.
-	err = sysns.WithUserNamespace(*mapped(t, ""), func(path string) error { return sysfile.ProbeMapped("/proc", path) })
+	err = sysns.WithUserNamespace(*mapped(t, ""), func(path string) error { return sysmount.ProbeMapped("/proc", path) })
 	if !errors.Is(err, errs.Unsupported) {
 		t.Errorf("/proc with mapped ids: %v", err)
 	}
-	if err := sysfile.ProbeMountAttributes(); err != nil {
+	if err := sysmount.ProbeMountAttributes(); err != nil {
 		t.Error(err)
 	}
 }

@@ -20,7 +20,7 @@ const coarse = 20 * time.Millisecond
 // RemoveBornSince removes the regular file at path beneath dir if it was made at
 // or after a moment. Everything else is left, and nil: what is older, what is no
 // regular file, a path that leaves dir or passes through a symbolic link, a file
-// system that does not tell.
+// system that has no time of birth.
 func RemoveBornSince(dir *os.File, path string, moment time.Time) error {
 	parent, err := sysfile.OpenBeneath(dir, filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, errs.Invalid) {

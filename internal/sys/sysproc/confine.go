@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // Bind is a directory that a private root shows under Name.
@@ -24,7 +24,7 @@ type Bind struct {
 // when overlayName is not "", a read-only overlay. It is mounted on place, an
 // existing directory that holds none of the sources. No path leads anywhere else
 // afterwards.
-func EnterPrivateRoot(place string, binds []Bind, overlay sysfile.Overlay, overlayName string) error {
+func EnterPrivateRoot(place string, binds []Bind, overlay sysmount.Overlay, overlayName string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("cannot make mounts private: %w", err)
 	}
@@ -42,7 +42,7 @@ func EnterPrivateRoot(place string, binds []Bind, overlay sysfile.Overlay, overl
 		if err := os.Mkdir(target, 0o755); err != nil {
 			return err
 		}
-		if err := sysfile.MountOverlay(overlay, target); err != nil {
+		if err := sysmount.MountOverlay(overlay, target); err != nil {
 			return err
 		}
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// ExitEvents tells how every process of the machine ends, whoever its parent is:
-// the kernel's process connector. It is for kernels whose pidfds do not tell. Exits
+// ExitEvents reports how every process of the machine ends, whatever its parent is, by the kernel's
+// process connector. It is for kernels whose pidfds do not report that. Exits
 // queue up in its file for as long as anybody has it open.
 type ExitEvents struct{ file *os.File }
 
 // ExitEvent is the end of a thread. A process has ended when its last thread has,
-// with the status that was told last.
+// with the status that was reported last.
 type ExitEvent struct {
 	Pid    int
 	Status syscall.WaitStatus
@@ -48,14 +48,14 @@ const (
 	eventExit     = 0x80000000
 )
 
-// ListenExits begins to listen. Exits before are not told. Kind Unsupported when
+// ListenExits begins to listen. It does not report earlier exits. Kind Unsupported when
 // the kernel cannot, or does not let this process.
 func ListenExits() (*ExitEvents, error) {
 	for _, kind := range []struct{ link, first string }{
 		{"/proc/self/ns/pid", "pid:[4026531836]"}, {"/proc/self/ns/user", "user:[4026531837]"},
 	} {
 		if here, err := os.Readlink(kind.link); err != nil || here != kind.first {
-			// The kernel would take the request and tell nothing.
+			// The kernel would take the request and report nothing.
 			return nil, fmt.Errorf("exits of all processes, in namespace %s: %w", here, errs.Unsupported)
 		}
 	}
@@ -148,8 +148,8 @@ func (e *ExitEvents) Wait(ctx context.Context) error {
 }
 
 // Peek returns the next event and leaves it where it is, until Drop: who dies in
-// between leaves it to whoever has the file. Kind NotFound when there is none now:
-// the kernel queues an event before a pidfd tells its end. Kind Exhausted when
+// between leaves it to the next process that has the file. Kind NotFound when there is none now:
+// the kernel queues an event before a pidfd reports the end. Kind Exhausted when
 // events were missed. One caller at a time.
 func (e *ExitEvents) Peek() (ExitEvent, error) {
 	buf := make([]byte, 512)
@@ -207,8 +207,8 @@ func parseExit(b []byte) (ExitEvent, bool) {
 // Close ends the listening.
 func (e *ExitEvents) Close() error { return e.file.Close() }
 
-// PidfdsTellExits reports whether PidfdStatus works on this kernel.
-func PidfdsTellExits() bool {
+// PidfdsReportExits reports whether PidfdStatus works on this kernel.
+func PidfdsReportExits() bool {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return false

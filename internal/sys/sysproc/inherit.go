@@ -15,7 +15,7 @@ import (
 // CleanSignals undoes what a parent left in the signal state of this process, so
 // that its own children do not inherit it: ignored signals are taken (and
 // dropped), since a taken one has its default action again after execve; blocked
-// ones are freed by executing this program anew, since Go hands the mask that it
+// ones are freed by executing this program again, since Go hands the mask that it
 // began with to every child. It comes first in a process.
 func CleanSignals() error {
 	for sig := syscall.Signal(1); sig <= rtMax; sig++ {

@@ -94,7 +94,7 @@ func AwaitExit(ctx context.Context, pidfd *os.File) error {
 	return nil
 }
 
-// PidfdEnded tells, without waiting, whether the process of pidfd has ended.
+// PidfdEnded reports, without waiting, whether the process of pidfd has ended.
 func PidfdEnded(pidfd *os.File) (bool, error) {
 	ended := false
 	err := sysfd.With(pidfd, func(fd int) error {
@@ -117,7 +117,7 @@ func PidfdInode(pidfd *os.File) (uint64, error) {
 }
 
 // PidfdPid returns the pid of the process of pidfd. Kind NotFound when it was
-// reaped and the kernel no longer tells.
+// reaped and the kernel no longer has it.
 func PidfdPid(pidfd *os.File) (int, error) {
 	pid := 0
 	err := sysfd.With(pidfd, func(fd int) error {

@@ -14,14 +14,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Proc is what /proc/PID/stat tells of a process.
+// Proc is what /proc/PID/stat has of a process.
 type Proc struct {
 	Pid int
 	// State is the kernel's letter; see Zombie.
 	State byte
 	PPid  int
 	// Start is the start time in clock ticks since boot: with Pid and the boot id
-	// it names one process. It is still told of a zombie.
+	// it names one process. A zombie still has it.
 	Start uint64
 	// Status is the wait status; it means something for a zombie only.
 	Status syscall.WaitStatus

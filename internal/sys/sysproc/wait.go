@@ -35,7 +35,7 @@ func (w *waitInfo) child() *childInfo {
 	return (*childInfo)(unsafe.Add(unsafe.Pointer(w), offset))
 }
 
-// status is the wait status as wait4(2) would have told it.
+// status is the wait status as wait4(2) returns it.
 func (w *waitInfo) status() syscall.WaitStatus {
 	const killed, dumped = 2, 3 // CLD_KILLED, CLD_DUMPED
 	value := uint32(w.child().status)
@@ -108,7 +108,7 @@ func waitid(kind, id, options int) (*waitInfo, error) {
 	}
 }
 
-// ExitCode is a wait status as shells and CRI tell it: the code, or 128 + the
+// ExitCode returns the exit code of a wait status, as shells and CRI have it: the code, or 128 + the
 // signal that ended the process.
 func ExitCode(status syscall.WaitStatus) int32 {
 	if status.Signaled() {

@@ -43,7 +43,7 @@ func expected() []noise {
 		{"kubelet", `65536 ids from ` + lastIDs + ` on are more than there are`, nil, "it has given a pod a range of ids that the kernel does not have"},
 		{"kubelet", `"Missing actuated pod level resource record"`, nil, "it has not written down yet what it gave the pod"},
 		{"kubelet", `"Failed to stop sandbox" podSandboxID`, berthAway(), "berth is away; the line before says so"},
-		{"supervisor", `"the supervisor ended; starting it anew"`, []string{supervisorKilled, bothKilled}, "the keeper reports that it was killed"},
+		{"supervisor", `"the supervisor ended; starting it again"`, []string{supervisorKilled, bothKilled}, "the keeper reports that it was killed"},
 		{"berth", `msg="sandbox is not ready any more" .*its own process ended with code 137"`, kubeletAway(), "a kubelet that starts kills what is in the cgroup of a pod that was deleted by force meanwhile"},
 		{"kubelet", `with CrashLoopBackOff: `, nil, "a container waits for the restart that its scenario ordered"},
 

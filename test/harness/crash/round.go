@@ -66,9 +66,8 @@ func (c *test) round(number int, kind Kind, stage string) {
 	over := func() {}
 	if again {
 		c.sleep(time.Duration(c.rng.Int64N(int64(150 * time.Millisecond))))
-		if kind == Keeper && !sysproc.PidfdsTellExits() {
-			// This process was the supervisor a moment ago: now nobody is left who gets exit
-			// notifications.
+		if kind == Keeper && !sysproc.PidfdsReportExits() {
+			// This process was the supervisor a moment ago: now none is left that gets exits.
 			over = c.beginWindow()
 		}
 		c.killAgain(kind, number)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // BindSubPath finds a part of a volume that containers can change, makes it where it is
@@ -86,5 +86,5 @@ func bindTo(f *os.File, isDir bool, target string) error {
 			return err
 		}
 	}
-	return sysfile.BindFile(f, target)
+	return sysmount.BindFile(f, target)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/berthrun/berth/internal/cli/podyaml"
 	"github.com/berthrun/berth/internal/cli/podyaml/source"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // Make makes the pod's own volumes in dir, which only root can enter,
@@ -41,11 +41,11 @@ func makeVolume(v *podyaml.Volume) error {
 	}
 	switch {
 	case v.HugePages > 0:
-		if err := sysfile.MountHugePages(v.Path, v.HugePages); err != nil {
+		if err := sysmount.MountHugePages(v.Path, v.HugePages); err != nil {
 			return err
 		}
 	case v.Memory:
-		if err := sysfile.MountMemoryVolume(v.Path, v.SizeLimit); err != nil {
+		if err := sysmount.MountMemoryVolume(v.Path, v.SizeLimit); err != nil {
 			return err
 		}
 	}
@@ -108,7 +108,7 @@ func writeFile(path string, file source.File, gid *int64) error {
 // Remove removes a pod's own volumes. Nil when there are none.
 func Remove(dir string) error {
 	// What stays mounted must not be emptied through the mount.
-	if err := sysfile.UnmountBelow(dir); err != nil {
+	if err := sysmount.UnmountBelow(dir); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // Finder looks at the sources of mounts.
@@ -48,7 +48,7 @@ func (f Finder) Find(ctx context.Context, mounts []*runtimeapi.Mount, userns str
 		}
 		if len(m.GetUidMappings()) > 0 && userns != "" {
 			_, err := probe.Ask(ctx, f.Probes, "map the ids of the mount source "+from+" in "+userns, func() (struct{}, error) {
-				return struct{}{}, sysfile.ProbeMapped(at.Exists, userns)
+				return struct{}{}, sysmount.ProbeMapped(at.Exists, userns)
 			})
 			if err != nil {
 				return nil, nil, fmt.Errorf("config.mounts[%d].uidMappings: %w", i, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 	"github.com/berthrun/berth/internal/undo"
 )
 
@@ -54,7 +55,7 @@ func (r *Root) Detach() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mounted = false
-	if err := sysfile.Detach(r.dir); err != nil {
+	if err := sysmount.Detach(r.dir); err != nil {
 		return fmt.Errorf("cannot detach the root of the pods' inits: %w", err)
 	}
 	return nil
@@ -71,7 +72,7 @@ func sealProgram(ctx context.Context, dir, program string) (err error) {
 	}
 	var steps undo.Stack
 	defer steps.OnError(ctx, &err)
-	steps.Push("detach the root of pods' inits", func(context.Context) error { return sysfile.Detach(dir) })
+	steps.Push("detach the root of pods' inits", func(context.Context) error { return sysmount.Detach(dir) })
 	source, err := os.Open(program)
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/require"
-	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
 // TestSealWaitsForForks: a process that is being started has the copy of the program open
@@ -26,7 +26,7 @@ func TestSealWaitsForForks(t *testing.T) {
 	sealed := make(chan error, 1)
 	go func() { sealed <- sealProgram(t.Context(), dir, program) }()
 	t.Cleanup(func() {
-		if err := sysfile.Detach(dir); err != nil {
+		if err := sysmount.Detach(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -102,7 +102,7 @@ func TestSeccompOfTheOperator(t *testing.T) {
 }
 
 func TestSeccompProfiles(t *testing.T) {
-	l := NewLoader(ocispec.Host{Seccomp: true, Capabilities: request.CapabilityNames(1<<41 - 1)}, probe.New(time.Second, 8))
+	l := NewLoader(ocispec.Host{Seccomp: true, Capabilities: request.AllCapabilities()}, probe.New(time.Second, 8))
 	of := func(config *runtimeapi.ContainerConfig) (*specs.LinuxSeccomp, error) {
 		return l.Container(t.Context(), config, &Rules{}, &ocispec.Defaults{})
 	}

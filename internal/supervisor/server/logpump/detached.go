@@ -25,7 +25,7 @@ import (
 // hangs would hold up every container and every command that is started, not only
 // the pod whose log it has. So a log is held by an O_PATH descriptor, the closing of
 // which asks nobody, and opened for each write by a thread that has a table of its
-// own. Go cannot be told to keep its scheduler off such a thread: it is C's.
+// own. Go's scheduler cannot be kept off such a thread, so it is a thread of C.
 
 // writeDetached is f.WriteAt for an O_PATH f.
 func writeDetached(f *os.File, p []byte, offset int64) (int, error) {

@@ -138,7 +138,7 @@ func (j *journal) lose(why error) {
 		j.file = nil
 	}
 	if j.lost == nil {
-		j.log.Warn("log is gone, output is discarded until it can be made anew", "reason", why)
+		j.log.Warn("the log file is gone; output is discarded until it can be made again", "reason", why)
 	}
 	j.lost = why
 }
@@ -210,7 +210,7 @@ func (j *journal) recover() error {
 	}
 	file, err = j.place.find(j.pos.log)
 	if errors.Is(err, errs.NotFound) {
-		// A rename at this moment can hide a name from whoever lists the directory.
+		// A rename at this moment can hide a name from a listing of the directory.
 		file, err = j.place.find(j.pos.log)
 	}
 	switch {

@@ -38,7 +38,7 @@ type drain struct {
 
 // Drain writes all that is in the pipes and in the stages, also a last line
 // without newline, and ends the subscriptions. It is for a container whose
-// processes have ended: its exit may be told when Drain has returned, so that who
+// processes have ended: its exit may be reported when Drain has returned, so that who
 // sees the exit finds the log complete. If somebody goes on writing, Drain ends
 // with what was there when it was called.
 //
@@ -70,7 +70,7 @@ func (p *Pump) await(ctx context.Context, result <-chan error, what string) erro
 	return fmt.Errorf("cannot %s: %w: %w", what, ctx.Err(), errs.Deadline)
 }
 
-// aim tells the streams how far a drain goes. It is the worker's; p.mu is held.
+// aim sets how far the streams are drained. Only the worker calls it; p.mu is held.
 func (p *Pump) aim(d *drain) {
 	if d.aimed {
 		return
@@ -118,7 +118,7 @@ func (p *Pump) finishDrains() {
 // worth a word.
 const slowAfter = 500 * time.Millisecond
 
-// LogError tells why output does not reach the log now, nil if it does.
+// LogError returns why output does not reach the log at present, nil if it does.
 func (p *Pump) LogError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -166,7 +166,7 @@ func (p *Pump) subscribe(stdout, stderr io.Writer, back bool) (*Subscription, er
 // Done is closed when nothing more will be written.
 func (s *Subscription) Done() <-chan struct{} { return s.done }
 
-// Err tells why the subscription ended: nil at the end of the output or by Close,
+// Err returns why the subscription ended: nil at the end of the output or by Close,
 // Exhausted for a client that was too slow, else the writer's error. It is nil
 // before Done is closed.
 func (s *Subscription) Err() error {
@@ -213,7 +213,7 @@ func (s *Subscription) queue(stream crilog.Stream, data []byte) {
 	s.rouse()
 }
 
-// account tells the budget what the backlog costs now. s.mu is held.
+// account updates what the backlog takes of the budget. s.mu is held.
 func (s *Subscription) account() {
 	now := int64(s.waiting.cost)
 	s.budget.used.Add(now - s.cost.Swap(now))

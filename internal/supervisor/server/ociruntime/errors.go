@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ProgramError says that everything of a container could be made but that its
-// program cannot be executed. Its kind is Invalid.
+// ProgramError is the error of a container that could be made but for its program, which cannot be
+// executed. Its kind is Invalid.
 type ProgramError struct{ text string }
 
 func (e *ProgramError) Error() string { return e.text }
@@ -19,11 +19,11 @@ func (e *ProgramError) Error() string { return e.text }
 // Unwrap returns the error's kind.
 func (e *ProgramError) Unwrap() error { return errs.Invalid }
 
-// cwdOutside is what the init says of a working directory that leads out of the root.
+// cwdOutside is in the init's error for a working directory that leads out of the root.
 const cwdOutside = "current working directory is outside"
 
-// startFault turns what the init found wrong with the program or its directory
-// into a ProgramError, and leaves other errors of a start as they are.
+// startFault turns an error of the init about the program or its directory into a ProgramError, and
+// leaves other errors of a start as they are.
 func startFault(err error) error {
 	for _, fault := range []string{`init: exec: "`, "init: chdir to cwd", "init: mkdir ", cwdOutside} {
 		if err != nil && errs.Kind(err) == nil && strings.Contains(err.Error(), fault) {
@@ -46,7 +46,7 @@ func classify(err error, rootfs string) error {
 	return withCause(err, rootfs)
 }
 
-// kindOf is the kind that a text of libcontainer's means, nil for a fault of the host's.
+// kindOf returns the kind of an error of libcontainer by its text, nil when the host is at fault.
 func kindOf(text string) error {
 	for _, faultOfTheSpec := range []string{
 		`exec: "`,      // the program is not there, or cannot be executed
@@ -107,7 +107,7 @@ var (
 	limitFile    = regexp.MustCompile(`failed to write ` + quoted + `: write (.+?): `)
 )
 
-// causeOf is the cause and the path that a text of libcontainer's means, "" for none.
+// causeOf returns the cause and the path of an error of libcontainer by its text, "" for none.
 func causeOf(text, rootfs string) (cause errs.Cause, at string) {
 	if strings.Contains(text, "/dev/null inside container") {
 		return errs.CauseDevNull, "/dev/null"
@@ -132,8 +132,7 @@ func causeOf(text, rootfs string) (cause errs.Cause, at string) {
 	return "", ""
 }
 
-// devicePlace is where the container would see the device node that a text is about, ""
-// when the text does not name it.
+// devicePlace returns the path in the container of the device node that a text names, "" for none.
 func devicePlace(text, rootfs string) string {
 	if found := deviceParent.FindStringSubmatch(text); found != nil {
 		return unquote(found[1])
@@ -144,7 +143,7 @@ func devicePlace(text, rootfs string) string {
 	return ""
 }
 
-// unquote undoes %q. What it cannot undo stays as it is.
+// unquote undoes %q, where it can.
 func unquote(text string) string {
 	if plain, err := strconv.Unquote(text); err == nil {
 		return plain

@@ -7,6 +7,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
@@ -25,7 +26,8 @@ type Exec struct {
 }
 
 // Exec starts the process and returns its pid, a child of this process. When ctx
-// ends first, what was started is killed. It leaves Group behind, also on error.
+// ends first, what was started is killed. It leaves Group behind, also on error. The
+// error says only why: the caller adds that the exec failed.
 func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -41,17 +43,24 @@ func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	// Start would wait until somebody thaws the container.
 	paused, err := found.Cgroups.Frozen()
 	if err != nil {
-		return 0, fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err)
+		return 0, err
 	}
-	if err := checkRunning(e.ContainerID, found, paused); err != nil {
-		return 0, fmt.Errorf("cannot exec: %w", err)
+	if err := checkRunning(found, paused); err != nil {
+		return 0, err
 	}
 	r.host.FitProcess(e.Process)
-	pid, err = r.starter.exec(ctx, e, found)
-	if err != nil {
-		return 0, fmt.Errorf("cannot exec in container %s: %w", e.ContainerID, err)
+	return r.starter.exec(ctx, e, found)
+}
+
+// checkRunning refuses an exec in a container that is not started or is paused.
+func checkRunning(found *Found, paused bool) error {
+	switch {
+	case found.Waiting:
+		return fmt.Errorf("it is not started: %w", errs.State)
+	case paused:
+		return fmt.Errorf("it is paused: %w", errs.State)
 	}
-	return pid, nil
+	return nil
 }
 
 // ExecGroupPrefix begins the name of each exec's cgroup.

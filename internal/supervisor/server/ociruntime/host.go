@@ -10,19 +10,19 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Host is what this process may grant to containers. Where a spec asks for more
-// it gets what there is, and a warning is kept, one for each cause.
+// Host has what this process can give to containers. Where a spec asks for more it gets what there is,
+// and a warning is kept, one for each cause.
 type Host struct {
-	// MayRaise is CAP_SYS_RESOURCE: hard limits may be raised, oom scores
-	// lowered.
+	// MayRaise is true with CAP_SYS_RESOURCE: hard limits may be raised, and oom scores lowered.
 	MayRaise bool
-	// Bounding are the capabilities that can be had, as "CAP_X".
+	// Bounding has the capabilities that containers can have, as "CAP_X".
 	Bounding map[string]bool
-	// OOMScoreAdj is this process's own: the lowest to be had without MayRaise.
+	// OOMScoreAdj is this process's own, the lowest that containers can have without MayRaise.
 	OOMScoreAdj int
 	// HardLimit returns this process's own hard limit.
 	HardLimit func(kind int) (uint64, error)
@@ -31,26 +31,21 @@ type Host struct {
 	warnings []string
 }
 
-// files is the RLIMIT_NOFILE of a container whose spec has none: what systemd
-// gives to a service. The supervisor's own limit is far above.
+// softFiles and hardFiles are the RLIMIT_NOFILE of a container whose spec has none, as systemd gives it
+// to a service. The supervisor's own limit is far above.
 const softFiles, hardFiles = 1024, 524288
 
-// ReadHost asks the kernel.
+// ReadHost reads what the kernel gives to this process.
 func ReadHost() (*Host, error) {
 	h := &Host{Bounding: make(map[string]bool), HardLimit: hardLimit}
-	caps, err := capability.NewPid2(0)
-	if err == nil {
-		err = caps.Load()
-	}
+	own, err := sysproc.ReadCapabilities()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read own capabilities: %w", err)
+		return nil, err
 	}
-	for _, c := range capability.ListKnown() {
-		if caps.Get(capability.BOUNDING, c) {
-			h.Bounding["CAP_"+strings.ToUpper(c.String())] = true
-		}
+	for _, name := range own.Bounding {
+		h.Bounding[name] = true
 	}
-	h.MayRaise = caps.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE)
+	h.MayRaise = slices.Contains(own.Effective, "CAP_SYS_RESOURCE")
 	data, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
 		return nil, fmt.Errorf("cannot read own oom_score_adj: %w", err)
@@ -61,15 +56,15 @@ func ReadHost() (*Host, error) {
 	return h, nil
 }
 
-// Warnings returns what containers did not get so far, one sentence each.
+// Warnings returns what containers could not get so far, one sentence each.
 func (h *Host) Warnings() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.warnings)
 }
 
-// Fit changes what the host forbids in a container's spec, and says what the
-// container must not inherit from this process.
+// Fit changes what the host does not allow in a container's spec, and sets what the container would
+// inherit from this process.
 func (h *Host) Fit(spec *specs.Spec) {
 	p := spec.Process
 	if p.OOMScoreAdj == nil {
@@ -109,7 +104,7 @@ func (h *Host) fitLimits(p *specs.Process) {
 		if err != nil || l.Hard <= own {
 			continue
 		}
-		if i < len(p.Rlimits) { // the default is silent
+		if i < len(p.Rlimits) { // no warning for the default
 			h.warn("%s of containers cannot be raised above %d here (no CAP_SYS_RESOURCE)", l.Type, own)
 		}
 		l.Hard, l.Soft = own, min(l.Soft, own)
@@ -119,11 +114,8 @@ func (h *Host) fitLimits(p *specs.Process) {
 
 func (h *Host) fitCapabilities(set []string) []string {
 	return slices.DeleteFunc(slices.Clone(set), func(name string) bool {
-		known := slices.ContainsFunc(capability.ListKnown(), func(c capability.Cap) bool {
-			return name == "CAP_"+strings.ToUpper(c.String())
-		})
-		if !known || h.Bounding[name] {
-			return false // libcontainer refuses or ignores what nobody knows
+		if !sysproc.IsCapability(name) || h.Bounding[name] {
+			return false // libcontainer refuses or ignores unknown names
 		}
 		h.warn("containers cannot have %s here (it is not in the supervisor's bounding set)", name)
 		return true

@@ -23,11 +23,11 @@ import (
 
 // libcontainerStarter starts processes with runc's library, in this process.
 type libcontainerStarter struct {
-	root      string
-	forgotten *forgotten
+	root    string
+	zombies *zombieReaper
 }
 
-// libcontainerPlan is its payload of a Plan.
+// libcontainerPlan is the payload of its plans.
 type libcontainerPlan struct {
 	config  *configs.Config
 	process *libcontainer.Process
@@ -99,18 +99,17 @@ func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, found *Found) (
 	process.PidfdSocket = e.Pidfd
 	e.StdIO.apply(process)
 	if err := within(ctx, e.Group, process, func() error { return c.Start(process) }); err != nil {
-		l.forgotten.reapSoon()
+		l.zombies.reapSoon()
 		return 0, classify(err, "")
 	}
 	return process.Pid()
 }
 
-// giveUp bounds the wait for libcontainer to notice that its init was killed.
-const giveUp = 10 * time.Second
+// killedTimeout bounds the wait for libcontainer to notice that its init was killed.
+const killedTimeout = 10 * time.Second
 
-// within runs a start of libcontainer's, which knows no context. When ctx ends
-// first it kills what the start put into the cgroup, again and again, for the
-// start ends when its init does.
+// within runs a start of libcontainer, which takes no context. When ctx ends first it kills what the
+// start has put into the cgroup, again and again: the start ends when its init does.
 func within(ctx context.Context, group cgroup.Paths, process *libcontainer.Process, start func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- start() }()
@@ -119,14 +118,14 @@ func within(ctx context.Context, group cgroup.Paths, process *libcontainer.Proce
 		return err
 	case <-ctx.Done():
 	}
-	late, stop := context.WithTimeout(context.WithoutCancel(ctx), giveUp)
+	late, stop := context.WithTimeout(context.WithoutCancel(ctx), killedTimeout)
 	defer stop()
 	for {
 		killErr := group.Kill(late)
 		select {
 		case err := <-done:
 			if err == nil {
-				// It was faster than the deadline, but what it made is dead, or will be.
+				// It has succeeded in the last moment: what it made is dead, or will be.
 				err = reap(process)
 			}
 			return fmt.Errorf("%w (%w)", cause(ctx), err)
@@ -137,14 +136,14 @@ func within(ctx context.Context, group cgroup.Paths, process *libcontainer.Proce
 	}
 }
 
-// reap kills and reaps a process whose start was too late for anybody to hear of it.
-// A zombie in a container's PID namespace keeps the container's init from ending.
+// reap kills and reaps a process whose start was too late. A zombie in a container's PID namespace
+// keeps the container's init from ending.
 func reap(process *libcontainer.Process) error {
 	if err := process.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("cannot kill the process: %w", err)
 	}
 	if _, err := process.Wait(); err != nil {
-		var ended *exec.ExitError // what a killed one is to it
+		var ended *exec.ExitError // a killed process is an error to Wait
 		if !errors.As(err, &ended) {
 			return fmt.Errorf("cannot reap the process: %w", err)
 		}
@@ -152,7 +151,7 @@ func reap(process *libcontainer.Process) error {
 	return errors.New("the process was killed")
 }
 
-// cause is why ctx ended, with a kind.
+// cause returns why ctx ended, with a kind.
 func cause(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("the runtime took too long: %w", errs.Deadline)
@@ -160,9 +159,9 @@ func cause(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// giveStreams gives the streams to the user of a process in a user namespace, who
-// may want to open them again (/dev/stdout). libcontainer does it from inside, where
-// it may not: they belong to the host's root.
+// giveStreams makes the user of a process in a user namespace the owner of its streams, since it may
+// open them again (/dev/stdout). libcontainer tries that from inside of the namespace, where it is not
+// allowed: the streams belong to the host's root.
 func giveStreams(config configs.Config, process *libcontainer.Process, io *StdIO) error {
 	if !config.Namespaces.Contains(configs.NEWUSER) {
 		return nil
@@ -186,8 +185,8 @@ func giveStreams(config configs.Config, process *libcontainer.Process, io *StdIO
 	return nil
 }
 
-// setBundle puts right what specconv takes from the current directory; runc's
-// list and state tell it.
+// setBundle corrects the label with the bundle, which specconv takes from the current directory. runc
+// list and runc state show it.
 func setBundle(config *configs.Config, bundle string) {
 	for i, label := range config.Labels {
 		if strings.HasPrefix(label, "bundle=") {

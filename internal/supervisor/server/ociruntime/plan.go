@@ -13,24 +13,23 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// Plan is all that will be made of a spec, with nothing made yet: what undoing
-// needs to know is known before the first step.
+// Plan is what Create will make of a spec. Nothing is made yet, and all is known that undoing the
+// creation needs.
 type Plan struct {
 	ID       string
 	Terminal bool
 	// Cgroups are where the container will live.
 	Cgroups cgroup.Paths
-	// UID and GID are the host's numbers of the user that the program runs as,
-	// to own its pipes.
+	// UID and GID are the host's ids of the user that the program runs as. It owns the pipes.
 	UID, GID int
 
 	// payload is what the starter has computed for create.
 	payload any
 }
 
-// Plan checks the spec and computes what Create will do. It changes spec where
-// the host forbids what it asks for (see Host.Fit), and lets no hook take longer
-// than timeout: hooks run outside of the container's cgroup, out of reach.
+// Plan checks the spec and computes what Create will do. It changes spec where the host does not allow
+// what it asks for (see Host.Fit), and bounds each hook by timeout: hooks run outside of the
+// container's cgroup, where Create cannot kill them.
 func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeout time.Duration) (*Plan, error) {
 	if err := checkSpec(id, bundle, spec, systemd); err != nil {
 		return nil, fmt.Errorf("cannot use the spec of container %s: %w", id, err)
@@ -44,8 +43,8 @@ func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeou
 	return p, p.Cgroups.Check(id)
 }
 
-// checkSpec demands what a runc user gets from the command line: paths that do
-// not depend on the current directory, which all containers here share.
+// checkSpec refuses a spec with paths that depend on the current directory, which is one for all
+// containers here, and one without what Create needs.
 func checkSpec(id, bundle string, spec *specs.Spec, systemd bool) error {
 	switch {
 	case spec.Process == nil || len(spec.Process.Args) == 0:

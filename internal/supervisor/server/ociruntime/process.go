@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// newProcess carries every field over that runc's command line does: one left out
-// would let the supervisor's own value (a limit, a capability) through.
+// newProcess copies every field that runc's command line copies. For one that is left out the process
+// would inherit the supervisor's own value (a limit, a capability).
 func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 	lp := &libcontainer.Process{
 		Args:            p.Args,
@@ -63,7 +63,7 @@ func (io *StdIO) apply(p *libcontainer.Process) {
 		p.ConsoleSocket = io.Console
 		return
 	}
-	// Not the pointers as they are: a nil *os.File in an interface is no nil.
+	// A nil *os.File in an interface is not nil.
 	if io.Stdin != nil {
 		p.Stdin = io.Stdin
 	}

@@ -1,14 +1,13 @@
-// Package ociruntime is the one place that turns an OCI spec into a running
-// process, and the only package that knows libcontainer. starter.go is its seam to what
-// starts processes, waiting.go the protocol of an init that waits for the start.
+// Package ociruntime turns an OCI spec into a running process, and is the only package that knows
+// libcontainer. starter.go has the interface of what starts processes, waiting.go the protocol of an
+// init that waits for the start.
 //
-// A Runtime keeps nothing of containers in memory between calls: what it knows of one
-// is in the state directory, in runc's own format. So each call works on an
-// object of its own, and one that hangs holds up no other; a container that was
-// made by a supervisor that is gone is no different from one that was not.
+// A Runtime keeps nothing of containers in memory between calls: what it knows of one is in the state
+// directory, in the format of runc. So each call works on an object of its own, a call that hangs
+// delays no other, and a container that a former supervisor has made is like any other.
 //
-// The hazards of libcontainer in a long-lived process are closed here; the test
-// of each names it.
+// libcontainer has faults that matter in a long-lived process. This package works around them; the
+// test of each names it.
 package ociruntime
 
 import (
@@ -28,11 +27,11 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// initLogLevel keeps a dying init from writing its last words to the container's
-// log; "2" is logrus' error level.
+// initLogLevel keeps an init that fails from writing debug messages to the container's log; "2" is the
+// error level of logrus.
 const initLogLevel = "2"
 
-// Name is what people know the runtime by.
+// Name is the name of the runtime, for people.
 const Name = "libcontainer"
 
 // Runtime makes and finds containers below one state directory.
@@ -42,46 +41,45 @@ type Runtime struct {
 	starter starter
 }
 
-// New returns a Runtime on root, which it creates when needed. spare tells of children
-// of this process whose zombies are not to be reaped when a start fails: inits of
-// containers, before their ends are recorded.
-func New(root string, host *Host, spare func(pid int) bool) (*Runtime, error) {
+// New returns a Runtime on root, which it creates when needed. isInit reports whether a process is the
+// init of a container: its zombie is not reaped when a start fails, since its exit may not be recorded
+// yet.
+func New(root string, host *Host, isInit func(pid int) bool) (*Runtime, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the runtime's state directory: %w", err)
 	}
 	logrus.SetLevel(logrus.ErrorLevel)
-	return &Runtime{root: root, host: host, starter: &libcontainerStarter{root: root, forgotten: &forgotten{spare: spare}}}, nil
+	return &Runtime{root: root, host: host, starter: &libcontainerStarter{root: root, zombies: &zombieReaper{isInit: isInit}}}, nil
 }
 
-// Init is what an init that libcontainer starts runs before main, while Go is on the
-// process's first thread. It does not return.
+// Init is the main function of an init that libcontainer starts. It runs while Go is on the process's
+// first thread, and does not return.
 func Init() {
 	if os.Getenv("_LIBCONTAINER_INITTYPE") == "setns" {
-		hush()
+		silenceStderr()
 	}
 	libcontainer.Init()
 }
 
-// hush keeps what libcontainer complains of, when the supervisor dies before an
-// exec's process has begun, out of what the caller takes for the process's output:
-// the exec is run again. Go's os.Stderr becomes an end of the same file that cannot
-// be written to, and goes at the execve; descriptor 2 stays.
-func hush() {
-	deaf, err := os.OpenFile("/proc/self/fd/2", os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	if err == nil { // else the user of a namespace of its own may not: it complains
-		os.Stderr = deaf
+// silenceStderr keeps the errors that libcontainer prints out of the output of an exec, when the
+// supervisor dies before the process has begun: the exec is run again. Go's os.Stderr becomes a
+// descriptor of the same file that cannot be written to, and is closed at the execve. Descriptor 2
+// stays. It has no effect where the user of a user namespace may not open the file.
+func silenceStderr() {
+	unwritable, err := os.OpenFile("/proc/self/fd/2", os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err == nil {
+		os.Stderr = unwritable
 	}
 }
 
-// StdIO is what a process gets as its descriptors 0 to 2; nil means /dev/null.
-// With Console (a unix socket, to which the process sends the master of its pty)
-// the others are nil.
+// StdIO has the descriptors 0 to 2 of a process; nil means /dev/null. With Console (a unix socket, to
+// which the process sends the master of its pty) the others are nil.
 type StdIO struct {
 	Stdin, Stdout, Stderr *os.File
 	Console               *os.File
 }
 
-// Found is a container as the state directory tells of it.
+// Found is what the state directory has of a container.
 type Found struct {
 	Pid int
 	// StartTime of Pid, in clock ticks since boot.
@@ -94,8 +92,8 @@ type Found struct {
 	loaded *libcontainer.Container
 }
 
-// Find returns what the state directory tells, whether the process still runs or
-// not. errs.NotFound when the container was never made, or half.
+// Find returns what the state directory has of a container, whether its process still runs or not. Kind
+// NotFound when the container was never made, or is half made.
 func (r *Runtime) Find(id string) (*Found, error) {
 	c, err := r.load(id)
 	if err != nil {
@@ -120,7 +118,7 @@ func (r *Runtime) found(c *libcontainer.Container) (*Found, error) {
 	}, nil
 }
 
-// IDs returns every id of which the state directory holds anything.
+// IDs returns every id of which the state directory has anything.
 func (r *Runtime) IDs() ([]string, error) {
 	entries, err := os.ReadDir(r.root)
 	if err != nil {

@@ -21,25 +21,25 @@ type Starting struct {
 	Pidfd *os.File
 	// Ended is closed when the init has ended.
 	Ended <-chan struct{}
-	// Hold gives a descriptor to somebody who survives this process, until Start
-	// has returned.
+	// Hold gives a descriptor to processes that outlive this one, until Start has returned.
 	Hold func(fifo *os.File) error
 }
 
 // Start lets the init execute the user's program. Nil when that was done before;
-// errs.State when the init has ended without it.
+// errs.State when the init has ended without it. Errors of starts say only why: the
+// daemon adds that the container cannot be started.
 //
 // libcontainer's own Exec leaves a goroutine and a thread behind for each init
-// that died before it: it opens the FIFO in a thread of its own and waits. This
-// opens without waiting: the init, which waits for a reader, goes on, writes one
-// byte and executes.
+// that died before it: it opens the FIFO in a thread of its own and waits. Start
+// opens the FIFO without waiting: the init, which waits for a reader, goes on, writes
+// one byte and executes the program.
 //
 // If this process died between the open and that write, the init would die of a
-// broken pipe. So the init is stopped while the reading end is given to Hold. The
-// byte is left in the FIFO: who finds it held later knows that the init went on.
+// broken pipe. So Start stops the init until Hold has the reading end. The byte stays
+// in the FIFO: a successor that finds it there knows that the init went on.
 func (r *Runtime) Start(ctx context.Context, s *Starting) error {
 	if err := sysproc.SignalPidfd(s.Pidfd, syscall.SIGSTOP); err != nil {
-		return r.notStarted(s, err)
+		return notStarted(err)
 	}
 	fifo, err := os.OpenFile(r.fifo(s.ID), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err == nil {
@@ -47,50 +47,46 @@ func (r *Runtime) Start(ctx context.Context, s *Starting) error {
 		err = s.Hold(fifo)
 	}
 	if contErr := sysproc.SignalPidfd(s.Pidfd, syscall.SIGCONT); contErr != nil {
-		return r.notStarted(s, contErr)
+		return notStarted(contErr)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
+		return err
 	}
 	return r.FinishStart(ctx, s, fifo)
 }
 
-// FinishStart is the rest of a Start that a process began that is gone: fifo is
-// what it gave to Hold.
+// FinishStart completes a Start that another process has begun: fifo is what it gave to Hold.
 func (r *Runtime) FinishStart(ctx context.Context, s *Starting, fifo *os.File) error {
-	if s.Pidfd != nil { // it may have died before it let the init go on
+	if s.Pidfd != nil { // the other process may have died before it sent SIGCONT
 		if err := sysproc.SignalPidfd(s.Pidfd, syscall.SIGCONT); err != nil && !errors.Is(err, errs.NotFound) {
-			return r.notStarted(s, err)
+			return notStarted(err)
 		}
 	}
 	written, err := sysfd.AwaitReadable(ctx, fifo, s.Ended)
 	if err != nil {
-		return fmt.Errorf("cannot start container %s: %w", s.ID, errors.Join(err, cause(ctx)))
+		return errors.Join(err, cause(ctx))
 	}
 	if !written {
-		return r.notStarted(s, errs.NotFound)
+		return notStarted(errs.NotFound)
 	}
 	awaitExecuted(ctx, s)
-	if err := errs.IgnoreNotExist(os.Remove(r.fifo(s.ID))); err != nil {
-		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
-	}
-	return nil
+	return errs.IgnoreNotExist(os.Remove(r.fifo(s.ID)))
 }
 
-func (r *Runtime) notStarted(s *Starting, err error) error {
+// notStarted is the error of a start whose init took no signal.
+func notStarted(err error) error {
 	if errors.Is(err, errs.NotFound) {
-		return fmt.Errorf("cannot start container %s: its init has ended: %w", s.ID, errs.State)
+		return fmt.Errorf("its init has ended: %w", errs.State)
 	}
-	return fmt.Errorf("cannot start container %s: %w", s.ID, err)
+	return err
 }
 
-// StartAgain is for a Start that a process began that is gone, when nobody held
-// what it gave to Hold: the init waits still, or it executed the program, which may
-// have ended since, or it died of a broken pipe. errs.State when the init has ended
-// and is seen not to have executed the program; nil otherwise.
+// StartAgain completes a Start that another process has begun, when what it gave to Hold is lost. Then
+// the init still waits, or has executed the program, which may have ended since, or died of a broken
+// pipe. Kind State when the init has ended and certainly did not execute the program; nil otherwise.
 func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
 	pid, err := sysproc.PidfdPid(s.Pidfd)
 	if err == nil && isInit(pid) {
@@ -103,8 +99,5 @@ func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
 			return err
 		}
 	}
-	if err := errs.IgnoreNotExist(os.Remove(r.fifo(s.ID))); err != nil {
-		return fmt.Errorf("cannot start container %s: %w", s.ID, err)
-	}
-	return nil
+	return errs.IgnoreNotExist(os.Remove(r.fifo(s.ID)))
 }

@@ -1,13 +1,10 @@
 package ociruntime
 
 import (
-	"fmt"
 	"maps"
 
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/berthrun/berth/internal/errs"
 )
 
 // Update changes limits of a container's cgroup; what res leaves nil or empty
@@ -89,15 +86,4 @@ func set[T any](to *T, from *T) {
 	if from != nil {
 		*to = *from
 	}
-}
-
-// checkRunning refuses what needs a running, unpaused container.
-func checkRunning(id string, found *Found, paused bool) error {
-	switch {
-	case found.Waiting:
-		return fmt.Errorf("container %s is not started: %w", id, errs.State)
-	case paused:
-		return fmt.Errorf("container %s is paused: %w", id, errs.State)
-	}
-	return nil
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// An init waits until the container is started: it opens the FIFO below, which its
-// container's state directory has, to write one byte, executes the program once somebody
-// reads, and bears initName until then. The FIFO is removed when the program runs.
+// An init waits until the container is started: it opens a FIFO in the state directory of its container
+// to write one byte, which waits for a reader, and executes the program then. Its name is initName
+// until then. The FIFO is removed when the program runs.
 
 // initName is the name (comm) of an init that has not executed the program.
 const initName = "runc:[2:INIT]"
@@ -21,19 +21,18 @@ const initName = "runc:[2:INIT]"
 // fifo is the path of the container's FIFO.
 func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, "exec.fifo") }
 
-// execPatience bounds the wait for an init that has said that it goes on: it has
-// two system calls to make. A program may also bear the init's name.
-const execPatience = time.Second
+// executeTimeout bounds the wait for an init that has written its byte: it makes two more system calls.
+// A program may have the init's name, too.
+const executeTimeout = time.Second
 
-// awaitExecuted returns when the init is the user's program, or has ended. A
-// signal that came before would hit libcontainer's init, which ends of it with a
-// code of its own, or be lost.
+// awaitExecuted returns when the init has executed the program, or has ended. A signal that comes
+// before reaches libcontainer's init, which exits with a code of its own, or is lost.
 func awaitExecuted(ctx context.Context, s *Starting) {
 	pid, err := sysproc.PidfdPid(s.Pidfd)
 	if err != nil {
 		return // it has ended
 	}
-	ctx, stop := context.WithTimeout(ctx, execPatience)
+	ctx, stop := context.WithTimeout(ctx, executeTimeout)
 	defer stop()
 	for {
 		if !isInit(pid) {
@@ -54,7 +53,7 @@ func isInit(pid int) bool {
 	return err == nil && strings.TrimSpace(string(name)) == initName
 }
 
-// NeverExecuted reports whether a process that has ended, and is not reaped, ended as
-// libcontainer's init: the kernel could not execute the program that was found. Nobody
-// is told of that otherwise: the init has closed all ways by then.
+// NeverExecuted reports whether a process that has ended, and is not reaped, ended as libcontainer's
+// init: the kernel could not execute the program that was found. The init cannot report that: it has
+// closed its pipe by then.
 func NeverExecuted(pid int) bool { return isInit(pid) }

@@ -1,0 +1,88 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/record"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// adoptExecs adopts the execs that a predecessor ran.
+func (c *Container) adoptExecs(ctx context.Context) {
+	matches, err := filepath.Glob(filepath.Join(c.set.dir(c.id), record.ExecPrefix+"*"+record.ExecSuffix))
+	if err != nil {
+		return
+	}
+	for _, path := range matches {
+		var r record.Exec
+		if err := record.ReadJSON(path, &r); err != nil || r.ContainerID != c.id {
+			c.set.warn("cannot use the record %s of an exec: %v", path, err)
+			continue
+		}
+		e := c.newExecution(r.ExecID)
+		e.group, e.init, e.mayNotHaveBegun = r.Group, r.Init, r.Init == nil
+		c.mu.Lock()
+		c.execs[e.id] = e
+		c.mu.Unlock()
+		e.adopt(ctx, &r)
+	}
+}
+
+func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
+	held := e.container.set.held.Get(e.key())
+	if len(held) == 1 {
+		socket, err := sysfd.Pollable(held[0])
+		if err == nil {
+			e.socket = socket
+			e.container.set.held.Hold(ctx, e.key(), socket)
+			e.adoptPidfd()
+		}
+	}
+	if e.pidfd == nil && e.init != nil {
+		if pidfd, err := openProcess(e.init); err == nil {
+			e.pidfd = pidfd
+		}
+	}
+	switch {
+	case r.Code != nil:
+		e.code, e.hasCode = *r.Code, true
+	case e.pidfd != nil || e.init != nil:
+		e.container.set.adopted.Follow(e.init)
+		go e.watchProtected()
+		e.scheduleOrphanKill() // its caller may have given up while no supervisor ran
+		return
+	case len(held) == 0:
+		// The keeper died as well. The command must not run a second time.
+		e.err = fmt.Errorf("exec %s in container %s: it is not known whether it began before supervisor and keeper died: %w", e.id, e.container.id, errs.Unavailable)
+		e.killAll()
+	default:
+		e.err = fmt.Errorf("exec %s in container %s: it did not begin before the supervisor's death: %w", e.id, e.container.id, errs.NotFound)
+		e.killAll()
+	}
+	close(e.done)
+	e.scheduleOrphanKill()
+}
+
+func (e *Execution) adoptPidfd() {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second) // either it is there, or its sender is alive
+	defer stop()
+	fd, err := sysfd.PeekFD(ctx, e.socket)
+	if err != nil {
+		return
+	}
+	pidfd, err := sysproc.NewPidfd(fd)
+	if err != nil {
+		return
+	}
+	e.pidfd = pidfd
+	if pid, err := sysproc.PidfdPid(pidfd); err == nil && e.init == nil {
+		if init, err := identify(pid, pidfd); err == nil {
+			e.init = init
+		}
+	}
+}

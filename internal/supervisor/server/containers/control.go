@@ -1,0 +1,74 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/record"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// reopenTimeout bounds the wait for a log file that is opened again.
+const reopenTimeout = 30 * time.Second
+
+// Signal sends a signal to the container's init, or to all its processes. SIGKILL reaches a paused
+// container too: it is thawed, since frozen processes cannot die.
+func (c *Container) Signal(sig syscall.Signal, all bool) error {
+	if err := c.signal(sig, all); err != nil {
+		return fmt.Errorf("cannot send %v to container %s: %w", sig, c.id, err)
+	}
+	return nil
+}
+
+func (c *Container) signal(sig syscall.Signal, all bool) error {
+	group := c.snapshot().Cgroups
+	if all {
+		if err := group.Signal(sig); err != nil {
+			return err
+		}
+	} else {
+		pidfd, err := c.live()
+		if err != nil {
+			return err
+		}
+		if err := sysproc.SignalPidfd(pidfd, sig); err != nil {
+			return err
+		}
+	}
+	if sig == syscall.SIGKILL {
+		return group.Thaw()
+	}
+	return nil
+}
+
+// Update changes the container's limits; what res leaves nil or empty stays. See
+// ociruntime.Runtime.Update. Kind State when the container has ended.
+func (c *Container) Update(ctx context.Context, res *specs.LinuxResources) error {
+	if err := c.lock(ctx); err != nil {
+		return err
+	}
+	defer c.unlock()
+	if _, err := c.live(); err != nil {
+		return fmt.Errorf("%w: %w", err, errs.State)
+	}
+	return c.set.runtime.Update(c.id, res)
+}
+
+// ReopenLog returns when the container's output goes to the file that its log path names now. Kind
+// State when the container has ended.
+func (c *Container) ReopenLog(ctx context.Context) error {
+	c.mu.Lock()
+	pump, stage := c.pump, c.rec.Stage
+	c.mu.Unlock()
+	if stage == record.Exited || pump == nil {
+		return fmt.Errorf("cannot reopen the log of container %s: it is not running: %w", c.id, errs.State)
+	}
+	ctx, stop := context.WithTimeout(ctx, reopenTimeout)
+	defer stop()
+	return pump.Reopen(ctx)
+}

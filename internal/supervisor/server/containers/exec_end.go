@@ -1,0 +1,216 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// watchProtected is watch, whose panic does not end the process.
+func (e *Execution) watchProtected() {
+	errs.Protect("watch of exec "+e.id+" in container "+e.container.id, e.watch)
+}
+
+// watch waits for the end of the process, and records it. Processes that it has started run on.
+func (e *Execution) watch() {
+	c := e.container
+	if e.pidfd != nil {
+		if err := sysproc.AwaitExit(c.set.stopping, e.pidfd); err != nil {
+			return // this process ends; a successor goes on
+		}
+	}
+	e.code, e.err = e.status()
+	if e.err == nil && e.code == initFailedCode && e.init != nil && e.program != "" && ociruntime.NeverExecuted(e.init.Pid) {
+		e.err = c.notExecuted(fmt.Errorf("exec: %q: no such file or directory, or exec format error "+
+			"(its interpreter or loader is missing, or it is for another machine): %w", e.program, errs.Invalid))
+	}
+	if e.mayNotHaveBegun && e.err == nil && e.code == initFailedCode {
+		e.err = fmt.Errorf("exec %s in container %s: it did not begin before the supervisor's death, or ended with code %d: %w",
+			e.id, c.id, initFailedCode, errs.Unavailable)
+	}
+	e.hasCode = e.err == nil
+	if err := e.write(); err != nil && !isClosed(c.gone) {
+		c.set.log.Warn("cannot record the end of an exec", "container", c.id, "exec", e.id, "error", err)
+	}
+	if e.pidfd != nil {
+		c.set.reapChild(e.pidfd, "container", c.id, "exec", e.id)
+	}
+	if e.init != nil {
+		c.set.adopted.Forget(e.init)
+	}
+	close(e.done)
+	e.scheduleOrphanKill()
+}
+
+// status is the exit code of the process.
+func (e *Execution) status() (int32, error) {
+	for deadline := time.Now().Add(statusTimeout); ; time.Sleep(10 * time.Millisecond) {
+		status, _, ok := e.container.set.readStatus(e.pidfd, e.init)
+		if ok {
+			return sysproc.ExitCode(status), nil
+		}
+		if time.Now().After(deadline) {
+			return unknownCode, fmt.Errorf("exit code of exec %s in container %s: %w", e.id, e.container.id, errs.Unavailable)
+		}
+	}
+}
+
+// Wait waits for the end and returns the exit code (128+n when signal n ended it). When the caller
+// cancels, all that the exec started is killed; when its connection ends, it may come back.
+// answered, unless nil, must be called with whether the caller got the answer: a caller that did
+// not comes back for it, and would run an exec that is forgotten once more.
+func (e *Execution) Wait(ctx context.Context) (code int32, answered func(sent bool), err error) {
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		if errors.Is(context.Cause(ctx), errs.Unavailable) {
+			e.removeCaller()
+			return 0, nil, context.Cause(ctx)
+		}
+		e.killAll()
+		<-e.done
+		e.remove()
+		return 0, nil, ctx.Err()
+	}
+	return e.code, func(sent bool) {
+		if sent {
+			e.remove()
+		} else {
+			e.removeCaller()
+		}
+	}, e.err
+}
+
+// removeCaller is for a caller that did not get its answer. Without callers the exec is an orphan.
+func (e *Execution) removeCaller() {
+	e.container.mu.Lock()
+	e.callers--
+	e.container.mu.Unlock()
+	e.scheduleOrphanKill()
+}
+
+// isOrphan reports whether the exec has no caller, and is not being removed.
+func (e *Execution) isOrphan() bool {
+	c := e.container
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return e.callers == 0 && !e.removing && c.execs[e.id] == e
+}
+
+// scheduleOrphanKill kills and removes an exec without callers, unless one comes back in time.
+func (e *Execution) scheduleOrphanKill() {
+	if !e.isOrphan() {
+		return // the last caller that leaves calls this again
+	}
+	c := e.container
+	time.AfterFunc(orphanTimeout, func() {
+		if !e.isOrphan() || isClosed(c.gone) || c.set.stopping.Err() != nil {
+			return
+		}
+		if !isClosed(e.done) {
+			c.set.log.Info("killing an exec whose caller is gone", "container", c.id, "exec", e.id)
+			e.killAll()
+			select {
+			case <-e.done:
+			case <-c.set.stopping.Done():
+				return // a successor goes on
+			}
+		}
+		e.remove()
+	})
+}
+
+// killAll kills the process and all that it has started.
+func (e *Execution) killAll() {
+	c := e.container
+	ctx, stop := context.WithTimeout(context.Background(), killTimeout)
+	defer stop()
+	if err := e.group.Kill(ctx); err != nil {
+		c.set.log.Warn("cannot kill an exec", "container", c.id, "exec", e.id, "error", err)
+	}
+	if e.pidfd != nil { // should it ever be out of its cgroup
+		if err := sysproc.SignalPidfd(e.pidfd, syscall.SIGKILL); err != nil && !errors.Is(err, errs.NotFound) {
+			c.set.log.Warn("cannot kill an exec", "container", c.id, "exec", e.id, "error", err)
+		}
+	}
+}
+
+// remove removes an exec that has ended, but for its cgroup while processes run in it: sweepGroups of
+// a later exec removes that, or the end of the container does.
+func (e *Execution) remove() {
+	c := e.container
+	c.mu.Lock()
+	if c.execs[e.id] != e || e.removing {
+		c.mu.Unlock()
+		return
+	}
+	e.removing = true
+	c.mu.Unlock()
+	defer c.sweepGroups()
+	defer close(e.removed)
+	defer func() { // last: the next exec with this id has the same record and key
+		c.mu.Lock()
+		delete(c.execs, e.id)
+		c.mu.Unlock()
+	}()
+	c.set.held.Release(e.key())
+	closeFiles([]*os.File{e.socket, e.pidfd})
+	if err := errs.IgnoreNotExist(os.Remove(e.path())); err != nil {
+		c.set.log.Warn("cannot remove the record of an exec", "container", c.id, "exec", e.id, "error", err)
+	}
+	if e.init != nil && c.set.opts.Keeper != nil {
+		ctx, stop := context.WithTimeout(context.Background(), heldfiles.KeeperTimeout)
+		defer stop()
+		if err := c.set.opts.Keeper.Forget(ctx, e.init.Pid, e.init.Start); err != nil {
+			c.set.log.Debug("cannot have the keeper forget an exit", "container", c.id, "exec", e.id, "error", err)
+		}
+	}
+}
+
+// sweepGroups removes the cgroups of execs that have ended, but for those that still have processes.
+func (c *Container) sweepGroups() {
+	for _, dir := range ociruntime.ExecGroup(c.snapshot().Cgroups, "*") {
+		matches, err := filepath.Glob(dir)
+		if err != nil {
+			continue
+		}
+		for _, match := range matches {
+			c.mu.Lock()
+			inUse := c.execs[match[strings.LastIndex(match, ociruntime.ExecGroupPrefix)+len(ociruntime.ExecGroupPrefix):]] != nil
+			c.mu.Unlock()
+			if inUse {
+				continue
+			}
+			if err := syscall.Rmdir(match); err != nil {
+				continue // it still has processes
+			}
+		}
+	}
+}
+
+// endExecs waits for the execs of a container whose processes are dead, and removes them.
+func (c *Container) endExecs() {
+	c.mu.Lock()
+	var all []*Execution
+	for _, e := range c.execs {
+		all = append(all, e)
+	}
+	c.mu.Unlock()
+	for _, e := range all {
+		select {
+		case <-e.done:
+			e.remove()
+		case <-time.After(statusTimeout + time.Second):
+		}
+	}
+}

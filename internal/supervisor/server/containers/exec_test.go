@@ -1,0 +1,65 @@
+package containers
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+)
+
+// TestIDOfAnExecThatNeverBegan: its caller comes back with the same id while the answer
+// that told him so is still being done with, and the two share a record.
+func TestIDOfAnExecThatNeverBegan(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	s := &Set{opts: Options{StateDir: t.TempDir()}, log: log, held: heldfiles.New(nil, log)}
+	c := &Container{id: "box", set: s, execs: map[string]*Execution{}}
+	if err := os.MkdirAll(s.dir(c.id), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		old := c.newExecution("one")
+		old.err = fmt.Errorf("it did not begin: %w", errs.NotFound)
+		close(old.done)
+		c.execs[old.id] = old
+		if err := old.write(); err != nil {
+			t.Fatal(err)
+		}
+		var answered sync.WaitGroup
+		answered.Go(old.remove)
+		e, err := c.claimExec("one")
+		if err != nil {
+			t.Fatalf("the id is not free: %v", err)
+		}
+		if err := e.write(); err != nil {
+			t.Fatal(err)
+		}
+		answered.Wait()
+		if _, err := os.Stat(e.path()); err != nil {
+			t.Fatalf("the record of the second went with the first: %v", err)
+		}
+		if _, err := c.claimExec("one"); !errors.Is(err, errs.Exists) {
+			t.Fatalf("an exec under way is begun again: %v", err)
+		}
+		e.remove()
+		if _, err := os.Stat(e.path()); !errors.Is(err, os.ErrNotExist) || len(c.execs) != 0 {
+			t.Fatalf("left behind: %v, %v", err, c.execs)
+		}
+	}
+}
+
+func TestExecIDs(t *testing.T) {
+	for id, valid := range map[string]bool{
+		"": false, "a": true, "Az09_-": true, strings.Repeat("a", 128): true, strings.Repeat("a", 129): false,
+		"a/b": false, "..": false, "a b": false, "a\n": false, "é": false,
+	} {
+		if validExecID(id) != valid {
+			t.Errorf("%q: valid is %v", id, !valid)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+	"github.com/berthrun/berth/internal/supervisor/server/record"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+const (
+	// killTimeout bounds the wait for the end of killed processes.
+	killTimeout = 20 * time.Second
+	// drainTimeout is how long a log that hangs may delay an exit.
+	drainTimeout = 20 * time.Second
+	// statusTimeout bounds the wait for the status of an ended process: the keeper may have
+	// reaped it and not recorded it yet.
+	statusTimeout = 2 * time.Second
+	// unknownCode is the code of an exit whose status cannot be found out.
+	unknownCode = 255
+	// killedCode is the code after SIGKILL, which the OOM killer sends.
+	killedCode = 128 + int32(syscall.SIGKILL)
+)
+
+// watchProtected is watch, whose panic does not end the process. The next supervisor does what it has
+// not done.
+func (c *Container) watchProtected() { errs.Protect("watch of container "+c.id, c.watch) }
+
+// watch waits for the end of the init, and reports it. The order of steps: find the status, kill what
+// is left in the cgroup, complete the log, record the exit, reap the init, report the exit. When this
+// process is killed after any of them a successor begins again, with the same outcome.
+func (c *Container) watch() {
+	c.mu.Lock()
+	pidfd := c.pidfd
+	c.mu.Unlock()
+	if pidfd != nil {
+		if err := sysproc.AwaitExit(c.set.stopping, pidfd); err != nil {
+			if c.set.stopping.Err() == nil {
+				c.set.log.Error("cannot watch a container any more", "container", c.id, "error", err)
+			}
+			return
+		}
+	}
+	close(c.ended)
+	c.recordExit(pidfd)
+}
+
+func (c *Container) recordExit(pidfd *os.File) {
+	c.mu.Lock()
+	start := c.starting
+	c.mu.Unlock()
+	if start != nil {
+		<-start
+	}
+	rec := c.snapshot()
+	exit := c.status(pidfd, rec.Init)
+	exit.ID = c.id
+	c.killRemaining(&rec)
+	exit.OOMKilled = c.oomKilled(&rec, &exit)
+	if rec = c.snapshot(); rec.Stage != record.Running {
+		exit.StartFailed = true
+		if exit.Message == "" {
+			exit.Message = "the init ended before the program was started"
+		}
+	}
+	complete := c.drainLog(&exit)
+	if c.set.stopping.Err() != nil {
+		return // a successor begins again
+	}
+	if err := c.update(func(r *record.Container) { r.Stage, r.Exit, r.LogIncomplete = record.Exited, &exit, !complete }); err != nil {
+		c.set.log.Error("cannot record an exit", "container", c.id, "error", err)
+		c.mu.Lock()
+		c.rec.Stage, c.rec.Exit = record.Exited, &exit // reported, though a successor will have to find it out again
+		c.mu.Unlock()
+	}
+	c.reap(pidfd, rec.Init)
+	if complete {
+		c.releaseStreams()
+	}
+	close(c.exited)
+	c.set.opts.Clients.Exited(exit)
+}
+
+// oomKilled reports whether the OOM killer has hit the container, by the counter of its cgroup. systemd
+// removes a cgroup as soon as it is empty, often before the counter was read. Then the kernel's log
+// says whether the init was killed.
+func (c *Container) oomKilled(rec *record.Container, exit *supervisor.Exit) bool {
+	if kills, err := rec.Cgroups.OOMKills(); err == nil && kills > rec.OOMKills || c.set.oom.Saw(c.id) {
+		return true
+	}
+	if exit.Code != killedCode || rec.Init == nil || rec.Cgroups.Exist() {
+		return false
+	}
+	killed, err := sysproc.OOMKilled(rec.Init.Pid, rec.Init.Start)
+	if err != nil {
+		c.set.log.Debug("cannot find out whether the OOM killer ended a container", "container", c.id, "error", err)
+	}
+	return killed
+}
+
+// releaseStreams closes the streams of an ended container, here, in the keeper and at the clients.
+func (c *Container) releaseStreams() {
+	c.set.held.Release(c.key("pipes"))
+	c.set.held.Release(c.key("console"))
+	c.set.held.Release(c.key("terminal"))
+	c.streams.Close()
+	c.mu.Lock()
+	console := c.console
+	c.console = nil
+	c.mu.Unlock()
+	if console != nil {
+		console.Close()
+	}
+	c.set.opts.Clients.Drop(c.id)
+}
+
+// status is how the init ended. See readStatus for where it is found.
+func (c *Container) status(pidfd *os.File, init *record.Process) supervisor.Exit {
+	exit := supervisor.Exit{At: time.Now().UTC()}
+	for deadline := time.Now().Add(statusTimeout); ; time.Sleep(10 * time.Millisecond) {
+		status, at, ok := c.set.readStatus(pidfd, init)
+		if ok {
+			exit.Code = sysproc.ExitCode(status)
+			if !at.IsZero() {
+				exit.At = at.UTC()
+			}
+			return exit
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	exit.Code, exit.Unknown = unknownCode, true
+	exit.Message = "the exit code is not known: the process ended while neither supervisor nor keeper ran"
+	return exit
+}
+
+// readStatus looks for the status of an ended process once, in each place that may have it: the kernel
+// (waitid, for a child), the pidfd (once it is reaped), /proc (a zombie), the exits that the kernel has
+// reported (package adopted), and the ledger of the keeper, which may have reaped it. ok is false when
+// none has it yet.
+func (s *Set) readStatus(pidfd *os.File, init *record.Process) (status syscall.WaitStatus, at time.Time, ok bool) {
+	if pidfd != nil {
+		status, ok, err := sysproc.PeekChild(pidfd)
+		if err == nil && ok {
+			return status, at, true
+		}
+		if status, ok, err = sysproc.PidfdStatus(pidfd); err == nil && ok {
+			return status, at, true
+		}
+	}
+	if init == nil {
+		return 0, at, false
+	}
+	proc, err := sysproc.ReadProc(init.Pid)
+	if err == nil && proc.Start == init.Start && proc.Zombie() {
+		return proc.Status, at, true
+	}
+	if status, at, ok = s.adopted.Status(s.stopping, init); ok {
+		return status, at, true
+	}
+	if s.opts.Keeper == nil {
+		return 0, at, false
+	}
+	ctx, stop := context.WithTimeout(context.Background(), heldfiles.KeeperTimeout)
+	defer stop()
+	exit, err := s.opts.Keeper.Exit(ctx, init.Pid, init.Start)
+	if err != nil {
+		return 0, at, false
+	}
+	return exit.Status, exit.At, true
+}
+
+// killRemaining kills what is left of a container whose init has ended. With a PID namespace of its
+// own nothing is left; without one the children of the init run on.
+func (c *Container) killRemaining(rec *record.Container) {
+	ctx, stop := context.WithTimeout(c.set.stopping, killTimeout)
+	defer stop()
+	err := rec.Cgroups.Kill(ctx)
+	if err == nil || c.set.stopping.Err() != nil {
+		return
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		c.set.log.Error("cannot kill what is left of an ended container", "container", c.id, "error", err)
+		return
+	}
+	// They are in an uninterruptible system call (a dead NFS server, say). The init is gone, so
+	// the exit is reported all the same.
+	c.set.log.Warn("processes of an ended container do not die", "container", c.id, "error", err)
+}
+
+// drainLog waits until the log is complete, so that the exit is reported afterwards. It waits
+// drainTimeout at most for a log that hangs: then it returns false, and the pump goes on.
+func (c *Container) drainLog(exit *supervisor.Exit) bool {
+	c.streams.FinishTerminal()
+	c.mu.Lock()
+	pump := c.pump
+	c.mu.Unlock()
+	if pump == nil {
+		return true
+	}
+	ctx, stop := context.WithTimeout(c.set.stopping, drainTimeout)
+	defer stop()
+	err := pump.Drain(ctx)
+	if err == nil {
+		pump.Close()
+		return true
+	}
+	if c.set.stopping.Err() == nil {
+		c.set.log.Warn("the log is not complete yet; the exit is reported now", "container", c.id, "error", err)
+		exit.Message = joinText(exit.Message, fmt.Sprintf("the log is not complete: %v", err))
+	}
+	return false
+}
+
+func joinText(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// reap reaps the init, if it is our child, and releases what was held to find its status.
+func (c *Container) reap(pidfd *os.File, init *record.Process) {
+	if pidfd != nil {
+		c.set.reapChild(pidfd, "container", c.id)
+	}
+	c.set.held.Release(c.key("pidfd"))
+	if init == nil {
+		return
+	}
+	c.set.adopted.Forget(init)
+	if c.set.opts.Keeper == nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), heldfiles.KeeperTimeout)
+	defer stop()
+	if err := c.set.opts.Keeper.Forget(ctx, init.Pid, init.Start); err != nil {
+		c.set.log.Debug("cannot have the keeper forget an exit", "container", c.id, "error", err)
+	}
+}

@@ -1,0 +1,139 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor/server/record"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+)
+
+// removeTimeout bounds one Remove, which may be repeated.
+const removeTimeout = 60 * time.Second
+
+// Remove removes all that is there of a container, with a record or without one. Nil when nothing is.
+func (s *Set) Remove(ctx context.Context, id string) error {
+	ctx, stopLasting := s.lasting(ctx)
+	defer stopLasting()
+	ctx, stop := context.WithTimeout(ctx, removeTimeout)
+	defer stop()
+	c, err := s.Find(id)
+	if errors.Is(err, errs.NotFound) {
+		return s.removeUnknown(ctx, id)
+	}
+	c.interrupt(ctx)
+	if err := c.lock(ctx); err != nil {
+		return fmt.Errorf("cannot remove container %s: %w", id, err)
+	}
+	defer c.unlock()
+	if isClosed(c.gone) {
+		return nil
+	}
+	return c.discard(ctx)
+}
+
+// interrupt ends what another call waits for, so that it unlocks the container.
+func (c *Container) interrupt(ctx context.Context) {
+	c.mu.Lock()
+	if c.stopCreate != nil {
+		c.stopCreate()
+	}
+	rec := c.rec
+	c.mu.Unlock()
+	if rec.Stage != record.Created && rec.Stage != record.Starting {
+		return
+	}
+	if err := rec.Cgroups.Kill(ctx); err != nil {
+		c.set.log.Warn("cannot kill a container that is to be removed", "container", c.id, "error", err)
+	}
+}
+
+// discard is the only function that removes a container, whole or half made. It finds the processes by
+// the cgroup, not by the pid. Each step is nil when its object is absent. The record is removed last,
+// and stays when a step fails. The caller has locked c.
+func (c *Container) discard(ctx context.Context) error {
+	rec := c.snapshot()
+	if err := c.kill(ctx, &rec); err != nil {
+		return fmt.Errorf("cannot remove container %s: %w", c.id, err)
+	}
+	c.endExecs()
+	c.mu.Lock()
+	pump, console, pidfd := c.pump, c.console, c.pidfd
+	c.mu.Unlock()
+	if pump != nil {
+		pump.Close()
+	}
+	if rec.Stage == record.Creating && pidfd != nil { // else its exit has reaped it
+		c.set.reapChild(pidfd, "container", c.id)
+	}
+	s := c.set
+	s.held.Release(c.id + "/")
+	c.streams.Close()
+	for _, f := range []*os.File{console, pidfd} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	if err := s.clear(ctx, c.id, rec.Cgroups); err != nil {
+		return fmt.Errorf("cannot remove container %s: %w", c.id, err)
+	}
+	s.oom.Forget(c.id)
+	s.delete(c)
+	s.opts.Clients.Drop(c.id)
+	return nil
+}
+
+// kill kills all processes, and waits until the exit is reported, unless the container is half made.
+func (c *Container) kill(ctx context.Context, rec *record.Container) error {
+	if err := rec.Cgroups.Check(c.id); err != nil {
+		return err
+	}
+	if err := rec.Cgroups.Kill(ctx); err != nil {
+		return err
+	}
+	if rec.Stage == record.Creating {
+		return nil
+	}
+	select {
+	case <-c.exited:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("its exit is not reported: %w", ctx.Err())
+	}
+}
+
+// clear removes the state of the OCI runtime, the cgroup and the record of a container.
+func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths) error {
+	if err := s.runtime.Remove(id); err != nil {
+		return err
+	}
+	if err := group.Remove(ctx); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.dir(id))
+}
+
+// removeUnknown removes what may be there of a container without a record: state of the OCI runtime,
+// which runc may have made, or what the record in the quarantine was of.
+func (s *Set) removeUnknown(ctx context.Context, id string) error {
+	found, err := s.runtime.Find(id)
+	if errors.Is(err, errs.Invalid) {
+		return err
+	}
+	var group cgroup.Paths
+	if err == nil {
+		if err := found.Cgroups.Check(id); err != nil {
+			return fmt.Errorf("cannot remove container %s: %w", id, err)
+		}
+		group = found.Cgroups
+		if err := group.Kill(ctx); err != nil {
+			return fmt.Errorf("cannot remove container %s: %w", id, err)
+		}
+	}
+	s.held.Release(id + "/")
+	return s.clear(ctx, id, group)
+}

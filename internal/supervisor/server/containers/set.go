@@ -1,0 +1,322 @@
+// Package containers is what the supervisor does with containers: it makes, starts, watches and
+// removes them, runs commands in them, and adopts those of a predecessor.
+//
+// It knows neither connections nor the protocol: package server turns requests into calls of it,
+// and is its Clients.
+package containers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/keep"
+	"github.com/berthrun/berth/internal/supervisor/server/adopted"
+	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
+	"github.com/berthrun/berth/internal/supervisor/server/logpump"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/record"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// Keeper is the part of keep.Client that a Set needs.
+type Keeper interface {
+	heldfiles.Keeper
+	Exit(ctx context.Context, pid int, start uint64) (keep.Exit, error)
+	Forget(ctx context.Context, pid int, start uint64) error
+}
+
+// Clients are those who hold duplicates of the containers' descriptors and hear of exits. Their
+// methods do not wait for an answer.
+type Clients interface {
+	// Hold sends every client a descriptor of a container, to be held under a name
+	// (supervisor.StreamStart, ...).
+	Hold(id, name string, f *os.File)
+	// Drop has every client close what it holds of a container: all of it, or what names
+	// says.
+	Drop(id string, names ...string)
+	// Exited reports an exit.
+	Exited(exit supervisor.Exit)
+}
+
+// Options are what a Set is made from.
+type Options struct {
+	// StateDir is on tmpfs and outlives the process. In it: runc/<id> (in runc's format),
+	// supervisor/<id>, quarantine.
+	StateDir string
+	// Keeper is this process's parent; nil when there is none.
+	Keeper  Keeper
+	Clients Clients
+	Logger  *slog.Logger
+}
+
+const (
+	// reserveName is the file that holds room in the state directory.
+	reserveName = "reserve"
+	// memoryPause is how long after a create the memory that it took is given back.
+	memoryPause = 3 * time.Second
+	// StopTimeout is how long work that must not be cut in the middle may go on when this
+	// process ends.
+	StopTimeout = 5 * time.Second
+)
+
+// Set is all containers of a state directory. It is made by New and used after one Begin.
+type Set struct {
+	opts    Options
+	log     *slog.Logger
+	runtime *ociruntime.Runtime
+	host    *ociruntime.Host
+	loop    *logpump.Loop
+	held    *heldfiles.Store
+	adopted *adopted.Processes
+	// reserve is for the ends of containers, on a state directory that others have filled.
+	reserve *sysfile.Reserve
+	oom     *cgroup.OOMWatch
+	bootID  string
+
+	// forking is held for reading by whoever starts processes or lets them begin.
+	forking sync.RWMutex
+	// stopping ends when this process does.
+	stopping context.Context //nolint:containedctx // the life of the process
+
+	mu         sync.Mutex
+	containers map[string]*Container
+	// warnings are what adoption could not do.
+	warnings []string
+
+	// offered is closed when a client has offered what it held.
+	offered     chan struct{}
+	offeredOnce sync.Once
+
+	// lastCreate is when the last create or exec began, in nanoseconds, 0 when
+	// its memory was given back.
+	lastCreate atomic.Int64
+}
+
+// New returns a Set on opts.StateDir, which exists.
+func New(opts Options) (*Set, error) {
+	s := &Set{
+		opts:       opts,
+		log:        opts.Logger,
+		held:       heldfiles.New(opts.Keeper, opts.Logger),
+		adopted:    adopted.New(filepath.Join(opts.StateDir, adopted.DirName), opts.Logger),
+		containers: make(map[string]*Container),
+		offered:    make(chan struct{}),
+	}
+	var err error
+	if s.bootID, err = sysproc.BootID(); err != nil {
+		return nil, err
+	}
+	if s.host, err = ociruntime.ReadHost(); err != nil {
+		return nil, err
+	}
+	if s.runtime, err = ociruntime.New(filepath.Join(opts.StateDir, "runc"), s.host, s.isInit); err != nil {
+		return nil, err
+	}
+	if s.loop, err = logpump.NewLoop(); err != nil {
+		return nil, err
+	}
+	if s.oom, err = cgroup.NewOOMWatch(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Begin adopts the containers of a predecessor and watches them until ctx ends, which is when
+// this process does. pumped has the end of the log pump. It fails when the keeper does not say
+// what it holds.
+func (s *Set) Begin(ctx context.Context) (pumped <-chan error, err error) {
+	s.stopping = ctx
+	s.reserve = sysfile.KeepReserve(filepath.Join(s.opts.StateDir, reserveName))
+	ended := make(chan error, 1)
+	go func() { ended <- s.loop.Run(ctx) }()
+	if err := s.held.Fetch(ctx); err != nil {
+		return nil, fmt.Errorf("cannot get what the keeper holds: %w", err)
+	}
+	go s.oom.Run(ctx)
+	s.adopted.Begin(ctx, s.held, s.reserve)
+	s.adopt(ctx)
+	go s.adopted.Listen(ctx)
+	return ended, nil
+}
+
+// Held returns what the keeper holds of the containers, or would hold: for a process that takes
+// the keeper's place.
+func (s *Set) Held() []keep.Held { return s.held.All() }
+
+// Offered ends the wait of containers for descriptors that a client may offer.
+func (s *Set) Offered() { s.offeredOnce.Do(func() { close(s.offered) }) }
+
+// Warnings returns what adoption could not do and what the host does not let containers have,
+// one sentence each.
+func (s *Set) Warnings() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append(s.host.Warnings(), s.warnings...)
+}
+
+// FreeMemory returns memory to the host once the creates that needed it are over.
+func (s *Set) FreeMemory() {
+	last := s.lastCreate.Load()
+	if last != 0 && time.Since(time.Unix(0, last)) > memoryPause && s.lastCreate.CompareAndSwap(last, 0) {
+		debug.FreeOSMemory()
+	}
+}
+
+// enterFork waits until this process may start others, or let those that wait go on. It may not
+// any more when it is about to become the keeper: Unavailable. leave must be called afterwards.
+func (s *Set) enterFork(ctx context.Context) (leave func(), err error) {
+	s.forking.RLock()
+	if s.stopping.Err() != nil {
+		s.forking.RUnlock()
+		return nil, fmt.Errorf("supervisor is stopping: %w", errs.Unavailable)
+	}
+	if err := ctx.Err(); err != nil {
+		s.forking.RUnlock()
+		return nil, err
+	}
+	s.lastCreate.Store(time.Now().UnixNano())
+	return s.forking.RUnlock, nil
+}
+
+// BlockForks waits for the starts of processes that are under way, and lets no new one begin
+// until release is called.
+func (s *Set) BlockForks() (release func()) {
+	s.forking.Lock()
+	return s.forking.Unlock
+}
+
+// Find returns a container, half-made ones too. Kind NotFound when there is none.
+func (s *Set) Find(id string) (*Container, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.containers[id]; c != nil {
+		return c, nil
+	}
+	return nil, fmt.Errorf("container %s: %w", id, errs.NotFound)
+}
+
+// Has reports whether anything of a container is there.
+func (s *Set) Has(id string) bool {
+	_, err := s.Find(id)
+	return err == nil
+}
+
+// All returns every container, in no order.
+func (s *Set) All() []*Container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*Container, 0, len(s.containers))
+	for _, c := range s.containers {
+		list = append(list, c)
+	}
+	return list
+}
+
+// List describes every container, ordered by id. One of which only the runtime's state is left is
+// supervisor.Broken.
+func (s *Set) List() ([]supervisor.Container, error) {
+	list := []supervisor.Container{}
+	for _, c := range s.All() {
+		list = append(list, c.Describe())
+	}
+	ids, err := s.runtime.IDs()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(list, func(c supervisor.Container) bool { return c.ID == id }) {
+			list = append(list, supervisor.Container{ID: id, State: supervisor.Broken})
+		}
+	}
+	slices.SortFunc(list, func(a, b supervisor.Container) int { return cmp.Compare(a.ID, b.ID) })
+	return list, nil
+}
+
+// Empty reports whether there is no container.
+func (s *Set) Empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.containers) == 0
+}
+
+// claim makes an id known as being created. errs.Exists when anything of it is
+// there.
+func (s *Set) claim(rec record.Container) (*Container, error) {
+	c := s.newContainer(rec)
+	c.exclusive <- struct{}{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.containers[rec.ID] != nil {
+		return nil, fmt.Errorf("container %s: %w", rec.ID, errs.Exists)
+	}
+	s.containers[rec.ID] = c
+	return c, nil
+}
+
+func (s *Set) delete(c *Container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.containers[c.id] == c {
+		delete(s.containers, c.id)
+	}
+	close(c.gone)
+}
+
+// isInit reports whether a process is the init of a container.
+func (s *Set) isInit(pid int) bool {
+	return slices.ContainsFunc(s.All(), func(c *Container) bool {
+		init := c.snapshot().Init
+		return init != nil && init.Pid == pid
+	})
+}
+
+// dir is the directory of a container's record.
+func (s *Set) dir(id string) string { return filepath.Join(s.opts.StateDir, "supervisor", id) }
+
+// warn logs what adoption could not do, and keeps it for Warnings.
+func (s *Set) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	s.log.Error(text)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.warnings = append(s.warnings, text)
+}
+
+// lasting returns a context for work that goes on when the client's connection ends, but not when
+// the client cancels.
+func (s *Set) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(s.stopping)
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(context.Cause(ctx), errs.Unavailable) {
+			cancel()
+		}
+	})
+	return out, func() { stop(); cancel() }
+}
+
+// outlasting is lasting for work that must not be cut in the middle: when this process ends it has
+// StopTimeout more.
+func (s *Set) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(context.Cause(ctx), errs.Unavailable) {
+			cancel()
+		}
+	})
+	stopLast := context.AfterFunc(s.stopping, func() { time.AfterFunc(StopTimeout, cancel) })
+	return out, func() { stop(); stopLast(); cancel() }
+}

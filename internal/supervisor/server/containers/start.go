@@ -1,0 +1,112 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/supervisor"
+	"github.com/berthrun/berth/internal/supervisor/server/ociruntime"
+	"github.com/berthrun/berth/internal/supervisor/server/record"
+	"github.com/berthrun/berth/internal/sys/sysfd"
+)
+
+// Start lets the init of a created container execute the program, and returns its pid. A repeated
+// Start waits for the first one. The error says only why: the daemon adds that the container cannot be
+// started. Kind State when the init has ended without the program.
+func (c *Container) Start(ctx context.Context) (pid int, err error) {
+	ctx, stopLasting := c.set.lasting(ctx)
+	defer stopLasting()
+	ctx, stop := context.WithTimeout(ctx, timeout(c.snapshot().Request.StartTimeout))
+	defer stop()
+	if err := c.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer c.unlock()
+	rec := c.snapshot()
+	switch rec.Stage {
+	case record.Running:
+		return rec.Init.Pid, nil
+	case record.Exited:
+		if !rec.Exit.StartFailed {
+			return rec.Init.Pid, nil
+		}
+		return 0, fmt.Errorf("%s: %w", rec.Exit.Message, errs.State)
+	case record.Creating:
+		return 0, fmt.Errorf("its creation did not end: %w", errs.State)
+	}
+	pidfd, err := c.live()
+	if err != nil {
+		return 0, fmt.Errorf("its init has ended: %w", errs.State)
+	}
+	// This process must not become the keeper after it has opened the FIFO and before others hold
+	// it: the init would have no reader to write to.
+	leave, err := c.set.enterFork(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
+	done := c.holdExit()
+	defer done()
+	if err := c.update(func(r *record.Container) { r.Stage = record.Starting }); err != nil {
+		return 0, err
+	}
+	err = c.set.runtime.Start(ctx, c.startOf(ctx, pidfd))
+	return rec.Init.Pid, c.finishStart(ctx, err)
+}
+
+// startOf is what the OCI runtime needs to start the container. ctx ends with the start.
+func (c *Container) startOf(ctx context.Context, pidfd *os.File) *ociruntime.Starting {
+	return &ociruntime.Starting{
+		ID:    c.id,
+		Pidfd: pidfd,
+		Ended: c.ended,
+		Hold: func(fifo *os.File) error {
+			// The runtime closes its own, also when this process is about to
+			// become the keeper.
+			own, err := sysfd.Duplicate(fifo)
+			if err != nil {
+				return err
+			}
+			c.set.held.Hold(ctx, c.key("start"), own)
+			c.set.opts.Clients.Hold(c.id, supervisor.StreamStart, fifo)
+			return nil
+		},
+	}
+}
+
+// releaseStart closes the FIFO of a start, here, in the keeper and at the clients.
+func (c *Container) releaseStart() {
+	held := c.set.held.Get(c.key("start"))
+	c.set.held.Release(c.key("start"))
+	closeFiles(held)
+	c.set.opts.Clients.Drop(c.id, supervisor.StreamStart)
+}
+
+// holdExit keeps the exit from being recorded until release is called: until it is known whether the
+// program was executed.
+func (c *Container) holdExit() (release func()) {
+	ch := make(chan struct{})
+	c.mu.Lock()
+	c.starting = ch
+	c.mu.Unlock()
+	return func() { close(ch) }
+}
+
+// finishStart records the outcome of a start: err is what the OCI runtime returned.
+func (c *Container) finishStart(ctx context.Context, err error) error {
+	if err != nil && c.set.stopping.Err() != nil {
+		return fmt.Errorf("%w: %w", err, errs.Unavailable) // a successor completes it
+	}
+	defer c.releaseStart()
+	if err == nil {
+		return c.update(func(r *record.Container) { r.Stage = record.Running })
+	}
+	// The init neither waits nor runs the program. It is killed, and its exit is reported as any
+	// other.
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer stop()
+	return errors.Join(err, c.snapshot().Cgroups.Kill(ctx))
+}

@@ -1,0 +1,44 @@
+package heldfiles
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+)
+
+// slowKeeper answers when the context of the question ends, or with its error.
+type slowKeeper struct {
+	Keeper
+	err error
+}
+
+func (k slowKeeper) Hold(ctx context.Context, _ string, _ ...*os.File) error {
+	if k.err != nil {
+		return k.err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestHoldEndsWithItsRequest: a request that has ended does not wait for the keeper's
+// answer, and that is no fault of the keeper.
+func TestHoldEndsWithItsRequest(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	v := New(slowKeeper{}, log)
+	v.Hold(ended, "box/pidfd", os.Stdin)
+	if len(v.Get("box/pidfd")) != 1 || text.Len() > 0 {
+		t.Errorf("held %v, logged %q", v.Keys(), text.String())
+	}
+	v = New(slowKeeper{err: errors.New("no room")}, log)
+	v.Hold(ended, "box/pidfd", os.Stdin)
+	if !strings.Contains(text.String(), "no room") {
+		t.Errorf("logged %q", text.String())
+	}
+}

@@ -1,0 +1,75 @@
+package sysmount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// BindMapped mounts on the directory target what the directory source holds (not
+// what is mounted below it), with owners as the user namespace at userns maps
+// them. Kind Unsupported where the kernel or source's file system cannot.
+func BindMapped(source, target, userns string) error {
+	tree, err := openMapped(source, userns)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("cannot mount %s with mapped ids: %w", source, err)
+	}
+	return nil
+}
+
+// openMapped returns a detached mount.
+func openMapped(source, userns string) (fd int, err error) {
+	ns, err := os.Open(userns)
+	if err != nil {
+		return -1, fmt.Errorf("cannot open the user namespace to map ids with: %w", err)
+	}
+	defer ns.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return -1, unsupportedCall(&os.PathError{Op: "open_tree", Path: source, Err: err}, err)
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		unix.Close(tree)
+		if errors.Is(err, unix.EINVAL) {
+			return -1, fmt.Errorf("the file system of %s cannot map ids on this kernel: %w", source, errs.Unsupported)
+		}
+		return -1, unsupportedCall(fmt.Errorf("cannot map the ids of %s: %w", source, err), err)
+	}
+	return tree, nil
+}
+
+// ProbeMapped reports whether the file system of the directory dir maps ids: nil, or
+// why not, of kind Unsupported.
+func ProbeMapped(dir, userns string) error {
+	tree, err := openMapped(dir, userns)
+	if err != nil {
+		return err
+	}
+	return unix.Close(tree)
+}
+
+// ProbeMountAttributes reports whether the kernel changes a mount and all below it at
+// once (Linux 5.12), which recursive read-only mounts need.
+func ProbeMountAttributes() error {
+	err := unix.MountSetattr(-1, "", 0, &unix.MountAttr{})
+	if errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("the kernel has no mount_setattr: %w", errs.Unsupported)
+	}
+	return nil
+}
+
+func unsupportedCall(err, errno error) error {
+	if errors.Is(errno, unix.ENOSYS) || errors.Is(errno, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: %w", err, errs.Unsupported)
+	}
+	return err
+}
