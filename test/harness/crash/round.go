@@ -67,7 +67,7 @@ func (c *test) round(number int, kind Kind, stage string) {
 	if again {
 		c.sleep(time.Duration(c.rng.Int64N(int64(150 * time.Millisecond))))
 		if kind == Keeper && !sysproc.PidfdsReportExits() {
-			// This process was the supervisor a moment ago: now none is left that gets exits.
+			// This process was the supervisor a moment ago: now no process is left that gets exits.
 			over = c.beginWindow()
 		}
 		c.killAgain(kind, number)
