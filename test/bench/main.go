@@ -1,7 +1,7 @@
-// bench measures container runtimes side by side through CRI, in one run on one
-// machine, and prints ratios. See run.sh, which prepares what it needs.
+// bench measures container runtimes side by side through CRI, in one run on one machine, and prints
+// ratios. See run.sh, which prepares what it needs.
 //
-// It is no test: nothing here passes or fails by a time.
+// It is not a test: no time makes it pass or fail.
 package main
 
 import (
@@ -51,8 +51,8 @@ func main() {
 	}
 }
 
-// run starts both runtimes, then goes through the sections; within a section the
-// runtimes take turns, so that a drift of the machine's speed meets both.
+// run starts both runtimes, then runs the sections. Within a section the runtimes alternate, so
+// that a drift of the machine's speed affects both.
 func run(ctx context.Context, o options) (err error) {
 	if err := os.RemoveAll(o.work); err != nil {
 		return err

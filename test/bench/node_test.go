@@ -44,8 +44,8 @@ images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
-// byHand is what of an apply no program can spare: to unpack what is installed, and to start
-// what runs. Configuration and units lie ready in an archive.
+// byHand is the part of an apply that no program can avoid: it unpacks what apply installs, and
+// starts what runs. An archive has the configuration and units.
 const byHand = `tar -xf /opt/saved.tar -C / && mkdir -p /opt/cni/bin &&
 tar -xzf /opt/assets/containerd-*.tar.gz -C /usr/local && tar -xzf /opt/assets/cni-plugins-*.tgz -C /opt/cni/bin &&
 install /opt/assets/runc.* /usr/local/bin/runc && sync && systemctl daemon-reload &&
@@ -54,9 +54,9 @@ systemctl start berth-masquerade.service own.service containerd.service && ctr -
 // rounds is how often both are timed.
 const rounds = 7
 
-// TestNode tells what an apply of a whole node costs beside the unpacking and the starts, and
-// how long a plan takes that finds nothing to do. The archives are on the machine's disk, the
-// packages are installed.
+// TestNode measures what an apply of a whole node costs beside the unpacking and the starts, and
+// how long a plan without changes takes. The archives are on the machine's disk, the packages are
+// installed.
 func TestNode(t *testing.T) {
 	assets, err := filepath.Abs("../../out/systemd-assets")
 	if err != nil {
@@ -98,7 +98,7 @@ func TestNode(t *testing.T) {
 	fmt.Printf("plan of what is as wanted: %.0f ms (want less than 300)\n", milli(plans[rounds/2]))
 }
 
-// timed is how long a shell command takes in the machine.
+// timed returns how long a shell command takes in the machine.
 func timed(t *testing.T, m *systemd.Machine, command string) time.Duration {
 	t.Helper()
 	out := m.Run("bash", "-c", "TIMEFORMAT='took %R'; time { "+command+" >/tmp/out 2>&1 || { cat /tmp/out; exit 1; }; }")

@@ -27,8 +27,7 @@ type peer struct {
 	logs    string // directory of pods' logs
 	config  string // printed with the result
 	version string
-	// owns tells by its executable's path whether a process is part of the
-	// runtime, for memory.
+	// owns reports, by its executable's path, whether a process is part of the runtime, for memory.
 	owns func(exe string) bool
 
 	process *exec.Cmd
@@ -37,7 +36,7 @@ type peer struct {
 	images  runtimeapi.ImageServiceClient
 }
 
-// newBerth is a berth whose programs lie in the directory programs.
+// newBerth is a berth whose programs are in the directory programs.
 func newBerth(o options, name, programs string) *peer {
 	dir := filepath.Join(o.work, name)
 	return &peer{
@@ -133,7 +132,7 @@ func (p *peer) start(ctx context.Context) error {
 	if err := p.launch(); err != nil {
 		return err
 	}
-	// gRPC's own pause of a second between attempts would hide how fast a restart is.
+	// gRPC's own pause of a second between attempts would hide the duration of a restart.
 	quick := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}
 	conn, err := grpc.NewClient("unix://"+p.socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(quick))
 	if err != nil {
@@ -178,7 +177,7 @@ func (p *peer) launch() error {
 	return p.process.Start()
 }
 
-// stop ends the daemon; its pods go on.
+// stop ends the daemon; its pods keep running.
 func (p *peer) stop() error {
 	if err := p.process.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -232,7 +231,7 @@ func (p *peer) memory() (int64, error) {
 	return total, nil
 }
 
-// machineCPU is the time that all processors have been busy since boot.
+// machineCPU returns how long all processors have been busy since boot.
 func machineCPU() (time.Duration, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -24,8 +24,8 @@ type timings struct {
 
 func (t timings) up() time.Duration { return t.run + t.create + t.start }
 
-// up makes a pod with one container that runs command, with what a kubelet asks
-// for an ordinary pod: CNI network, own PID namespace, RuntimeDefault seccomp.
+// up creates a pod with one container that runs command, with a kubelet's request for an ordinary
+// pod: CNI network, own PID namespace, RuntimeDefault seccomp.
 func (p *peer) up(ctx context.Context, image, name string, command ...string) (pod, timings, error) {
 	var t timings
 	made := pod{name: name}
@@ -111,7 +111,7 @@ func (p *peer) pull(ctx context.Context, image string) error {
 	return err
 }
 
-// exec runs a command and wants exit code 0.
+// exec runs a command and requires exit code 0.
 func (p *peer) exec(ctx context.Context, d pod, command ...string) error {
 	answer, err := p.runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: d.container, Cmd: command, Timeout: 30})
 	if err == nil && answer.ExitCode != 0 {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Measures berth and containerd side by side, in one run, in a private mount and
-# network namespace. Installs what it compares with through the Go module proxy.
+# network namespace. Installs the other runtime from the Go module proxy.
 #   run.sh [flag of the bench ...]      see run.sh -help
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -126,8 +126,7 @@ func execs(ctx context.Context, o options, peers []*peer, r *registry) (*table, 
 	return t, nil
 }
 
-// logThroughput times a container that writes 128-byte lines until its log is
-// whole.
+// logThroughput times a container that writes 128-byte lines until its log is complete.
 func logThroughput(ctx context.Context, o options, peers []*peer, r *registry) (*table, error) {
 	t := &table{title: fmt.Sprintf("Log of %d MiB in lines of 128 bytes", o.logMiB)}
 	line := "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde"
@@ -203,8 +202,8 @@ func pulls(ctx context.Context, o options, peers []*peer, r *registry) (*table, 
 	return t, nil
 }
 
-// settle is how long runtimes have to give back what work before took, so that it
-// is not counted as that of the pods, or against them.
+// settle is how long runtimes have to release the resources of earlier work, so that these do not
+// count for the pods, or against them.
 const settle = 30 * time.Second
 
 // density measures memory per pod, lists, and a restart with many pods.
@@ -289,7 +288,7 @@ func listTimes(ctx context.Context, t *table, p *peer) error {
 	return nil
 }
 
-// firstList waits for the first list that answers, and wants all pods in it.
+// firstList waits for the first list that answers, and requires all pods in it.
 func (p *peer) firstList(ctx context.Context, want int) error {
 	for {
 		list, err := p.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})

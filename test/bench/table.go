@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// table collects one section's figures: a row per figure, a column per peer.
+// table collects the results of one section: a row per measurement, a column per peer.
 type table struct {
 	title string
 	rows  []*row
@@ -16,7 +16,7 @@ type table struct {
 type row struct {
 	name, unit string
 	values     map[string]float64
-	// rate is true where more is better.
+	// rate is true if more is better.
 	rate bool
 }
 
@@ -45,8 +45,7 @@ func (t *table) percentiles(p *peer, name string, samples []time.Duration) {
 	}
 }
 
-// print writes the rows, with the ratio of the last peer to the first: above 1 the
-// first is better.
+// print writes the rows, with the ratio of the last peer to the first: above 1 the first is better.
 func (t *table) print(w io.Writer, peers []*peer) {
 	fmt.Fprintf(w, "\n%s\n%-34s %-8s", t.title, "", "unit")
 	for _, p := range peers {

@@ -26,8 +26,8 @@ func calls() []string {
 	return names
 }
 
-// fieldsOf are the paths of all fields below a message that hold a value: elements of
-// lists have no index, and a map is one field.
+// fieldsOf returns the paths of all fields below a message that hold a value: elements of lists
+// have no index, and a map is one field.
 func fieldsOf(message proto.Message) []string {
 	return fieldsBelow("", message.ProtoReflect().Descriptor())
 }
@@ -48,7 +48,7 @@ func fieldsBelow(path string, message protoreflect.MessageDescriptor) []string {
 	return paths
 }
 
-// isWrapper tells messages that stand for one value which may be absent.
+// isWrapper reports whether a message stands for one value which may be absent.
 func isWrapper(message protoreflect.MessageDescriptor) bool {
 	return message.Fields().Len() == 1 && strings.HasSuffix(string(message.Name()), "Value")
 }

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// check compares the tables with the API and with the tests; each fault names what is
-// wrong.
+// check compares the tables with the API and with the tests. Each error names what is wrong.
 func check(tables []table, tests testSources, known []ability) []error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }

@@ -1,13 +1,13 @@
-// Command coverage writes docs/cri-coverage.md: every call and every field of CRI,
-// the test that tries it, and what a host must have for it.
+// Command coverage writes docs/cri-coverage.md: every call and every field of CRI, its test, and
+// what a host needs for it.
 //
-// It compares three things and prints nothing but their differences when they do not
-// agree: the API that go.mod names, the table of rows in this package, and the tests
-// in test/integration. So a call or a field that a new version of the API adds, a row
-// of something that is gone, and a test that was renamed each fail `make verify`.
+// It compares three things: the API that go.mod names, the table of rows in this package, and the
+// tests in test/integration. If they do not agree, it prints the differences only. So `make verify`
+// fails if a new version of the API adds a call or a field, if a row names something that no longer
+// exists, and if a test was renamed.
 //
-// With -host it tries the probes of the abilities on this machine, and prints their
-// output in each row that needs what the machine lacks.
+// With -host it runs the probes of the abilities on this machine. In each row that needs what the
+// machine lacks, it prints the probe's output.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	host := flag.Bool("host", false, "tell of this machine: try what each row needs")
+	host := flag.Bool("host", false, "describe this machine: probe what each row needs")
 	tests := flag.String("tests", "test/integration", "the directory of the tests")
 	flag.Parse()
 	if err := run(*host, *tests); err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// probeTimeout is far more than any probe takes.
+// probeTimeout is far longer than any probe takes.
 const probeTimeout = 10 * time.Second
 
 // probeAll runs the probes of this machine and returns the output of those that failed.

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// head says what the page is. The text must not depend on the machine.
+// head introduces the page. The text must not depend on the machine.
 const head = "# CRI, call by call and field by field\n\n" +
 	"<!-- Made by `make generate` from test/coverage. Do not edit. -->\n\n" +
-	"Every call of the two services of CRI v1 (`k8s.io/cri-api` in `go.mod`) and every field of the two messages that describe\n" +
-	"a pod and a container, but for those of Windows. Each row is one test on a real berth, in `test/integration`: a subtest\n" +
-	"with the row's name, or the test as a whole where the test has the row's name. `make verify` fails when the API has a\n" +
-	"call or a field that is in no row, when a row names one that the API does not have, and when a row's test is not there.\n\n" +
+	"This page has every call of the two services of CRI v1 (`k8s.io/cri-api` in `go.mod`). It has every field of the two\n" +
+	"messages that describe a pod and a container, except those for Windows. Each row is one test on a real berth, in\n" +
+	"`test/integration`: a subtest with the row's name, or a whole test if that has the row's name. `make verify` fails if the\n" +
+	"API has a call or a field without a row, if a row names one that the API does not have, and if a row's test does not exist.\n\n" +
 	"| | |\n|---|---|\n" +
-	"| ✔ | berth does what the API says, and the test has seen it |\n" +
-	"| Unimplemented | berth answers with that code, and the test wants it |\n\n" +
-	"Some rows need what a host may lack. The section [What a host must have](#what-a-host-must-have) has the probe of each, and\n" +
-	"what berth does without it. `go run ./test/coverage -host` prints this page for the machine that it runs on: a row that\n" +
-	"lacks something there shows the probe's output in place of ✔.\n"
+	"| ✔ | berth does what the API says, and the test checks it |\n" +
+	"| Unimplemented | berth answers with this code, and the test requires it |\n\n" +
+	"Some rows need an ability that a host may lack. The section [What a host must have](#what-a-host-must-have) has a probe\n" +
+	"for each ability, and what berth does without it. `go run ./test/coverage -host` prints this page for the machine that it\n" +
+	"runs on: a row that lacks an ability there shows the probe's output in place of ✔.\n"
 
-// render writes the page. missing is what probes printed that failed, by the name of
-// the ability; the page that is committed has none.
+// render writes the page. missing is the output of failed probes, by the name of the ability. The
+// committed page has none.
 func render(tables []table, tests testSources, missing map[string]string) string {
 	var out strings.Builder
 	out.WriteString(head)
@@ -35,14 +35,14 @@ func render(tables []table, tests testSources, missing map[string]string) string
 				r.name, strings.Join(covers, ", "), verdict(r, missing), strings.Join(r.needs, ", "), r.test, tests[r.test].file)
 		}
 	}
-	out.WriteString("\n## What a host must have\n\nEach command succeeds where the host has the ability.\n")
+	out.WriteString("\n## What a host must have\n\nEach command succeeds if the host has the ability.\n")
 	for _, a := range abilities() {
-		fmt.Fprintf(&out, "\n### %s\n\n%s\n\n    %s\n\nWhere it is missing, this prints %s.\n\n%s\n", a.name, a.decides, a.probe, a.prints, a.then)
+		fmt.Fprintf(&out, "\n### %s\n\n%s\n\n    %s\n\nIf the ability is missing, the command prints %s.\n\n%s\n", a.name, a.decides, a.probe, a.prints, a.then)
 	}
 	return out.String()
 }
 
-// verdict is what berth does about a row.
+// verdict is how berth handles a row.
 func verdict(r row, missing map[string]string) string {
 	words := "✔"
 	if r.later {

@@ -9,32 +9,32 @@ import (
 // table is one part of the API with the rows that cover it.
 type table struct {
 	title string
-	// what names the part in faults.
+	// what names the part in errors.
 	what string
-	// api is all that the API has: calls, or paths of fields.
+	// api is the whole part: calls, or paths of fields.
 	api  []string
 	rows []row
 }
 
-// row is a group of calls or fields that one test tries.
+// row is a group of calls or fields that one test covers.
 type row struct {
-	// name is the subtest's name, too.
+	// name is also the subtest's name.
 	name string
 	// covers are names of calls or paths of fields; "a.{b,c}" stands for a.b and a.c.
 	covers []string
-	// test is the test function that has the subtest; whole says that it is the
-	// row's test with all its subtests.
+	// test is the test function that has the subtest; whole says that the row's test is this
+	// function with all its subtests.
 	test  string
 	whole bool
 	// needs are names of abilities.
 	needs []string
-	// note is what a reader should know, "" for nothing.
+	// note is additional text for the reader, "" for none.
 	note string
-	// later says that berth answers Unimplemented, and the test wants that.
+	// later says that berth answers Unimplemented, and that the test requires this.
 	later bool
 }
 
-// paths are what covers stands for.
+// paths expands covers.
 func (r row) paths() ([]string, error) {
 	var all []string
 	for _, pattern := range r.covers {
@@ -65,5 +65,5 @@ const resourceFields = "{cpu_period,cpu_quota,cpu_shares,memory_limit_in_bytes,o
 // usernsFields are all fields of UserNamespace.
 const usernsFields = "{mode,{uids,gids}.{host_id,container_id,length}}"
 
-// security is where a security context's fields are.
+// security is the path of a security context's fields.
 const security = "linux.security_context."

@@ -2,7 +2,7 @@ package main
 
 // callRows are the calls of RuntimeService and ImageService.
 func callRows() []row {
-	const later = "Checkpoints come later; whoever asks for one is told so by name."
+	const later = "Checkpoints come later. The error names the call."
 	return []row{
 		{name: "Version", test: "TestRPC", covers: []string{"Version"}},
 		{name: "RunPodSandbox", test: "TestRPC", covers: []string{"RunPodSandbox"}},

@@ -14,12 +14,12 @@ func programRows() []row {
 		{
 			name: "metadata, image{image, annotations, user_specified_image, runtime_handler, image_ref}", test: containers,
 			covers: []string{"metadata.{name,attempt}", "image.{image,annotations,user_specified_image,runtime_handler,image_ref}"},
-			note:   "There is one runtime handler, \"\"; any other is refused by name. image_ref is the client's own note.",
+			note:   "There is one runtime handler, \"\". berth refuses any other by name. image_ref is the client's own note.",
 		},
 		{name: "command / args", test: containers, covers: []string{"command", "args"}},
 		{
 			name: "working_dir, envs", test: containers, covers: []string{"working_dir", "envs.{key,value}"},
-			note: "An OCI spec is text: a byte of a value that is no UTF-8 reaches the program as U+FFFD, under every runtime, and the log warns.",
+			note: "An OCI spec is text. A byte of a value that is not UTF-8 reaches the program as U+FFFD, with every runtime. berth logs a warning.",
 		},
 		{name: "devices{host,container,permissions}", test: devices, covers: []string{"devices.{host_path,container_path,permissions}"}},
 		{name: "CDI_devices", test: devices, covers: []string{"CDI_devices.name"}},
@@ -71,7 +71,7 @@ func securityRows() []row {
 		{
 			name: "sc.namespace pid CONTAINER/POD/NODE/TARGET", test: context,
 			covers: []string{security + "namespace_options.{network,pid,ipc,target_id,userns_options." + usernsFields + "}"},
-			note:   "A container is in its pod's network, IPC and user namespaces; a request that says otherwise is refused.",
+			note:   "A container is in its pod's network, IPC and user namespaces. berth refuses a request with others.",
 		},
 		{
 			name: "sc.selinux_options", test: "TestFieldsOfSELinux", covers: []string{security + "selinux_options.{user,role,type,level}"},
@@ -90,7 +90,7 @@ func securityRows() []row {
 		{
 			name: "apparmor", test: context, covers: []string{security + "{apparmor.{profile_type,localhost_ref},apparmor_profile}"},
 			needs: []string{appArmor, appArmorParser},
-			note:  "TestFieldsOfAppArmor tries each kind of profile where the host enforces them.",
+			note:  "TestFieldsOfAppArmor tests each kind of profile on a host that enforces them.",
 		},
 	}
 }

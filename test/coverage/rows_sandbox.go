@@ -14,9 +14,9 @@ func sandboxRows() []row {
 		{name: "sysctls", test: "TestFieldMounts", covers: []string{"linux.sysctls"}},
 		{
 			name: "overhead, resources", test: sandboxes, covers: []string{"linux.{overhead,resources}." + resourceFields},
-			note: "The cgroup of a sandbox that names no cgroup_parent gets the resources. One that it names is limited by who made it, a kubelet: its limits of a pod are not " +
-				"these sums, which leave out containers without a limit. UpdatePodSandboxResources limits both. The overhead, which the kubelet has counted in there, and the " +
-				"resources are told by verbose status.",
+			note: "The resources are the limits of the sandbox's cgroup if the request has no cgroup_parent. The creator of a cgroup_parent, a kubelet, sets its limits itself: " +
+				"they are not these sums, which omit containers without a limit. UpdatePodSandboxResources limits both. Verbose status has the resources, and the overhead, " +
+				"which the kubelet has already added to its limits.",
 		},
 		{name: "sec.namespace_options net/pid/ipc", test: sandboxes, covers: []string{security + "namespace_options.{network,pid,ipc,target_id}"}},
 		{
@@ -27,15 +27,15 @@ func sandboxRows() []row {
 			name: "selinux, run_as_user/group, readonly_rootfs, supplemental_groups(+policy)", test: sandboxes,
 			covers: []string{security + "{selinux_options.{user,role,type,level},run_as_user,run_as_group,readonly_rootfs,supplemental_groups,supplemental_groups_policy}"},
 			needs:  []string{seLinux},
-			note: "A sandbox has a process only where its containers share a PID namespace, and that one is nobody, without capabilities, on a root file system that is " +
-				"read-only and empty, whatever else is asked for.",
+			note: "A sandbox has a process only if its containers share a PID namespace. For any request this process is an unprivileged user without capabilities, on a root file " +
+				"system that is read-only and empty.",
 		},
 		{
 			name: "privileged, seccomp, apparmor", test: sandboxes,
 			covers: []string{security + "{privileged,seccomp.{profile_type,localhost_ref},apparmor.{profile_type,localhost_ref},seccomp_profile_path}"},
 			needs:  []string{seccomp, appArmor, appArmorParser},
-			note: "privileged lets the sandbox's containers be so. Profiles that are wrong, or that the host cannot enforce, are refused; the sandbox's own process, where it " +
-				"has one, has berth's default filter and AppArmor profile, whatever is asked for.",
+			note: "privileged allows privileged containers in the sandbox. berth refuses invalid profiles, and those that the host cannot enforce. The sandbox's own process, if there " +
+				"is one, has berth's default filter and AppArmor profile, for any request.",
 		},
 	}
 }

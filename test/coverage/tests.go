@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// testSource is one test function as it stands in its file.
+// testSource is one test function in its file.
 type testSource struct {
 	file string // as it was found
 	// texts are the strings that name its subtests, and more: arguments of calls that
@@ -21,7 +21,7 @@ type testSource struct {
 // testSources are the test functions of a package by name.
 type testSources map[string]testSource
 
-// readTests reads the test functions of a directory, whatever their build tags.
+// readTests reads the test functions of a directory, with any build tags.
 func readTests(dir string) (testSources, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -76,7 +76,7 @@ func textsOf(f *ast.FuncDecl) map[string]bool {
 	return texts
 }
 
-// has tells what is wrong with a row's test, nil for nothing.
+// has returns what is wrong with a row's test, nil for nothing.
 func (s testSources) has(r row) error {
 	source, ok := s[r.test]
 	switch {

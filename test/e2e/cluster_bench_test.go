@@ -16,11 +16,11 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// kindVersion is the kind that clusters are timed beside.
+// kindVersion is the version of kind that the test compares with.
 const kindVersion = "v0.33.0"
 
-// besideFile is the same cluster for both. What kubelets are told is what a host with cgroup v1
-// and without CAP_SYS_RESOURCE needs.
+// besideFile is the same cluster for both. Its kubelet settings are those that a host with cgroup
+// v1 and without CAP_SYS_RESOURCE needs.
 const besideFile = `kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 nodes: [{role: control-plane, image: IMAGE}, {role: worker, image: IMAGE}]
@@ -38,22 +38,22 @@ const besidePatch = `containerdConfigPatches:
   restrict_oom_score_adj = true
 `
 
-// maker makes clusters.
+// maker is a tool that creates clusters.
 type maker struct {
 	name, image, file        string
 	create, deleteIt, loadIt []string
-	// times are by what they are of, one for each round.
+	// times are by moment, one for each round.
 	times map[string][]time.Duration
 	steps string
 }
 
-// moments are what is timed, from the start of create on, but for the last two.
+// moments are the measured points, counted from the start of create, except the last two.
 func moments() []string {
 	return []string{"create returns", "all nodes Ready", "3 replicas", "Service by DNS", "load", "delete"}
 }
 
-// TestClusterBesideKind times one control plane and one worker beside kind, in turns, with the same
-// Kubernetes in both images. BERTH_ROUNDS is how often (3). It asserts no figure.
+// TestClusterBesideKind times one control plane and one worker beside kind, alternately, with the
+// same Kubernetes in both images. BERTH_ROUNDS is the number of rounds (3). It asserts no time.
 func TestClusterBesideKind(t *testing.T) {
 	require.Binary(t, "busybox")
 	h := newClusterHost(t, engine{"podman", podmanOnly})
@@ -102,7 +102,7 @@ func TestClusterBesideKind(t *testing.T) {
 	t.Logf("seconds, median of %d rounds (least to most)\n%s\nsteps of berth's last round:\n%s", rounds, table(ours, theirs), ours.steps)
 }
 
-// installKind brings kind of the Go module proxy.
+// installKind builds kind from the Go module proxy.
 func (h *clusterHost) installKind(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../../out/bench/bin")
@@ -127,7 +127,7 @@ func (m *maker) write(t *testing.T, more string) string {
 	return file
 }
 
-// timeOne makes a cluster, runs something in it, and removes it.
+// timeOne creates a cluster, runs a pod in it, and removes it.
 func (h *clusterHost) timeOne(t *testing.T, m *maker) {
 	t.Helper()
 	begun := time.Now()

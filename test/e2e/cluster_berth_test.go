@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestClusterOfBerth: one control plane and two workers that are system containers of a berth
-// of the test's own, over a stop and a reboot of the host, to nothing left.
+// TestClusterOfBerth: one control plane and two workers that are system containers of a berth of
+// the test's own, over a stop and a reboot of the host, until nothing is left.
 func TestClusterOfBerth(t *testing.T) {
 	b := harness.Start(t, harness.Options{NoImages: true, BinDir: harness.Bootable(t)})
 	h := hostOf(t, b)
@@ -31,14 +31,14 @@ func TestClusterOfBerth(t *testing.T) {
 	})
 }
 
-// change is what happens to a cluster in its life; it is the same one afterwards.
+// change is something that happens to a cluster. The cluster must be the same afterwards.
 type change struct {
 	name string
 	do   func()
 }
 
-// life makes a cluster of one control plane and some workers out of containers of b, whose
-// image is there, and sees that it works, over changes, to nothing left.
+// life creates a cluster of one control plane and some workers from containers of b, whose image
+// exists. It checks that the cluster works, over changes, and that nothing is left.
 func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 	t, last := h.t, "e2e-worker"
 	if workers == 0 {
@@ -52,7 +52,7 @@ func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 	h.run(h.berth, "image", "import", archive)
 	t.Log(h.cluster("load", "--name", "e2e", "--nodes", last, "berth.run/hello:demo"))
 	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
-	h.deploy(max(1, workers)) // a node that is alone takes pods
+	h.deploy(max(1, workers)) // the only node runs pods
 	t.Run("answers", func(t *testing.T) { h.answers(t, addresses...) })
 	t.Run("cgroups", func(t *testing.T) { h.inGroups(t, b) })
 	for _, c := range changes {
@@ -77,7 +77,8 @@ func (h *clusterHost) life(b *harness.Berth, workers int, changes []change) {
 	h.nothingLeft("e2e")
 }
 
-// TestClusterRegistryOfBerth: the registry is a container of berth's beside the nodes, which find it by its name.
+// TestClusterRegistryOfBerth: the registry is a container of berth beside the nodes, which resolve
+// its name.
 func TestClusterRegistryOfBerth(t *testing.T) {
 	require.Binary(t, "busybox")
 	h := hostOf(t, harness.Start(t, harness.Options{NoImages: true}))
@@ -108,7 +109,7 @@ func TestClusterRegistryOfBerth(t *testing.T) {
 	h.nothingLeft("parts")
 }
 
-// TestClusterPortsOfBerth: a worker whose ports change keeps its volume, and nothing else of what it was.
+// TestClusterPortsOfBerth: a worker whose ports change keeps its volume, and nothing else.
 func TestClusterPortsOfBerth(t *testing.T) {
 	h := hostOf(t, harness.Start(t, harness.Options{NoImages: true}))
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -136,8 +137,8 @@ func hostOf(t *testing.T, b *harness.Berth) *clusterHost {
 	return (&clusterHost{t: t, engine: "berth", nodes: b.Root + "-cluster", namespace: b.NetNS}).equipped()
 }
 
-// slowly is for a machine on which etcd answers after seconds, and leases are lost before
-// they are renewed. The argument is how long kubeadm waits.
+// slowly is for a machine on which etcd answers after seconds, and leases expire before they are
+// renewed. The argument is kubeadm's timeout.
 const slowly = `kubeadmConfigPatches:
 - |
   kind: InitConfiguration

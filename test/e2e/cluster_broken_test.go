@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestClusterInterrupted: of a cluster whose making is interrupted, at any step, nothing stays.
+// TestClusterInterrupted: nothing is left of a cluster whose creation is interrupted, at any step.
 func TestClusterInterrupted(t *testing.T) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -30,27 +30,28 @@ func TestClusterInterrupted(t *testing.T) {
 				t.Errorf("it ended with %d\n%s", status, said)
 			}
 			h.nothingWithEngine()
-			h.noWayLeft()
+			h.noNetworkLeft()
 		})
 	}
 }
 
-// TestClusterEngineDies: an engine that is killed while a cluster is made ends that, with a word of
-// what is left; once it is back all of it can be deleted, and a cluster of the same name be made.
+// TestClusterEngineDies: the engine is killed while berth creates a cluster. create fails and names
+// what is left. Once the engine is back, all of it can be deleted, and a cluster with the same name
+// can be created.
 func TestClusterEngineDies(t *testing.T) {
 	t.Run("docker", func(t *testing.T) {
 		d := newDocker(t)
 		h := newClusterHost(t, engine{"docker", func(*testing.T) string { return d.namespace }})
-		h.survives(t, d.kill, func() { d.start(t) })
+		h.survivesEngineKill(t, d.kill, func() { d.start(t) })
 	})
 	t.Run("berth", func(t *testing.T) {
 		b := harness.Start(t, harness.Options{NoImages: true})
-		hostOf(t, b).survives(t, b.KillDaemon, b.StartDaemon)
+		hostOf(t, b).survivesEngineKill(t, b.KillDaemon, b.StartDaemon)
 	})
 }
 
-// survives has an engine killed in the middle, and back.
-func (h *clusterHost) survives(t *testing.T, kill, back func()) {
+// survivesEngineKill kills the engine during create, and starts it again.
+func (h *clusterHost) survivesEngineKill(t *testing.T, kill, back func()) {
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
 	status, said := h.createUntil(t, "Starting the control plane", func(*os.Process) { kill() })
 	t.Log(said)
@@ -62,14 +63,14 @@ func (h *clusterHost) survives(t *testing.T, kill, back func()) {
 	if h.nodes == "" {
 		h.nothingWithEngine()
 	}
-	h.noWayLeft()
+	h.noNetworkLeft()
 	t.Log(h.cluster("create", "--config", clusterFile(t, 1), "--wait", h.patience()))
 	t.Log(h.cluster("delete", "e2e"))
 	h.nothingLeft("e2e")
 }
 
-// createUntil makes a cluster of two nodes, does something when it comes to a step, and returns how
-// that ended.
+// createUntil creates a cluster of two nodes, calls a function at a step, and returns how create
+// ended.
 func (h *clusterHost) createUntil(t *testing.T, step string, do func(create *os.Process)) (status int, said string) {
 	t.Helper()
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+h.namespace, h.berth, "cluster", "create", "--provider", h.engine, "--config", clusterFile(t, 1))
@@ -90,14 +91,14 @@ func (h *clusterHost) createUntil(t *testing.T, step string, do func(create *os.
 	select {
 	case <-ended:
 	case <-time.After(require.Patience(5 * time.Minute)):
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // it tells where it hangs
+		_ = cmd.Process.Signal(syscall.SIGQUIT) // it prints where it hangs
 		<-ended
 		t.Errorf("it does not end")
 	}
 	return cmd.ProcessState.ExitCode(), out.text.String()
 }
 
-// watched keeps what is written, and closes seen once something is among it.
+// watched keeps what is written, and closes seen once the output has a text.
 type watched struct {
 	awaited string
 	seen    chan struct{}

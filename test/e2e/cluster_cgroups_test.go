@@ -18,8 +18,8 @@ import (
 
 const unified = "/sys/fs/cgroup"
 
-// inGroups: each node has a part of the tree of cgroups that is its own to divide, with all
-// controllers and its pods in it, and nothing of a node is anywhere else.
+// inGroups: each node manages a part of the cgroup tree, with all controllers and its pods in it.
+// No process of a node is anywhere else.
 func (h *clusterHost) inGroups(t *testing.T, b *harness.Berth) {
 	require.CgroupV2(t)
 	b.T = t
@@ -45,7 +45,7 @@ func (h *clusterHost) inGroups(t *testing.T, b *harness.Berth) {
 		if strings.Contains(dir, "kube") && outside(dir) {
 			t.Errorf("%s is in no node", dir)
 		}
-		// That of CoreDNS, as kubeadm has it.
+		// The limit of CoreDNS, as kubeadm sets it.
 		if limit, err := os.ReadFile(filepath.Join(dir, "memory.max")); err == nil && strings.TrimSpace(string(limit)) == "178257920" {
 			limited++
 		}
@@ -66,8 +66,8 @@ func (h *clusterHost) inGroups(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// divided: systemd and the kubelet of a node see that node's groups alone, and have divided
-// them with all controllers that the host hands down.
+// divided: systemd and the kubelet of a node see only that node's cgroups. They have all
+// controllers that the host delegates.
 func divided(t *testing.T, b *harness.Berth, name, container string) {
 	t.Helper()
 	if got := b.ExecOut(container, "cat /proc/1/cgroup"); got != "0::/init.scope" {
@@ -92,7 +92,7 @@ func divided(t *testing.T, b *harness.Berth, name, container string) {
 	}
 }
 
-// group is where a container is on the host.
+// group returns a container's cgroup on the host.
 func group(t *testing.T, container string) string {
 	t.Helper()
 	for _, dir := range groups(t) {
@@ -104,7 +104,7 @@ func group(t *testing.T, container string) string {
 	return ""
 }
 
-// groups are all of the host's.
+// groups returns all cgroups of the host.
 func groups(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -132,7 +132,7 @@ func processOf(t *testing.T, group string) string {
 	return strings.Fields(string(text))[0]
 }
 
-// descendants are a process, its children, and theirs.
+// descendants are a process, its children, and their descendants.
 func descendants(t *testing.T, pid string) []string {
 	t.Helper()
 	children := map[string][]string{}

@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// bogus is a cluster whose API server knows a flag of it not.
+// bogus is a cluster whose API server gets an unknown flag.
 const bogus = `kind: Cluster
 apiVersion: berth.run/v1alpha1
 name: bogus
@@ -22,9 +22,10 @@ kubeadmConfigPatches:
   apiServer: {extraArgs: [{name: bogus-flag, value: x}]}
 `
 
-// TestClusterChanges: what cannot be made is refused before anything goes; a worker whose ports change
-// keeps its disk; neither needs the shell that the cluster was made from. Who is not the host pushes
-// nothing to the registry; and an API server that cannot run is told of at once.
+// TestClusterChanges: apply refuses what cannot be created before it changes anything. A worker
+// whose ports change keeps its disk. Neither needs the environment in which the cluster was
+// created. Only the host can push to the registry. create reports an API server that cannot run at
+// once.
 func TestClusterChanges(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://me:geheim@192.0.2.1:3128")
 	clusterWith(t, "registry: {enabled: true, port: 5001}\n", "10m", func(h *clusterHost, t *testing.T) {
@@ -41,36 +42,37 @@ func TestClusterChanges(t *testing.T) {
 	})
 }
 
-// nodesPushNothing: the host may push, as the test of the registry does too; nodes may pull.
+// nodesPushNothing: the host may push, as the test of the registry checks, too; nodes may only
+// pull.
 func (h *clusterHost) nodesPushNothing(t *testing.T) {
 	h.run("podman", "tag", "berth.run/hello:demo", "localhost:5001/team/hello:1")
 	h.run("podman", "push", "--tls-verify=false", "localhost:5001/team/hello:1")
 	inNode := func(script string) string { return h.run("podman", "exec", "parts-worker", "bash", "-c", script) }
 	h.hostWrites(inNode)
-	if got := inNode(asking("berth-registry", "5000", "GET /v2/team/hello/manifests/1")); !strings.Contains(got, "200") {
+	if got := inNode(requestScript("berth-registry", "5000", "GET /v2/team/hello/manifests/1")); !strings.Contains(got, "200") {
 		t.Errorf("a node that pulls: %q", got)
 	}
 }
 
-// asking is a script that makes a request, and prints the status of its answer.
-func asking(host, port, request string) string {
+// requestScript is a script that makes a request, and prints the status of its answer.
+func requestScript(host, port, request string) string {
 	return "exec 3<>/dev/tcp/" + host + "/" + port + "; printf '" + request + ` HTTP/1.0\r\nHost: registry\r\nContent-Length: 0\r\n\r\n' >&3; head -n 1 <&3`
 }
 
-// hostWrites: the registry takes images from this host, and from no node.
+// hostWrites: the registry accepts images from this host, and from no node.
 func (h *clusterHost) hostWrites(inNode func(script string) string) {
 	h.t.Helper()
-	if got := h.run("bash", "-c", asking("127.0.0.1", "5001", "POST /v2/team/other/blobs/uploads/")); !strings.Contains(got, "202") {
+	if got := h.run("bash", "-c", requestScript("127.0.0.1", "5001", "POST /v2/team/other/blobs/uploads/")); !strings.Contains(got, "202") {
 		h.t.Errorf("the host may not push: %q", got)
 	}
 	for _, request := range []string{"PUT /v2/team/hello/manifests/1", "POST /v2/team/hello/blobs/uploads/", "DELETE /v2/team/hello/manifests/1"} {
-		if got := inNode(asking("berth-registry", "5000", request)); !strings.Contains(got, "403") {
+		if got := inNode(requestScript("berth-registry", "5000", request)); !strings.Contains(got, "403") {
 			h.t.Errorf("%s from a node: %q", request, got)
 		}
 	}
 }
 
-// TestClusterRegistryOfDocker: docker leads ports of the host by another way than podman does.
+// TestClusterRegistryOfDocker: docker forwards ports of the host in another way than podman.
 func TestClusterRegistryOfDocker(t *testing.T) {
 	h := newClusterHost(t, engine{"docker", dockerOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -83,7 +85,7 @@ func TestClusterRegistryOfDocker(t *testing.T) {
 	h.nothingLeft("parts")
 }
 
-// applied writes a description and has the cluster become it.
+// applied writes a description and applies it to the cluster.
 func (h *clusterHost) applied(t *testing.T, worker string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "cluster.yaml")

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestClusterFamilies: clusters of IPv6 alone and of both families, whose nodes, pods and
-// services are reached by each address that they have.
+// TestClusterFamilies: clusters of IPv6 alone and of both families. Nodes, pods and services are
+// reachable by each of their addresses.
 func TestClusterFamilies(t *testing.T) {
 	for _, e := range engines() {
 		t.Run(e.name, func(t *testing.T) { testFamilies(t, newClusterHost(t, e)) })
@@ -31,8 +31,8 @@ func testFamilies(t *testing.T, h *clusterHost) {
 	t.Run("dual", func(t *testing.T) { h.families(t, one, "ipFamily: dual, kubeProxyMode: nftables", "46") })
 }
 
-// families makes a cluster of control planes, a worker and a network, and wants addresses of these
-// versions of IP.
+// families creates a cluster of control planes, a worker and a network, and requires addresses of
+// these IP families.
 func (h *clusterHost) families(t *testing.T, controlPlanes, networking, want string) {
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	description := fmt.Sprintf("kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: e2e\nnetworking: {%s}\nnodes: [%s{role: worker}]\n", networking, controlPlanes)
@@ -72,8 +72,8 @@ func (h *clusterHost) families(t *testing.T, controlPlanes, networking, want str
 	h.nothingLeft("e2e")
 }
 
-// ofFamilies checks that there is one address of each family, in this order, and returns them
-// as a URL has them.
+// ofFamilies checks that there is one address of each family, in this order, and returns them in
+// the form for URLs.
 func ofFamilies(t *testing.T, want string, texts []string) []string {
 	t.Helper()
 	got, hosts := "", []string(nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// wholeFile is a file as users of kind have them; the argument is a directory of the host.
+// wholeFile is a file as users of kind have it. The argument is a directory of the host.
 const wholeFile = `kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 name: e2e
@@ -52,7 +52,8 @@ nodes:
   - {hostPath: %[1]s/kept, containerPath: /kept, readOnly: true}
 `
 
-// ingress answers on a port of the node that is one of the host, files writes where the host reads.
+// ingress answers on a port of the node that is mapped to the host. files writes where the host
+// reads.
 const fileWorkload = `apiVersion: v1
 kind: Pod
 metadata: {name: ingress}
@@ -78,7 +79,8 @@ spec:
   volumes: [{name: files, hostPath: {path: /files, type: Directory}}]
 `
 
-// TestClusterOfWholeFile: what a file of kind's asks for is there, also after a restart.
+// TestClusterOfWholeFile: the cluster has everything that a file of kind's requests, also after a
+// restart.
 func TestClusterOfWholeFile(t *testing.T) {
 	require.Binary(t, "busybox")
 	h := newClusterHost(t, engine{"podman", podmanOnly})
@@ -98,7 +100,7 @@ func TestClusterOfWholeFile(t *testing.T) {
 	}
 	t.Log(h.cluster("create", "--config", filepath.Join(dir, "cluster.yaml"), "--wait", h.patience()))
 	h.cluster("load", "--name", "e2e", "--archive", filepath.Join(filepath.Dir(h.berth), "hello-image.tar"))
-	t.Run("made", func(t *testing.T) { h.asAsked(t) })
+	t.Run("made", func(t *testing.T) { h.matchesFile(t) })
 	h.apply(fileWorkload)
 	h.kubectl("wait", "--for=condition=Ready", "pod/ingress", "pod/files", "--timeout="+h.patience())
 	h.until(t, "a word", "exec", "files", "--", "cat", "/files/from-pod")
@@ -111,15 +113,15 @@ func TestClusterOfWholeFile(t *testing.T) {
 	t.Run("port", h.ingress)
 	t.Run("restart", func(t *testing.T) {
 		t.Log(h.cluster("restart", "e2e", "--wait", h.patience()))
-		h.asAsked(t)
+		h.matchesFile(t)
 		h.ingress(t)
 	})
 	t.Log(h.cluster("delete", "e2e"))
 	h.nothingLeft("e2e")
 }
 
-// asAsked compares a cluster with wholeFile.
-func (h *clusterHost) asAsked(t *testing.T) {
+// matchesFile compares a cluster with wholeFile.
+func (h *clusterHost) matchesFile(t *testing.T) {
 	t.Helper()
 	if got := h.kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"); got != "https://127.0.0.1:46443" {
 		t.Errorf("the API is at %s", got)
@@ -155,7 +157,7 @@ func (h *clusterHost) asAsked(t *testing.T) {
 	}
 }
 
-// ingress asks a pod by a port of the host.
+// ingress sends a request to a pod by a port of the host.
 func (h *clusterHost) ingress(t *testing.T) {
 	t.Helper()
 	answer := ""

@@ -21,8 +21,8 @@ func (h *clusterHost) write(text string) string {
 	return file
 }
 
-// eventually runs kubectl until it does not fail: what a control plane that goes was asked
-// is asked once more.
+// eventually runs kubectl until it succeeds: a request that a removed control plane received is
+// repeated.
 func (h *clusterHost) eventually(what string, args ...string) string {
 	h.t.Helper()
 	begun := time.Now()
@@ -38,8 +38,8 @@ func (h *clusterHost) eventually(what string, args ...string) string {
 	}
 }
 
-// TestClusterOfThreeControlPlanes: one is killed, and the API stays; all are stopped, and come back
-// in whatever order they are started by whatever starts them.
+// TestClusterOfThreeControlPlanes: one is killed, and the API stays available. All are stopped, and
+// come back in any order of their starts.
 func TestClusterOfThreeControlPlanes(t *testing.T) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -56,7 +56,7 @@ func TestClusterOfThreeControlPlanes(t *testing.T) {
 
 	h.run("podman", "kill", "ha-control-plane")
 	h.eventually("the API without the first control plane", "label", "node", "ha-control-plane2", "written=yes", "--overwrite")
-	// Nobody is sent to the one that has been killed any more.
+	// The load balancer no longer uses the killed control plane.
 	for range 20 {
 		h.kubectl("--request-timeout=20s", "get", "node", "ha-control-plane3")
 	}
@@ -91,15 +91,15 @@ func (h *clusterHost) node(verb string, args ...string) string {
 	return h.run(append([]string{h.berth, "cluster", "node", verb, "--provider", "podman"}, args...)...)
 }
 
-// port is the port of the host that leads to the API by a container.
+// port is the host port that leads to the API through a container.
 func (h *clusterHost) port(container string) string {
 	h.t.Helper()
 	at := h.run("podman", "port", container, "6443/tcp")
 	return at[strings.LastIndex(at, ":")+1:]
 }
 
-// TestClusterNodesComeAndGo: a cluster of two control planes gets a worker and another control plane, and
-// loses the one that it began with.
+// TestClusterNodesComeAndGo: a cluster of two control planes gets a worker and another control
+// plane, and loses its first one.
 func TestClusterNodesComeAndGo(t *testing.T) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -123,7 +123,7 @@ func TestClusterNodesComeAndGo(t *testing.T) {
 	if nodes := h.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"); nodes != "go-control-plane go-control-plane2 go-control-plane3 go-other" {
 		t.Errorf("nodes: %q", nodes)
 	}
-	// The pod has left the worker that is gone; the image is on the other by now.
+	// The pod has left the removed worker; the other one has the image by now.
 	h.cluster("load", "--name", "go", "--archive", archive)
 	h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
 	if on := h.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"); on != "go-other" {

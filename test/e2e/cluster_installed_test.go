@@ -14,10 +14,9 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestClusterOfInstalledBerth: one node that is a system container of the berth that the
-// machine's systemd runs, over a restart of its own, what a unit does when the host goes down
-// and boots, and a restart of berth, to nothing left. The image of nodes was made on another
-// machine.
+// TestClusterOfInstalledBerth: one node that is a system container of the berth that the machine's
+// systemd runs. The test restarts the node, does what the unit does when the host shuts down and
+// boots, and restarts berth, until nothing is left. The node image was built on another machine.
 func TestClusterOfInstalledBerth(t *testing.T) {
 	b := harness.Installed(t)
 	require.CgroupV2(t)
@@ -33,7 +32,7 @@ func TestClusterOfInstalledBerth(t *testing.T) {
 		{"restart", func() { t.Log(h.cluster("restart", "e2e", "--wait", h.patience())) }},
 		{"shutdown and boot", func() {
 			t.Cleanup(func() { harness.Systemctl(t, "stop", berth.BootUnit) })
-			harness.Systemctl(t, "start", berth.BootUnit) // all run already
+			harness.Systemctl(t, "start", berth.BootUnit) // all nodes run already
 			harness.Systemctl(t, "stop", berth.BootUnit)
 			if said, err := h.try(nil, h.berth, "pod", "exec", "berth-cluster/e2e-control-plane", "--", "true"); err == nil {
 				t.Errorf("the node runs still: %s", said)
@@ -47,7 +46,7 @@ func TestClusterOfInstalledBerth(t *testing.T) {
 			b.AwaitAnswer()
 		}},
 	})
-	// The kernel removes cgroups and namespaces behind our back.
+	// The kernel removes cgroups and namespaces asynchronously.
 	now := hold(t)
 	for deadline := time.Now().Add(require.Patience(20 * time.Second)); !slices.Equal(now, before) && time.Now().Before(deadline); now = hold(t) {
 		time.Sleep(time.Second)
@@ -57,8 +56,8 @@ func TestClusterOfInstalledBerth(t *testing.T) {
 	}
 }
 
-// hold is what nodes have of the host while they are there: cgroups, mounts, network
-// namespaces. The group in which the daemon unpacks images is its own.
+// hold returns what nodes use of the host while they exist: cgroups, mounts, network namespaces.
+// The cgroup in which the daemon unpacks images belongs to the daemon.
 func hold(t *testing.T) []string {
 	t.Helper()
 	all := append(groups(t), strings.Fields(host(t, "findmnt", "-rn", "-o", "TARGET")+" "+host(t, "ls", "/run/netns"))...)

@@ -12,7 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// nothingLeft: of the cluster, with the engine, in the host's network and in the kubeconfig.
+// nothingLeft checks that nothing of the cluster is left: in the engine, in the host's network and
+// in the kubeconfig.
 func (h *clusterHost) nothingLeft(name string) {
 	h.t.Helper()
 	if h.nodes != "" {
@@ -23,17 +24,17 @@ func (h *clusterHost) nothingLeft(name string) {
 		h.nothingWithEngine()
 	}
 	if h.namespace != "" {
-		h.noWayLeft()
+		h.noNetworkLeft()
 	}
 	if text, err := os.ReadFile(h.kubeconfig); err != nil || strings.Contains(string(text), name) {
 		h.t.Errorf("the kubeconfig has %s, %v", text, err)
 	}
 }
 
-// nothingWithEngine: it has no containers, no volumes and no network of clusters.
+// nothingWithEngine checks that the engine has no containers, volumes and network of clusters.
 func (h *clusterHost) nothingWithEngine() {
 	h.t.Helper()
-	// It stays, as kind has it, but for one that a create that failed has made.
+	// The network stays, as with kind, except after a create that failed.
 	if out, err := h.try(nil, h.engine, "network", "rm", "kind"); err != nil && !strings.Contains(out, "not found") && !strings.Contains(out, "o such network") && !strings.Contains(out, "no network") {
 		h.t.Errorf("the network cannot be removed: %v: %s", err, out)
 	}
@@ -44,18 +45,18 @@ func (h *clusterHost) nothingWithEngine() {
 	}
 }
 
-// noWayLeft: the network that the engine has for itself is as it was before.
-func (h *clusterHost) noWayLeft() {
+// noNetworkLeft checks that the engine's network namespace is as it was before.
+func (h *clusterHost) noNetworkLeft() {
 	h.t.Helper()
-	// The kernel takes links away some time after their namespace. nerdctl leaves all of them to
-	// it, and a namespace stays while a connection of it has words for a node that is gone.
+	// The kernel removes links some time after their namespace. nerdctl leaves all of them to the
+	// kernel, and a namespace stays while one of its connections has data for a removed node.
 	within, begun := 10*time.Second, time.Now()
 	if h.engine == "nerdctl" {
 		within = 5 * time.Minute
 	}
 	var left []string
 	for deadline := begun.Add(require.Patience(within)); ; time.Sleep(50 * time.Millisecond) {
-		left = slices.DeleteFunc(h.ways(), func(way string) bool { return slices.Contains(h.before, way) || h.stays(way) })
+		left = slices.DeleteFunc(h.networkState(), func(way string) bool { return slices.Contains(h.before, way) || h.expectedLeftover(way) })
 		if len(left) == 0 || time.Now().After(deadline) {
 			break
 		}
@@ -68,14 +69,14 @@ func (h *clusterHost) noWayLeft() {
 }
 
 var (
-	// counted is what a rule says of the packets that it has seen.
+	// counted matches a rule's packet counters.
 	counted = regexp.MustCompile(`counter packets \d+ bytes \d+ ?`)
-	// leads is a rule that names an address or a port.
+	// leads matches a rule that names an address or a port.
 	leads = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|[0-9a-f]+::|dport`)
 )
 
-// ways are the links, routes and rules of the network that the engine is in.
-func (h *clusterHost) ways() []string {
+// networkState returns the links, routes and rules of the engine's network namespace.
+func (h *clusterHost) networkState() []string {
 	h.t.Helper()
 	var all []string
 	for line := range strings.Lines(h.run("ip", "-brief", "link")) {
@@ -95,9 +96,10 @@ func (h *clusterHost) ways() []string {
 	return all
 }
 
-// stays tells of what an engine leaves of any container: nerdctl rules that masquerade IPv6, since it
-// removes those of IPv4 alone, and berth the bridge that all its pods share.
-func (h *clusterHost) stays(way string) bool {
+// expectedLeftover reports whether an engine leaves this after any container. nerdctl leaves rules
+// that masquerade IPv6, because it removes only those of IPv4. berth leaves the bridge that all its
+// pods share.
+func (h *clusterHost) expectedLeftover(way string) bool {
 	switch h.engine {
 	case "nerdctl":
 		return strings.HasPrefix(way, "rule ip6 ")

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// otherNetworkConf is a network of pods as the plugins of CNI's project make it; the argument is
+// otherNetworkConf is a pod network as the plugins of the CNI project create it. The argument is
 // the node's range.
 const otherNetworkConf = `{"cniVersion": "1.0.0", "name": "other", "plugins": [
   {"type": "bridge", "bridge": "other0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
@@ -18,8 +18,8 @@ const otherNetworkConf = `{"cniVersion": "1.0.0", "name": "other", "plugins": [
   {"type": "portmap", "capabilities": {"portMappings": true}}
 ]}`
 
-// otherNetwork: nodes are ready, and pods answer over both, once a network is installed as one
-// would be that is no part of berth.
+// otherNetwork: nodes become ready, and pods answer across nodes, once a pod network is installed
+// that is not part of berth.
 func (h *clusterHost) otherNetwork(t *testing.T) {
 	archives, err := filepath.Glob("../../out/systemd-assets/cni-plugins-*.tgz")
 	if err != nil || len(archives) != 1 {

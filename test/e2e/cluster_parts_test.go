@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// database is a StatefulSet whose pod runs as a user of its own, with a claim of the default
-// class. No word is said of a node.
+// database is a StatefulSet whose pod runs as a user of its own, with a claim of the default class.
+// It names no node.
 const database = `apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db}
@@ -40,15 +40,15 @@ spec:
     spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 `
 
-// refused is a claim that no directory can be.
+// refused is a claim that a directory cannot satisfy.
 const refused = `apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: many, annotations: {volume.kubernetes.io/selected-node: parts-worker}}
 spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Mi}}}
 `
 
-// TestClusterStorage, with TestClusterRegistry and what else is beside Kubernetes: a cluster
-// of one control plane and one worker, and its registry.
+// TestClusterStorage, with TestClusterRegistry and the other parts beside Kubernetes: a cluster of
+// one control plane and one worker, and its registry.
 func TestClusterStorage(t *testing.T) { clusterWith(t, "", "10m", (*clusterHost).storage) }
 
 func TestClusterRegistry(t *testing.T) {
@@ -57,12 +57,13 @@ func TestClusterRegistry(t *testing.T) {
 
 func TestClusterDoctor(t *testing.T) { clusterWith(t, "", "10m", (*clusterHost).doctor) }
 
-// TestClusterOtherNetwork: no node is ready before somebody brings a network of pods.
+// TestClusterOtherNetwork: no node is ready before a pod network is installed.
 func TestClusterOtherNetwork(t *testing.T) {
 	clusterWith(t, "networking: {disableDefaultCNI: true}\n", "0s", (*clusterHost).otherNetwork)
 }
 
-// clusterWith makes a cluster for a test, with some lines more in its description, and removes it.
+// clusterWith creates a cluster for a test, with additional lines in its description, and removes
+// it.
 func clusterWith(t *testing.T, more, wait string, test func(*clusterHost, *testing.T)) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -78,8 +79,8 @@ func clusterWith(t *testing.T, more, wait string, test func(*clusterHost, *testi
 	h.nothingLeft("parts")
 }
 
-// apply has kubectl apply documents. An API server that has just started on a slow machine may not
-// answer within the minute that it gives itself.
+// apply applies documents with kubectl. An API server that has just started on a slow machine may
+// not answer within kubectl's own minute.
 func (h *clusterHost) apply(documents string) {
 	h.t.Helper()
 	for deadline := time.Now().Add(require.Patience(time.Minute)); ; {
@@ -93,8 +94,8 @@ func (h *clusterHost) apply(documents string) {
 	}
 }
 
-// storage: a claim is bound where its pod is, keeps what is written over a restart of the
-// nodes, and its directory goes with it.
+// storage: a claim is bound on its pod's node and keeps files over a restart of the nodes. Its
+// directory is removed with it.
 func (h *clusterHost) storage(t *testing.T) {
 	h.cluster("load", "--name", "parts", "berth.run/hello:demo")
 	if got := h.kubectl("get", "storageclass", "-o", `jsonpath={.items[*].metadata.name} {.items[*].metadata.annotations.storageclass\.kubernetes\.io/is-default-class}`); got != "standard true" {
@@ -119,7 +120,7 @@ func (h *clusterHost) storage(t *testing.T) {
 	}
 }
 
-// until asks by kubectl until the answer has what is wanted.
+// until runs kubectl until its output has the wanted text.
 func (h *clusterHost) until(t *testing.T, wanted string, args ...string) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Minute)
@@ -134,8 +135,8 @@ func (h *clusterHost) until(t *testing.T, wanted string, args ...string) {
 	}
 }
 
-// registry: what is pushed on the host runs in the cluster by the same name, on nodes that
-// nobody loaded it into, and is there when the registry starts again.
+// registry: an image that was pushed on the host runs in the cluster under the same name, on nodes
+// that it was not loaded into. It is still there after a restart of the registry.
 func (h *clusterHost) registry(t *testing.T) {
 	if got := h.cluster("registry", "status"); !strings.Contains(got, "localhost:5001") || !strings.Contains(got, "running") {
 		t.Errorf("status:\n%s", got)
@@ -149,7 +150,7 @@ func (h *clusterHost) registry(t *testing.T) {
 	h.apply(strings.NewReplacer("berth.run/hello:demo", "localhost:5001/team/hello:1").Replace(workload1))
 	h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
 	if got := h.kubectl("-n", "kube-public", "get", "configmap", "local-registry-hosting", "-o", `jsonpath={.data.localRegistryHosting\.v1}`); !strings.Contains(got, `host: "localhost:5001"`) {
-		t.Errorf("the cluster tells of %q", got)
+		t.Errorf("the cluster reports %q", got)
 	}
 	h.cluster("registry", "delete")
 	if _, err := h.try(nil, h.berth, "cluster", "registry", "status", "--provider", "podman"); err == nil {
@@ -171,7 +172,7 @@ spec:
       - {name: web, image: "berth.run/hello:demo", command: [serve, --listen, ":8080"]}
 `
 
-// doctor: a cluster that is well has no problem; of one that is not, each ailment is told.
+// doctor: a healthy cluster has no problem. Each problem of an unhealthy one is reported.
 func (h *clusterHost) doctor(t *testing.T) {
 	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
 	if text, sick := h.examine(t); sick {
@@ -205,7 +206,7 @@ func (h *clusterHost) doctor(t *testing.T) {
 	}
 }
 
-// examine is what the doctor says, and whether the exit status is that of a problem.
+// examine returns the doctor's output, and whether its exit status reports a problem.
 func (h *clusterHost) examine(t *testing.T) (text string, sick bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// workload is spread over both workers, and asked by the name of its service.
+// workload is spread over both workers. The test reaches it by the name of its service.
 const workload = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
@@ -44,10 +44,10 @@ spec:
   ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
 `
 
-// engine is a container engine that clusters are made with.
+// engine is a container engine that clusters are created with.
 type engine struct {
 	name string
-	// start puts one of the test's own into PATH, and returns its network namespace.
+	// start puts an engine of the test's own into PATH, and returns its network namespace.
 	start func(t *testing.T) (namespace string)
 }
 
@@ -55,17 +55,17 @@ func engines() []engine {
 	return []engine{{"podman", podmanOnly}, {"docker", dockerOnly}, {"nerdctl", nerdctlOnly}}
 }
 
-// clusterHost is an engine of the test's own and the commands that are run beside it, in its
-// network namespace, or "" in the machine's.
+// clusterHost is an engine of the test's own and the commands that run beside it, in its network
+// namespace, or "" in the machine's.
 type clusterHost struct {
 	t         *testing.T
 	engine    string
 	namespace string
-	// nodes is where nodes are kept, of berth only.
+	// nodes is the directory of nodes, of berth only.
 	nodes      string
 	berth, bin string
 	kubeconfig string
-	// before are the ways of the namespace's network without a cluster.
+	// before are the links, routes and rules of the namespace without a cluster.
 	before []string
 }
 
@@ -74,7 +74,7 @@ func newClusterHost(t *testing.T, e engine) *clusterHost {
 	return (&clusterHost{t: t, engine: e.name, namespace: e.start(t)}).equipped()
 }
 
-// equipped has the programs of berth and Kubernetes, and nothing of a cluster yet.
+// equipped has the programs of berth and Kubernetes, and no cluster yet.
 func (h *clusterHost) equipped() *clusterHost {
 	h.t.Helper()
 	var err error
@@ -86,11 +86,11 @@ func (h *clusterHost) equipped() *clusterHost {
 	}
 	h.berth = filepath.Join(os.Getenv("BERTH_BIN"), "berth")
 	h.kubeconfig = filepath.Join(h.t.TempDir(), "kubeconfig")
-	h.before = h.ways()
+	h.before = h.networkState()
 	return h
 }
 
-// run runs a program where the engine is, and fails the test when it fails.
+// run runs a program in the engine's namespace, and fails the test when it fails.
 func (h *clusterHost) run(args ...string) string {
 	h.t.Helper()
 	out, err := h.try(nil, args...)
@@ -101,11 +101,11 @@ func (h *clusterHost) run(args ...string) string {
 }
 
 func (h *clusterHost) try(stdin []byte, args ...string) (string, error) {
-	// Machines that are busy with other tests take their time.
+	// Machines that run other tests at the same time are slow.
 	return h.tryFor(require.Patience(20*time.Minute), stdin, args...)
 }
 
-// patience is how long nodes and pods may take, as the commands want it.
+// patience is how long nodes and pods may take, in the format of the commands.
 func (h *clusterHost) patience() string { return require.Patience(10 * time.Minute).String() }
 
 func (h *clusterHost) tryFor(time time.Duration, stdin []byte, args ...string) (string, error) {
@@ -116,7 +116,7 @@ func (h *clusterHost) tryFor(time time.Duration, stdin []byte, args ...string) (
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin = bytes.NewReader(stdin)
-	// What was told once is noted below the cache.
+	// The cache records messages that are shown once.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.kubeconfig, "XDG_CACHE_HOME="+filepath.Join(filepath.Dir(h.kubeconfig), "cache"))
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
@@ -132,8 +132,8 @@ func (h *clusterHost) kubectl(args ...string) string {
 	return h.run(append([]string{filepath.Join(h.bin, "kubectl")}, args...)...)
 }
 
-// TestCluster: one control plane and two workers, from the making of their image to nothing
-// left, with every engine.
+// TestCluster: one control plane and two workers, from building their image until nothing is left,
+// with every engine.
 func TestCluster(t *testing.T) {
 	for _, e := range engines() {
 		t.Run(e.name, func(t *testing.T) { testCluster(t, e) })
@@ -162,7 +162,7 @@ func testCluster(t *testing.T, e engine) {
 	t.Log(h.cluster("load", "--name", "e2e", "--nodes", "e2e-worker", "berth.run/hello:demo"))
 	t.Log(h.cluster("load", "--name", "e2e", "--archive", archive))
 	h.deploy(2)
-	all := h.known("e2e-control-plane", "e2e-worker", "e2e-worker2")
+	all := h.nodeAddresses("e2e-control-plane", "e2e-worker", "e2e-worker2")
 	t.Run("answers", func(t *testing.T) { h.answers(t, all...) })
 	t.Run("tools", func(t *testing.T) { h.nodeTools(t, archive) })
 	t.Run("restart", func(t *testing.T) {
@@ -194,9 +194,9 @@ func (h *clusterHost) deploy(workers int) {
 	}
 }
 
-// known is what pods know nodes by: names, or addresses where the engine has no resolver, as
-// nerdctl, which writes names into the nodes' /etc/hosts.
-func (h *clusterHost) known(nodes ...string) []string {
+// nodeAddresses returns the names by which pods reach nodes, or addresses if the engine has no
+// resolver, as nerdctl, which writes names into the nodes' /etc/hosts.
+func (h *clusterHost) nodeAddresses(nodes ...string) []string {
 	h.t.Helper()
 	if h.engine != "nerdctl" {
 		return nodes
@@ -208,8 +208,8 @@ func (h *clusterHost) known(nodes ...string) []string {
 	return all
 }
 
-// answers asks the service from a pod, by its name, until both pods have answered, and by a
-// port of each node, given by name or address.
+// answers requests the service from a pod, by its name, until both pods have answered, and by a
+// port of each node, by name or address.
 func (h *clusterHost) answers(t *testing.T, nodes ...string) {
 	t.Helper()
 	h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout="+h.patience())
@@ -218,11 +218,11 @@ func (h *clusterHost) answers(t *testing.T, nodes ...string) {
 		t.Fatalf("pods: %q", pods)
 	}
 	heard, last := map[string]bool{}, ""
-	// Controllers and proxies may lag behind that long; and they have to get on meanwhile.
+	// Controllers and proxies may lag behind that long, and they must make progress meanwhile.
 	const while = time.Minute
 	pause := func() { time.Sleep(require.Patience(100 * time.Millisecond)) }
 	for deadline := time.Now().Add(require.Patience(while)); len(heard) < 2 && time.Now().Before(deadline); pause() {
-		// A node refuses what is for a service whose new pods its kube-proxy does not know yet.
+		// A node refuses packets for a service whose new pods its kube-proxy does not know yet.
 		answer, _ := h.try(nil, filepath.Join(h.bin, "kubectl"), "exec", pods[0], "--", "get", "http://web.default.svc.cluster.local/")
 		last = answer
 		for _, pod := range pods {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// nodeTools: what people and scripts type on a node of kind's works on one of ours, and so does
-// `kubectl debug node`.
+// nodeTools: commands that people and scripts type on a node of kind's work on a node of berth's,
+// and so does `kubectl debug node`.
 func (h *clusterHost) nodeTools(t *testing.T, archive string) {
 	in := func(stdin []byte, args ...string) string {
 		t.Helper()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// conformanceList is the focus and what is left out, as one regular expression each.
+// conformanceList returns the focus and the skipped tests, as one regular expression each.
 func conformanceList(t *testing.T) (focus, skip string) {
 	t.Helper()
 	text, err := os.ReadFile("conformance.txt")
@@ -29,9 +29,9 @@ func conformanceList(t *testing.T) (focus, skip string) {
 	return strings.Join(lists["+"], "|"), strings.Join(lists["-"], "|")
 }
 
-// TestConformance: Kubernetes' own tests, those of conformance.txt, pass on a cluster of one control
-// plane and two workers. BERTH_CONFORMANCE_FOCUS is another list, to run some of them alone;
-// BERTH_TEST_OUT keeps their report.
+// TestConformance: Kubernetes' own tests that conformance.txt names pass on a cluster of one
+// control plane and two workers. BERTH_CONFORMANCE_FOCUS is another selection; BERTH_TEST_OUT keeps
+// their report.
 func TestConformance(t *testing.T) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	tests, err := filepath.Abs("../../out/conformance")
@@ -68,8 +68,8 @@ func TestConformance(t *testing.T) {
 	h.nothingLeft("conf")
 }
 
-// conformanceReport reads which tests ran. One that was to run and skipped itself has failed: the
-// list has those that this cluster is for.
+// conformanceReport reads which tests ran. A selected test that skipped itself has failed: the list
+// has only tests for this cluster.
 func conformanceReport(t *testing.T, file string) (passed, failed []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -8,8 +8,8 @@ import (
 	"github.com/berthrun/berth/test/harness/crash"
 )
 
-// TestCrashLong is the crash test of test/integration at length: every kind of death
-// many times, and every stage of a job hit twice.
+// TestCrashLong is the crash test of test/integration at length: every kind of kill many times, and
+// every stage of a job hit twice.
 func TestCrashLong(t *testing.T) {
 	crash.Run(t, crash.Options{
 		Seed: crash.Seed(t),
@@ -21,7 +21,7 @@ func TestCrashLong(t *testing.T) {
 	})
 }
 
-// TestUpgradeLong goes to the next version and back ten times.
+// TestUpgradeLong upgrades to the next version and back ten times.
 func TestUpgradeLong(t *testing.T) {
 	crash.Upgrade(t, crash.Options{Seed: crash.Seed(t), Rounds: map[crash.Kind]int{crash.Supervisor: 10}, Actors: 5})
 }

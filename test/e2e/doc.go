@@ -1,2 +1,2 @@
-// Package e2e tests berth in what it is made for: under a real kubelet, for long.
+// Package e2e tests berth in its real use: under a real kubelet, for a long time.
 package e2e

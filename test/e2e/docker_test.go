@@ -17,17 +17,17 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// docker is one of the test's own: its storage, networks, mounts and network namespace are
-// nobody else's.
+// docker is one of the test's own: nobody else uses its storage, networks, mounts and network
+// namespace.
 type docker struct {
 	namespace, log string
 	args           []string
-	// end and kill are of the process that runs; kill leaves it no time for anything.
+	// end and kill are those of the running process; kill leaves it no time to clean up.
 	end, kill func()
 }
 
-// dockerOnly starts a docker of the test's own, puts a client of it into PATH, and returns its network
-// namespace.
+// dockerOnly starts a docker of the test's own, puts a client of it into PATH, and returns its
+// network namespace.
 func dockerOnly(t *testing.T) (namespace string) { return newDocker(t).namespace }
 
 func newDocker(t *testing.T) *docker {
@@ -47,7 +47,7 @@ func newDocker(t *testing.T) *docker {
 	host(t, "ip", "-n", namespace, "link", "set", "lo", "up")
 	socket := "unix://" + filepath.Join(dir, "docker.sock")
 	d := &docker{namespace: namespace, log: filepath.Join(dir, "dockerd.log"), end: func() {}}
-	// Mounts of its own end with it, whatever it leaves.
+	// Its own mounts end with it, whatever it leaves.
 	d.args = []string{
 		"nsenter", "--net=/run/netns/" + namespace, "unshare", "--mount", daemon,
 		"--host", socket, "--data-root", filepath.Join(dir, "root"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "docker.pid"),
@@ -58,7 +58,7 @@ func newDocker(t *testing.T) *docker {
 		d.end()
 		removeGroups(d.namespace)
 		if t.Failed() {
-			t.Logf("the end of dockerd's log:\n%s", d.lastWords())
+			t.Logf("the end of dockerd's log:\n%s", d.logTail())
 		}
 	})
 	d.start(t)
@@ -67,7 +67,7 @@ func newDocker(t *testing.T) *docker {
 		t.Fatal(err)
 	}
 	t.Setenv("DOCKER_HOST", socket)
-	t.Setenv("DOCKER_CONFIG", dir) // nobody's proxies
+	t.Setenv("DOCKER_CONFIG", dir) // no proxies
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
 		if all := host(t, "docker", "ps", "-aq"); all != "" {
@@ -113,25 +113,25 @@ func (d *docker) start(t *testing.T) {
 	d.kill = func() {
 		_ = cmd.Process.Kill()
 		<-ended
-		// Its containerd has died with it, but counts as running while nobody has waited for it.
+		// Its containerd has died with it, but counts as running until somebody waits for it.
 		_ = os.Remove(filepath.Join(filepath.Dir(d.log), "exec/containerd/containerd.pid"))
 	}
 	select {
 	case <-listens:
 	case <-ended:
-		t.Fatalf("dockerd ended:\n%s", d.lastWords())
+		t.Fatalf("dockerd ended:\n%s", d.logTail())
 	case <-time.After(require.Patience(2 * time.Minute)):
-		t.Fatalf("dockerd does not listen:\n%s", d.lastWords())
+		t.Fatalf("dockerd does not listen:\n%s", d.logTail())
 	}
 }
 
-// lastWords are the end of its log.
-func (d *docker) lastWords() string {
+// logTail returns the end of its log.
+func (d *docker) logTail() string {
 	text, _ := os.ReadFile(d.log)
 	return string(text[max(0, len(text)-8<<10):])
 }
 
-// removeGroups removes an engine's own cgroups, which it leaves.
+// removeGroups removes the cgroups that an engine leaves.
 func removeGroups(name string) {
 	for _, pattern := range []string{"/sys/fs/cgroup/*/" + name, "/sys/fs/cgroup/" + name} {
 		groups, _ := filepath.Glob(pattern)
@@ -141,7 +141,7 @@ func removeGroups(name string) {
 	}
 }
 
-// removeTree removes a cgroup and those below, which can be done from below only.
+// removeTree removes a cgroup and those below, from the bottom up.
 func removeTree(group string) {
 	below, _ := os.ReadDir(group)
 	for _, entry := range below {

@@ -18,20 +18,19 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// overContainerd are the metrics of a pod, with their labels, on the same kubelet
-// over containerd: one "NAME LABEL,LABEL" a line. Labels are named if they are not
-// empty.
+// overContainerd are the metrics of a pod, with their labels, on the same kubelet over containerd:
+// one "NAME LABEL,LABEL" a line. Only labels that are not empty are named.
 //
 //go:embed testdata/cadvisor-containerd.txt
 var overContainerd string
 
-// summaryOverContainerd are the fields of /stats/summary on the same kubelet with the
-// same pod over containerd, one "PATH" or "PATH nonzero" a line.
+// summaryOverContainerd are the fields of /stats/summary on the same kubelet with the same pod over
+// containerd, one "PATH" or "PATH nonzero" a line.
 //
 //go:embed testdata/summary-containerd.txt
 var summaryOverContainerd string
 
-// busyPod writes, listens, uses swap's and CPU's limits and sends packets.
+// busyPod writes, listens, uses swap and CPU up to its limits, and sends packets.
 const busyPod = `apiVersion: v1
 kind: Pod
 metadata: {name: busy, namespace: default, labels: {app: busy}}
@@ -45,9 +44,9 @@ spec:
     livenessProbe: {exec: {command: [/bin/true]}, periodSeconds: 2, timeoutSeconds: 10}
 `
 
-// TestKubeletTellsFiguresOfPods: by its own cAdvisor, which asks berth what cgroups
-// are, and by berth's CRI metrics.
-func TestKubeletTellsFiguresOfPods(t *testing.T) {
+// TestKubeletReportsPodMetrics: a kubelet reports pods' metrics from its own cAdvisor, which asks
+// berth what cgroups are, and from berth's CRI metrics.
+func TestKubeletReportsPodMetrics(t *testing.T) {
 	for name, gate := range map[string]string{"cAdvisor": "", "CRI": "featureGates: {PodAndContainerStatsFromCRI: true}\n"} {
 		t.Run(name, func(t *testing.T) {
 			asked := filepath.Join(t.TempDir(), "containerd.sock")
@@ -84,9 +83,9 @@ func TestKubeletTellsFiguresOfPods(t *testing.T) {
 
 var sampleLine = regexp.MustCompile(`^(container_\w+)\{(.*)\} `)
 
-// missingFrom names the metrics and labels over containerd that no sample of the pod
-// has. A pod has no pause container here: what that one's processes have is nobody's,
-// and CRI's metrics tell of its network alone.
+// missingFrom names the metrics and labels over containerd that no sample of the pod has. A pod has
+// no pause container here, so nothing has the metrics of its processes, and CRI's metrics of a pod
+// are those of its network alone.
 func missingFrom(page string, isCRI bool) []string {
 	found := map[string]bool{}
 	for line := range strings.Lines(page) {
@@ -111,8 +110,8 @@ func missingFrom(page string, isCRI bool) []string {
 	return missing
 }
 
-// neverMeasured are metrics that a kubelet's cAdvisor always tells as 0: it does not
-// measure load, and no container has a health check of its own.
+// neverMeasured are metrics that a kubelet's cAdvisor always reports as 0: it does not measure
+// load, and no container has a health check of its own.
 func neverMeasured() []string {
 	return []string{"container_cpu_load_average_10s", "container_cpu_load_d_average_10s", "container_tasks_state", "container_health_state"}
 }
@@ -131,8 +130,8 @@ func labelNames(labels string) string {
 	return strings.Join(names, ",")
 }
 
-// missingFromSummary names the fields over containerd that a summary of the kubelet
-// does not have, or has as 0 where they had a value.
+// missingFromSummary names the fields over containerd that a summary of the kubelet lacks, or has
+// as 0 while containerd had a value.
 func missingFromSummary(page []byte, isCRI bool) []string {
 	var summary any
 	if err := json.Unmarshal(page, &summary); err != nil {
@@ -154,17 +153,17 @@ func missingFromSummary(page []byte, isCRI bool) []string {
 	return missing
 }
 
-// notByCRI tells of a field that the kubelet's cAdvisor knows and CRI's figures do not
-// have: a pod's swap is no figure of CRI, the default interface is not among those that
-// are listed, and what a container that may not swap could have of it is 0.
+// notByCRI reports a field that the kubelet's cAdvisor has and CRI's stats do not have: a pod's
+// swap is not in CRI, the default interface is not among the listed ones, and the available swap of
+// a container without swap is 0.
 func notByCRI(field string) bool {
 	return strings.HasPrefix(field, "pods[busy].swap.") || strings.HasPrefix(field, "pods[busy].network.interfaces[]") ||
 		field == "pods[busy].containers[web].swap.swapAvailableBytes"
 }
 
-// collectFields tells of each field of a JSON value, by its path, whether it is neither
-// 0 nor empty. Elements of lists go by their names, a pod's without the node's, those
-// of interfaces by none.
+// collectFields reports for each field of a JSON value, by its path, whether it is neither 0 nor
+// empty. Elements of lists are identified by their names, a pod's without the node's, those of
+// interfaces by none.
 func collectFields(value any, path string, into map[string]bool) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -188,8 +187,8 @@ func collectFields(value any, path string, into map[string]bool) {
 	}
 }
 
-// TestKubeletFollowsEvents: with evented PLEG a kubelet hears of exits without asking,
-// reads no event that it cannot use, and misses none.
+// TestKubeletFollowsEvents: with evented PLEG a kubelet gets exits as events, receives no event
+// that it cannot use, and misses none.
 func TestKubeletFollowsEvents(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	k := kubelet.Start(t, b, kubelet.Options{Config: "featureGates: {EventedPLEG: true}\n"})
@@ -201,7 +200,8 @@ func TestKubeletFollowsEvents(t *testing.T) {
 		page, err := k.Get("/metrics")
 		return err == nil && strings.Contains(string(page), "\nkubelet_evented_pleg_connection_success_count 1")
 	})
-	// Its own relist comes every five minutes: the restart is seen by the event.
+	// The kubelet's own relist comes every five minutes, so it learned of the restart from the
+	// event.
 	began := time.Now()
 	for _, c := range containers(t, b) {
 		if c.Metadata.Name == "side" {

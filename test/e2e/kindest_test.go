@@ -12,8 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// kindestFile asks of containerd, in kind's words, what a host without CAP_SYS_RESOURCE
-// needs.
+// kindestFile configures containerd, in kind's format, for a host without CAP_SYS_RESOURCE.
 const kindestFile = `kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 name: e2e
@@ -64,7 +63,7 @@ func testKindest(t *testing.T, e engine) {
 		t.Errorf("loaded once more: %s", again)
 	}
 	h.deploy(1)
-	t.Run("answers", func(t *testing.T) { h.answers(t, h.known("e2e-control-plane", "e2e-worker")...) })
+	t.Run("answers", func(t *testing.T) { h.answers(t, h.nodeAddresses("e2e-control-plane", "e2e-worker")...) })
 	t.Run("restart", func(t *testing.T) {
 		// A control plane without pods of the network forwards to those of other nodes, too.
 		h.kubectl("cordon", "e2e-control-plane")
@@ -72,7 +71,7 @@ func testKindest(t *testing.T, e engine) {
 		h.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout="+h.patience())
 		t.Log(h.cluster("restart", "e2e", "--wait", "10m"))
 		h.kubectl("rollout", "status", "deployment/web", "--timeout=10m")
-		h.answers(t, h.known("e2e-control-plane", "e2e-worker")...)
+		h.answers(t, h.nodeAddresses("e2e-control-plane", "e2e-worker")...)
 	})
 	logs := t.TempDir()
 	h.cluster("logs", "--name", "e2e", logs)

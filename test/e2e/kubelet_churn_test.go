@@ -10,9 +10,8 @@ import (
 	"github.com/berthrun/berth/test/harness/churn"
 )
 
-// TestKubeletChurn has a kubelet run pods of all kinds, while everything on the node is
-// restarted: half of the time it learns what happens by berth's events, half of the time by
-// its lists.
+// TestKubeletChurn has a kubelet run pods of all kinds while everything on the node is restarted.
+// Half of the time the kubelet uses berth's events, half of the time lists.
 func TestKubeletChurn(t *testing.T) {
 	opts := churn.Options{
 		Seed: churn.Seed(t), Time: churn.Time(t, 6*time.Minute) / 2, Pods: 6, Only: os.Getenv("BERTH_CHURN_ONLY"),

@@ -41,7 +41,7 @@ func TestKubeletRunsTenPodsThroughRestarts(t *testing.T) {
 	k.AwaitReady(names...)
 	harness.Kill(t, b.SupervisorPid())
 	k.AwaitReady(names...)
-	// Probes run every second: three more rounds show restarts that these would cause.
+	// Probes run every second: three more rounds show restarts that probes would cause.
 	time.Sleep(6 * time.Second)
 	k.AwaitReady(names...)
 	for name, count := range k.Restarts() {

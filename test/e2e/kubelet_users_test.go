@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// usersPod is a pod in a user namespace with volumes of all kinds that a kubelet maps
-// by itself. Its readiness is what its root sees. (A kubelet without an API server takes
-// no runtime for able of recursive read-only mounts.)
+// usersPod is a pod in a user namespace with volumes of all kinds that a kubelet maps itself. It is
+// ready if its root sees the right owners. (A kubelet without an API server assumes that no runtime
+// supports recursive read-only mounts.)
 const usersPod = `apiVersion: v1
 kind: Pod
 metadata: {name: %[1]s, namespace: default, annotations: {note: "seen"}}
@@ -52,8 +52,7 @@ spec:
   terminationGracePeriodSeconds: 2
 `
 
-// A kubelet gives pods user namespaces when Status says that they work, and maps
-// their volumes.
+// A kubelet gives pods user namespaces if Status reports that they work, and maps their volumes.
 func TestKubeletRunsPodsInUserNamespaces(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	k := kubelet.Start(t, b, kubelet.Options{Config: "featureGates: {UserNamespacesHostNetworkSupport: true}"})

@@ -8,8 +8,8 @@ import (
 	"github.com/berthrun/berth/test/harness/leak"
 )
 
-// A thousand pods come and go, ten at a time: everything is as it was before, and the
-// memory of berth's processes as it was after two hundred.
+// A thousand pods are created and removed, ten at a time. Then everything is as before, and the
+// memory of berth's processes as after two hundred pods.
 func TestLeak(t *testing.T) {
 	leak.Run(t, leak.Options{Pods: 1000, Parallel: 10, Early: 200, MemoryKiB: 2 << 10})
 }

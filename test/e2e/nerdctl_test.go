@@ -37,15 +37,15 @@ cni_path = "/usr/lib/cni"
 cni_netconfpath = "@DIR@/net.d"
 cgroup_manager = "cgroupfs"
 `
-	// nerdctlMounts keeps what no option moves in the test's own directories.
+	// nerdctlMounts moves into the test's own directories what no option moves.
 	nerdctlMounts = `set -e
 for path in @HOLDS@; do mkdir -p "@DIR@/holds/$path"; mount --bind "@DIR@/holds/$path" "$path"; done
 exec "@DIR@/bin/containerd" --config "@DIR@/containerd.toml"
 `
 )
 
-// nerdctlHolds are directories of the host that nerdctl, CNI and containerd's shims write to,
-// whatever their configuration says.
+// nerdctlHolds are directories of the host that nerdctl, CNI and containerd's shims write to, with
+// any configuration.
 func nerdctlHolds() []string { return []string{"/run/containerd", "/run/nerdctl", "/var/lib/cni"} }
 
 // nerdctlProgram is the one that NERDCTL names, or that is in PATH: no package source here has it.
@@ -61,8 +61,9 @@ func nerdctlProgram(t *testing.T) string {
 	return require.Binary(t, "nerdctl")
 }
 
-// nerdctlOnly starts a current containerd of the test's own, and puts a nerdctl of it into PATH:
-// its storage, networks, mounts and network namespace, whose name it returns, are nobody else's.
+// nerdctlOnly starts a current containerd of the test's own, and puts a nerdctl for it into PATH.
+// Nobody else uses its storage, networks, mounts and network namespace. It returns the name of the
+// namespace.
 func nerdctlOnly(t *testing.T) (namespace string) {
 	t.Helper()
 	require.Root(t)
@@ -97,8 +98,8 @@ func nerdctlOnly(t *testing.T) (namespace string) {
 	return namespace
 }
 
-// currentContainerdIn unpacks the containerd of the assets, with a runc that asks of the host
-// what it can give.
+// currentContainerdIn unpacks the containerd of the assets, with a runc that requests only what the
+// host allows.
 func currentContainerdIn(t *testing.T, dir string) {
 	t.Helper()
 	archives, err := filepath.Glob("../../out/systemd-assets/containerd-*.tar.gz")
@@ -126,15 +127,15 @@ func currentContainerdIn(t *testing.T, dir string) {
 	}
 }
 
-// startContainerd runs a containerd until the test ends, in a mount namespace of its own, waits
-// until it listens, and returns its process.
+// startContainerd runs a containerd until the test ends, in a mount namespace of its own. It waits
+// until the containerd listens, and returns its process.
 func startContainerd(t *testing.T, dir, namespace string) int {
 	t.Helper()
 	for _, path := range nerdctlHolds() {
 		err := os.Mkdir(path, 0o755)
 		switch {
 		case err == nil:
-			t.Cleanup(func() { _ = os.Remove(path) }) // somebody else may have begun to use it
+			t.Cleanup(func() { _ = os.Remove(path) }) // another process may use it by now
 		case !os.IsExist(err):
 			t.Fatal(err)
 		}

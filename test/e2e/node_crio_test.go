@@ -32,8 +32,8 @@ images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
-// TestNodeOfCRIO makes a node of CRI-O, as its project releases it: CRIO names such an
-// archive (cri-o.amd64.v1.36.0.tar.gz), which no package source here has.
+// TestNodeOfCRIO makes a node of CRI-O, as its project releases it. CRIO names such an archive
+// (cri-o.amd64.v1.36.0.tar.gz), because no package source here has it.
 func TestNodeOfCRIO(t *testing.T) {
 	archive := require.Given(t, "CRIO", "an archive of CRI-O's release")
 	debs, err := filepath.Glob("../../out/systemd-debs/*.deb")
@@ -56,8 +56,8 @@ func TestNodeOfCRIO(t *testing.T) {
 	m.Run("/opt/berth", "pod", "run", "-d", "-f", "/etc/hello-pod.yaml", "--endpoint", endpoint)
 	m.PodAnswers(endpoint, 8081)
 
-	// What `crio config` refuses stops the apply before the restart; what only a start shows
-	// is undone, and the old configuration runs again.
+	// If `crio config` refuses the configuration, apply stops before the restart. If only the start
+	// fails, apply undoes the change, and the old configuration runs again.
 	for _, bad := range []struct{ addition, says string }{
 		{"crio.runtime.default_runtime: nonsense", "is read by the installed crio"},
 		{"crio.runtime.cgroup_manager: nonsense", "cannot restart crio.service"},

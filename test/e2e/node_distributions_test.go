@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// Nodes of what a distribution's own packages bring.
+// Nodes with packages of their distribution.
 const (
 	nodeHead = `
 apiVersion: berth.run/v1alpha1
@@ -30,10 +30,9 @@ network: {mode: kubenet, podCIDRs: [10.88.7.0/24]}
 	dockerOfPackages = nodeHead + "runtime: {name: docker}\n"
 )
 
-// TestNodeOfDistributions makes nodes of every runtime on each distribution that can be built
-// from packages here, beside Debian 12, which the integration tests have: the runtime runs a
-// pod with a network, or a container, a second apply finds nothing to do, and a reset leaves
-// the disk as it was.
+// TestNodeOfDistributions makes nodes of every runtime on each distribution that can be built from
+// packages here, except Debian 12, which the integration tests have. The runtime runs a pod with a
+// network, or a container. A second apply has nothing to do, and a reset leaves the disk as it was.
 func TestNodeOfDistributions(t *testing.T) {
 	assets, err := filepath.Abs("../../out/systemd-assets")
 	if err != nil {
@@ -41,7 +40,7 @@ func TestNodeOfDistributions(t *testing.T) {
 	}
 	for _, c := range []struct {
 		release string
-		// containerd is what the packages' one is refused for; empty where it serves.
+		// containerd is the reason why the package's containerd is refused; empty if it works.
 		containerd string
 	}{
 		{"debian-11", "the package of Debian GNU/Linux 11 (bullseye) is too old, want containerd 1.6 or newer; give assets"},

@@ -19,8 +19,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// manyKinds is a node with an object of nearly every kind that a machine has, and packages
-// among them.
+// manyKinds is a node with an object of nearly every kind that a machine has, including packages.
 const manyKinds = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -41,12 +40,12 @@ images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
-// stateOnly is where an apply that failed may leave traces: its journal, and what it fetched.
+// stateOnly is where a failed apply may leave files: its journal, and what it fetched.
 var stateOnly = []string{filepath.Dir(provisioning.StateDir)}
 
-// TestNodeKilledAnywhere kills an apply after each record of its journal, which has one
-// before and after every task, and a moment later, which is in the midst of the next tasks.
-// The next apply makes the node, and a reset leaves the disk as before.
+// TestNodeKilledAnywhere kills an apply after each record of its journal (it has one before and
+// after every task), and a moment later, in the middle of the next tasks. The next apply completes
+// the node, and a reset leaves the disk as before.
 func TestNodeKilledAnywhere(t *testing.T) {
 	seed := crash.Seed(t)
 	if seed == 0 {
@@ -93,8 +92,8 @@ func TestNodeKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestNodeDiskFull applies on a disk with too little room, and with a little more each time,
-// until it is enough. What does not go in leaves the node as it was.
+// TestNodeDiskFull applies on a disk with too little room, and with a little more each time, until
+// it is enough. An apply that does not fit leaves the node as it was.
 func TestNodeDiskFull(t *testing.T) {
 	m := systemd.BootNodeOf(t, systemd.Options{Disk: 3 << 30})
 	m.Describe(manyKinds)
@@ -112,9 +111,9 @@ func TestNodeDiskFull(t *testing.T) {
 		if !strings.Contains(strings.ToLower(out), "no space left on device") && !strings.Contains(out, "enough free space") {
 			t.Errorf("with %d bytes free apply ends with %v, and does not say that the disk is full:\n%s", free, err, out)
 		}
-		// dpkg remembers by name the packages that were to be installed and are not.
+		// dpkg keeps the names of packages that were to be installed and are not.
 		m.IsAs(before, fmt.Sprintf("an apply with %d bytes free", free), append(stateOnly, systemd.Filler, "/var/lib/dpkg/status")...)
-		// With no room at all apt cannot be asked, not even what would be.
+		// Without any room apt cannot run, not even to list what it would do.
 		if out, err := m.Try("/opt/berth", "node", "status"); err != nil && free > 0 || strings.Contains(out, "failed") {
 			t.Errorf("with %d bytes free the apply was not undone: %v\n%s", free, err, out)
 		}
@@ -127,7 +126,7 @@ func TestNodeDiskFull(t *testing.T) {
 	m.WasReset(before, "--allow-disruption")
 }
 
-// TestNodeAssetServer fetches from a web server that has its bad days.
+// TestNodeAssetServer fetches from a web server with faults.
 func TestNodeAssetServer(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	content := strings.Repeat("an asset\n", 1<<16)
@@ -178,7 +177,7 @@ func TestNodeAssetServer(t *testing.T) {
 	say(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, content[1:]) })
 	refused("a server with another content", "refused: its hash is sha256:", "not sha256:"+sum)
 
-	// A bad start is made up for by the next tries.
+	// Retries succeed after a bad start.
 	say(func(w http.ResponseWriter, r *http.Request) {
 		if requests.Load() < 3 {
 			w.WriteHeader(http.StatusBadGateway)
@@ -189,7 +188,7 @@ func TestNodeAssetServer(t *testing.T) {
 	m.Run("/opt/berth", "node", "apply", "--yes")
 	m.Run("/opt/berth", "node", "diff")
 
-	// What was fetched once is not asked for again; what was not, cannot be had without a server.
+	// Assets are fetched once only. A missing one cannot be fetched without a server.
 	server.Close()
 	m.Run("rm", "/etc/own/asset")
 	m.Run("/opt/berth", "node", "apply", "--yes")
@@ -200,9 +199,9 @@ func TestNodeAssetServer(t *testing.T) {
 	m.Run("/opt/berth", "node", "reset", "--yes", "--allow-disruption")
 }
 
-// TestNodeHealthGate gives a containerd with a pod configurations that its binary takes and
-// that leave it without CRI: after the restart its health check fails and says why, the old
-// configuration comes back, and the pod has gone on.
+// TestNodeHealthGate applies configurations to a containerd with a pod. The binary accepts them,
+// but runs without CRI. After the restart the health check fails and says why, apply restores the
+// old configuration, and the pod has kept running.
 func TestNodeHealthGate(t *testing.T) {
 	const endpoint = "unix:///run/containerd/containerd.sock"
 	m := systemd.BootNode(t, nil)
@@ -235,5 +234,5 @@ func TestNodeHealthGate(t *testing.T) {
 	}
 }
 
-// volatileOfContainerd is what a containerd that runs writes by itself.
+// volatileOfContainerd is what a running containerd writes by itself.
 var volatileOfContainerd = []string{"/var/lib/containerd", "/var/lib/cni"}

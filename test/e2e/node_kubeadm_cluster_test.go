@@ -34,8 +34,8 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 `
 
-// TestKubeadmJoinsABerthCluster: a machine of its own joins a cluster that `berth cluster create` has
-// made, by the three commands that any cluster of kubeadm is joined with, and runs its pods.
+// TestKubeadmJoinsABerthCluster: a machine joins a cluster that `berth cluster create` has created,
+// by the same three commands as any cluster of kubeadm, and runs its pods.
 func TestKubeadmJoinsABerthCluster(t *testing.T) {
 	h := newClusterHost(t, engine{"podman", podmanOnly})
 	t.Log(h.cluster("build-image", "--kubernetes", h.bin, "--rootfs", "../../out/systemd/root"))
@@ -49,7 +49,7 @@ func TestKubeadmJoinsABerthCluster(t *testing.T) {
 	m := systemd.BootNode(t, files)
 	m.Run("mknod", "/dev/kmsg", "c", "1", "11") // which a kubelet reads
 	ip := h.plug(m)
-	// The engine's name servers answer its containers alone.
+	// The engine's name servers answer its own containers only.
 	planeIP := h.kubectl("get", "node", plane, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	m.Run("sh", "-c", "echo "+planeIP+" "+plane+" >> /etc/hosts")
 
@@ -86,8 +86,8 @@ func TestKubeadmJoinsABerthCluster(t *testing.T) {
 	h.nothingLeft("joined")
 }
 
-// ownPods waits for the pods that the cluster runs on each node to run on a machine. It brings their
-// images from a control plane, since no registry is reached from here.
+// ownPods waits until the pods that the cluster runs on each node run on a machine. It copies their
+// images from a control plane, because no registry is reachable from here.
 func (h *clusterHost) ownPods(m *systemd.Machine, plane string) {
 	h.t.Helper()
 	const archive = "/var/own.tar"
@@ -101,8 +101,8 @@ func (h *clusterHost) ownPods(m *systemd.Machine, plane string) {
 	}
 }
 
-// plug connects a machine to the network of the nodes, and returns its address there: the last
-// one, since podman gives its containers the first that are free.
+// plug connects a machine to the network of the nodes, and returns its address there: the last one,
+// because podman gives its containers the first free ones.
 func (h *clusterHost) plug(m *systemd.Machine) string {
 	h.t.Helper()
 	bridge := h.run("podman", "network", "inspect", "kind", "--format", "{{.NetworkInterface}}")

@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// joinable is a machine for kubeadm whose kubelet gets along with this host.
+// joinable is a machine for kubeadm whose kubelet works on this host.
 const joinable = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -36,8 +36,8 @@ kubelet:
     resolv-conf: ""
 `
 
-// TestKubeadmInThreeCommands: berth node apply, berth node kubeadm and kubeadm make a cluster of one
-// machine and join another to it, with the arguments that kubeadm prints.
+// TestKubeadmInThreeCommands: berth node apply, berth node kubeadm and kubeadm create a cluster of
+// one machine and join another to it, with the arguments that kubeadm prints.
 func TestKubeadmInThreeCommands(t *testing.T) {
 	kubelet := os.Getenv("KUBELET")
 	if kubelet == "" {
@@ -65,7 +65,7 @@ func TestKubeadmInThreeCommands(t *testing.T) {
 	plane.Run("sh", "-c", "for image in /opt/images/*; do /opt/berth image import $image || exit 1; done")
 
 	plane.Run("/opt/berth", "node", "kubeadm", "init", "--pod-network-cidr", "10.88.0.0/16", "--node-name", "plane", "--out", "/root/init.yaml")
-	// This host may be small, and nobody asks for names or Services here.
+	// This host may be small, and the test needs no DNS and no Services.
 	t.Log(kubeadm(t, plane, "init", "--config", "/root/init.yaml", "--skip-phases=addon", "--ignore-preflight-errors=NumCPU,Mem"))
 
 	joins(t, worker, "worker", plane.Run("kubeadm", "token", "create", "--print-join-command"))
@@ -93,7 +93,7 @@ func TestKubeadmInThreeCommands(t *testing.T) {
 	}
 }
 
-// joined is what a cluster knows of a node.
+// joined is the state of a node in its cluster.
 type joined struct {
 	Metadata struct {
 		Name   string
@@ -111,8 +111,8 @@ type joined struct {
 
 type taint struct{ Key, Value, Effect string }
 
-// ofController reports whether a controller of the cluster set the taint. It removes the one of a node that is not ready
-// some time after the node is.
+// ofController reports whether a controller of the cluster set the taint. It removes the one of a
+// node that is not ready some time after the node is.
 func ofController(t taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") }
 
 // isAsDescribed wants what the node file joinable says.
@@ -133,10 +133,10 @@ func (n joined) isAsDescribed(t *testing.T, zone, ip string, taints int) {
 	}
 }
 
-// joins has a machine join the cluster whose kubeadm has printed the command for it.
+// joins runs the join command that kubeadm has printed, on a machine.
 func joins(t *testing.T, m *systemd.Machine, name, printed string) {
 	t.Helper()
-	_, command, found := strings.Cut(printed, "kubeadm join ") // warnings stand before it
+	_, command, found := strings.Cut(printed, "kubeadm join ") // warnings come before it
 	if !found {
 		t.Fatalf("kubeadm prints %q", printed)
 	}
@@ -145,7 +145,7 @@ func joins(t *testing.T, m *systemd.Machine, name, printed string) {
 	t.Log(kubeadm(t, m, "join", "--config", "/root/join.yaml"))
 }
 
-// kubeadm runs a verb of kubeadm and tells the kubelet's log where it fails.
+// kubeadm runs a verb of kubeadm and prints the kubelet's log if it fails.
 func kubeadm(t *testing.T, m *systemd.Machine, args ...string) string {
 	t.Helper()
 	out, err := m.Try(append([]string{"kubeadm"}, args...)...)
@@ -157,7 +157,7 @@ func kubeadm(t *testing.T, m *systemd.Machine, args ...string) string {
 	return out
 }
 
-// controlPlane makes archives of the images that kubeadm runs, out of programs.
+// controlPlane builds archives of the images that kubeadm runs, from programs.
 func controlPlane(t *testing.T, programs string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -173,7 +173,7 @@ func controlPlane(t *testing.T, programs string) string {
 		name, _, _ := strings.Cut(path.Base(image), ":")
 		spec := imagetest.Spec{Name: image}
 		if name == "pause" || name == "coredns" {
-			spec.Files = []imagetest.File{{Path: "/nothing"}} // kubeadm wants it there, and nobody runs it
+			spec.Files = []imagetest.File{{Path: "/nothing"}} // kubeadm requires it, and nothing runs it
 		} else {
 			spec.Files = []imagetest.File{{Path: "/usr/local/bin/" + name, Source: filepath.Join(programs, name), Mode: 0o755}}
 			spec.Env = []string{"PATH=/usr/local/bin"}

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// kubeadmNode is a machine made ready for kubeadm, whose programs it has.
+// kubeadmNode is a machine prepared for kubeadm, with its programs.
 const kubeadmNode = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -23,8 +23,8 @@ kernel: {defaultSysctls: false}
 kubelet: {kubeadm: true}
 `
 
-// TestKubeadmPreflight compares what doctor says with what kubeadm says, on a machine
-// that apply has made ready and on the same in a bad state.
+// TestKubeadmPreflight compares the findings of doctor with those of kubeadm, on a machine that
+// apply has prepared, and on the same machine in a bad state.
 func TestKubeadmPreflight(t *testing.T) {
 	kubelet := os.Getenv("KUBELET")
 	if kubelet == "" {
@@ -35,7 +35,7 @@ func TestKubeadmPreflight(t *testing.T) {
 	})
 	m.Describe(kubeadmNode)
 	if out := m.Run("/opt/berth", "node", "apply", "--yes"); !strings.Contains(out, "kubeadm's preflight checks") {
-		t.Errorf("apply does not tell what is left for kubeadm:\n%s", out)
+		t.Errorf("apply does not report what is left for kubeadm:\n%s", out)
 	}
 	compare := func(t *testing.T) (errors, warnings map[string]bool) {
 		t.Helper()
@@ -102,7 +102,7 @@ func saidByKubeadm(t *testing.T, m *systemd.Machine) (errors, warnings map[strin
 	return errors, warnings
 }
 
-// saidByDoctor are the findings by kubeadm's names.
+// saidByDoctor are the findings with kubeadm's names.
 func saidByDoctor(t *testing.T, m *systemd.Machine) map[string]string {
 	t.Helper()
 	out, _ := m.Try("/opt/berth", "node", "doctor", "-o", "json")
@@ -112,7 +112,7 @@ func saidByDoctor(t *testing.T, m *systemd.Machine) map[string]string {
 	}
 	said := map[string]string{}
 	for _, f := range findings {
-		if name, ok := strings.CutPrefix(f.Check, "kubeadm "); ok && name != "CRI" { // which kubeadm was told
+		if name, ok := strings.CutPrefix(f.Check, "kubeadm "); ok && name != "CRI" { // kubeadm had it as an argument
 			said[name] = f.Evidence
 		}
 	}

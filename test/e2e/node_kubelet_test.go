@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// kubeletOptions are what a kubelet of any origin needs on this host.
+// kubeletOptions are the flags that any kubelet needs on this host.
 const kubeletOptions = `failSwapOn: false
 oomScoreAdj: 0
 featureGates: {KubeletInUserNamespace: true}
@@ -67,9 +67,8 @@ spec:
   - {name: web, image: "berth.run/hello:demo", imagePullPolicy: IfNotPresent, command: [serve, --listen, ":8081"]}
 `
 
-// TestNodeSwitchUnderAKubelet: containerd gives its place to berth while a kubelet runs, and
-// takes it back. The kubelet's static pod runs before and after, in the runtime that there
-// is then.
+// TestNodeSwitchUnderAKubelet: berth replaces containerd while a kubelet runs, and containerd
+// replaces berth. The kubelet's static pod runs before and after, in the current runtime.
 func TestNodeSwitchUnderAKubelet(t *testing.T) {
 	kubelet := os.Getenv("KUBELET")
 	if kubelet == "" {
@@ -124,10 +123,10 @@ func TestNodeSwitchUnderAKubelet(t *testing.T) {
 	}
 }
 
-// podPatience is how long a kubelet may take to have a static pod run.
+// podPatience is how long a kubelet may take until a static pod runs.
 const podPatience = 2 * time.Minute
 
-// runs wants that the kubelet's pod runs in the runtime at a socket, and answers.
+// runs checks that the kubelet's pod runs in the runtime at a socket, and answers.
 func runs(t *testing.T, m *systemd.Machine, socket string) {
 	t.Helper()
 	ready := regexp.MustCompile(`default/hello-node\s+ready\s+1/1`)

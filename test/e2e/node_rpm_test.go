@@ -15,9 +15,9 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// packRPMs makes packages of the names in its arguments, and a repository of them for dnf and
-// zypper. conntrack-tools comes with two libraries, of which one needs the other. Debian's rpm
-// would have a database for each user, where no distribution of RPMs has it.
+// packRPMs builds packages with the names in its arguments, and a repository of them for dnf and
+// zypper. conntrack-tools brings two libraries, one of which needs the other. Debian's rpm would
+// use a database for each user, which no distribution with RPMs does.
 const packRPMs = `set -e
 mkdir -p /etc/rpm && echo "%_dbpath /var/lib/rpm" > /etc/rpm/macros.test
 mkdir -p /srv/repo /etc/yum.repos.d /etc/zypp/repos.d /tmp/rpm && cd /tmp/rpm
@@ -53,9 +53,9 @@ mv /usr/bin/apt-get /usr/bin/apt-get.off
 // volatileOfRPM is what rpm, dnf and zypper write for themselves.
 var volatileOfRPM = []string{"/var/lib/rpm", "/var/lib/dnf", "/var/cache/dnf", "/var/lib/zypp", "/var/cache/zypp", "/etc/zypp"}
 
-// TestNodeOfRPM makes nodes on machines whose packages are RPMs, by the real dnf and zypper. No
-// such distribution can be had here: the machine is Debian's and says that it is another, and
-// packages with the names of that one have nothing in them.
+// TestNodeOfRPM makes nodes on machines with RPM packages, by the real dnf and zypper. No such
+// distribution is available here: the machine is Debian with another os-release, and the packages
+// are empty and have the names of that distribution.
 func TestNodeOfRPM(t *testing.T) {
 	debs, err := filepath.Glob("../../out/systemd-rpm/*.deb")
 	if err != nil || len(debs) == 0 {
@@ -83,7 +83,7 @@ func TestNodeOfRPM(t *testing.T) {
 			}
 			m.Run("/opt/berth", "node", "apply", "--yes")
 
-			// Of a package that nobody has, nothing is left.
+			// Nothing is left of a package that nobody has.
 			half := m.Tree(append(systemd.Volatile(), volatileOfRPM...)...)
 			m.Describe(berthOfPackages + "packages: {install: [no-such-package]}\n")
 			if out, err := m.Try("/opt/berth", "node", "apply", "--yes"); err == nil || !strings.Contains(out, "no-such-package") || !strings.Contains(out, "rolled back") {
@@ -105,7 +105,7 @@ func TestNodeOfRPM(t *testing.T) {
 	}
 }
 
-// machineOfRPM boots a machine that says that it is a release, with its package manager and a
+// machineOfRPM boots a machine with the os-release of a distribution, its package manager and a
 // repository.
 func machineOfRPM(t *testing.T, debs []string, release, manager string) *systemd.Machine {
 	t.Helper()

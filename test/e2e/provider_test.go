@@ -24,8 +24,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// podmanConf keeps all of a podman below one directory. It asks for nothing that a
-// host without CAP_SYS_RESOURCE cannot give.
+// podmanConf keeps all of a podman below one directory. It requests nothing that a host without
+// CAP_SYS_RESOURCE cannot give.
 const podmanConf = `[containers]
 default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
 [engine]
@@ -43,7 +43,7 @@ network_config_dir = "@DIR@/networks"
 // providerImage is systemd on Debian: all that a provider needs of a node.
 const providerImage = "localhost/berth/provider-test:1"
 
-// podman puts a podman of the test's own into PATH, with an image of nodes.
+// podman puts a podman of the test's own into PATH, with a node image.
 func podman(t *testing.T) {
 	t.Helper()
 	image, err := filepath.Abs("../../out/systemd/root")
@@ -55,7 +55,7 @@ func podman(t *testing.T) {
 	}
 	podmanOnly(t)
 	pack := exec.CommandContext(t.Context(), "tar", "-C", image, "--exclude=./var/cache/apt/archives", "-c", ".")
-	// A host has one tty1, for which all nodes would fight: images of nodes mask its getty.
+	// A host has one tty1, for which all nodes would compete: node images mask its getty.
 	load := exec.CommandContext(t.Context(), "podman", "import", "-c", `CMD ["/sbin/init", "systemd.mask=getty@tty1.service"]`, "-", providerImage)
 	if load.Stdin, err = pack.StdoutPipe(); err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func podman(t *testing.T) {
 	}
 }
 
-// podmanOnly puts a podman of the test's own into PATH: storage, networks and network
-// namespace, whose name it returns, are nobody else's.
+// podmanOnly puts a podman of the test's own into PATH. Nobody else uses its storage, networks and
+// network namespace. It returns the name of the namespace.
 func podmanOnly(t *testing.T) (namespace string) {
 	t.Helper()
 	require.Root(t)
@@ -98,8 +98,8 @@ func podmanOnly(t *testing.T) (namespace string) {
 	t.Cleanup(func() {
 		host(t, "podman", "rm", "-fa", "-t", "0")
 		host(t, "podman", "rmi", "-fa")
-		// Its own cgroups stay, and one that somebody uses cannot be removed. Where a
-		// hierarchy is not mounted it leaves files.
+		// podman's cgroups stay, and one in use cannot be removed. It leaves files where a
+		// hierarchy is not mounted.
 		for _, pattern := range []string{"libpod_parent/conmon/tasks", "libpod_parent/conmon", "libpod_parent"} {
 			left, _ := filepath.Glob("/sys/fs/cgroup/*/" + pattern)
 			for _, path := range left {
@@ -110,7 +110,7 @@ func podmanOnly(t *testing.T) (namespace string) {
 	return namespace
 }
 
-// host runs a command. It is for what a test makes and takes away.
+// host runs a command, for what a test creates and removes.
 func host(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
@@ -183,7 +183,7 @@ func TestNodesOfPodman(t *testing.T) {
 			t.Errorf("after a restart: %+v\nbefore: %+v", n, before[i])
 		}
 	}
-	// Neighbours know them for longer than a restart takes.
+	// Neighbours cache the addresses for longer than a restart takes.
 	if got := links(); !slices.Equal(got, linksBefore) {
 		t.Errorf("link addresses after a restart: %q; before: %q", got, linksBefore)
 	}
@@ -248,7 +248,7 @@ func run(t *testing.T, e *provider.CLI, name string, args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// inside: what commands and files are in a node.
+// inside checks commands and files in a node.
 func inside(t *testing.T, e *provider.CLI, all []provider.Node) {
 	ctx := t.Context()
 	for _, n := range all {
@@ -284,7 +284,7 @@ func inside(t *testing.T, e *provider.CLI, all []provider.Node) {
 	}
 }
 
-// failures: nothing of a Create that fails is left, and the other cluster is not touched.
+// failures: nothing is left of a Create that fails, and the other cluster does not change.
 func failures(t *testing.T, e *provider.CLI, network provider.Network) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -303,7 +303,7 @@ func failures(t *testing.T, e *provider.CLI, network provider.Network) {
 	if err := e.Create(ctx, request); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	} else if err == nil {
-		// Both were up at once.
+		// Both were up at the same time.
 		if err := e.DeleteCluster(t.Context(), "other"); err != nil {
 			t.Error(err)
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/berthrun/berth/test/harness/leak"
 )
 
-// A hundred thousand commands, attachments and forwarded ports: everything is as it
-// was before, and the memory of berth's processes does not grow.
+// A hundred thousand execs, attachments and forwarded ports: then everything is as before, and the
+// memory of berth's processes does not grow.
 func TestSessionsLeaveNothing(t *testing.T) {
 	leak.RunSessions(t, leak.SessionOptions{Sessions: 100_000, Parallel: 16, MemoryKiB: 8 << 10})
 }

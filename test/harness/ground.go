@@ -15,17 +15,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Ground is what an instance holds: how many there are of each thing, by a name in
-// which ids and numbers are left out, since they change when one thing takes the
-// place of another (a pooled namespace, say).
+// Ground counts what an instance holds, by name. Names have no ids and numbers, because these
+// change when one object replaces another (a pooled namespace, for example).
 type Ground map[string]int
 
 // idPattern finds ids, and parts of names that are made from one.
 var idPattern = regexp.MustCompile(`\b[0-9a-z]{26}\b|[0-9a-f]{8,}|\b[0-9a-f]*[0-9][0-9a-f]*\b|:\[[0-9]+\]`)
 
-// Ground looks at everything that the running instance holds: what CRI lists, jobs,
-// mounts, namespaces, cgroups, processes, files of state and root, links, firewall
-// rules, and the descriptors of its processes.
+// Ground counts everything that the running instance holds: what CRI lists, jobs, mounts,
+// namespaces, cgroups, processes, files of state and root, links, firewall rules, and the
+// descriptors of its processes.
 func (b *Berth) Ground() Ground {
 	b.T.Helper()
 	g := Ground{}
@@ -121,7 +120,7 @@ func (b *Berth) StillGround() Ground {
 	b.T.Helper()
 	last := b.Ground()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-		time.Sleep(700 * time.Millisecond) // longer than tombstones are collected before they are written
+		time.Sleep(700 * time.Millisecond) // longer than berth collects tombstones before it writes them
 		now := b.Ground()
 		if maps.Equal(last, now) {
 			return now

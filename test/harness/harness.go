@@ -1,6 +1,5 @@
-// Package harness runs a real berth for tests: its own directories, its own host
-// network namespace, the binaries of `make build`. What a test leaves behind fails
-// it.
+// Package harness runs a real berth for tests, with its own directories, its own host network
+// namespace and the binaries of `make build`. A test that leaves something behind fails.
 package harness
 
 import (
@@ -44,8 +43,8 @@ type Berth struct {
 	// Dir holds everything of this instance; Root, State and Logs are in it.
 	Dir, Root, State, Logs string
 	Socket                 string
-	// NetNS is the name of the network namespace that plays the host; "" for an
-	// installed berth, which lives on the real one.
+	// NetNS is the name of the network namespace that stands for the host's; "" for an installed
+	// berth, which uses the real one.
 	NetNS string
 
 	Runtime runtimeapi.RuntimeServiceClient
@@ -69,8 +68,7 @@ func BinDir(t testing.TB) string {
 	return dir
 }
 
-// Start starts an instance that is stopped, and checked for leftovers, when the
-// test ends.
+// Start starts an instance. When the test ends, it stops the instance and checks for leftovers.
 func Start(t testing.TB, opts Options) *Berth {
 	t.Helper()
 	require.Root(t)
@@ -150,8 +148,8 @@ func (b *Berth) LaunchDaemon() {
 	}(b.ended)
 }
 
-// AwaitDaemon returns when the daemon answers; a daemon that ends instead fails
-// the test with its log.
+// AwaitDaemon returns when the daemon answers. If the daemon ends instead, the test fails with its
+// log.
 func (b *Berth) AwaitDaemon() {
 	b.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), require.Patience(time.Minute))
@@ -166,7 +164,7 @@ func (b *Berth) AwaitDaemon() {
 	}()
 	_, err := b.Runtime.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
 	for status.Code(err) == codes.Unavailable && ctx.Err() == nil {
-		// It went out on the connection to the daemon before this one.
+		// The request used the connection to the previous daemon.
 		_, err = b.Runtime.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
 	}
 	if err != nil {
@@ -174,10 +172,10 @@ func (b *Berth) AwaitDaemon() {
 	}
 }
 
-// DaemonPid is the daemon's pid (nsenter has become it).
+// DaemonPid is the daemon's pid (nsenter has executed it).
 func (b *Berth) DaemonPid() int { return b.daemon.Process.Pid }
 
-// StopDaemon ends the daemon by SIGTERM; pods go on.
+// StopDaemon ends the daemon by SIGTERM; pods keep running.
 func (b *Berth) StopDaemon() { b.endDaemon(syscall.SIGTERM) }
 
 // KillDaemon ends the daemon by SIGKILL and waits until it is gone.
@@ -229,7 +227,7 @@ func (b *Berth) CLI(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errOut.String(), err
 }
 
-// MustCLI is CLI that wants success and returns stdout.
+// MustCLI is CLI that requires success, and returns stdout.
 func (b *Berth) MustCLI(args ...string) string {
 	b.T.Helper()
 	out, errOut, err := b.CLI(args...)
@@ -239,7 +237,7 @@ func (b *Berth) MustCLI(args ...string) string {
 	return out
 }
 
-// cleanup removes every pod, stops the daemon and fails the test for what is left.
+// cleanup removes every pod, stops the daemon and fails the test if anything is left.
 func (b *Berth) cleanup() {
 	var supervisorLog string
 	if b.daemon != nil {
@@ -262,8 +260,8 @@ func (b *Berth) cleanup() {
 	must(b.T, os.RemoveAll(b.Dir))
 }
 
-// awaitNone waits until nothing is left but files, or fails the test and removes by
-// force what it can.
+// awaitNone waits until only files are left. Otherwise it fails the test and removes by force what
+// it can.
 func (b *Berth) awaitNone(find func() Leftovers) {
 	b.T.Helper()
 	deadline := time.Now().Add(require.Patience(20 * time.Second))
@@ -277,7 +275,7 @@ func (b *Berth) awaitNone(find func() Leftovers) {
 			left.RemoveByForce()
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // the kernel removes links and cgroups behind our back; there is no event for all of them
+		time.Sleep(50 * time.Millisecond) // the kernel removes links and cgroups asynchronously; they have no common event
 	}
 }
 
@@ -313,8 +311,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// makeHost makes a network namespace that plays the host, with a default route
-// into a second namespace that plays the world.
+// makeHost creates a network namespace that stands for the host, with a default route into a second
+// namespace that stands for the rest of the network.
 func makeHost(t testing.TB, name string) {
 	t.Helper()
 	for _, args := range [][]string{

@@ -22,8 +22,8 @@ const (
 	installedState = "/run/berth"
 )
 
-// Installed is the berth that this machine's systemd runs, at the default places.
-// The test owns it: its pods are removed, and what they leave fails the test.
+// Installed is the berth that this machine's systemd runs, in the default directories. The test
+// owns it: it removes its pods, and fails if they leave something.
 func Installed(t testing.TB) *Berth {
 	t.Helper()
 	require.Root(t)
@@ -70,7 +70,7 @@ func (b *Berth) leaveInstalled() {
 func (b *Berth) PodLeftovers() Leftovers {
 	left := FindLeftovers(b.State)
 	left.Mounts = append(left.Mounts, FindLeftovers(b.Root).Mounts...)
-	left.Processes = nil // keeper, supervisor and daemon go on
+	left.Processes = nil // keeper, supervisor and daemon keep running
 	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(dir string) bool {
 		return strings.HasSuffix(dir, "-unpack") // the daemon's, for as long as it runs
 	})

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Leftovers is what of an instance can be found on the host: nothing of it should
-// remain once its pods are gone and its daemon has ended.
+// Leftovers is what an instance has on the host. Nothing of it should remain once its pods are gone
+// and its daemon has ended.
 type Leftovers struct {
 	Mounts, NetNS, Cgroups, Processes []string
 }
@@ -47,8 +47,8 @@ func FindLeftovers(dir string) Leftovers {
 	return l
 }
 
-// InstanceOf is the instance of a berth with this state directory, as
-// docs/architecture.md says: it is part of every name on the host.
+// InstanceOf returns the instance of a berth with this state directory, as docs/architecture.md
+// says. It is part of every name on the host.
 func InstanceOf(state string) string {
 	sum := sha256.Sum256([]byte(state))
 	return hex.EncodeToString(sum[:4])
@@ -93,7 +93,7 @@ func (l Leftovers) String() string {
 	return b.String()
 }
 
-// RemoveByForce removes what a failed test left, so that the next one starts clean.
+// RemoveByForce removes the leftovers of a failed test, so that the next one starts clean.
 func (l Leftovers) RemoveByForce() {
 	for _, process := range l.Processes {
 		text, _, _ := strings.Cut(process, " ")
@@ -115,7 +115,7 @@ func (l Leftovers) RemoveByForce() {
 	}
 }
 
-// removeCgroup kills what is in a cgroup and below, and removes it.
+// removeCgroup kills all processes in a cgroup and below, and removes it.
 func removeCgroup(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, entry := range entries {

@@ -37,8 +37,8 @@ func (b *Berth) Import(archive io.Reader) ([]berthapi.Image, error) {
 	return berthapi.NewClient(b.conn).ImportImage(b.Ctx(), berthapi.ImportRequest{}, archive, nil)
 }
 
-// ImportDeclaring imports the test image under another name, with files more and with
-// paths that it declares as volumes.
+// ImportDeclaring imports the test image under another name, with additional files and with paths
+// that it declares as volumes.
 func (b *Berth) ImportDeclaring(name string, volumes []string, files ...imagetest.File) {
 	b.T.Helper()
 	spec := busyboxSpec(b)
@@ -225,7 +225,7 @@ func (b *Berth) Exec(container, script string) *runtimeapi.ExecSyncResponse {
 	return answer
 }
 
-// ExecOut is Exec that wants code 0 and returns stdout without its last newline.
+// ExecOut is Exec that requires code 0, and returns stdout without its last newline.
 func (b *Berth) ExecOut(container, script string) string {
 	b.T.Helper()
 	answer := b.Exec(container, script)

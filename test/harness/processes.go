@@ -12,8 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// SupervisorPid and KeeperPid find the instance's processes by what their locks
-// tell, 0 when there is none.
+// SupervisorPid is the supervisor's pid, 0 when there is none.
 func (b *Berth) SupervisorPid() int { return b.roleOf("serve") }
 
 // KeeperPid is the keeper's pid, 0 when there is none.

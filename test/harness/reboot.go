@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Bootable makes a directory of binaries, for Options.BinDir, whose daemon sees
-// another boot id after each Reboot: it has a file of this directory mounted over
-// the kernel's, in a mount namespace of its own.
+// Bootable creates a directory of binaries, for Options.BinDir. Its daemon sees another boot id
+// after each Reboot: a file of this directory is mounted over the kernel's, in a mount namespace of
+// the daemon's own.
 func Bootable(t testing.TB) string {
 	t.Helper()
 	bin, dir := BinDir(t), t.TempDir()
@@ -28,9 +28,9 @@ const bootFile = "boot_id"
 
 func bootID(n int) []byte { return fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", n) }
 
-// Reboot does to a stopped or running instance what a restart of the machine does:
-// every process, mount, network and cgroup is gone, and so is what lay on tmpfs; the
-// boot id is another one. What lay on disk is there.
+// Reboot does to a stopped or running instance what a reboot of the machine does. Every process,
+// mount, network and cgroup is gone, and so are the files on tmpfs. The boot id is another one.
+// Files on disk remain.
 func (b *Berth) Reboot() {
 	b.T.Helper()
 	if b.Running() {

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Seed is the one that an environment variable names, to draw as an earlier run did,
-// or 0.
+// Seed returns the seed that an environment variable names, to repeat an earlier run, or 0.
 func Seed(t testing.TB, variable string) uint64 {
 	t.Helper()
 	text := os.Getenv(variable)

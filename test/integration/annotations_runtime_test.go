@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestNoAnnotationCommandsTheRuntime: a pod whose annotations an operator shows to hooks,
-// all of them, still sets no property of a systemd unit (CVE-2024-3154).
+// TestNoAnnotationCommandsTheRuntime: an operator passes all annotations of a pod to hooks. They
+// still set no property of a systemd unit (CVE-2024-3154).
 func TestNoAnnotationCommandsTheRuntime(t *testing.T) {
 	b := harness.Start(t, harness.Options{Config: "[runtime]\npod_annotations = ['*']\ncontainer_annotations = ['*', 'org.systemd.property.*']\n"})
 	config, container := b.Sandbox("hostile"), b.Container("c", "sleep 1000")

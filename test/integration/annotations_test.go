@@ -18,14 +18,14 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// annotated is a container of busybox with annotations of berth.
+// annotated returns a busybox container with annotations of berth.
 func annotated(b *harness.Berth, annotations map[string]string) *runtimeapi.ContainerConfig {
 	config := b.Container("c", "sleep 1000")
 	config.Annotations = annotations
 	return config
 }
 
-// privilegedPod is a pod that may have privileged containers, in its n-th attempt.
+// privilegedPod returns attempt n of a pod that may have privileged containers.
 func privilegedPod(b *harness.Berth, name string, n uint32) *runtimeapi.PodSandboxConfig {
 	config := b.Sandbox(name)
 	config.Metadata.Attempt = n
@@ -41,8 +41,8 @@ func wantCode(t *testing.T, what string, err error, code codes.Code, says string
 	}
 }
 
-// TestAnnotationTmpfsAndVolumes: places in memory, and places on the disk with what the
-// image has there.
+// TestAnnotationTmpfsAndVolumes: directories in memory, and directories on disk with the content of
+// the image.
 func TestAnnotationTmpfsAndVolumes(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.Sandbox("annotated")
@@ -69,8 +69,8 @@ func TestAnnotationTmpfsAndVolumes(t *testing.T) {
 	wantCode(t, "a file system in memory in /proc", err, codes.InvalidArgument, `config.annotations["run.berth.tmpfs"]`)
 }
 
-// TestAnnotationStorage: what a container writes is there for the next one, over a removal,
-// a crash of the daemon, and a reboot.
+// TestAnnotationStorage: the next container finds what a container wrote, after a removal, a crash
+// of the daemon, and a reboot.
 func TestAnnotationStorage(t *testing.T) {
 	b := harness.Start(t, harness.Options{BinDir: harness.Bootable(t)})
 	storage := filepath.Join(t.TempDir(), "node", "storage")
@@ -78,8 +78,8 @@ func TestAnnotationStorage(t *testing.T) {
 	for run, between := range []func(sandbox, container string){
 		func(sandbox, _ string) { b.RemovePod(sandbox) },
 		func(sandbox, _ string) { b.KillDaemon(); b.StartDaemon(); b.RemovePod(sandbox) },
-		// A container that ran for a moment only may be forgotten by then; one that is not has
-		// the storage until it is removed.
+		// The record of a container that ran for a moment only may be gone by then. A container
+		// whose record remains keeps the storage until it is removed.
 		func(sandbox, _ string) { b.Reboot(); b.StartDaemon(); b.RemovePod(sandbox) },
 		func(sandbox, _ string) { b.RemovePod(sandbox) },
 	} {
@@ -111,8 +111,8 @@ func TestAnnotationStorage(t *testing.T) {
 	}
 }
 
-// TestAnnotationAddresses: a privileged pod has the address that it asks for, at once again
-// when it is made anew, and nobody else may ask.
+// TestAnnotationAddresses: a privileged pod gets the address that it requests, also when it is
+// recreated at once. No other pod may request it.
 func TestAnnotationAddresses(t *testing.T) {
 	b := harness.Start(t, harness.Options{Config: "[network]\nsubnets = ['10.66.0.0/24', 'fd66::/64']\n"})
 	want := netip.MustParseAddr("10.66.0.200")

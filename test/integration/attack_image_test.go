@@ -21,14 +21,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// systemPaths are those that the runtime mounts on, writes to or makes in each
-// container.
+// systemPaths are the paths that the runtime mounts on, writes to or creates in each container.
 var systemPaths = []string{
 	"/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/null", "/dev/console", "/dev/fd", "/dev/ptmx", "/proc", "/proc/self", "/proc/sys", "/sys", "/sys/fs/cgroup",
 	"/etc", "/etc/mtab", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/passwd", "/etc/group", "/run", "/data",
 }
 
-// hidePaths asks for what a kubelet asks for: paths that are hidden, or not to be written.
+// hidePaths requests masked and read-only paths, as a kubelet does.
 func hidePaths(config *runtimeapi.ContainerConfig) {
 	security := config.Linux.SecurityContext
 	security.MaskedPaths = []string{
@@ -38,8 +37,8 @@ func hidePaths(config *runtimeapi.ContainerConfig) {
 	security.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-// soundSystem is what a container that started has to see: file systems of the right
-// kinds, hidden files that are hidden, settings that cannot be written.
+// soundSystem checks what a started container sees: file systems of the right types, masked files,
+// settings that cannot be written.
 const soundSystem = `[ "$(stat -f -c %T /proc)" = proc ] || echo "/proc is $(stat -f -c %T /proc)"
 [ "$(stat -f -c %t /sys)" = 62656572 ] || echo "/sys is $(stat -f -c %t /sys)"
 while read -r _ _ _ root at _; do
@@ -58,7 +57,7 @@ const soundDevices = `[ "$(stat -f -c %t /dev)" = 1021994 ] || echo "/dev is $(s
 [ "$(stat -c %t:%T /dev/null)" = 1:3 ] || echo "/dev/null is $(stat -c %t:%T /dev/null)"
 `
 
-// hostileTrees are what may be at such a path in an image.
+// hostileTrees are what an image may have at such a path.
 func hostileTrees(outside string) map[string]func(path string) []imagetest.File {
 	up := strings.Repeat("../", 20)
 	link := func(target string) func(string) []imagetest.File {
@@ -85,7 +84,7 @@ func hostileTrees(outside string) map[string]func(path string) []imagetest.File 
 	}
 }
 
-// treeOf is all that can be seen of a directory: to compare.
+// treeOf returns all that is visible of a directory, for comparison.
 func treeOf(t *testing.T, dir string) string {
 	t.Helper()
 	var tree strings.Builder
@@ -109,8 +108,7 @@ func treeOf(t *testing.T, dir string) string {
 	return tree.String()
 }
 
-// outsideOf is a directory of the host that nothing may touch, with names that a
-// runtime looks for.
+// outsideOf is a directory of the host that nothing may touch, with names that a runtime looks for.
 func outsideOf(t *testing.T, b *harness.Berth) (dir, tree string) {
 	t.Helper()
 	dir = filepath.Join(b.Dir, "outside")
@@ -127,9 +125,9 @@ func outsideOf(t *testing.T, b *harness.Berth) (dir, tree string) {
 	return dir, treeOf(t, dir)
 }
 
-// TestSystemPathsOfImages: whatever an image has where the runtime mounts and writes, a
-// container of it is refused or sees what every container sees, and nothing of the host
-// is touched.
+// TestSystemPathsOfImages: an image may have anything at the paths where the runtime mounts and
+// writes. Its container is refused, or sees what every container sees, and nothing on the host
+// changes.
 func TestSystemPathsOfImages(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	outside, before := outsideOf(t, x.Berth)
@@ -165,8 +163,7 @@ func TestSystemPathsOfImages(t *testing.T) {
 	}
 }
 
-// runHostile runs a container of a hostile image, and reports
-// whether it started.
+// runHostile runs a container of a hostile image, and reports whether it started.
 func (x *trial) runHostile(t *testing.T, ref string) (started bool) {
 	t.Helper()
 	config := x.Container("hostile", soundDevices+soundSystem)
@@ -188,7 +185,7 @@ func (x *trial) runHostile(t *testing.T, ref string) (started bool) {
 		_, err = x.Runtime.StartContainer(x.Ctx(), &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId})
 	}
 	if err != nil {
-		// Whoever made the image is told what is wrong with it.
+		// The error must say what is wrong with the image.
 		if code := status.Code(err); code != codes.InvalidArgument {
 			t.Errorf("refused after %s with %s: %v", time.Since(begun).Round(time.Millisecond), code, err)
 		} else {
@@ -207,8 +204,8 @@ func (x *trial) runHostile(t *testing.T, ref string) (started bool) {
 	return true
 }
 
-// TestLabelsOfAnImageStayTheImages: what an image says of itself is no container's label
-// or annotation, and has no effect on how the container runs or where its output goes.
+// TestLabelsOfAnImageStayTheImages: labels of an image become no label or annotation of a
+// container. They do not change how the container runs or where its output goes.
 func TestLabelsOfAnImageStayTheImages(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	trap := filepath.Join(b.Dir, "trap")

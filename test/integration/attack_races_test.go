@@ -14,13 +14,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// raceRounds is how many containers of a kind are made while their paths change.
+// raceRounds is how many containers of a kind are created while their paths change.
 const raceRounds = 100
 
-// swapped is a name in a volume that is one thing and then another.
+// swapped is a name in a volume that alternates between two things.
 type swapped struct {
 	name string
-	// link is what the name leads to half of the time; make makes what it is otherwise.
+	// link is the link's target in one state; make creates the other state.
 	link string
 	make func(path string) error
 }
@@ -29,9 +29,9 @@ func makeDir(path string) error  { return os.Mkdir(path, 0o777) }
 func makeFile(path string) error { return os.WriteFile(path, []byte("of the volume\n"), 0o666) }
 func makeNull(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))) }
 
-// TestPathsThatChangeWhileAContainerIsMade: a container that shares a volume exchanges
-// mount points, devices and the terminal with links while other containers are made.
-// Each of them is refused or sees what it has to, and nothing of the host is touched.
+// TestPathsThatChangeWhileAContainerIsMade: a container that shares a volume exchanges mount
+// points, devices and the terminal with links while other containers are created. Each of them is
+// refused or sees the right files, and nothing on the host changes.
 func TestPathsThatChangeWhileAContainerIsMade(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	outside, _ := outsideOf(t, x.Berth)
@@ -66,7 +66,7 @@ func TestPathsThatChangeWhileAContainerIsMade(t *testing.T) {
 			names: []swapped{{"null", setting, makeNull}, {"shm", "/proc/sys", makeDir}, {"mqueue", outside, makeDir}},
 		},
 		{
-			// The volume hides the container's own terminals, so none starts.
+			// The volume hides the container's own terminals, so no container starts.
 			name: "terminal", at: "/dev", script: soundSystem, tty: true,
 			names: []swapped{
 				{"null", setting, makeNull},
@@ -86,8 +86,7 @@ func TestPathsThatChangeWhileAContainerIsMade(t *testing.T) {
 				config.Mounts = append([]*runtimeapi.Mount{{HostPath: volume, ContainerPath: c.at}}, c.mounts...)
 				return config
 			}
-			// Without an exchange the container starts, so it is the exchange that a
-			// refusal is for.
+			// Without the exchange the container starts, so the exchange causes the refusal.
 			if err := x.runVictim(t, victim(x.volume(t, "quiet", c.names)), -1); (err != nil) != c.tty {
 				t.Fatalf("without an exchange: %v", err)
 			}
@@ -100,7 +99,7 @@ func TestPathsThatChangeWhileAContainerIsMade(t *testing.T) {
 	x.nothingLeft(t)
 }
 
-// volume makes a volume with the names in it, and a link beside each.
+// volume creates a volume with the names in it, and a link beside each.
 func (x *trial) volume(t *testing.T, name string, names []swapped) string {
 	t.Helper()
 	volume := filepath.Join(x.Dir, strings.ReplaceAll(t.Name(), "/", "-")+"-"+name)
@@ -119,8 +118,8 @@ func (x *trial) volume(t *testing.T, name string, names []swapped) string {
 	return volume
 }
 
-// swapIn runs a container that exchanges the names in a volume with their links, until
-// stop is called.
+// swapIn runs a container that exchanges the names in a volume with their links, until stop is
+// called.
 func (x *trial) swapIn(t *testing.T, volume string, names []swapped) (stop func()) {
 	t.Helper()
 	config := x.Container("swapper", "")
@@ -157,8 +156,7 @@ func (x *trial) swapIn(t *testing.T, volume string, names []swapped) (stop func(
 	}
 }
 
-// race makes one container after the other and looks after each at what it saw and at
-// the host.
+// race creates one container after the other. It checks what each one saw, and the host.
 func (x *trial) race(t *testing.T, config *runtimeapi.ContainerConfig, outside string) {
 	t.Helper()
 	host := func() string {
@@ -192,7 +190,7 @@ func (x *trial) race(t *testing.T, config *runtimeapi.ContainerConfig, outside s
 	t.Logf("%d of %d started; refused: %v", started, raceRounds, refusals)
 }
 
-// runVictim runs a container to its end, or returns why it was refused.
+// runVictim runs a container to its end, or returns the error of the refusal.
 func (x *trial) runVictim(t *testing.T, config *runtimeapi.ContainerConfig, round int) error {
 	t.Helper()
 	made, err := x.Runtime.CreateContainer(x.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: x.pod.Sandbox, Config: config, SandboxConfig: x.pod.Config})
@@ -215,7 +213,7 @@ func (x *trial) runVictim(t *testing.T, config *runtimeapi.ContainerConfig, roun
 	return os.Remove(status.LogPath)
 }
 
-// kindOfRefusal is a refusal without what differs from round to round.
+// kindOfRefusal returns the refusal without the parts that differ between rounds.
 func kindOfRefusal(err error) string {
 	text := err.Error()
 	if _, after, ok := strings.Cut(text, "container init: "); ok {

@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// climb goes up from the working directory as far as it goes, and says whether that is
-// the root; and which descriptors the process has.
+// climb walks up from the working directory, and prints whether the end is the root, and the
+// descriptors of the process.
 const climb = `cd -P . || exit 3
 while [ "$(stat -c %d:%i .)" != "$(stat -c %d:%i ..)" ]; do cd -P ..; done
 [ "$(stat -c %d:%i .)" = "$(stat -c %d:%i /)" ] && echo inside || echo "outside: $(ls)"`
@@ -25,8 +25,8 @@ while [ "$(stat -c %d:%i .)" != "$(stat -c %d:%i ..)" ]; do cd -P ..; done
 // openOfSelf lists the descriptors of the shell, which waits for the listing.
 const openOfSelf = `ls /proc/$$/fd; :`
 
-// waysOut are working directories that lead to what a process has open or to its root,
-// by the paths that know them.
+// waysOut are working directories that lead to an open file or to the root of a process, by paths
+// of /proc.
 func waysOut() []string {
 	dirs := []string{
 		"/proc/self/cwd", "/proc/self/root", "/proc/1/root", "/proc/1/cwd", "/proc/thread-self/root", "/proc/self/task/1/root",
@@ -41,7 +41,7 @@ func waysOut() []string {
 	return dirs
 }
 
-// importLinks makes an image with links to descriptors, and a working directory.
+// importLinks imports an image with links to descriptors, and a working directory.
 func importLinks(t *testing.T, b *harness.Berth, name, workingDir string) {
 	t.Helper()
 	busybox := require.Binary(t, "busybox")
@@ -58,9 +58,8 @@ func importLinks(t *testing.T, b *harness.Berth, name, workingDir string) {
 	}
 }
 
-// TestWorkingDirectoryIsInside: whatever working directory a request or an image names,
-// the container does not start, or it starts below its own root and with three
-// descriptors.
+// TestWorkingDirectoryIsInside: a request or an image may name any working directory. The container
+// does not start, or it starts below its own root and with three descriptors.
 func TestWorkingDirectoryIsInside(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	started, refused := 0, 0
@@ -112,8 +111,8 @@ func TestWorkingDirectoryIsInside(t *testing.T) {
 	}
 }
 
-// TestWorkingDirectoryOfAnExec: a container that makes its working directory a link to a
-// descriptor does not have the next command begin outside of its root.
+// TestWorkingDirectoryOfAnExec: a container replaces its working directory by a link to a
+// descriptor. The next exec does not start outside of the container's root.
 func TestWorkingDirectoryOfAnExec(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, change := range map[string]podChange{"exec": func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig) {}, "exec-users": inUsers(nil)} {
@@ -129,8 +128,7 @@ func TestWorkingDirectoryOfAnExec(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, name, strings.Join(strings.Fields(string(answer.Stdout)), " "), "inside 0 1 2")
-		// The root of the init is the container's, too: what it is changed to there, the
-		// next command finds.
+		// The init has the container's root, too. The next exec finds what was changed there.
 		work := fmt.Sprintf("/proc/%d/root/work", initOf(t, b, pod.Container))
 		for _, dir := range waysOut() {
 			if err := os.RemoveAll(work); err != nil {

@@ -20,7 +20,7 @@ func containerSecurity(c containerConfig) *runtimeapi.LinuxContainerSecurityCont
 	return c.Linux.SecurityContext
 }
 
-// apparmorCode is the answer to a demand for a profile that is not loaded.
+// apparmorCode is the code for a request of a profile that is not loaded.
 func apparmorCode() codes.Code {
 	data, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
 	if err == nil && strings.HasPrefix(string(data), "Y") {
@@ -172,7 +172,7 @@ func TestBadContainersAreRefusedAndLeaveNothing(t *testing.T) {
 		}, "devices[0]", "/etc/passwd"),
 		x.badContainer("Windows", unsupported, func(c containerConfig) { c.Windows = &runtimeapi.WindowsContainerConfig{} }, "windows"),
 	})
-	// A sandbox that has stopped takes no more containers.
+	// A stopped sandbox accepts no more containers.
 	stopped := x.RunSandbox(x.Sandbox("stopped"))
 	if _, err := x.Runtime.StopPodSandbox(x.Ctx(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: stopped}); err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func TestBadUsersAreRefusedAndLeaveNothing(t *testing.T) {
 		}, "run_as_group"),
 		x.badContainer("supplemental group 2^32", invalid, func(c containerConfig) { containerSecurity(c).SupplementalGroups = []int64{1 << 32} }, "supplemental_groups[0]"),
 	}
-	// What looks like a number is never looked up as a name.
+	// berth never looks up a number as a name.
 	for _, name := range []string{"4294967296", "2147483648", "9223372036854775808", "99999999999999999999", "-1", "+0", " 0", "0 ", "1e3", "0x0", "0b1", "1_0", "root\n", "a:b", "../x", "\x00"} {
 		attempts = append(attempts, x.badContainer("name "+name, invalid, func(c containerConfig) { containerSecurity(c).RunAsUsername = name }, "run_as_username"))
 	}
@@ -249,7 +249,7 @@ func TestBadMountsAreRefusedAndLeaveNothing(t *testing.T) {
 	})
 }
 
-// A container that is refused leaves no directories of its volumes, whoever refuses it.
+// A refused container leaves no directories of its volumes, no matter which check refuses it.
 func TestRefusedContainersLeaveNoMountSources(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	there := filepath.Join(x.Dir, "there")
@@ -291,7 +291,7 @@ func TestRefusedContainersLeaveNoMountSources(t *testing.T) {
 	x.try(t, attempts)
 }
 
-// A hostPath volume of no type names a directory that may be missing: it is made.
+// A hostPath volume without a type may name a directory that does not exist: berth creates it.
 func TestMissingMountSourceIsMade(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	missing := filepath.Join(x.Dir, "made", "below")
@@ -338,7 +338,7 @@ func TestBadLogPathsWriteNothingElsewhere(t *testing.T) {
 	}
 }
 
-// What only the container's own filesystem tells is told when it starts.
+// Only the start can report what depends on the container's own filesystem.
 func TestBadProgramsAreRefusedAndLeaveNothing(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	const invalid = codes.InvalidArgument
@@ -352,8 +352,8 @@ func TestBadProgramsAreRefusedAndLeaveNothing(t *testing.T) {
 	})
 }
 
-// badStart is a container that can be created and not started: its status says why,
-// as the kubelet and people expect.
+// badStart tests a container that can be created and not started. Its status has the reason, as the
+// kubelet expects.
 func (x *trial) badStart(name string, change func(containerConfig), words ...string) attempt {
 	return attempt{name, func() error {
 		config := x.Container("cannot", "exit 0")
@@ -372,8 +372,8 @@ func (x *trial) badStart(name string, change func(containerConfig), words ...str
 	}, codes.InvalidArgument, words}
 }
 
-// What only execve tells comes when the init is past the point where it can tell
-// its parent: it goes where runc has it, into the container's log.
+// After this point the init cannot report an error of execve to its parent. The message goes into
+// the container's log, as with runc.
 func TestProgramsThatCannotBeExecuted(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	for name, c := range map[string]struct {

@@ -21,8 +21,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// smallDisk mounts a file system of the given size, for a root directory; it goes
-// after the berth has.
+// smallDisk mounts a file system of the given size, for a root directory. It unmounts it after
+// berth has ended.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "berth-small-")
@@ -41,7 +41,7 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// fill writes until a file system is full, and returns what frees it again.
+// fill writes until a file system is full, and returns a function that frees the space.
 func fill(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	name := filepath.Join(dir, "filler")
@@ -90,7 +90,7 @@ func TestFullRootDisk(t *testing.T) {
 			t.Errorf("%s: left behind:\n%s", a.name, left)
 		}
 	}
-	// What runs goes on, and can be stopped and removed.
+	// Running containers continue. They can be stopped and removed.
 	if got := x.ExecOut(x.pod.Container, "echo here"); got != "here" {
 		t.Errorf("exec answered %q", got)
 	}
@@ -103,9 +103,9 @@ func TestFullRootDisk(t *testing.T) {
 	x.AwaitExit(again.Container)
 }
 
-// The state directory is full, as /run is when somebody else has filled it: requests that
-// need a record are refused, what runs goes on, ends, is stopped and removed, by new
-// processes of berth too, and with room again everything does.
+// The state directory is full, as /run is when another program has filled it. berth refuses
+// requests that need a record. Running containers continue, exit, are stopped and removed, also by
+// restarted processes of berth. With free space everything works again.
 func TestFullStateDirectory(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	exits, stopped := x.RunPod("exits", `trap 'exit 7' TERM; while :; do sleep 0.1; done`), x.RunPod("stopped", "sleep 100000")
@@ -155,13 +155,13 @@ func resize(t *testing.T, mount, size string) {
 	}
 }
 
-// No process can be started any more: who asks is told, what runs goes on, and when
-// there is room again so does everything. Where not even a thread can be started Go
-// ends a program, so that the supervisor may start anew.
+// No process can be started any more. Requests fail with an error, and running containers continue.
+// Everything works again when there is room. If not even a thread can be started, Go ends the
+// program, so the supervisor may restart.
 func TestFullProcessTable(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	logger := x.RunPod("logger", `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done`)
-	harness.Kill(t, x.SupervisorPid()) // one that adopted holds a little more than one that started all
+	harness.Kill(t, x.SupervisorPid()) // a supervisor that adopted uses a little more than one that started all containers
 	x.Await("the next supervisor", func() bool {
 		answer, err := x.Runtime.ExecSync(x.Ctx(), &runtimeapi.ExecSyncRequest{ContainerId: x.pod.Container, Cmd: []string{"true"}})
 		return err == nil && answer.ExitCode == 0
@@ -235,8 +235,8 @@ func TestFullProcessTable(t *testing.T) {
 	}
 }
 
-// The log directory goes while the container writes: it goes on without a log, and
-// has one again when there is a directory and somebody asks for it.
+// The log directory disappears while the container writes. The container continues without a log.
+// It has a log again when the directory exists and a client reopens the log.
 func TestLogDirectoryIsRemoved(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	pod := x.RunPod("nolog", `i=0; while [ ! -e /stop ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 6`)
@@ -269,7 +269,7 @@ func TestLogDirectoryIsRemoved(t *testing.T) {
 	if first < 5 {
 		t.Errorf("the new log begins with line %d", first)
 	}
-	// Gone again, and the container ends without a log.
+	// The directory disappears again, and the container ends without a log.
 	if err := os.RemoveAll(pod.Config.LogDirectory); err != nil {
 		t.Fatal(err)
 	}

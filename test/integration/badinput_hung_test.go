@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A mount source that does not answer ends its own request, in time and by name;
-// others go on meanwhile.
+// A mount source that does not answer fails its own request, in time and by name. Other requests
+// succeed meanwhile.
 func TestHungMountSource(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	at := filepath.Join(x.Dir, "dead")
@@ -33,7 +33,7 @@ func TestHungMountSource(t *testing.T) {
 		_, err := x.Runtime.CreateContainer(x.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: x.pod.Sandbox, Config: config, SandboxConfig: x.pod.Config})
 		hung <- err
 	}()
-	// The same pod takes another container while the first waits.
+	// The same pod can get another container while the first request waits.
 	x.RemovePod(x.RunPod("other", "exit 0").Sandbox)
 	beside := x.Create(x.pod.Sandbox, x.Container("beside", "exit 0"), x.pod.Config)
 	x.StartContainer(beside)
@@ -45,7 +45,7 @@ func TestHungMountSource(t *testing.T) {
 	}
 	x.nothingLeft(t)
 	disk.Answer()
-	// Once the disk answers the same request succeeds.
+	// Once the disk answers, the same request succeeds.
 	config := x.Container("bad", "exit 0")
 	config.Mounts = []*runtimeapi.Mount{{HostPath: at + "/volume", ContainerPath: "/m"}}
 	id := x.Create(x.pod.Sandbox, config, x.pod.Config)

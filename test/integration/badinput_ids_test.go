@@ -12,11 +12,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// byID is a call that is about one sandbox or container.
+// byID is a call that takes the id of a sandbox or a container.
 type byID struct {
 	name string
 	do   func(x *trial, id string) error
-	// gone is true for calls that succeed when there is nothing any more.
+	// gone is true for calls that succeed if the object does not exist.
 	gone bool
 }
 
@@ -120,8 +120,7 @@ func TestBadIDsOfEveryCall(t *testing.T) {
 	x.nothingLeft(t)
 }
 
-// checkNamed is try for attempts that are too many to look for leftovers after
-// each.
+// checkNamed is try without the search for leftovers, for many attempts.
 func checkNamed(t *testing.T, a attempt) {
 	t.Helper()
 	t.Run(a.name, func(t *testing.T) {
@@ -132,7 +131,7 @@ func checkNamed(t *testing.T, a attempt) {
 
 func TestAmbiguousPrefixesAreRefusedByEveryCall(t *testing.T) {
 	x := newTrial(t, harness.Options{})
-	// Of 17 ids two begin with the same digit.
+	// Two of 17 ids begin with the same digit.
 	sandboxes, containers := []string{x.pod.Sandbox}, []string{x.pod.Container}
 	for i := range 16 {
 		config := x.Sandbox(fmt.Sprintf("p%d", i))
@@ -153,7 +152,7 @@ func TestAmbiguousPrefixesAreRefusedByEveryCall(t *testing.T) {
 		}
 	}
 	x.nothingLeft(t)
-	// A prefix that is not is as good as the id.
+	// An unambiguous prefix works like the id.
 	if got := x.Status(shortest(containers, containers[3])).Id; got != containers[3] {
 		t.Errorf("by its prefix: %s, want %s", got, containers[3])
 	}

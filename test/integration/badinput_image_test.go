@@ -35,7 +35,7 @@ func (x *trial) badArchive(name string, code codes.Code, archive []byte, words .
 	}, code, words}
 }
 
-// layered is a whole archive of an image with these files in its second layer.
+// layered returns a complete archive of an image with these files in its second layer.
 func layered(t *testing.T, files ...imagetest.File) []byte {
 	t.Helper()
 	return archiveOf(t, imagetest.Spec{Name: "bad:1", Layers: []imagetest.Layer{{{Path: "/etc/a", Content: []byte("a")}, {Path: "/dir", Dir: true}}, files}})
@@ -113,8 +113,8 @@ func TestBadArchivesAreRefusedAndLeaveNothing(t *testing.T) {
 	}
 }
 
-// Layers may have links that point anywhere and device nodes, as real ones do: what
-// goes through a link lands inside, and a device is closed to a container.
+// Layers may have links that point anywhere, and device nodes, as real ones do. A write through a
+// link stays inside, and a container cannot open the device.
 func TestLinksAndDevicesOfImagesStayInside(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	outside := t.TempDir()
@@ -165,7 +165,7 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("it broke") }
 
-// edited copies an archive and changes entries; nil drops one.
+// edited copies an archive and changes entries; nil removes one.
 func edited(t *testing.T, archive []byte, edit func(name string, data []byte) []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -199,7 +199,7 @@ func edited(t *testing.T, archive []byte, edit func(name string, data []byte) []
 	return out.Bytes()
 }
 
-// Images may name any user and have anything as their passwd file.
+// Images may name any user, and may have any content as their passwd file.
 func TestBadUsersOfImages(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	busybox, err := os.ReadFile(require.Binary(t, "busybox"))
@@ -243,7 +243,7 @@ func TestBadUsersOfImages(t *testing.T) {
 		use("passwd is a FIFO", "web", root, func(s *imagetest.Spec) { s.Files[1] = imagetest.File{Path: "/etc/passwd", Device: 'p'} }, "web"),
 	}
 	for _, user := range []string{"4294967296", "2147483648", "99999999999999999999", "-1", "+0", "1e3", "0x0", " 0", "0:4294967296", "0:-1"} {
-		// The name is in passwd, as root: it must not be looked up.
+		// passwd has the name, as root. berth must not look it up.
 		attempts = append(attempts, use("user "+user, user, user+":x:0:0::/:/bin/sh\n", nil))
 	}
 	x.try(t, attempts)
@@ -324,9 +324,9 @@ func TestBadImageRequests(t *testing.T) {
 	x.try(t, attempts)
 }
 
-// registry serves images in the instance's host namespace: app is fine, foreign is
-// for another machine, lies has a layer that is not what it says, slow hangs in the
-// middle of a layer and silent before it says anything.
+// registry serves images in the instance's host namespace. app is valid, foreign is for another
+// platform, lies has a layer with wrong content, slow hangs in the middle of a layer, and silent
+// hangs before the first byte.
 func (x *trial) registry(t *testing.T) (host string) {
 	t.Helper()
 	r := &imagetest.Registry{}

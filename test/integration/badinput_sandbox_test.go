@@ -18,7 +18,7 @@ import (
 
 type sandboxConfig = *runtimeapi.PodSandboxConfig
 
-// huge is longer than any name may be, and no reason to answer with all of it.
+// huge is longer than any name may be. The error must not repeat all of it.
 var huge = strings.Repeat("x", 1<<20)
 
 func security(c sandboxConfig) *runtimeapi.LinuxSandboxSecurityContext {
@@ -171,7 +171,7 @@ func TestBadHostPortsAreRefusedByName(t *testing.T) {
 	owner := x.Sandbox("owner")
 	owner.PortMappings = port(18081)
 	x.RunSandbox(owner)
-	// A program of the host holds the other one.
+	// A program of the host uses the other port.
 	listener := x.InHost("busybox", "nc", "-l", "-p", "18082")
 	if err := listener.Start(); err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestSameNameWithAnotherConfigNamesTheField(t *testing.T) {
 		container("environment", func(c *runtimeapi.ContainerConfig) { c.Envs = []*runtimeapi.KeyValue{{Key: "A"}} }, "config.envs"),
 		container("nothing, but it runs", func(*runtimeapi.ContainerConfig) {}, "running"),
 	})
-	// The same again is a retry and answers the same, as long as nobody uses the answer.
+	// The same request is a retry with the same answer, as long as nobody uses the sandbox.
 	x.try(t, []attempt{again("nothing, but it has a container", func(sandboxConfig) {}, x.pod.Container)})
 	if _, err := x.Runtime.RemoveContainer(x.Ctx(), &runtimeapi.RemoveContainerRequest{ContainerId: x.pod.Container}); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestSameNameWithAnotherConfigNamesTheField(t *testing.T) {
 	}
 }
 
-// Newlines are fine where the format that they are written in has room for them.
+// Newlines are valid if the file format allows them.
 func TestNewlinesInValuesStayInTheirValues(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	config := x.Sandbox("lines")
@@ -284,7 +284,7 @@ func TestLargeListsAreTaken(t *testing.T) {
 	x.nothingLeft(t)
 }
 
-// The socket itself, spoken to in another language.
+// A client speaks another protocol on the socket.
 func TestGarbageOnTheSocketIsDropped(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	for _, garbage := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", strings.Repeat("\x00", 1<<16), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + strings.Repeat("\xff", 1<<12)} {
@@ -292,7 +292,7 @@ func TestGarbageOnTheSocketIsDropped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = conn.Write([]byte(garbage)) // the daemon may hang up in the middle of it
+		_, _ = conn.Write([]byte(garbage)) // the daemon may close the connection in the middle of it
 		conn.Close()
 	}
 	x.nothingLeft(t)

@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// attempt is a request that must be refused: with which code, and the words that
-// the message must have.
+// attempt is a request that must be refused, with the code and with words that the message must
+// have.
 type attempt struct {
 	name  string
 	do    func() error
@@ -23,7 +23,7 @@ type attempt struct {
 	words []string
 }
 
-// trial is a berth on which bad requests are tried, with one good pod on it.
+// trial is a berth for bad requests, with one good pod on it.
 type trial struct {
 	*harness.Berth
 	pod    harness.Pod
@@ -34,14 +34,14 @@ func newTrial(t *testing.T, opts harness.Options) *trial {
 	t.Helper()
 	b := harness.Start(t, opts)
 	x := &trial{Berth: b}
-	// What is made once and kept, is made by the first pod.
+	// The first pod creates what berth creates once and keeps.
 	b.RemovePod(b.RunPod("warm", "exit 0").Sandbox)
 	x.pod = b.RunPod("good", "sleep 100000")
 	x.ground = b.StillGround()
 	return x
 }
 
-// try makes each attempt and looks that it left nothing.
+// try makes each attempt and checks that it leaves nothing.
 func (x *trial) try(t *testing.T, attempts []attempt) {
 	t.Helper()
 	for _, a := range attempts {
@@ -59,13 +59,12 @@ func (x *trial) nothingLeft(t *testing.T) {
 	t.Helper()
 	if left := x.AwaitGround(x.ground, 10*time.Second); left != "" {
 		t.Errorf("left behind:\n%s", left)
-		x.ground = x.StillGround() // the next attempt is not to blame
+		x.ground = x.StillGround() // the next attempt must not fail for this one
 	}
 }
 
-// checkField looks that a request that is refused as bad is told which of its fields is.
-// A start has no field for what is wrong with the program, and an import is no call of
-// CRI.
+// checkField checks that the error of an invalid request names its field. A start has no field for
+// an error of the program, and an import is not a call of CRI.
 func checkField(t *testing.T, err error) {
 	t.Helper()
 	s := status.Convert(err)
@@ -108,8 +107,8 @@ func (x *trial) badSandbox(name string, code codes.Code, change func(*runtimeapi
 	}, code, words}
 }
 
-// badContainer changes a good container's configuration, creates it in the good
-// pod, and starts it if it can be created; then it is removed.
+// badContainer changes a good container's configuration, and creates it in the good pod. It starts
+// the container if it can be created, and then removes it.
 func (x *trial) badContainer(name string, code codes.Code, change func(*runtimeapi.ContainerConfig), words ...string) attempt {
 	return attempt{name, func() error {
 		config := x.Container("bad", "exit 0")

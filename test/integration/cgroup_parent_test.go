@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestProcessesAreBelowTheCgroupParent: whatever namespaces a pod has, everything that
-// runs in it is below the cgroup that the kubelet limits: containers, commands in them, and
-// the init of a shared PID namespace (CVE-2025-47291).
+// TestProcessesAreBelowTheCgroupParent: all processes of a pod are below the cgroup that the
+// kubelet limits, with any namespaces: containers, execs, and the init of a shared PID namespace
+// (CVE-2025-47291).
 func TestProcessesAreBelowTheCgroupParent(t *testing.T) {
 	f := newFields(t, harness.Options{}, nil)
 	node := func(change func(*runtimeapi.NamespaceOption)) podChange {
@@ -72,9 +72,9 @@ func TestProcessesAreBelowTheCgroupParent(t *testing.T) {
 	}
 }
 
-// belowParent wants a process in cgroups below the pod's in every hierarchy that counts or
-// limits anything here. /proc/PID/cgroup lists a v1 hierarchy that is mounted in another
-// mount namespace, too: no process of this one can make a cgroup in it.
+// belowParent requires that the cgroups of a process are below the pod's, in every hierarchy that
+// counts or limits anything here. /proc/PID/cgroup also lists a v1 hierarchy that is mounted in
+// another mount namespace only. No process of this one can create a cgroup in it.
 func belowParent(t *testing.T, who, pid, parent string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
@@ -122,7 +122,7 @@ func mountedV1(t *testing.T, controllers string) bool {
 	return false
 }
 
-// execPid is the host's pid of a command that runs in a container until the container ends.
+// execPid returns the host's pid of an exec that runs until its container ends.
 func execPid(t *testing.T, b *harness.Berth, container, mark string) string {
 	t.Helper()
 	argument := "3600." + strconv.Itoa(os.Getpid()) // of this test's commands alone

@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// strap stands for a debootstrap in the middle of its work: it has mounted something in the
-// root file system, and a child of its own works there.
+// strap stands for a debootstrap at work: it has mounted something in the root file system, and has
+// a child process there.
 const strap = `#!/bin/sh
 for last; do :; done
 mkdir -p "$last/proc"
@@ -25,7 +25,7 @@ mkdir "$last/proc/busy"
 wait
 `
 
-// adm is what kubeadm and kubelet are asked.
+// adm stands for kubeadm and kubelet.
 const adm = `#!/bin/sh
 case "$*" in
 "version -o short") echo v1.36.3 ;;
@@ -35,8 +35,8 @@ case "$*" in
 esac
 `
 
-// TestBuildImageInterrupted: a build of the node image that is told to end leaves no
-// directory, no mount and no process.
+// TestBuildImageInterrupted: an interrupted build of the node image leaves no directory, no mount
+// and no process.
 func TestBuildImageInterrupted(t *testing.T) {
 	require.Root(t)
 	bin, err := filepath.Abs(os.Getenv("BERTH_BIN"))

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// TestClusterUnit: the unit of nodes whose provider is berth. A node that cannot start is told, and the
-// unit is there to stop the others all the same; a restart of the daemon is none of its.
+// TestClusterUnit tests the unit of nodes whose provider is berth. It reports a node that cannot
+// start, and stays active to stop the others. A restart of the daemon does not affect it.
 func TestClusterUnit(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write(systemd.NodeFile, "")
@@ -31,16 +31,16 @@ func TestClusterUnit(t *testing.T) {
 		return strings.Count(m.Run("journalctl", "--no-pager", "-u", unit), "cannot read what is known of the node dev-worker")
 	}
 	if n := said(); n != 1 {
-		t.Errorf("up told of the node %d times", n)
+		t.Errorf("up reported the node %d times", n)
 	}
 	m.Run("systemctl", "restart", "berth.service")
 	m.Run("systemctl", "is-active", unit)
 	if n := said(); n != 1 {
-		t.Errorf("with the daemon, the unit was restarted: it told of the node %d times", n)
+		t.Errorf("with the daemon, the unit was restarted: it reported the node %d times", n)
 	}
 	m.Run("systemctl", "stop", unit)
 	if n := said(); n != 2 {
-		t.Errorf("up and down told of the node %d times", n)
+		t.Errorf("up and down reported the node %d times", n)
 	}
 	m.Run("rm", "-r", "/var/lib/berth-cluster")
 	m.Run("systemctl", "start", unit)

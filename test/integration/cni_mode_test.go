@@ -20,8 +20,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// fakeCNI is the configuration of a daemon whose one CNI plugin is a script. It runs
-// with the commands' variables, after it has read its input.
+// fakeCNI is the configuration of a daemon whose one CNI plugin is a script. The script has the
+// commands' variables, and has read its input.
 func fakeCNI(t *testing.T, script string) harness.Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,8 +48,8 @@ func fakeCNI(t *testing.T, script string) harness.Options {
 
 const fakeResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'$CNI_NETNS'"}],"ips":[{"address":"10.77.0.5/24","interface":0}],"dns":{}}`
 
-// TestVerboseInfoOfNetworks: what the plugins answered is in a sandbox's verbose info,
-// where tools look for it; the built-in network has no plugins, and says what it gave.
+// TestVerboseInfoOfNetworks: the verbose info of a sandbox has the plugins' results, where tools
+// look for them. The built-in network has no plugins; its own result is there.
 func TestVerboseInfoOfNetworks(t *testing.T) {
 	type shown struct {
 		CNIResult *struct {
@@ -97,8 +97,8 @@ func TestVerboseInfoOfNetworks(t *testing.T) {
 	})
 }
 
-// TestRPCVerboseStatusOfCNI: the configuration in use is in the verbose status as
-// containerd's has it, and so is what is wrong with files that are not.
+// TestRPCVerboseStatusOfCNI: verbose status has the configuration in use, as with containerd, and
+// the errors of invalid files.
 func TestRPCVerboseStatusOfCNI(t *testing.T) {
 	opts := fakeCNI(t, "exit 0")
 	opts.NoImages = true
@@ -155,14 +155,14 @@ func TestRPCVerboseStatusOfCNI(t *testing.T) {
 	}
 }
 
-// TestHungPluginIsTold: a plugin that does not return is named in the log and among the
-// jobs, and the same request has its result once it does.
-func TestHungPluginIsTold(t *testing.T) {
+// TestHungPluginIsReported: the log and the jobs name a plugin that does not return. The same
+// request gets the result once the plugin returns.
+func TestHungPluginIsReported(t *testing.T) {
 	gate := filepath.Join(t.TempDir(), "gate")
 	opts := fakeCNI(t, `test "$CNI_COMMAND" = ADD && { until test -e `+gate+`; do sleep 0.1; done; echo '`+fakeResult+`'; }; exit 0`)
 	opts.NoImages = true
 	b := harness.Start(t, opts)
-	n := &newcomer{b, t}
+	n := &freshHost{b, t}
 	config := b.Sandbox("slow")
 	ctx, cancel := context.WithTimeout(b.Ctx(), 2*time.Second)
 	defer cancel()
@@ -198,8 +198,8 @@ func TestHungPluginIsTold(t *testing.T) {
 	}
 }
 
-// TestHostPortsOfCNI: a pod with a host port that no plugin serves is refused by the port
-// and the file, unless the configuration says that the network serves it.
+// TestHostPortsOfCNI: berth refuses a pod with a host port that no plugin serves, and names the
+// port and the file, unless the configuration says that the network serves it.
 func TestHostPortsOfCNI(t *testing.T) {
 	for _, key := range []string{"", "host_ports = 'cni'\n"} {
 		opts := fakeCNI(t, `test "$CNI_COMMAND" = ADD && echo '`+fakeResult+`'; exit 0`)

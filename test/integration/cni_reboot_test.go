@@ -12,9 +12,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestHostLocalOverReboot: what the plugin host-local keeps on disk of the pods before a
-// restart of the machine is given back, so that a range that was full has room for as
-// many pods again.
+// TestHostLocalOverReboot: after a reboot berth releases the addresses that the plugin host-local
+// keeps on disk. A range that was full has room for as many pods again.
 func TestHostLocalOverReboot(t *testing.T) {
 	for _, plugin := range []string{"bridge", "host-local"} {
 		require.Binary(t, "/usr/lib/cni/"+plugin)

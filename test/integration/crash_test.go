@@ -12,9 +12,9 @@ import (
 	"github.com/berthrun/berth/test/harness/crash"
 )
 
-// TestCrash is the short run of the crash test; test/e2e has the long one.
-// BERTH_CRASH_SEED repeats the draws of an earlier run, BERTH_CRASH_ROUNDS sets the
-// rounds of each kind, BERTH_CRASH_ACTORS how many pods are at work at once.
+// TestCrash is the short run of the crash test; test/e2e has the long one. BERTH_CRASH_SEED repeats
+// an earlier run, BERTH_CRASH_ROUNDS sets the rounds of each kind, BERTH_CRASH_ACTORS how many pods
+// are active at once.
 func TestCrash(t *testing.T) {
 	rounds := number(t, "BERTH_CRASH_ROUNDS", 6)
 	crash.Run(t, crash.Options{
@@ -26,7 +26,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestUpgradeUnderLoad goes to the next version and back.
+// TestUpgradeUnderLoad upgrades to the next version and back.
 func TestUpgradeUnderLoad(t *testing.T) {
 	require.Binary(t, "go")
 	crash.Upgrade(t, crash.Options{
@@ -36,7 +36,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	})
 }
 
-// When keeper and supervisor die together, the daemon brings them back.
+// When keeper and supervisor die together, the daemon restarts them.
 func TestDaemonStartsAKeeperAnew(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("alone", "while :; do echo line; sleep 0.1; done")

@@ -23,37 +23,37 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// newcomer tries berth as somebody does who has never used it: a host namespace and
-// an empty directory, and no daemon.
-type newcomer struct {
+// freshHost runs berth as a new user does: in a host namespace with an empty directory and no
+// daemon.
+type freshHost struct {
 	*harness.Berth
 	t *testing.T
 }
 
-func newNewcomer(t *testing.T) *newcomer {
+func newFreshHost(t *testing.T) *freshHost {
 	t.Helper()
-	return &newcomer{harness.New(t, harness.Options{}), t}
+	return &freshHost{harness.New(t, harness.Options{}), t}
 }
 
-// result of one command.
+// result is that of one command.
 type result struct {
 	out  string
 	code int
 }
 
 // run runs a program in the instance's host namespace to its end.
-func (n *newcomer) run(program string, args ...string) result {
+func (n *freshHost) run(program string, args ...string) result {
 	n.t.Helper()
 	return n.end(n.start(program, args...))
 }
 
-// running is a program that was started.
+// running is a started program.
 type running struct {
 	*exec.Cmd
 	out *output
 }
 
-// output is what a program has printed so far; it may be read while it prints.
+// output is what a program has printed so far. It can be read while the program prints.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -71,7 +71,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-func (n *newcomer) start(program string, args ...string) *running {
+func (n *freshHost) start(program string, args ...string) *running {
 	n.t.Helper()
 	c := &running{n.InHost(program, args...), new(output)}
 	c.Stdout, c.Stderr = c.out, c.out
@@ -81,8 +81,8 @@ func (n *newcomer) start(program string, args ...string) *running {
 	return c
 }
 
-// end waits for a command, which must not take long.
-func (n *newcomer) end(c *running) result {
+// end waits for a command, which must end soon.
+func (n *freshHost) end(c *running) result {
 	n.t.Helper()
 	late := time.AfterFunc(40*time.Second, func() { _ = c.Process.Kill() })
 	defer late.Stop()
@@ -94,15 +94,15 @@ func (n *newcomer) end(c *running) result {
 	return result{c.out.String(), c.ProcessState.ExitCode()}
 }
 
-func (n *newcomer) berth() string { return filepath.Join(n.Bin, "berth") }
+func (n *freshHost) berth() string { return filepath.Join(n.Bin, "berth") }
 
 // places are the flags of a daemon of this instance.
-func (n *newcomer) places(more ...string) []string {
+func (n *freshHost) places(more ...string) []string {
 	return append([]string{"serve", "--network", "builtin", "--log-format", "text", "--listen", "unix://" + n.Socket, "--root", n.Root, "--state", n.State}, more...)
 }
 
-// refused wants a command to fail with these words, and to leave nothing.
-func (n *newcomer) refused(t *testing.T, r result, words ...string) {
+// refused requires that a command fails with these words, and leaves nothing.
+func (n *freshHost) refused(t *testing.T, r result, words ...string) {
 	t.Helper()
 	if r.code != 1 {
 		t.Errorf("exit code %d, want 1", r.code)
@@ -118,7 +118,7 @@ func (n *newcomer) refused(t *testing.T, r result, words ...string) {
 	n.nothing(t)
 }
 
-func (n *newcomer) nothing(t *testing.T) {
+func (n *freshHost) nothing(t *testing.T) {
 	t.Helper()
 	var left harness.Leftovers
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -131,7 +131,7 @@ func (n *newcomer) nothing(t *testing.T) {
 }
 
 func TestWrongFlagsAreNamed(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	for name, c := range map[string]struct {
 		args  []string
 		words []string
@@ -165,7 +165,7 @@ func TestWrongFlagsAreNamed(t *testing.T) {
 }
 
 func TestBadConfigurationNamesEveryFaultWithItsLine(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	file := filepath.Join(n.Dir, "bad.toml")
 	write := func(text string) {
 		t.Helper()
@@ -222,7 +222,7 @@ x = 1
 }
 
 func TestServeNeedsRoot(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	bin := filepath.Join(n.Dir, "bin")
 	copyFile(t, n.berth(), bin, "berth")
 	for _, dir := range []string{n.Dir, bin} {
@@ -232,7 +232,8 @@ func TestServeNeedsRoot(t *testing.T) {
 	}
 	as := []string{"--reuid=65534", "--regid=65534", "--clear-groups", filepath.Join(bin, "berth")}
 	n.refused(t, n.run("setpriv", append(as, n.places()...)...), "must run as root")
-	// A client that may not use the socket is told so, and not that there is none.
+	// The error for a client without permission must say so, and not that the socket does not
+	// exist.
 	n.StartDaemon()
 	r := n.run("setpriv", append(as, "pod", "ls", "--endpoint", "unix://"+n.Socket)...)
 	if r.code != 1 || !strings.Contains(r.out, "for root and its group") {
@@ -261,7 +262,7 @@ func copyFile(t *testing.T, from, dir, name string) {
 }
 
 func TestServeWithoutASupervisor(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	copyFile(t, n.berth(), filepath.Join(n.Dir, "bin"), "berth")
 	alone := filepath.Join(n.Dir, "bin", "berth")
 	n.refused(t, n.run("env", append([]string{"PATH=/nowhere", alone}, n.places()...)...), "berth-supervisor", "runtime.supervisor")
@@ -288,7 +289,7 @@ func TestServeWithoutASupervisor(t *testing.T) {
 }
 
 func TestServeTwice(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	n.StartDaemon()
 	n.ImportBusybox()
 	pod := n.RunPod("good", "sleep 100000")
@@ -320,7 +321,7 @@ func TestServeTwice(t *testing.T) {
 }
 
 func TestSocketPlaces(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	file := filepath.Join(n.Dir, "file")
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -330,7 +331,7 @@ func TestSocketPlaces(t *testing.T) {
 	if data, err := os.ReadFile(file); err != nil || string(data) != "mine" {
 		t.Errorf("the file is %q, %v", data, err)
 	}
-	// A directory that is missing is made, for root alone.
+	// berth creates a missing directory, for root only.
 	missing := filepath.Join(n.Dir, "a", "b", "s.sock")
 	c := n.start(n.berth(), n.places("--listen", "unix://"+missing)...)
 	n.Await("the socket", func() bool { _, err := os.Stat(missing); return err == nil })
@@ -348,17 +349,17 @@ func TestSocketPlaces(t *testing.T) {
 
 // Ctrl-C at any moment of a start ends it in order, with nothing left.
 func TestInterruptedStarts(t *testing.T) {
-	n := newNewcomer(t)
+	n := newFreshHost(t)
 	var moments []time.Duration
 	for range 20 {
 		moments = append(moments, time.Duration(rand.Int64N(int64(400*time.Millisecond))))
 	}
 	for _, moment := range moments {
 		c := n.start(n.berth(), n.places()...)
-		time.Sleep(moment) // a person's finger
+		time.Sleep(moment) // as long as a person needs
 		_ = c.Process.Signal(syscall.SIGINT)
 		r := n.end(c)
-		// Before the program runs the signal ends it as it ends any.
+		// Before the program has installed its handler, the signal ends it.
 		if r.code != 0 && !(r.code == -1 && r.out == "") {
 			t.Errorf("after %s: exit code %d:\n%s", moment, r.code, r.out)
 		}
@@ -369,8 +370,8 @@ func TestInterruptedStarts(t *testing.T) {
 func TestReload(t *testing.T) {
 	b := harness.New(t, harness.Options{Config: "[log]\nlevel = 'info'\n"})
 	file := filepath.Join(b.Dir, "berth.toml")
-	// The harness asks for a level by flag, which wins over the file.
-	n := &newcomer{b, t}
+	// The harness sets a level by flag, which overrides the file.
+	n := &freshHost{b, t}
 	c := n.start(n.berth(), n.places("--config", file)...)
 	n.Await("the daemon", func() bool {
 		_, err := b.Runtime.Version(b.Ctx(), &runtimeapi.VersionRequest{})
@@ -410,8 +411,8 @@ func TestReload(t *testing.T) {
 	n.nothing(t)
 }
 
-// Where the state directory is no tmpfs one is mounted, while something lives in it,
-// and found again; where it is one, none is.
+// If the state directory is not a tmpfs, berth mounts one on it while it is in use, and finds it
+// again. If it is one, berth mounts nothing.
 func TestStateDirectory(t *testing.T) {
 	t.Run("on disk", func(t *testing.T) {
 		b := harness.Start(t, harness.Options{})
@@ -431,7 +432,7 @@ func TestStateDirectory(t *testing.T) {
 		b.StartDaemon()
 	})
 	t.Run("on tmpfs", func(t *testing.T) {
-		n := newNewcomer(t)
+		n := newFreshHost(t)
 		state, err := os.MkdirTemp("/dev/shm", "berth-test-")
 		if err != nil {
 			t.Fatal(err)
@@ -472,7 +473,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("good", `i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done`)
 	for i := range 10 {
-		// Also while the one before still starts.
+		// Also while the previous daemon still starts.
 		if i%2 == 0 {
 			b.KillDaemon()
 			b.LaunchDaemon()
@@ -501,14 +502,14 @@ func TestReadOnlyRoot(t *testing.T) {
 	root := smallDisk(t, "64m")
 	b := harness.New(t, harness.Options{Args: []string{"--root", root}})
 	b.Root = root
-	n := &newcomer{b, t}
+	n := &freshHost{b, t}
 	readonly := func(on bool) {
 		t.Helper()
 		flags := uintptr(syscall.MS_REMOUNT)
 		if on {
 			flags |= syscall.MS_RDONLY
 		}
-		// What is open for writing must be closed first.
+		// Files that are open for writing must be closed first.
 		n.Await("the remount", func() bool { return syscall.Mount("", root, "", flags, "") == nil })
 	}
 	readonly(true)
@@ -524,8 +525,8 @@ func TestReadOnlyRoot(t *testing.T) {
 	}
 }
 
-// A request that comes while the daemon stops gets an answer, and the daemon ends in
-// time although one waits for long.
+// A request that arrives while the daemon stops gets an answer. The daemon ends in time although a
+// request waits for long.
 func TestStopDoesNotWaitForRequests(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("good", "trap '' TERM; while :; do sleep 1; done")
@@ -542,7 +543,7 @@ func TestStopDoesNotWaitForRequests(t *testing.T) {
 		_, err := b.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: pod.Container, Timeout: 10})
 		stops <- err
 	}()
-	b.Await("the stop", func() bool { // one that has not arrived is nobody's to do
+	b.Await("the stop", func() bool { // nobody completes a request that has not arrived
 		jobs, _, err := b.CLI("jobs", "-o", "json")
 		return err == nil && strings.Contains(jobs, pod.Container)
 	})
@@ -558,12 +559,12 @@ func TestStopDoesNotWaitForRequests(t *testing.T) {
 		checkRefusal(t, err, codes.Unavailable, nil)
 	}
 	b.StartDaemon()
-	// What was asked for is done, by the next daemon at the latest.
+	// The next daemon completes what was requested.
 	b.AwaitExit(pod.Container)
 }
 
-// TestStopWithPodsIsShort: a daemon that has pods does not wait for its keeper, which stays
-// with them. Without a service manager an upgrade is as short as this.
+// TestStopWithPodsIsShort: a daemon that has pods does not wait for its keeper, which stays with
+// them. So an upgrade without a service manager is as short.
 func TestStopWithPodsIsShort(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("stays", "exec sleep 1000")

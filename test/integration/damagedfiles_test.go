@@ -14,9 +14,9 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestNoRecordKeepsTheDaemonFromStarting: the files in which berth remembers pods,
-// networks and root filesystems are all empty, or hold something else, when the daemon
-// starts. It serves, says which records it could not read, and the next pod runs.
+// TestNoRecordKeepsTheDaemonFromStarting: the records of pods, networks and root filesystems are
+// all empty, or have other content, when the daemon starts. The daemon serves, reports the records
+// that it could not read, and the next pod runs.
 func TestNoRecordKeepsTheDaemonFromStarting(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for damage, data := range map[string]string{"empty": "", "something else": strings.Repeat("\xff\x00junk{", 600)} {
@@ -48,8 +48,8 @@ func TestNoRecordKeepsTheDaemonFromStarting(t *testing.T) {
 	}
 }
 
-// ownRecords are the files in which the daemon keeps what it reads at its start. The
-// databases of images have tests of their own.
+// ownRecords returns the files that the daemon reads at its start. The databases of images have
+// tests of their own.
 func ownRecords(t *testing.T, b *harness.Berth) (files []string) {
 	t.Helper()
 	for _, dir := range []string{"root/pods", "root/network", "root/images/containers", "state/pods", "state/network", "state/engine"} {

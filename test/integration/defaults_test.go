@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// reload gives the daemon another configuration and waits until the log says so.
+// reload gives the daemon another configuration and waits for the line in its log.
 func (f *fields) reload(t *testing.T, text string, words ...string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(f.Dir, "berth.toml"), []byte(text), 0o600); err != nil {
@@ -46,18 +46,18 @@ func (f *fields) burstable() string {
 		return "/" + name + "/burstable"
 	}
 	name = strings.ReplaceAll(name, "-", "_")
-	f.T.Cleanup(func() { // a kubelet stops the slices that it made; systemd made these on our behalf
+	f.T.Cleanup(func() { // a kubelet stops the slices that it created; systemd created these for the test
 		f.RemoveAllPods()
 		harness.Systemctl(f.T, "stop", name+".slice")
 	})
 	return name + "-burstable.slice"
 }
 
-// TestDefaultsOfTheConfiguration: what an operator says that pods and containers get,
-// which is what the next ones have as soon as the daemon is told.
+// TestDefaultsOfTheConfiguration: defaults that an operator sets for pods and containers. New ones
+// have them right after the reload.
 func TestDefaultsOfTheConfiguration(t *testing.T) {
 	f := newFields(t, harness.Options{Config: "[log]\n"}, nil)
-	// A running container keeps what it had; exec is part of it.
+	// A running container keeps its defaults, also in execs.
 	old := f.running(nil)
 	device := f.node(t, "zero", 5)
 	const facts = "echo $TZ,$LANG,$GOMAXPROCS; ulimit -Sn; ulimit -Hn; grep -E '^(CapInh|CapEff|Seccomp):' /proc/self/status | cut -f2; " +
@@ -91,7 +91,7 @@ pod_annotations = ["pod.example.org/*"]
 		c.Hostname, c.Linux.SecurityContext.NamespaceOptions.Network = "", runtimeapi.NamespaceMode_NODE
 		c.Linux.SecurityContext.NamespaceOptions.Ipc = runtimeapi.NamespaceMode_NODE
 	})
-	f.running(func(c containerConfig) { // the host's sysctls are no pod's
+	f.running(func(c containerConfig) { // no pod may set the host's sysctls
 		containerSecurity(c).NamespaceOptions = f.config.Linux.SecurityContext.NamespaceOptions
 	})
 	config := f.Container("mount", "exit 0")
@@ -111,13 +111,13 @@ pod_annotations = ["pod.example.org/*"]
 		t.Errorf("the spec's annotations: %s", spec)
 	}
 
-	// What cannot change now is named, and what could be taken back is.
+	// The log names the key that a reload cannot change. The reload restores the other defaults.
 	f.reload(t, "[network]\nmtu = 1300\n", "need a restart", "network.mtu")
 	f.pod(nil)
 	want(t, "after the defaults were taken back", f.says(t, facts, nil), had)
 }
 
-// TestKeysOfOperators: keys that change what all pods get, and that show in no field.
+// TestKeysOfOperators tests keys that change all pods and are not visible in a field.
 func TestKeysOfOperators(t *testing.T) {
 	f := newFields(t, harness.Options{Config: `
 [runtime]
@@ -189,7 +189,7 @@ pod_metrics = ["cpu", "network"]
 			return err == nil && answer.Stats.GetCpu().GetUsageNanoCores().GetValue() > 0
 		})
 		if took := time.Since(began); took > require.Patience(4*time.Second) {
-			t.Errorf("the rate was told after %s", took)
+			t.Errorf("the rate was reported after %s", took)
 		}
 	})
 }

@@ -29,7 +29,7 @@ func TestExecRules(t *testing.T) {
 		"time-out kills the whole tree":              execTimeoutKillsTheTree,
 		"client that leaves kills the whole tree":    execCancelKillsTheTree,
 		"background child does not delay answer":     execBackgroundChild,
-		"output is capped and the rest is told":      execOutputIsCapped,
+		"output is capped and the cut is reported":   execOutputIsCapped,
 		"paused container answers":                   execInPausedContainer,
 		"container that ends meanwhile answers":      execWhileContainerEnds,
 		"leaves no cgroup behind":                    execLeavesNoCgroup,
@@ -47,7 +47,7 @@ func execSync(b *harness.Berth, container string, timeout int64, cmd ...string) 
 	return b.Runtime.ExecSync(b.Ctx(), &runtimeapi.ExecSyncRequest{ContainerId: container, Cmd: cmd, Timeout: timeout})
 }
 
-// facts prints what a process is told of itself.
+// facts prints the attributes of a process.
 const facts = `id; pwd; env | grep -v ^SHLVL= | sort; grep -E '^(Cap|NoNewPrivs|Seccomp:|Groups)' /proc/self/status; ulimit -n; hostname`
 
 func execRunsAsTheContainer(t *testing.T, b *harness.Berth) {
@@ -90,7 +90,7 @@ func execSaysWhatCannotBeExecuted(t *testing.T, b *harness.Berth) {
 			t.Errorf("%s: %v, want %q", cmd, err, want)
 		}
 	}
-	// What a shell cannot execute it says by its code, as everywhere.
+	// A shell reports by its code that it cannot execute a file, as everywhere.
 	for script, want := range map[string]int32{"no-such": 127, "/tmp/data": 126, "exit 255": 255, "kill -9 $$": 137} {
 		if got := b.Exec(pod.Container, script).ExitCode; got != want {
 			t.Errorf("%q in a shell: code %d, want %d", script, got, want)
@@ -99,8 +99,7 @@ func execSaysWhatCannotBeExecuted(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// tree starts a child, one that left the session and the process group, and one whose
-// parents are gone.
+// tree starts a child, a process that left the session and the process group, and an orphan.
 const tree = `sleep 34561 & setsid sleep 34562 & (setsid sh -c 'sleep 34563 & exec sleep 34564' &) ; echo begun; sleep 34565`
 
 func awaitNoTree(b *harness.Berth, container string) {
@@ -151,7 +150,7 @@ func execBackgroundChild(t *testing.T, b *harness.Berth) {
 	if !strings.Contains(b.ExecOut(pod.Container, "ps"), "sleep 34571") {
 		t.Error("the child was killed, though its parent ended by itself")
 	}
-	// One that never stops writing cannot hold it up either.
+	// A process that never stops writing cannot delay the exec either.
 	if answer := b.Exec(pod.Container, "yes & exit 8"); answer.ExitCode != 8 {
 		t.Errorf("code %d beside a child that writes", answer.ExitCode)
 	}
@@ -164,7 +163,7 @@ func execOutputIsCapped(t *testing.T, b *harness.Berth) {
 	if err != nil || answer.ExitCode != 3 || len(answer.Stderr) != 1000 {
 		t.Fatalf("code %d, %d bytes of stderr, %v", answer.GetExitCode(), len(answer.GetStderr()), err)
 	}
-	const limit = 16 << 20 // of a message that a kubelet takes
+	const limit = 16 << 20 // of a message that a kubelet accepts
 	if n := len(answer.Stdout); n > limit || n < limit-4096 {
 		t.Errorf("%d bytes of stdout", n)
 	}
@@ -172,7 +171,7 @@ func execOutputIsCapped(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// freezer is the file that pauses a container, and what to write to it.
+// freezer returns the file that pauses a container, and what to write to it.
 func freezer(t *testing.T, container string) (file, freeze, thaw string) {
 	t.Helper()
 	root, name := "/sys/fs/cgroup/freezer", "freezer.state"
@@ -185,7 +184,7 @@ func freezer(t *testing.T, container string) (file, freeze, thaw string) {
 			file = filepath.Join(path, name)
 			return fs.SkipAll
 		}
-		return nil // others' cgroups come and go
+		return nil // other tests create and remove cgroups
 	})
 	if err != nil || file == "" {
 		t.Fatalf("the container's cgroup is not found: %v", err)
@@ -211,8 +210,8 @@ func execInPausedContainer(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// A container may end at any moment of an exec: the answer is a code, or that it does
-// not run, and never a fault of ours.
+// A container may end at any moment of an exec. The answer is an exit code, or an error that the
+// container does not run, and never an internal error.
 func execWhileContainerEnds(t *testing.T, b *harness.Berth) {
 	sandbox := b.Sandbox("ends")
 	pod := b.RunSandbox(sandbox)
@@ -237,7 +236,7 @@ func execWhileContainerEnds(t *testing.T, b *harness.Berth) {
 		}
 	}
 	t.Logf("%v", codesSeen)
-	// What a start left that failed half-way would stay, and hold the container's init.
+	// Otherwise leftovers of a failed start would stay, and hold the container's init.
 	supervisor := fmt.Sprint(b.SupervisorPid())
 	b.Await("zombies to be reaped", func() bool {
 		out, err := exec.Command("ps", "-o", "stat=,args=", "--ppid", supervisor).Output()

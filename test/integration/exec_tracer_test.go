@@ -15,10 +15,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestContainersThatMayTraceDoNotReachTheHost: what docs/running.md names against a
-// container with CAP_SYS_PTRACE which waits for the runtime's helper of an exec. In a user
-// namespace the helper is in the pod's own, with AppArmor or SELinux nobody attaches to it.
-// Without any of them it is caught, which SECURITY.md says.
+// TestContainersThatMayTraceDoNotReachTheHost tests the measures of docs/running.md against a
+// container with CAP_SYS_PTRACE that waits for the runtime's helper of an exec. In a user namespace
+// the helper is in the pod's own one. With AppArmor or SELinux the container cannot attach to it.
+// Without any of them it can, as SECURITY.md says.
 func TestContainersThatMayTraceDoNotReachTheHost(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, change := range map[string]podChange{"plain": mayTrace, "users": inUsers(mayTrace)} {
@@ -38,7 +38,7 @@ func TestContainersThatMayTraceDoNotReachTheHost(t *testing.T) {
 	}
 }
 
-// huntExecs runs commands in a container whose program waits for their helpers.
+// huntExecs runs execs in a container whose program waits for their helpers.
 func huntExecs(t *testing.T, b *harness.Berth, name string, change podChange) *attack.Hunt {
 	t.Helper()
 	const seconds = "20"
@@ -50,9 +50,9 @@ func huntExecs(t *testing.T, b *harness.Berth, name string, change podChange) *a
 		})
 	})
 	defer b.RemovePod(pod.Sandbox)
-	// The hunter ends by itself; a container that does not end after it fails AwaitExit.
+	// The hunter ends by itself. If a container does not end after it, AwaitExit fails.
 	for end := time.Now().Add(time.Minute); b.Status(pod.Container).State == runtimeapi.ContainerState_CONTAINER_RUNNING && time.Now().Before(end); {
-		// What becomes of a command whose helper is traced is the tracer's affair.
+		// The tracer decides what happens to an exec whose helper it traces.
 		_, _ = b.Runtime.ExecSync(b.Ctx(), &runtimeapi.ExecSyncRequest{ContainerId: pod.Container, Cmd: []string{"true"}, Timeout: 5})
 	}
 	b.AwaitExit(pod.Container)

@@ -18,7 +18,7 @@ import (
 
 const volumeImage = "docker.io/library/volume:1"
 
-// importVolume imports an image with nothing to run in it.
+// importVolume imports an image without a program.
 func importVolume(b *harness.Berth) (id string) {
 	b.T.Helper()
 	var archive bytes.Buffer
@@ -115,13 +115,13 @@ func imageShared(t *testing.T, b *harness.Berth, id string) {
 	})
 	wantOut(t, b, second, [][2]string{{"cat /volume/file", "low"}})
 	mount := b.Status(pod.Container).Mounts[0]
-	// What the pod's status shows as imageID of a container of this image.
+	// The pod's status shows this as imageID of a container of this image.
 	status, err := b.Images.ImageStatus(b.Ctx(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: id}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if mount.Image.Image != volumeImage || mount.Image.ImageRef != status.Image.RepoDigests[0] || mount.ContainerPath != "/volume" || mount.HostPath != "" {
-		t.Errorf("status tells %v", mount)
+		t.Errorf("the status has %v", mount)
 	}
 	b.RemovePod(pod.Sandbox)
 	if left := volumeMounts(b); len(left) != 0 {
@@ -146,7 +146,7 @@ func imageSubPaths(t *testing.T, b *harness.Berth, _ string) {
 	sandbox := b.RunSandbox(config)
 	defer b.RemovePod(sandbox)
 	container := b.Container("c", "sleep 1000")
-	// Links stay in the image, wherever they point to.
+	// Links stay in the image, wherever they point.
 	container.Mounts = []*runtimeapi.Mount{imageMount("data/absolute"), imageMount("data/./sub/")}
 	container.Mounts[1].ContainerPath = "/second"
 	id := b.Create(sandbox, container, config)
@@ -159,14 +159,14 @@ func imageSubPaths(t *testing.T, b *harness.Berth, _ string) {
 		wrong := b.Container("wrong", "true")
 		wrong.Mounts = []*runtimeapi.Mount{imageMount(path)}
 		_, err := b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: wrong, SandboxConfig: config})
-		// The kubelet looks at how the message begins.
+		// The kubelet matches the beginning of the message.
 		if status.Code(err) != code || !strings.HasPrefix(status.Convert(err).Message(), "ImageVolumeMountFailed") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 }
 
-// imageKept: a removed image stays under who uses it, and goes with the last of them.
+// imageKept: a removed image stays while containers mount it, and disappears with the last of them.
 func imageKept(t *testing.T, b *harness.Berth, id string) {
 	pod := runPodWith(b, "volume-kept", "sleep 1000", withVolume("data"))
 	if _, err := b.Images.RemoveImage(b.Ctx(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: id}}); err != nil {
@@ -175,7 +175,7 @@ func imageKept(t *testing.T, b *harness.Berth, id string) {
 	b.StopDaemon()
 	b.StartDaemon()
 	wantOut(t, b, pod.Container, [][2]string{{"cat /volume/sub/file", "sub"}})
-	// A container that comes later needs the image itself.
+	// A later container needs the image itself.
 	later := b.Container("later", "true")
 	later.Mounts = []*runtimeapi.Mount{imageMount("")}
 	_, err := b.Runtime.CreateContainer(b.Ctx(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod.Sandbox, Config: later, SandboxConfig: pod.Config})

@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestMountFlags: a mount in a container has the flags of the mount that its source is on,
-// and more when the request says so, with and without a user namespace.
+// TestMountFlags: a mount in a container has the flags of the mount that its source is on, and
+// those that the request adds, with and without a user namespace.
 func TestMountFlags(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, within := range map[string]func(podChange) podChange{
@@ -40,7 +40,7 @@ func TestMountFlags(t *testing.T) {
 	})
 }
 
-// flagged makes a directory of the host that is a mount with flags, with a directory in it.
+// flagged returns a directory inside of a host directory that is a mount with flags.
 func flagged(t *testing.T, b *harness.Berth, name string, flags uintptr) string {
 	t.Helper()
 	dir := filepath.Join(b.Dir, name)
@@ -58,7 +58,8 @@ func flagged(t *testing.T, b *harness.Berth, name string, flags uintptr) string 
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	// Of the mount alone: the file system stays writable where the mount is read-only.
+	// The flags belong to the mount alone: the file system stays writable where the mount is
+	// read-only.
 	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func volumesKeepFlags(t *testing.T, b *harness.Berth, within func(podChange) pod
 	})
 }
 
-// sandboxMountFlags: what berth itself mounts into every container.
+// sandboxMountFlags: the mounts that berth itself adds to every container.
 func sandboxMountFlags(t *testing.T, b *harness.Berth, within func(podChange) podChange) {
 	cgroups := "/sys/fs/cgroup"
 	if _, err := os.Stat(cgroups + "/cgroup.controllers"); err != nil {
@@ -138,7 +139,7 @@ func sandboxMountFlags(t *testing.T, b *harness.Berth, within func(podChange) po
 			"/image": "ro", "/image-noexec": "ro,noexec",
 		}
 		for path, flags := range mountFlags(t, b, pod.Container) {
-			// The times of access are as the kernel or the host has them.
+			// The atime flags are those of the kernel or the host.
 			if asked := want[path]; asked != "" && !strings.HasPrefix(flags+",", asked+",") {
 				t.Errorf("%s (read-only root: %t) is mounted %s, want %s", path, readonly, flags, asked)
 			}
@@ -151,7 +152,7 @@ func sandboxMountFlags(t *testing.T, b *harness.Berth, within func(podChange) po
 	}
 }
 
-// mountFlags are the flags of each mount of a container, by its path.
+// mountFlags returns the flags of each mount of a container, by its path.
 func mountFlags(t *testing.T, b *harness.Berth, container string) map[string]string {
 	t.Helper()
 	flags := map[string]string{}

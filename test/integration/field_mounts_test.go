@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestFieldMounts: the rows about mounts of ContainerConfig, and those about what a
-// container sees as its own.
+// TestFieldMounts: the rows about mounts of ContainerConfig, and about files and settings that a
+// container has of its own.
 func TestFieldMounts(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestFieldMounts(t *testing.T) {
 	}
 }
 
-// volume makes a directory of the host with a tmpfs below it.
+// volume creates a directory of the host with a tmpfs below it.
 func volume(t *testing.T, b *harness.Berth, flags uintptr) string {
 	t.Helper()
 	dir := filepath.Join(b.Dir, "volume-"+strings.NewReplacer("/", "-", "(", "", ")", "").Replace(t.Name()))
@@ -105,7 +105,7 @@ func hostPaths(t *testing.T, b *harness.Berth) {
 		{"touch /ro/x 2>&1", "touch: /ro/x: Read-only file system"},
 		{"(echo x > /file) 2>/dev/null || echo refused", "refused"},
 		{"touch /made/x && echo made", "made"},
-		// Read-only is the mount, and not what is below; see recursive_read_only.
+		// The mount is read-only, and not the mounts below it; see recursive_read_only.
 		{"touch /ro/sub/x && echo below", "below"},
 	})
 	if _, err := os.Stat(filepath.Join(missing, "x")); err != nil {
@@ -186,8 +186,8 @@ func recursiveReadOnly(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// mappedVolumes: the pod's root owns what the host's root has in a volume, and what
-// it writes there is the host's root's.
+// mappedVolumes: the pod's root owns what the host's root owns in a volume. What it writes there
+// belongs to the host's root.
 func mappedVolumes(t *testing.T, b *harness.Berth) {
 	dir := filepath.Join(b.Dir, "mapped")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -214,7 +214,7 @@ func mappedVolumes(t *testing.T, b *harness.Berth) {
 	if err := unix.Stat(filepath.Join(dir, "new"), &st); err != nil || st.Uid != 1000 || st.Gid != 1001 {
 		t.Errorf("the volume's new file belongs to %d:%d, %v", st.Uid, st.Gid, err)
 	}
-	// A file system that cannot map ids is not mounted as if it could.
+	// berth does not mount a file system that cannot map ids without the mapping.
 	config := b.Sandbox("mapped-proc")
 	container := b.Container("c", "true")
 	inUsers(withMount(&runtimeapi.Mount{HostPath: "/proc/self/net", ContainerPath: "/m", UidMappings: idRange(usersRoot), GidMappings: idRange(usersRoot)}))(config, container)
@@ -232,7 +232,7 @@ func mountOptions(t *testing.T, b *harness.Berth) {
 	if err := os.WriteFile(script, []byte("#!/bin/sh\necho ran\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// A node of a character device that exists, (1, 3) is null.
+	// A device node that exists on any host: (1, 3) is null.
 	if err := unix.Mknod(filepath.Join(dir, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func readonlyRootfs(t *testing.T, b *harness.Berth) {
 				change(config, container)
 			}
 			container.Linux.SecurityContext.ReadonlyRootfs = true
-			// The mount points are made all the same.
+			// berth creates the mount points in any case.
 			withMount(&runtimeapi.Mount{HostPath: b.Dir, ContainerPath: "/deep/m"})(config, container)
 		})
 		wantOut(t, b, pod.Container, [][2]string{
@@ -320,7 +320,7 @@ func hostnames(t *testing.T, b *harness.Berth) {
 		wantOut(t, b, pod.Container, [][2]string{{"hostname; cat /etc/hostname; echo $HOSTNAME", strings.Join([]string{want, want, want}, " ")}})
 		b.RemovePod(pod.Sandbox)
 	}
-	// The host's name is not changed, and another one is not forgotten in silence.
+	// The host's name does not change, and berth does not ignore another one silently.
 	config := b.Sandbox("foreign")
 	onHost(config, nil)
 	config.Hostname = "foreign"
@@ -372,7 +372,7 @@ func sysctls(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// pingRange is what a pod sees of the groups that may ping: all that it has.
+// pingRange returns the groups that may ping, as a pod sees them: all groups of the pod.
 func pingRange(pod string) string {
 	if strings.HasSuffix(pod, "-users") {
 		return "0 65535"
@@ -380,8 +380,8 @@ func pingRange(pod string) string {
 	return "0 2147483647"
 }
 
-// sharedMemory: /dev/shm is one of 64 MiB for all containers of a pod, and the host's
-// with the host's IPC.
+// sharedMemory: all containers of a pod share a /dev/shm of 64 MiB. With the host's IPC it is the
+// host's.
 func sharedMemory(t *testing.T, b *harness.Berth) {
 	require.Root(t)
 	for name, change := range map[string]podChange{"shm": func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig) {}, "shm-users": inUsers(nil)} {

@@ -18,7 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// usersRoot is the host's number of root in the tests' user namespaces.
+// usersRoot is the host id of root in the tests' user namespaces.
 const usersRoot = 400000
 
 func idRange(host uint32) []*runtimeapi.IDMapping {
@@ -55,8 +55,8 @@ func addCapabilities(container *runtimeapi.ContainerConfig, names ...string) {
 	container.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: names}
 }
 
-// mayMount lets a container that has the capability mount where AppArmor's default
-// profile would forbid it.
+// mayMount allows a container with the capability to mount, which AppArmor's default profile
+// forbids.
 func mayMount(container *runtimeapi.ContainerConfig) {
 	container.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 }
@@ -72,7 +72,7 @@ func wantOut(t *testing.T, b *harness.Berth, container string, scripts [][2]stri
 	}
 }
 
-// initOf is the pid of a container's init.
+// initOf returns the pid of a container's init.
 func initOf(t *testing.T, b *harness.Berth, container string) int {
 	t.Helper()
 	answer, err := b.Runtime.ContainerStatus(b.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: container, Verbose: true})
@@ -104,7 +104,7 @@ func TestFieldUsernsOptions(t *testing.T) {
 		{"POD over crashes", usersSurvive},
 		{"NODE", usersOfTheNode},
 		{"wrong ones", wrongUsers},
-		{"told by Status", usersAreTold},
+		{"reported by Status", usersReported},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer func(parent testing.TB) { b.T = parent }(b.T)
@@ -114,8 +114,8 @@ func TestFieldUsernsOptions(t *testing.T) {
 	}
 }
 
-// usersOwnAll: namespaces, root filesystem and files belong to the pod's root, who is
-// nobody on the host.
+// usersOwnAll: namespaces, root filesystem and files belong to the pod's root, which is an
+// unprivileged user of the host.
 func usersOwnAll(t *testing.T, b *harness.Berth) {
 	pod := runPodWith(b, "users", "sleep 1000", inUsers(func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 		config.Linux.Sysctls = map[string]string{"kernel.shmmni": "1234", "net.ipv4.ip_forward": "1"}
@@ -137,7 +137,7 @@ func usersOwnAll(t *testing.T, b *harness.Berth) {
 		{"ip link set lo mtu 1400 && cat /sys/class/net/lo/mtu", "1400"},
 		{"mount -t tmpfs none /tmp && echo mounted", "mounted"},
 		{"echo x > /dev/null && echo ok", "ok"},
-		// Nothing of the host's is within reach.
+		// The pod's root can reach nothing of the host.
 		{"echo 1 > /proc/sys/kernel/panic || echo refused", "refused"},
 		{"mknod /null c 1 3 || echo refused", "refused"},
 	})
@@ -189,7 +189,7 @@ func usersOnHostNetwork(t *testing.T, b *harness.Berth) {
 		{"hostname renamed || echo refused", "refused"},
 		{"mount -o remount,rw /sys || echo refused", "refused"},
 	})
-	// Everything below the host's /sys is read-only, what is mounted there too.
+	// Everything below the host's /sys is read-only, including other mounts there.
 	for line := range strings.Lines(b.ExecOut(pod.Container, "cat /proc/self/mountinfo")) {
 		if fields := strings.Fields(line); strings.HasPrefix(fields[4], "/sys") && !strings.HasPrefix(fields[5], "ro") && fields[4] != "/sys/fs/cgroup" {
 			t.Errorf("it is writable: %s", line)
@@ -244,7 +244,7 @@ func usersAndGroups(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// fewUsers: even the init of the PID namespace copes with ten ids.
+// fewUsers: ten ids are enough, also for the init of the PID namespace.
 func fewUsers(t *testing.T, b *harness.Berth) {
 	few := []*runtimeapi.IDMapping{{HostId: 700000, Length: 10}}
 	pod := runPodWith(b, "users-few", "sleep 1000", inUsers(func(config *runtimeapi.PodSandboxConfig, _ *runtimeapi.ContainerConfig) {
@@ -256,8 +256,8 @@ func fewUsers(t *testing.T, b *harness.Berth) {
 	wantOut(t, b, pod.Container, [][2]string{{"cat /proc/self/uid_map; grep Uid: /proc/1/status; stat -c %u /", "0 700000 10 Uid: 9 9 9 9 0"}})
 }
 
-// usersStreams: who is not root opens its streams again, in the container as in an
-// exec; a terminal belongs to it.
+// usersStreams: a user other than root can open its streams again, in the container and in an exec.
+// A terminal belongs to the user.
 func usersStreams(t *testing.T, b *harness.Berth) {
 	asUser := func(_ *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 		container.Linux.SecurityContext.RunAsUser = &runtimeapi.Int64Value{Value: 1000}
@@ -311,8 +311,8 @@ func usersDevices(t *testing.T, b *harness.Berth) {
 	})
 }
 
-// usersSurvive: a killed daemon and supervisor find the pod again, run commands in it
-// and remove it.
+// usersSurvive: a daemon and a supervisor that restart after a kill find the pod again, run execs
+// in it and remove it.
 func usersSurvive(t *testing.T, b *harness.Berth) {
 	pod := runPodWith(b, "users-survive", "sleep 1000", inUsers(func(config *runtimeapi.PodSandboxConfig, _ *runtimeapi.ContainerConfig) {
 		config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
@@ -364,7 +364,7 @@ func wrongUsers(t *testing.T, b *harness.Berth) {
 	}
 }
 
-func usersAreTold(t *testing.T, b *harness.Berth) {
+func usersReported(t *testing.T, b *harness.Berth) {
 	answer, err := b.Runtime.Status(b.Ctx(), &runtimeapi.StatusRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestFieldsOfAnnotations: annotations of CRI-O's that an operator allows, and that those
-// which nobody allows, or nobody honours, are named in the log.
+// TestFieldsOfAnnotations: annotations of CRI-O that an operator allows have an effect. The log
+// names those that are not allowed or not supported.
 func TestFieldsOfAnnotations(t *testing.T) {
 	f := newFields(t, harness.Options{Config: "[log]\n"}, nil)
 	const unified, logs = "unified-cgroup.crio.io", "link-logs.crio.io"
@@ -42,9 +42,9 @@ func TestFieldsOfAnnotations(t *testing.T) {
 	f.reload(t, "[runtime]\nallowed_annotations = [\""+unified+"\", \""+logs+"\"]\n", "runtime.allowed_annotations")
 	f.try(t, logs, func(t *testing.T) {
 		f.pod(annotated)
-		f.says(t, "echo told", func(c containerConfig) { c.Metadata.Name, c.LogPath = "first", "first/0.log" })
+		f.says(t, "echo logged", func(c containerConfig) { c.Metadata.Name, c.LogPath = "first", "first/0.log" })
 		got := f.says(t, "ls /logs; cut -d' ' -f2- /logs/first/0.log; echo x 2>/dev/null >/logs/new || echo refused", volume)
-		if names, rest, _ := strings.Cut(got, " stdout F told"); !strings.Contains(names, "first") || rest != " refused" {
+		if names, rest, _ := strings.Cut(got, " stdout F logged"); !strings.Contains(names, "first") || rest != " refused" {
 			t.Errorf("the container sees %q", got)
 		}
 		if entries, err := os.ReadDir(f.config.LogDirectory); err != nil || len(entries) != 2 {

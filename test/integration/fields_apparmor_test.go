@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// refusing is a profile that forbids one thing that every shell can try.
+// refusing is a profile that forbids one operation that every shell can try.
 const refusing = `profile berth-test-refusing flags=(attach_disconnected,mediate_deleted) {
   file,
   capability,
@@ -26,8 +26,8 @@ const refusing = `profile berth-test-refusing flags=(attach_disconnected,mediate
 }
 `
 
-// TestFieldsOfAppArmor: what profile a container runs under, by what its own process
-// says and what it may do.
+// TestFieldsOfAppArmor: the profile of a container, as /proc of its own process shows it, and what
+// the container may do.
 func TestFieldsOfAppArmor(t *testing.T) {
 	require.AppArmor(t)
 	f := newFields(t, harness.Options{Config: "[log]\n"}, nil)
@@ -50,7 +50,8 @@ func TestFieldsOfAppArmor(t *testing.T) {
 				t.Errorf("%s: %q, want berth's own profile", script, out)
 			}
 		}
-		// A rule of the default profile that no capability or mask does before it.
+		// This rule of the default profile forbids something that no capability or masked path
+		// forbids before.
 		want(t, "mount", f.says(t, "mount -t tmpfs none /mnt 2>/dev/null && echo mounted || echo refused", func(c containerConfig) {
 			under(runtimeapi.SecurityProfile_RuntimeDefault, "")(c)
 			containerSecurity(c).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}

@@ -13,7 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestFieldsOfContainers: what is left of a container's configuration.
+// TestFieldsOfContainers: the remaining fields of a container's configuration.
 func TestFieldsOfContainers(t *testing.T) {
 	f := newFields(t, harness.Options{}, nil)
 	f.try(t, "command / args", func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestFieldsOfContainers(t *testing.T) {
 			c.Envs = []*runtimeapi.KeyValue{{Key: "ONE", Value: []byte("1 ")}, {Key: "TWO", Value: []byte("2")}}
 		})
 		want(t, "directory, variables, the image's own", got, "/made/for/it 1 2 /bin")
-		// Bytes of a Secret keep no pod from starting.
+		// Any bytes in a Secret are valid in the environment.
 		got = f.says(t, "printf %s $BINARY | od -An -tx1 | tr -d ' '", func(c containerConfig) {
 			c.Envs = []*runtimeapi.KeyValue{{Key: "BINARY", Value: []byte("a\xff")}}
 		})
@@ -38,7 +38,7 @@ func TestFieldsOfContainers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// As a kubelet asks: by the id, and with the name that the user wrote.
+		// As a kubelet requests it: by the id, with the name that the user wrote.
 		id := f.create("exit 0", func(c containerConfig) {
 			c.Metadata = &runtimeapi.ContainerMetadata{Name: "named", Attempt: 2}
 			c.Image = &runtimeapi.ImageSpec{

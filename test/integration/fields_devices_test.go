@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cdiSpec describes a device under two names, with what else CDI can give.
+// cdiSpec describes a device under two names, with everything else that CDI can add.
 const cdiSpec = `{"cdiVersion": "0.6.0", "kind": "berth.test/toy", "containerEdits": {"env": ["TOYS=yes"]}, "devices": [
  {"name": "one", "containerEdits": {"deviceNodes": [{"path": "/dev/toy-one", "hostPath": "/dev/zero"}],
   "mounts": [{"hostPath": "%[1]s", "containerPath": "/toys", "options": ["bind", "ro"]}]}},
@@ -31,7 +31,7 @@ func TestFieldsOfDevices(t *testing.T) {
 	f.try(t, "devices{host,container,permissions}", func(t *testing.T) {
 		const zero = "head -c 3 /dev/inner | wc -c; echo x 2>/dev/null >/dev/inner && echo written || echo refused"
 		want(t, "rw", f.says(t, zero, devices(&runtimeapi.Device{HostPath: "/dev/zero", ContainerPath: "/dev/inner", Permissions: "rw"})), "3 written")
-		// Not one of memory: every container may use those.
+		// Not a memory device: every container may use those.
 		const open = "true 2>/dev/null </dev/inner && echo read || echo refused; true 2>/dev/null >/dev/inner && echo written || echo refused"
 		want(t, "r", f.says(t, open, devices(&runtimeapi.Device{HostPath: "/dev/fuse", ContainerPath: "/dev/inner", Permissions: "r"})), "read refused")
 		want(t, "w", f.says(t, open, devices(&runtimeapi.Device{HostPath: "/dev/fuse", ContainerPath: "/dev/inner", Permissions: "w"})), "refused written")
@@ -53,7 +53,7 @@ func TestFieldsOfDevices(t *testing.T) {
 			c.CDIDevices = []*runtimeapi.CDIDevice{{Name: "berth.test/toy=one"}}
 			c.Annotations = map[string]string{"cdi.k8s.io/plugin_1": "berth.test/toy=two,berth.test/toy=one"}
 		}), "yes 2 0 1")
-		// A driver may take its devices away at any time.
+		// A driver may remove its devices at any time.
 		if err := os.Remove(spec); err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestFieldsOfDevices(t *testing.T) {
 	})
 }
 
-// TestFieldsOfDevicesByConfiguration: what an operator may change about them.
+// TestFieldsOfDevicesByConfiguration: what an operator may change about devices.
 func TestFieldsOfDevicesByConfiguration(t *testing.T) {
 	const withoutDevices = "[runtime]\ndevice_ownership_from_security_context = true\nprivileged_without_host_devices = true\ncdi_spec_dirs = []\n"
 	f := newFields(t, harness.Options{Config: withoutDevices}, nil)
@@ -88,7 +88,7 @@ func TestFieldsOfDevicesByConfiguration(t *testing.T) {
 	f.try(t, "privileged_without_host_devices_all_devices_allowed", func(t *testing.T) {
 		f.reload(t, "[runtime]\nprivileged_without_host_devices = true\nprivileged_without_host_devices_all_devices_allowed = true\n",
 			"runtime.privileged_without_host_devices_all_devices_allowed")
-		// Not one of memory: every container may use those.
+		// Not a memory device: every container may use those.
 		const try = "ls /dev/fuse /dev/kmsg 2>/dev/null; mknod /tmp/n c 10 229 && true 2>/dev/null </tmp/n && echo opened || echo refused"
 		want(t, "a node that the container makes", f.says(t, try, f.privilegedPod()), "opened")
 		f.pod(nil)
@@ -106,8 +106,7 @@ func TestFieldsOfDevicesByConfiguration(t *testing.T) {
 	})
 }
 
-// node makes a character device of memory (5 zero, 7 full) in the instance's
-// directory, and returns its path.
+// node creates a memory device (5 zero, 7 full) in the instance's directory, and returns its path.
 func (f *fields) node(t *testing.T, name string, minor int) string {
 	t.Helper()
 	path := filepath.Join(f.Dir, "nodes", name)
@@ -121,7 +120,7 @@ func (f *fields) node(t *testing.T, name string, minor int) string {
 	return path
 }
 
-// privilegedPod makes the next containers be in a privileged pod.
+// privilegedPod makes the next containers belong to a privileged pod.
 func (f *fields) privilegedPod() (privileged func(containerConfig)) {
 	f.pod(func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
 	return func(c containerConfig) {

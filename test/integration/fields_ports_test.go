@@ -13,15 +13,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// testPorts: each protocol, from another machine and from the host, and only on the
-// address that is named.
+// testPorts: each protocol, from another machine and from the host, and only on the requested
+// address.
 func (f *fields) testPorts(t *testing.T) {
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.PortMappings = []*runtimeapi.PortMapping{
 			{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: 18080},
 			{Protocol: runtimeapi.Protocol_UDP, ContainerPort: 8081, HostPort: 18080},
 			{Protocol: runtimeapi.Protocol_TCP, ContainerPort: 8080, HostPort: 18082, HostIp: "127.0.0.1"},
-			{ContainerPort: 9}, // asks for nothing
+			{ContainerPort: 9}, // requests no host port
 		}
 	})
 	serveEcho(f.Berth, f.sandbox, ":8080", "tcp ")
@@ -49,7 +49,7 @@ func (f *fields) testPorts(t *testing.T) {
 	}
 }
 
-// answerPackets answers each packet with a name and what was in it.
+// answerPackets answers each packet with a name and the packet's content.
 func answerPackets(conn net.PacketConn, name string) {
 	buffer := make([]byte, 1500)
 	for {
@@ -57,7 +57,7 @@ func answerPackets(conn net.PacketConn, name string) {
 		if err != nil {
 			return
 		}
-		_, _ = conn.WriteTo(append([]byte(name), buffer[:n]...), from) // the client will miss it
+		_, _ = conn.WriteTo(append([]byte(name), buffer[:n]...), from) // the client fails without the answer
 	}
 }
 

@@ -41,19 +41,19 @@ func TestFieldsOfResources(t *testing.T) {
 		}
 	})
 	f.try(t, "resources oom_score_adj without CAP_SYS_RESOURCE", func(t *testing.T) {
-		// What the host does not allow is raised to what it does, and told once.
+		// berth raises a score to the lowest that the host allows, and reports this once.
 		id := f.running(func(c containerConfig) { c.Linux.Resources.OomScoreAdj = -997 })
 		got := f.ExecOut(id, "cat /proc/1/oom_score_adj")
 		answer, err := f.Runtime.Status(f.Ctx(), &runtimeapi.StatusRequest{Verbose: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := 0
+		reasons := 0
 		for _, value := range answer.Info {
-			told += strings.Count(value, "oom_score_adj of containers cannot be lowered")
+			reasons += strings.Count(value, "oom_score_adj of containers cannot be lowered")
 		}
-		if got != "-997" && told != 1 {
-			t.Errorf("it is %s, and the status tells %d times why", got, told)
+		if got != "-997" && reasons != 1 {
+			t.Errorf("it is %s, and the status has the reason %d times", got, reasons)
 		}
 	})
 	f.try(t, "cpuset_cpus/mems", func(t *testing.T) {
@@ -84,8 +84,8 @@ func TestFieldsOfResources(t *testing.T) {
 	f.try(t, "UpdatePodSandboxResources", func(t *testing.T) { f.testUpdateSandbox(t) })
 }
 
-// testHugepages: a limit is in the cgroup where the host has the controller, else it
-// is refused by name; the kubelet's 0 is always taken.
+// testHugepages: a limit is in the cgroup if the host has the controller. Otherwise berth refuses
+// it by name. It always accepts the kubelet's 0.
 func (f *fields) testHugepages(t *testing.T) {
 	limit := func(bytes uint64) func(containerConfig) {
 		return func(c containerConfig) {
@@ -105,8 +105,8 @@ func (f *fields) testHugepages(t *testing.T) {
 	want(t, "huge pages", f.limit(f.running(limit(2<<20)), "hugetlb/hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.max"), "2097152")
 }
 
-// testUnified: v2's own files; on v1 all but the one that every kubelet sends are
-// refused by name.
+// testUnified: files of v2. On v1 berth refuses by name all except the one that every kubelet
+// sends.
 func (f *fields) testUnified(t *testing.T) {
 	unified := func(values map[string]string) func(containerConfig) {
 		return func(c containerConfig) { c.Linux.Resources.Unified = values }
@@ -124,8 +124,8 @@ func (f *fields) testUnified(t *testing.T) {
 	want(t, "memory.oom.group", f.limit(id, "", "memory.oom.group"), "1")
 }
 
-// testUpdate: an update is in the cgroup, down and up; it is in the status, and
-// there again when the daemon was killed; what is refused changes nothing.
+// testUpdate: an update, up or down, is in the cgroup and in the status. It is in both again after
+// the daemon was killed. A refused update changes nothing.
 func (f *fields) testUpdate(t *testing.T) {
 	id := f.running(func(c containerConfig) {
 		c.Linux.Resources = &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 20000, CpuShares: 102, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 900}
@@ -187,8 +187,7 @@ func (f *fields) testUpdate(t *testing.T) {
 	check("after the restart")
 }
 
-// testUpdateSandbox: the pod's own cgroup has the limits, of which its containers
-// know nothing.
+// testUpdateSandbox: the pod's own cgroup has the limits. Its containers do not see them.
 func (f *fields) testUpdateSandbox(t *testing.T) {
 	dir := podCgroup(t, f.pid(t, f.running(nil)))
 	res := &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 90000, CpuShares: 300, MemoryLimitInBytes: 512 << 20}
@@ -205,7 +204,7 @@ func (f *fields) testUpdateSandbox(t *testing.T) {
 		read = strings.TrimSpace(string(data))
 	}
 	want(t, file, read, "536870912")
-	// A value that the kernel refuses leaves those before it as they were.
+	// If the kernel refuses a value, the previous limits stay.
 	_, err := f.Runtime.UpdatePodSandboxResources(f.Ctx(), &runtimeapi.UpdatePodSandboxResourcesRequest{
 		PodSandboxId: f.sandbox, Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 256 << 20, CpusetCpus: "4000"},
 	})
@@ -224,7 +223,7 @@ func (f *fields) testUpdateSandbox(t *testing.T) {
 	checkRefusal(t, err, codes.InvalidArgument, []string{"cpu_period"})
 }
 
-// podCgroup is the parent of a process's cgroup, by controller ("" on v2).
+// podCgroup returns the parent of a process's cgroup, by controller ("" on v2).
 func podCgroup(t *testing.T, pid string) func(controller string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))

@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// testSandboxLimits: the cgroup of a sandbox that names none has every limit that the
-// request has, as far as the host can limit it.
+// testSandboxLimits: the cgroup of a sandbox without a cgroup parent has every limit of the
+// request, as far as the host has the controllers.
 func (f *fields) testSandboxLimits(t *testing.T) {
 	const memory, swap, shares, huge = 200 << 20, 300 << 20, 300, 4 << 20
 	res := &runtimeapi.LinuxContainerResources{
@@ -65,8 +65,8 @@ func (f *fields) testSandboxLimits(t *testing.T) {
 	}
 }
 
-// TestFieldsOfSandboxesByConfiguration: where an operator wants the namespaces of pods, and
-// how the scopes of their containers are called.
+// TestFieldsOfSandboxesByConfiguration: the directory of pods' namespaces, and the names of their
+// containers' scopes.
 func TestFieldsOfSandboxesByConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	t.Cleanup(func() { // it is a mount of its own, and stays, as /run/netns does

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// refused asks for a sandbox that cannot be had.
+// refused runs a sandbox that must be refused.
 func (f *fields) refused(t *testing.T, code codes.Code, change func(*runtimeapi.PodSandboxConfig), words ...string) {
 	t.Helper()
 	config := f.Sandbox("refused")
@@ -23,8 +23,8 @@ func (f *fields) refused(t *testing.T, code codes.Code, change func(*runtimeapi.
 	checkRefusal(t, err, code, words)
 }
 
-// sharing makes a sandbox whose containers share a PID namespace, so that it has a
-// process, and returns that one's directory in /proc.
+// sharing runs a sandbox whose containers share a PID namespace, so that it has a process. It
+// returns that process's directory in /proc.
 func (f *fields) sharing(t *testing.T, change func(*runtimeapi.LinuxSandboxSecurityContext)) (proc string) {
 	t.Helper()
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
@@ -42,7 +42,7 @@ func (f *fields) sharing(t *testing.T, change func(*runtimeapi.LinuxSandboxSecur
 	return filepath.Join("/proc", strconv.Itoa(info.Pid))
 }
 
-// statusLines are what a process's status says, by the line's name.
+// statusLines are the lines of a process's status, by name.
 func statusLines(t *testing.T, proc string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(proc, "status"))
@@ -57,11 +57,11 @@ func statusLines(t *testing.T, proc string) map[string]string {
 	return lines
 }
 
-// podInitID are the ids of a sandbox's own process, of the kinds that a process has.
+// podInitID are the ids of a sandbox's own process: real, effective, saved and file system.
 const podInitID = "2147000000 2147000000 2147000000 2147000000"
 
-// testSandboxProcess: the sandbox's own process has less than anybody can ask for, and
-// what would be wrong of a user or a label is refused all the same.
+// testSandboxProcess: the sandbox's own process has less than any request can give. berth refuses
+// an invalid user or label all the same.
 func (f *fields) testSandboxProcess(t *testing.T) {
 	proc := f.sharing(t, func(s *runtimeapi.LinuxSandboxSecurityContext) {
 		s.RunAsUser, s.RunAsGroup, s.SupplementalGroups = user(0), user(0), []int64{0, 5000}
@@ -103,9 +103,8 @@ func (f *fields) testSandboxProcess(t *testing.T) {
 	}
 }
 
-// testSandboxProfiles: privileged is what lets containers be it; the sandbox's own
-// process has the default filter, whatever is asked; what cannot be enforced here is
-// refused.
+// testSandboxProfiles: privileged allows privileged containers. The sandbox's own process has the
+// default filter, whatever the request says. berth refuses what it cannot enforce here.
 func (f *fields) testSandboxProfiles(t *testing.T) {
 	for _, change := range []func(*runtimeapi.LinuxSandboxSecurityContext){
 		func(*runtimeapi.LinuxSandboxSecurityContext) {},
@@ -120,7 +119,7 @@ func (f *fields) testSandboxProfiles(t *testing.T) {
 	} {
 		const filtered = "2"
 		want(t, "Seccomp", statusLines(t, f.sharing(t, change))["Seccomp"], filtered)
-		// The init does its work behind the filter: it reaps what a container leaves.
+		// The init works behind the filter: it reaps orphans of a container.
 		f.says(t, "(sh -c 'sleep 0.1 & exit 0') & wait; until ! ps -o stat | grep -q Z; do sleep 0.05; done", func(c containerConfig) {
 			containerSecurity(c).NamespaceOptions = f.config.Linux.SecurityContext.NamespaceOptions
 		})
@@ -151,7 +150,7 @@ func (f *fields) testSandboxProfiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Without AppArmor it is no profile of this host, with it none that is loaded.
+	// Without AppArmor this host has no such profile. With AppArmor it is not loaded.
 	f.refused(t, apparmorCode(), func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "no-such-profile"}
 	}, "apparmor")

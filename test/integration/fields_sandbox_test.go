@@ -16,8 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestFieldsOfSandboxes: each field of a sandbox's configuration, by what a container
-// in it finds.
+// TestFieldsOfSandboxes: each field of a sandbox's configuration, as a container in it sees it.
 func TestFieldsOfSandboxes(t *testing.T) {
 	f := newFields(t, harness.Options{}, nil)
 	f.try(t, "metadata{name,uid,namespace,attempt}", func(t *testing.T) {
@@ -27,7 +26,8 @@ func TestFieldsOfSandboxes(t *testing.T) {
 		if diff := cmp.Diff(f.config.Metadata, f.SandboxStatus(f.sandbox).Metadata, protocmp.Transform()); diff != "" {
 			t.Errorf("status (-want +got):\n%s", diff)
 		}
-		// They are the sandbox's name: equal ones are the same sandbox, each other is another.
+		// These fields are the sandbox's name: equal ones identify the same sandbox, any difference
+		// another one.
 		want(t, "the same again", f.RunSandbox(f.config), f.sandbox)
 		for _, change := range []func(*runtimeapi.PodSandboxMetadata){
 			func(m *runtimeapi.PodSandboxMetadata) { m.Name = "n.2" }, func(m *runtimeapi.PodSandboxMetadata) { m.Uid = "u-2" },
@@ -108,12 +108,12 @@ func TestFieldsOfSandboxes(t *testing.T) {
 		}
 		answer, err := f.Runtime.PodSandboxStatus(f.Ctx(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: f.sandbox, Verbose: true})
 		if err != nil || !strings.Contains(answer.Info["info"], `"memoryLimitInBytes":"8388608"`) || !strings.Contains(answer.Info["info"], `"cpuShares":"77"`) {
-			t.Errorf("the overhead is not told: %v, %v", answer.GetInfo(), err)
+			t.Errorf("the overhead is not reported: %v, %v", answer.GetInfo(), err)
 		}
 		if onV2() {
-			return // with systemd, which may be told the name of a slice only
+			return // with systemd, which accepts only the name of a slice
 		}
-		// A cgroup that the request names is limited by who made it.
+		// The creator of a cgroup that the request names sets its limits.
 		f.pod(func(c *runtimeapi.PodSandboxConfig) {
 			c.Linux.CgroupParent = "/" + filepath.Base(f.Dir) + "-kubepods"
 			c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 200 << 20}

@@ -22,8 +22,8 @@ const (
 	capNetAdmin = 1 << 12
 )
 
-// TestFieldsOfSecurityContext: each field of a container's security context, by what
-// the container finds itself to be, and by what its status says.
+// TestFieldsOfSecurityContext: each field of a container's security context, as the container sees
+// it, and as its status reports it.
 func TestFieldsOfSecurityContext(t *testing.T) {
 	f := newFields(t, harness.Options{}, nil)
 	f.try(t, "sc.capabilities add/drop", func(t *testing.T) {
@@ -106,14 +106,14 @@ func (f *fields) testUsers(t *testing.T) {
 	} {
 		container := f.running(func(config containerConfig) { c.change(containerSecurity(config)) })
 		want(t, name, strings.ReplaceAll(f.ExecOut(container, id), "\n", " "), c.says)
-		told := f.Status(container).GetUser().GetLinux()
-		if fmt.Sprint(told.GetUid(), told.GetGid()) != strings.Join(strings.Fields(c.says)[:2], " ") || !slices.Equal(told.GetSupplementalGroups(), c.groups) {
-			t.Errorf("%s: the status says %v", name, told)
+		user := f.Status(container).GetUser().GetLinux()
+		if fmt.Sprint(user.GetUid(), user.GetGid()) != strings.Join(strings.Fields(c.says)[:2], " ") || !slices.Equal(user.GetSupplementalGroups(), c.groups) {
+			t.Errorf("%s: the status says %v", name, user)
 		}
 	}
 	answer, err := f.Runtime.Status(f.Ctx(), &runtimeapi.StatusRequest{})
 	if err != nil || !answer.Features.GetSupplementalGroupsPolicy() {
-		t.Errorf("the policy is not told as a feature: %v, %v", answer.GetFeatures(), err)
+		t.Errorf("the policy is not reported as a feature: %v, %v", answer.GetFeatures(), err)
 	}
 }
 
@@ -124,7 +124,7 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 		}
 	}
 	own := f.running(mode(runtimeapi.NamespaceMode_CONTAINER, ""))
-	// POD is the mode of a request that says nothing, too: the pod's decides.
+	// POD is also the mode of a request without a mode: the pod decides.
 	left := f.running(func(c containerConfig) { containerSecurity(c).NamespaceOptions = nil })
 	want(t, "left at the default", f.ExecOut(left, "cat /proc/1/comm; ps -o comm | grep -c '^sleep$'"), "sleep\n1")
 	want(t, "CONTAINER", f.ExecOut(own, "cat /proc/1/comm"), "sleep")
@@ -144,7 +144,7 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	})
 	refused("another pod's", codes.InvalidArgument, own, "another sandbox")
-	// What all containers of a pod share is not theirs to choose.
+	// A container cannot choose what all containers of a pod share.
 	for word, change := range map[string]func(*runtimeapi.NamespaceOption){
 		"namespace_options.network": func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE },
 		"namespace_options.ipc":     func(o *runtimeapi.NamespaceOption) { o.Ipc = runtimeapi.NamespaceMode_NODE },
@@ -172,8 +172,8 @@ func (f *fields) testPIDNamespaces(t *testing.T) {
 	f.sandbox, f.config = home, homeConfig
 }
 
-// testCgroupNamespaces: a privileged container sees the cgroups of the host, as programs
-// expect that manage the node, unless it asks for a namespace of its own.
+// testCgroupNamespaces: a privileged container sees the cgroups of the host, as programs expect
+// that manage the node, unless it requests a namespace of its own.
 func (f *fields) testCgroupNamespaces(t *testing.T) {
 	host, err := os.Readlink("/proc/self/ns/cgroup")
 	if err != nil {
@@ -200,7 +200,7 @@ func (f *fields) testCgroupNamespaces(t *testing.T) {
 	id := f.running(privileged)
 	want(t, "privileged", f.ExecOut(id, "readlink /proc/1/ns/cgroup"), host)
 	want(t, "an exec in it", f.ExecOut(id, look), host)
-	if onV2() { // only the root of the hierarchy has no such file
+	if onV2() { // only the root of the hierarchy lacks this file
 		want(t, "what it sees", f.ExecOut(id, "test -e /sys/fs/cgroup/cgroup.events && echo its own || echo all; test -w /sys/fs/cgroup && echo writable"), "all\nwritable")
 	}
 	want(t, "how the host's cgroups are mounted", cgroupMounts(t), before)
@@ -262,7 +262,7 @@ func (f *fields) testSeccomp(t *testing.T) {
 	const chmod = "chmod 700 /tmp 2>/dev/null && echo done || echo refused"
 	want(t, "Localhost", f.says(t, chmod, profile(runtimeapi.SecurityProfile_Localhost, file)), "refused")
 	want(t, "the old field's localhost", f.says(t, chmod, old("localhost/"+file)), "refused")
-	// CRI: privileged means that no filter is applied. The log says that one was asked for.
+	// CRI: privileged means that no filter is applied. The log says that the request named one.
 	privileged := f.privilegedPod()
 	want(t, "Localhost of a privileged container", f.says(t, chmod, func(c containerConfig) {
 		privileged(c)
@@ -273,8 +273,8 @@ func (f *fields) testSeccomp(t *testing.T) {
 	}
 }
 
-// TestSeccompProfilesOfTheConfiguration: what RuntimeDefault means, and what privileged
-// containers have, by an operator's files, as soon as the daemon is told.
+// TestSeccompProfilesOfTheConfiguration: an operator's files replace RuntimeDefault and the profile
+// of privileged containers, right after a reload.
 func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	f := newFields(t, harness.Options{Config: "[log]\n"}, func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD // its init has the built-in one
@@ -296,7 +296,7 @@ func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	f.reload(t, fmt.Sprintf("[runtime]\nseccomp_profile = %q\nprivileged_seccomp_profile = %q\n", noChmod, noLink),
 		"runtime.seccomp_profile", "runtime.privileged_seccomp_profile")
 	want(t, "the operator's", f.says(t, try, byDefault), "link Seccomp:\t2")
-	want(t, "who asks for nothing", f.says(t, try, func(c containerConfig) { containerSecurity(c).Seccomp = nil }), "chmod link Seccomp:\t0")
+	want(t, "a request for nothing", f.says(t, try, func(c containerConfig) { containerSecurity(c).Seccomp = nil }), "chmod link Seccomp:\t0")
 	f.pod(func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
@@ -317,8 +317,8 @@ func TestSeccompProfilesOfTheConfiguration(t *testing.T) {
 	want(t, "built in again", f.says(t, try, byDefault), "chmod link Seccomp:\t2")
 }
 
-// testAppArmor: a profile is enforced where the kernel has AppArmor, and refused by
-// name where it has not; unconfined is always to be had.
+// testAppArmor: the kernel enforces a profile if it has AppArmor. Otherwise berth refuses it by
+// name. Unconfined is always available.
 func (f *fields) testAppArmor(t *testing.T) {
 	f.running(func(c containerConfig) {
 		containerSecurity(c).Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}

@@ -19,13 +19,12 @@ func hasSELinux() bool {
 	return err == nil
 }
 
-// sayLabel prints the label of the shell that runs it, which the kernel ends with a
-// zero byte or not, and with no line.
+// sayLabel prints the label of the shell that runs it. The kernel may end the label with a zero
+// byte, and ends it with no newline.
 const sayLabel = `echo $(tr -d '\0' </proc/self/attr/current)`
 
-// TestFieldsOfSELinux: a host without SELinux refuses demands for confinement by
-// name, and gives those who ask for none what they ask for. With it, processes and
-// files bear the labels.
+// TestFieldsOfSELinux: a host without SELinux refuses a request for confinement by name, and
+// accepts other requests. With SELinux, processes and files have the labels.
 func TestFieldsOfSELinux(t *testing.T) {
 	f := newFields(t, harness.Options{}, nil)
 	f.try(t, "sc.selinux_options", func(t *testing.T) {

@@ -13,8 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// fields is one berth with one sandbox, for cases that each try one field of a
-// container's configuration.
+// fields is one berth with one sandbox. Each case tests one field of a container's configuration.
 type fields struct {
 	*harness.Berth
 	config  *runtimeapi.PodSandboxConfig
@@ -29,7 +28,7 @@ func newFields(t *testing.T, opts harness.Options, change func(*runtimeapi.PodSa
 	return f
 }
 
-// try runs one case, named after what it tries.
+// try runs one case, with the name of what it tests.
 func (f *fields) try(t *testing.T, name string, do func(*testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -40,7 +39,7 @@ func (f *fields) try(t *testing.T, name string, do func(*testing.T)) {
 	})
 }
 
-// pod makes the next containers be in a new sandbox.
+// pod makes the next containers belong to a new sandbox.
 func (f *fields) pod(change func(*runtimeapi.PodSandboxConfig)) {
 	f.T.Helper()
 	f.names++
@@ -62,7 +61,7 @@ func (f *fields) create(script string, change func(containerConfig)) string {
 	return f.Create(f.sandbox, config, f.config)
 }
 
-// running makes a container that waits for execs.
+// running creates a container that waits for execs.
 func (f *fields) running(change func(containerConfig)) string {
 	f.T.Helper()
 	id := f.create("exec sleep 100000", change)
@@ -70,8 +69,8 @@ func (f *fields) running(change func(containerConfig)) string {
 	return id
 }
 
-// says runs a script to its end in a container of its own, wants code 0, and returns
-// its output, lines joined by blanks.
+// says runs a script in a new container, requires code 0, and returns its output, with lines joined
+// by spaces.
 func (f *fields) says(t *testing.T, script string, change func(containerConfig)) string {
 	t.Helper()
 	id := f.create(script, change)
@@ -84,7 +83,7 @@ func (f *fields) says(t *testing.T, script string, change func(containerConfig))
 	return strings.Join(lines, " ")
 }
 
-// pid is the host's number of a container's init.
+// pid returns the host's pid of a container's init.
 func (f *fields) pid(t *testing.T, container string) string {
 	t.Helper()
 	answer, err := f.Runtime.ContainerStatus(f.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: container, Verbose: true})
@@ -113,7 +112,7 @@ func onV2() bool {
 	return err == nil
 }
 
-// limit reads a limit inside of a container, by its file on either version.
+// limit reads a limit inside of a container, by its file of either cgroup version.
 func (f *fields) limit(container, v1, v2 string) string {
 	f.T.Helper()
 	file := v1

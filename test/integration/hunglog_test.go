@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// One pod's log directory hangs: the others start, log, run commands and exit as if
-// nothing were, and what the one wrote is there once the directory answers again.
+// One pod's log directory hangs. The others start, log, run execs and exit as usual. The log of the
+// one is complete once the directory answers again.
 func TestHungLogDirectoryHoldsUpItsPodOnly(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	behind, at := t.TempDir(), filepath.Join(b.Logs, "hung")
@@ -29,8 +29,8 @@ func TestHungLogDirectoryHoldsUpItsPodOnly(t *testing.T) {
 	hung := b.RunPod("hung", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do i=$((i+1)); echo line $i of a log on a disk that hangs; done; exit 9`, lines))
 	b.Await("the first line", func() bool { return size(filepath.Join(behind, "c", "0.log")) > 0 })
 	disk.Hang()
-	// A second pod of the same disk is asked for while it hangs. It may fail or wait,
-	// in bounded time.
+	// The test requests a second pod on the same disk while it hangs. It may fail or wait, in
+	// bounded time.
 	late := b.Sandbox("late")
 	late.LogDirectory = filepath.Join(at, "late")
 	asked := make(chan error, 1)
@@ -60,11 +60,11 @@ func TestHungLogDirectoryHoldsUpItsPodOnly(t *testing.T) {
 			t.Fatalf("line %d is %q", i+1, line)
 		}
 	}
-	b.RemoveAllPods() // before the disk goes
+	b.RemoveAllPods() // before the disk is unmounted
 }
 
-// A pod whose log directory hangs can be removed while it hangs, or its removal is
-// told as under way, in bounded time; others are not held up, nor is the exit lost.
+// A pod whose log directory hangs can be removed while it hangs, or the removal is reported as
+// under way, in bounded time. It does not delay other pods, and no exit is lost.
 func TestPodOfAHungLogDirectoryIsRemoved(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	behind, at := t.TempDir(), filepath.Join(b.Logs, "hung")
@@ -104,7 +104,7 @@ func runLate(b *harness.Berth, config *runtimeapi.PodSandboxConfig) error {
 	return err
 }
 
-// others runs pods from end to end, in the time that they take anyhow.
+// others runs pods from start to removal, in the usual time.
 func others(t *testing.T, b *harness.Berth) {
 	t.Helper()
 	begin := time.Now()

@@ -16,8 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestDaemonStartsWithADamagedImageStore: one bad file never stops a node, and what runs goes
-// on, whatever befell the databases of images.
+// TestDaemonStartsWithADamagedImageStore: no damaged database of images prevents the daemon from
+// starting, and running containers continue.
 func TestDaemonStartsWithADamagedImageStore(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("stays", "exec sleep 1000")
@@ -74,8 +74,8 @@ func TestDaemonStartsWithADamagedImageStore(t *testing.T) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// TestDaemonServesBeforeItsBacklogIsRemoved: what thousands of containers of another life left
-// is removed while the daemon serves, and a stop does not wait for it.
+// TestDaemonServesBeforeItsBacklogIsRemoved: the daemon serves while it removes leftovers of
+// thousands of earlier containers. A stop does not wait for the removal.
 func TestDaemonServesBeforeItsBacklogIsRemoved(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("stays", "exec sleep 1000")

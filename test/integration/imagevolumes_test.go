@@ -18,7 +18,7 @@ import (
 
 const databaseImage = "docker.io/library/database:1"
 
-// ofImage has the container run an image.
+// ofImage sets the image of a container.
 func ofImage(name string, change podChange) podChange {
 	return func(config *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig) {
 		container.Image = &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}
@@ -87,18 +87,18 @@ func declaredCopied(t *testing.T, b *harness.Berth) {
 		{"touch /data/new /run/lock/new /empty/new && echo written", "written"},
 		{"touch /new 2>&1", "touch: /new: Read-only file system"},
 		{"stat -f -c %T /data | grep -c overlay", "0"},
-		{"test -e /proc/self/stat && echo yes", "yes"}, // what the runtime mounts, no image takes away
+		{"test -e /proc/self/stat && echo yes", "yes"}, // no image can replace what the runtime mounts
 	})
-	// Another container of the image, of the same pod, has its own.
+	// Another container of the image, in the same pod, has its own.
 	other := b.Container("other", "sleep 1000")
 	ofImage(databaseImage, nil)(pod.Config, other)
 	second := b.Create(pod.Sandbox, other, pod.Config)
 	b.StartContainer(second)
 	wantOut(t, b, second, [][2]string{{"echo /data/*", "/data/out /data/second /data/seed"}, {"rm /data/seed && echo gone", "gone"}})
 	wantOut(t, b, pod.Container, [][2]string{{"cat /data/seed", "seed"}})
-	// As with containerd, the status tells what the request mounts.
+	// As with containerd, the status has the mounts of the request only.
 	if mounts := b.Status(pod.Container).Mounts; len(mounts) != 0 {
-		t.Errorf("the status tells of %v", mounts)
+		t.Errorf("the status has %v", mounts)
 	}
 	if dirs := volumeDirs(b); len(dirs) != 2 {
 		t.Errorf("two containers have %q", dirs)
@@ -114,8 +114,8 @@ func declaredCopied(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// declaredMounted: what the pod mounts at a volume's path, or above it, is what the
-// container sees, by whatever name either is called.
+// declaredMounted: a mount of the pod at a volume's path, or above it, wins, by any name of the
+// path.
 func declaredMounted(t *testing.T, b *harness.Berth) {
 	own := t.TempDir()
 	for _, name := range []string{"data/kept", "lock/kept", "below/kept"} {
@@ -168,8 +168,8 @@ func declaredForUsers(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// declaredSurvive: killed processes of berth's change nothing, and who comes after
-// them removes the volumes.
+// declaredSurvive: the kill of berth's processes changes nothing, and their successors remove the
+// volumes.
 func declaredSurvive(t *testing.T, b *harness.Berth) {
 	pod := runPodWith(b, "declared-crash", "sleep 1000", ofImage(databaseImage, readOnly))
 	wantOut(t, b, pod.Container, [][2]string{{"echo kept > /data/new", ""}})
@@ -180,8 +180,8 @@ func declaredSurvive(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// declaredKilled: what a daemon that is killed has copied by then goes with the
-// container that was never made.
+// declaredKilled: the daemon is killed while it copies a volume. The copy is removed with the
+// container that was never created.
 func declaredKilled(t *testing.T, b *harness.Berth) {
 	const large = "docker.io/library/large:1"
 	files := make([]imagetest.File, 2000)
@@ -196,7 +196,7 @@ func declaredKilled(t *testing.T, b *harness.Berth) {
 	ctx, answered := b.Ctx(), make(chan struct{})
 	go func() {
 		defer close(answered)
-		// It fails, or was faster than the kill.
+		// It fails, or it was faster than the kill.
 		_, _ = b.Runtime.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: container, SandboxConfig: config})
 	}()
 	b.Await("the first file", func() bool {
@@ -209,8 +209,8 @@ func declaredKilled(t *testing.T, b *harness.Berth) {
 	b.RemovePod(sandbox)
 }
 
-// declaredRefused: nothing is left of volumes of a container that was refused after
-// they were made, or that could not be.
+// declaredRefused: nothing is left of the volumes of a container that was refused after their
+// creation, or whose volumes cannot exist.
 func declaredRefused(t *testing.T, b *harness.Berth) {
 	const wrong = "docker.io/library/wrong:1"
 	b.ImportDeclaring(wrong, []string{"/data", "/etc/passwd"}, imagetest.File{Path: "/data/seed", Content: []byte("seed")})

@@ -15,9 +15,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestModesBelowRootAndState: whatever umask the daemon was started with, no other user
-// of the host can write to what lies below root and state, list or read it. Users
-// pass through some directories, as the root of a pod with a user namespace has to.
+// TestModesBelowRootAndState: with any umask of the daemon, no other user of the host can write
+// below root and state, or list or read them. Users can pass through some directories, because the
+// root of a pod with a user namespace has to.
 func TestModesBelowRootAndState(t *testing.T) {
 	for name, umask := range map[string]int{"umask 0": 0, "umask 077": 0o077} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestModesBelowRootAndState(t *testing.T) {
 	}
 }
 
-// checkModes looks at each file and directory that another user of the host can get at.
+// checkModes checks each file and directory that another user of the host can reach.
 func checkModes(t *testing.T, top string) (seen int) {
 	t.Helper()
 	if err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
@@ -91,8 +91,8 @@ func checkModes(t *testing.T, top string) (seen int) {
 	return seen
 }
 
-// seeClosed counts what lies below a directory that nobody else can enter: what
-// containers and images have there keeps the modes that they gave it.
+// seeClosed counts the files below a directory that nobody else can enter. Files of containers and
+// images there keep their own modes.
 func seeClosed(dir string, seen *int) error {
 	entries, err := os.ReadDir(dir)
 	*seen += len(entries)

@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestNamesWithSpacesAndSlashes: what people and their tools call pods and containers is
-// kept as it is, and no file or cgroup has it as its name.
+// TestNamesWithSpacesAndSlashes: berth keeps the names of pods and containers unchanged, and uses
+// them as the name of no file or cgroup.
 func TestNamesWithSpacesAndSlashes(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	config := b.Sandbox("named")
@@ -49,7 +49,7 @@ func TestNamesWithSpacesAndSlashes(t *testing.T) {
 			if strings.Contains(path, "team a") || strings.Contains(path, "side car") {
 				t.Errorf("a file has the name: %s", path)
 			}
-			return nil //nolint:nilerr // what goes meanwhile has no name that matters
+			return nil //nolint:nilerr // it was removed meanwhile: its name does not matter
 		})
 		if err != nil {
 			t.Error(err)
@@ -57,9 +57,8 @@ func TestNamesWithSpacesAndSlashes(t *testing.T) {
 	}
 }
 
-// TestPIDModeLeftOut: a container whose request says nothing of PIDs has its own in a pod
-// whose containers have theirs, and shares those of a pod that shares them. Once it has
-// ended, no pid is shown for it.
+// TestPIDModeLeftOut: a container whose request has no PID mode has its own PID namespace, or
+// shares the pod's if the pod shares it. After its exit berth shows no pid for it.
 func TestPIDModeLeftOut(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for mode, want := range map[runtimeapi.NamespaceMode]string{runtimeapi.NamespaceMode_CONTAINER: "1", runtimeapi.NamespaceMode_POD: "more"} {

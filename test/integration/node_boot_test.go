@@ -17,8 +17,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// TestNodeKeepsItself: the unit of the boot makes the machine what its file says, and the
-// timer finds drift by itself.
+// TestNodeKeepsItself: the boot unit applies the node file, and the timer finds drift by itself.
 func TestNodeKeepsItself(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write(systemd.NodeFile, "")
@@ -31,7 +30,7 @@ func TestNodeKeepsItself(t *testing.T) {
 	m.Run("systemctl", "start", "berth-node.service") // as at boot
 	m.Run("test", "-e", "/etc/crictl.yaml")
 	m.Run("rm", "/etc/crictl.yaml")
-	// The timer's own minute, and the delay by which not all nodes begin at once, are long.
+	// The timer's own minute, and its random delay, are long.
 	m.Write("/etc/systemd/system/berth-node.timer.d/test.conf", "[Timer]\nOnActiveSec=\nOnUnitInactiveSec=\nOnActiveSec=1s\nRandomizedDelaySec=0\n")
 	m.Run("sh", "-c", "systemctl daemon-reload && systemctl restart berth-node.timer")
 	if out, err := m.Try("timeout", "120", "sh", "-c", "until test -e /etc/crictl.yaml; do sleep 0.2; done"); err != nil {
@@ -43,13 +42,13 @@ func TestNodeKeepsItself(t *testing.T) {
 	m.WasReset(before)
 }
 
-// TestNodeGivesUp: a boot unit whose node file has a lasting fault tries a few times, and stays
+// TestNodeGivesUp: a boot unit whose node file has a lasting error retries a few times, and stays
 // failed.
 func TestNodeGivesUp(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Applied(berthFile + "boot: {enabled: true}\n")
 	m.Write(systemd.NodeFile, "kind: Pod\n")
-	// The time between two tries is long.
+	// The time between two retries is long.
 	m.Write("/etc/systemd/system/berth-node.service.d/test.conf", "[Service]\nRestartSec=100ms\n")
 	m.Run("systemctl", "daemon-reload")
 	if out, err := m.Try("systemctl", "start", "berth-node.service"); err == nil {
@@ -62,8 +61,8 @@ func TestNodeGivesUp(t *testing.T) {
 	}
 }
 
-// TestNodeOfARoot works on the root directory of a machine that does not run: files, units
-// by links, and packages; reset takes all of it back.
+// TestNodeOfARoot works on the root directory of a machine that does not run: files, units by
+// links, and packages. reset undoes all of it.
 func TestNodeOfARoot(t *testing.T) {
 	require.Root(t)
 	root := systemd.CopyRoot(t, systemd.Debian12, filepath.Join(t.TempDir(), "root"))

@@ -39,18 +39,18 @@ images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
-// foreignUnit is a unit that somebody else brings.
+// foreignUnit is a unit that does not belong to berth.
 const foreignUnit = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
 
-// TestNodeDrift changes a node by hand in all the ways that people do. diff names each of
-// them, one apply repairs all, and what was never berth's stays as people have made it.
+// TestNodeDrift changes a node by hand in all the ways that people do. diff names each change, one
+// apply repairs all, and what never belonged to berth stays as it is.
 func TestNodeDrift(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Write("/usr/lib/systemd/system/foreign.service", foreignUnit)
 	m.Describe(manyThings)
 	before := m.Tree(systemd.Volatile()...)
 	m.Run("/opt/berth", "node", "apply", "--yes")
-	// An installed berth is as wanted, too, by which nothing installs it.
+	// The installed berth is the wanted one, too, so apply installs nothing.
 	m.Run("/usr/local/bin/berth", "node", "diff")
 	m.Write("/etc/systemd/system/berth.service.d/99-own.conf", "[Service]\nNice=5\n")
 	m.Write("/etc/berth/certs.d/own.example/hosts.toml", "# mine\n")
@@ -91,7 +91,7 @@ func TestNodeDrift(t *testing.T) {
 	m.Run("/opt/berth", "node", "apply", "--yes")
 	m.Run("/opt/berth", "node", "diff")
 	m.Run("nft", "list", "table", "ip", "berth-node")
-	// A firewall that reloads or restarts flushes all rules, and ours are loaded after it.
+	// A firewall that reloads or restarts flushes all rules, and berth's rules are loaded after it.
 	m.Run("cp", "-p", "/etc/nftables.conf", "/run/nftables.conf")
 	m.Write("/etc/nftables.conf", "flush ruleset\ntable inet own {\n}\n")
 	m.Run("sh", "-c", "systemctl start nftables.service && systemctl restart berth-masquerade.service")
@@ -121,7 +121,7 @@ func TestNodeDrift(t *testing.T) {
 	t.Run("package manager in use", func(t *testing.T) { packagesInUse(t, m) })
 
 	t.Run("reset", func(t *testing.T) {
-		// What people made stays, with the directories that it lies in; reset tells of those.
+		// People's files stay, with their directories. reset names these.
 		out := m.Run("/opt/berth", "node", "reset", "--yes")
 		for _, own := range []string{"/etc/systemd/system/berth.service.d/99-own.conf", "/etc/berth/certs.d/own.example/hosts.toml"} {
 			m.Run("test", "-e", own)
@@ -141,8 +141,8 @@ const holdLock = `use Fcntl; open F, "+<", "/var/lib/dpkg/lock-frontend" or die 
 my $lock = pack("s s l! l! i", F_WRLCK, 0, 0, 0, 0); fcntl(F, F_SETLK, $lock) or die $!;
 print "$$\n"; close STDOUT; sleep 600;`
 
-// packagesInUse lets somebody else use the package manager: apply says who it is, gives up
-// when it has waited long enough, and goes on when the other has ended.
+// packagesInUse simulates another user of the package manager. apply names that process, fails
+// after its patience, and continues when the other has ended.
 func packagesInUse(t *testing.T, m *systemd.Machine) {
 	m.Run("dpkg", "-r", "socat")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -178,16 +178,16 @@ func packagesInUse(t *testing.T, m *systemd.Machine) {
 	if err := waiting.Start(); err != nil {
 		t.Fatal(err)
 	}
-	told := false
+	named := false
 	for lines := bufio.NewScanner(progress); lines.Scan(); {
-		if !told && strings.Contains(lines.Text(), "waiting: /var/lib/dpkg/lock-frontend is locked by process "+pid) {
-			told = true
+		if !named && strings.Contains(lines.Text(), "waiting: /var/lib/dpkg/lock-frontend is locked by process "+pid) {
+			named = true
 			changedAlready(t, m)
 			m.Run("kill", pid)
 		}
 	}
-	if err := waiting.Wait(); err != nil || !told {
-		t.Errorf("apply ended with %v; told whom it waits for: %t", err, told)
+	if err := waiting.Wait(); err != nil || !named {
+		t.Errorf("apply ended with %v; named the process that it waits for: %t", err, named)
 	}
 	if err := holder.Wait(); err == nil {
 		t.Error("the lock's holder was not killed")
@@ -195,8 +195,8 @@ func packagesInUse(t *testing.T, m *systemd.Machine) {
 	m.Run("/opt/berth", "node", "diff")
 }
 
-// changedAlready wants that whoever comes second hears of the apply that runs: its process,
-// its command, and since when.
+// changedAlready checks that a second apply reports the running one: its process, its command, and
+// its start.
 func changedAlready(t *testing.T, m *systemd.Machine) {
 	t.Helper()
 	who := regexp.MustCompile(`the node is being changed by process \d+ \(/opt/berth node apply --yes\) since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d`)
@@ -210,8 +210,8 @@ func changedAlready(t *testing.T, m *systemd.Machine) {
 	}
 }
 
-// assetsThatFail asks for a file from a server that is down, which a mirror makes up for,
-// and for one with another content than its hash says, which changes nothing.
+// assetsThatFail applies with an asset whose server is down but has a mirror, and with an asset
+// whose content does not match its hash. The latter changes nothing.
 func assetsThatFail(t *testing.T, m *systemd.Machine) {
 	file := func(path, sources, digest string) string {
 		return strings.Replace(manyThings, "files:\n", "files:\n- {path: "+path+", source: {"+sources+", digest: \"sha256:"+digest+"\"}}\n", 1)

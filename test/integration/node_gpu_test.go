@@ -12,16 +12,16 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// A GPU for tests is another device by its names: this host's /dev/net/tun, which a
-// container may open only if its rules say so.
+// A GPU for tests is another device by its names: this host's /dev/net/tun, which a container may
+// open only if its rules say so.
 const (
 	makeGPU = "mkdir -p /var/run/cdi && mknod /dev/nvidia0 c 10 200 && chmod 666 /dev/nvidia0"
 	gpuSpec = `{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}]}`
 )
 
-// TestNodeKeepsGPUs: a container keeps its GPU over `systemctl daemon-reload`, after which
-// systemd may set the container's device rules anew, from links that NVIDIA's driver does not
-// make and a unit of the node does.
+// TestNodeKeepsGPUs: a container keeps its GPU over `systemctl daemon-reload`. systemd then may
+// write the container's device rules again, from links that NVIDIA's driver does not create and a
+// unit of the node does.
 func TestNodeKeepsGPUs(t *testing.T) {
 	ready := func(t *testing.T, text, runtime string) *systemd.Machine {
 		m := systemd.BootNode(t, nil)
@@ -56,11 +56,11 @@ func TestNodeKeepsGPUs(t *testing.T) {
 	})
 }
 
-// keeps wants that a container which is started keeps its GPU, and tells whether one does
-// that was started without links.
+// keeps checks that a newly started container keeps its GPU, and reports whether a container keeps
+// it that was started without links.
 func keeps(t *testing.T, m *systemd.Machine, start func(name string) (opens func() string)) {
 	t.Helper()
-	// A tun that has no interface says so when it is read.
+	// A tun without an interface returns an error when it is read.
 	const opened = "file descriptor in bad state"
 	with := start("with")
 	if said := with(); !strings.Contains(said, opened) {

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// TestNodeScript runs a rendered script on a machine: it makes what apply makes,
-// starts what should run, and a second run restarts nothing.
+// TestNodeScript runs a rendered script on a machine. It does what apply does, starts what should
+// run, and a second run restarts nothing.
 func TestNodeScript(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Describe(`
@@ -33,7 +33,7 @@ hooks: [{name: first, command: [/usr/bin/touch, "/etc/own/it ran"]}]
 	m.Run("berth", "node", "render", "--target", "script", "--distribution", "debian:12", "-o", "/opt/node.sh", systemd.NodeFile)
 	m.Run("/opt/node.sh")
 	m.Run("test", "-e", "/etc/own/it ran")
-	// apply finds nothing to do after it.
+	// apply has nothing to do after it.
 	if out, err := m.Try("berth", "node", "diff"); err != nil {
 		t.Errorf("the script makes something else than apply: %v\n%s", err, out)
 	}
@@ -56,7 +56,7 @@ hooks: [{name: first, command: [/usr/bin/touch, "/etc/own/it ran"]}]
 	m.Run("berth", "node", "diff")
 }
 
-// packagedForRender is a containerd of Debian that may change no setting of this host.
+// packagedForRender is a node of Debian's containerd that may change no setting of this host.
 const packagedForRender = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -69,8 +69,8 @@ files:
 - {path: /etc/own/odd, content: "\u03d4 it's $HOME", owner: ops}
 `
 
-// startedOnce wants that the package did not start containerd before its configuration was
-// there, and that what kept it from that is gone.
+// startedOnce checks that the package did not start containerd before its configuration existed,
+// and that the start policy is removed.
 func startedOnce(t *testing.T, m *systemd.Machine) {
 	t.Helper()
 	if n := strings.Count(m.Run("journalctl", "-o", "cat", "-u", "containerd.service"), "Started containerd.service"); n != 1 {
@@ -84,7 +84,7 @@ func startedOnce(t *testing.T, m *systemd.Machine) {
 	}
 }
 
-// TestNodeScriptOfPackages: Debian's package starts no containerd of its own.
+// TestNodeScriptOfPackages: Debian's package does not start containerd itself.
 func TestNodeScriptOfPackages(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Describe(packagedForRender)
@@ -98,8 +98,8 @@ func TestNodeScriptOfPackages(t *testing.T) {
 	}
 }
 
-// TestNodeCloudInit gives user data to cloud-init itself: its schema takes those of every
-// runtime on every distribution, and its stages make the node.
+// TestNodeCloudInit passes user data to cloud-init itself. Its schema accepts that of every runtime
+// on every distribution, and its stages set up the node.
 func TestNodeCloudInit(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Describe(packagedForRender)
@@ -113,7 +113,7 @@ func TestNodeCloudInit(t *testing.T) {
 	m.Run("sh", "-c", "mkdir -p /var/lib/cloud/seed/nocloud && cp /opt/user-data /var/lib/cloud/seed/nocloud/ && echo 'instance-id: test' > /var/lib/cloud/seed/nocloud/meta-data")
 	m.Write("/etc/apt/apt.conf.d/90-test", "APT::Install-Recommends \"false\";\n") // the image has no more
 	for _, stage := range []string{"init --local", "init", "modules --mode=config", "modules --mode=final"} {
-		// It tells that the lists of packages could not be fetched: there is no network.
+		// It reports that it could not fetch the lists of packages: there is no network.
 		out, err := m.Try(append([]string{"cloud-init"}, strings.Fields(stage)...)...)
 		t.Logf("cloud-init %s: %v\n%s", stage, err, out)
 	}
@@ -123,8 +123,8 @@ func TestNodeCloudInit(t *testing.T) {
 	}
 }
 
-// cloudInitRows renders every runtime for every distribution, and asks the schema of
-// cloud-init for all of them at once, as its own command does for one.
+// cloudInitRows renders every runtime for every distribution, and checks all of them with
+// cloud-init's schema at once, as its own command checks one.
 func cloudInitRows(t *testing.T, m *systemd.Machine) {
 	t.Helper()
 	digest := "sha256:" + strings.Repeat("0", 64)
@@ -170,7 +170,7 @@ print("%d looked at" % len(files))
 	if out, want := strings.TrimSpace(m.Run("python3", "/opt/validate.py")), fmt.Sprintf("%d looked at", all-len(refused)); out != want {
 		t.Errorf("the schema says %q, want %q", out, want)
 	}
-	// Those without a package of a runtime, which TestRows of package node lists.
+	// Distributions without a package of a runtime; TestRows of package node lists them.
 	if len(refused) > all/3 {
 		t.Errorf("%d of %d are refused: %q", len(refused), all, refused)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// packagedContainerd is a node of the distribution's containerd, with a network of its
-// own. The demo image serves as the sandbox's.
+// packagedContainerd is a node with the distribution's containerd and a network of its own. The
+// demo image serves as sandbox image.
 const packagedContainerd = `
 apiVersion: berth.run/v1alpha1
 kind: Node

@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// switchable is a node of a runtime; images come from a registry that must not be asked.
+// switchable is a node of a runtime. Its images would come from a registry that nobody may ask.
 const switchable = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -19,12 +19,12 @@ kernel: {defaultSysctls: false}
 registries: [{host: "*", mirrors: [{url: "http://127.0.0.1:5000"}]}]
 `
 
-// switchImages is what the first runtime is given.
+// switchImages are the images of the first runtime.
 const switchImages = `images:
 - {source: /opt/hello-image.tar, digest: "sha256:@HELLO@", names: ["berth.run/hello:demo"]}
 `
 
-// switched is a machine that goes from one runtime to another.
+// switched is a machine that changes its runtime.
 type switched struct {
 	*systemd.Machine
 	t *testing.T
@@ -35,7 +35,8 @@ const (
 	berthSocket      = "unix:///run/berth/berth.sock"
 )
 
-// to applies the node file of a runtime: not without consent, and then all at once.
+// to applies the node file of a runtime. The first apply is refused without consent, the second one
+// succeeds.
 func (m switched) to(name, from, socket, text string) {
 	m.t.Helper()
 	m.Describe(text)
@@ -56,7 +57,7 @@ func (m switched) to(name, from, socket, text string) {
 	m.is(name, from, socket)
 }
 
-// is wants that name runs alone, with the image, and that a pod runs on it.
+// is checks that only the runtime name runs, has the image, and runs a pod with it.
 func (m switched) is(name, other, socket string) {
 	m.t.Helper()
 	if out, err := m.Try("/opt/berth", "node", "diff"); err != nil && !strings.Contains(out, "no longer wanted") || strings.Contains(out, "Plan:") {
@@ -69,7 +70,7 @@ func (m switched) is(name, other, socket string) {
 	m.PodAnswers(socket, 8081)
 }
 
-// asked wants that nobody has asked a registry since the machine began.
+// asked checks that nobody has asked a registry since the machine's boot.
 func (m switched) asked() {
 	m.t.Helper()
 	if out := m.Run("nft", "list", "counter", "inet", "watch", "pulls"); !strings.Contains(out, "packets 0 bytes 0") {
@@ -77,9 +78,9 @@ func (m switched) asked() {
 	}
 }
 
-// TestNodeSwitch: containerd takes berth's place and the other way round, by apply and by
-// rollback. Images go over by content, pods are told of and stopped, and reset finds all
-// that both have made.
+// TestNodeSwitch: containerd replaces berth and the other way round, by apply and by rollback.
+// Images are copied by content, pods are reported and stopped, and reset finds everything that both
+// runtimes have created.
 func TestNodeSwitch(t *testing.T) {
 	m := switched{systemd.BootNode(t, nil), t}
 	m.Write(systemd.NodeFile, "")
@@ -96,7 +97,7 @@ func TestNodeSwitch(t *testing.T) {
 	m.PodAnswers(containerdSocket, 8081)
 	m.to("berth", "containerd", berthSocket, berth)
 
-	// An image that only berth has goes back with it.
+	// The way back also copies an image that only berth has.
 	m.Run("sh", "-c", "sed s/hello:demo/hello:next/g /opt/hello-image.tar | /opt/berth image import")
 	m.to("containerd", "berth", containerdSocket, containerd)
 	if out := m.Run("ctr", "-n", "k8s.io", "images", "ls", "-q"); !strings.Contains(out, "berth.run/hello:next") {

@@ -14,8 +14,7 @@ import (
 	"github.com/berthrun/berth/test/systemd"
 )
 
-// berthFile is a node of berth, with its own network, that may change no setting of
-// this host.
+// berthFile is a node of berth with its own network. It may change no setting of this host.
 const berthFile = `
 apiVersion: berth.run/v1alpha1
 kind: Node
@@ -46,7 +45,7 @@ func exitCode(err error) int {
 	return -1
 }
 
-// TestNodeOfBerth follows one machine through what its owner does to it.
+// TestNodeOfBerth follows one machine through its owner's changes.
 func TestNodeOfBerth(t *testing.T) {
 	m := systemd.BootNode(t, nil)
 	m.Describe(berthFile)
@@ -101,7 +100,7 @@ units:
 `)
 		out, err := m.Try("/opt/berth", "node", "apply", "--yes")
 		if err == nil || !strings.Contains(out, "journalctl -u bad.service") || !strings.Contains(out, "rolled back") {
-			t.Errorf("apply says %v; want an error that tells the log of bad.service, and that all was undone:\n%s", err, out)
+			t.Errorf("apply says %v; want an error with the log of bad.service, and that everything was undone:\n%s", err, out)
 		}
 		if !strings.Contains(out, systemd.NodeFile+":12:3: this asks for it") {
 			t.Errorf("apply does not say where bad.service is asked for:\n%s", out)
@@ -172,7 +171,7 @@ units:
 	}
 }
 
-// ofTheRuntime lists what a runtime makes that is on no disk: files in /run, mounts, links,
+// ofTheRuntime lists what a runtime creates outside of the disk: files in /run, mounts, links,
 // rules and processes.
 const ofTheRuntime = `
 ls /run | grep -v -e '^systemd$' -e '^dbus$' -e '^log$'
@@ -183,8 +182,8 @@ nft list tables
 cat /proc/[0-9]*/comm | grep -e berth -e pause
 true`
 
-// killAt starts an apply and kills it as soon as it has done so many steps. It returns
-// false when the apply had ended by then.
+// killAt starts an apply and kills it after that many steps. It returns false if the apply ended
+// before.
 func killAt(t *testing.T, m *systemd.Machine, steps int) bool {
 	t.Helper()
 	out, err := m.Try("bash", "-c", fmt.Sprintf(`

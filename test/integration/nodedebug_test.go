@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestNodeDebug: the pod that `kubectl debug node` makes is in the host's namespaces, and has the
-// host's root file system at /host, in which it reads, writes and runs programs.
+// TestNodeDebug: the pod of `kubectl debug node` is in the host's namespaces. It has the host's
+// root file system at /host, where it reads, writes and runs programs.
 func TestNodeDebug(t *testing.T) {
 	namespaces := &runtimeapi.NamespaceOption{
 		Network: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE,

@@ -21,7 +21,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestEndings: how containers end, in the cases that suites of other runtimes know.
+// TestEndings: how containers exit, in the cases that suites of other runtimes have.
 func TestEndings(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Berth){
@@ -42,7 +42,7 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// stubborn ends a while after it was asked to, or not at all.
+// stubborn exits a while after the signal, or not at all.
 const stubborn = "trap 'touch /tmp/asked' TERM; echo up; until test -e /tmp/end; do sleep 0.05; done; exit 7"
 
 func awaitUp(b *harness.Berth, pod harness.Pod) {
@@ -78,7 +78,7 @@ func commandsWhileStopping(t *testing.T, b *harness.Berth) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	<-early // it went with the container
+	<-early // it ended with the container
 	if s := b.Status(pod.Container); s.ExitCode != 7 {
 		t.Errorf("the container's end: %v", s)
 	}
@@ -87,7 +87,7 @@ func commandsWhileStopping(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// abandonedStop: who asks again and has less patience, wins, and the container is killed.
+// abandonedStop: a second stop with a shorter grace period wins, and the container is killed.
 func abandonedStop(t *testing.T, b *harness.Berth) {
 	pod := b.RunPod("abandoned", stubborn)
 	defer b.RemovePod(pod.Sandbox)
@@ -117,7 +117,7 @@ func abandonedStop(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// family leaves children of all kinds behind: in another session, without a parent, deaf.
+// family leaves children of all kinds: in another session, without a parent, or ignoring signals.
 const family = "trap '' TERM; setsid sleep 4711 & (setsid sleep 4712 &); sh -c \"trap '' TERM; while :; do sleep 0.1; done\" & echo up; "
 
 func processesOf(t *testing.T, command string) (pids []string) {
@@ -204,7 +204,7 @@ func logsOfAllKinds(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// imageGoesFirst: a container keeps what it runs from.
+// imageGoesFirst: a container keeps the layers that it runs from.
 func imageGoesFirst(t *testing.T, b *harness.Berth) {
 	const name = "docker.io/library/short-lived:1"
 	b.ImportDeclaring(name, nil, imagetest.File{Path: "/mark", Content: []byte("of its own")})
@@ -231,8 +231,8 @@ func imageGoesFirst(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// namesOfTheRemoved: while a pod is being removed its name is taken, and a request for the
-// name never gets what is going away.
+// namesOfTheRemoved: while berth removes a pod its name is taken. A request with this name never
+// gets the pod that berth removes.
 func namesOfTheRemoved(t *testing.T, b *harness.Berth) {
 	config := b.Sandbox("again")
 	for range 5 {
@@ -268,8 +268,8 @@ func namesOfTheRemoved(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// descriptorsOfSupervisor: neither terminals nor programs that cannot be started add up in
-// the process that all containers share.
+// descriptorsOfSupervisor: neither terminals nor failed starts leak descriptors in the process that
+// all containers share.
 func descriptorsOfSupervisor(t *testing.T, b *harness.Berth) {
 	config := b.Sandbox("descriptors")
 	sandbox := b.RunSandbox(config)
@@ -320,8 +320,8 @@ func openFiles(t *testing.T, b *harness.Berth) (count int) {
 	return count
 }
 
-// supervisorPids are those of the instance's supervisor and keeper, which have its state
-// directory in their arguments.
+// supervisorPids are those of the instance's supervisor and keeper, which have its state directory
+// in their arguments.
 func supervisorPids(t *testing.T, b *harness.Berth) (pids []string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

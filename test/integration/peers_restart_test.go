@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestPodsOfEveryStateOverARestart: a daemon that was killed knows each pod and container in
-// the state that it was in, and can do with it what is left to do.
+// TestPodsOfEveryStateOverARestart: a daemon that restarts after a kill knows the state of each pod
+// and container, and can do every remaining step with it.
 func TestPodsOfEveryStateOverARestart(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	const created, running, exited = runtimeapi.ContainerState_CONTAINER_CREATED, runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
@@ -74,7 +74,7 @@ func TestPodsOfEveryStateOverARestart(t *testing.T) {
 			}
 		}
 	}
-	// What was made goes on from where it was.
+	// Created objects continue from their state.
 	b.StartContainer(pods[ready][0].id)
 	if got := b.ExecOut(pods[ready][0].id, "echo up"); got != "up" {
 		t.Errorf("the container that was not started yet: %q", got)
@@ -99,9 +99,8 @@ func TestPodsOfEveryStateOverARestart(t *testing.T) {
 	}
 }
 
-// TestPodWhoseNamespaceIsDestroyed: who unmounts a pod's network namespace, or removes its
-// file, keeps nobody from stopping and removing the pod, before or after a restart, and the
-// next pod is well.
+// TestPodWhoseNamespaceIsDestroyed: somebody unmounts a pod's network namespace, or removes its
+// file. berth can still stop and remove the pod, before or after a restart, and the next pod works.
 func TestPodWhoseNamespaceIsDestroyed(t *testing.T) {
 	for name, destroy := range map[string]func(path string) error{
 		"unmounted": func(path string) error { return unix.Unmount(path, unix.MNT_DETACH) },

@@ -17,8 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sharedPod is a pod whose containers share a PID namespace, and a container in it that
-// has the program that attacks.
+// sharedPod is a pod whose containers share a PID namespace, with a container that has the attack
+// program.
 type sharedPod struct {
 	*harness.Berth
 	config             *runtimeapi.PodSandboxConfig
@@ -71,8 +71,8 @@ func mayTrace(_ *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerCon
 	container.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_PTRACE"}}
 }
 
-// TestPodInitIsNoWayToTheHost: no container of a pod that shares its PID namespace gets
-// to the host through the pod's init, with no capability and in no user namespace.
+// TestPodInitIsNoWayToTheHost: in a pod that shares its PID namespace, no container can reach the
+// host through the pod's init, with or without CAP_SYS_PTRACE or a user namespace.
 func TestPodInitIsNoWayToTheHost(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, change := range map[string]func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig){
@@ -117,8 +117,7 @@ func TestPodInitIsNoWayToTheHost(t *testing.T) {
 	}
 }
 
-// TestPodInitServesItsPod: the init does for its pod what an init has to, and has no more
-// than that needs.
+// TestPodInitServesItsPod: the init does what its pod needs, and has no more than that requires.
 func TestPodInitServesItsPod(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, change := range map[string]func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig){"plain": nil, "users": inUsers(nil)} {
@@ -144,7 +143,7 @@ func TestPodInitServesItsPod(t *testing.T) {
 			if !strings.Contains(group, p.sandbox) {
 				t.Errorf("the init's cgroup is %s, want one of its own", group)
 			}
-			// It ends with its pod, and a second container's end is none of its own.
+			// The init ends with its pod. The exit of a second container does not affect it.
 			second := b.Container("second", "exit 7")
 			second.Linux.SecurityContext.NamespaceOptions = p.config.Linux.SecurityContext.NamespaceOptions
 			id := b.Create(p.sandbox, second, p.config)
@@ -157,7 +156,7 @@ func TestPodInitServesItsPod(t *testing.T) {
 	}
 }
 
-// cgroupOf is the directory of a process's cgroup with a controller.
+// cgroupOf returns the directory of a process's cgroup with a controller.
 func cgroupOf(t *testing.T, proc, controller string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(proc, "cgroup"))
@@ -196,8 +195,8 @@ func inodeOf(t *testing.T, path string) string {
 	return fmt.Sprint(st.Dev, ":", st.Ino)
 }
 
-// TestContainersThatMayTraceAreNamed: the log names a container that can take over what
-// the runtime does in its PID namespace, where no user namespace keeps it from the host.
+// TestContainersThatMayTraceAreNamed: the log names a container that can take over the runtime's
+// helpers in its PID namespace, unless a user namespace keeps it from the host.
 func TestContainersThatMayTraceAreNamed(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	const warning = "CAP_SYS_PTRACE without a user namespace"

@@ -18,8 +18,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// command is `berth ARGS...` in the instance's host namespace, where streaming and
-// probes are at home, with volumes and logs in the instance's directory.
+// command is `berth ARGS...` in the instance's host namespace, where streaming and probes work,
+// with volumes and logs in the instance's directory.
 func command(b *harness.Berth, args ...string) *exec.Cmd {
 	if args[0] == "pod" {
 		args = append([]string{"pod", "--volume-dir=" + filepath.Join(b.Dir, "vols"), "--log-dir=" + filepath.Join(b.Dir, "podlogs")}, args[1:]...)
@@ -29,7 +29,7 @@ func command(b *harness.Berth, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs it and returns what it printed and its exit code.
+// run runs it and returns its output and its exit code.
 func run(t *testing.T, b *harness.Berth, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := command(b, args...)
@@ -53,7 +53,7 @@ func podFile(t *testing.T, b *harness.Berth, name, yaml string) string {
 	return file
 }
 
-// wantNothing fails the test for what a removed pod has left.
+// wantNothing fails the test if a removed pod has left something.
 func wantNothing(t *testing.T, b *harness.Berth) {
 	t.Helper()
 	for _, dir := range []string{"vols", "podlogs"} {
@@ -70,7 +70,7 @@ func wantNothing(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// kept is a keeper in the background.
+// kept is a `berth pod run` in the background.
 type kept struct {
 	*exec.Cmd
 	out *lines
@@ -177,7 +177,7 @@ spec:
         - {name: host, mountPath: /host, readOnly: true}
 `
 
-// wantVolumes judges what volumesPod prints.
+// wantVolumes checks the output of volumesPod.
 func wantVolumes(t *testing.T, out string) {
 	t.Helper()
 	lines := []string{"blue", "hello", "hunter2", "blue", "ram-writable", "ram-limited", "1000", "1001", "volumes"}
@@ -242,7 +242,7 @@ func TestPodRunKeepsAPod(t *testing.T) {
 	k := keep(t, b, "pod", "run", "--rm", "-f", podFile(t, b, "probed", probedPod))
 	b.Await("readiness", k.says("pod default/probed is ready"))
 
-	// The keeper outlives the daemon, and goes on keeping.
+	// The command survives the daemon and continues.
 	b.KillDaemon()
 	b.StartDaemon()
 	if _, errOut, code := run(t, b, "", "pod", "exec", "probed", "-c", "flaky", "--", "rm", "/tmp/alive"); code != 0 {
@@ -251,7 +251,7 @@ func TestPodRunKeepsAPod(t *testing.T) {
 	b.Await("failure of the probe", k.says("flaky fails its liveness probe"))
 	b.Await("restart", k.says("flaky ended (exit code 0), restart in 10s"))
 
-	// What is forwarded reaches the pod, by its port on the host and through us.
+	// A forwarded port reaches the pod, from its port on the host and through the command.
 	forward := keep(t, b, "pod", "port-forward", "probed", "19090:8080")
 	b.Await("forwarding", forward.says("Forwarding from 127.0.0.1:19090"))
 	for _, port := range []string{"18080", "19090"} {
@@ -311,7 +311,7 @@ spec:
 	if code != 5 || strings.TrimSpace(out) != "1048576" || errOut != "complaint\n" {
 		t.Errorf("exec: %d %q %q", code, out, errOut)
 	}
-	// A client that goes away ends its exec, and not what it was attached to.
+	// A client that disconnects ends its exec, but not the container that it was attached to.
 	sleeper := keep(t, b, "pod", "exec", "talk", "--", "sh", "-c", "echo started; sleep 4711")
 	b.Await("exec", sleeper.says("started"))
 	attached := command(b, "pod", "attach", "-i", "talk")
@@ -400,8 +400,8 @@ spec:
         - {name: sticky, mountPath: /sticky}
 `
 
-// TestPodRunAsAKubelet runs what Kubernetes' documentation shows beyond the usual, twice:
-// what a claim keeps is there again.
+// TestPodRunAsAKubelet runs less common examples of Kubernetes' documentation twice. The second run
+// finds the files of a claim.
 func TestPodRunAsAKubelet(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	file := podFile(t, b, "rich", kubeletPod)
@@ -468,7 +468,7 @@ spec:
           command: [sh, -c, "until grep -q web-1.web.default.svc /etc/hosts; do sleep 0.1; done; printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 10 web-$JOB_COMPLETION_INDEX.web 8080 | tail -n 1"]
 `
 
-// TestPodRunWorkloads: a StatefulSet's pods have their names, and a Job's pods find them.
+// TestPodRunWorkloads: a StatefulSet's pods have their names, and a Job's pods resolve them.
 func TestPodRunWorkloads(t *testing.T) {
 	require.Binary(t, "busybox")
 	b := harness.Start(t, harness.Options{})

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// TestPreloadedImages: pods of an image that the machine came with, which no daemon was told of.
+// TestPreloadedImages: pods use an image that the machine came with, without a pull or an import.
 func TestPreloadedImages(t *testing.T) {
 	require.Root(t)
 	dir := filepath.Join(t.TempDir(), "preloaded")

@@ -16,8 +16,8 @@ import (
 )
 
 // TestProbesOfAHundredContainers: an exec probe costs berth no more CPU time in a hundred
-// containers than in two, and berth rests between probes. A node that is full of probes is
-// what makes a runtime's own CPU time count.
+// containers than in two, and berth is idle between probes. On a node with many probes the CPU time
+// of the runtime itself matters.
 func TestProbesOfAHundredContainers(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	var pods, containers []string
@@ -35,7 +35,7 @@ func TestProbesOfAHundredContainers(t *testing.T) {
 	}
 	const count = 200
 	probe := func() (each time.Duration) {
-		probeAll(b, containers[:2], 20) // what is made once is made now
+		probeAll(b, containers[:2], 20) // berth creates now what it creates once
 		before := ownCPU(t, b)
 		probeAll(b, containers, count)
 		return (ownCPU(t, b) - before) / count

@@ -15,9 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// After a restart of the machine what has ended lists as ended, with its code and
-// its log; what ran is told as cut off; images and their pins are there; addresses
-// are free.
+// After a reboot exited containers are listed as exited, with their codes and logs. Containers that
+// ran are reported as interrupted. Images and their pins remain. Addresses are free.
 func TestReboot(t *testing.T) {
 	b := harness.Start(t, harness.Options{BinDir: harness.Bootable(t)})
 	b.MustCLI("image", "import", "--pin", filepath.Join(b.Dir, "busybox.tar"))
@@ -42,7 +41,7 @@ func TestReboot(t *testing.T) {
 	b.StartDaemon()
 
 	after := b.Status(ended.Container)
-	if diff := cmp.Diff(told(before), told(after)); diff != "" {
+	if diff := cmp.Diff(lasting(before), lasting(after)); diff != "" {
 		t.Errorf("a container that had ended (-before +after):\n%s", diff)
 	}
 	if lines, err := harness.LogLines(after.LogPath); err != nil || !slices.Equal(lines, []string{"last words"}) {
@@ -63,20 +62,20 @@ func TestReboot(t *testing.T) {
 	if diff := cmp.Diff(images, listImages(t, b)); diff != "" {
 		t.Errorf("images (-before +after):\n%s", diff)
 	}
-	// What never ran may be forgotten or told as exited, but not as created.
+	// A container that never ran may be gone or reported as exited, but not as created.
 	if answer, err := b.Runtime.ContainerStatus(b.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: created}); err == nil &&
 		answer.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED {
 		t.Errorf("one that was created is %v", answer.Status.State)
 	}
 	attachmentsGo(b)
-	// The image unpacks anew and runs, and the address is free to be had again.
+	// berth unpacks the image again and the image runs. The address is free.
 	again := b.RunPod("again", "exit 9")
 	if status := b.AwaitExit(again.Container); status.ExitCode != 9 {
 		t.Errorf("a new pod ended with %d", status.ExitCode)
 	}
 	reuse(t, b, address)
-	// Only the disk told of the volume. It goes when its sandbox is stopped, which the
-	// restart of the machine did.
+	// Only the disk had the volume's record. The volume is removed when its sandbox is stopped, and
+	// the reboot did that.
 	volumes := filepath.Join(b.Root, "images", "containers", running.Sandbox+"-*")
 	b.RemovePod(running.Sandbox)
 	if left, err := filepath.Glob(volumes); err != nil || len(left) != 0 {
@@ -88,8 +87,8 @@ func tombstone(b *harness.Berth, kind, id string) string {
 	return filepath.Join(b.Root, "pods", "tombstones", kind, id+".json")
 }
 
-// told is what a status says that a restart must not change.
-func told(s *runtimeapi.ContainerStatus) map[string]any {
+// lasting returns the parts of a status that a restart must not change.
+func lasting(s *runtimeapi.ContainerStatus) map[string]any {
 	return map[string]any{
 		"name": s.Metadata.Name, "attempt": s.Metadata.Attempt, "state": s.State, "code": s.ExitCode, "reason": s.Reason,
 		"created": s.CreatedAt, "started": s.StartedAt, "finished": s.FinishedAt, "image": s.Image.Image, "imageRef": s.ImageRef,
@@ -97,7 +96,7 @@ func told(s *runtimeapi.ContainerStatus) map[string]any {
 	}
 }
 
-// listImages are the images by id, with names and whether they are pinned.
+// listImages returns the images by id, with names and whether they are pinned.
 func listImages(t *testing.T, b *harness.Berth) map[string]string {
 	t.Helper()
 	answer, err := b.Images.ListImages(b.Ctx(), &runtimeapi.ListImagesRequest{})
@@ -117,7 +116,7 @@ func listImages(t *testing.T, b *harness.Berth) map[string]string {
 	return all
 }
 
-// attachmentsGo waits until nothing of the networks before the restart is held.
+// attachmentsGo waits until berth has released all networks from before the restart.
 func attachmentsGo(b *harness.Berth) {
 	b.T.Helper()
 	b.Await("old attachments to be given back", func() bool {

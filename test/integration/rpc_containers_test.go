@@ -20,8 +20,8 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// createContainer: it is there and has not begun; the same request finds it again; a
-// sandbox that is not ready and an image that is not there are told.
+// createContainer: the container exists and has not started. The same request finds it again. A
+// sandbox that is not ready and a missing image are reported.
 func createContainer(t *testing.T, b *harness.Berth) {
 	config := b.Sandbox("create")
 	sandbox := b.RunSandbox(config)
@@ -46,8 +46,8 @@ func createContainer(t *testing.T, b *harness.Berth) {
 	checkRefusal(t, create(b.Container("late", "sleep 1000")), codes.FailedPrecondition, []string{"not ready"})
 }
 
-// startStopRemove: a stop asks by a signal and kills after its time, a removal needs
-// no stop, and neither minds being asked twice.
+// startStopRemove: a stop sends a signal, and kills after the grace period. A removal needs no
+// stop. Both can be repeated.
 func startStopRemove(t *testing.T, b *harness.Berth) {
 	const trap = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done"
 	pod := b.RunPod("start", trap)
@@ -91,7 +91,7 @@ func startStopRemove(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// listContainers: by what they are filtered, and why they ended.
+// listContainers: the filters, and the reasons of exits.
 func listContainers(t *testing.T, b *harness.Berth) {
 	pod := b.RunPod("listed", "sleep 1000")
 	made := map[string]string{"c": pod.Container}
@@ -137,7 +137,7 @@ func listContainers(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// reopenLog: what is written after a rotation is in a new file, all else in the old.
+// reopenLog: output after a rotation is in a new file, earlier output in the old one.
 func reopenLog(t *testing.T, b *harness.Berth) {
 	pod := b.RunPod("reopen", "echo before; until test -e /tmp/go; do sleep 0.05; done; echo after; sleep 1000")
 	said := func(file, line string) func() bool {

@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// eventReader reads events from CRI, by the names that a test gives to ids.
+// eventReader reads events from CRI. It replaces ids by names that a test assigns.
 type eventReader struct {
 	*harness.Berth
 	stream runtimeapi.RuntimeService_GetContainerEventsClient
@@ -35,7 +35,7 @@ func readEvents(b *harness.Berth, names map[string]string) *eventReader {
 	return &eventReader{b, stream, names, 0}
 }
 
-// want reads as many events as are wanted, each "NAME KIND".
+// want reads as many events as the test expects, each "NAME KIND".
 func (r *eventReader) want(want ...string) {
 	r.T.Helper()
 	var got []string
@@ -59,8 +59,8 @@ func (r *eventReader) want(want ...string) {
 	}
 }
 
-// TestRPCGetContainerEvents: a pod's life as two subscribers see it, over the death
-// of the daemon, with nothing dropped.
+// TestRPCGetContainerEvents: two subscribers see a pod's life, over a kill of the daemon, with no
+// event dropped.
 func TestRPCGetContainerEvents(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	names := map[string]string{}
@@ -85,7 +85,7 @@ func TestRPCGetContainerEvents(t *testing.T) {
 	third.last = first.last
 	third.want("pod CREATED", "pod STARTED", "c CREATED", "c STARTED")
 
-	// An exit that no daemon saw.
+	// An exit during which no daemon ran.
 	late := b.Create(pod.Sandbox, b.Container("late", "sleep 1000"), b.Sandbox("web"))
 	names[late] = "late"
 	b.StartContainer(late)

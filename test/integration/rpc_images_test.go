@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// images: a pulled image is found by its tag, digest and id until it is removed; what
-// is not there is no error.
+// images: a pulled image is found by its tag, digest and id until it is removed. A missing image is
+// not an error.
 func images(t *testing.T, b *harness.Berth) {
 	img, err := imagetest.Build(imagetest.Spec{User: "1000:2000", Annotations: map[string]string{"org.example.of": "the image"}, Files: []imagetest.File{{Path: "/file", Content: []byte("pulled")}}})
 	if err != nil {
@@ -51,7 +51,7 @@ func images(t *testing.T, b *harness.Berth) {
 		t.Errorf("its manifest's annotations are %v", of)
 	}
 	if log := b.LogTail(); !strings.Contains(log, "pod=puller") {
-		t.Errorf("the log does not tell for which pod it is pulled:\n%s", log)
+		t.Errorf("the log does not name the pod of the pull:\n%s", log)
 	}
 	_, err = b.Images.PullImage(b.Ctx(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, RuntimeHandler: "kata"}})
 	checkRefusal(t, err, codes.InvalidArgument, []string{"image.runtime_handler", "kata", "accepted"})
@@ -73,7 +73,7 @@ func images(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// imageFsInfo: images and containers take place on one filesystem, which is there.
+// imageFsInfo: images and containers use one filesystem, which exists.
 func imageFsInfo(t *testing.T, b *harness.Berth) {
 	answer, err := b.Images.ImageFsInfo(b.Ctx(), &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(answer.ImageFilesystems) != 1 || len(answer.ContainerFilesystems) != 1 {

@@ -41,8 +41,7 @@ func streamed[Req, Resp, Item any](
 	}
 }
 
-// TestRPCStreamedLists: each streamed list tells what the list of the same name
-// tells.
+// TestRPCStreamedLists: each streamed list has the entries of the list with the same name.
 func TestRPCStreamedLists(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("one", "sleep 1000")

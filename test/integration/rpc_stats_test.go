@@ -13,8 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestRPCStats: one pod that computes, writes, listens and has a limit, as every stats
-// call tells of it.
+// TestRPCStats: every stats call reports one pod that computes, writes, listens and has a limit.
 func TestRPCStats(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	sandboxConfig := b.Sandbox("busy")
@@ -40,8 +39,8 @@ func TestRPCStats(t *testing.T) {
 	})
 }
 
-// A container can make directories whose paths are longer than the kernel takes. What is
-// in them counts, and goes with the container.
+// A container can create directories whose paths are longer than the kernel accepts. Their content
+// counts, and is removed with the container.
 func TestDeepDirectoriesOfContainers(t *testing.T) {
 	x := newTrial(t, harness.Options{})
 	pod := x.RunPod("deep", `deep=$(printf 'd/%.0s' $(seq 900))
@@ -69,7 +68,7 @@ func containerStats(t *testing.T, b *harness.Berth, id string) {
 		}
 		return resp.Stats
 	}
-	// The background has a rate after its first window.
+	// The sampler has a rate after its first window.
 	b.Await("a rate of CPU", func() bool { return read().GetCpu().GetUsageNanoCores() != nil })
 	stats := read()
 	if stats.Attributes.GetMetadata().GetName() != "c" || stats.Attributes.GetLabels()["container"] != "c" {
@@ -93,8 +92,8 @@ func containerStats(t *testing.T, b *harness.Berth, id string) {
 	if w := stats.WritableLayer; w.GetUsedBytes().GetValue() < 300<<10 || w.GetInodesUsed().GetValue() == 0 || w.GetFsId().GetMountpoint() == "" || w.GetTimestamp() == 0 {
 		t.Errorf("writable layer %v, want at least 300 KiB", w)
 	}
-	if tellsPressure() && (stats.Cpu.GetPsi().GetSome() == nil || m.GetPsi().GetSome() == nil || stats.Io.GetPsi().GetSome() == nil) {
-		t.Errorf("the kernel tells pressure, and the figures are CPU %v, memory %v, IO %v", stats.Cpu.GetPsi(), m.GetPsi(), stats.Io.GetPsi())
+	if reportsPressure() && (stats.Cpu.GetPsi().GetSome() == nil || m.GetPsi().GetSome() == nil || stats.Io.GetPsi().GetSome() == nil) {
+		t.Errorf("the kernel reports pressure, and the stats have CPU %v, memory %v, IO %v", stats.Cpu.GetPsi(), m.GetPsi(), stats.Io.GetPsi())
 	}
 	filter := &runtimeapi.ContainerStatsFilter{Id: id}
 	list, err := b.Runtime.ListContainerStats(b.Ctx(), &runtimeapi.ListContainerStatsRequest{Filter: filter})
@@ -112,8 +111,9 @@ func containerStats(t *testing.T, b *harness.Berth, id string) {
 	}
 }
 
-// tellsPressure: the kernel does, and there are cgroups of v2, which alone have it.
-func tellsPressure() bool {
+// reportsPressure reports whether the kernel has pressure figures, and cgroups of v2, which alone
+// have them.
+func reportsPressure() bool {
 	_, kernel := os.Stat("/proc/pressure/cpu")
 	_, hybrid := os.Stat("/sys/fs/cgroup/unified")
 	return kernel == nil && (onV2() || hybrid == nil)
@@ -128,7 +128,7 @@ func podStats(t *testing.T, b *harness.Berth, sandbox, container string) {
 	if linux.Cpu.GetUsageCoreNanoSeconds().GetValue() == 0 || linux.Memory.GetWorkingSetBytes().GetValue() == 0 || linux.Process.GetProcessCount().GetValue() < 2 {
 		t.Errorf("pod %v", linux)
 	}
-	// Nobody has asked before: the background watches a pod from its start.
+	// Nobody has asked before: the sampler includes a pod from its start.
 	if linux.Cpu.GetUsageNanoCores() == nil {
 		t.Errorf("the pod's rate of CPU is not known at the first read: %v", linux.Cpu)
 	}
@@ -152,7 +152,7 @@ func podStats(t *testing.T, b *harness.Berth, sandbox, container string) {
 			t.Errorf("%s: %v", how, got)
 		}
 	}
-	// A thread that went into a pod's network comes back or ends.
+	// A thread that entered a pod's network returns or ends.
 	for range 50 {
 		if _, err := b.Runtime.ListPodSandboxStats(b.Ctx(), &runtimeapi.ListPodSandboxStatsRequest{}); err != nil {
 			t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestRPC: calls that no other test is named after, each as a client finds it. Fields
-// of what they take have tests of their own.
+// TestRPC: calls without a test of their own name, as a client uses them. The fields of their
+// requests have tests of their own.
 func TestRPC(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for _, c := range []struct {
@@ -52,8 +52,8 @@ func TestRPC(t *testing.T) {
 	}
 }
 
-// updateRuntimeConfig: pods have addresses of the node's ranges, which the kubelet
-// learns after its runtime has begun.
+// updateRuntimeConfig: pods have addresses of the node's ranges. The kubelet learns these after its
+// runtime has started.
 func updateRuntimeConfig(t *testing.T, b *harness.Berth) {
 	ranges := []string{"10.199.0.0/24", "fd00:199::/64"}
 	_, err := b.Runtime.UpdateRuntimeConfig(b.Ctx(), &runtimeapi.UpdateRuntimeConfigRequest{
@@ -80,7 +80,7 @@ func version(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// runtimeConfig: the driver that a kubelet is told is the one whose cgroups there are.
+// runtimeConfig: berth reports the cgroup driver whose cgroups exist.
 func runtimeConfig(t *testing.T, b *harness.Berth) {
 	answer, err := b.Runtime.RuntimeConfig(b.Ctx(), &runtimeapi.RuntimeConfigRequest{})
 	if err != nil {
@@ -92,13 +92,13 @@ func runtimeConfig(t *testing.T, b *harness.Berth) {
 		t.Fatal(err)
 	}
 	bySystemd := strings.Contains(string(cgroups), pod.Container+".scope")
-	if told := answer.Linux.GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD; told != bySystemd {
-		t.Errorf("told %s, and a container's cgroups are\n%s", answer.Linux.GetCgroupDriver(), cgroups)
+	if systemd := answer.Linux.GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD; systemd != bySystemd {
+		t.Errorf("the driver is %s, and a container's cgroups are\n%s", answer.Linux.GetCgroupDriver(), cgroups)
 	}
 }
 
-// runPodSandbox: it is ready with its network when the call returns; the same request
-// finds it again, and another one under its name is told what differs.
+// runPodSandbox: the sandbox is ready with its network when the call returns. The same request
+// finds it again. The error for another request with the same name says what differs.
 func runPodSandbox(t *testing.T, b *harness.Berth) {
 	config := b.Sandbox("run")
 	id := b.RunSandbox(config)
@@ -142,7 +142,7 @@ func stopPodSandbox(t *testing.T, b *harness.Berth) {
 	}
 }
 
-// removePodSandbox: it ends what runs, and nothing of the sandbox is listed.
+// removePodSandbox: it stops running containers, and no list has the sandbox or its containers.
 func removePodSandbox(t *testing.T, b *harness.Berth) {
 	pod := b.RunPod("remove", "sleep 1000")
 	for range 2 {

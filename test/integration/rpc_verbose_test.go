@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestRPCVerboseInfo: what crictl inspect, inspectp, inspecti and info show beyond
-// the API, and that no value of an environment is in it.
+// TestRPCVerboseInfo: what crictl inspect, inspectp, inspecti and info show beyond the API, without
+// values of an environment.
 func TestRPCVerboseInfo(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	sandboxConfig := b.Sandbox("shown")
@@ -63,7 +63,7 @@ func TestRPCVerboseInfo(t *testing.T) {
 			status.Metadata.GetName() != "shown" || status.Linux.GetNamespaces().GetOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER {
 			t.Errorf("status %v", status)
 		}
-		// What the evented PLEG of a kubelet reads.
+		// The fields that a kubelet's evented PLEG reads.
 		if resp.Timestamp == 0 || len(resp.ContainersStatuses) != 1 || resp.ContainersStatuses[0].Id != container {
 			t.Errorf("stamp %d, containers %v", resp.Timestamp, resp.ContainersStatuses)
 		}

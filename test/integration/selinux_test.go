@@ -31,7 +31,7 @@ func startLabelled(t *testing.T, opts harness.Options) *fields {
 	return newFields(t, opts, nil)
 }
 
-// volume makes a directory that the host's permissions let everybody use.
+// volume creates a directory whose permissions allow everybody to use it.
 func (f *fields) volume(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join(f.Dir, name)
@@ -75,9 +75,8 @@ func level(label string) string {
 	return parts[len(parts)-1]
 }
 
-// TestSELinuxKeepsPodsApart: what one pod writes no other pod reads, though its
-// permissions would let it, until the volume is relabelled for it; and who is
-// privileged is kept from nothing.
+// TestSELinuxKeepsPodsApart: no pod can read another pod's files, even if permissions allow it,
+// until the volume is relabelled for it. A privileged pod can read everything.
 func TestSELinuxKeepsPodsApart(t *testing.T) {
 	f := startLabelled(t, harness.Options{})
 	dir := f.volume(t, "one")
@@ -104,7 +103,7 @@ func TestSELinuxKeepsPodsApart(t *testing.T) {
 			t.Errorf("the other pod does %q: code %d, %s%s", script, got.ExitCode, got.Stdout, got.Stderr)
 		}
 	}
-	// What no label was asked for is the host's.
+	// Without a requested label it has the host's.
 	host := f.volume(t, "host")
 	if got := f.Exec(f.running(mounting(host, false)), "ls /v"); got.ExitCode == 0 {
 		t.Error("a confined container lists a directory of the host's")
@@ -116,7 +115,7 @@ func TestSELinuxKeepsPodsApart(t *testing.T) {
 	}
 	want(t, "a privileged container", f.ExecOut(container, "cat /v/file"), "secret")
 
-	// Relabelled, it is the next pod's, with all that is in it.
+	// After relabelling it belongs to the next pod, with everything in it.
 	f.pod(nil)
 	want(t, "a pod whose volume was relabelled", f.ExecOut(f.running(mounting(dir, true)), "cat /v/file"), "secret")
 	if got := f.Exec(one, "cat /v/file"); got.ExitCode == 0 {
@@ -124,8 +123,7 @@ func TestSELinuxKeepsPodsApart(t *testing.T) {
 	}
 }
 
-// TestSELinuxSharedVolumes: with the operator's word every pod may use a relabelled
-// volume.
+// TestSELinuxSharedVolumes: if the operator allows it, every pod may use a relabelled volume.
 func TestSELinuxSharedVolumes(t *testing.T) {
 	f := startLabelled(t, harness.Options{Config: "[runtime]\nselinux_volume_label = \"shared\"\n"})
 	dir := f.volume(t, "shared")
@@ -138,12 +136,12 @@ func TestSELinuxSharedVolumes(t *testing.T) {
 	want(t, "the volume's label", level(fileLabel(t, dir)), "s0")
 }
 
-// TestSELinuxPodRun: the volumes of a pod from a file are its own, as a kubelet's are.
+// TestSELinuxPodRun: the volumes of a pod from a file belong to it alone, as with a kubelet.
 func TestSELinuxPodRun(t *testing.T) {
 	require.Root(t)
 	require.SELinux(t)
 	b := harness.Start(t, harness.Options{})
-	pod := strings.NewReplacer( // a directory of the host's is not for confined pods
+	pod := strings.NewReplacer( // confined pods may not use a directory of the host
 		"    - {name: host, hostPath: {path: HOSTDIR, type: DirectoryOrCreate}}\n", "",
 		"          ls /host\n", "",
 		"        - {name: host, mountPath: /host, readOnly: true}\n", "",
@@ -159,8 +157,8 @@ func TestSELinuxPodRun(t *testing.T) {
 	wantNothing(t, b)
 }
 
-// TestSELinuxCategoryRange: sandboxes have categories of the range that an operator leaves
-// to them, no two the same, until there are none left.
+// TestSELinuxCategoryRange: sandboxes have different categories of the operator's range, until none
+// are left.
 func TestSELinuxCategoryRange(t *testing.T) {
 	f := startLabelled(t, harness.Options{Config: "[runtime]\nselinux_category_range = 3\n"})
 	seen := map[string]bool{}
@@ -181,8 +179,8 @@ func TestSELinuxCategoryRange(t *testing.T) {
 	}
 }
 
-// TestSELinuxLevelsInAPod: a container with a level of its own uses what its pod gives to
-// all of its containers, and the others still do.
+// TestSELinuxLevelsInAPod: a container with a level of its own can use the files that its pod
+// shares with all containers, and so can the others.
 func TestSELinuxLevelsInAPod(t *testing.T) {
 	f := startLabelled(t, harness.Options{})
 	volume := func(c containerConfig) {
@@ -205,8 +203,7 @@ func TestSELinuxLevelsInAPod(t *testing.T) {
 	want(t, "after", f.ExecOut(plain, use("after")), "used")
 }
 
-// TestSELinuxInExecs: what is executed in a container has its label, also after
-// berth's processes have been replaced.
+// TestSELinuxInExecs: an exec has the container's label, also after a restart of berth's processes.
 func TestSELinuxInExecs(t *testing.T) {
 	f := startLabelled(t, harness.Options{})
 	const ofInit = `echo $(tr -d '\0' </proc/1/attr/current)`
@@ -232,8 +229,8 @@ func TestSELinuxInExecs(t *testing.T) {
 		t.Errorf("labels %v", before)
 	}
 	want(t, "the level that was asked for", level(before["asked"]), "s0:c1,c2")
-	// An exec that is not on its process's first thread cannot set its keyring's label;
-	// on a slow machine one in ten was not.
+	// An exec that is not on its process's first thread cannot set its keyring's label. On a slow
+	// machine this affected one exec in ten.
 	for range 20 {
 		f.ExecOut(plain, "exit 0")
 	}
@@ -243,14 +240,14 @@ func TestSELinuxInExecs(t *testing.T) {
 	f.Await("the supervisor to be back", func() bool { return f.SupervisorPid() != 0 })
 	check("after a restart")
 
-	// A sandbox that is made now gets no categories of those that live.
+	// A new sandbox gets no categories of running ones.
 	f.pod(nil)
 	if got := f.ExecOut(f.running(nil), sayLabel); level(got) == level(before["plain"]) {
 		t.Errorf("two sandboxes have %q", got)
 	}
 }
 
-// libraryImage imports an image whose shell is linked to libraries, and tells which.
+// libraryImage imports an image whose shell is dynamically linked, and returns the libraries.
 func (f *fields) libraryImage(t *testing.T) (name string, libraries []string) {
 	t.Helper()
 	shell, err := filepath.EvalSymlinks(require.Binary(t, "bash"))
@@ -295,8 +292,8 @@ func (f *fields) libraryImage(t *testing.T) (name string, libraries []string) {
 	return name, libraries
 }
 
-// TestSELinuxLayers: a program maps the libraries of its image, which needs a label
-// of the layers themselves, and those that it has written.
+// TestSELinuxLayers: a program maps libraries of its image, for which the layers themselves need a
+// label, and libraries that it has written.
 func TestSELinuxLayers(t *testing.T) {
 	f := startLabelled(t, harness.Options{})
 	name, libraries := f.libraryImage(t)
@@ -318,7 +315,7 @@ func TestSELinuxLayers(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if entry.Name() == "containers" { // what they wrote has labels of theirs
+		if entry.Name() == "containers" { // the files that they wrote have their own labels
 			return filepath.SkipDir
 		}
 		if entry.Name() == "bash" {
@@ -330,7 +327,7 @@ func TestSELinuxLayers(t *testing.T) {
 	if err != nil || layers == 0 {
 		t.Errorf("%d layers have the shell, %v", layers, err)
 	}
-	// A store that lost its label, or never had one, is labelled at the next start.
+	// A store without the label is labelled at the next start.
 	f.StopDaemon()
 	store := filepath.Join(f.Root, "images")
 	if out, err := exec.Command("chcon", "-R", "-t", "var_lib_t", store).CombinedOutput(); err != nil {

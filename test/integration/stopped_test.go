@@ -32,8 +32,8 @@ func stopSandbox(b *harness.Berth, id string) {
 	}
 }
 
-// TestStoppedPodsHoldNoAddress: a network that is full has room as soon as its pods are
-// stopped, although nobody removes them.
+// TestStoppedPodsHoldNoAddress: a full network has room as soon as its pods are stopped, even
+// before they are removed.
 func TestStoppedPodsHoldNoAddress(t *testing.T) {
 	b := harness.Start(t, harness.Options{NoImages: true, Config: "[network]\nsubnets = [\"10.98.7.0/29\"]\n"})
 	const room = 5 // 8 addresses without those of the network, the gateway and the broadcast
@@ -48,9 +48,9 @@ func TestStoppedPodsHoldNoAddress(t *testing.T) {
 	}
 }
 
-// TestStoppedPodHoldsNothing: a completed pod is a record, files and logs, with an init of
-// its own and a container that was never started too. A restart changes nothing of it,
-// and it can be removed.
+// TestStoppedPodHoldsNothing: a completed pod has only a record, files and logs, also if it had an
+// init of its own and a container that was never started. A restart does not change it, and it can
+// be removed.
 func TestStoppedPodHoldsNothing(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	config := b.Sandbox("shared")
@@ -95,7 +95,7 @@ func TestStoppedPodHoldsNothing(t *testing.T) {
 	b.RemovePod(sandbox)
 }
 
-// TestKilledStopIsFinished: a daemon that is killed while it stops pods finishes at its
+// TestKilledStopIsFinished: a daemon that is killed while it stops pods completes the stop at its
 // next start.
 func TestKilledStopIsFinished(t *testing.T) {
 	b := harness.Start(t, harness.Options{NoImages: true})
@@ -118,7 +118,7 @@ func TestKilledStopIsFinished(t *testing.T) {
 	})
 	b.KillDaemon()
 	b.StartDaemon()
-	// Another call would finish the stop itself.
+	// Another call would complete the stop itself.
 	for _, id := range ids {
 		if b.SandboxStatus(id).State == runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 			b.Await("the start to finish the stop", func() bool { return len(held(b, id)) == 0 })

@@ -27,11 +27,11 @@ import (
 	"github.com/berthrun/berth/test/harness/sessions"
 )
 
-// streamPort is the daemon's own in the network namespace that plays its host.
+// streamPort is the daemon's own port in the network namespace of its host.
 const streamPort = 10010
 
-// TestStreamingKeys: the server behind exec is where and how the configuration has it, for
-// both protocols: a fixed port, TLS with files, an authority of clients, an idle timeout.
+// TestStreamingKeys: the configuration of the streaming server, for both protocols: a fixed port,
+// TLS with files, an authority for client certificates, an idle timeout.
 func TestStreamingKeys(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, data []byte) string {
@@ -71,8 +71,8 @@ tls_min_version = "1.3"
 				t.Errorf("%s: a client %s is let in", name, who)
 			}
 		}
-		// Nobody says anything: the session ends long before its command would, and before
-		// the client sends the first of its pings, which it does every five seconds.
+		// Without traffic the session ends long before its command would. It also ends before the
+		// client sends the first of its pings, one every five seconds.
 		c.Config = trusted
 		ctx, cancel := context.WithTimeout(b.Ctx(), require.Patience(time.Minute))
 		_, err = c.Exec(ctx, pod.Container, sessions.Streams{Stdout: &out}, "sleep", "100000")

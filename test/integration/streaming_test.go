@@ -31,15 +31,15 @@ import (
 func TestStreamingRules(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Berth){
-		"exec by every protocol":                 streamExec,
-		"terminal follows its client's size":     streamTerminal,
-		"URL is good once":                       streamURLIsGoodOnce,
-		"attach fans out, the slow one is told":  streamAttachFansOut,
-		"attach once closes the input":           streamStdinOnce,
-		"attach goes on over supervisor's death": streamAttachOverDeath,
-		"attach of what does not run is refused": streamAttachRefused,
-		"forward reaches the pod's own ports":    streamForward,
-		"forward over many streams at once":      streamForwardMany,
+		"exec by every protocol":                      streamExec,
+		"terminal follows its client's size":          streamTerminal,
+		"URL is good once":                            streamURLIsGoodOnce,
+		"attach fans out, the slow one gets an error": streamAttachFansOut,
+		"attach once closes the input":                streamStdinOnce,
+		"attach goes on over supervisor's death":      streamAttachOverDeath,
+		"attach of what does not run is refused":      streamAttachRefused,
+		"forward reaches the pod's own ports":         streamForward,
+		"forward over many streams at once":           streamForwardMany,
 	} {
 		t.Run(name, func(t *testing.T) {
 			mine := *b
@@ -60,7 +60,7 @@ func streamExec(t *testing.T, b *harness.Berth) {
 	pod := b.RunPod("stream-exec", "sleep 100000")
 	for name, c := range both(b) {
 		var out, errOut bytes.Buffer
-		// The client ends its input, and the command hears of it.
+		// The client closes its input, and the command reads the end of file.
 		code, err := c.Exec(b.Ctx(), pod.Container, sessions.Streams{
 			Stdin: strings.NewReader(strings.Repeat("0123456789", 50_000)), Stdout: &out, Stderr: &errOut,
 		}, "/bin/sh", "-c", "wc -c; echo complaint >&2; exit 42")
@@ -75,7 +75,7 @@ func streamExec(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// sizes is a terminal that is resized to each of them, when asked.
+// sizes is a terminal that takes each of these sizes in turn.
 type sizes chan remotecommand.TerminalSize
 
 func (s sizes) Next() *remotecommand.TerminalSize {
@@ -122,7 +122,7 @@ func streamTerminal(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// said is what was written, for more than one goroutine.
+// said collects output, and is safe for concurrent use.
 type said struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -157,11 +157,12 @@ func streamURLIsGoodOnce(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// streamAttachFansOut: several clients hear the same; one that reads nothing is told
-// that it was dropped, and neither the container nor the others wait for it.
+// streamAttachFansOut: several clients receive the same output. A client that reads nothing gets an
+// error and is dropped. Neither the container nor the other clients wait for it.
 func streamAttachFansOut(t *testing.T, b *harness.Berth) {
-	// More than a client may fall behind (8) and the kernel buffers of its connection
-	// hold (10); in steps, each when all but that client have heard the one before.
+	// The output exceeds what a client may fall behind (8) and what the kernel buffers of its
+	// connection hold (10). The test writes it in steps, each after all other clients have received
+	// the one before.
 	const megabytes, step = 30, 3
 	pod := b.RunPod("stream-fan", fmt.Sprintf(
 		"i=0; while [ $i -lt %d ]; do until [ $(cat /tmp/go 2>/dev/null || echo 0) -gt $i ]; do sleep 0.05; done; head -c 1000000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); done; echo last; exec sleep 100000", megabytes))
@@ -210,7 +211,7 @@ func streamAttachFansOut(t *testing.T, b *harness.Berth) {
 	t.Logf("%d MB reached %d clients in %v", megabytes, len(listeners), time.Since(began))
 	close(stuck.free)
 	if err := <-dropped; err == nil || !strings.Contains(err.Error(), "behind the container and was dropped") {
-		t.Errorf("the slow client was told %v", err)
+		t.Errorf("the slow client got %v", err)
 	}
 	leave()
 	if err := group.Wait(); err != nil {
@@ -226,7 +227,7 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// counter counts what is written to it, and notes a word.
+// counter counts the bytes written to it, and notes a word.
 type counter struct {
 	word string
 	mu   sync.Mutex
@@ -254,7 +255,7 @@ func (c *counter) heard() bool {
 	return c.has
 }
 
-// blocked takes nothing until it is free.
+// blocked accepts nothing until it is released.
 type blocked struct {
 	once        sync.Once
 	began, free chan struct{}
@@ -307,7 +308,7 @@ func streamAttachOverDeath(t *testing.T, b *harness.Berth) {
 		fmt.Fprintln(words, word)
 		asked := time.Now()
 		b.Await("the answer", func() bool {
-			if time.Since(asked) > 3*time.Second { // it went to the log alone, in the moment of the death
+			if time.Since(asked) > 3*time.Second { // the line went to the log only, at the moment of the kill
 				fmt.Fprintln(words, word)
 				asked = time.Now()
 			}
@@ -349,7 +350,7 @@ func streamAttachRefused(t *testing.T, b *harness.Berth) {
 	b.RemovePod(pod)
 }
 
-// inPod runs what opens sockets in a sandbox's network namespace.
+// inPod runs a function that opens sockets in a sandbox's network namespace.
 func inPod(b *harness.Berth, sandbox string, open func() error) {
 	b.T.Helper()
 	pins, err := filepath.Glob("/run/netns/berth-*-" + sandbox)
@@ -361,8 +362,8 @@ func inPod(b *harness.Berth, sandbox string, open func() error) {
 	}
 }
 
-// serveEcho answers every connection with its name and what it says, once it has said
-// all.
+// serveEcho answers every connection with its name and the connection's input, once it has read all
+// of it.
 func serveEcho(b *harness.Berth, sandbox, address, name string) {
 	b.T.Helper()
 	var l net.Listener
@@ -388,7 +389,7 @@ func serveEcho(b *harness.Berth, sandbox, address, name string) {
 	}()
 }
 
-// streamForward: each pod has its own port of one number, on IPv4 or IPv6.
+// streamForward: each pod has its own listener on the same port, on IPv4 or IPv6.
 func streamForward(t *testing.T, b *harness.Berth) {
 	const port = 8080
 	wants := map[string]struct{ answer, fault string }{

@@ -21,9 +21,9 @@ import (
 // systemdImage is Debian with systemd.
 const systemdImage = "localhost/berth/systemd-test:1"
 
-// TestSystemContainer: systemd boots as process 1 of a container, with groups of its own that
-// it may make more of, and file systems in memory; it halts when it is told so; and the next
-// container goes on with what it has written.
+// TestSystemContainer: systemd boots as process 1 of a container, with cgroups that it manages
+// itself, and file systems in memory. It halts on its stop signal. The next container continues
+// with its files.
 func TestSystemContainer(t *testing.T) {
 	b := harness.Start(t, harness.Options{NoImages: true})
 	archive, err := os.Open(systemd.Archive(t, systemdImage))
@@ -78,7 +78,7 @@ func TestSystemContainer(t *testing.T) {
 	}
 }
 
-// stopped stops a machine, which halts by itself long before it would be killed.
+// stopped stops a machine, which must halt by itself long before the kill.
 func stopped(t *testing.T, b *harness.Berth, id, console string) {
 	t.Helper()
 	grace := require.Patience(60 * time.Second)

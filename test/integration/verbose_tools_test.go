@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sandboxShown is what tools read of crictl inspectp.
+// sandboxShown has the fields that tools read from crictl inspectp.
 type sandboxShown struct {
 	Pid                int
 	NetNamespaceClosed bool
@@ -61,8 +61,8 @@ func (s sandboxShown) path(kind string) string {
 	return ""
 }
 
-// TestVerboseNamespaces: the usual recipes find a sandbox's namespaces in verbose status,
-// also where no process lives in it, and nothing once it is stopped.
+// TestVerboseNamespaces: common commands find a sandbox's namespaces in verbose status, also
+// without a process in it, and none once it is stopped.
 func TestVerboseNamespaces(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	for name, c := range map[string]struct {
@@ -134,7 +134,7 @@ func sharedProcesses(config *runtimeapi.PodSandboxConfig, container *runtimeapi.
 	container.Linux.SecurityContext.NamespaceOptions = config.Linux.SecurityContext.NamespaceOptions
 }
 
-// namespaceAt is what readlink says of the namespace that a path pins.
+// namespaceAt is what readlink prints for the namespace that a path pins.
 func namespaceAt(t *testing.T, path, file string) string {
 	t.Helper()
 	var st syscall.Stat_t
@@ -145,8 +145,8 @@ func namespaceAt(t *testing.T, path, file string) string {
 	return file + ":[" + strconv.Itoa(int(st.Ino)) + "]"
 }
 
-// TestVerboseAfterUpdate: the spec and the request that verbose status shows have the limits
-// that hold, and so have they after a restart.
+// TestVerboseAfterUpdate: the spec and the request in verbose status have the current limits, also
+// after a restart.
 func TestVerboseAfterUpdate(t *testing.T) {
 	b := harness.Start(t, harness.Options{})
 	pod := b.RunPod("updated", "sleep 1000")
@@ -205,8 +205,8 @@ func TestVerboseAfterUpdate(t *testing.T) {
 	b.RemovePod(pod.Sandbox)
 }
 
-// TestVerboseHidesSecrets: values of environments are in no verbose info, no printed
-// configuration and no log, until an operator wants them there.
+// TestVerboseHidesSecrets: no verbose info, printed configuration or log has values of
+// environments, until an operator enables them.
 func TestVerboseHidesSecrets(t *testing.T) {
 	const kept, given = "kept-in-the-configuration", "given-by-the-pod"
 	config := "[defaults]\nenv = ['TOKEN=" + kept + "']\n"

@@ -2,8 +2,8 @@
 # build.sh OUT COMMAND...: builds Kubernetes commands (kubelet, kubectl, kubeadm,
 # kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy) from the Go module
 # k8s.io/kubernetes into OUT, etcd of the version that it names, and coredns, which is a
-# module of its own, of the version that its kubeadm wants. Three minutes cold for the
-# kubelet, ten for all.
+# module of its own, of the version that its kubeadm wants. Without a cache it takes three
+# minutes for the kubelet, ten for all.
 set -euo pipefail
 version=${KUBERNETES_VERSION:-v1.36.3}
 staging=v0.${version#v1.}
@@ -39,7 +39,7 @@ if [ ! -e go.sum ] || ! cmp -s tools.go.new tools.go; then
   mv tools.go.new tools.go
   go mod tidy 2> tidy.log || { tail -5 tidy.log >&2; rm -f go.sum; exit 1; }
 fi
-# coredns is built in a module of its own: it wants other libraries than Kubernetes does.
+# coredns is built in a module of its own: it needs other libraries than Kubernetes.
 coredns() {
   local at
   at=$(sed -n 's/.*CoreDNSVersion = "\(.*\)"/\1/p' "$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/cmd/kubeadm/app/constants/constants.go")

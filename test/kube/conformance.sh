@@ -2,8 +2,8 @@
 # conformance.sh OUT: builds Kubernetes' own tests (e2e.test, ginkgo, agnhost) from the Go
 # module k8s.io/kubernetes into OUT, and images.tar, the images that the tests in
 # test/e2e/conformance.txt run: agnhost on a Debian with the tools that it has upstream on
-# an Alpine, busybox, and web servers of busybox in the place of nginx and httpd. No registry
-# is asked. Ten minutes cold. Needs root, debootstrap, jq and busybox-static.
+# an Alpine, busybox, and web servers of busybox in the place of nginx and httpd. Uses no
+# registry. Takes ten minutes without a cache. Needs root, debootstrap, jq and busybox-static.
 set -euo pipefail
 version=${KUBERNETES_VERSION:-v1.36.3}
 staging=v0.${version#v1.}
@@ -84,7 +84,7 @@ for applet in $("$work/busybox/bin/busybox" --list); do
   [ "$applet" = busybox ] || ln -s busybox "$work/busybox/bin/$applet"
 done
 # Debian's busybox has a shell that drops variables whose names are no identifiers. The tests with
-# such names find their shell by PATH; one that wants busybox's own words asks for /bin/sh.
+# such names find their shell by PATH; a test that needs busybox's own builtins uses /bin/sh.
 cp "$work/agnhost/bin/bash-static" "$work/busybox/usr/bin/sh"
 echo 'root:x:0:0:root:/root:/bin/sh' > "$work/busybox/etc/passwd"
 echo 'root:x:0:' > "$work/busybox/etc/group"

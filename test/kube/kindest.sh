@@ -1,9 +1,9 @@
 #!/bin/bash
-# kindest.sh NODE OUT: makes an image as kindest/node is, for a host that reaches no
+# kindest.sh NODE OUT: builds an image like kindest/node, for a host without access to a
 # registry: kind's own files of its Go module, containerd with images of pods in its store,
 # kubeadm. NODE is an archive of `berth cluster build-image --output`, whose Debian,
-# Kubernetes and component images it takes; OUT is the archive to write. In the place of
-# kindnetd, whose source is on no module proxy, is a script that does as much.
+# Kubernetes and component images it takes; OUT is the archive to write. A script replaces
+# kindnetd, whose source is on no module proxy.
 # It needs test/systemd/containerd.sh out/systemd-assets, gcc, jq and busybox.
 set -euo pipefail
 node=$(realpath "${1:?usage: kindest.sh NODE OUT}")
@@ -43,7 +43,7 @@ tar -xOf "$node" manifest.json | jq -r '.[0].Layers[0]' > "$work/layer"
 tar -xOf "$node" "$(cat "$work/layer")" | tar --extract --directory="$root" --xattrs --xattrs-include='*' --same-owner
 tar --create --file="$work/images/components.tar" --directory="$root/usr/share/berth/preloaded" oci-layout index.json blobs
 version=$(cat "$root/usr/share/berth/kubernetes-version")
-# None of berth's is left but Debian and Kubernetes.
+# Remove berth's own files; keep Debian and Kubernetes.
 rm -rf "$root"/usr/share/berth "$root"/usr/local/bin/berth* "$root"/etc/berth "$root"/etc/systemd/system/{berth,kubelet}* \
   "$root"/usr/lib/systemd/system/{berth,kubelet}* "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system.conf.d
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// WithAssets puts the assets that containerd.sh has made in a directory, which the machine
-// has as /opt/assets, in place of @CONTAINERD@, @RUNC@ and @PLUGINS@ in a node file.
+// WithAssets puts the assets that containerd.sh has built into a directory, which the machine has
+// as /opt/assets. It replaces @CONTAINERD@, @RUNC@ and @PLUGINS@ in a node file.
 func WithAssets(t testing.TB, dir, text string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))

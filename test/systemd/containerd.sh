@@ -1,8 +1,8 @@
 #!/bin/bash
-# containerd.sh OUT: makes the assets of a node with a current containerd, as its
+# containerd.sh OUT: builds the assets of a node with a current containerd, as its
 # projects release them, from the Go module proxy: containerd-VERSION-linux-ARCH.tar.gz,
 # runc.ARCH and cni-plugins-linux-ARCH-VERSION.tgz, with a file SHA256SUMS. All is static, for
-# distributions that are older than this machine. Minutes cold.
+# distributions that are older than this machine. Takes minutes without a cache.
 set -euo pipefail
 containerd=v2.4.2 runc=v1.5.2 plugins=v1.9.1
 out=$(realpath -m "${1:?usage: containerd.sh OUT}")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# debs.sh OUT PACKAGE…: the packages that a machine of the image lacks to install these,
-# without what they only recommend. Made once, then kept.
+# debs.sh OUT PACKAGE…: downloads the packages that a machine of the image needs to install these,
+# without recommended ones. Runs once and keeps the result.
 set -euo pipefail
 out=$(realpath -m "${1:?usage: debs.sh OUT PACKAGE...}")
 shift

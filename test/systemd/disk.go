@@ -10,7 +10,7 @@ import (
 // Filler is the file of Fill.
 const Filler = "/var/filler"
 
-// Fill leaves so many bytes free on the machine's disk, by a file.
+// Fill leaves this many bytes free on the machine's disk, by a file.
 func (m *Machine) Fill(free int64) {
 	m.t.Helper()
 	at := filepath.Join(m.Root, Filler)
@@ -31,7 +31,7 @@ func (m *Machine) Fill(free int64) {
 	}
 }
 
-// Empty takes back what Fill has done.
+// Empty undoes Fill.
 func (m *Machine) Empty() {
 	m.t.Helper()
 	if err := os.Remove(filepath.Join(m.Root, Filler)); err != nil && !os.IsNotExist(err) {

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// packTimeout bounds the packing of the image on a machine that is busy.
+// packTimeout bounds the packing of the image on a busy machine.
 const packTimeout = 5 * time.Minute
 
-// Archive writes the machine's root as an image of one layer that docker save could have
-// written, and returns the file. Its program is systemd.
+// Archive writes the machine's root as an image of one layer, in the format of docker save, and
+// returns the file. Its program is systemd.
 func Archive(t testing.TB, name string) string {
 	t.Helper()
 	root, err := filepath.Abs("../../out/systemd/root")
@@ -62,7 +62,7 @@ func writeArchive(to, name, layer string) error {
 	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": "amd64", "os": "linux",
-		// A host has one tty1, for which all machines would fight.
+		// A host has one tty1, for which all machines would compete.
 		"config": map[string]any{"Cmd": []string{"/sbin/init", "systemd.mask=getty@tty1.service"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum.Sum(nil))}},
 	})

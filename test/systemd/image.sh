@@ -1,8 +1,8 @@
 #!/bin/bash
-# image.sh [RELEASE]: makes the root filesystem of a distribution that boots to systemd in
-# a container, with the packages that nodes want in apt's cache, so that tests install
-# them without a network. out/systemd/root is debian-12, out/systemd-RELEASE/root another.
-# Made once, then kept; remove the directory to make it anew.
+# image.sh [RELEASE]: builds the root filesystem of a distribution that boots to systemd in
+# a container. apt's cache has the packages that nodes need, so that tests install them
+# without a network. out/systemd/root is debian-12, out/systemd-RELEASE/root another.
+# Made once, then kept; remove the directory to build it again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 release=${1:-debian-12}
@@ -29,7 +29,7 @@ pockets="deb $mirror $suite main"
 strap=()
 script=
 if [ "${release%%-*}" = ubuntu ]; then
-  # Debian has no keys of Ubuntu's archive: they come from there, known by their hash.
+  # Debian has no keys of Ubuntu's archive: download them, and check their hash.
   keys=ubuntu-keyring_2023.11.28.1_all.deb
   mirror=http://archive.ubuntu.com/ubuntu
   curl -fsS -o "$keys" "$mirror/pool/main/u/ubuntu-keyring/$keys"

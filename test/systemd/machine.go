@@ -1,5 +1,5 @@
-// Package systemd makes machines for tests: the root of a distribution with systemd as pid 1
-// in a container of runc, with its own network, and all the power that this host can give.
+// Package systemd creates machines for tests: the root of a distribution with systemd as pid 1 in a
+// container of runc, with its own network, and all privileges that this host can give.
 package systemd
 
 import (
@@ -30,7 +30,7 @@ const (
 	endTimeout     = 30 * time.Second
 )
 
-// Machine is a machine that runs.
+// Machine is a running machine.
 type Machine struct {
 	// Root is its root directory as this host sees it.
 	Root string
@@ -47,7 +47,7 @@ const Debian12 = "debian-12"
 type Options struct {
 	// Release is that of the image; empty for Debian12.
 	Release string
-	// Add are files to put in, the machine's path to ours.
+	// Add are files to add, from the machine's path to the host's.
 	Add map[string]string
 	// Disk is the size of its disk in bytes; 0 for that of this host.
 	Disk int64
@@ -110,8 +110,8 @@ func mountDisk(t testing.TB, at string, size int64) {
 	})
 }
 
-// CopyRoot copies the root directory of a distribution's image to a directory that is empty
-// or not there, and returns that.
+// CopyRoot copies the root directory of a distribution's image to a directory that is empty or does
+// not exist, and returns that.
 func CopyRoot(t testing.TB, release, to string) string {
 	t.Helper()
 	dir := "../../out/systemd"
@@ -129,7 +129,7 @@ func CopyRoot(t testing.TB, release, to string) string {
 	return to
 }
 
-// awaitBoot waits until systemd says that it is done.
+// awaitBoot waits until systemd has completed the boot.
 func (m *Machine) awaitBoot() {
 	deadline := time.Now().Add(bootTimeout)
 	for {
@@ -151,7 +151,7 @@ func (m *Machine) end(runc string) {
 	if out, err := exec.CommandContext(ctx, runc, "--root", m.runtime, "delete", "-f", m.name).CombinedOutput(); err != nil {
 		m.t.Errorf("cannot remove the machine: %v: %s", err, out)
 	}
-	// systemd made cgroups of its own below those that runc knows.
+	// systemd created cgroups of its own below those that runc knows.
 	hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*/" + m.name)
 	for _, top := range append(hierarchies, "/sys/fs/cgroup/"+m.name) {
 		var dirs []string
@@ -186,7 +186,7 @@ func (m *Machine) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "runc", append([]string{"--root", m.runtime, "exec", m.name}, args...)...)
 }
 
-// Run is Try that must go well.
+// Run is Try that requires success.
 func (m *Machine) Run(args ...string) string {
 	m.t.Helper()
 	out, err := m.Try(args...)
@@ -218,8 +218,8 @@ func (m *Machine) spec(t testing.TB) *specs.Spec {
 		Version: "1.0.2", Hostname: "node",
 		Root: &specs.Root{Path: m.Root},
 		Process: &specs.Process{
-			// From 256 on systemd wants to be asked for a host with cgroups of both kinds, as a
-			// kernel would be; in a container its own command line is the kernel's.
+			// From 256 on systemd requires a setting for a host with cgroups of both versions, from
+			// the kernel's command line. In a container it takes its own.
 			Args: []string{"/lib/systemd/systemd", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"}, Cwd: "/", Env: []string{"container=docker", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 		},
@@ -231,7 +231,7 @@ func (m *Machine) spec(t testing.TB) *specs.Spec {
 		},
 		Linux: &specs.Linux{
 			RootfsPropagation: "shared", CgroupsPath: "/" + m.name,
-			// These settings are this host's, too.
+			// These settings belong to this host, too.
 			ReadonlyPaths: []string{"/proc/sys/vm", "/proc/sys/fs", "/proc/sys/kernel"},
 			Resources:     &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}},
 		},
@@ -244,7 +244,7 @@ func (m *Machine) spec(t testing.TB) *specs.Spec {
 	return spec
 }
 
-// heldCapabilities lists what this process may pass on.
+// heldCapabilities lists the capabilities that this process may pass on.
 func heldCapabilities(t testing.TB) []string {
 	held, err := capability.NewPid2(0)
 	if err == nil {

@@ -14,17 +14,17 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// NodeFile is where a machine's node file lies.
+// NodeFile is the path of a machine's node file.
 const NodeFile = "/etc/berth/node.yaml"
 
-// BootNode boots a machine of Debian 12 with berth to be applied from /opt, the demo image
-// beside it, and the files of add.
+// BootNode boots a machine of Debian 12 with berth in /opt, the demo image beside it, and the files
+// of add.
 func BootNode(t *testing.T, add map[string]string) *Machine {
 	t.Helper()
 	return BootNodeOf(t, Options{Add: add})
 }
 
-// BootNodeOf is BootNode of another machine.
+// BootNodeOf is BootNode with other options.
 func BootNodeOf(t *testing.T, o Options) *Machine {
 	t.Helper()
 	bin := harness.BinDir(t)
@@ -44,7 +44,7 @@ func (m *Machine) Describe(text string) {
 	m.Write(NodeFile, strings.ReplaceAll(text, "@HELLO@", sum))
 }
 
-// Applied applies a node file, and wants that nothing is left to do.
+// Applied applies a node file, and requires that nothing is left to do.
 func (m *Machine) Applied(text string) {
 	m.t.Helper()
 	m.Describe(text)
@@ -71,8 +71,8 @@ func (m *Machine) WasReset(before []string, flags ...string) {
 	}
 }
 
-// IsAs compares the machine's tree with what it was before, after what was done, but for what
-// lies at or below the paths without.
+// IsAs compares the machine's tree with an earlier one, except what is at or below the paths
+// without.
 func (m *Machine) IsAs(before []string, what string, without ...string) {
 	m.t.Helper()
 	before = slices.DeleteFunc(slices.Clone(before), func(line string) bool {
@@ -85,7 +85,7 @@ func (m *Machine) IsAs(before []string, what string, without ...string) {
 	}
 }
 
-// IsWell wants that doctor finds no problem.
+// IsWell requires that doctor finds no problem.
 func (m *Machine) IsWell() {
 	m.t.Helper()
 	if out, err := m.Try("/opt/berth", "node", "doctor"); err != nil || strings.Contains(out, "problem") {
@@ -93,7 +93,7 @@ func (m *Machine) IsWell() {
 	}
 }
 
-// PodAnswers asks the web server of the pod hello from the machine, at the pod's address.
+// PodAnswers requests a page of the pod hello from the machine, at the pod's address.
 func (m *Machine) PodAnswers(endpoint string, port int) {
 	m.t.Helper()
 	m.NamedPodAnswers("hello", endpoint, port)

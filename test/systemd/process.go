@@ -21,7 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// lookAgain is the time between two looks at something that gives no sign.
+// lookAgain is the interval of polls.
 const lookAgain = 2 * time.Millisecond
 
 // Process is a program that runs in the machine.
@@ -53,7 +53,7 @@ func (m *Machine) Begin(args ...string) *Process {
 	return p
 }
 
-// until waits for something, and tells whether it came before the program ended.
+// until waits for a condition, and reports whether it was true before the program ended.
 func (p *Process) until(there func() bool) bool {
 	for !there() {
 		select {
@@ -66,8 +66,8 @@ func (p *Process) until(there func() bool) bool {
 	return true
 }
 
-// KillWhen kills the program, and it alone, when something is there and so much time has
-// passed. It returns false when the program has ended before; err is how.
+// KillWhen kills the program alone, after a condition is true and a delay has passed. It returns
+// false if the program has ended before; err is how.
 func (p *Process) KillWhen(there func() bool, later time.Duration) (killed bool, output string, err error) {
 	p.m.t.Helper()
 	if p.until(there) {
@@ -84,7 +84,7 @@ func (p *Process) KillWhen(there func() bool, later time.Duration) (killed bool,
 	return killed, p.out.String(), err
 }
 
-// Serve lets a handler answer on an address of the machine.
+// Serve serves a handler on an address of the machine.
 func (m *Machine) Serve(address string, handler http.Handler) *httptest.Server {
 	m.t.Helper()
 	var listener net.Listener
@@ -123,7 +123,7 @@ func (m *Machine) Plug(namespace, bridge, address string) {
 	m.Run("ip", "link", "set", "eth0", "up")
 }
 
-// Unplug takes the cable of Plug away.
+// Unplug removes the cable of Plug.
 func (m *Machine) Unplug() {
 	m.t.Helper()
 	m.Run("ip", "link", "delete", "eth0")
@@ -143,8 +143,8 @@ func (m *Machine) pid() int {
 	return state.PID
 }
 
-// Path is a path of the machine as this host sees it while the machine runs, also below a
-// file system that is mounted there.
+// Path is a path of the machine as this host sees it while the machine runs, also below a file
+// system that is mounted there.
 func (m *Machine) Path(path string) string {
 	m.t.Helper()
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.pid()), path)

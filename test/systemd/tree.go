@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// Volatile lists what the package manager, the dynamic linker, systemd's timers, whoever logs,
-// and who keeps backups of accounts write for themselves. All else must be as it was.
+// Volatile lists what the package manager, the dynamic linker, systemd's timers, loggers and
+// backups of account files write for themselves. All else must be as it was.
 func Volatile() []string {
 	return []string{
 		"/var/log", "/etc/passwd-", "/etc/shadow-", "/etc/group-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-",
@@ -25,14 +25,14 @@ func Volatile() []string {
 	}
 }
 
-// Tree describes what lies on the machine's disk, a line for each file with its mode,
-// owner, and content or target, but for what lies at or below the paths without.
+// Tree describes the files on the machine's disk, one line each with its mode, owner, and content
+// or target, except those at or below the paths without.
 func (m *Machine) Tree(without ...string) []string {
 	m.t.Helper()
 	return Tree(m.t, m.Root, without...)
 }
 
-// Tree is a machine's Tree for a root directory of none.
+// Tree is a machine's Tree for any root directory.
 func Tree(t testing.TB, root string, without ...string) []string {
 	t.Helper()
 	list, err := tree(root, without)
@@ -68,7 +68,7 @@ func tree(root string, without []string) ([]string, error) {
 	return list, err
 }
 
-// describe tells what a file is: its mode, its owner, and its content or target.
+// describe describes a file: its mode, its owner, and its content or target.
 func describe(at string) (string, error) {
 	info, err := os.Lstat(at)
 	if err != nil {

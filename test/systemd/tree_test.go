@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestTreeSees: whatever somebody changes of a file shows in the tree.
+// TestTreeSees: every change of a file changes the tree.
 func TestTreeSees(t *testing.T) {
 	require.Root(t)
 	for name, change := range map[string]func(dir string) error{

@@ -1,8 +1,8 @@
 #!/bin/bash
 # boot.sh DIR [SECONDS]: boots the VM of image.sh with the content of DIR at /opt/t
-# and runs its guest.sh as root. Prints the console. What guest.sh leaves in
-# /opt/t/out comes back as DIR/out; the exit code is guest.sh's, 125 if it never ended.
-# BERTH_VM_LSM is the kernel's security module: apparmor, unless selinux is asked for.
+# and runs its guest.sh as root. Prints the console. Copies /opt/t/out of the guest to
+# DIR/out. The exit code is guest.sh's, 125 if it never ended.
+# BERTH_VM_LSM is the kernel's security module: apparmor (default) or selinux.
 # Emulated (TCG): about twelve times slower than the host, all capabilities, no network.
 set -euo pipefail
 dir=$(realpath "${1:?usage: boot.sh DIR [SECONDS]}")

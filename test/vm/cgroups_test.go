@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// podSlice is a slice as a kubelet with the systemd driver names it, and where
-// systemd puts it.
+// podSlice is a slice's name as a kubelet with the systemd driver has it, and its path in systemd's
+// tree.
 const (
 	podSlice    = "kubepods-besteffort-pod0a1b_2c3d.slice"
 	podSliceDir = "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/" + podSlice
@@ -26,7 +26,7 @@ func inSlice(b *harness.Berth, name, script string, change func(*runtimeapi.Cont
 	config := b.Sandbox(name)
 	config.Linux.CgroupParent = podSlice
 	pod = harness.Pod{Config: config, Sandbox: b.RunSandbox(config)}
-	// A kubelet stops the slices that it made; systemd made these on our behalf.
+	// A kubelet stops the slices that it created. systemd created these for the test.
 	b.T.Cleanup(func() {
 		b.RemoveAllPods()
 		harness.Systemctl(b.T, "stop", "kubepods.slice")
@@ -61,7 +61,7 @@ func TestInstalledContainersAreScopesWithTheirLimits(t *testing.T) {
 		}
 	})
 	if got := read(t, dir, "memory.oom.group"); got != "1" {
-		t.Errorf("memory.oom.group is %q, want 1", got) // systemd before 253 sets it back to 0 when it reloads
+		t.Errorf("memory.oom.group is %q, want 1", got) // systemd before 253 resets it to 0 at a reload
 	}
 	check := func(when string) {
 		t.Helper()
@@ -105,7 +105,7 @@ func TestInstalledDevicesAreRefused(t *testing.T) {
 		if got := b.Exec(pod.Container, "echo x > /dev/null && head -c 1 /dev/zero"); got.ExitCode != 0 {
 			t.Errorf("%s: /dev/null and /dev/zero: %s", when, got.Stderr)
 		}
-		// 1:11 is /dev/kmsg: a node of it may be made, not used.
+		// 1:11 is /dev/kmsg: a node of it may be created, but not used.
 		got := b.Exec(pod.Container, "rm -f /k; mknod /k c 1 11 && head -c 1 < /k")
 		if got.ExitCode == 0 || !strings.Contains(string(got.Stderr), "not permitted") {
 			t.Errorf("%s: reading a forbidden device: code %d, %s", when, got.ExitCode, got.Stderr)
@@ -121,7 +121,7 @@ func TestInstalledOOMKillsAreTold(t *testing.T) {
 	limit := func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 16 << 20 }
 	for range 5 { // systemd removes the scope, and the counter with it, at once
 		pod, _ := inSlice(b, "oom", "tail /dev/zero", limit)
-		// With one process the init itself is killed.
+		// With one process the kernel kills the init itself.
 		if status := b.AwaitExit(pod.Container); status.Reason != "OOMKilled" || status.ExitCode != 137 {
 			t.Errorf("reason %q, code %d, message %q; want OOMKilled, 137", status.Reason, status.ExitCode, status.Message)
 		}
@@ -139,7 +139,7 @@ func TestInstalledExecHasACgroupOfItsOwn(t *testing.T) {
 	if got := b.ExecOut(pod.Container, "cat /proc/self/cgroup"); !strings.Contains(got, "/berth-exec-") {
 		t.Errorf("an exec is in %q", got)
 	}
-	// Its end takes with it what it started and detached.
+	// Its exit also ends the processes that it started and detached.
 	_, err := b.Runtime.ExecSync(b.Ctx(), &runtimeapi.ExecSyncRequest{
 		ContainerId: pod.Container, Cmd: []string{"sh", "-c", "(setsid sleep 7171 &) ; sleep 7172"}, Timeout: 2,
 	})
@@ -158,10 +158,9 @@ func TestInstalledExecHasACgroupOfItsOwn(t *testing.T) {
 	}
 }
 
-// A container that delegates its cgroup, as systemd and container engines in a pod
-// do, is entered all the same: on cgroup v2 the group whose controllers are for others
-// below it may have no processes, and one that is the root of threads has only these
-// below it.
+// A container may delegate its cgroup, as systemd and container engines in a pod do. berth can
+// still exec in it. On cgroup v2 a cgroup whose controllers are enabled for its children may have
+// no processes, and a threaded root has only threaded children.
 func TestInstalledExecInContainersThatUseTheirCgroup(t *testing.T) {
 	b := harness.Installed(t)
 	for name, prepare := range map[string]string{

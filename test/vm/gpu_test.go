@@ -17,15 +17,15 @@ import (
 const (
 	gpu     = "/dev/nvidia0"
 	gpuLink = "/dev/char/10:200"
-	// A tun that has no interface says so when it is read.
+	// A tun without an interface returns an error when it is read.
 	gpuOpened = "bad state"
 )
 
-// TestGPUOverADaemonReload: with cgroup v2 systemd makes the device rules of all scopes anew at a
-// daemon-reload, and looks devices up in /dev/char, where NVIDIA's driver makes no links. (From 240
-// on it knows a device by the name of its link, too; what is logged tells.) The script that a node
-// with GPUs runs at boot does: a container that is started after it keeps its GPU, which here is a
-// tun by another name.
+// TestGPUOverADaemonReload: with cgroup v2 systemd writes the device rules of all scopes again at a
+// daemon-reload. It looks devices up in /dev/char, where NVIDIA's driver creates no links. (From
+// 240 on systemd also knows a device by the name of its link; the log shows the case.) The script
+// that a node with GPUs runs at boot creates them. A container that starts after it keeps its GPU,
+// which here is a tun under another name.
 func TestGPUOverADaemonReload(t *testing.T) {
 	b := harness.Installed(t)
 	out(t, "modprobe", "tun")
@@ -78,7 +78,7 @@ func gpuPod(b *harness.Berth, name string) (container string) {
 	return container
 }
 
-// reads is what the container is told when it reads the GPU.
+// reads is the result of a read of the GPU in the container.
 func reads(b *harness.Berth, container string) string {
 	b.T.Helper()
 	answer := b.Exec(container, "cat "+gpu)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# guest.sh: what runs in the VM, as root, in the directory that boot.sh brought.
+# guest.sh runs in the VM, as root, in the directory that boot.sh has copied.
 # Each step's output goes to out/STEP.log, a line per test to the console.
 set -uo pipefail
 here=$PWD
@@ -8,11 +8,11 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # The kernel's security module.
 lsm=apparmor
 [ ! -e /sys/fs/selinux/enforce ] || lsm=selinux
-# Units of Debian's policy may not do what a test does to its machine; who logs in may.
+# Debian's policy forbids units what a test does to its machine. Logins may do it.
 if [ $lsm = selinux ] && ! grep -q :unconfined_t: /proc/self/attr/current; then
   exec runcon -t unconfined_t bash "$0"
 fi
-# Emulated; and the machine is declared able, so that nothing passes by skipping.
+# Emulated. The machine declares all abilities, so that no test skips.
 export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
 
 # What a step runs: a test binary and its flags.
@@ -38,7 +38,7 @@ setup() {
   cp -a --no-preserve=context root/. / # labels are those of where the files are now
   sed -i 's/^mode = .*/mode = "builtin"/' /etc/berth/berth.toml
   grep -q '^mode = "builtin"' /etc/berth/berth.toml
-  # A way out of the host, which pods and kubelet look for.
+  # A default route, which pods and the kubelet need.
   ip netns add world
   ip link add up0 type veth peer name down0 netns world
   ip addr add 192.0.2.10/24 dev up0

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes out/vm: a Debian root filesystem with systemd (root.img), Debian's cloud
 # kernel (vmlinuz) and an initramfs that finds the root. Made once, then kept;
-# remove out/vm to make it anew.
+# remove out/vm to build it again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$PWD/out/vm

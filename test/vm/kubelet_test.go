@@ -69,8 +69,7 @@ func TestKubeletWithTheSystemdDriver(t *testing.T) {
 	k.Await("their slices to be gone", func() bool { return len(podSlices(t)) == 0 })
 }
 
-// checkSlices: every container is a scope in the slice that the kubelet made for its
-// pod.
+// checkSlices: every container is a scope in the slice that the kubelet created for its pod.
 func checkSlices(t *testing.T, b *harness.Berth) {
 	t.Helper()
 	if slices := podSlices(t); len(slices) != 10 {

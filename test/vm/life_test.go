@@ -18,8 +18,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestInstalledTerminalsLiveInTheFdStore: with all three processes dead at once
-// nobody but systemd holds the master of a terminal, and the pipes.
+// TestInstalledTerminalsLiveInTheFdStore: while all three processes are dead, only systemd holds
+// the master of a terminal, and the pipes.
 func TestInstalledTerminalsLiveInTheFdStore(t *testing.T) {
 	b := harness.Installed(t)
 	config := b.Sandbox("terminal")
@@ -44,7 +44,7 @@ func TestInstalledTerminalsLiveInTheFdStore(t *testing.T) {
 		case "restart of both":
 			harness.Systemctl(t, "restart", harness.SupervisorUnit, harness.DaemonUnit)
 		default:
-			// systemd before 254 lets go of the store of a stopped unit.
+			// systemd before 254 drops the store of a stopped unit.
 			if version := systemdVersion(t); version < 254 {
 				t.Logf("systemd %d has no FileDescriptorStorePreserve", version)
 				continue
@@ -90,8 +90,8 @@ func systemdVersion(t *testing.T) int {
 	return version
 }
 
-// TestInstalledExitsAreTrueThroughKills: this kernel tells the code of a process to
-// its parent alone, which after the supervisor's death is the keeper.
+// TestInstalledExitsAreTrueThroughKills: this kernel reports the exit status of a process to its
+// parent alone. After the supervisor's death that is the keeper.
 func TestInstalledExitsAreTrueThroughKills(t *testing.T) {
 	b := harness.Installed(t)
 	for round := range 6 {
@@ -115,8 +115,8 @@ func TestInstalledExitsAreTrueThroughKills(t *testing.T) {
 	}
 }
 
-// TestInstalledExitsAreTrueThoughAllDied: what ends while none of the three lives
-// waits in systemd's store, on kernels old and new.
+// TestInstalledExitsAreTrueThoughAllDied: exits while none of the three lives wait in systemd's
+// store, on any kernel.
 func TestInstalledExitsAreTrueThoughAllDied(t *testing.T) {
 	b := harness.Installed(t)
 	old := newWitness(b, "old")
@@ -180,7 +180,7 @@ func TestInstalledWatchdogEndsAHungDaemon(t *testing.T) {
 	harness.Systemctl(t, "daemon-reload")
 	harness.Systemctl(t, "restart", harness.DaemonUnit)
 	pid := harness.MainPid(t, harness.DaemonUnit)
-	// Twice the interval: a daemon that works is left alone.
+	// Twice the interval: systemd does not restart a daemon that works.
 	time.Sleep(16 * time.Second)
 	if now := harness.MainPid(t, harness.DaemonUnit); now != pid {
 		t.Fatalf("the watchdog ended a daemon that works\n%s", harness.Journal(harness.DaemonUnit))

@@ -1,10 +1,10 @@
 #!/bin/bash
 # run.sh [STEP[=PATTERN]...]: boots the VM (systemd, cgroup v2 only, Debian's kernel)
 # with berth installed as `make install` does it, and runs the steps of guest.sh
-# there, all of the boot's security module (BERTH_VM_LSM: apparmor, or selinux) unless
-# some are named. out/vm-run/out, or out/vm-run-selinux/out, has the logs.
-# The step cluster has a boot of its own, out/vm-run-cluster: all of Kubernetes, emulated,
-# takes an hour and more memory.
+# there. Without arguments it runs all steps for the security module
+# (BERTH_VM_LSM: apparmor, or selinux). out/vm-run/out, or out/vm-run-selinux/out, has the logs.
+# The step cluster has a boot of its own, out/vm-run-cluster: Kubernetes in emulation takes
+# an hour and more memory.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ./test/vm/image.sh

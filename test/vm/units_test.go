@@ -18,7 +18,7 @@ import (
 
 func TestInstalledUnitsAnswer(t *testing.T) {
 	b := harness.Installed(t)
-	harness.Systemctl(t, "restart", harness.SupervisorUnit) // whoever took over before ends
+	harness.Systemctl(t, "restart", harness.SupervisorUnit) // a supervisor that took over before ends
 	b.AwaitAnswer()
 	for _, unit := range []string{harness.DaemonUnit, harness.SupervisorUnit} {
 		if state := show(t, unit, "ActiveState", "SubState"); state != "active\nrunning" {
@@ -39,19 +39,19 @@ func TestInstalledUnitsAnswer(t *testing.T) {
 		t.Errorf("the supervisor is not in its unit's cgroup: %v", err)
 	}
 	if out := b.MustCLI("info"); !strings.Contains(out, "systemd") {
-		t.Errorf("berth info does not tell the cgroup driver:\n%s", out)
+		t.Errorf("berth info does not report the cgroup driver:\n%s", out)
 	}
 }
 
-// witness is a pod that counts into its log; whatever happens to berth, it must
-// go on, and its log must have every number once.
+// witness is a pod that counts into its log. Whatever happens to berth, it must keep running, and
+// its log must have every number once.
 type witness struct {
 	b   *harness.Berth
 	pod harness.Pod
 	pid int
 }
 
-// counter ends with code 41 when told to.
+// counter exits with code 41 on its stop signal.
 const counter = `trap 'echo end; exit 41' TERM; i=0; while :; do i=$((i+1)); echo line $i; usleep 50000; done`
 
 func newWitness(b *harness.Berth, name string) *witness {
@@ -119,7 +119,7 @@ func (w *witness) ended(code int32) {
 	}
 }
 
-// initPid is the pid of a container's init, as verbose status tells it.
+// initPid is the pid of a container's init, from verbose status.
 func initPid(b *harness.Berth, container string) int {
 	b.T.Helper()
 	answer, err := b.Runtime.ContainerStatus(b.Ctx(), &runtimeapi.ContainerStatusRequest{ContainerId: container, Verbose: true})
@@ -218,7 +218,7 @@ func TestInstalledKillsKeepPods(t *testing.T) {
 			t.Fatalf("after the death of: %s", round.what)
 		}
 	}
-	// The unit is under control again, whoever is the keeper by now.
+	// The unit is under control again, no matter which process is the keeper.
 	harness.Systemctl(t, "restart", harness.SupervisorUnit)
 	w.lives()
 	w.ends()
@@ -239,8 +239,8 @@ func TestInstalledUnitsNeverGiveUp(t *testing.T) {
 	w.ends()
 }
 
-// TestInstalledStopKeepsPods: both units are stopped, which is how packages are
-// upgraded; pods go on, and what ends meanwhile is told as far as anybody can know.
+// TestInstalledStopKeepsPods: both units are stopped, as in an upgrade of packages. Pods keep
+// running. Exits meanwhile are reported as far as the kernel and systemd know them.
 func TestInstalledStopKeepsPods(t *testing.T) {
 	b := harness.Installed(t)
 	stays, goes := newWitness(b, "stays"), newWitness(b, "goes")
@@ -265,7 +265,7 @@ func TestInstalledStopKeepsPods(t *testing.T) {
 		goes.ended(41) // the fd store outlives the stop
 		return
 	}
-	// Nobody of ours was its parent, and this kernel tells nobody else.
+	// No process of berth was its parent, and this kernel reports the status to the parent alone.
 	status := b.AwaitExit(goes.pod.Container)
 	if status.ExitCode != 255 || status.Reason != "Unknown" || !strings.Contains(status.Message, "not known") {
 		t.Errorf("code %d, reason %q, message %q; want 255, Unknown and the cause", status.ExitCode, status.Reason, status.Message)

@@ -1,6 +1,6 @@
-// Command vulncheck looks for known vulnerabilities that the code reaches, with govulncheck. It
-// is skipped, for a printed reason, where the database of vulnerabilities does not answer, and
-// fails there when BERTH_REQUIRE declares the ability "vulndb". GOVULNDB names another database.
+// Command vulncheck looks for known vulnerabilities that the code reaches, with govulncheck. If the
+// database of vulnerabilities does not answer, it prints the reason and skips the check. It fails
+// in this case if BERTH_REQUIRE declares the ability "vulndb". GOVULNDB names another database.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// check runs govulncheck where the database answers.
+// check runs govulncheck if the database answers.
 func check(ctx context.Context, db string, out io.Writer, govulncheck func() error) error {
 	if err := reachable(ctx, db); err != nil {
 		if require.Declared(require.AbilityVulnDB) {
@@ -51,7 +51,7 @@ func check(ctx context.Context, db string, out io.Writer, govulncheck func() err
 	return govulncheck()
 }
 
-// reachable asks the database for its index. One of files is there as any file.
+// reachable requests the index of the database. A database of files must have it, too.
 func reachable(ctx context.Context, db string) error {
 	if strings.HasPrefix(db, "file://") {
 		return nil

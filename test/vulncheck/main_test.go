@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestScanRunsOrSaysWhyNot: what the scan finds fails, and so does a scan that cannot be made
-// where it is demanded.
+// TestScanRunsOrSaysWhyNot: the check fails if the scan finds something, and if a required scan
+// cannot run.
 func TestScanRunsOrSaysWhyNot(t *testing.T) {
 	found := errors.New("exit status 3")
 	answers := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -46,7 +46,8 @@ func TestScanRunsOrSaysWhyNot(t *testing.T) {
 	}
 }
 
-// TestSilentDatabase is not waited for: `make verify` is quick.
+// TestSilentDatabase: the check does not wait for a database that does not answer, because `make
+// verify` is quick.
 func TestSilentDatabase(t *testing.T) {
 	t.Setenv("BERTH_REQUIRE", "")
 	done := make(chan struct{})

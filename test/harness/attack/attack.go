@@ -1,6 +1,6 @@
-// Package attack tries, from inside of a container, what a hostile program would try
-// with another process of its PID namespace. It changes nothing on the host: where an
-// attempt needs a write, the open for it counts, and the descriptor is closed again.
+// Package attack tries, from inside of a container, what a hostile program would try with another
+// process of its PID namespace. It changes nothing on the host: if an attempt needs a write, the
+// open for it counts, and the descriptor is closed again.
 package attack
 
 import (
@@ -16,22 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program is where a container finds the program, mounted; the process that is attacked
-// is its argument.
+// Program is the path at which the program is mounted in a container. Its argument is the process
+// to attack.
 const Program = "/attack"
 
-// Report is what came of the attempts.
+// Report is the result of the attempts.
 type Report struct {
 	// Root are the names in the process's root directory, Files those of its open
 	// descriptors, each as far as they can be read.
 	Root, Files []string
-	// CorePattern, Exe and Memory say how a file of the host, the process's program and
-	// its memory could be opened for writing, "" for not at all.
+	// CorePattern, Exe and Memory say how a file of the host, the process's program and its memory
+	// could be opened for writing, "" if they could not.
 	CorePattern, Exe, Memory string
 	// ExeID is the device and the inode of the program, "" when it cannot be seen.
 	ExeID string
-	// Attached: the process could be traced. Injected are the system calls that
-	// succeeded when the process was made to do them, Refused those that did not.
+	// Attached says that the process could be traced. Injected are the system calls that succeeded
+	// when the process was made to call them, Refused the others.
 	Attached          bool
 	Injected, Refused []string
 	// Errors say why attempts failed, by the attempt.
@@ -62,10 +62,10 @@ func Main(args []string) int {
 	return 0
 }
 
-// attack tries everything as root, and as the user of the process: whose files the
-// kernel lets him reach.
+// attack tries everything as root, and as the user of the process, whose files the kernel lets that
+// user reach.
 func attack(pid int) *Report {
-	runtime.LockOSThread() // who one is, and whom one traces, are the thread's
+	runtime.LockOSThread() // user and traced processes belong to the thread
 	r := &Report{Errors: map[string]string{}}
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	var st unix.Stat_t
@@ -81,8 +81,8 @@ func attack(pid int) *Report {
 	return r
 }
 
-// statusID is the number of the process's user, which the owner of its files is not
-// when it cannot be dumped.
+// statusID is the number of the process's user. The owner of its files in /proc is another one if
+// it cannot be dumped.
 func statusID(proc, name string) int {
 	data, _ := os.ReadFile(filepath.Join(proc, "status"))
 	for line := range strings.Lines(string(data)) {
@@ -96,8 +96,8 @@ func statusID(proc, name string) int {
 	return 0
 }
 
-// openAs opens what it can of the process as a user of its file system, and uses what
-// it has got as root.
+// openAs opens what it can of the process as a user of its file system, and uses the result as
+// root.
 func (r *Report) openAs(user int, proc string) {
 	name := func(attempt string) string { return fmt.Sprintf("%s as user %d", attempt, user) }
 	become(user)

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hunter is where a container finds the program that waits for a helper of the runtime
-// in its PID namespace, and attaches to it. Its argument is for how many seconds.
+// Hunter is the path of the program that waits for a helper of the runtime in its PID namespace,
+// and attaches to it. Its argument is the number of seconds.
 const Hunter = "/hunt"
 
-// Hunt is what came of it.
+// Hunt is the result.
 type Hunt struct {
 	// Seen is how many helpers there were, Attached how many of them were traced before
 	// they executed the command.
@@ -27,7 +27,7 @@ type Hunt struct {
 	Users, Refused string
 }
 
-// helper is what libcontainer's helper calls itself.
+// helper is the name of libcontainer's helper process.
 const helper = "runc:[2:INIT]"
 
 // hunt prints a report when its time is over, or when it has caught a helper.
@@ -55,7 +55,7 @@ func (h *Hunt) try(name string, known map[string]bool) {
 	if err != nil {
 		return
 	}
-	// A process that nobody may look at has another label than this container: the helper.
+	// A process that nobody may inspect has another label than this container: it is the helper.
 	if comm, err := os.ReadFile(filepath.Join("/proc", name, "comm")); !errors.Is(err, fs.ErrPermission) && (err != nil || strings.TrimSpace(string(comm)) != helper) {
 		return
 	}
@@ -78,9 +78,9 @@ func (h *Hunt) try(name string, known map[string]bool) {
 	h.Users = strings.Join(strings.Fields(string(users)), " ")
 }
 
-// seize traces a process, and reports whether it stopped as the helper. What stops at or
-// after its execve has the rights of the command: an attach that comes during an execve
-// waits for its end.
+// seize traces a process, and reports whether it stopped as the helper. A process that stops at or
+// after its execve has the rights of the command: an attach that comes during an execve waits for
+// its end.
 func seize(pid int) (caught bool, err error) {
 	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEEXEC, 0, 0); errno != 0 {
 		return false, errno

@@ -13,7 +13,7 @@ type call struct {
 	args [3]uint64
 }
 
-// trace attaches to the process and has it do system calls.
+// trace attaches to the process and makes it do system calls.
 func (r *Report) trace(pid int) {
 	if err := unix.PtraceSeize(pid); err != nil {
 		r.note("attach", err)
@@ -58,7 +58,7 @@ func (r *Report) trace(pid int) {
 func (r *Report) inject(pid int, regs unix.PtraceRegs, c call) {
 	const instruction = 2
 	regs.Rip -= instruction
-	regs.Orig_rax = math.MaxUint64 // nothing is to be restarted
+	regs.Orig_rax = math.MaxUint64 // no system call may be restarted
 	regs.Rax, regs.Rdi, regs.Rsi, regs.Rdx = c.nr, c.args[0], c.args[1], c.args[2]
 	regs.R10, regs.R8, regs.R9 = unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, math.MaxUint64, 0
 	if err := unix.PtraceSetRegs(pid, &regs); err != nil {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Swapper is where a container finds the program to exchange pairs of paths in bursts,
-// which are its arguments, until it is killed.
+// Swapper is the path of the program that exchanges pairs of paths in bursts, until it is killed.
+// The paths are its arguments.
 const Swapper = "/swap"
 
 // swap returns with the first exchange that fails.
@@ -17,8 +17,7 @@ func swap(paths []string) error {
 		return fmt.Errorf("want pairs of paths, not %q", paths)
 	}
 	for pass := 0; ; pass++ {
-		// A rest now and then, at times as links and at times as what they were, lets a
-		// start come further before the next exchange.
+		// A pause now and then, in either state, lets a start get further before the next exchange.
 		if pass%2003 == 0 {
 			time.Sleep(time.Duration(pass%7) * 5 * time.Millisecond)
 		}

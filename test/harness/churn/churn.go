@@ -1,12 +1,11 @@
-// Package churn has a kubelet run pods of all kinds, one after the other and several at a
-// time, for as long as is asked for. The pods come from an API server, so that all can
-// happen to them that happens on a node of a cluster: they are resized in place, looked
-// into by ephemeral containers, deleted at any moment. Meanwhile kubelet, daemon and
-// supervisor are killed, stopped and upgraded.
+// Package churn has a kubelet run pods of all kinds, several at a time, for a given time. The pods
+// come from an API server, so that everything can happen to them that happens on a node of a
+// cluster: they are resized in place, inspected by ephemeral containers, deleted at any moment.
+// Meanwhile kubelet, daemon and supervisor are killed, stopped and upgraded.
 //
-// Each pod is one scenario (scenarios below) that knows what is to come of it. In the
-// end no restart has happened that nobody ordered, nothing is left, and neither berth
-// nor the kubelet has logged an error that is not expected (logs.go).
+// Each pod is one scenario (scenarios below) that knows the expected result. In the end no
+// unexpected restart has happened, nothing is left, and neither berth nor the kubelet has logged an
+// error that is not expected (logs.go).
 package churn
 
 import (
@@ -33,25 +32,25 @@ import (
 
 // Options of a churn.
 type Options struct {
-	// Seed of everything that is drawn; 0 draws one.
+	// Seed of everything random; 0 picks one.
 	Seed uint64
-	// Time is how long new pods are made.
+	// Time is how long new pods are created.
 	Time time.Duration
 	// Pods is how many there are at a time.
 	Pods int
-	// Evented has the kubelet follow berth's events rather than its lists.
+	// Evented makes the kubelet use berth's events instead of lists.
 	Evented bool
-	// Only is the name of the one scenario to play, "" for all.
+	// Only is the name of the one scenario to run, "" for all.
 	Only string
 }
 
-// Seed is the one that BERTH_CHURN_SEED names, to draw as an earlier run did, or 0.
+// Seed returns the one that BERTH_CHURN_SEED names, to repeat an earlier run, or 0.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	return harness.Seed(t, "BERTH_CHURN_SEED")
 }
 
-// Time is the one that BERTH_CHURN names ("1h"), or usual.
+// Time returns the one that BERTH_CHURN names ("1h"), or usual.
 func Time(t testing.TB, usual time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv("BERTH_CHURN")
@@ -75,13 +74,13 @@ type run struct {
 	opts Options
 	dir  string // of the pods' directories
 
-	mu     sync.Mutex
-	played map[string]int
-	failed int
-	upsets []upset
+	mu          sync.Mutex
+	played      map[string]int
+	failed      int
+	disruptions []disruption
 }
 
-// config of the kubelet: logs are rotated every few seconds.
+// config of the kubelet: it rotates logs every few seconds.
 const config = `clusterDNS: [192.0.2.53]
 clusterDomain: cluster.local
 containerLogMaxSize: 32Ki
@@ -110,7 +109,7 @@ func Run(t *testing.T, opts Options) {
 		Kubeconfig: plane.KubeletConfig, Config: config + fmt.Sprintf("featureGates: {EventedPLEG: %v}\n", opts.Evented),
 	})
 	plane.AwaitNode()
-	r.upsets = append(r.upsets, upset{firstStart, began, time.Now()})
+	r.disruptions = append(r.disruptions, disruption{firstStart, began, time.Now()})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var follower sync.WaitGroup
@@ -129,7 +128,7 @@ func Run(t *testing.T, opts Options) {
 	t.Logf("played: %s", r.summary())
 }
 
-// churn plays scenarios and upsets until the time is over and all pods are gone.
+// churn runs scenarios and disruptions until the time is over and all pods are gone.
 func (r *run) churn(ctx context.Context) {
 	end := time.Now().Add(r.opts.Time)
 	next := make(chan *pod)
@@ -144,7 +143,7 @@ func (r *run) churn(ctx context.Context) {
 	go func() {
 		defer close(next)
 		rng := rand.New(rand.NewPCG(r.opts.Seed, 1))
-		for number := 0; time.Now().Before(end) && !r.hopeless(); {
+		for number := 0; time.Now().Before(end) && !r.tooManyFailures(); {
 			for _, name := range r.shuffled(rng) {
 				number++
 				p := &pod{run: r, number: number, rng: rand.New(rand.NewPCG(r.opts.Seed, uint64(number)+100)), ordered: map[string]int32{}}
@@ -157,11 +156,11 @@ func (r *run) churn(ctx context.Context) {
 			}
 		}
 	}()
-	r.upset(rand.New(rand.NewPCG(r.opts.Seed, 2)), end)
+	r.disrupt(rand.New(rand.NewPCG(r.opts.Seed, 2)), end)
 	players.Wait()
 }
 
-// shuffled are the names of scenarios in an order of its own.
+// shuffled returns the names of scenarios in a random order.
 func (r *run) shuffled(rng *rand.Rand) []string {
 	if r.opts.Only != "" {
 		return []string{r.opts.Only}
@@ -175,7 +174,7 @@ func (r *run) shuffled(rng *rand.Rand) []string {
 	return names
 }
 
-// play plays one scenario to its end.
+// play runs one scenario to its end.
 func (r *run) play(ctx context.Context, p *pod) {
 	name := p.name[:strings.LastIndex(p.name, "-")]
 	for _, s := range scenarios() {
@@ -192,11 +191,11 @@ func (r *run) play(ctx context.Context, p *pod) {
 		if err != nil {
 			r.fail("%s: %v\nstatus: %s", p.name, err, describe(p.seen.last(p.name)))
 		}
-		// Where the scenario has deleted it, this finds it gone.
+		// If the scenario has deleted the pod, this finds it gone.
 		if _, err := p.remove(ctx, -1); err != nil {
 			r.fail("%s: %v\nstatus: %s", p.name, err, describe(p.seen.last(p.name)))
 		}
-		p.seen.forget(p.name)
+		p.seen.remove(p.name)
 		r.mu.Lock()
 		r.played[name]++
 		r.mu.Unlock()
@@ -213,14 +212,14 @@ func (r *run) fail(format string, args ...any) {
 	r.mu.Unlock()
 }
 
-// hopeless reports whether more failures would teach nothing.
-func (r *run) hopeless() bool {
+// tooManyFailures reports whether more failures would show nothing new.
+func (r *run) tooManyFailures() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed >= 10
 }
 
-// prepare makes what controllers of a cluster would have made.
+// prepare creates what controllers of a cluster would have created.
 func (r *run) prepare() {
 	r.t.Helper()
 	if err := os.Mkdir(r.dir, 0o755); err != nil {
@@ -269,7 +268,7 @@ func (r *run) awaitNothing() {
 	}
 }
 
-// checkEvented fails when the kubelet did not get its news in the way that was asked for.
+// checkEvented fails if the kubelet did not get its updates in the configured way.
 func (r *run) checkEvented() {
 	metrics, err := r.k.Get("/metrics")
 	if err != nil {
@@ -297,7 +296,7 @@ func (r *run) summary() string {
 		parts = append(parts, fmt.Sprintf("%s %d", s.name, r.played[s.name]))
 		total += r.played[s.name]
 	}
-	return fmt.Sprintf("%d pods (%s); %d upsets", total, strings.Join(parts, ", "), len(r.upsets)-1)
+	return fmt.Sprintf("%d pods (%s); %d disruptions", total, strings.Join(parts, ", "), len(r.disruptions)-1)
 }
 
 // describe is the text about a pod in messages.

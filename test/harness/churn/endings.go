@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// graceful: a program that takes its time to end gets it, and its code is told.
+// graceful: a program that needs time to exit gets it, and its code is reported.
 func graceful(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 terminationGracePeriodSeconds: 60
@@ -25,7 +25,7 @@ containers:
 	return p.endsInOrder(ctx, "term")
 }
 
-// stubborn: a program that does not end is killed once its time is over.
+// stubborn: a program that does not exit is killed after the grace period.
 func stubborn(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 terminationGracePeriodSeconds: 3
@@ -49,12 +49,12 @@ containers:
 	return p.checkCodes(seen, map[string]int32{"main": 137})
 }
 
-// succeeds: a pod that does its work and ends, as those of jobs do.
+// succeeds: a pod that completes, as those of jobs do.
 func succeeds(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 restartPolicy: Never
 containers:
-- {name: main, args: ["echo done; echo -n told > /dev/termination-log; exit 0"]}
+- {name: main, args: ["echo done; echo -n message > /dev/termination-log; exit 0"]}
 - {name: other, args: ["sleep 2; exit 0"]}
 `)
 	if err != nil {
@@ -64,13 +64,13 @@ containers:
 	if err != nil {
 		return err
 	}
-	if said := statusOf(seen, "main").State.Terminated.Message; said != "told" {
+	if said := statusOf(seen, "main").State.Terminated.Message; said != "message" {
 		return fmt.Errorf("its last message is %q", said)
 	}
 	return p.logIs(ctx, "main", "done\n")
 }
 
-// fails: a pod that ends with a code of its own.
+// fails: a pod that exits with a code of its own.
 func fails(ctx context.Context, p *pod) error {
 	code := 1 + p.rng.Int32N(120)
 	err := p.create(ctx, fmt.Sprintf(`
@@ -92,7 +92,7 @@ containers:
 	return nil
 }
 
-// secondTry: a pod that fails is tried again, and what it did is told.
+// secondTry: a pod that fails is retried, and the first try's result is reported.
 func secondTry(ctx context.Context, p *pod) error {
 	p.ordered["main"] = 1
 	err := p.create(ctx, `
@@ -110,7 +110,7 @@ containers:
 	return p.checkLast(seen, "main", 21)
 }
 
-// outOfMemory: a program that takes more than it may is killed, and the reason told.
+// outOfMemory: a program that uses more than its limit is killed, with the reason in its status.
 func outOfMemory(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 restartPolicy: Never
@@ -130,7 +130,7 @@ containers:
 	return nil
 }
 
-// deadline: a pod whose time is over is stopped.
+// deadline: a pod is stopped at its deadline.
 func deadline(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 restartPolicy: OnFailure
@@ -166,7 +166,7 @@ containers:
 	if err != nil {
 		return err
 	}
-	pause(ctx, upTo(p.rng, 5*time.Second))
+	pause(ctx, randomUpTo(p.rng, 5*time.Second))
 	_, err = p.remove(ctx, p.rng.Int64N(4)-1)
 	return err
 }

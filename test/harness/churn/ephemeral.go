@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ephemeral: a container that is added later sees its target's processes and files, and
-// nothing of the pod restarts.
+// ephemeral: a container that is added later sees its target's processes and files, and nothing of
+// the pod restarts.
 func ephemeral(ctx context.Context, p *pod) error {
 	seconds := 100_000 + p.number
 	err := p.create(ctx, fmt.Sprintf(`
@@ -41,7 +41,7 @@ containers:
 		return ended(seen, "looks") && ended(seen, "alone")
 	})
 	if err != nil {
-		if seen != nil && (p.forgotten(seen, "looks") || p.forgotten(seen, "alone")) {
+		if seen != nil && (p.neverStarted(seen, "looks") || p.neverStarted(seen, "alone")) {
 			return nil
 		}
 		return err
@@ -55,11 +55,11 @@ containers:
 	return p.logBegins(ctx, "alone", "/bin/sh -c")
 }
 
-// forgotten: a kubelet that ends between making and starting an ephemeral container never
-// starts it, since it looks only whether there is one.
-func (p *pod) forgotten(seen *corev1.Pod, name string) bool {
+// neverStarted: a kubelet that ends between the creation and the start of an ephemeral container
+// never starts it, because it only checks whether there is one.
+func (p *pod) neverStarted(seen *corev1.Pod, name string) bool {
 	status := statusOf(seen, name)
-	return status != nil && status.ContainerID != "" && status.State.Waiting != nil && p.upsetSince(p.made, kubeletAway())
+	return status != nil && status.ContainerID != "" && status.State.Waiting != nil && p.disruptedSince(p.made, kubeletAway())
 }
 
 func ended(seen *corev1.Pod, name string) bool {
@@ -88,8 +88,7 @@ func (p *pod) logBegins(ctx context.Context, container, text string) error {
 	})
 }
 
-// sharedProcesses: containers of one process namespace see each other, over restarts of
-// one of them.
+// sharedProcesses: containers of one PID namespace see each other, over restarts of one of them.
 func sharedProcesses(ctx context.Context, p *pod) error {
 	p.ordered["main"] = 1
 	err := p.create(ctx, fmt.Sprintf(`
@@ -102,7 +101,7 @@ containers:
 	if err != nil {
 		return err
 	}
-	// Before it ends, main's first try may have been seen to be ready.
+	// Before it ends, main's first try may have been reported as ready.
 	_, err = p.await(ctx, "the restart", func(seen *corev1.Pod) bool { return p.restarted(seen, "main") && ready(seen) })
 	if err != nil {
 		return err
@@ -114,8 +113,8 @@ containers:
 	return p.execSync(ctx, status.Status.Id, fmt.Sprintf("ps | grep -q 'sleep %d'", 200_000+p.number))
 }
 
-// execSync runs a script in a container through the runtime, with success. It is asked
-// again while the runtime is away.
+// execSync runs a script in a container through the runtime, and requires success. It retries while
+// the runtime is down.
 func (p *pod) execSync(ctx context.Context, id, script string) error {
 	return p.poll(ctx, "a command in the container", func(ctx context.Context) error {
 		answer, err := p.b.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"/bin/sh", "-c", script}, Timeout: 20})

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// hooks: postStart runs beside the container's start, preStop before its signal, and
-// the code is the one that the program chose.
+// hooks: postStart runs beside the container's start, preStop before its signal, and the exit code
+// is the program's.
 func hooks(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 terminationGracePeriodSeconds: 60
@@ -26,20 +26,20 @@ containers:
 	if err := p.awaitUp(ctx); err != nil {
 		return err
 	}
-	if p.upsetSince(p.made, berthAway()) { // a kubelet restarts a container whose postStart was cut off
+	if p.disruptedSince(p.made, berthAway()) { // a kubelet restarts a container whose postStart was cut off
 		p.ordered["main"] = statusOf(p.seen.last(p.name), "main").RestartCount
 	}
 	return p.endsInOrder(ctx, "post", "pre", "pre-end", "term")
 }
 
-// endsInOrder deletes the pod, which writes these words and ends with code 37.
+// endsInOrder deletes the pod, which must write these words and exit with code 37.
 func (p *pod) endsInOrder(ctx context.Context, words ...string) error {
 	seen, err := p.remove(ctx, -1)
 	if err != nil {
 		return err
 	}
 	got := p.lines("order")
-	if p.upsetSince(p.made, append(kubeletAway(), berthAway()...)) {
+	if p.disruptedSince(p.made, append(kubeletAway(), berthAway()...)) {
 		got = firsts(got) // a hook that was cut off is run again
 	}
 	if !slices.Equal(got, words) {
@@ -48,7 +48,7 @@ func (p *pod) endsInOrder(ctx context.Context, words ...string) error {
 	return p.checkCodes(seen, map[string]int32{"main": 37})
 }
 
-// firsts leaves each word where it comes first.
+// firsts keeps the first occurrence of each word.
 func firsts(words []string) []string {
 	var all []string
 	for _, word := range words {
@@ -59,7 +59,7 @@ func firsts(words []string) []string {
 	return all
 }
 
-// httpHooks: hooks that the kubelet asks a server in the pod for.
+// httpHooks: hooks that the kubelet calls on a server in the pod.
 func httpHooks(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 terminationGracePeriodSeconds: 60
@@ -85,8 +85,8 @@ containers:
 	return p.endsInOrder(ctx, "pre", "term")
 }
 
-// initAndSidecar: init containers run one after the other, a sidecar from its turn until
-// all others have ended.
+// initAndSidecar: init containers run one after the other, a sidecar from its turn until all others
+// have exited.
 func initAndSidecar(ctx context.Context, p *pod) error {
 	err := p.create(ctx, `
 restartPolicy: Never
@@ -110,7 +110,7 @@ containers:
 	return p.awaitLines(ctx, "order", "first", "side", "second", "main", "main-end", "side-end")
 }
 
-// sidecarRestarts: a sidecar that ends comes again, and nothing else does.
+// sidecarRestarts: a sidecar that exits restarts, and nothing else does.
 func sidecarRestarts(ctx context.Context, p *pod) error {
 	p.ordered["side"] = 1
 	err := p.create(ctx, `

@@ -17,7 +17,7 @@ type errorLine struct {
 	at        time.Time
 }
 
-// source is where a line comes from: a file's line of the kubelet's, a log of berth's.
+// source is the origin of a line: a file's line of the kubelet's, or a log of berth's.
 func (l errorLine) source() string {
 	place, _, _ := strings.Cut(l.text, "] ")
 	if l.log != "kubelet" {
@@ -41,17 +41,17 @@ func (r *run) checkLogs() {
 	}
 	slices.SortFunc(lines, func(a, b errorLine) int { return a.at.Compare(b.at) })
 	expected := expected()
-	counts, told := make([]int, len(expected)), map[string]int{}
+	counts, printed := make([]int, len(expected)), map[string]int{}
 	for _, line := range lines {
 		if i := slices.IndexFunc(expected, func(n noise) bool { return r.covers(n, line) }); i >= 0 {
 			counts[i]++
 			continue
 		}
-		if told[line.source()]++; told[line.source()] <= 5 {
+		if printed[line.source()]++; printed[line.source()] <= 5 {
 			r.fail("%s logged an error at %s, %s: %s", line.log, line.at.Format("15:04:05.000"), r.around(line.at), line.text)
 		}
 	}
-	for source, n := range told {
+	for source, n := range printed {
 		r.t.Logf("%d errors from %s", n, source)
 	}
 	for i, n := range expected {
@@ -61,22 +61,22 @@ func (r *run) checkLogs() {
 	}
 }
 
-// settled is how long after an upset its consequences may be told.
+// settled is how long after a disruption its errors may appear.
 const settled = 30 * time.Second
 
 func (r *run) covers(n noise, line errorLine) bool {
 	if n.log != line.log || !regexp.MustCompile(n.match).MatchString(line.text) {
 		return false
 	}
-	return len(n.after) == 0 || slices.ContainsFunc(r.upsets, func(u upset) bool {
+	return len(n.after) == 0 || slices.ContainsFunc(r.disruptions, func(u disruption) bool {
 		return slices.Contains(n.after, u.name) && !line.at.Before(u.from.Add(-time.Second)) && line.at.Before(u.to.Add(settled))
 	})
 }
 
-// around names the last upset before a moment.
+// around names the last disruption before a moment.
 func (r *run) around(at time.Time) string {
-	said := "before any upset"
-	for _, u := range r.upsets {
+	said := "before any disruption"
+	for _, u := range r.disruptions {
 		if u.from.Before(at) {
 			said = fmt.Sprintf("%v after %s", at.Sub(u.from).Round(time.Millisecond), u.name)
 		}
@@ -84,7 +84,7 @@ func (r *run) around(at time.Time) string {
 	return said
 }
 
-// errorLines are the lines at error level of a log of klog's or slog's.
+// errorLines are the lines at error level of a log of klog or slog.
 func errorLines(log, path string) ([]errorLine, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -102,7 +102,7 @@ func errorLines(log, path string) ([]errorLine, error) {
 	return lines, scanner.Err()
 }
 
-// parseError reports whether a line is at error level. klog's have a letter, the day, a
+// parseError reports whether a line is at error level. Lines of klog have a letter, the day, a
 // local time and the process; a panic has none of these.
 func parseError(log, text string) (errorLine, bool) {
 	if log != "kubelet" {

@@ -4,12 +4,11 @@ package churn
 type noise struct {
 	// log is "kubelet", "berth" or "supervisor".
 	log string
-	// match is an expression that the line without its time has.
+	// match is an expression for the line without its time.
 	match string
-	// after are the upsets of which it tells, for half a minute; none when it may come
-	// at any time.
+	// after are the disruptions that cause it, for half a minute; none if it may come at any time.
 	after []string
-	// why it is no fault of berth's.
+	// why it is not an error of berth.
 	why string
 }
 
@@ -18,7 +17,7 @@ func expected() []noise {
 	starts := append(kubeletAway(), firstStart)
 	supervisorAway := []string{supervisorKilled, supervisorUpgrade, keeperKilled, bothKilled}
 	return []noise{
-		// A kubelet that starts.
+		// Errors of a kubelet that starts.
 		{"kubelet", `server.go:\d+\] "Failed to set rlimit on max file handles"`, starts, "the host grants no higher limits"},
 		{"kubelet", `"Failed to ensure process in container with oom score"`, nil, "the host has no CAP_SYS_RESOURCE, nor a namespace of pid 1 that can be read"},
 		{"kubelet", `"Error getting the current node from lister"`, starts, "the node registers only now"},
@@ -28,16 +27,16 @@ func expected() []noise {
 		{"kubelet", `Failed to initialize CSINode`, starts, "the node registers only now"},
 		{"kubelet", `"Skipping pod synchronization" err="\[?(container runtime status check may not have completed yet|PLEG is not healthy: pleg has yet to be successful)`, starts, "it has not listed pods yet"},
 		{"kubelet", `"Failed to read data from checkpoint" err="checkpoint is not found"`, starts, "it has no device plugins"},
-		{"kubelet", `no imagefs label for configured runtime`, starts, "its cAdvisor knows labels of images' file systems of CRI-O only; CRI tells it"},
+		{"kubelet", `no imagefs label for configured runtime`, starts, "its cAdvisor knows labels of images' file systems of CRI-O only; CRI reports it"},
 		{"kubelet", `oomparser.go:\d+\] exiting analyzeLines`, starts, "the kernel's log cannot be read from its first line on"},
 		{"kubelet", `"Error updating node status, will retry" .*not found`, starts, "the node registers only now"},
 		{"kubelet", `"Unable to record event \(will not retry!\)" err="broadcaster already stopped"`, kubeletAway(), "it is being stopped"},
 
-		// What the test does.
+		// Errors that the test causes.
 		{"kubelet", `code = Unavailable|berth.sock: (connect|read): |error reading from server: EOF`, berthAway(), "berth is away"},
 		{"kubelet", `connection ended \(`, supervisorAway, "a container was being made or started when the supervisor ended; the kubelet asks again"},
 		{"kubelet", `"ExecSync cmd from runtime service failed" .*it did not begin before the supervisor's death`, supervisorAway, "a container was being probed when the supervisor ended; the kubelet asks again"},
-		{"kubelet", `context canceled"`, kubeletAway(), "it has been told to stop"},
+		{"kubelet", `context canceled"`, kubeletAway(), "the test stops it"},
 		{"kubelet", `object \\?"churn\\?"/\\?"[a-z.-]+\\?" not registered`, starts, "it has not seen the object yet that a volume is made of, and tries again"},
 		{"kubelet", `detected running containers after a successful KillPod, CRI violation`, kubeletAway(), "a kubelet that follows events takes a pod for absent until it has listed it: it has killed nothing, and finds the pod then"},
 		{"kubelet", `is ready and has containers \(`, kubeletAway(), "it has not listed yet the pod that it asks for"},
@@ -48,7 +47,7 @@ func expected() []noise {
 		{"berth", `msg="sandbox is not ready any more" .*its own process ended with code 137"`, kubeletAway(), "a kubelet that starts kills what is in the cgroup of a pod that was deleted by force meanwhile"},
 		{"kubelet", `with CrashLoopBackOff: `, nil, "a container waits for the restart that its scenario ordered"},
 
-		// A kubelet that looks for what it or somebody else has just removed.
+		// Errors of a kubelet that looks for what it or another component has just removed.
 		{"kubelet", `"ContainerStatus from runtime service failed" err="rpc error: code = NotFound`, nil, "it asks for a container that it has removed meanwhile"},
 		{"kubelet", `"Failed to get status for pod" err="pods .* is forbidden: .* no relationship found between node`, nil, "the pod is deleted, so that its node may not see it any more"},
 		{"kubelet", `failed to fetch token: pod \\*"deleted-early-\d+\\*" not found`, nil, "the pod was deleted by force before its volumes were there"},
@@ -66,7 +65,7 @@ func expected() []noise {
 
 		{"kubelet", `(readdirent|could not read directory) [^ ]*/volumes.*: no such file or directory`, nil, "it reads a directory of a pod's volumes that it removes"},
 
-		// A host that is busy.
+		// Errors of a busy host.
 		{"kubelet", `"Housekeeping took longer than expected"`, nil, "the test shares the host's processors with others"},
 	}
 }

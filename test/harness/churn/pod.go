@@ -37,11 +37,11 @@ type pod struct {
 	// uid and made are set by create.
 	uid  string
 	made time.Time
-	// ordered is how often each container is to be restarted, by the scenario's doing.
+	// ordered is how many restarts of each container the scenario causes.
 	ordered map[string]int32
 }
 
-// spec reads a PodSpec and adds what all have: the node, the image, the directory.
+// spec reads a PodSpec and adds the common parts: the node, the image, the directory.
 func (p *pod) spec(text string) (corev1.PodSpec, error) {
 	var spec corev1.PodSpec
 	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
@@ -65,12 +65,12 @@ func (p *pod) spec(text string) (corev1.PodSpec, error) {
 	return spec, nil
 }
 
-// command runs a script, given as args, that tells of its start.
+// command runs a script, given as args, that records its start.
 func (p *pod) command(name string, script []string) []string {
 	return []string{"/bin/sh", "-c", "echo " + name + " >> /churn/starts\n" + strings.Join(script, "\n")}
 }
 
-// create makes the pod through the API.
+// create creates the pod through the API.
 func (p *pod) create(ctx context.Context, text string) error {
 	spec, err := p.spec(text)
 	if err != nil {
@@ -114,7 +114,7 @@ func (p *pod) remove(ctx context.Context, grace int64) (*corev1.Pod, error) {
 	return p.seen.await(ctx, p.name, "the pod to be gone", func(_ *corev1.Pod, gone bool) (bool, error) { return gone, nil })
 }
 
-// await waits until the pod is as done says. One that is gone never will be.
+// await waits until done returns true for the pod. It fails when the pod is gone.
 func (p *pod) await(ctx context.Context, what string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	return p.seen.await(ctx, p.name, what, func(seen *corev1.Pod, gone bool) (bool, error) {
 		if gone && !done(seen) {
@@ -129,8 +129,8 @@ func (p *pod) awaitReady(ctx context.Context) error {
 	return err
 }
 
-// awaitUp waits until the pod is ready and its program has written "up" into a file of
-// that name: from there on it is prepared for signals.
+// awaitUp waits until the pod is ready and its program has written "up" into a file of that name.
+// From then on the program handles signals.
 func (p *pod) awaitUp(ctx context.Context) error {
 	if err := p.awaitReady(ctx); err != nil {
 		return err
@@ -159,15 +159,15 @@ func (p *pod) awaitEnd(ctx context.Context, phase corev1.PodPhase, codes map[str
 	return seen, errors.Join(err, p.checkCodes(seen, codes))
 }
 
-// checkCodes compares the exit codes of containers that have ended. A kubelet that
-// ends between the removal of a container and the report of its code has lost it.
+// checkCodes compares the codes of exited containers. A kubelet that ends between the removal of a
+// container and the report of its code has lost it.
 func (p *pod) checkCodes(seen *corev1.Pod, codes map[string]int32) error {
 	var all []error
 	for name, code := range codes {
 		status := statusOf(seen, name)
 		if status == nil || status.State.Terminated == nil {
 			all = append(all, fmt.Errorf("container %s has not ended: %+v", name, status))
-		} else if status.State.Terminated.Reason == "ContainerStatusUnknown" && p.upsetSince(p.made, kubeletAway()) {
+		} else if status.State.Terminated.Reason == "ContainerStatusUnknown" && p.disruptedSince(p.made, kubeletAway()) {
 			continue
 		} else if got := status.State.Terminated.ExitCode; got != code {
 			all = append(all, fmt.Errorf("container %s ended with %d (%s), want %d", name, got, status.State.Terminated.Reason, code))
@@ -176,15 +176,15 @@ func (p *pod) checkCodes(seen *corev1.Pod, codes map[string]int32) error {
 	return errors.Join(all...)
 }
 
-// restarted reports whether a container is there again after it ran. One that was made and
-// never started counts as a restart too, but has not ended.
+// restarted reports whether a container exists again after it ran. One that was created and never
+// started counts as a restart too, but has not exited.
 func (p *pod) restarted(seen *corev1.Pod, name string) bool {
 	status := statusOf(seen, name)
 	return status != nil && status.Ready && status.RestartCount > 0 &&
 		(status.LastTerminationState.Terminated != nil || status.RestartCount > p.ordered[name])
 }
 
-// checkLast compares the code with which a container ended before its ordered restart.
+// checkLast compares the code with which a container exited before its expected restart.
 func (p *pod) checkLast(seen *corev1.Pod, name string, code int32) error {
 	status := statusOf(seen, name)
 	if status.RestartCount > p.ordered[name] {
@@ -210,10 +210,9 @@ func statuses(seen *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(seen.Status.InitContainerStatuses, seen.Status.ContainerStatuses, seen.Status.EphemeralContainerStatuses)
 }
 
-// checkRestarts fails for every restart that nobody ordered, as the containers
-// themselves and as the kubelet counted. The kubelet's count may be higher where it or
-// berth ended between a container's creation and its start: it tries anew, and counts
-// that.
+// checkRestarts fails for every unexpected restart, as the containers themselves and as the kubelet
+// counted. The kubelet's count may be higher if it or berth ended between a container's creation
+// and its start: it retries, and counts that.
 func (p *pod) checkRestarts() error {
 	var all []error
 	starts := map[string]int32{}
@@ -226,9 +225,9 @@ func (p *pod) checkRestarts() error {
 		}
 	}
 	if seen := p.seen.last(p.name); seen != nil {
-		upset := p.upsetSince(p.made, append(kubeletAway(), berthAway()...))
+		disrupted := p.disruptedSince(p.made, append(kubeletAway(), berthAway()...))
 		for _, status := range statuses(seen) {
-			if status.RestartCount > p.ordered[status.Name] && upset && starts[status.Name] <= p.ordered[status.Name]+1 {
+			if status.RestartCount > p.ordered[status.Name] && disrupted && starts[status.Name] <= p.ordered[status.Name]+1 {
 				continue
 			}
 			if status.RestartCount != p.ordered[status.Name] {
@@ -251,9 +250,9 @@ func (p *pod) lines(file string) []string {
 
 // awaitLines waits until a file of the pod's directory has these lines.
 func (p *pod) awaitLines(ctx context.Context, file string, want ...string) error {
-	return p.poll(ctx, fmt.Sprintf("%s to tell %q", file, want), func(context.Context) error {
+	return p.poll(ctx, fmt.Sprintf("%s to have %q", file, want), func(context.Context) error {
 		if got := p.lines(file); !slices.Equal(got, want) {
-			return fmt.Errorf("it tells %q", got)
+			return fmt.Errorf("it has %q", got)
 		}
 		return nil
 	})
@@ -276,9 +275,9 @@ func (p *pod) poll(ctx context.Context, what string, done func(context.Context) 
 	}
 }
 
-// container is the CRI status of a running container, and where its cgroups are.
+// container returns the CRI status of a running container, and its cgroups.
 func (p *pod) container(ctx context.Context, name string) (status *runtimeapi.ContainerStatusResponse, err error) {
-	err = p.poll(ctx, "the runtime to tell of container "+name, func(ctx context.Context) error {
+	err = p.poll(ctx, "the runtime to report container "+name, func(ctx context.Context) error {
 		seen := statusOf(p.seen.last(p.name), name)
 		if seen == nil {
 			return errors.New("the API does not know it")
@@ -290,7 +289,7 @@ func (p *pod) container(ctx context.Context, name string) (status *runtimeapi.Co
 	return status, err
 }
 
-// checkSandbox fails when the pod has had another sandbox than its first.
+// checkSandbox fails if the pod has another sandbox than its first.
 func (p *pod) checkSandbox(ctx context.Context) error {
 	return p.poll(ctx, "the pod's one sandbox", func(ctx context.Context) error {
 		list, err := p.b.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{

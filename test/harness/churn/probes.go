@@ -55,7 +55,7 @@ func importHealth(t testing.TB, b *harness.Berth) {
 	}
 }
 
-// server is a program that a kind of probe finds well until /tmp/sick exists.
+// server is a program that a kind of probe succeeds for until /tmp/sick exists.
 type server struct {
 	image, start, probe string
 	// sicken makes the probe fail.
@@ -72,7 +72,7 @@ func serverFor(kind string) server {
 	}[kind]
 }
 
-// probes: a pod that all three probes find well is ready and goes on.
+// probes: a pod whose three probes succeed is ready and keeps running.
 func probes(ctx context.Context, p *pod, kind string) error {
 	s := serverFor(kind)
 	err := p.create(ctx, fmt.Sprintf(`
@@ -92,7 +92,7 @@ containers:
 	if err := p.awaitReady(ctx); err != nil {
 		return err
 	}
-	pause(ctx, 5*time.Second+upTo(p.rng, 15*time.Second))
+	pause(ctx, 5*time.Second+randomUpTo(p.rng, 15*time.Second))
 	if err := p.awaitReady(ctx); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ containers:
 	return p.notReadyForAWhile(ctx)
 }
 
-// notReadyForAWhile: readiness comes and goes, and the container stays.
+// notReadyForAWhile: readiness changes, and the container keeps running.
 func (p *pod) notReadyForAWhile(ctx context.Context) error {
 	status, err := p.container(ctx, "main")
 	if err != nil {
@@ -118,8 +118,8 @@ func (p *pod) notReadyForAWhile(ctx context.Context) error {
 	return p.awaitReady(ctx)
 }
 
-// sick: a liveness probe that fails has the container restarted, once.
-func sick(ctx context.Context, p *pod, kind string) error {
+// failingLiveness: a failing liveness probe restarts the container, once.
+func failingLiveness(ctx context.Context, p *pod, kind string) error {
 	s := serverFor(kind)
 	p.ordered["main"] = 1
 	err := p.create(ctx, fmt.Sprintf(`

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// size is what a container may use.
+// size is a container's limits.
 type size struct{ cpu, memory string }
 
 func (s size) patch() string {
@@ -29,7 +29,7 @@ containers:
 - {name: other, args: ["exec sleep 100000"], resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 50m, memory: 32Mi}}}
 `
 
-// resize: limits change in place, up and down; the container goes on.
+// resize: limits change in place, up and down; the container keeps running.
 func resize(ctx context.Context, p *pod) error {
 	if err := p.create(ctx, fmt.Sprintf(resizable, "NotRequired")); err != nil {
 		return err
@@ -49,7 +49,7 @@ func resize(ctx context.Context, p *pod) error {
 	return nil
 }
 
-// resizeRestarts: a resize that asks for it restarts its container, and no other.
+// resizeRestarts: a resize whose policy requires it restarts its container, and no other.
 func resizeRestarts(ctx context.Context, p *pod) error {
 	p.ordered["main"] = 1
 	if err := p.create(ctx, fmt.Sprintf(resizable, "RestartContainer")); err != nil {
@@ -64,7 +64,7 @@ func resizeRestarts(ctx context.Context, p *pod) error {
 	return p.awaitReady(ctx)
 }
 
-// resizeTo resizes the container and waits until status and cgroups tell the new size.
+// resizeTo resizes the container and waits until status and cgroups have the new size.
 func (p *pod) resizeTo(ctx context.Context, s size) error {
 	if err := p.patch(ctx, s.patch(), "resize"); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (p *pod) resizeTo(ctx context.Context, s size) error {
 	}
 	linux := status.Status.GetResources().GetLinux()
 	if linux.GetCpuQuota() != quota || linux.GetMemoryLimitInBytes() != memory {
-		return fmt.Errorf("the runtime tells %v, the cgroup has %d and %d", linux, quota, memory)
+		return fmt.Errorf("the runtime reports %v, the cgroup has %d and %d", linux, quota, memory)
 	}
 	return nil
 }

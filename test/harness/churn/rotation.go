@@ -20,8 +20,8 @@ import (
 
 const rotationLines = 8000
 
-// rotation: of a log that the kubelet rotates while it is written, each line is there
-// once and in order, over all of its files.
+// rotation: the kubelet rotates a log while it is written. All of its files together have each line
+// once and in order.
 func rotation(ctx context.Context, p *pod) error {
 	err := p.create(ctx, fmt.Sprintf(`
 restartPolicy: Never
@@ -46,7 +46,7 @@ containers:
 	if err := errors.Join(err, release()); err != nil {
 		return err
 	}
-	// One that could not be started, since berth was away, has no log.
+	// A container that could not start, because berth was down, has no log.
 	name := fmt.Sprintf("%d.log", statusOf(seen, "main").RestartCount)
 	written, err := readLogs(filepath.Join(held, name+"*"))
 	if err != nil {
@@ -55,7 +55,7 @@ containers:
 	if err := checkRotated(written); err != nil {
 		return fmt.Errorf("as it was written: %w", err)
 	}
-	if p.upsetSince(p.made, kubeletAway()) && rotatedAtOnce(written) {
+	if p.disruptedSince(p.made, kubeletAway()) && rotatedAtOnce(written) {
 		return nil
 	}
 	return p.poll(ctx, "the log to be whole", func(context.Context) error { // the last file may be compressed just now
@@ -67,9 +67,9 @@ containers:
 	})
 }
 
-// rotatedAtOnce reports whether a log was rotated twice in one second, by two kubelets.
-// Names of rotated files tell the second, and a kubelet removes a file of the same name
-// as a compressed one, as what an interrupted rotation has left.
+// rotatedAtOnce reports whether a log was rotated twice in one second, by two kubelets. Names of
+// rotated files have the second, and a kubelet removes a file that has the same name as a
+// compressed one, as the leftover of an interrupted rotation.
 func rotatedAtOnce(written []part) bool {
 	for i := 2; i < len(written); i++ {
 		// Each begins with a line that may come half a second after the rotation.
@@ -80,9 +80,8 @@ func rotatedAtOnce(written []part) bool {
 	return false
 }
 
-// hold links every file of a directory of logs into another one, as NAME.INODE, until it
-// is released: so they stay what they were when they were written, whatever a kubelet
-// does to them.
+// hold links every file of a directory of logs into another one, as NAME.INODE, until it is
+// released. So the files keep their content, whatever a kubelet does to them.
 func hold(dir, into string) (release func() error) {
 	stop, failed := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -131,7 +130,7 @@ func link(dir, into string) error {
 		if err := os.Rename(fresh, filepath.Join(into, fmt.Sprintf("%s.log.%d", name, seen.Ino))); err != nil {
 			return err
 		}
-		// What is linked there already has two links now: rename leaves both.
+		// A file that is already linked has two links: rename leaves both.
 		if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -163,8 +162,8 @@ func checkRotated(parts []part) error {
 	return nil
 }
 
-// readLogs reads the files of one log, in the order in which they were written. Their
-// names tell the second of the rotation only, and there may be two in one.
+// readLogs reads the files of one log, in the order in which they were written. Their names have
+// only the second of the rotation, and there may be two in one second.
 func readLogs(pattern string) ([]part, error) {
 	files, err := filepath.Glob(pattern)
 	if err != nil {

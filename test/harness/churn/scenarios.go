@@ -2,11 +2,11 @@ package churn
 
 import "context"
 
-// scenario is one pod's life and what is to come of it.
+// scenario is one pod's life and its expected result.
 type scenario struct {
-	// name of it, without digits and of a label's form.
+	// name is valid as a label and has no digits.
 	name string
-	// play makes the pod and checks it; what it leaves is deleted.
+	// play creates the pod and checks it. The run deletes what it leaves.
 	play func(ctx context.Context, p *pod) error
 }
 
@@ -16,10 +16,10 @@ func scenarios() []scenario {
 		{"tcp-probes", func(ctx context.Context, p *pod) error { return probes(ctx, p, "tcp") }},
 		{"exec-probes", func(ctx context.Context, p *pod) error { return probes(ctx, p, "exec") }},
 		{"grpc-probes", func(ctx context.Context, p *pod) error { return probes(ctx, p, "grpc") }},
-		{"http-sick", func(ctx context.Context, p *pod) error { return sick(ctx, p, "http") }},
-		{"tcp-sick", func(ctx context.Context, p *pod) error { return sick(ctx, p, "tcp") }},
-		{"exec-sick", func(ctx context.Context, p *pod) error { return sick(ctx, p, "exec") }},
-		{"grpc-sick", func(ctx context.Context, p *pod) error { return sick(ctx, p, "grpc") }},
+		{"http-sick", func(ctx context.Context, p *pod) error { return failingLiveness(ctx, p, "http") }},
+		{"tcp-sick", func(ctx context.Context, p *pod) error { return failingLiveness(ctx, p, "tcp") }},
+		{"exec-sick", func(ctx context.Context, p *pod) error { return failingLiveness(ctx, p, "exec") }},
+		{"grpc-sick", func(ctx context.Context, p *pod) error { return failingLiveness(ctx, p, "grpc") }},
 		{"hooks", hooks},
 		{"http-hooks", httpHooks},
 		{"init-and-sidecar", initAndSidecar},

@@ -70,8 +70,8 @@ func (v *view) take(stream watch.Interface) error {
 	return nil
 }
 
-// await waits, three minutes at most (longer on a slow machine), until a pod is as done
-// says, and returns it. An error of done ends the wait.
+// await waits, three minutes at most (longer on a slow machine), until done returns true for a pod,
+// and returns the pod. An error of done ends the wait.
 func (v *view) await(ctx context.Context, name, what string, done func(pod *corev1.Pod, gone bool) (bool, error)) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, require.Patience(3*time.Minute))
 	defer cancel()
@@ -103,8 +103,8 @@ func (v *view) last(name string) *corev1.Pod {
 	return v.pods[name]
 }
 
-// forget forgets a pod that is gone.
-func (v *view) forget(name string) {
+// remove removes a pod that is gone from the view.
+func (v *view) remove(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.pods, name)

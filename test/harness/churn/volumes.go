@@ -40,7 +40,7 @@ const allMounts = `
   - {name: image, mountPath: /image}
 `
 
-// allThere are commands that end with another code for each volume that is amiss.
+// allThere are commands that exit with another code for each wrong volume.
 const allThere = `
   - "echo a > /disk/a && [ -d /disk/below ] && echo b > /sub/b && [ $(cat /disk/below/b) = b ] || exit 11"
   - "echo a > /ram/a && grep -q ' /ram tmpfs' /proc/mounts || exit 12"
@@ -53,12 +53,12 @@ const allThere = `
   - "exit 0"
 `
 
-// volumes: each kind of volume is there, with what it should hold.
+// volumes: each kind of volume exists, with its content.
 func volumes(ctx context.Context, p *pod) error {
 	return p.volumesIn(ctx, "hostUsers: true")
 }
 
-// userNamespace: so are they where the pod has users of its own.
+// userNamespace: the same in a pod with a user namespace.
 func userNamespace(ctx context.Context, p *pod) error {
 	return p.volumesIn(ctx, "hostUsers: false")
 }
@@ -78,7 +78,7 @@ containers:
 	}
 	if _, err := p.awaitEnd(ctx, corev1.PodSucceeded, map[string]int32{"main": 0}); err != nil {
 		if p.hasLastIDs() {
-			return nil // the kubelet asks for them again and again
+			return nil // the kubelet requests them again and again
 		}
 		return err
 	}
@@ -89,8 +89,8 @@ containers:
 	return nil
 }
 
-// hasLastIDs reports whether the kubelet has given the pod the last range of ids that fits
-// into 32 bits. The kernel has no id of all ones, and maps no such range.
+// hasLastIDs reports whether the kubelet has given the pod the last range of ids that fits into 32
+// bits. The kernel has no id of all ones, and maps no such range.
 func (p *pod) hasLastIDs() bool {
 	data, err := os.ReadFile(filepath.Join(p.k.Root(), "pods", p.uid, "userns"))
 	return err == nil && strings.Contains(string(data), lastIDs)
@@ -99,7 +99,7 @@ func (p *pod) hasLastIDs() bool {
 // lastIDs is where that range begins.
 const lastIDs = "4294901760"
 
-// hostPort: a port of the host leads to the pod, for as long as it is there.
+// hostPort: a port of the host leads to the pod, as long as the pod exists.
 func hostPort(ctx context.Context, p *pod) error {
 	port := 20_000 + p.number%10_000
 	err := p.create(ctx, fmt.Sprintf(`

@@ -1,6 +1,6 @@
-// Package controlplane runs etcd and kube-apiserver as plain processes in a berth's
-// host namespace, for kubelets whose pods come from an API: no scheduler, no
-// controllers. Pods name their node.
+// Package controlplane runs etcd and kube-apiserver as plain processes in a berth's host namespace,
+// for kubelets whose pods come from an API. There is no scheduler and no controller: pods name
+// their node.
 package controlplane
 
 import (
@@ -31,7 +31,7 @@ const (
 
 // ControlPlane is a running one.
 type ControlPlane struct {
-	// Core speaks as an administrator, in the version v1 of the core group.
+	// Core is an administrator's client, for version v1 of the core group.
 	Core *rest.RESTClient
 	// KubeletConfig is the path of the kubeconfig of Node's kubelet.
 	KubeletConfig string
@@ -42,8 +42,8 @@ type ControlPlane struct {
 	bin   string
 }
 
-// Start starts a control plane, and ends it with the test. Its binaries lie where the
-// kubelet does that KUBELET names.
+// Start starts a control plane, and ends it with the test. Its binaries are beside the kubelet that
+// KUBELET names.
 func Start(t testing.TB, b *harness.Berth) *ControlPlane {
 	t.Helper()
 	kubelet := os.Getenv("KUBELET")

@@ -20,7 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// container is one that was asked for, and what is known of it.
+// container is a requested container, and its expected state.
 type container struct {
 	pod, name string
 	id        string
@@ -33,12 +33,12 @@ type container struct {
 	pid       int
 	start     uint64
 	triggered chan struct{}
-	quiet     bool // it was told to write nothing
+	quiet     bool // it writes nothing any more
 	// afterCreate, if set, is called between creation and start.
 	afterCreate func() error
 }
 
-// away reports whether an error says that berth is not there now, or needs more time.
+// away reports whether an error means that berth is down, or needs more time.
 func away(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded:
@@ -48,7 +48,7 @@ func away(err error) bool {
 	}
 }
 
-// trigger makes the container end with its code.
+// trigger makes the container exit with its code.
 func (c *test) trigger(one *container) error {
 	c.expectNoMore(one)
 	defer close(one.triggered)
@@ -59,7 +59,7 @@ func (c *test) trigger(one *container) error {
 	return os.Rename(file+".new", file)
 }
 
-// expect says that the container runs from now on, expectNoMore that it may end.
+// expect says that the container runs from now on, expectNoMore that it may exit.
 func (c *test) expect(one *container) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,8 +72,8 @@ func (c *test) expectNoMore(one *container) {
 	delete(c.alive, one.id)
 }
 
-// hasSettled reports whether a container that is to be quiet is, and all that it wrote has
-// been read: none of it is in its pipe.
+// hasSettled reports whether a container that should be quiet is, and its pipe is empty: all of its
+// output has been read.
 func (one *container) hasSettled() bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(one.pid), "root", settled))
 	if err != nil {
@@ -83,8 +83,8 @@ func (one *container) hasSettled() bool {
 	return err == nil && one.logs.seen() >= lines
 }
 
-// ended reports whether the container's first process runs no more. No descriptor of
-// it is kept meanwhile: the kernel would remember the exit code for us.
+// ended reports whether the container's init has exited. The test keeps no descriptor of the init
+// meanwhile: with one, the kernel would keep the exit code for the test.
 func (one *container) ended() bool {
 	proc, err := sysproc.ReadProc(one.pid)
 	return err != nil || proc.Start != one.start || proc.Zombie()
@@ -102,8 +102,8 @@ func (c *test) status(id string) (*runtimeapi.ContainerStatus, map[string]string
 	return answer.Status, answer.Info, nil
 }
 
-// launch makes and starts the container in its sandbox. A start whose answer was lost
-// is looked up, as a kubelet does.
+// launch creates and starts the container in its sandbox. If the answer of a start was lost, it
+// looks the container up, as a kubelet does.
 func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig) error {
 	begun := time.Now()
 	err := c.retryWhileAway(func(ctx context.Context) error {
@@ -112,8 +112,8 @@ func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig
 		})
 		one.id = answer.GetContainerId()
 		if status.Code(err) == codes.AlreadyExists && c.lostAll(begun) {
-			// It was made, the answer was lost, and it ended with all three (its
-			// terminal was hung up): a kubelet asks for the next attempt.
+			// The container was created, the answer was lost, and it exited when all three died
+			// (its terminal was hung up): a kubelet requests the next attempt.
 			one.config.Metadata.Attempt++
 			return status.Error(codes.Unavailable, err.Error())
 		}
@@ -136,7 +136,7 @@ func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig
 			return nil
 		}
 		if status.Code(err) == codes.FailedPrecondition && c.lostAll(begun) {
-			return nil // its terminal was hung up before: its status tells
+			return nil // its terminal was hung up before: the status shows it
 		}
 		if !away(err) {
 			return fmt.Errorf("start: %w", err)
@@ -154,8 +154,7 @@ func (c *test) launch(one *container, sandboxConfig *runtimeapi.PodSandboxConfig
 	}
 }
 
-// killInit kills what is in the container's cgroup, as the host's out-of-memory killer
-// would.
+// killInit kills the processes in the container's cgroup, as the host's OOM killer would.
 func killInit(id string) error {
 	var pids []string
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
@@ -165,7 +164,7 @@ func killInit(id string) error {
 			pids = strings.Fields(string(procs))
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // others come and go
+			err = nil // other processes start and exit
 		}
 		return err
 	})
@@ -177,25 +176,25 @@ func killInit(id string) error {
 	return err
 }
 
-// identify learns the container's process.
+// identify finds the container's process.
 func (c *test) identify(one *container) error {
 	_, info, err := c.status(one.id)
 	if err != nil {
 		return err
 	}
-	var told struct{ Pid int }
-	if err := json.Unmarshal([]byte(info["info"]), &told); err != nil {
+	var shown struct{ Pid int }
+	if err := json.Unmarshal([]byte(info["info"]), &shown); err != nil {
 		return fmt.Errorf("verbose status: %w", err)
 	}
-	proc, err := sysproc.ReadProc(told.Pid)
+	proc, err := sysproc.ReadProc(shown.Pid)
 	if err != nil {
 		return errs.IgnoreNotFound(err) // a terminal's, that was hung up
 	}
-	one.pid, one.start = told.Pid, proc.Start
+	one.pid, one.start = shown.Pid, proc.Start
 	return nil
 }
 
-// awaitExit waits for the container to be told as exited.
+// awaitExit waits until the container is reported as exited.
 func (c *test) awaitExit(one *container) (*runtimeapi.ContainerStatus, error) {
 	deadline := time.Now().Add(awayTimeout())
 	for {
@@ -213,15 +212,15 @@ func (c *test) awaitExit(one *container) (*runtimeapi.ContainerStatus, error) {
 	}
 }
 
-// judge holds an ended container against what was asked of it: its code, and all its
-// lines. Where all three were dead, the kernel alone knew: then an exit may be unknown
-// and last words lost, and a terminal was hung up.
-func (c *test) judge(one *container, now *runtimeapi.ContainerStatus, want int, whole bool) error {
+// check compares an exited container with what was expected: its code, and all its lines. While all
+// three were dead, only the kernel knew. Then an exit may be unknown and the last lines lost, and a
+// terminal was hung up.
+func (c *test) check(one *container, now *runtimeapi.ContainerStatus, want int, whole bool) error {
 	gap := c.lostAll(one.born)
 	const unknown, hangup = 255, 128 + 1
 	switch {
 	case int(now.ExitCode) == want:
-	case gap && now.Reason == "StartError": // its start was under way, and nobody was left to hold its end
+	case gap && now.Reason == "StartError": // its start was under way, and no process was left to record its exit
 	case gap && now.ExitCode == unknown && now.Reason == "Unknown":
 	case gap && one.tty && now.ExitCode == hangup:
 		want = hangup

@@ -1,12 +1,11 @@
-// Package crash kills berth's processes while pods start, log, exit and run
-// commands, and holds what is there afterwards against what was asked for: every
-// container that should run does, every line is in its log once and in order, every
-// exit code is true, and nothing is left in the end.
+// Package crash kills berth's processes while pods start, log, exit and run execs, and compares the
+// result with the expected one: every container that should run does, every line is in its log once
+// and in order, every exit code is right, and nothing is left in the end.
 //
-// Actors play kubelets (load.go): they ask, ask again while berth is away, and judge
-// what they get. Rounds (round.go) kill and bring back. Known exits fall while
-// something is dead: a container ends when its trigger file appears, and half of the
-// triggers are held back until the next kill.
+// Actors simulate kubelets (load.go): they send requests, repeat them while berth is down, and
+// check the answers. Rounds (round.go) kill processes and restart them. Known exits happen while
+// something is dead: a container exits when its trigger file appears, and the test holds back half
+// of the triggers until the next kill.
 package crash
 
 import (
@@ -44,17 +43,17 @@ func (k Kind) daemonDies() bool { return k == Daemon || k == DaemonSupervisor ||
 
 // Options of a crash test.
 type Options struct {
-	// Seed of everything that is drawn; 0 draws one.
+	// Seed of everything random; 0 picks one.
 	Seed uint64
 	// Rounds of each kind, in shuffled order.
 	Rounds map[Kind]int
 	// EachStage adds rounds until every stage of a job was hit that often.
 	EachStage int
-	// Actors is how many pods are at work at once.
+	// Actors is how many pods are active at once.
 	Actors int
 }
 
-// Seed is the one that BERTH_CRASH_SEED names, to draw as an earlier run did, or 0.
+// Seed returns the one that BERTH_CRASH_SEED names, to repeat an earlier run, or 0.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	return harness.Seed(t, "BERTH_CRASH_SEED")
@@ -74,7 +73,7 @@ type test struct {
 	exits    exitCounts
 	done     doneCounts
 
-	stop     chan struct{} // closed when no new pod is to be made
+	stop     chan struct{} // closed when the test starts no more pods
 	actors   sync.WaitGroup
 	failures chan struct{} // closed at the first failure
 	failOnce sync.Once
@@ -83,10 +82,10 @@ type test struct {
 	history []string
 	// windows in which all three were dead.
 	windows []window
-	// upsets counts the begin and the end of each time in which something is dead.
-	upsets int
-	alive  map[string]*container // those that must run
-	parked []*container
+	// outages counts the beginning and the end of each outage.
+	outages int
+	alive   map[string]*container // those that must run
+	held    []*container
 }
 
 // window is a time in which something was dead.
@@ -115,12 +114,11 @@ func Run(t *testing.T, opts Options) {
 	if alien := c.stages.unknown(); len(alien) > 0 {
 		c.errorf("stages that this test does not know: %q", alien)
 	}
-	t.Logf("%d rounds at drawn moments, %d aimed at stages; known exits: %d while something was dead, %d while all lived; %s\n%s",
+	t.Logf("%d rounds at random moments, %d aimed at stages; known exits: %d while something was dead, %d while all lived; %s\n%s",
 		len(kinds), aimed, c.exits.dead.Load(), c.exits.alive.Load(), &c.done, c.stages)
 }
 
-// aim kills the daemon at stages that were hit too seldom at drawn moments, and tells
-// how often.
+// aim kills the daemon at stages that random kills hit too seldom, and returns how often.
 func (c *test) aim(number int) (rounds int) {
 	for missing := c.stages.missing(c.opts.EachStage); missing != "" && !c.failed(); missing = c.stages.missing(c.opts.EachStage) {
 		if rounds == 20*len(allStages()) {
@@ -151,7 +149,7 @@ func newTest(t testing.TB, b *harness.Berth, opts Options) *test {
 	return c
 }
 
-// shuffled are the kinds of all rounds in a drawn order.
+// shuffled returns the kinds of all rounds in a random order.
 func (c *test) shuffled() []Kind {
 	var kinds []Kind
 	for _, kind := range []Kind{Daemon, Supervisor, Keeper, DaemonSupervisor, All} {
@@ -163,17 +161,17 @@ func (c *test) shuffled() []Kind {
 	return kinds
 }
 
-// finish lets everything end and looks at what is left.
+// finish ends everything and checks what is left.
 func (c *test) finish(before ground) {
 	close(c.stop)
 	ended := make(chan struct{})
 	go func() { c.actors.Wait(); close(ended) }()
 	for waiting := true; waiting; {
-		c.fireParked(func(*container) bool { return true })
+		c.fireHeld(func(*container) bool { return true })
 		select {
 		case <-ended:
 			waiting = false
-		case <-time.After(100 * time.Millisecond): // pods may still be parked
+		case <-time.After(100 * time.Millisecond): // pods may still be held
 		}
 	}
 	if !c.failed() {
@@ -204,8 +202,7 @@ func (c *test) errorf(format string, args ...any) {
 	})
 }
 
-// keepLogs copies the logs of berth's processes to where `go test -artifacts` keeps
-// them.
+// keepLogs copies the logs of berth's processes to where `go test -artifacts` keeps them.
 func (c *test) keepLogs() {
 	for _, log := range []string{c.stages.path, filepath.Join(c.b.State, "supervisor.log")} {
 		data, err := os.ReadFile(log)
@@ -260,17 +257,17 @@ func (c *test) lostAll(from time.Time) bool {
 	return false
 }
 
-// upsetSince reports whether something has been dead since mark returned the number.
-func (c *test) upsetSince(mark int) bool {
+// outageSince reports whether something has been dead since outageCount returned count.
+func (c *test) outageSince(count int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.upsets != mark || c.upsets%2 == 1
+	return c.outages != count || c.outages%2 == 1
 }
 
-func (c *test) mark() int {
+func (c *test) outageCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.upsets
+	return c.outages
 }
 
 // awayTimeout is how long a request is retried while berth is away.

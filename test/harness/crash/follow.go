@@ -19,9 +19,9 @@ import (
 // followEvery is how often a follower looks, as log collectors do.
 const followEvery = 25 * time.Millisecond
 
-// follower reads a container's log while it grows, over rotations, as a collector
-// does: a file that became shorter is read from its start again. So it sees each
-// line once exactly when nothing is lost, doubled, or written anew.
+// follower reads a container's log while it grows, over rotations, as a collector does: it reads a
+// file that became shorter from its start again. So it sees each line exactly once if berth loses,
+// doubles and rewrites nothing.
 type follower struct {
 	path string
 	stop chan struct{}
@@ -36,13 +36,13 @@ type follower struct {
 	err    error
 }
 
-// sequence is what has been seen of one stream.
+// sequence is what has been read of one stream.
 type sequence struct {
 	want  func(i int) string
 	next  int
 	line  []byte
 	ended bool
-	// cut is a line that is only begun: the last one of a container that was killed.
+	// cut is an incomplete line: the last one of a container that was killed.
 	cut bool
 }
 
@@ -69,15 +69,15 @@ func (f *follower) run() {
 	}
 }
 
-// seen is how many lines of stdout came so far.
+// seen returns how many lines of stdout have been read.
 func (f *follower) seen() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lines[crilog.Stdout].next
 }
 
-// finish ends the following and judges: whole wants the last line of both streams,
-// else any number of whole lines is right.
+// finish ends the follower and checks: whole requires the last line of both streams, otherwise any
+// number of complete lines is right.
 func (f *follower) finish(whole, tty bool) error {
 	close(f.stop)
 	<-f.done
@@ -107,7 +107,7 @@ func (f *follower) poll() {
 		if f.err != nil || !f.rotated() {
 			return
 		}
-		if f.err = f.read(); f.err == nil { // what came before the new file did
+		if f.err = f.read(); f.err == nil { // the rest of the old file
 			f.err = f.verify()
 		}
 		f.file.Close()
@@ -165,7 +165,7 @@ func (f *follower) read() error {
 	}
 }
 
-// take judges one line of the log.
+// take checks one line of the log.
 func (f *follower) take(raw []byte) error {
 	line, err := crilog.Parse(raw)
 	if err != nil {
@@ -193,7 +193,7 @@ func (f *follower) take(raw []byte) error {
 	return nil
 }
 
-// verify reads the file again: what was seen must still be there, byte for byte.
+// verify reads the file again: the lines that were read must still be there, byte for byte.
 func (f *follower) verify() error {
 	if len(f.rest) > 0 {
 		return fmt.Errorf("%s ends in the middle of a line: %q", f.path, shorten(string(f.rest)))

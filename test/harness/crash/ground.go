@@ -22,7 +22,7 @@ type ground struct {
 	fds    map[string]int
 }
 
-// groundState warms berth up, so that what it keeps for good is there, and looks.
+// groundState warms berth up, so that everything exists that it keeps, and takes the state.
 func (c *test) groundState() ground {
 	pod := c.b.RunPod("warm", "exit 0")
 	c.b.AwaitExit(pod.Container)
@@ -33,13 +33,13 @@ func (c *test) groundState() ground {
 		still := slices.Equal(last.things, now.things)
 		last = now
 		return still && !slices.ContainsFunc(now.things, func(thing string) bool {
-			return strings.Contains(thing, "/tombstones/") && strings.HasSuffix(thing, ".json") // the warm pod's, deleted in batches
+			return strings.Contains(thing, "/tombstones/") && strings.HasSuffix(thing, ".json") // that of the warm-up pod, deleted in batches
 		})
 	})
 	return last
 }
 
-// compareGround waits for everything to be as it was.
+// compareGround waits until everything is as it was.
 func (c *test) compareGround(before ground) {
 	var left string
 	for deadline := time.Now().Add(require.Patience(30 * time.Second)); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
@@ -50,7 +50,7 @@ func (c *test) compareGround(before ground) {
 	c.errorf("not as it was before, with %d pods listed:\n%s", c.pods(), left)
 }
 
-// pods is how many sandboxes and containers are listed.
+// pods returns how many sandboxes and containers are listed.
 func (c *test) pods() int {
 	ctx, cancel := context.WithTimeout(context.Background(), awayTimeout())
 	defer cancel()
@@ -95,7 +95,7 @@ func (c *test) look() ground {
 	return g
 }
 
-// files lists what is below a directory.
+// files lists the files below a directory.
 func files(dir string) []string {
 	var all []string
 	_ = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {

@@ -17,11 +17,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// exitCounts are the known exits that fell while something was dead, and while all
-// lived.
+// exitCounts are the known exits that happened while something was dead, and while all lived.
 type exitCounts struct{ dead, alive atomic.Int64 }
 
-// doneCounts are what the actors came through with.
+// doneCounts are what the actors completed.
 type doneCounts struct{ pods, lines, execs, cutExecs atomic.Int64 }
 
 func (d *doneCounts) String() string {
@@ -29,7 +28,7 @@ func (d *doneCounts) String() string {
 		d.pods.Load(), d.lines.Load(), d.execs.Load(), d.cutExecs.Load())
 }
 
-// actor is one kubelet's worker: pod after pod.
+// actor is one kubelet's worker: it runs pod after pod.
 type actor struct {
 	*test
 	name string
@@ -45,12 +44,12 @@ func (c *test) begin() {
 	for i, special := range []struct {
 		name string
 		life func(*actor, string) error
-	}{{"exec", (*actor).execs}, {"rotate", (*actor).rotations}, {"badstart", (*actor).badStart}, {"cursed", (*actor).cursed}} {
+	}{{"exec", (*actor).execs}, {"rotate", (*actor).rotations}, {"badstart", (*actor).badStart}, {"cursed", (*actor).uncreatable}} {
 		c.act(1000+i, special.name, special.life)
 	}
 }
 
-// act runs one life after the other until the test ends.
+// act runs one pod's life after the other until the test ends.
 func (c *test) act(seed int, name string, life func(*actor, string) error) {
 	a := &actor{test: c, name: name, rng: rand.New(rand.NewPCG(c.opts.Seed, uint64(seed)+2))}
 	c.actors.Go(func() {
@@ -64,8 +63,8 @@ func (c *test) act(seed int, name string, life func(*actor, string) error) {
 	})
 }
 
-// life is one pod: started, let run, ended in one of the known ways, judged, removed.
-// Those whose end waits for the next kill are left to a goroutine of their own.
+// life is one pod: it starts, runs, exits in one of the known ways, and is checked and removed. A
+// goroutine of its own waits for a pod whose exit waits for the next kill.
 func (a *actor) life(pod string) error {
 	config := a.b.Sandbox(pod)
 	sandbox, err := a.run(config)
@@ -94,7 +93,7 @@ func (a *actor) life(pod string) error {
 		}
 	}
 	a.sleep(time.Duration(a.rng.Int64N(int64(600 * time.Millisecond))))
-	end := a.drawEnd()
+	end := a.randomEnd()
 	a.actors.Go(func() {
 		for _, one := range all {
 			if err := end(one); err != nil {
@@ -109,9 +108,9 @@ func (a *actor) life(pod string) error {
 	return nil
 }
 
-// awaitFirstLine returns when the container's program is so far that it knows what to
-// do on a signal. It may never be when all three died: its start may have been under
-// way, or its terminal was hung up, perhaps before there was a program to hear of it.
+// awaitFirstLine returns when the container's program has its signal handlers. This may never
+// happen when all three died: the start may have been under way, or the terminal was hung up,
+// perhaps before the program ran.
 func (a *actor) awaitFirstLine(one *container) (runs bool, err error) {
 	for deadline := time.Now().Add(awayTimeout()); one.logs.seen() == 0; time.Sleep(followEvery) {
 		if a.lostAll(one.born) {
@@ -159,7 +158,7 @@ func (a *actor) remove(sandbox string, config *runtimeapi.PodSandboxConfig) erro
 	return os.RemoveAll(config.LogDirectory)
 }
 
-// trapCode is what a writer ends with on its stop signal.
+// trapCode is a writer's exit code after its stop signal.
 const trapCode = 77
 
 func (a *actor) newContainer(pod string, i int, sandbox string) *container {
@@ -180,8 +179,8 @@ func (a *actor) newContainer(pod string, i int, sandbox string) *container {
 	return one
 }
 
-// drawEnd draws how the containers of a pod end.
-func (a *actor) drawEnd() func(*container) error {
+// randomEnd selects at random how the containers of a pod exit.
+func (a *actor) randomEnd() func(*container) error {
 	switch a.rng.IntN(6) {
 	case 0:
 		grace := int64(10 + a.rng.IntN(10))
@@ -193,14 +192,13 @@ func (a *actor) drawEnd() func(*container) error {
 	}
 }
 
-// endByTrigger ends a container with its code, now or at the next kill, so that as
-// many end here as there.
+// endByTrigger makes a container exit with its code, now or at the next kill, half of them each.
 func (a *actor) endByTrigger(one *container) error {
-	parked, err := a.park(one)
+	held, err := a.holdTrigger(one)
 	if err != nil {
 		return err
 	}
-	if parked {
+	if held {
 		<-one.triggered
 	} else {
 		if err := a.trigger(one); err != nil {
@@ -212,20 +210,20 @@ func (a *actor) endByTrigger(one *container) error {
 	if err != nil {
 		return err
 	}
-	return a.judge(one, now, one.code, true)
+	return a.check(one, now, one.code, true)
 }
 
-// park makes a container quiet and leaves its trigger to the next round, unless enough
-// wait for it.
-func (a *actor) park(one *container) (bool, error) {
+// holdTrigger makes a container quiet and leaves its trigger to the next round, unless enough
+// containers wait for it.
+func (a *actor) holdTrigger(one *container) (bool, error) {
 	const most = 16
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ended() || len(a.parked) >= most || a.exits.dead.Load()+int64(len(a.parked)) > a.exits.alive.Load() {
+	if a.ended() || len(a.held) >= most || a.exits.dead.Load()+int64(len(a.held)) > a.exits.alive.Load() {
 		return false, nil
 	}
 	one.quiet = true
-	a.parked = append(a.parked, one)
+	a.held = append(a.held, one)
 	return true, os.WriteFile(filepath.Join(a.triggers, one.name+".quiet"), nil, 0o644)
 }
 
@@ -241,7 +239,7 @@ func (a *actor) endByStop(one *container, grace int64, want int) error {
 	if err != nil {
 		return err
 	}
-	return a.judge(one, now, want, want == trapCode)
+	return a.check(one, now, want, want == trapCode)
 }
 
 // resident is a pod that runs until the test ends.
@@ -257,8 +255,8 @@ func (a *actor) resident(pod string) (*container, func() error, error) {
 		return nil, nil, err
 	}
 	one.logs = follow(filepath.Join(config.LogDirectory, one.config.LogPath))
-	// Before its first line it has not made what commands wait on, and the follower
-	// may not have the log that a rotation moves away.
+	// Before its first line it has not created what commands wait on, and the follower may not have
+	// the log that a rotation renames.
 	runs, err := a.awaitFirstLine(one)
 	if err == nil && !runs {
 		if err = a.remove(sandbox, config); err == nil {
@@ -277,15 +275,15 @@ func (a *actor) resident(pod string) (*container, func() error, error) {
 		if err != nil {
 			return err
 		}
-		if err := a.judge(one, now, one.code, true); err != nil {
+		if err := a.check(one, now, one.code, true); err != nil {
 			return err
 		}
 		return a.remove(sandbox, config)
 	}, nil
 }
 
-// badStart is a pod of programs that cannot be executed: what is not there, what is no
-// program, and one whose init dies before its start.
+// badStart is a pod with programs that cannot be executed: a missing file, a file that is not a
+// program, and an init that dies before its start.
 func (a *actor) badStart(pod string) error {
 	config := a.b.Sandbox(pod)
 	sandbox, err := a.run(config)
@@ -317,10 +315,10 @@ func (a *actor) badStart(pod string) error {
 	return a.remove(sandbox, config)
 }
 
-// cursed is a pod whose container can neither be made, since a directory cannot be
-// mounted on a file, nor for a while be removed: files can be made in the directory of its log, and not
-// removed. What an attempt leaves goes with the next.
-func (a *actor) cursed(pod string) error {
+// uncreatable is a pod whose container can neither be created nor, for a while, removed. A
+// directory cannot be mounted on a file, and files can be created in the directory of its log, but
+// not removed. The next attempt removes what the previous one left.
+func (a *actor) uncreatable(pod string) error {
 	config := a.b.Sandbox(pod)
 	sandbox, err := a.run(config)
 	if err != nil {
@@ -363,13 +361,13 @@ func (a *actor) cursed(pod string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.judge(one, now, one.code, true); err != nil {
+	if err := a.check(one, now, one.code, true); err != nil {
 		return err
 	}
 	return a.remove(sandbox, config)
 }
 
-// appendOnly makes a directory one in which nothing can be removed, or ends that.
+// appendOnly forbids removals in a directory, or allows them again.
 func appendOnly(dir string, on bool) error {
 	flag := "-a"
 	if on {

@@ -30,8 +30,8 @@ func (c *test) processes() (p processes) {
 	return p
 }
 
-// round waits for a moment, kills, lets known exits fall in the gap, brings back and
-// looks. With a stage the moment is when a job reaches it.
+// round waits for a moment, kills, causes known exits in the gap, restarts and checks. With a
+// stage, the moment is when a job reaches it.
 func (c *test) round(number int, kind Kind, stage string) {
 	if stage == "" {
 		c.sleep(time.Duration(c.rng.Int64N(int64(require.Patience(1500 * time.Millisecond)))))
@@ -48,7 +48,7 @@ func (c *test) round(number int, kind Kind, stage string) {
 	if stage != "" {
 		c.awaitStage(stage)
 	}
-	done := c.beginDeath(kind)
+	done := c.beginOutage(kind)
 	size := c.kill(kind, p)
 	daemonDied := kind.daemonDies()
 	at, err := c.stages.killed(kind, size, daemonDied)
@@ -67,7 +67,7 @@ func (c *test) round(number int, kind Kind, stage string) {
 	if again {
 		c.sleep(time.Duration(c.rng.Int64N(int64(150 * time.Millisecond))))
 		if kind == Keeper && !sysproc.PidfdsReportExits() {
-			// It was the supervisor a moment ago: now nobody is left who is told of exits.
+			// This process was the supervisor a moment ago: now no process is left that gets exits.
 			over = c.beginWindow()
 		}
 		c.killAgain(kind, number)
@@ -78,8 +78,8 @@ func (c *test) round(number int, kind Kind, stage string) {
 	c.checkAlive(number)
 }
 
-// freeze stops who would bring the victims back, so that the gap is long enough for
-// an exit.
+// freeze stops the processes that would restart the victims, so that the gap is long enough for an
+// exit.
 func freeze(kind Kind, hold bool, p processes) int {
 	pid := 0
 	switch {
@@ -90,7 +90,7 @@ func freeze(kind Kind, hold bool, p processes) int {
 		pid = p.supervisor
 	}
 	if pid != 0 {
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // a victim of its own accord is found dead below
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // a victim that ended by itself is found below
 	}
 	return pid
 }
@@ -101,25 +101,24 @@ func thaw(pid int) {
 	}
 }
 
-// beginDeath writes down that something is dead from now on, until done is called.
-func (c *test) beginDeath(kind Kind) (done func()) {
+// beginOutage records that something is dead from now on, until done is called.
+func (c *test) beginOutage(kind Kind) (done func()) {
 	over := func() {}
 	if kind == All {
 		over = c.beginWindow()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.upsets++
+	c.outages++
 	return func() {
 		over()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.upsets++
+		c.outages++
 	}
 }
 
-// beginWindow writes down that from now on, until over is called, exits may be seen by
-// nobody.
+// beginWindow records that from now on, until over is called, nobody may see exits.
 func (c *test) beginWindow() (over func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,9 +131,8 @@ func (c *test) beginWindow() (over func()) {
 	}
 }
 
-// kill kills in one instant, in a drawn order. The keeper goes before the supervisor:
-// the other way round it would start a third one in between. It returns how long the
-// daemon's log was then.
+// kill kills in one instant, in a random order. The keeper dies before the supervisor: otherwise it
+// would start a third one in between. It returns the length of the daemon's log at that time.
 func (c *test) kill(kind Kind, p processes) (logged int64) {
 	var victims []int
 	switch kind {
@@ -150,7 +148,7 @@ func (c *test) kill(kind Kind, p processes) (logged int64) {
 		victims = []int{p.keeper, p.supervisor, p.daemon}
 	}
 	if len(victims) > 1 {
-		i := c.rng.IntN(len(victims)) // where the daemon's turn is
+		i := c.rng.IntN(len(victims)) // the daemon is killed here
 		last := len(victims) - 1
 		copy(victims[i+1:], victims[i:last])
 		victims[i] = p.daemon
@@ -165,13 +163,12 @@ func (c *test) kill(kind Kind, p processes) (logged int64) {
 		c.awaitGone(pid)
 	}
 	if kind.daemonDies() {
-		logged = c.stages.size() // it came to no further line
+		logged = c.stages.size() // it has written no further line
 	}
 	return logged
 }
 
-// awaitGone waits until a process runs no more; its parent may be stopped and leave it
-// a zombie.
+// awaitGone waits until a process no longer runs. Its parent may be stopped and leave it a zombie.
 func (c *test) awaitGone(pid int) {
 	for deadline := time.Now().Add(require.Patience(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		proc, err := sysproc.ReadProc(pid)
@@ -188,7 +185,7 @@ func (c *test) awaitGone(pid int) {
 	}
 }
 
-// killAgain kills what came back of the victims, during its recovery.
+// killAgain kills the restarted victims, during their recovery.
 func (c *test) killAgain(kind Kind, number int) {
 	p := c.processes()
 	c.note("round %d: again, processes %+v", number, p)
@@ -212,9 +209,9 @@ func (c *test) killAgain(kind Kind, number int) {
 	}
 }
 
-// exitsInTheGap fires the triggers that were held back, and waits for the ends.
+// exitsInTheGap creates the trigger files that were held back, and waits for the exits.
 func (c *test) exitsInTheGap() {
-	fired := c.fireParked((*container).hasSettled)
+	fired := c.fireHeld((*container).hasSettled)
 	for _, one := range fired {
 		deadline := time.Now().Add(require.Patience(10 * time.Second))
 		for !one.ended() {
@@ -229,11 +226,11 @@ func (c *test) exitsInTheGap() {
 	c.note("%d containers ended in the gap", len(fired))
 }
 
-// fireParked fires the triggers that were held back, of those that may.
-func (c *test) fireParked(may func(*container) bool) []*container {
+// fireHeld creates the trigger files that were held back, of those that may exit.
+func (c *test) fireHeld(may func(*container) bool) []*container {
 	var fired []*container
 	c.mu.Lock()
-	c.parked = slices.DeleteFunc(c.parked, func(one *container) bool {
+	c.held = slices.DeleteFunc(c.held, func(one *container) bool {
 		if !may(one) {
 			return false
 		}
@@ -278,7 +275,7 @@ func (c *test) recovered(number int) {
 	c.note("round %d: back after %s", number, time.Since(begin).Round(time.Millisecond))
 }
 
-// checkAlive looks that everything that should run does, and goes on to write.
+// checkAlive checks that everything that should run does, and continues to write.
 func (c *test) checkAlive(number int) {
 	c.mu.Lock()
 	lines := map[string]int{}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// The lengths of the lines that containers write: most are short, some longer than a
-// pipe's atomic write, some longer than a log's longest piece.
+// The lengths of the lines that containers write: most are short, some longer than a pipe's atomic
+// write, some longer than a log's longest part.
 const (
 	padding    = "abcdefghijklmnopqrstuvwxyz0123456789"
 	shortest   = 180
@@ -18,15 +18,15 @@ const (
 	multiplier = 7919
 )
 
-// settled is a file of the writer's, in its container: how many lines it has written when
-// it is quiet.
+// settled is a file of the writer's, in its container: how many lines it has written when it is
+// quiet.
 const settled = "/tmp/settled"
 
-// writer is the program of a container: bursts of numbered lines until the trigger
-// file appears or the stop signal comes, then the last words and the exit code. One
-// that is to end while nobody reads is told to be quiet before, and tells in the file settled
-// after how many lines it is: a pipe holds 64 KiB of last words, a terminal next to nothing.
-// No process is started on the way, so that it is fast.
+// writer is the program of a container. It writes bursts of numbered lines until the trigger file
+// appears or the stop signal comes, then the last lines and the exit code. A writer that will exit
+// while nobody reads gets quiet before, and writes into the file settled how many lines it has
+// written: a pipe holds 64 KiB of last lines, a terminal next to nothing. The writer starts no
+// process on the way, so that it is fast.
 const writer = `
 name=$1 burst=$2 tty=$3 stop=$4
 [ -n "$stop" ] && trap 'code=$stop' TERM || trap '' TERM

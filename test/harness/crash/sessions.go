@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// execs runs commands in a resident, with and without a terminal. One that is
-// answered is answered truly; one that was under way at a kill may fail.
+// execs runs commands in a resident, with and without a terminal. An answer must be right. A
+// command that was under way at a kill may fail.
 func (a *actor) execs(pod string) error {
 	one, end, err := a.resident(pod)
 	if err != nil {
@@ -52,10 +52,10 @@ func (a *actor) execSync(one *container, i int) error {
 	return nil
 }
 
-// execTTY talks with a shell on a terminal, by berth's own command: the sessions end
-// in the network namespace that plays the host.
+// execTTY talks to a shell on a terminal, by berth's own command: the sessions end in the network
+// namespace that stands for the host.
 func (a *actor) execTTY(one *container, i int) error {
-	before := a.mark()
+	before := a.outageCount()
 	code := 1 + a.rng.IntN(120)
 	script := fmt.Sprintf("echo ready; read word; echo got $word %d; exit %d", i, code)
 	session := a.b.InHost(filepath.Join(a.b.Bin, "berth"), "pod", "exec", "-it", "--endpoint", "unix://"+a.b.Socket,
@@ -67,14 +67,14 @@ func (a *actor) execTTY(one *container, i int) error {
 		a.done.execs.Add(1)
 		return nil
 	}
-	if a.upsetSince(before) {
+	if a.outageSince(before) {
 		a.done.cutExecs.Add(1)
-		return nil // the session went with the daemon, or the terminal with all three
+		return nil // the session ended with the daemon, or the terminal with all three
 	}
 	return fmt.Errorf("on a terminal: %w, want code %d: %q", err, code, out)
 }
 
-// rotations renames a resident's log again and again and asks for a new one.
+// rotations renames a resident's log again and again and requests a new one.
 func (a *actor) rotations(pod string) error {
 	one, end, err := a.resident(pod)
 	if err != nil {
@@ -101,8 +101,8 @@ func (a *actor) rotations(pod string) error {
 	return end()
 }
 
-// caughtUp waits until the follower reads the newest file: it must not miss one that
-// comes and goes.
+// caughtUp waits until the follower reads the newest file. The follower must not miss one that
+// exists for a short time.
 func (f *follower) caughtUp() error {
 	for deadline := time.Now().Add(awayTimeout()); ; time.Sleep(followEvery) {
 		f.mu.Lock()

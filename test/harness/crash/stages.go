@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// allStages are the stages that a job may be in, as the daemon names them. A stage
-// that the daemon's log has and this list has not fails the test.
+// allStages are the stages that a job may be in, as the daemon names them. If the daemon's log has
+// a stage that is not here, the test fails.
 func allStages() []string {
 	return []string{
 		"begin", "wait for the job before", "write record", "create sandbox", "wait for the network", "attach network",
@@ -24,9 +24,8 @@ func allStages() []string {
 
 const stageEnded = "ended"
 
-// stageTable counts in which stages jobs were when something was killed. It reads the
-// daemon's log, where a job tells each stage before its work begins; what had been
-// written when the kill came is where the jobs were.
+// stageTable counts the stages of jobs at kills. It reads the daemon's log, where a job logs each
+// stage before its work begins. The last entries before the kill are the jobs' stages.
 type stageTable struct {
 	path   string
 	offset int64
@@ -85,8 +84,8 @@ func (s *stageTable) size() int64 {
 	return info.Size()
 }
 
-// killed counts the stages of the jobs that were under way when the log was so long,
-// and returns them. The daemon's jobs die with it.
+// killed counts the stages of the jobs that were under way at this length of the log, and returns
+// them. The daemon's jobs die with it.
 func (s *stageTable) killed(kind Kind, size int64, daemonDied bool) ([]string, error) {
 	if err := s.read(size); err != nil {
 		return nil, err
@@ -113,7 +112,7 @@ func (s *stageTable) killed(kind Kind, size int64, daemonDied bool) ([]string, e
 	return at, nil
 }
 
-// missing names a stage that was hit less often than that, "" when there is none.
+// missing names a stage that was hit less often than that, "" if there is none.
 func (s *stageTable) missing(each int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +128,7 @@ func (s *stageTable) missing(each int) string {
 	return ""
 }
 
-// unknown are stages that the daemon told and allStages has not.
+// unknown are stages that the daemon logged and allStages lacks.
 func (s *stageTable) unknown() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

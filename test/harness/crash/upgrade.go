@@ -18,10 +18,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Upgrade replaces berth's binaries under load, to the next version and back, with
-// binaries in between that fail their self-test: those are refused, and nothing is
-// lost. Where BERTH_BEFORE names a directory with other binaries, the upgrade is from
-// those to the ones under test, and back.
+// Upgrade replaces berth's binaries under load, to the next version and back, with binaries in
+// between that fail their self-test. berth refuses those, and nothing is lost. If BERTH_BEFORE
+// names a directory with other binaries, the upgrade is from those to the ones under test, and
+// back.
 func Upgrade(t *testing.T, opts Options) {
 	t.Helper()
 	if opts.Seed == 0 {
@@ -45,8 +45,8 @@ func Upgrade(t *testing.T, opts Options) {
 	c.finish(ground)
 }
 
-// upgrades returns the directories of the binaries to begin with and of those to go to,
-// and the version that the latter report, "" where it is not known.
+// upgrades returns the directories of the first binaries and of those to upgrade to, and the
+// version that the latter report, "" if it is not known.
 func upgrades(t *testing.T) (from, to, version string) {
 	t.Helper()
 	if before := os.Getenv("BERTH_BEFORE"); before != "" {
@@ -66,7 +66,7 @@ type upgrade struct {
 	installed string
 }
 
-// to installs both binaries of a directory and has both processes follow.
+// to installs both binaries of a directory and waits until both processes run them.
 func (u *upgrade) to(dir, version string) {
 	if u.failed() {
 		return
@@ -84,7 +84,7 @@ func (u *upgrade) to(dir, version string) {
 		u.errorf("the keeper was process %d and is %d: an upgrade leaves it alone", before.keeper, now.keeper)
 	}
 	u.checkAlive(0)
-	done := u.beginDeath(Daemon)
+	done := u.beginOutage(Daemon)
 	u.b.StopDaemon()
 	u.b.LaunchDaemon()
 	u.recovered(0)
@@ -95,7 +95,7 @@ func (u *upgrade) to(dir, version string) {
 	u.checkAlive(0)
 }
 
-// refuse installs a supervisor that is broken: the running one stays.
+// refuse installs a broken supervisor: the running one must stay.
 func (u *upgrade) refuse(what string, content []byte) {
 	if u.failed() {
 		return
@@ -121,7 +121,7 @@ func (u *upgrade) refuse(what string, content []byte) {
 	replace(u.t, file, good)
 }
 
-// hangUp asks the keeper for an upgrade.
+// hangUp requests an upgrade from the keeper.
 func (u *upgrade) hangUp() {
 	if err := syscall.Kill(u.processes().keeper, syscall.SIGHUP); err != nil {
 		u.errorf("hang up: %v", err)
@@ -137,7 +137,7 @@ func (u *upgrade) await(what string, done func() bool) {
 	}
 }
 
-// runs reports whether the process executes the supervisor that is installed.
+// runs reports whether the process executes the installed supervisor.
 func (u *upgrade) runs(pid int) bool {
 	on, err := os.Stat(filepath.Join(u.installed, supervisorName))
 	if err != nil {
@@ -189,7 +189,7 @@ func buildNext(t *testing.T) string {
 	return dir
 }
 
-// install puts both binaries of a directory in place, each at once.
+// install installs both binaries of a directory, each atomically.
 func install(t testing.TB, from, to string) {
 	t.Helper()
 	for _, name := range []string{daemonName, supervisorName} {
@@ -203,8 +203,8 @@ func install(t testing.TB, from, to string) {
 
 func replace(t testing.TB, file string, content []byte) {
 	t.Helper()
-	// Written by another process: one of ours that forks at this moment would hold
-	// the file open for writing, and nobody could execute it.
+	// Another process writes the file: if the test wrote it, a child that it forks at this moment
+	// would hold the file open for writing, and nobody could execute it.
 	cmd := exec.Command("install", "-m", "0755", "/dev/stdin", file+".new")
 	cmd.Stdin = bytes.NewReader(content)
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -56,7 +56,7 @@ func Mount(t testing.TB, dir, at string) *FS {
 		t.Fatalf("start the process of a file system: %v", err)
 	}
 	t.Cleanup(f.end)
-	if err := f.hear(); err != nil {
+	if err := f.receive(); err != nil {
 		t.Fatalf("mount a FUSE file system at %s: %v", at, err)
 	}
 	return f
@@ -65,13 +65,14 @@ func Mount(t testing.TB, dir, at string) *FS {
 func (f *FS) start(dir string) error {
 	f.cmd = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{serverName, dir, f.at}, Stderr: &f.noise,
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // what a terminal sends is for the test
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // signals from a terminal are for the test
 	}
 	var err error
 	if f.words, err = f.cmd.StdinPipe(); err != nil {
 		return err
 	}
-	// Not StdoutPipe: its end is closed when the process ends, what it said last unread.
+	// Not StdoutPipe: its end is closed when the process ends, even if the last output has not been
+	// read.
 	answers, stdout, err := os.Pipe()
 	if err != nil {
 		return err
@@ -88,31 +89,31 @@ func (f *FS) start(dir string) error {
 	return nil
 }
 
-// Hang makes everything wait from now on, until Answer.
+// Hang makes every request wait from now on, until Answer.
 func (f *FS) Hang() {
 	f.t.Helper()
-	if err := f.say(wordHang); err != nil {
+	if err := f.send(wordHang); err != nil {
 		f.t.Fatalf("let the file system at %s hang: %v", f.at, err)
 	}
 }
 
-// Answer lets go on what waits.
+// Answer lets the waiting requests continue.
 func (f *FS) Answer() {
 	f.t.Helper()
-	if err := f.say(wordAnswer); err != nil {
+	if err := f.send(wordAnswer); err != nil {
 		f.t.Fatalf("let the file system at %s answer: %v", f.at, err)
 	}
 }
 
-func (f *FS) say(word string) error {
+func (f *FS) send(word string) error {
 	if _, err := fmt.Fprintln(f.words, word); err != nil {
 		return err
 	}
-	return f.hear()
+	return f.receive()
 }
 
-// hear waits for the process's next answer.
-func (f *FS) hear() error {
+// receive waits for the process's next answer.
+func (f *FS) receive() error {
 	if err := f.answers.SetReadDeadline(time.Now().Add(f.answerTimeout)); err != nil {
 		return err
 	}
@@ -126,11 +127,11 @@ func (f *FS) hear() error {
 	return nil
 }
 
-// end unmounts. A process that does not end tells where it waits, and is killed.
+// end unmounts. A process that does not end prints where it waits, and is killed.
 func (f *FS) end() {
 	f.t.Helper()
 	defer f.answers.Close()
-	if err := f.say(wordEnd); err != nil {
+	if err := f.send(wordEnd); err != nil {
 		f.t.Errorf("unmount %s: %v", f.at, err)
 	}
 	f.words.Close()
@@ -148,7 +149,7 @@ func (f *FS) end() {
 		_ = unix.Unmount(f.at, unix.MNT_DETACH)
 	}
 	if all := holders(f.at); len(all) > 0 {
-		f.t.Logf("the file system of %s is dead but still mounted, in the mount namespaces of %s", f.at, strings.Join(all, ", "))
+		f.t.Logf("the file system of %s has ended but is still mounted, in the mount namespaces of %s", f.at, strings.Join(all, ", "))
 	}
 }
 
@@ -179,7 +180,7 @@ func holders(at string) []string {
 		mounts, err := os.ReadFile(filepath.Join(process, "mountinfo"))
 		known[namespace] = err == nil
 		if bytes.Contains(mounts, []byte(" "+sourceOf(at)+" ")) {
-			// Not its command line: the kernel may wait for a process that hangs to read that.
+			// Not its command line: the kernel may wait for a hung process to read that.
 			name, _ := os.ReadFile(filepath.Join(process, "comm"))
 			all = append(all, fmt.Sprintf("%s (%s)", filepath.Base(process), bytes.TrimSpace(name)))
 		}

@@ -16,24 +16,24 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// victimDir names the place of a test program that is killed.
+// victimDir names the directory of a test program that is killed.
 const victimDir = "BERTH_TEST_HUNGFS_VICTIM"
 
-// asker is a process that asks the file system something.
-type asker struct {
+// client is a process that sends the file system a request.
+type client struct {
 	cmd   *exec.Cmd
 	out   bytes.Buffer
 	ended chan error
 }
 
-func ask(t *testing.T, command string) *asker {
+func request(t *testing.T, command string) *client {
 	t.Helper()
-	return askWith(t, nil, command)
+	return requestWith(t, nil, command)
 }
 
-func askWith(t *testing.T, stdin io.Reader, command string) *asker {
+func requestWith(t *testing.T, stdin io.Reader, command string) *client {
 	t.Helper()
-	a := &asker{cmd: exec.Command("sh", "-c", command), ended: make(chan error, 1)}
+	a := &client{cmd: exec.Command("sh", "-c", command), ended: make(chan error, 1)}
 	a.cmd.Stdin, a.cmd.Stdout, a.cmd.Stderr = stdin, &a.out, &a.out
 	if err := a.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -42,8 +42,8 @@ func askWith(t *testing.T, stdin io.Reader, command string) *asker {
 	return a
 }
 
-// waits looks that nobody has answered yet.
-func (a *asker) waits(t *testing.T) {
+// waits checks that the request still waits.
+func (a *client) waits(t *testing.T) {
 	t.Helper()
 	select {
 	case err := <-a.ended:
@@ -52,8 +52,8 @@ func (a *asker) waits(t *testing.T) {
 	}
 }
 
-// end is how it ended.
-func (a *asker) end(t *testing.T) error {
+// end returns how the process ended.
+func (a *client) end(t *testing.T) error {
 	t.Helper()
 	select {
 	case err := <-a.ended:
@@ -64,7 +64,7 @@ func (a *asker) end(t *testing.T) error {
 	}
 }
 
-// place makes a directory to show, with one file, and one to show it at.
+// place creates a directory to show, with one file, and one to show it at.
 func place(t *testing.T) (dir, at string) {
 	t.Helper()
 	dir, at = t.TempDir(), filepath.Join(t.TempDir(), "at")
@@ -104,14 +104,14 @@ func nothingLeft(t *testing.T, at string) {
 func TestAllWhoAskWaitWhileItHangs(t *testing.T) {
 	dir, at := place(t)
 	disk := Mount(t, dir, at)
-	read := func() *asker { return ask(t, "cat "+at+"/file") }
+	read := func() *client { return request(t, "cat "+at+"/file") }
 	for range 2 {
 		if a := read(); a.end(t) != nil || a.out.String() != "text" {
 			t.Fatalf("read %q", a.out.String())
 		}
 		disk.Hang()
 		disk.Hang() // no more than once
-		all := []*asker{read(), ask(t, "echo more >"+at+"/new"), ask(t, "ls "+at), read()}
+		all := []*client{read(), request(t, "echo more >"+at+"/new"), request(t, "ls "+at), read()}
 		for _, a := range all {
 			a.waits(t)
 		}
@@ -132,7 +132,7 @@ func TestKilledAskerWaitsToo(t *testing.T) {
 	dir, at := place(t)
 	disk := Mount(t, dir, at)
 	disk.Hang()
-	a := ask(t, "exec cat "+at+"/file")
+	a := request(t, "exec cat "+at+"/file")
 	a.waits(t)
 	if err := a.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -160,11 +160,11 @@ func TestEndLeavesNothing(t *testing.T) {
 func TestEndWhileItHangs(t *testing.T) {
 	for range 3 {
 		dir, at := place(t)
-		var all []*asker
+		var all []*client
 		t.Run("hung", func(t *testing.T) {
 			Mount(t, dir, at).Hang()
 			for range 3 {
-				all = append(all, ask(t, "exec cat "+at+"/file"))
+				all = append(all, request(t, "exec cat "+at+"/file"))
 			}
 			all[0].waits(t)
 			if err := all[1].cmd.Process.Kill(); err != nil {
@@ -178,12 +178,12 @@ func TestEndWhileItHangs(t *testing.T) {
 	}
 }
 
-// What a container that was left does, and whoever else copies the host's mounts:
-// the file system stays mounted in another namespace. Nobody waits for that.
+// A container that a test has left, or another process, copies the host's mounts: the file system
+// stays mounted in another namespace. Nothing waits for that.
 func TestEndWhileMountedElsewhere(t *testing.T) {
 	require.Binary(t, "unshare")
 	dir, at := place(t)
-	var other *asker
+	var other *client
 	var say *os.File
 	began := time.Now()
 	t.Run("mounted", func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestEndWhileMountedElsewhere(t *testing.T) {
 		defer read.Close()
 		say = write
 		copied := filepath.Join(filepath.Dir(at), "copied")
-		other = askWith(t, read, "exec unshare --mount --propagation private sh -c 'touch "+copied+"; read word; cat "+at+"/file'")
+		other = requestWith(t, read, "exec unshare --mount --propagation private sh -c 'touch "+copied+"; read word; cat "+at+"/file'")
 		for !exists(copied) {
 			if time.Since(began) > require.Patience(20*time.Second) {
 				t.Fatal("the mounts are not copied")
@@ -239,7 +239,7 @@ func TestServerThatDoesNotEndIsKilled(t *testing.T) {
 			r := &recorder{TB: t}
 			disk := Mount(r, dir, at)
 			disk.Hang()
-			a := ask(t, "exec cat "+at+"/file")
+			a := request(t, "exec cat "+at+"/file")
 			a.waits(t)
 			signal := syscall.SIGQUIT
 			if name == "stopped" {
@@ -253,7 +253,7 @@ func TestServerThatDoesNotEndIsKilled(t *testing.T) {
 				t.Errorf("said %q", r.said)
 			}
 			if err := a.end(t); err == nil {
-				t.Error("the asker got an answer")
+				t.Error("the client got an answer")
 			}
 			nothingLeft(t, at)
 		})
@@ -287,7 +287,7 @@ func TestTestProgramDiesWhileItHangs(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	a := ask(t, "ls "+at)
+	a := request(t, "ls "+at)
 	a.waits(t)
 	if err := victim.Process.Kill(); err != nil {
 		t.Fatal(err)

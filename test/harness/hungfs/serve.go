@@ -15,13 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The process that serves the file system: the program of the test, whose arguments
-// are serverName, the directory that is shown, and where.
+// The process that serves the file system: the program of the test, with the arguments serverName,
+// the directory to show, and the mount point.
 
 const serverName = "hungfs"
 
-// What the test says to it, a word a line. Each is answered by a line: done, or what
-// went wrong.
+// The test's commands, one word a line. Each gets an answer of one line: done, or the error.
 const (
 	wordHang   = "hang"
 	wordAnswer = "answer"
@@ -29,7 +28,7 @@ const (
 	done       = "done"
 )
 
-// Every program that can mount can serve: none has to think of it in a TestMain.
+// Every program that can mount can serve. So no test has to call it in a TestMain.
 func init() { //nolint:gochecknoinits // see above
 	if len(os.Args) == 3 && os.Args[0] == serverName {
 		os.Exit(serve(os.Args[1], os.Args[2]))
@@ -37,7 +36,7 @@ func init() { //nolint:gochecknoinits // see above
 }
 
 func serve(dir, at string) (code int) {
-	signal.Ignore(unix.SIGPIPE) // a test that died must not take the process along before it has unmounted
+	signal.Ignore(unix.SIGPIPE) // the death of the test must not end the process before it has unmounted
 	d, err := mount(dir, at)
 	if err != nil {
 		fmt.Println(err)
@@ -73,7 +72,7 @@ type disk struct {
 	fuse.RawFileSystem
 
 	mu   sync.Mutex
-	hung chan struct{} // closed when it hangs no more; nil while it does not
+	hung chan struct{} // closed when it no longer hangs; nil while it does not hang
 }
 
 func mount(dir, at string) (*disk, error) {
@@ -90,8 +89,8 @@ func mount(dir, at string) (*disk, error) {
 	return d, server.WaitMount()
 }
 
-// unmount waits until nobody has anything open there, but not for the end of the
-// file system, as fuse.Server.Unmount does without bound: see the package comment.
+// unmount waits until nobody has an open file there, but not for the end of the file system, as
+// fuse.Server.Unmount does without bound: see the package comment.
 func unmount(at string) error {
 	for deadline := time.Now().Add(require.Patience(answerTimeout / 2)); ; time.Sleep(10 * time.Millisecond) { // no event reports it
 		err := unix.Unmount(at, 0)
@@ -127,7 +126,7 @@ func (d *disk) pass() {
 	}
 }
 
-// The requests that wait: all that a writer of logs sends.
+// The requests that wait: all that a log writer sends.
 
 // Lookup waits while the file system hangs, as all the others do.
 func (d *disk) Lookup(cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {

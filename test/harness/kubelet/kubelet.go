@@ -31,8 +31,8 @@ type Options struct {
 	CgroupDriver string
 	// Args are added to the kubelet's flags.
 	Args []string
-	// Kubeconfig is the path of one that leads to an API server, which may then reach
-	// the kubelet at the node's address; "" leaves the kubelet alone with static pods.
+	// Kubeconfig is the path of one for an API server, which may then reach the kubelet at the
+	// node's address. With "" the kubelet has static pods only.
 	Kubeconfig string
 }
 
@@ -45,14 +45,14 @@ type Kubelet struct {
 	process   *exec.Cmd
 	logFile   string
 	args      []string
-	// address is where its ports are.
+	// address is where its ports listen.
 	address string
 	// cgroups is the topmost cgroup of its pods.
 	cgroups string
 }
 
-// Start starts a kubelet that uses the berth, and stops it with the test. Its pods
-// are removed by the berth's own clean-up.
+// Start starts a kubelet that uses the berth, and stops it with the test. The berth's own clean-up
+// removes its pods.
 func Start(t testing.TB, b *harness.Berth, opts Options) *Kubelet {
 	t.Helper()
 	k := &Kubelet{t: t, berth: b, args: opts.Args, cgroups: "kubepods", dir: filepath.Join(b.Dir, "kubelet")}
@@ -132,13 +132,13 @@ func (k *Kubelet) Launch() {
 // Logs is the directory of its pods' logs.
 func (k *Kubelet) Logs() string { return filepath.Join(k.dir, "logs") }
 
-// Root is the directory where the kubelet keeps what it knows of pods.
+// Root is the directory where the kubelet keeps the state of pods.
 func (k *Kubelet) Root() string { return filepath.Join(k.dir, "root") }
 
-// Kill ends the kubelet's process at once; its pods go on.
+// Kill ends the kubelet's process at once; its pods keep running.
 func (k *Kubelet) Kill() { k.end(syscall.SIGKILL) }
 
-// Stop ends the kubelet's process by SIGTERM; its pods go on.
+// Stop ends the kubelet's process by SIGTERM; its pods keep running.
 func (k *Kubelet) Stop() { k.end(syscall.SIGTERM) }
 
 func (k *Kubelet) end(sig syscall.Signal) {
@@ -183,7 +183,7 @@ func (k *Kubelet) Get(path string) ([]byte, error) {
 	return data, readErr
 }
 
-// Pods are the pods as the kubelet sees them, by name without the node's.
+// Pods returns the pods as the kubelet sees them, by name without the node's.
 func (k *Kubelet) Pods() map[string]corev1.Pod {
 	data, err := k.Get("/pods")
 	var list corev1.PodList
@@ -258,7 +258,7 @@ func (k *Kubelet) cleanup() {
 	for _, mount := range harness.FindLeftovers(k.dir).Mounts {
 		_ = syscall.Unmount(mount, syscall.MNT_DETACH)
 	}
-	// The cgroups of its pods are the kubelet's; nobody removes them once it is gone.
+	// The kubelet owns the cgroups of its pods; nobody else removes them once it is gone.
 	removeCgroups(k.cgroups)
 }
 

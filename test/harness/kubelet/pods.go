@@ -7,8 +7,8 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// Manifests are pods by name, with every kind of probe that an ordinary pod has;
-// period is how often each is made.
+// Manifests returns pods by name, with every kind of probe that an ordinary pod has; period is the
+// probes' period.
 func Manifests(count int, period time.Duration) map[string]string {
 	pods := map[string]string{}
 	probes := map[string]string{

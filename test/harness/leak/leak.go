@@ -1,5 +1,5 @@
-// Package leak runs pods through their whole lives, many at a time, and looks what
-// is left of them: on the host, in berth's state, and in berth's processes.
+// Package leak runs pods through their whole lives, many at a time, and checks what is left of
+// them: on the host, in berth's state, and in berth's processes.
 package leak
 
 import (
@@ -38,14 +38,14 @@ const (
 	collected, spare = 100, 5
 )
 
-// Run runs the pods and fails the test for what is left.
+// Run runs the pods and fails the test if something is left.
 func Run(t *testing.T, opts Options) {
 	b := harness.Start(t, harness.Options{Args: []string{"--log-level", "info"}})
 	b.ImportDeclaring(volumesImage, []string{"/data", "/empty"}, imagetest.File{Path: "/data/file", Content: []byte("x")})
 	lives(t, b, "warm", opts.Parallel, opts.Parallel)
 	b.StillGround()
 	goroutines := quit(t, b)
-	// What is made once and kept is made again by the new processes.
+	// The new processes create again what they create once and keep.
 	lives(t, b, "again", opts.Parallel, opts.Parallel)
 	before := b.StillGround()
 
@@ -74,7 +74,7 @@ func Run(t *testing.T, opts Options) {
 	b.AwaitDaemon()
 }
 
-// lives leads n pods through their lives, parallel at a time.
+// lives runs n pods through their lives, parallel at a time.
 func lives(t *testing.T, b *harness.Berth, name string, n, parallel int) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -90,8 +90,8 @@ func lives(t *testing.T, b *harness.Berth, name string, n, parallel int) {
 // volumesImage declares volumes.
 const volumesImage = "docker.io/library/volumes:leak"
 
-// life is one pod: it logs, some run commands, some have a terminal, some have volumes
-// of their image, some fail, and half are removed while they run.
+// life is one pod: it logs, some run execs, some have a terminal, some have volumes of their image,
+// some fail, and half are removed while they run.
 func life(ctx context.Context, b *harness.Berth, name string, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -175,7 +175,7 @@ func (u usage) String() string {
 	return fmt.Sprintf("daemon %d, supervisor %d, keeper %d, together %d KiB", u["daemon"], u["supervisor"], u["keeper"], u.sum())
 }
 
-// memory waits until all pods are gone for good and measures.
+// memory waits until all pods are gone and measures.
 func memory(t *testing.T, b *harness.Berth, before harness.Ground) usage {
 	t.Helper()
 	if left := b.AwaitGround(before, cleanupTimeout); left != "" {
@@ -203,15 +203,15 @@ func pss(t *testing.T, pid int) int64 {
 			return n
 		}
 	}
-	t.Fatalf("process %d tells no PSS", pid)
+	t.Fatalf("process %d has no PSS", pid)
 	return 0
 }
 
 // goroutinePattern is the head of a goroutine in what Go writes on SIGQUIT.
 var goroutinePattern = regexp.MustCompile(`(?m)^goroutine \d+ `)
 
-// quit ends daemon and supervisor by SIGQUIT, on which Go writes all goroutines
-// down, starts the daemon again, and returns how many there were.
+// quit ends daemon and supervisor by SIGQUIT, on which Go writes all goroutines, starts the daemon
+// again, and returns how many there were.
 func quit(t *testing.T, b *harness.Berth) map[string]int {
 	t.Helper()
 	logs := map[string]string{"daemon": filepath.Join(b.Dir, "berth.log"), "supervisor": filepath.Join(b.State, "supervisor.log")}

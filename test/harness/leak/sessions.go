@@ -26,20 +26,20 @@ import (
 type SessionOptions struct {
 	// Sessions in all, Parallel at a time.
 	Sessions, Parallel int
-	// MemoryKiB is how much more memory the processes may have at most in the second
-	// half than they had in the first: what rises and falls is the collector's.
+	// MemoryKiB is how much more memory the processes may have at most in the second half than in
+	// the first. What rises and falls belongs to the garbage collector.
 	MemoryKiB int64
 }
 
-// looks is how often the processes are looked at in a run.
+// looks is how often the test measures the processes in a run.
 const looks = 10
 
-// RunSessions runs commands, attaches to a container and forwards ports, by gRPC, SPDY
-// and WebSocket, with and without terminals, and fails the test for what is left in
-// berth's processes or on the host.
+// RunSessions runs execs, attaches to a container and forwards ports, by gRPC, SPDY and WebSocket,
+// with and without terminals. It fails the test if something is left in berth's processes or on the
+// host.
 func RunSessions(t *testing.T, opts SessionOptions) {
 	b := harness.Start(t, harness.Options{Args: []string{"--log-level", "warn"}})
-	s := newGuests(t, b)
+	s := newTarget(t, b)
 	s.run(t, 4*opts.Parallel, opts.Parallel)
 	goroutines := quit(t, b)
 	s.run(t, 4*opts.Parallel, opts.Parallel)
@@ -61,7 +61,7 @@ func RunSessions(t *testing.T, opts SessionOptions) {
 		t.Errorf("%d KiB at most in the second half, %d KiB more than in the first, want at most %d", peaks[1], more, opts.MemoryKiB)
 	}
 	for name, threads := range last.threads {
-		// Go keeps the threads that it needed at one time.
+		// Go keeps the threads that it needed once.
 		if was := first.threads[name]; threads > was+2*opts.Parallel {
 			t.Errorf("the %s has %d threads, had %d", name, threads, was)
 		}
@@ -75,12 +75,12 @@ func RunSessions(t *testing.T, opts SessionOptions) {
 	b.AwaitDaemon()
 }
 
-// echoPort is where a server in the pod answers what it hears.
+// echoPort is where a server in the pod echoes its input.
 const echoPort = 8080
 
-// guests is one pod whose containers are visited: one echoes what is typed to those
-// who attach, the other serves a port that echoes.
-type guests struct {
+// target is one pod that sessions use: one container echoes the input of attached clients, the
+// other serves a port that echoes.
+type target struct {
 	b             *harness.Berth
 	pod           harness.Pod
 	echo          string
@@ -91,16 +91,16 @@ type guests struct {
 	done map[string]int
 }
 
-func newGuests(t *testing.T, b *harness.Berth) *guests {
+func newTarget(t *testing.T, b *harness.Berth) *target {
 	t.Helper()
-	s := &guests{
+	s := &target{
 		b: b, done: map[string]int{},
 		spdy: &sessions.Client{Berth: b}, webSock: &sessions.Client{Berth: b, WebSocket: true},
 	}
 	sandbox := b.Sandbox("guests")
 	s.pod = harness.Pod{Config: sandbox, Sandbox: b.RunSandbox(sandbox)}
 	run := func(config *runtimeapi.ContainerConfig) string {
-		// To compile a filter is most of what an exec costs, and another process's.
+		// Most of an exec's time is the compilation of its filter, in another process.
 		config.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 		id := b.Create(s.pod.Sandbox, config, sandbox)
 		b.StartContainer(id)
@@ -117,7 +117,7 @@ func newGuests(t *testing.T, b *harness.Berth) *guests {
 }
 
 // run runs n sessions.
-func (s *guests) run(t *testing.T, n, parallel int) {
+func (s *target) run(t *testing.T, n, parallel int) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(parallel)
@@ -147,7 +147,7 @@ type kind struct {
 	run  func(ctx context.Context, i int) error
 }
 
-func (s *guests) kinds() []kind {
+func (s *target) kinds() []kind {
 	return []kind{
 		{"exec by gRPC", s.execSync},
 		{"port-forward by SPDY", s.forward(s.spdy)},
@@ -163,7 +163,7 @@ func (s *guests) kinds() []kind {
 	}
 }
 
-func (s *guests) execSync(ctx context.Context, i int) error {
+func (s *target) execSync(ctx context.Context, i int) error {
 	answer, err := s.b.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
 		ContainerId: s.pod.Container, Cmd: []string{"/bin/sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i%100)}, Timeout: 100,
 	})
@@ -173,9 +173,9 @@ func (s *guests) execSync(ctx context.Context, i int) error {
 	return err
 }
 
-// cutExec leaves a command and a child of its behind, by turns by a time-out and by a
-// client that goes away.
-func (s *guests) cutExec(ctx context.Context, i int) error {
+// cutExec leaves a command and a child of it, alternately by a timeout and by a client that
+// disconnects.
+func (s *target) cutExec(ctx context.Context, i int) error {
 	cmd := []string{"/bin/sh", "-c", "sleep 100000 & echo begun; sleep 100000"}
 	if i%40 == 0 {
 		_, err := s.b.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: s.pod.Container, Cmd: cmd, Timeout: 1})
@@ -193,7 +193,7 @@ func (s *guests) cutExec(ctx context.Context, i int) error {
 	return nil
 }
 
-func (s *guests) execNothing(ctx context.Context, _ int) error {
+func (s *target) execNothing(ctx context.Context, _ int) error {
 	_, err := s.b.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: s.pod.Container, Cmd: []string{"no-such"}, Timeout: 100})
 	if err == nil || !strings.Contains(err.Error(), "executable file not found in $PATH") {
 		return fmt.Errorf("got %w", err)
@@ -201,7 +201,7 @@ func (s *guests) execNothing(ctx context.Context, _ int) error {
 	return nil
 }
 
-func (s *guests) exec(c *sessions.Client) func(context.Context, int) error {
+func (s *target) exec(c *sessions.Client) func(context.Context, int) error {
 	return func(ctx context.Context, i int) error {
 		var out bytes.Buffer
 		code, err := c.Exec(ctx, s.pod.Container, sessions.Streams{
@@ -214,7 +214,7 @@ func (s *guests) exec(c *sessions.Client) func(context.Context, int) error {
 	}
 }
 
-func (s *guests) execTerminal(ctx context.Context, i int) error {
+func (s *target) execTerminal(ctx context.Context, i int) error {
 	var out bytes.Buffer
 	code, err := s.webSock.Exec(ctx, s.pod.Container, sessions.Streams{
 		Stdin: strings.NewReader(fmt.Sprintln("word", i)), Stdout: &out, Tty: true,
@@ -225,9 +225,9 @@ func (s *guests) execTerminal(ctx context.Context, i int) error {
 	return err
 }
 
-// attach says something that the container repeats, hears it among what others said,
-// and leaves.
-func (s *guests) attach(c *sessions.Client) func(context.Context, int) error {
+// attach sends a line that the container repeats, reads it among the lines of others, and
+// disconnects.
+func (s *target) attach(c *sessions.Client) func(context.Context, int) error {
 	return func(ctx context.Context, i int) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -243,8 +243,8 @@ func (s *guests) attach(c *sessions.Client) func(context.Context, int) error {
 	}
 }
 
-// forward says something on each of several streams of a connection.
-func (s *guests) forward(c *sessions.Client) func(context.Context, int) error {
+// forward sends a line on each of several streams of a connection.
+func (s *target) forward(c *sessions.Client) func(context.Context, int) error {
 	return func(ctx context.Context, i int) error {
 		f, err := c.Forward(ctx, s.pod.Sandbox)
 		if err != nil {
@@ -264,7 +264,7 @@ func (s *guests) forward(c *sessions.Client) func(context.Context, int) error {
 	}
 }
 
-// listener waits for a word in what is written to it.
+// listener waits for a word in the output.
 type listener struct {
 	word string
 	done func()
@@ -282,7 +282,7 @@ func (l *listener) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// state is what berth's processes have at rest.
+// state is what berth's processes have when idle.
 type state struct {
 	memory       usage
 	fds, threads map[string]int
@@ -292,14 +292,14 @@ func (s state) String() string {
 	return fmt.Sprintf("PSS %s; descriptors %v; threads %v", s.memory, s.fds, s.threads)
 }
 
-// rest waits until all that sessions made is gone, as it was at before if that is
-// given, and measures.
-func (s *guests) rest(t *testing.T, before harness.Ground) (harness.Ground, state) {
+// rest waits until everything of the sessions is gone, as it was at before if that is given, and
+// measures.
+func (s *target) rest(t *testing.T, before harness.Ground) (harness.Ground, state) {
 	t.Helper()
 	now := s.b.StillGround()
 	if before == nil {
-		// What was cut off in the moment of a supervisor's death is ended by the next
-		// one when nobody has come back for it.
+		// The next supervisor ends a session that a supervisor's death interrupted, if no client
+		// returns.
 		isExec := func(key string) bool { return strings.Contains(key, "/exec-") }
 		for deadline := time.Now().Add(require.Patience(cleanupTimeout)); slices.ContainsFunc(slices.Collect(maps.Keys(now)), isExec); {
 			if time.Now().After(deadline) {
@@ -327,7 +327,7 @@ func (s *guests) rest(t *testing.T, before harness.Ground) (harness.Ground, stat
 }
 
 // counts is the number of sessions of each kind.
-func (s *guests) counts() string {
+func (s *target) counts() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var lines []string

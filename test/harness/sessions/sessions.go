@@ -1,5 +1,5 @@
-// Package sessions is the client's side of exec, attach and port-forward for tests,
-// as kubectl speaks it, from within the network namespace that plays the host.
+// Package sessions is the client's side of exec, attach and port-forward for tests, as kubectl has
+// it, from within the network namespace that stands for the host.
 package sessions
 
 import (
@@ -31,11 +31,11 @@ type Client struct {
 	Berth *harness.Berth
 	// WebSocket selects the protocol; SPDY else.
 	WebSocket bool
-	// Config holds what a client trusts when the server speaks TLS.
+	// Config has what a client trusts when the server uses TLS.
 	Config rest.Config
 }
 
-// Streams are what a session is joined to.
+// Streams are the ends of a session.
 type Streams = remotecommand.StreamOptions
 
 // Exec runs a command in a container and returns its exit code.
@@ -50,7 +50,7 @@ func (c *Client) Exec(ctx context.Context, container string, streams Streams, cm
 	return c.Run(ctx, answer.Url, streams)
 }
 
-// Attach joins streams to a container until it ends, or ctx does.
+// Attach joins streams to a container until it exits, or ctx ends.
 func (c *Client) Attach(ctx context.Context, container string, streams Streams) error {
 	answer, err := c.Berth.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
 		ContainerId: container, Tty: streams.Tty,
@@ -63,7 +63,7 @@ func (c *Client) Attach(ctx context.Context, container string, streams Streams) 
 	return err
 }
 
-// Run joins streams to a URL that Exec or Attach gave.
+// Run joins streams to a URL that Exec or Attach returned.
 func (c *Client) Run(ctx context.Context, rawURL string, streams Streams) (code int, err error) {
 	var session remotecommand.Executor
 	if c.WebSocket {
@@ -77,7 +77,7 @@ func (c *Client) Run(ctx context.Context, rawURL string, streams Streams) (code 
 	if err != nil {
 		return 0, err
 	}
-	// What the library would write to the test's output, an error tells as well.
+	// The error has what the library would write to the test's output.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	err = c.inHost(func() error { return session.StreamWithContext(ctx, streams) })
 	var status exec.CodeExitError
@@ -87,7 +87,7 @@ func (c *Client) Run(ctx context.Context, rawURL string, streams Streams) (code 
 	return 0, err
 }
 
-// inHost runs what dials before it starts a goroutine.
+// inHost runs a function that dials before it starts a goroutine.
 func (c *Client) inHost(fn func() error) error {
 	return sysns.InNetNS("/run/netns/"+c.Berth.NetNS, fn)
 }
@@ -129,9 +129,8 @@ func (c *Client) Forward(ctx context.Context, sandbox string) (*Forwarding, erro
 	return f, err
 }
 
-// Say opens a stream to a port, writes text, ends its own direction, and returns all
-// of the answer; the error is what the server tells of the stream. Several may speak at
-// once.
+// Say opens a stream to a port, writes text, closes its own direction, and returns the complete
+// answer. The error is what the server reports for the stream. Several calls may run at once.
 func (f *Forwarding) Say(port int, text string) (answer string, err error) {
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, strconv.Itoa(port))
@@ -147,13 +146,13 @@ func (f *Forwarding) Say(port int, text string) (answer string, err error) {
 		return "", err
 	}
 	defer f.conn.RemoveStreams(complaints, data)
-	told := make(chan error, 1)
+	serverErr := make(chan error, 1)
 	go func() {
 		text, err := io.ReadAll(complaints)
 		if err == nil && len(text) > 0 {
 			err = errors.New(string(text))
 		}
-		told <- err
+		serverErr <- err
 	}()
 	wrote := make(chan error, 1)
 	go func() {
@@ -161,7 +160,7 @@ func (f *Forwarding) Say(port int, text string) (answer string, err error) {
 		wrote <- errors.Join(err, complaints.Close(), data.Close())
 	}()
 	all, readErr := io.ReadAll(data)
-	if err := <-told; err != nil {
+	if err := <-serverErr; err != nil {
 		return string(all), err
 	}
 	if err := errors.Join(<-wrote, readErr); err != nil {

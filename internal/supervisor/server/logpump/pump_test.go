@@ -349,7 +349,7 @@ func TestDeletedLogIsMadeAnew(t *testing.T) {
 		t.Error(err)
 	}
 	p.Close()
-	for _, want := range []string{"log is gone", `"bytes discarded so far"=1000000`} {
+	for _, want := range []string{"log file is gone", `"bytes discarded so far"=1000000`} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("the log of berth lacks %q: %s", want, said.String())
 		}

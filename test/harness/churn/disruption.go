@@ -12,19 +12,19 @@ import (
 	"github.com/berthrun/berth/test/harness"
 )
 
-// upset is something that is done to the node's own processes while pods run.
-type upset struct {
+// disruption is a disruption of the node's own processes while pods run.
+type disruption struct {
 	name     string
 	from, to time.Time // to is zero as long as it is under way
 }
 
-// upsetKind is one of them.
-type upsetKind struct {
+// disruptionKind is one kind of disruption.
+type disruptionKind struct {
 	name string
 	do   func(r *run)
 }
 
-// Names of upsets. The kubelet's first start is none, but has the same consequences.
+// Names of disruptions. The kubelet's first start is none, but has the same consequences.
 const (
 	firstStart        = "first start"
 	kubeletKilled     = "kubelet killed"
@@ -37,8 +37,8 @@ const (
 	bothKilled        = "daemon and supervisor killed"
 )
 
-func upsetKinds() []upsetKind {
-	return []upsetKind{
+func disruptionKinds() []disruptionKind {
+	return []disruptionKind{
 		{kubeletKilled, func(r *run) { r.k.Kill(); r.k.Launch() }},
 		{kubeletStopped, func(r *run) { r.k.Stop(); r.k.Launch() }},
 		{daemonKilled, func(r *run) { r.b.KillDaemon(); r.b.StartDaemon() }},
@@ -70,31 +70,31 @@ func upsetKinds() []upsetKind {
 	}
 }
 
-// berthAway are the upsets during which berth does not answer the kubelet.
+// berthAway are the disruptions during which berth does not answer the kubelet.
 func berthAway() []string { return []string{daemonKilled, daemonStopped, bothKilled} }
 
-// kubeletAway are the upsets in which the kubelet loses what it has not reported yet.
+// kubeletAway are the disruptions in which the kubelet loses what it has not reported yet.
 func kubeletAway() []string { return []string{kubeletKilled, kubeletStopped} }
 
-// upsetSince reports whether one of these upsets was under way since a moment.
-func (r *run) upsetSince(moment time.Time, names []string) bool {
+// disruptedSince reports whether one of these disruptions was under way since a moment.
+func (r *run) disruptedSince(moment time.Time, names []string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.upsets, func(u upset) bool {
+	return slices.ContainsFunc(r.disruptions, func(u disruption) bool {
 		return slices.Contains(names, u.name) && (u.to.IsZero() || u.to.After(moment))
 	})
 }
 
-// upset upsets one thing after the other, half a minute apart, until the end. A quarter
-// of a minute before it, all has to be left in peace: pods of the last scenarios go.
-func (r *run) upset(rng *rand.Rand, end time.Time) {
-	kinds := upsetKinds()
+// disrupt causes one disruption after the other, half a minute apart, until the end. The last
+// quarter of a minute has none, so that pods of the last scenarios can end.
+func (r *run) disrupt(rng *rand.Rand, end time.Time) {
+	kinds := disruptionKinds()
 	for round := 0; ; round++ {
 		if round%len(kinds) == 0 {
 			rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 		}
-		wait := 15*time.Second + upTo(rng, 20*time.Second)
-		if time.Now().Add(wait+15*time.Second).After(end) || r.hopeless() {
+		wait := 15*time.Second + randomUpTo(rng, 20*time.Second)
+		if time.Now().Add(wait+15*time.Second).After(end) || r.tooManyFailures() {
 			return
 		}
 		time.Sleep(wait)
@@ -103,20 +103,20 @@ func (r *run) upset(rng *rand.Rand, end time.Time) {
 			// A kubelet tries five times without a pause to subscribe to events, then
 			// lists until its next start.
 			time.Sleep(5 * time.Second)
-			r.do(upsetKind{kubeletStopped, func(r *run) { r.k.Stop(); r.k.Launch() }})
+			r.do(disruptionKind{kubeletStopped, func(r *run) { r.k.Stop(); r.k.Launch() }})
 		}
 	}
 }
 
-// do upsets something, and writes down when.
-func (r *run) do(kind upsetKind) {
+// do causes a disruption, and records when.
+func (r *run) do(kind disruptionKind) {
 	from := time.Now()
 	r.mu.Lock()
-	r.upsets = append(r.upsets, upset{name: kind.name, from: from})
+	r.disruptions = append(r.disruptions, disruption{name: kind.name, from: from})
 	r.mu.Unlock()
 	kind.do(r)
 	r.mu.Lock()
-	r.upsets[len(r.upsets)-1].to = time.Now()
+	r.disruptions[len(r.disruptions)-1].to = time.Now()
 	r.mu.Unlock()
 	fmt.Fprintf(os.Stderr, "%s %s, %v; %d pods played\n", from.Format("15:04:05"), kind.name, time.Since(from).Round(time.Millisecond), r.count())
 }
@@ -131,7 +131,7 @@ func (r *run) count() int {
 	return total
 }
 
-// awaitSupervisor waits for another supervisor than the one before.
+// awaitSupervisor waits for a new supervisor.
 func (r *run) awaitSupervisor(before int) {
 	r.t.Helper()
 	for deadline := time.Now().Add(require.Patience(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
@@ -144,7 +144,7 @@ func (r *run) awaitSupervisor(before int) {
 	}
 }
 
-// upTo draws a time.
-func upTo(rng *rand.Rand, d time.Duration) time.Duration {
+// randomUpTo returns a random time.
+func randomUpTo(rng *rand.Rand, d time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(int64(d)))
 }
