@@ -20,8 +20,8 @@ import (
 
 // Upgrade replaces berth's binaries under load, to the next version and back, with binaries in
 // between that fail their self-test. berth refuses those, and nothing is lost. If BERTH_BEFORE
-// names a directory with other binaries, the upgrade is from those to the ones under test, and
-// back.
+// names a directory with other binaries, the upgrade is to those and back. It begins with the
+// ones under test, since the test imports its image by berth's own service, which is theirs.
 func Upgrade(t *testing.T, opts Options) {
 	t.Helper()
 	if opts.Seed == 0 {
@@ -50,7 +50,7 @@ func Upgrade(t *testing.T, opts Options) {
 func upgrades(t *testing.T) (from, to, version string) {
 	t.Helper()
 	if before := os.Getenv("BERTH_BEFORE"); before != "" {
-		return before, harness.BinDir(t), ""
+		return harness.BinDir(t), before, ""
 	}
 	return harness.BinDir(t), buildNext(t), nextVersion
 }
