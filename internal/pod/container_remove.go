@@ -81,7 +81,7 @@ func (c *Containers) teardownContainer(ctx context.Context, j *job.Job, id strin
 	j.Stage("remove container", "the engine")
 	removing, cancel := context.WithTimeout(ctx, c.limits.Step)
 	defer cancel()
-	if err := c.call(removing, id, "remove container", c.engine.Remove); err != nil {
+	if err := c.call(removing, id, "remove container "+id, c.engine.Remove); err != nil {
 		return errors.Join(killErr, err)
 	}
 	if killErr != nil {

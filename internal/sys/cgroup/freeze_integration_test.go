@@ -35,6 +35,24 @@ func TestKilledAtOneInstant(t *testing.T) {
 	}
 }
 
+// TestKillThawsAnEmptyCgroup: a supervisor that ended between its freeze and its thaw leaves a
+// frozen cgroup, and the processes in it may be gone. libcontainer does not remove a container
+// whose cgroup is frozen.
+func TestKillThawsAnEmptyCgroup(t *testing.T) {
+	require.Root(t)
+	paths := realCgroup(t, 10)
+	paths.freeze()
+	if frozen, err := paths.Frozen(); err != nil || !frozen {
+		t.Fatalf("frozen is %v, %v", frozen, err)
+	}
+	if err := paths.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if frozen, err := paths.Frozen(); err != nil || frozen {
+		t.Errorf("after the kill frozen is %v, %v", frozen, err)
+	}
+}
+
 // startRelays returns when the processes replace each other.
 func startRelays(t *testing.T, paths Paths) (first *exec.Cmd) {
 	t.Helper()

@@ -20,7 +20,7 @@ func (p Paths) Kill(ctx context.Context) error {
 			return fmt.Errorf("cannot list the processes of a cgroup: %w", err)
 		}
 		if len(pids) == 0 {
-			return nil
+			return p.thawFrozen()
 		}
 		if err := p.killOnce(); err != nil {
 			return err
@@ -31,6 +31,19 @@ func (p Paths) Kill(ctx context.Context) error {
 		case <-time.After(delay):
 		}
 	}
+}
+
+// thawFrozen thaws the cgroup if it is frozen: a process of berth's that ended during killOnce
+// may have left it so.
+func (p Paths) thawFrozen() error {
+	frozen, err := p.Frozen()
+	if err != nil {
+		return fmt.Errorf("cannot read whether a cgroup is frozen: %w", err)
+	}
+	if !frozen {
+		return nil
+	}
+	return p.Thaw()
 }
 
 // killOnce sends SIGKILL to all processes at one instant, so that none forks away: by

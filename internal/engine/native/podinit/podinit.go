@@ -42,5 +42,8 @@ func (s Starter) Remove(ctx context.Context, id string) error {
 	if !s.Bundles.Exists(id) {
 		return nil
 	}
-	return errors.Join(s.Supervisor.Remove(ctx, id), s.Bundles.Remove(id))
+	if err := s.Supervisor.Remove(ctx, id); err != nil {
+		return fmt.Errorf("cannot remove the pod's init: %w", errors.Join(err, s.Bundles.Remove(id)))
+	}
+	return s.Bundles.Remove(id)
 }

@@ -16,6 +16,7 @@ import (
 const removeTimeout = 60 * time.Second
 
 // Remove removes all that is there of a container, with a record or without one. Nil when nothing is.
+// An error says only why: the caller adds that the container cannot be removed.
 func (s *Set) Remove(ctx context.Context, id string) error {
 	ctx, stopLasting := s.lasting(ctx)
 	defer stopLasting()
@@ -27,7 +28,7 @@ func (s *Set) Remove(ctx context.Context, id string) error {
 	}
 	c.interrupt(ctx)
 	if err := c.lock(ctx); err != nil {
-		return fmt.Errorf("cannot remove container %s: %w", id, err)
+		return err
 	}
 	defer c.unlock()
 	if isClosed(c.gone) {
@@ -58,7 +59,7 @@ func (c *Container) interrupt(ctx context.Context) {
 func (c *Container) discard(ctx context.Context) error {
 	rec := c.snapshot()
 	if err := c.kill(ctx, &rec); err != nil {
-		return fmt.Errorf("cannot remove container %s: %w", c.id, err)
+		return err
 	}
 	c.endExecs()
 	c.mu.Lock()
@@ -79,7 +80,7 @@ func (c *Container) discard(ctx context.Context) error {
 		}
 	}
 	if err := s.clear(ctx, c.id, rec.Cgroups); err != nil {
-		return fmt.Errorf("cannot remove container %s: %w", c.id, err)
+		return err
 	}
 	s.oom.Forget(c.id)
 	s.delete(c)
@@ -127,11 +128,11 @@ func (s *Set) removeUnknown(ctx context.Context, id string) error {
 	var group cgroup.Paths
 	if err == nil {
 		if err := found.Cgroups.Check(id); err != nil {
-			return fmt.Errorf("cannot remove container %s: %w", id, err)
+			return err
 		}
 		group = found.Cgroups
 		if err := group.Kill(ctx); err != nil {
-			return fmt.Errorf("cannot remove container %s: %w", id, err)
+			return err
 		}
 	}
 	s.held.Release(id + "/")
