@@ -68,7 +68,10 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	defer c.unlock()
 	c.onRemove(stop)
 	if err := c.create(ctx, plan); err != nil {
-		return nil, errors.Join(err, c.discard(context.WithoutCancel(ctx)))
+		if removeErr := c.discard(context.WithoutCancel(ctx)); removeErr != nil {
+			err = errors.Join(err, fmt.Errorf("cannot remove what was created: %w", removeErr))
+		}
+		return nil, err
 	}
 	return c, nil
 }
