@@ -90,6 +90,15 @@ func TestListJobs(t *testing.T) {
 	}
 }
 
+// TestListJobsOfAnyBytes: a job can wait for a path of an image that is not UTF-8.
+func TestListJobsOfAnyBytes(t *testing.T) {
+	api := &berthapi.Server{Images: &fakeImages{}, Jobs: func() []berthapi.Job { return []berthapi.Job{{ID: "ab", WaitsFor: "/data\xff"}} }}
+	jobs, err := connect(t, api.Register).Berth.ListJobs(t.Context())
+	if err != nil || len(jobs) != 1 || jobs[0].WaitsFor != "/data\uFFFD" {
+		t.Errorf("got %v, %v", jobs, err)
+	}
+}
+
 func TestAnotherRuntimeHasNoSuchService(t *testing.T) {
 	_, err := connect(t, func(grpc.ServiceRegistrar) {}).Berth.ListJobs(t.Context())
 	if !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "not berth") {

@@ -1,6 +1,8 @@
 package berthapi
 
 import (
+	"strings"
+
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/berthrun/berth/internal/berthapi/berthpb"
@@ -12,13 +14,17 @@ func jobsToProto(jobs []Job) []*berthpb.Job {
 	for i := range jobs {
 		j := &jobs[i]
 		all = append(all, &berthpb.Job{
-			Key: j.Key, Kind: j.Kind, Id: j.ID,
-			Stage: j.Stage, WaitsFor: j.WaitsFor, StageAge: durationpb.New(j.StageAge), Slow: j.Slow,
+			Key: validText(j.Key), Kind: j.Kind, Id: j.ID,
+			Stage: validText(j.Stage), WaitsFor: validText(j.WaitsFor), StageAge: durationpb.New(j.StageAge), Slow: j.Slow,
 			Age: durationpb.New(j.Age), Waiters: int64(j.Waiters), Cancelled: j.Cancelled,
 		})
 	}
 	return all
 }
+
+// validText returns text as a string of protobuf can hold it. A job may wait for a path of an image,
+// which has any bytes; one byte that is not UTF-8 would make the whole answer fail.
+func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 func jobsFromProto(jobs []*berthpb.Job) []Job {
 	var all []Job

@@ -18,6 +18,9 @@ func (e *Engine) prepareLog(ctx context.Context, c *creation) error {
 		return nil
 	}
 	dir := c.SandboxSpec.Config.GetLogDirectory()
+	if !filepath.IsAbs(dir) { // the sandbox's record may be of an earlier version, whose requests cri/shape has not seen
+		return fmt.Errorf("config.log_directory %q of the sandbox is not an absolute path: %w", dir, errs.Invalid)
+	}
 	below, err := filepath.Rel(dir, c.LogPath)
 	if err != nil {
 		return fmt.Errorf("config.log_path: %w: %w", err, errs.Invalid)

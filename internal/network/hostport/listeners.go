@@ -109,6 +109,9 @@ func Listens(proto string, port uint16) bool {
 	return false
 }
 
+// interruptedDumps is how often an interrupted list of sockets is read again.
+const interruptedDumps = 3
+
 // listening returns the socket of the kernel that keeps s from being bound, nil when none does.
 func listening(s Socket) (*netlink.Socket, error) {
 	list := netlink.SocketDiagTCP
@@ -118,6 +121,13 @@ func listening(s Socket) (*netlink.Socket, error) {
 	// A socket of IPv6 may serve IPv4 as well.
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		sockets, err := list(family)
+		// The list changed while the kernel wrote it, and may lack a socket.
+		for range interruptedDumps {
+			if !errors.Is(err, netlink.ErrDumpInterrupted) {
+				break
+			}
+			sockets, err = list(family)
+		}
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return nil, fmt.Errorf("cannot list the host's %s sockets: %w", s.Proto, err)
 		}
