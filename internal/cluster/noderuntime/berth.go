@@ -9,6 +9,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // DaemonFile is the configuration of berth in a node.
@@ -46,18 +47,18 @@ func defaultHostDirs() []string {
 // BerthRegistries translates containerd's configuration in a description for a node whose runtime
 // is berth. It returns the node's registries with those of containerd that the node has no entry
 // for, and the directories of hosts.toml files that berth does not read by default.
-func BerthRegistries(c *config.Cluster, n config.Node) (registries []config.Registry, hostDirs []string, err error) {
+func BerthRegistries(c *config.Cluster, n config.Node) (all []registries.Registry, hostDirs []string, err error) {
 	patches, err := c.ReadContainerdPatches()
 	if err != nil {
 		return nil, nil, err
 	}
-	registries = AddRegistries(n.Registries, patches.Registries)
+	all = AddRegistries(n.Registries, patches.Registries)
 	for _, dir := range patches.HostDirs {
 		if path.IsAbs(dir) && !slices.Contains(defaultHostDirs(), path.Clean(dir)) {
 			hostDirs = append(hostDirs, path.Clean(dir))
 		}
 	}
-	return registries, hostDirs, nil
+	return all, hostDirs, nil
 }
 
 // imageConfig returns the part of berth's configuration that names directories of hosts.toml files;
@@ -71,10 +72,10 @@ func imageConfig(hostDirs []string) (string, error) {
 }
 
 // AddRegistries returns own with those of more for whose hosts own has no entry.
-func AddRegistries(own, more []config.Registry) []config.Registry {
+func AddRegistries(own, more []registries.Registry) []registries.Registry {
 	all := slices.Clone(own)
 	for _, reg := range more {
-		if !slices.ContainsFunc(all, func(r config.Registry) bool { return r.Host == reg.Host }) {
+		if !slices.ContainsFunc(all, func(r registries.Registry) bool { return r.Host == reg.Host }) {
 			all = append(all, reg)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/credential"
+	"github.com/berthrun/berth/internal/credential"
 )
 
 func TestHeader(t *testing.T) {
