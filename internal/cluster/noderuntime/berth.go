@@ -6,8 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
-
+	"github.com/berthrun/berth/internal/berthtoml"
 	"github.com/berthrun/berth/internal/cluster/config"
 	"github.com/berthrun/berth/internal/registries"
 )
@@ -19,24 +18,23 @@ const DaemonFile = "/etc/berth/berth.toml"
 // there, as Kubernetes expects of any node. The kubelet passes the node's own pod subnet to berth.
 // hostDirs are directories of hosts.toml files beside the default ones.
 func DaemonConfig(net config.Networking, cgroupDriver string, hostDirs []string) (string, error) {
-	image, err := imageConfig(hostDirs)
-	if err != nil {
-		return "", err
+	file := berthtoml.File{CgroupDriver: cgroupDriver, SELinux: "lenient"}
+	if len(hostDirs) > 0 {
+		file.RegistryDirs = append(defaultHostDirs(), hostDirs...)
 	}
-	runtime := "[runtime]\nselinux = 'lenient'\ncgroup_driver = '" + cgroupDriver + "'\n"
 	if net.DisableDefaultCNI {
-		return "# Of `berth cluster`: whoever installs a network brings it.\n" + runtime + "[network]\nmode = 'cni'\n" + image, nil
+		file.Network.Mode = "cni"
+		return file.Text("# Written by `berth cluster`. The node waits for a network that somebody installs.\n")
 	}
 	subnets, err := net.PodSubnets()
 	if err != nil {
 		return "", err
 	}
-	var quoted []string
+	file.Network.Mode, file.Network.AwaitPodCIDR = "builtin", true
 	for _, s := range subnets {
-		quoted = append(quoted, "'"+s.Masked().String()+"'")
+		file.Network.ClusterSubnets = append(file.Network.ClusterSubnets, s.Masked().String())
 	}
-	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
-		runtime + "[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
+	return file.Text("# Written by `berth cluster`. The kubelet passes the node's subnet to berth, and routes lead to\n# the pods of other nodes.\n")
 }
 
 // defaultHostDirs are the directories of hosts.toml files that berth reads by default.
@@ -59,16 +57,6 @@ func BerthRegistries(c *config.Cluster, n config.Node) (all []registries.Registr
 		}
 	}
 	return all, hostDirs, nil
-}
-
-// imageConfig returns the part of berth's configuration that names directories of hosts.toml files;
-// "" where there are none but the default ones.
-func imageConfig(hostDirs []string) (string, error) {
-	if len(hostDirs) == 0 {
-		return "", nil
-	}
-	text, err := toml.Marshal(map[string]any{"image": map[string]any{"registry_config_dirs": append(defaultHostDirs(), hostDirs...)}})
-	return string(text), err
 }
 
 // AddRegistries returns own with those of more for whose hosts own has no entry.

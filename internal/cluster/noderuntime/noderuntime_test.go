@@ -109,11 +109,11 @@ Authorization = "Basic dTpw"
 func TestDaemonConfig(t *testing.T) {
 	net := clustertest.Describe(t, "networking: {ipFamily: dual}\n").Networking
 	daemon, err := DaemonConfig(net, "cgroupfs", nil)
-	if err != nil || !strings.Contains(daemon, "mode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\n") {
+	if err != nil || !strings.Contains(daemon, "[network]\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\nmode = 'builtin'\n\n[runtime]\ncgroup_driver = 'cgroupfs'\nselinux = 'lenient'\n") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 	net.DisableDefaultCNI = true
-	if daemon, err := DaemonConfig(net, "cgroupfs", nil); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
+	if daemon, err := DaemonConfig(net, "cgroupfs", nil); err != nil || !strings.HasSuffix(daemon, "\n[network]\nmode = 'cni'\n\n[runtime]\ncgroup_driver = 'cgroupfs'\nselinux = 'lenient'\n") || strings.Contains(daemon, "image") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 }
