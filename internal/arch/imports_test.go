@@ -108,6 +108,7 @@ func bans() []ban {
 		ban{from: "internal/provision/node/distro", to: "internal/provision", why: "the table of distributions is plain data"},
 		ban{from: "internal/crilog", to: "internal/", why: "log lines are pure: nothing of ours is needed to write or read them"},
 		ban{from: "internal/berthtoml", to: "internal/", why: "berth.toml is written without knowing who sets up a node"},
+		ban{from: "internal/finding", to: "internal/", why: "a finding is plain data for every doctor"},
 		ban{from: "internal/hoststoml", to: "internal/", why: "hosts.toml is written without knowing who describes registries"},
 		ban{from: "internal/credential", to: "internal/", why: "a file with credentials is read without knowing who names it", but: "internal/errs"},
 		ban{from: "internal/registries", to: "internal/provision", why: "node files and cluster files share the description of registries"},
