@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/berthrun/berth/internal/berthtoml"
 	"github.com/berthrun/berth/internal/config"
 	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
 )
@@ -24,17 +25,37 @@ func TestNodeWritesWhatServeReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join(t.TempDir(), "berth.toml")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := config.LoadDaemon(file, nil)
-		if err != nil {
-			t.Errorf("%s: %v\n%s", name, err, text)
-			continue
-		}
+		cfg := load(t, text)
 		if name == "full" && (cfg.SocketPath() != m.Socket || cfg.Network.Mode != "builtin" || cfg.Runtime.CgroupDriver != "systemd") {
 			t.Errorf("%s: %+v", name, cfg)
 		}
 	}
+}
+
+// TestClusterWritesWhatServeReads: so does the file of a node of `berth cluster`.
+func TestClusterWritesWhatServeReads(t *testing.T) {
+	text, err := berthtoml.File{
+		CgroupDriver: "cgroupfs", SELinux: "lenient", RegistryDirs: []string{"/etc/own/certs.d"},
+		Network: berthtoml.Network{Mode: "builtin", AwaitPodCIDR: true, ClusterSubnets: []string{"10.1.0.0/16", "fd00:1::/56"}},
+	}.Text("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg := load(t, text); !cfg.Network.Await || len(cfg.Network.Cluster) != 2 || cfg.Runtime.SELinux != "lenient" {
+		t.Errorf("%+v", cfg)
+	}
+}
+
+// load reads a configuration of the daemon.
+func load(t *testing.T, text string) *config.Daemon {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "berth.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.LoadDaemon(file, nil)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return cfg
 }

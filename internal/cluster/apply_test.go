@@ -135,7 +135,7 @@ func TestNodesComeAndGo(t *testing.T) {
 func TestHostLacks(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, twoWorkers)
-	f.Findings = []hostcheck.Finding{{Problem: "no modules", Fix: "mkdir", Fatal: true}}
+	f.Unmet = []hostcheck.UnmetRequirement{hostcheck.Problem("no modules", "mkdir")}
 	if err := c.AddNodes(t.Context(), "dev", config.Addition{Count: 1}, ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "to fix it: mkdir") {
 		t.Errorf("one more: %v", err)
 	}

@@ -367,7 +367,7 @@ func TestNotReadyInTime(t *testing.T) {
 func TestHostIsUnfit(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := clusters(f)
-	f.Findings = []hostcheck.Finding{{Problem: "no modules", Fix: "mkdir", Fatal: true}}
+	f.Unmet = []hostcheck.UnmetRequirement{hostcheck.Problem("no modules", "mkdir")}
 	if _, err := c.Create(t.Context(), CreateOptions{Cluster: clustertest.Describe(t, "")}); err == nil || !strings.Contains(err.Error(), "to fix it: mkdir") {
 		t.Errorf("a host that lacks something: %v", err)
 	}

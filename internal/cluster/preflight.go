@@ -46,12 +46,12 @@ func (m *builder) avoidLoopback6() {
 // checkHost refuses to make nodes where the host or its provider lacks what they need.
 func (m *builder) checkHost() error {
 	var fatal []error
-	for _, finding := range append(m.Provider.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
-		text := finding.Problem + "\n  to fix it: " + finding.Fix
+	for _, unmet := range append(m.Provider.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
+		text := unmet.Evidence + "\n  to fix it: " + unmet.Fix
 		switch {
-		case finding.Fatal:
+		case unmet.Fatal():
 			fatal = append(fatal, fmt.Errorf("%s: %w", text, errs.Unsupported))
-		case finding.Once == "" || m.FirstTime == nil || m.FirstTime(finding.Once):
+		case unmet.Once == "" || m.FirstTime == nil || m.FirstTime(unmet.Once):
 			m.Warn(text)
 		}
 	}
@@ -71,13 +71,13 @@ func unsupported(c *config.Cluster, engine provider.Facts) error {
 }
 
 // checkProxy returns what this host lacks for the mode of kube-proxy.
-func (m *builder) checkProxy() []hostcheck.Finding {
+func (m *builder) checkProxy() []hostcheck.UnmetRequirement {
 	facts := m.Provider.Facts()
 	if m.Cluster.Networking.KubeProxyMode != config.ProxyIPVS || facts.Remote {
 		return nil
 	}
 	if found := hostcheck.IPVS(hostcheck.Host{Root: os.DirFS("/"), Rootless: facts.Rootless}); found != nil {
-		return []hostcheck.Finding{*found}
+		return []hostcheck.UnmetRequirement{*found}
 	}
 	return nil
 }

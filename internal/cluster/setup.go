@@ -15,6 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/noderuntime"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // setUp starts the runtime of the first control plane, and configures the load balancer.
@@ -140,22 +141,22 @@ func (m *builder) cgroupDriver() string {
 
 // nodeRegistries returns the registries of a node: its own, then those of patches, then the registry
 // that clusters share. hostDirs are more directories of hosts.toml files, for berth.
-func (m *builder) nodeRegistries(described config.Node) (registries []config.Registry, hostDirs []string, err error) {
-	registries = described.Registries
+func (m *builder) nodeRegistries(described config.Node) (all []registries.Registry, hostDirs []string, err error) {
+	all = described.Registries
 	if m.runtimes[m.Cluster.ContainerName(described)].IsBerth() {
-		if registries, hostDirs, err = noderuntime.BerthRegistries(m.Cluster, described); err != nil {
+		if all, hostDirs, err = noderuntime.BerthRegistries(m.Cluster, described); err != nil {
 			return nil, nil, err
 		}
 	}
 	if m.registry != nil {
-		registries = noderuntime.AddRegistries(registries, m.registry.Mirrors())
+		all = noderuntime.AddRegistries(all, m.registry.Mirrors())
 	}
-	return registries, hostDirs, nil
+	return all, hostDirs, nil
 }
 
 // nodeFiles returns the files that configure a node of berth for this cluster.
 func (m *builder) nodeFiles(described config.Node) ([]provider.File, error) {
-	registries, hostDirs, err := m.nodeRegistries(described)
+	all, hostDirs, err := m.nodeRegistries(described)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,7 @@ func (m *builder) nodeFiles(described config.Node) ([]provider.File, error) {
 		{Path: noderuntime.DaemonFile, Content: []byte(daemon)},
 		{Path: innode.KubeadmFile, Mode: 0o600, Content: []byte(text)},
 	}
-	more, err := noderuntime.HostsFiles(noderuntime.Berth().RegistriesDir, registries)
+	more, err := noderuntime.HostsFiles(noderuntime.Berth().RegistriesDir, all)
 	if err != nil {
 		return nil, err
 	}
@@ -198,11 +199,11 @@ func (m *builder) setUpContainerd(ctx context.Context, described config.Node) er
 	if err := m.Provider.Exec(ctx, name, provider.Command{Files: []provider.File{file}}); err != nil {
 		return err
 	}
-	registries, _, err := m.nodeRegistries(described)
+	all, _, err := m.nodeRegistries(described)
 	if err != nil {
 		return err
 	}
-	if err := noderuntime.ConfigureContainerd(ctx, m.Provider, name, m.Cluster.Settings, registries); err != nil {
+	if err := noderuntime.ConfigureContainerd(ctx, m.Provider, name, m.Cluster.Settings, all); err != nil {
 		return m.explain(ctx, name, err)
 	}
 	return nil

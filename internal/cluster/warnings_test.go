@@ -13,7 +13,8 @@ import (
 func TestToldOnce(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
-	f.Findings = []hostcheck.Finding{{Problem: "old cgroups", Fix: "boot", Once: "old"}, {Problem: "few files", Fix: "sysctl"}}
+	f.Unmet = []hostcheck.UnmetRequirement{hostcheck.Warning("old cgroups", "boot"), hostcheck.Warning("few files", "sysctl")}
+	f.Unmet[0].Once = "old"
 	told := map[string]bool{}
 	c.FirstTime = func(what string) bool {
 		first := !told[what]

@@ -1,4 +1,4 @@
-// Package finding is what a doctor says: of a node, or of a cluster.
+// Package finding is what a doctor, or a check of a host, says of a node, a cluster or a host.
 package finding
 
 import "slices"

@@ -60,7 +60,7 @@ type Fake struct {
 	FailOnce string
 	// NotReady: nodes never become Ready.
 	NotReady bool
-	Findings []hostcheck.Finding
+	Unmet    []hostcheck.UnmetRequirement
 	// RegistryPort is where a registry answers.
 	RegistryPort int
 	// FakeFacts are what Facts returns.
@@ -137,9 +137,9 @@ func (f *Fake) call() error {
 	return nil
 }
 
-func (f *Fake) Name() string                  { return "podman" }
-func (f *Fake) Facts() provider.Facts         { return f.FakeFacts }
-func (f *Fake) Check(int) []hostcheck.Finding { return f.Findings }
+func (f *Fake) Name() string                           { return "podman" }
+func (f *Fake) Facts() provider.Facts                  { return f.FakeFacts }
+func (f *Fake) Check(int) []hostcheck.UnmetRequirement { return f.Unmet }
 func (f *Fake) PlanHost(n provider.Network) plan.Host {
 	return plan.Host{Engine: "podman", Network: n.Name, Routes: f.Routes, Env: f.Env}
 }

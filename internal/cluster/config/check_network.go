@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/berthrun/berth/internal/registries"
 )
 
 func (c checker) networking() {
@@ -206,32 +208,16 @@ func (c checker) builtIn() {
 	}
 }
 
-func (c checker) registries(at string, registries []Registry) {
-	host := regexp.MustCompile(`^(\*|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?)$`)
-	seen := map[string]bool{}
-	for i, reg := range registries {
-		at := fmt.Sprintf("%s[%d]", at, i)
-		if reg.Host != "" && !host.MatchString(reg.Host) {
-			c.Fault(at+".host", "%q: want a host with an optional port, such as docker.io, or *", reg.Host)
+func (c checker) registries(at string, all []registries.Registry) {
+	registries.Check(c.Reader, at, all)
+	for i, reg := range all {
+		at := fmt.Sprintf("%s[%d].host", at, i)
+		_, port, found := strings.Cut(reg.Host[strings.LastIndex(reg.Host, "]")+1:], ":")
+		if !found || c.Broken(at) {
+			continue
 		}
-		if _, port, found := strings.Cut(reg.Host[strings.LastIndex(reg.Host, "]")+1:], ":"); found && host.MatchString(reg.Host) {
-			if number, err := strconv.Atoi(port); err != nil || number < 1 || number > 65535 {
-				c.Fault(at+".host", "%q: port %s: want 1 to 65535", reg.Host, port)
-			}
-		}
-		if seen[reg.Host] && reg.Host != "" {
-			c.Fault(at+".host", "%q: is there twice", reg.Host)
-		}
-		seen[reg.Host] = true
-		if reg.Host == "*" && reg.Server != "" {
-			c.Fault(at+".server", "%q: has no place under *, which stands for many registries", reg.Server)
-		}
-		c.url(at+".server", reg.Server)
-		for j, m := range reg.Mirrors {
-			c.url(fmt.Sprintf("%s.mirrors[%d].url", at, j), m.URL)
+		if number, err := strconv.Atoi(port); err != nil || number < 1 || number > 65535 {
+			c.Fault(at, "%q: port %s: want 1 to 65535", reg.Host, port)
 		}
 	}
 }
-
-// url checks an http(s) URL; empty is none.
-func (c checker) url(at, text string) { c.URL(at, text, "nodes would show it to everybody") }

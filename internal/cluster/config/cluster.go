@@ -3,7 +3,10 @@
 // kind's v1alpha4. It knows no container engine and makes nothing.
 package config
 
-import "github.com/berthrun/berth/internal/manifest"
+import (
+	"github.com/berthrun/berth/internal/manifest"
+	"github.com/berthrun/berth/internal/registries"
+)
 
 // The formats that a description may have.
 const (
@@ -32,9 +35,9 @@ type Cluster struct {
 	Nodes      []Node `json:"nodes" help:"Nodes, one by one. Empty: one control plane, unless the control planes are a pool."`
 	Pools      []Pool `json:"pools" help:"Nodes that are alike. Their names stay theirs when the count changes: the last ones come and go."`
 	Settings
-	DisableDefaultStorage bool       `json:"disableDefaultStorage" help:"Install no StorageClass."`
-	Registry              BuiltIn    `json:"registry" help:"The registry that clusters of this host share, on its loopback and in every node's reach."`
-	Registries            []Registry `json:"registries" help:"Where images of a registry come from, in order, on every node."`
+	DisableDefaultStorage bool                  `json:"disableDefaultStorage" help:"Install no StorageClass."`
+	Registry              BuiltIn               `json:"registry" help:"The registry that clusters of this host share, on its loopback and in every node's reach."`
+	Registries            []registries.Registry `json:"registries" help:"Where images of a registry come from, in order, on every node. Files that an entry names are on this host and are copied to the nodes; a relative path begins at the working directory."`
 
 	// FromKind: the description is in kind's format.
 	FromKind bool `json:"-"`
@@ -60,7 +63,7 @@ type Settings struct {
 type Node struct {
 	Name string `json:"name" help:"What stands after the cluster's name in the node's name. Empty: the role, and a number from the second on." example:"db"`
 	NodeSettings
-	Registries []Registry `json:"registries" help:"As those of the cluster, for this node: an entry stands in place of the cluster's of the same host."`
+	Registries []registries.Registry `json:"registries" help:"As those of the cluster, for this node: an entry stands in place of the cluster's of the same host."`
 
 	// Pool is the pool that the node is of; "" is none.
 	Pool string `json:"-"`
@@ -71,7 +74,7 @@ type Pool struct {
 	Name  string `json:"name" help:"What stands after the cluster's name in the nodes' names, with a number from the second on." required:"yes" example:"web"`
 	Count *int   `json:"count" help:"How many nodes. Unset: 1." example:"3"`
 	NodeSettings
-	Registries []Registry `json:"registries" help:"As those of a node."`
+	Registries []registries.Registry `json:"registries" help:"As those of a node."`
 }
 
 // NodeSettings are the fields of a node that kind has, too.
@@ -122,22 +125,4 @@ type PortMapping struct {
 type BuiltIn struct {
 	Enabled bool `json:"enabled" help:"Have it running. Images pushed to localhost:PORT on the host have the same name in the cluster."`
 	Port    int  `json:"port" help:"Port on the host's loopback. 0: a free one."`
-}
-
-// Registry says where images of one registry come from.
-type Registry struct {
-	Host       string   `json:"host" help:"Registry as image names have it; \"*\" is every registry that has no entry of its own." required:"yes" example:"docker.io"`
-	Server     string   `json:"server" help:"URL of the registry itself, asked after all mirrors. Empty: https:// and the host." example:"https://registry-1.docker.io"`
-	Mirrors    []Mirror `json:"mirrors" help:"Mirrors in the order in which they are asked."`
-	CA         []string `json:"ca" help:"Files on the host with certificates of authorities that sign for the server; they are copied to the node." example:"[./registry-ca.pem]"`
-	SkipVerify bool     `json:"skipVerify" help:"Do not verify the server's certificate."`
-}
-
-// Mirror is one mirror of a registry.
-type Mirror struct {
-	URL          string   `json:"url" help:"URL with its scheme. The node must reach it: localhost is the node itself." required:"yes" example:"https://mirror.example"`
-	Capabilities []string `json:"capabilities" help:"What the mirror may be asked for. Empty: pull and resolve." oneof:"pull resolve push" example:"[pull, resolve]"`
-	OverridePath bool     `json:"overridePath" help:"The URL has the whole path; no /v2 is added."`
-	CA           []string `json:"ca" help:"Files on the host with certificates of authorities that sign for the mirror; they are copied to the node." example:"[./mirror-ca.pem]"`
-	SkipVerify   bool     `json:"skipVerify" help:"Do not verify the mirror's certificate."`
 }

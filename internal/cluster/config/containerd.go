@@ -9,6 +9,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // ContainerdPatches is what patches of containerd's configuration mean to a node
@@ -17,7 +18,7 @@ type ContainerdPatches struct {
 	// HostDirs are directories of hosts.toml files, which berth reads, too.
 	HostDirs []string
 	// Registries are those of the form that containerd had before hosts.toml.
-	Registries []Registry
+	Registries []registries.Registry
 	// Ignored are the settings that berth has no use for, as dotted paths, sorted.
 	Ignored []string
 }
@@ -99,7 +100,7 @@ func (p *ContainerdPatches) mirror(at, host string, value any) {
 	reg := p.of(host)
 	for _, endpoint := range endpoints {
 		if url, ok := endpoint.(string); ok {
-			reg.Mirrors = append(reg.Mirrors, Mirror{URL: url, Capabilities: []string{"pull", "resolve"}})
+			reg.Mirrors = append(reg.Mirrors, registries.Mirror{URL: url, Capabilities: []string{"pull", "resolve"}})
 		}
 	}
 	p.rest(at+".mirrors."+host, table, "endpoint")
@@ -131,11 +132,11 @@ func (p *ContainerdPatches) rest(at string, table map[string]any, known ...strin
 }
 
 // of is the entry of a host, made if it is not there.
-func (p *ContainerdPatches) of(host string) *Registry {
-	i := slices.IndexFunc(p.Registries, func(r Registry) bool { return r.Host == host })
+func (p *ContainerdPatches) of(host string) *registries.Registry {
+	i := slices.IndexFunc(p.Registries, func(r registries.Registry) bool { return r.Host == host })
 	if i < 0 {
 		i = len(p.Registries)
-		p.Registries = append(p.Registries, Registry{Host: host})
+		p.Registries = append(p.Registries, registries.Registry{Host: host})
 	}
 	return &p.Registries[i]
 }

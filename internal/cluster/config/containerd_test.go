@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 func TestReadContainerdPatches(t *testing.T) {
@@ -32,9 +33,9 @@ func TestReadContainerdPatches(t *testing.T) {
 			},
 			nil,
 			ContainerdPatches{
-				Registries: []Registry{{
-					Host: "localhost:5001", SkipVerify: true,
-					Mirrors: []Mirror{{URL: "http://kind-registry:5000", Capabilities: both}, {URL: "http://b", Capabilities: both}},
+				Registries: []registries.Registry{{
+					Host: "localhost:5001", Access: registries.Access{SkipVerify: true},
+					Mirrors: []registries.Mirror{{URL: "http://kind-registry:5000", Capabilities: both}, {URL: "http://b", Capabilities: both}},
 				}},
 				Ignored: []string{
 					"plugins.io.containerd.grpc.v1.cri.registry.configs.localhost:5001.tls.ca_file",

@@ -126,6 +126,7 @@ func TestFaultsOfOurs(t *testing.T) {
 		"registries: [{host: '*', server: 'https://a'}]":                                     "has no place under *",
 		"registries: [{host: a, mirrors: [{url: mirror.example}]}]":                          `registries[0].mirrors[0].url: "mirror.example": has no scheme`,
 		"nodes: [{registries: [{host: a, mirrors: [{url: 'https://u:p@b'}]}]}]":              "nodes[0].registries[0].mirrors[0].url: has a password in it",
+		"registries: [{host: a, clientKey: k}]":                                              `registries[0].clientKey: is of no use alone; set clientCert, too`,
 		"registries: [{host: a, mirrors: [{url: 'https://b', capabilities: [x]}]}]":          `capabilities[0]: "x": want one of pull, resolve, push`,
 		"networking: {dnsSearch: [1]}":                                                       `"1": want a string`,
 	} {

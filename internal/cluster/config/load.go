@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/manifest"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // Options are what stands outside of a description.
@@ -122,7 +123,7 @@ func finish(c *Cluster, r *manifest.Reader, o Options) (*Cluster, error) {
 		p.settle(o)
 		ch.absolute(p)
 	}
-	settleMirrors(c.Registries)
+	registries.SetDefaults(c.Registries)
 	ch.files("registries", c.Registries)
 	c.nameNodes()
 	ch.all()
@@ -149,17 +150,7 @@ func (p part) settle(o Options) {
 	for i := range n.ExtraPortMappings {
 		n.ExtraPortMappings[i].Protocol = cmp.Or(n.ExtraPortMappings[i].Protocol, TCP)
 	}
-	settleMirrors(*p.registries)
-}
-
-func settleMirrors(registries []Registry) {
-	for i := range registries {
-		for j := range registries[i].Mirrors {
-			if m := &registries[i].Mirrors[j]; len(m.Capabilities) == 0 {
-				m.Capabilities = []string{"pull", "resolve"}
-			}
-		}
-	}
+	registries.SetDefaults(*p.registries)
 }
 
 // absolute makes the host paths of a node or pool absolute.
@@ -192,18 +183,24 @@ func (c checker) resolve(at string, path *string) {
 }
 
 // files makes the paths absolute that registries name.
-func (c checker) files(at string, registries []Registry) {
-	for i := range registries {
-		reg, at := &registries[i], fmt.Sprintf("%s[%d]", at, i)
-		for k := range reg.CA {
-			c.resolve(fmt.Sprintf("%s.ca[%d]", at, k), &reg.CA[k])
-		}
+func (c checker) files(at string, all []registries.Registry) {
+	for i := range all {
+		reg, at := &all[i], fmt.Sprintf("%s[%d]", at, i)
+		c.accessFiles(at, &reg.Access)
 		for j := range reg.Mirrors {
-			for k := range reg.Mirrors[j].CA {
-				c.resolve(fmt.Sprintf("%s.mirrors[%d].ca[%d]", at, j, k), &reg.Mirrors[j].CA[k])
-			}
+			c.accessFiles(fmt.Sprintf("%s.mirrors[%d]", at, j), &reg.Mirrors[j].Access)
 		}
 	}
+}
+
+// accessFiles makes the paths absolute of the files that a server is reached with.
+func (c checker) accessFiles(at string, a *registries.Access) {
+	for i := range a.CA {
+		c.resolve(fmt.Sprintf("%s.ca[%d]", at, i), &a.CA[i])
+	}
+	c.resolve(at+".clientCert", &a.ClientCert)
+	c.resolve(at+".clientKey", &a.ClientKey)
+	c.resolve(at+".credentials", &a.Credentials)
 }
 
 // Schema is the JSON schema of a description.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 const (
@@ -168,8 +169,8 @@ func TestNamesOfNodes(t *testing.T) {
 func TestRegistries(t *testing.T) {
 	c, err := Load("f", []byte(ourHead+`registry: {enabled: true}
 registries:
-- {host: docker.io, mirrors: [{url: "https://a.example", ca: [ca.pem]}]}
-- {host: quay.io, ca: [/q.pem], skipVerify: true}
+- {host: docker.io, mirrors: [{url: "https://a.example", ca: [ca.pem], clientCert: a.cert, clientKey: a.key, credentials: a.auth}]}
+- {host: quay.io, ca: [/q.pem], clientCert: me.pem, skipVerify: true}
 nodes:
 - registries: [{host: docker.io, mirrors: [{url: "http://b.example", capabilities: [pull]}]}]
 - {role: worker}
@@ -178,12 +179,14 @@ nodes:
 		t.Fatal(err)
 	}
 	both := []string{"pull", "resolve"}
-	quay := Registry{Host: "quay.io", CA: []string{"/q.pem"}, SkipVerify: true}
-	want := [][]Registry{
-		{{Host: "docker.io", Mirrors: []Mirror{{URL: "http://b.example", Capabilities: []string{"pull"}}}}, quay},
-		{{Host: "docker.io", Mirrors: []Mirror{{URL: "https://a.example", Capabilities: both, CA: []string{"/d/ca.pem"}}}}, quay},
+	quay := registries.Registry{Host: "quay.io", Access: registries.Access{CA: []string{"/q.pem"}, SkipVerify: true, ClientCert: "/d/me.pem"}}
+	want := [][]registries.Registry{
+		{{Host: "docker.io", Mirrors: []registries.Mirror{{URL: "http://b.example", Capabilities: []string{"pull"}}}}, quay},
+		{{Host: "docker.io", Mirrors: []registries.Mirror{{URL: "https://a.example", Capabilities: both, Access: registries.Access{
+			CA: []string{"/d/ca.pem"}, ClientCert: "/d/a.cert", ClientKey: "/d/a.key", Credentials: "/d/a.auth",
+		}}}}, quay},
 	}
-	if diff := cmp.Diff(want, [][]Registry{c.Nodes[0].Registries, c.Nodes[1].Registries}); diff != "" {
+	if diff := cmp.Diff(want, [][]registries.Registry{c.Nodes[0].Registries, c.Nodes[1].Registries}); diff != "" {
 		t.Error(diff)
 	}
 	if c.Registry != (BuiltIn{true, 5001}) {

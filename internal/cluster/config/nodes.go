@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"slices"
+
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // BalancerRole is the role of the container that spreads the API over several
@@ -13,7 +15,7 @@ const BalancerRole = "external-load-balancer"
 type part struct {
 	*NodeSettings
 	at         string
-	registries *[]Registry
+	registries *[]registries.Registry
 	pool       *Pool // nil for an entry of nodes
 }
 
@@ -71,7 +73,7 @@ func (c *Cluster) expand() {
 		n := &c.Nodes[i]
 		own := slices.Clone(n.Registries)
 		for _, reg := range c.Registries {
-			if !slices.ContainsFunc(own, func(o Registry) bool { return o.Host == reg.Host }) {
+			if !slices.ContainsFunc(own, func(o registries.Registry) bool { return o.Host == reg.Host }) {
 				own = append(own, reg)
 			}
 		}

@@ -51,6 +51,10 @@ registries: [{host: docker.io, mirrors: [{url: "https://m", ca: [a.pem]}]}]
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: %s\n%s", name, diff, rendered)
 		}
+		// A berth that does not know the fields reads the description of a cluster that does not use them.
+		if unused := string(rendered); strings.Contains(unused, "clientCert") || strings.Contains(unused, "clientKey") || strings.Contains(unused, "credentials") {
+			t.Errorf("%s: fields that nothing is said of:\n%s", name, rendered)
+		}
 		if strings.HasPrefix(name, "dns-search") && (got.Networking.DNSSearch == nil || len(*got.Networking.DNSSearch) != len(*want.Networking.DNSSearch)) {
 			t.Errorf("%s: no search domain became the host's", name)
 		}

@@ -31,7 +31,7 @@ type patient struct {
 	nodes    []provider.Node
 	registry []provider.Node
 	facts    provider.Facts
-	findings []hostcheck.Finding
+	findings []hostcheck.UnmetRequirement
 	// says are what commands in nodes write, by a part of node and command.
 	says map[string]string
 	// mute: no command in a node ends.
@@ -79,9 +79,9 @@ func (p *patient) serve(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[%s]}`, strings.Join(items, ","))
 }
 
-func (p *patient) Name() string                  { return "podman" }
-func (p *patient) Facts() provider.Facts         { return p.facts }
-func (p *patient) Check(int) []hostcheck.Finding { return p.findings }
+func (p *patient) Name() string                           { return "podman" }
+func (p *patient) Facts() provider.Facts                  { return p.facts }
+func (p *patient) Check(int) []hostcheck.UnmetRequirement { return p.findings }
 
 func (p *patient) List(_ context.Context, name string) ([]provider.Node, error) {
 	switch name {
@@ -172,7 +172,7 @@ func TestSick(t *testing.T) {
 		want  []string
 	}{
 		"host": {func(p *patient, _ *cluster.Clusters) {
-			p.findings = []hostcheck.Finding{{Problem: "too few inotify instances", Fix: "sysctl -w", Fatal: true}}
+			p.findings = []hostcheck.UnmetRequirement{hostcheck.Problem("too few inotify instances", "sysctl -w")}
 		}, finding.Problem, []string{"host: too few inotify instances => sysctl -w"}},
 		"stopped node": {func(p *patient, _ *cluster.Clusters) {
 			p.nodes[1].Running, p.nodes[1].State, p.nodes[1].ExitCode = false, "exited", 137

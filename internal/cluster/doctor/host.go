@@ -12,19 +12,15 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// host tells what engine and host lack for the nodes that there are: limits, delegation of
+// host finds what engine and host lack for the nodes that there are: limits, delegation of
 // cgroups, modules of the kernel.
 func (d *diagnosis) host(ctx context.Context) error {
 	all, err := inventory.AllNodes(ctx, d.Provider)
 	if err != nil {
 		return err
 	}
-	for _, f := range d.Provider.Check(max(1, len(all))) {
-		level := finding.Warning
-		if f.Fatal {
-			level = finding.Problem
-		}
-		d.add(level, f.Problem, f.Fix)
+	for _, unmet := range d.Provider.Check(max(1, len(all))) {
+		d.add(unmet.Level, unmet.Evidence, unmet.Fix)
 	}
 	return nil
 }

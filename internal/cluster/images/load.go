@@ -185,8 +185,11 @@ func (l Loader) queryAll(ctx context.Context, nodes []provider.Node) ([]*receive
 // nodes have the image.
 func (l Loader) retag(ctx context.Context, nodes []*receiver, id, image string) (bool, error) {
 	name, err := reference.ParseDockerRef(image)
-	if err != nil || strings.Contains(name.String(), "@") {
+	if err != nil {
 		return false, nil // the archive has the name
+	}
+	if _, digested := name.(reference.Digested); digested {
+		return false, nil // it follows from the content
 	}
 	everywhere := true
 	for _, r := range nodes {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
+
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -42,8 +44,12 @@ func programs() []string { return []string{"kubeadm", "kubelet", "kubectl"} }
 func imagesOf(listed []string) (map[string]string, error) {
 	images := map[string]string{}
 	for _, image := range listed {
-		name, _, tagged := strings.Cut(path.Base(image), ":")
-		if tagged && slices.ContainsFunc(components(), func(c component) bool { return c.name == name }) {
+		tagged, ok := parseTagged(image)
+		if !ok {
+			continue
+		}
+		name := path.Base(tagged.Name())
+		if slices.ContainsFunc(components(), func(c component) bool { return c.name == name }) {
 			images[name] = image
 		}
 	}
@@ -57,6 +63,16 @@ func imagesOf(listed []string) (map[string]string, error) {
 		return nil, fmt.Errorf("kubeadm config images list names no image for %s: %w", strings.Join(missing, ", "), errs.Unsupported)
 	}
 	return images, nil
+}
+
+// parseTagged parses the name of an image; ok is false for one without a tag.
+func parseTagged(image string) (tagged reference.NamedTagged, ok bool) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil, false
+	}
+	tagged, ok = named.(reference.NamedTagged)
+	return tagged, ok
 }
 
 // files are what the image of a component has in it.

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 
 	"github.com/distribution/reference"
 
@@ -146,9 +145,11 @@ func (b *builder) fetchOthers(ctx context.Context) error {
 	released := map[string]func(tag string) (string, error){"etcd": f.Etcd, "coredns": f.CoreDNS}
 	for name, place := range b.separate() {
 		if place == Released {
-			_, tag, _ := strings.Cut(b.images[name], ":")
-			tag = tag[strings.LastIndex(tag, ":")+1:] // behind the port of a registry
-			if place, err = released[name](tag); err != nil {
+			image, ok := parseTagged(b.images[name])
+			if !ok {
+				return fmt.Errorf("--%s: the image %q has no tag: %w", name, b.images[name], errs.Invalid)
+			}
+			if place, err = released[name](image.Tag()); err != nil {
 				return fmt.Errorf("--%s: %w", name, err)
 			}
 		}

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
-
+	"github.com/berthrun/berth/internal/berthtoml"
 	"github.com/berthrun/berth/internal/cluster/config"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // DaemonFile is the configuration of berth in a node.
@@ -18,24 +18,23 @@ const DaemonFile = "/etc/berth/berth.toml"
 // there, as Kubernetes expects of any node. The kubelet passes the node's own pod subnet to berth.
 // hostDirs are directories of hosts.toml files beside the default ones.
 func DaemonConfig(net config.Networking, cgroupDriver string, hostDirs []string) (string, error) {
-	image, err := imageConfig(hostDirs)
-	if err != nil {
-		return "", err
+	file := berthtoml.File{CgroupDriver: cgroupDriver, SELinux: "lenient"}
+	if len(hostDirs) > 0 {
+		file.RegistryDirs = append(defaultHostDirs(), hostDirs...)
 	}
-	runtime := "[runtime]\nselinux = 'lenient'\ncgroup_driver = '" + cgroupDriver + "'\n"
 	if net.DisableDefaultCNI {
-		return "# Of `berth cluster`: whoever installs a network brings it.\n" + runtime + "[network]\nmode = 'cni'\n" + image, nil
+		file.Network.Mode = "cni"
+		return file.Text("# Written by `berth cluster`. The node waits for a network that somebody installs.\n")
 	}
 	subnets, err := net.PodSubnets()
 	if err != nil {
 		return "", err
 	}
-	var quoted []string
+	file.Network.Mode, file.Network.AwaitPodCIDR = "builtin", true
 	for _, s := range subnets {
-		quoted = append(quoted, "'"+s.Masked().String()+"'")
+		file.Network.ClusterSubnets = append(file.Network.ClusterSubnets, s.Masked().String())
 	}
-	return "# Of `berth cluster`: the node's subnet is what the kubelet tells, and other nodes' pods\n# are reached by routes.\n" +
-		runtime + "[network]\nmode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = [" + strings.Join(quoted, ", ") + "]\n" + image, nil
+	return file.Text("# Written by `berth cluster`. The kubelet passes the node's subnet to berth, and routes lead to\n# the pods of other nodes.\n")
 }
 
 // defaultHostDirs are the directories of hosts.toml files that berth reads by default.
@@ -46,35 +45,25 @@ func defaultHostDirs() []string {
 // BerthRegistries translates containerd's configuration in a description for a node whose runtime
 // is berth. It returns the node's registries with those of containerd that the node has no entry
 // for, and the directories of hosts.toml files that berth does not read by default.
-func BerthRegistries(c *config.Cluster, n config.Node) (registries []config.Registry, hostDirs []string, err error) {
+func BerthRegistries(c *config.Cluster, n config.Node) (all []registries.Registry, hostDirs []string, err error) {
 	patches, err := c.ReadContainerdPatches()
 	if err != nil {
 		return nil, nil, err
 	}
-	registries = AddRegistries(n.Registries, patches.Registries)
+	all = AddRegistries(n.Registries, patches.Registries)
 	for _, dir := range patches.HostDirs {
 		if path.IsAbs(dir) && !slices.Contains(defaultHostDirs(), path.Clean(dir)) {
 			hostDirs = append(hostDirs, path.Clean(dir))
 		}
 	}
-	return registries, hostDirs, nil
-}
-
-// imageConfig returns the part of berth's configuration that names directories of hosts.toml files;
-// "" where there are none but the default ones.
-func imageConfig(hostDirs []string) (string, error) {
-	if len(hostDirs) == 0 {
-		return "", nil
-	}
-	text, err := toml.Marshal(map[string]any{"image": map[string]any{"registry_config_dirs": append(defaultHostDirs(), hostDirs...)}})
-	return string(text), err
+	return all, hostDirs, nil
 }
 
 // AddRegistries returns own with those of more for whose hosts own has no entry.
-func AddRegistries(own, more []config.Registry) []config.Registry {
+func AddRegistries(own, more []registries.Registry) []registries.Registry {
 	all := slices.Clone(own)
 	for _, reg := range more {
-		if !slices.ContainsFunc(all, func(r config.Registry) bool { return r.Host == reg.Host }) {
+		if !slices.ContainsFunc(all, func(r registries.Registry) bool { return r.Host == reg.Host }) {
 			all = append(all, reg)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/patch"
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // ContainerdFile is the configuration of containerd in a node of kindest/node.
@@ -18,8 +19,8 @@ const ContainerdFile = "/etc/containerd/config.toml"
 
 // ConfigureContainerd writes registries and the patches of a description into the configuration of
 // a node's containerd, and waits until containerd answers.
-func ConfigureContainerd(ctx context.Context, p provider.Provider, node string, s config.Settings, registries []config.Registry) error {
-	files, err := HostsFiles(Containerd().RegistriesDir, registries)
+func ConfigureContainerd(ctx context.Context, p provider.Provider, node string, s config.Settings, all []registries.Registry) error {
+	files, err := HostsFiles(Containerd().RegistriesDir, all)
 	if err != nil {
 		return err
 	}

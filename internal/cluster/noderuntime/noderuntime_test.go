@@ -9,8 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berthrun/berth/internal/cluster/clustertest"
+	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 const kindConfig = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"pause\"\n"
@@ -57,14 +61,59 @@ skip_verify = true
 	}
 }
 
+// TestHostsFilesWithSecrets: keys and credentials are readable by root only.
+func TestHostsFilesWithSecrets(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"me.cert": "CERTIFICATE", "me.key": "KEY", "both.pem": "BOTH", "hub.auth": "user:pass word\n", "config.json": `{"auths": {"m.example": {"auth": "dTpw"}}}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := fmt.Sprintf(`registries:
+- {host: docker.io, credentials: %[1]s/hub.auth, mirrors: [{url: "https://m.example", clientCert: %[1]s/me.cert, clientKey: %[1]s/me.key, credentials: %[1]s/config.json}]}
+- {host: r.example, clientCert: %[1]s/both.pem}
+`, dir)
+	files, err := HostsFiles("/certs", clustertest.Describe(t, text).Nodes[0].Registries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []provider.File{
+		{Path: "/certs/docker.io/client-0.cert", Mode: 0o600, Content: []byte("CERTIFICATE")},
+		{Path: "/certs/docker.io/client-1.key", Mode: 0o600, Content: []byte("KEY")},
+		{Path: "/certs/docker.io/hosts.toml", Mode: 0o600, Content: []byte(`server = "https://registry-1.docker.io"
+
+[header]
+Authorization = "Basic dXNlcjpwYXNzIHdvcmQ="
+
+[host."https://m.example"]
+capabilities = ["pull", "resolve"]
+client = [["/certs/docker.io/client-0.cert", "/certs/docker.io/client-1.key"]]
+
+[host."https://m.example".header]
+Authorization = "Basic dTpw"
+`)},
+		{Path: "/certs/r.example/client-0.cert", Mode: 0o600, Content: []byte("BOTH")},
+		{Path: "/certs/r.example/hosts.toml", Content: []byte("server = \"https://r.example\"\nclient = \"/certs/r.example/client-0.cert\"\n")},
+	}
+	if diff := cmp.Diff(want, files); diff != "" {
+		t.Error(diff)
+	}
+	none := []registries.Registry{{Host: "other.example", Access: registries.Access{Credentials: filepath.Join(dir, "config.json")}}}
+	if _, err := HostsFiles("/certs", none); !errors.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "registries: other.example: credentials: ") || strings.Contains(err.Error(), "dTpw") {
+		t.Errorf("credentials of another host: %v", err)
+	}
+}
+
 func TestDaemonConfig(t *testing.T) {
 	net := clustertest.Describe(t, "networking: {ipFamily: dual}\n").Networking
 	daemon, err := DaemonConfig(net, "cgroupfs", nil)
-	if err != nil || !strings.Contains(daemon, "mode = 'builtin'\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\n") {
+	if err != nil || !strings.Contains(daemon, "[network]\nawait_pod_cidr = true\ncluster_subnets = ['10.244.0.0/16', 'fd00:10:244::/56']\nmode = 'builtin'\n\n[runtime]\ncgroup_driver = 'cgroupfs'\nselinux = 'lenient'\n") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 	net.DisableDefaultCNI = true
-	if daemon, err := DaemonConfig(net, "cgroupfs", nil); err != nil || !strings.Contains(daemon, "mode = 'cni'\n") {
+	if daemon, err := DaemonConfig(net, "cgroupfs", nil); err != nil || !strings.HasSuffix(daemon, "\n[network]\nmode = 'cni'\n\n[runtime]\ncgroup_driver = 'cgroupfs'\nselinux = 'lenient'\n") || strings.Contains(daemon, "image") {
 		t.Errorf("%v\n%s", err, daemon)
 	}
 }

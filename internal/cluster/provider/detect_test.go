@@ -220,10 +220,10 @@ func TestCheck(t *testing.T) {
 			}
 			fatal := 0
 			for i, f := range found {
-				if !strings.Contains(f.Problem, test.want[2*i]) || !strings.Contains(f.Fix, test.want[2*i+1]) {
+				if !strings.Contains(f.Evidence, test.want[2*i]) || !strings.Contains(f.Fix, test.want[2*i+1]) {
 					t.Errorf("%v, want %q and %q", f, test.want[2*i], test.want[2*i+1])
 				}
-				if f.Fatal {
+				if f.Fatal() {
 					fatal++
 				}
 			}

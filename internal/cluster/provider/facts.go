@@ -142,7 +142,7 @@ func (f Facts) mapped() bool {
 
 // Check tells what the engine demands of itself, and hostcheck what of this host where
 // the nodes run on it.
-func (e *CLI) Check(nodes int) []hostcheck.Finding {
+func (e *CLI) Check(nodes int) []hostcheck.UnmetRequirement {
 	found := e.demands()
 	if !e.facts.Remote {
 		host := hostcheck.Host{Root: e.host, Rootless: e.facts.Rootless, Home: e.env["HOME"]}
@@ -151,11 +151,11 @@ func (e *CLI) Check(nodes int) []hostcheck.Finding {
 			found = append(found, host.Reboot(e.rebooted, "enable")...)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b hostcheck.Finding) int {
+	slices.SortStableFunc(found, func(a, b hostcheck.UnmetRequirement) int {
 		switch {
-		case a.Fatal == b.Fatal:
+		case a.Fatal() == b.Fatal():
 			return 0
-		case a.Fatal:
+		case a.Fatal():
 			return -1
 		}
 		return 1
@@ -164,25 +164,19 @@ func (e *CLI) Check(nodes int) []hostcheck.Finding {
 }
 
 // demands are those of a rootless engine, and what is odd about the others.
-func (e *CLI) demands() []hostcheck.Finding {
+func (e *CLI) demands() []hostcheck.UnmetRequirement {
 	f := e.facts
 	switch {
 	case f.Rootless && !f.CgroupV2:
-		return []hostcheck.Finding{{
-			Problem: "running nodes with rootless provider requires cgroup v2, and this host has cgroup v1",
-			Fix:     "sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1   # or GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub\nsudo reboot",
-			Fatal:   true,
-		}}
+		return []hostcheck.UnmetRequirement{hostcheck.Problem("running nodes with rootless provider requires cgroup v2, and this host has cgroup v1",
+			"sudo grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1   # or GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub\nsudo reboot")}
 	case f.Rootless && (!f.Memory || !f.Pids || !f.CPU):
-		return []hostcheck.Finding{{
-			Problem: `running nodes with rootless provider requires setting systemd property "Delegate=yes": limits of memory, pids or cpu are not this user's`,
-			Fix: "sudo mkdir -p /etc/systemd/system/user@.service.d\n" +
-				`printf '[Service]\nDelegate=yes\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf` +
-				"\nsudo systemctl daemon-reload   # then log out and in again",
-			Fatal: true,
-		}}
+		return []hostcheck.UnmetRequirement{hostcheck.Problem(`running nodes with rootless provider requires setting systemd property "Delegate=yes": limits of memory, pids or cpu are not this user's`,
+			"sudo mkdir -p /etc/systemd/system/user@.service.d\n"+
+				`printf '[Service]\nDelegate=yes\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf`+
+				"\nsudo systemctl daemon-reload   # then log out and in again")}
 	case !f.CgroupV2 && !f.Rootless:
-		return []hostcheck.Finding{hostcheck.ClassicCgroups()}
+		return []hostcheck.UnmetRequirement{hostcheck.ClassicCgroups()}
 	}
 	return nil
 }

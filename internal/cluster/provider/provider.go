@@ -64,7 +64,7 @@ type Provider interface {
 	Facts() Facts
 	// Check tells what stands against that many nodes, fatal findings first. It is
 	// for create; what exists can be listed and deleted all the same.
-	Check(nodes int) []hostcheck.Finding
+	Check(nodes int) []hostcheck.UnmetRequirement
 	// PlanHost is what a plan needs to know of engine, network and environment.
 	PlanHost(n Network) plan.Host
 

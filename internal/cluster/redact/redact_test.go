@@ -20,6 +20,7 @@ func TestText(t *testing.T) {
 		`      auth = "bWU6Z2VoZWlt"`:                                                `      auth = "…"`,
 		`      password = 'geheim'`:                                                  `      password = '…'`,
 		`{"password":"geheim","username":"me"}`:                                      `{"password":"…","username":"me"}`,
+		`Authorization = "Basic Z2VoZWlt"`:                                           `Authorization = "Basic …"`,
 		`Authorization: Bearer geheim`:                                               `Authorization: Bearer …`,
 		`token: eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJtZSJ9.c2lnbmF0dXJl end`:              `token: … end`,
 		`    client-key-data: Z2VoZWlt`:                                              `    client-key-data: …`,

@@ -19,6 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 	"github.com/berthrun/berth/internal/cluster/report"
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // DefaultPort is the port of a registry that is started without one.
@@ -131,11 +132,11 @@ func (m Manager) Find(ctx context.Context) (*Status, error) {
 
 // Mirrors returns the entries that lead a node to the registry, one for each name that an image may
 // have been pushed by.
-func (s Status) Mirrors() []config.Registry {
+func (s Status) Mirrors() []registries.Registry {
 	inside := net.JoinHostPort(plan.RegistryName, strconv.Itoa(plan.RegistryPort))
-	var all []config.Registry
+	var all []registries.Registry
 	for _, host := range []string{s.Address, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), inside} {
-		all = append(all, config.Registry{Host: host, Server: "http://" + inside})
+		all = append(all, registries.Registry{Host: host, Server: "http://" + inside})
 	}
 	return all
 }

@@ -14,9 +14,9 @@ import (
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 
+	"github.com/berthrun/berth/internal/credential"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/credential"
 )
 
 // maxRedirects is how often a server may send us elsewhere.

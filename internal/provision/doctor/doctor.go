@@ -84,17 +84,12 @@ func (d *diagnosis) add(level Level, evidence, fix string) {
 	d.findings = append(d.findings, Finding{Check: d.name, Level: level, Evidence: evidence, Fix: fix})
 }
 
-// kubeadm tells what kubeadm init and join would not like, each by kubeadm's own name. What
-// only one of them refuses may not matter here.
+// kubeadm finds what kubeadm init and join object to, each by kubeadm's own name.
 func kubeadm(ctx context.Context, d *diagnosis) error {
-	for _, f := range preflight.Look(ctx, d.host) {
-		level := Warning
-		if f.Who == preflight.Both {
-			level = Problem
-		}
-		d.findings = append(d.findings, Finding{
-			Check: "kubeadm " + f.Check, Level: level, Evidence: fmt.Sprintf("%s: %s", f.Evidence, f.Who), Fix: f.Fix,
-		})
+	for _, o := range preflight.Look(ctx, d.host) {
+		f := o.Finding
+		f.Check, f.Evidence = "kubeadm "+f.Check, fmt.Sprintf("%s: %s", f.Evidence, o.Who)
+		d.findings = append(d.findings, f)
 	}
 	return nil
 }

@@ -63,14 +63,14 @@ func (b *builder) kubelet(after []string) {
 	b.add(unit)
 }
 
-// preflightProbe tells what kubeadm would not like of the machine.
+// preflightProbe warns of what kubeadm would object to on the machine.
 type preflightProbe struct{}
 
 func (preflightProbe) Name() string { return "kubeadm's preflight checks" }
 
 func (preflightProbe) Run(ctx context.Context, host provision.Host) error {
-	for _, f := range preflight.Look(ctx, host) {
-		provision.Warn(ctx, "%s", f)
+	for _, objection := range preflight.Look(ctx, host) {
+		provision.Warn(ctx, "%s", objection)
 	}
 	return nil
 }

@@ -14,13 +14,14 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/finding"
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Who says who minds a finding.
+// Who says who objects.
 type Who string
 
-// Who minds.
+// Who objects.
 const (
 	Both   Who = "kubeadm init and join refuse"
 	Init   Who = "kubeadm init refuses"
@@ -28,24 +29,24 @@ const (
 	Nobody Who = "kubeadm warns"
 )
 
-// Finding is one thing that kubeadm would not like.
-type Finding struct {
-	// Check is kubeadm's name of it, such as "Port-10250".
-	Check string
-	Who   Who
-	// Evidence is what was seen, and where; Fix is what to do.
-	Evidence, Fix string
+// Objection is a reason for kubeadm to refuse a machine, or to warn of it.
+type Objection struct {
+	// Finding: Check is kubeadm's name of it, such as "Port-10250". Level is finding.Problem where
+	// init and join refuse, else finding.Warning: what only one of them refuses may not matter on
+	// this machine.
+	finding.Finding
+	Who Who
 }
 
 // String is all of it on one line.
-func (f Finding) String() string {
-	return fmt.Sprintf("%s: %s (%s); %s", f.Check, f.Evidence, f.Who, f.Fix)
+func (o Objection) String() string {
+	return fmt.Sprintf("%s: %s (%s); %s", o.Check, o.Evidence, o.Who, o.Fix)
 }
 
 // survey is one look at a machine.
 type survey struct {
-	host     provision.Host
-	findings []Finding
+	host       provision.Host
+	objections []Objection
 	// joined tells that kubeadm has made a node of the machine.
 	joined bool
 	// version is that of the kubelet; zero where it does not say.
@@ -63,10 +64,10 @@ type step struct {
 // Installed reports whether kubeadm is on the machine.
 func Installed(host provision.Host) bool { return program(host, "kubeadm") != "" }
 
-// Look makes all checks that concern the machine alone. What cannot be looked at is a
-// finding of its own, and stops no other. On a machine that is a node of kubeadm's already
+// Look makes all checks that concern the machine alone. What cannot be looked at is an
+// objection of its own, and stops no other. On a machine that is a node of kubeadm's already
 // the checks remain that an upgrade makes, too.
-func Look(ctx context.Context, host provision.Host) []Finding {
+func Look(ctx context.Context, host provision.Host) []Objection {
 	s := &survey{host: host, joined: provision.Exists(host.Files(), kubeletConf)}
 	for _, step := range []step{
 		{"KubeletVersion", kubelet, false},
@@ -90,11 +91,15 @@ func Look(ctx context.Context, host provision.Host) []Finding {
 			s.add(step.name, Nobody, fmt.Sprintf("cannot be looked at: %v", err), "kubeadm may see more")
 		}
 	}
-	return s.findings
+	return s.objections
 }
 
 func (s *survey) add(check string, who Who, evidence, fix string) {
-	s.findings = append(s.findings, Finding{Check: check, Who: who, Evidence: evidence, Fix: fix})
+	level := finding.Warning
+	if who == Both {
+		level = finding.Problem
+	}
+	s.objections = append(s.objections, Objection{finding.Finding{Check: check, Level: level, Evidence: evidence, Fix: fix}, who})
 }
 
 // dirs is where programs of a node lie; the machine's PATH, and what immutable systems add.

@@ -91,7 +91,7 @@ func mount(t *testing.T, h *provisiontest.Host, path, kind string) {
 }
 
 // noRuntime is what every machine in memory lacks.
-func noRuntime(f preflight.Finding) bool { return f.Check == "CRI" }
+func noRuntime(f preflight.Objection) bool { return f.Check == "CRI" }
 
 func TestAGoodMachine(t *testing.T) {
 	h := good(t)
@@ -219,7 +219,7 @@ func TestFindings(t *testing.T) {
 			h := good(t)
 			c.spoil(t, h)
 			findings := preflight.Look(t.Context(), h)
-			if !slices.ContainsFunc(findings, func(f preflight.Finding) bool {
+			if !slices.ContainsFunc(findings, func(f preflight.Objection) bool {
 				return f.Check == c.check && f.Who == c.who && strings.Contains(f.String(), c.words) && f.Fix != ""
 			}) {
 				t.Errorf("want %s, %s, %q of %v", c.check, c.who, c.words, findings)

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/berthrun/berth/internal/credential"
 	"github.com/berthrun/berth/internal/provision"
-	"github.com/berthrun/berth/internal/provision/credential"
 	"github.com/berthrun/berth/internal/provision/preload"
 	"github.com/berthrun/berth/internal/provision/startpolicy"
 	"github.com/berthrun/berth/internal/provision/tasks"

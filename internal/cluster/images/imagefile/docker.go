@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -190,7 +189,7 @@ func fullName(text string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("its image is called %q: %w: %w", text, errs.Invalid, err)
 	}
-	if strings.Contains(name.String(), "@") {
+	if _, digested := name.(reference.Digested); digested {
 		return "", nil // it follows from the content
 	}
 	return name.String(), nil

@@ -128,8 +128,8 @@ func (e *Provider) Name() string { return Name }
 // Facts are those of Open.
 func (e *Provider) Facts() provider.Facts { return e.facts }
 
-// Check tells what the host lacks. The network is looked at by EnsureNetwork.
-func (e *Provider) Check(nodes int) []hostcheck.Finding {
+// Check returns what the host lacks. The network is looked at by EnsureNetwork.
+func (e *Provider) Check(nodes int) []hostcheck.UnmetRequirement {
 	host := hostcheck.Host{Root: e.host}
 	found := append(hostcheck.Check(host, nodes), e.reboot(host)...)
 	if !e.facts.CgroupV2 {
@@ -140,7 +140,7 @@ func (e *Provider) Check(nodes int) []hostcheck.Finding {
 
 // reboot tells that nobody starts nodes when the host boots. The unit asks the usual socket
 // unless it is told another.
-func (e *Provider) reboot(host hostcheck.Host) []hostcheck.Finding {
+func (e *Provider) reboot(host hostcheck.Host) []hostcheck.UnmetRequirement {
 	found := host.Reboot(BootUnit, "enable --now")
 	if endpoint := Endpoint(e.env); endpoint != criclient.DefaultEndpoint {
 		dir := "/etc/systemd/system/" + BootUnit + ".d"

@@ -1,4 +1,4 @@
-// Package hostcheck tells what a host lacks for nodes as containers, and the command
+// Package hostcheck finds what a host lacks for nodes as containers, and the command
 // that brings it. It reads /proc and /sys, and changes nothing.
 package hostcheck
 
@@ -9,21 +9,35 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/berthrun/berth/internal/finding"
 )
 
-// Finding is something that nodes need and the host lacks.
-type Finding struct {
-	// Problem is a sentence without a full stop, Fix the commands that help, one a line.
-	Problem, Fix string
-	// Fatal: no node can run. Else some may, or not for long.
-	Fatal bool
-	// Once is a word for what is told to a user once on a host, and not at each cluster; "" is told
+// UnmetRequirement is something that nodes need and the host does not have.
+type UnmetRequirement struct {
+	// Finding: Evidence is a sentence without a full stop, Fix the commands that help, one a line.
+	// At Level finding.Problem no node can run; at finding.Warning some may, or not for long.
+	finding.Finding
+	// Once is a word for what is shown to a user once on a host, and not at each cluster; "" is shown
 	// each time.
 	Once string
 }
 
-func (f Finding) String() string {
-	return f.Problem + "; fix it with:\n  " + strings.ReplaceAll(f.Fix, "\n", "\n  ")
+// Warning is an unmet requirement with which some nodes can run.
+func Warning(evidence, fix string) UnmetRequirement { return newUnmet(finding.Warning, evidence, fix) }
+
+// Problem is an unmet requirement with which no node can run.
+func Problem(evidence, fix string) UnmetRequirement { return newUnmet(finding.Problem, evidence, fix) }
+
+func newUnmet(level finding.Level, evidence, fix string) UnmetRequirement {
+	return UnmetRequirement{Finding: finding.Finding{Check: "host", Level: level, Evidence: evidence, Fix: fix}}
+}
+
+// Fatal reports whether no node can run.
+func (u UnmetRequirement) Fatal() bool { return u.Level == finding.Problem }
+
+func (u UnmetRequirement) String() string {
+	return u.Evidence + "; fix it with:\n  " + strings.ReplaceAll(u.Fix, "\n", "\n  ")
 }
 
 // Host is what Check looks at.
@@ -49,28 +63,27 @@ const (
 	watchesEnough   = 524288
 )
 
-// ClassicCgroups is the finding about a host with cgroup v1.
-func ClassicCgroups() Finding {
-	return Finding{
-		Problem: "this host has cgroup v1, which Kubernetes supports no more from 1.35 on unless kubelets are told failCgroupV1: false, as berth does",
-		Fix:     "boot it with systemd.unified_cgroup_hierarchy=1",
-		Once:    "cgroup-v1",
-	}
+// ClassicCgroups is what a host with cgroup v1 lacks.
+func ClassicCgroups() UnmetRequirement {
+	unmet := Warning("this host has cgroup v1, which Kubernetes supports no more from 1.35 on unless kubelets are told failCgroupV1: false, as berth does",
+		"boot it with systemd.unified_cgroup_hierarchy=1")
+	unmet.Once = "cgroup-v1"
+	return unmet
 }
 
-// Check tells what the host lacks for that many nodes.
-func Check(h Host, nodes int) []Finding {
+// Check returns what the host lacks for that many nodes.
+func Check(h Host, nodes int) []UnmetRequirement {
 	found := h.inotify(nodes)
 	if _, err := fs.Stat(h.Root, "lib/modules"); err != nil {
 		// Empty it is as good: what nodes need may be part of the kernel.
-		found = append(found, Finding{Problem: "/lib/modules does not exist on this host, and nodes mount it; it is made, empty, where that is allowed", Fix: "mkdir -p /lib/modules"})
+		found = append(found, Warning("/lib/modules does not exist on this host, and nodes mount it; it is made, empty, where that is allowed", "mkdir -p /lib/modules"))
 	}
 	return append(found, h.modules()...)
 }
 
-// IPVS tells that kube-proxy cannot work by IPVS on a host: its kernel has none, and there
-// is no module to load. nil is that it can.
-func IPVS(h Host) *Finding {
+// IPVS returns what kube-proxy lacks on a host to work by IPVS: its kernel has none, and there
+// is no module to load. nil is nothing.
+func IPVS(h Host) *UnmetRequirement {
 	const name = "ip_vs"
 	if _, err := fs.Stat(h.Root, "sys/module/"+name); err == nil {
 		return nil
@@ -79,16 +92,14 @@ func IPVS(h Host) *Finding {
 	if slices.Contains(builtin, name) || known && !h.Rootless && h.loadable(name) {
 		return nil
 	}
-	return &Finding{
-		Problem: "networking.kubeProxyMode is ipvs, and this host's kernel has no module ip_vs loaded, nor one that nodes can load",
-		Fix:     "modprobe ip_vs   # or kubeProxyMode: nftables in the cluster file",
-		Fatal:   true,
-	}
+	unmet := Problem("networking.kubeProxyMode is ipvs, and this host's kernel has no module ip_vs loaded, nor one that nodes can load",
+		"modprobe ip_vs   # or kubeProxyMode: nftables in the cluster file")
+	return &unmet
 }
 
 // inotify checks the two limits that users run into with some nodes.
-func (h Host) inotify(nodes int) []Finding {
-	var found []Finding
+func (h Host) inotify(nodes int) []UnmetRequirement {
+	var found []UnmetRequirement
 	for _, limit := range []struct {
 		name            string
 		ofNode, enough  int
@@ -102,16 +113,15 @@ func (h Host) inotify(nodes int) []Finding {
 		if !ok || value >= need {
 			continue
 		}
-		found = append(found, Finding{
-			Problem: fmt.Sprintf("this host allows %d inotify %s, and %d nodes take about %d; pods would fail with %q", value, limit.what, nodes, need, limit.otherwise),
-			Fix:     fmt.Sprintf("sysctl -w fs.inotify.%s=%d", limit.name, limit.enough),
-		})
+		found = append(found, Warning(
+			fmt.Sprintf("this host allows %d inotify %s, and %d nodes take about %d; pods would fail with %q", value, limit.what, nodes, need, limit.otherwise),
+			fmt.Sprintf("sysctl -w fs.inotify.%s=%d", limit.name, limit.enough)))
 	}
 	return found
 }
 
 // modules checks for what a node cannot load by itself.
-func (h Host) modules() []Finding {
+func (h Host) modules() []UnmetRequirement {
 	type module struct {
 		name, why string
 		fatal     bool
@@ -129,17 +139,18 @@ func (h Host) modules() []Finding {
 		}
 	}
 	builtin, known := h.builtin()
-	var found []Finding
+	var found []UnmetRequirement
 	for _, m := range wanted {
 		if _, err := fs.Stat(h.Root, "sys/module/"+m.name); err == nil || slices.Contains(builtin, m.name) {
 			continue
 		}
-		found = append(found, Finding{
-			Problem: fmt.Sprintf("the kernel module %s is not loaded (%s), and a rootless engine cannot load it", m.name, m.why),
-			Fix:     fmt.Sprintf("sudo modprobe %s\necho %s | sudo tee -a /etc/modules-load.d/berth.conf", m.name, m.name),
-			// Where nobody says what is part of the kernel, it may be.
-			Fatal: m.fatal && known,
-		})
+		level := finding.Warning
+		if m.fatal && known { // else it may be part of the kernel
+			level = finding.Problem
+		}
+		found = append(found, newUnmet(level,
+			fmt.Sprintf("the kernel module %s is not loaded (%s), and a rootless engine cannot load it", m.name, m.why),
+			fmt.Sprintf("sudo modprobe %s\necho %s | sudo tee -a /etc/modules-load.d/berth.conf", m.name, m.name)))
 	}
 	return found
 }

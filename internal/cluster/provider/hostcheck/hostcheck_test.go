@@ -20,7 +20,7 @@ func TestInotify(t *testing.T) {
 		}
 		host["proc/sys/fs/inotify/max_user_watches"] = &fstest.MapFile{Data: []byte("8192")}
 		found := Check(Host{Root: host}, nodes)
-		if len(found) != 1 || found[0].Fatal || !strings.Contains(found[0].String(), "8192 inotify watches") || !strings.HasSuffix(found[0].String(), ":\n  sysctl -w fs.inotify.max_user_watches=524288") {
+		if len(found) != 1 || found[0].Fatal() || !strings.Contains(found[0].String(), "8192 inotify watches") || !strings.HasSuffix(found[0].String(), ":\n  sysctl -w fs.inotify.max_user_watches=524288") {
 			t.Errorf("%d nodes: %v", nodes, found)
 		}
 	}
@@ -52,7 +52,7 @@ func TestReboot(t *testing.T) {
 		switch {
 		case test.fix == "" && len(found) > 0:
 			t.Errorf("%s: %v", name, found)
-		case test.fix != "" && (len(found) != 1 || found[0].Fatal || found[0].Fix != test.fix || !strings.Contains(found[0].Problem, unit+" is not enabled")):
+		case test.fix != "" && (len(found) != 1 || found[0].Fatal() || found[0].Fix != test.fix || !strings.Contains(found[0].Evidence, unit+" is not enabled")):
 			t.Errorf("%s: %v", name, found)
 		}
 	}
@@ -64,10 +64,10 @@ func TestModules(t *testing.T) {
 	host := fstest.MapFS{
 		"proc/sys/kernel/osrelease": {Data: []byte("6.1.0\n")}, "sys/module/overlay/x": {}, "lib/modules/6.1.0": {Mode: fs.ModeDir},
 	}
-	fatal := func(found []Finding) (names []string) {
+	fatal := func(found []UnmetRequirement) (names []string) {
 		for _, f := range found {
-			if f.Fatal {
-				names = append(names, strings.Fields(f.Problem)[3])
+			if f.Fatal() {
+				names = append(names, strings.Fields(f.Evidence)[3])
 			}
 		}
 		return names
@@ -81,7 +81,7 @@ func TestModules(t *testing.T) {
 	}
 	delete(host, builtin)
 	delete(host, "lib/modules/6.1.0")
-	if found := Check(Host{Root: host}, 1); len(found) != 1 || found[0].Fatal || !strings.Contains(found[0].Problem, "/lib/modules does not exist") {
+	if found := Check(Host{Root: host}, 1); len(found) != 1 || found[0].Fatal() || !strings.Contains(found[0].Evidence, "/lib/modules does not exist") {
 		t.Errorf("no directory: %v", found)
 	}
 }
@@ -103,7 +103,7 @@ func TestIPVS(t *testing.T) {
 	} {
 		test.host["proc/sys/kernel/osrelease"] = release
 		found := IPVS(Host{Root: test.host, Rootless: test.rootless})
-		if (found == nil) != test.fine || found != nil && (!found.Fatal || !strings.Contains(found.Fix, "nftables")) {
+		if (found == nil) != test.fine || found != nil && (!found.Fatal() || !strings.Contains(found.Fix, "nftables")) {
 			t.Errorf("%s: %v", name, found)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // Reboot tells that a unit of systemd is not enabled that starts an engine's containers when
 // the host boots. A host without systemd is not asked for one. enable is what systemctl is to do
 // with the unit.
-func (h Host) Reboot(unit, enable string) []Finding {
+func (h Host) Reboot(unit, enable string) []UnmetRequirement {
 	if _, err := fs.Stat(h.Root, "run/systemd/system"); err != nil {
 		return nil
 	}
@@ -27,5 +27,5 @@ func (h Host) Reboot(unit, enable string) []Finding {
 			return nil
 		}
 	}
-	return []Finding{{Problem: fmt.Sprintf("nodes will not come back when this host boots: %s is not enabled", unit), Fix: fix}}
+	return []UnmetRequirement{Warning(fmt.Sprintf("nodes will not come back when this host boots: %s is not enabled", unit), fix)}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -128,7 +129,7 @@ func listByCtr(ctx context.Context, host provision.Host, ctr, endpoint string, n
 			continue // the head of the table
 		}
 		// containerd names an image by its id and by its digest, too; so does whoever gets it.
-		if isTag(fields[0]) {
+		if _, ok := parseTag(fields[0]); ok {
 			note(fields[0], digest.Digest(fields[2]))
 		}
 	}
@@ -143,12 +144,12 @@ func listByCRI(ctx context.Context, endpoint string, note func(string, digest.Di
 	}
 	for _, img := range images {
 		for _, tag := range img.GetRepoTags() {
-			for _, byDigest := range img.GetRepoDigests() {
-				name, d, found := strings.Cut(byDigest, "@")
-				if found && name == repository(tag) && digest.Digest(d).Validate() == nil {
-					note(tag, digest.Digest(d))
-					break
-				}
+			tagged, ok := parseTag(tag)
+			if !ok {
+				continue
+			}
+			if d, ok := digestIn(tagged, img.GetRepoDigests()); ok {
+				note(tag, d)
 			}
 		}
 	}
@@ -180,17 +181,32 @@ func listImages(ctx context.Context, endpoint string) ([]*runtimeapi.Image, erro
 	return resp.GetImages(), nil
 }
 
-// isTag tells a reference with a tag from an id and from one by digest.
-func isTag(name string) bool {
-	return !strings.Contains(name, "@") && !strings.HasPrefix(name, "sha256:") && repository(name) != name
+// parseTag parses the name of an image. ok is false for one without a tag, one by digest, and an id.
+func parseTag(name string) (tagged reference.NamedTagged, ok bool) {
+	parsed, err := reference.ParseAnyReference(name)
+	if err != nil {
+		return nil, false
+	}
+	if _, digested := parsed.(reference.Digested); digested {
+		return nil, false
+	}
+	tagged, ok = parsed.(reference.NamedTagged)
+	return tagged, ok
 }
 
-// repository cuts the tag off a reference.
-func repository(name string) string {
-	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
-		return name[:i]
+// digestIn returns the digest that names the image of tagged in its repository. repoDigests are
+// references by digest; ok is false if none is of that repository.
+func digestIn(tagged reference.Named, repoDigests []string) (d digest.Digest, ok bool) {
+	for _, name := range repoDigests {
+		named, err := reference.ParseNormalizedNamed(name)
+		if err != nil || named.Name() != tagged.Name() {
+			continue
+		}
+		if digested, ok := named.(reference.Digested); ok {
+			return digested.Digest(), true
+		}
 	}
-	return name
+	return "", false
 }
 
 func socket(endpoint string) string { return strings.TrimPrefix(endpoint, "unix://") }

@@ -236,8 +236,10 @@ func (c checker) sources(at, source string, mirrors []string, a Access) {
 		c.source(fmt.Sprintf("%s.mirrors[%d]", at, i), mirror)
 		remote = remote || !filepath.IsAbs(mirror)
 	}
-	c.tls(at, a.CA, a.ClientCert, a.ClientKey)
-	c.path(at+".credentials", a.Credentials)
+	c.accessFiles(at, a.CA, a.ClientCert, a.ClientKey, a.Credentials)
+	if a.ClientCert == "" && a.ClientKey != "" {
+		c.Fault(at+".clientKey", "is of no use alone; set clientCert, too")
+	}
 	if !remote {
 		c.refuse(at, "is for servers, and there is none among source and mirrors; leave this out", "ca", "clientCert", "clientKey", "credentials")
 	}

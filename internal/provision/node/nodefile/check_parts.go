@@ -9,41 +9,39 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berthrun/berth/internal/registries"
 )
 
 func (c checker) registries() {
-	seen := map[string]bool{}
+	registries.Check(c.Reader, "registries", c.n.Registries)
 	for i, reg := range c.n.Registries {
 		at := fmt.Sprintf("registries[%d]", i)
-		c.match(at+".host", reg.Host, `\*|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?`,
-			"a host with an optional port, such as docker.io, or *")
-		if seen[reg.Host] {
-			c.Fault(at+".host", "%q: is there twice; leave one out", reg.Host)
-		}
-		seen[reg.Host] = true
-		if reg.Host == "*" && reg.Server != "" {
-			c.Fault(at+".server", "%q: has no place under *, which stands for many registries; leave this out", reg.Server)
-		}
-		c.url(at+".server", reg.Server)
-		c.tls(at, reg.CA, reg.ClientCert, reg.ClientKey)
-		c.path(at+".credentials", reg.Credentials)
-		if c.n.Runtime.Name == "crio" {
+		c.accessFiles(at, reg.CA, reg.ClientCert, reg.ClientKey, reg.Credentials)
+		switch c.n.Runtime.Name {
+		case "crio":
 			c.crioRegistry(at, reg)
-		}
-		if c.n.Runtime.Name == "docker" {
+		case "docker":
 			c.dockerRegistry(at, reg)
 		}
 		for j, m := range reg.Mirrors {
-			at := fmt.Sprintf("%s.mirrors[%d]", at, j)
-			c.url(at+".url", m.URL)
-			c.tls(at, m.CA, m.ClientCert, m.ClientKey)
-			c.path(at+".credentials", m.Credentials)
+			c.accessFiles(fmt.Sprintf("%s.mirrors[%d]", at, j), m.CA, m.ClientCert, m.ClientKey, m.Credentials)
 		}
 	}
 }
 
+// accessFiles checks the paths of the files that a server is reached with.
+func (c checker) accessFiles(at string, ca []string, cert, key, credentials string) {
+	for i, file := range ca {
+		c.path(fmt.Sprintf("%s.ca[%d]", at, i), file)
+	}
+	c.path(at+".clientCert", cert)
+	c.path(at+".clientKey", key)
+	c.path(at+".credentials", credentials)
+}
+
 // crioRegistry refuses what registries.conf cannot say.
-func (c checker) crioRegistry(at string, reg Registry) {
+func (c checker) crioRegistry(at string, reg registries.Registry) {
 	if reg.Host == "*" {
 		c.Fault(at+".host", "crio has no entry for all registries; name each")
 	}
@@ -55,20 +53,6 @@ func (c checker) crioRegistry(at string, reg Registry) {
 		c.capabilities(at, m)
 	}
 }
-
-func (c checker) tls(at string, ca []string, cert, key string) {
-	for i, file := range ca {
-		c.path(fmt.Sprintf("%s.ca[%d]", at, i), file)
-	}
-	c.path(at+".clientCert", cert)
-	c.path(at+".clientKey", key)
-	if cert == "" && key != "" {
-		c.Fault(at+".clientKey", "is of no use alone; set clientCert, too")
-	}
-}
-
-// url checks an http(s) URL; empty is none.
-func (c checker) url(at, text string) { c.URL(at, text, "use credentials") }
 
 func (c checker) network() {
 	net := &c.n.Network

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // refuse reports those fields of one entry that are set and mean nothing there. at is
@@ -45,7 +47,7 @@ func (c checker) handlerFields(at string, h Handler) {
 }
 
 // dockerRegistry refuses what daemon.json cannot say.
-func (c checker) dockerRegistry(at string, reg Registry) {
+func (c checker) dockerRegistry(at string, reg registries.Registry) {
 	if reg.Host == "*" {
 		c.Fault(at+".host", "docker has no entry for all registries; name each")
 	}
@@ -66,7 +68,7 @@ func (c checker) dockerRegistry(at string, reg Registry) {
 }
 
 // capabilities refuses a choice where the runtime asks its mirrors for everything.
-func (c checker) capabilities(at string, m Mirror) {
+func (c checker) capabilities(at string, m registries.Mirror) {
 	if slices.Contains(m.Capabilities, "push") || !slices.Contains(m.Capabilities, "pull") || !slices.Contains(m.Capabilities, "resolve") {
 		c.conflict(at+".capabilities", true, c.n.Runtime.Name+" asks a mirror to pull and to resolve, and never to push; leave this out")
 	}

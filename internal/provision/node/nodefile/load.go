@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/manifest"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // Default returns the description that holds where nothing is said.
@@ -62,13 +63,7 @@ func (n *Node) settle() {
 	for i := range n.Hooks {
 		setDefault(&n.Hooks[i].When, "before")
 	}
-	for i := range n.Registries {
-		for j := range n.Registries[i].Mirrors {
-			if m := &n.Registries[i].Mirrors[j]; len(m.Capabilities) == 0 {
-				m.Capabilities = []string{"pull", "resolve"}
-			}
-		}
-	}
+	registries.SetDefaults(n.Registries)
 }
 
 func setDefault(text *string, value string) {

@@ -3,6 +3,8 @@
 // no machine; package node turns a description into tasks.
 package nodefile
 
+import "github.com/berthrun/berth/internal/registries"
+
 // APIVersion and Kind are what a description must say of itself.
 const (
 	APIVersion = "berth.run/v1alpha1"
@@ -14,22 +16,22 @@ type Node struct {
 	APIVersion string `json:"apiVersion" help:"Version of this format." oneof:"berth.run/v1alpha1" required:"yes"`
 	Kind       string `json:"kind" help:"Kind of this document." oneof:"Node" required:"yes"`
 
-	Runtime    Runtime    `json:"runtime" help:"The container runtime and its options." required:"yes"`
-	Registries []Registry `json:"registries" help:"Where images of a registry come from, in order. berth and containerd read it as one hosts.toml a registry, crio as registries.conf; docker knows mirrors of docker.io only."`
-	Network    Network    `json:"network" help:"How pods reach the network."`
-	Kernel     Kernel     `json:"kernel" help:"Kernel modules, sysctls and swap."`
-	Packages   Packages   `json:"packages" help:"Packages of the distribution."`
-	Groups     []Group    `json:"groups" help:"Groups that must be there."`
-	Users      []User     `json:"users" help:"Users that must be there."`
-	Files      []File     `json:"files" help:"Files of your own."`
-	Units      []Unit     `json:"units" help:"systemd units of your own, and drop-ins for others."`
-	Hooks      []Hook     `json:"hooks" help:"Commands that run as units of their own before or after the runtime."`
-	Kubelet    Kubelet    `json:"kubelet" help:"The kubelet. Left alone unless enabled."`
-	Crictl     Crictl     `json:"crictl" help:"The file that crictl reads."`
-	Images     []Image    `json:"images" help:"Archives of images that are loaded into the runtime, each once."`
-	Proxy      Proxy      `json:"proxy" help:"Proxy of the runtime and the kubelet."`
-	Logs       Logs       `json:"logs" help:"Rotation of container logs where the kubelet does not do it."`
-	Boot       Boot       `json:"boot" help:"When this file is applied again by the node itself."`
+	Runtime    Runtime               `json:"runtime" help:"The container runtime and its options." required:"yes"`
+	Registries []registries.Registry `json:"registries" help:"Where images of a registry come from, in order. berth and containerd read it as one hosts.toml a registry, crio as registries.conf; docker knows mirrors of docker.io only."`
+	Network    Network               `json:"network" help:"How pods reach the network."`
+	Kernel     Kernel                `json:"kernel" help:"Kernel modules, sysctls and swap."`
+	Packages   Packages              `json:"packages" help:"Packages of the distribution."`
+	Groups     []Group               `json:"groups" help:"Groups that must be there."`
+	Users      []User                `json:"users" help:"Users that must be there."`
+	Files      []File                `json:"files" help:"Files of your own."`
+	Units      []Unit                `json:"units" help:"systemd units of your own, and drop-ins for others."`
+	Hooks      []Hook                `json:"hooks" help:"Commands that run as units of their own before or after the runtime."`
+	Kubelet    Kubelet               `json:"kubelet" help:"The kubelet. Left alone unless enabled."`
+	Crictl     Crictl                `json:"crictl" help:"The file that crictl reads."`
+	Images     []Image               `json:"images" help:"Archives of images that are loaded into the runtime, each once."`
+	Proxy      Proxy                 `json:"proxy" help:"Proxy of the runtime and the kubelet."`
+	Logs       Logs                  `json:"logs" help:"Rotation of container logs where the kubelet does not do it."`
+	Boot       Boot                  `json:"boot" help:"When this file is applied again by the node itself."`
 }
 
 // Runtime is the container runtime.

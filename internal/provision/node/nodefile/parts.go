@@ -1,30 +1,5 @@
 package nodefile
 
-// Registry says where images of one registry come from.
-type Registry struct {
-	Host    string   `json:"host" help:"Registry as image names have it; \"*\" is every registry that has no entry of its own." required:"yes" example:"docker.io"`
-	Server  string   `json:"server" help:"URL of the registry itself, asked after all mirrors. Empty: https:// and the host." example:"https://registry-1.docker.io"`
-	Mirrors []Mirror `json:"mirrors" help:"Mirrors in the order in which they are asked."`
-	// TLS of the server itself.
-	CA          []string `json:"ca" help:"Files with certificates of authorities that sign for the server." example:"[/etc/ssl/registry-ca.pem]"`
-	ClientCert  string   `json:"clientCert" help:"Client certificate for the server." example:"/etc/ssl/registry.cert"`
-	ClientKey   string   `json:"clientKey" help:"Key of the client certificate." example:"/etc/ssl/registry.key"`
-	SkipVerify  bool     `json:"skipVerify" help:"Do not verify the server's certificate."`
-	Credentials string   `json:"credentials" help:"File with \"user:password\", an Authorization header that begins with \"Bearer \" or \"Basic \", or a config.json of docker that names the host; it is read when the node file is applied, and only root may read what is made of it." example:"/etc/berth/docker.io.auth"`
-}
-
-// Mirror is one mirror of a registry.
-type Mirror struct {
-	URL          string   `json:"url" help:"URL with its scheme." required:"yes" example:"https://mirror.example"`
-	Capabilities []string `json:"capabilities" help:"What the mirror may be asked for." oneof:"pull resolve push" example:"[pull, resolve]"`
-	OverridePath bool     `json:"overridePath" help:"The URL has the whole path; no /v2 is added."`
-	CA           []string `json:"ca" help:"Files with certificates of authorities that sign for the mirror." example:"[/etc/ssl/mirror-ca.pem]"`
-	ClientCert   string   `json:"clientCert" help:"Client certificate for the mirror." example:"/etc/ssl/mirror.cert"`
-	ClientKey    string   `json:"clientKey" help:"Key of the client certificate." example:"/etc/ssl/mirror.key"`
-	SkipVerify   bool     `json:"skipVerify" help:"Do not verify the mirror's certificate."`
-	Credentials  string   `json:"credentials" help:"As that of the registry." example:"/etc/berth/mirror.auth"`
-}
-
 // Network is how pods reach the network.
 type Network struct {
 	Mode       string     `json:"mode" help:"cni leaves the configuration to whoever installs the cluster's network; builtin is berth's own bridge; kubenet writes a configuration of ptp, host-local and portmap for podCIDRs." oneof:"cni builtin kubenet"`

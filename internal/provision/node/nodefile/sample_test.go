@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // TestSampleIsADescription: the sample, long or short, reads back as what it was made of.
@@ -13,7 +15,7 @@ func TestSampleIsADescription(t *testing.T) {
 	want := Default()
 	want.Runtime.Name = "containerd"
 	want.Runtime.Version = "2.4.2"
-	want.Registries = []Registry{{Host: "docker.io", Mirrors: []Mirror{{URL: "https://mirror.example", Capabilities: []string{"pull"}}}}}
+	want.Registries = []registries.Registry{{Host: "docker.io", Mirrors: []registries.Mirror{{URL: "https://mirror.example", Capabilities: []string{"pull"}}}}}
 	want.Kernel.Sysctls = map[string]string{"vm.max_map_count": "262144"}
 	want.Kubelet.Enabled, want.Kubelet.Config = true, map[string]any{"maxPods": 250}
 	for _, text := range []string{Sample(want), Short(want)} {

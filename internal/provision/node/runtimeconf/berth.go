@@ -1,38 +1,29 @@
 package runtimeconf
 
+import "github.com/berthrun/berth/internal/berthtoml"
+
 // Berth writes berth.toml. The keys are those of `berth config default`; a test of
 // the command line holds the two together.
 func Berth(m Model) (string, error) {
-	top := table{}
-	if m.Socket != "" {
-		top["listen"] = "unix://" + m.Socket
+	file := berthtoml.File{
+		Socket: m.Socket, Root: m.Root, State: m.State, LogLevel: m.LogLevel,
+		Network:      berthtoml.Network{Mode: "cni", ConfDir: m.CNI.ConfDir, BinDirs: m.CNI.BinDirs},
+		CgroupDriver: "cgroupfs",
+		CDISpecDirs:  append([]string{}, m.CDISpecDirs...),
 	}
-	setText(top, "root", m.Root)
-	setText(top, "state", m.State)
-	setText(sub(top, "log"), "level", m.LogLevel)
-	network := sub(top, "network")
-	network["mode"] = "cni"
-	setText(network, "conf_dir", m.CNI.ConfDir)
-	setList(network, "bin_dirs", m.CNI.BinDirs)
 	if m.CNI.Builtin {
-		network["mode"] = "builtin"
-		setList(network, "subnets", m.CNI.Subnets)
-		if m.CNI.MTU > 0 {
-			network["mtu"] = m.CNI.MTU
-		}
+		file.Network.Mode, file.Network.Subnets, file.Network.MTU = "builtin", m.CNI.Subnets, m.CNI.MTU
 	}
-	sub(top, "runtime")["cgroup_driver"] = "cgroupfs"
 	if m.SystemdCgroup {
-		sub(top, "runtime")["cgroup_driver"] = "systemd"
+		file.CgroupDriver = "systemd"
 	}
 	if !m.SELinux {
-		sub(top, "runtime")["selinux"] = "off"
+		file.SELinux = "off"
 	}
-	sub(top, "runtime")["cdi_spec_dirs"] = append([]string{}, m.CDISpecDirs...)
 	if m.RegistryDir != "" {
-		sub(top, "image")["registry_config_dirs"] = []string{m.RegistryDir}
+		file.RegistryDirs = []string{m.RegistryDir}
 	}
-	prune(top)
+	top := file.Table()
 	if err := add(top, m.Additions); err != nil {
 		return "", err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // CRIO writes a drop-in of crio.conf.d.
@@ -73,9 +74,9 @@ func crioNRI(t table, nri nodefile.NRI) {
 }
 
 // CRIORegistries writes a drop-in of containers-registries.conf.
-func CRIORegistries(registries []nodefile.Registry) (string, error) {
+func CRIORegistries(all []registries.Registry) (string, error) {
 	var entries []table
-	for _, reg := range registries {
+	for _, reg := range all {
 		entry := table{"prefix": reg.Host, "location": location(reg.Server, reg.Host)}
 		if insecure(reg.Server, reg.SkipVerify) {
 			entry["insecure"] = true
@@ -125,9 +126,9 @@ type CertFile struct {
 // (/etc/containers/certs.d, /etc/docker/certs.d). A host that is named more than once
 // gets the authorities of all; two client certificates for it are an error of kind
 // errs.Invalid.
-func CertLinks(dir string, registries []nodefile.Registry) ([]CertFile, error) {
+func CertLinks(dir string, all []registries.Registry) ([]CertFile, error) {
 	c := certs{dir: dir, authorities: map[string][]string{}, clients: map[string][2]string{}}
-	for i, reg := range registries {
+	for i, reg := range all {
 		at := fmt.Sprintf("registries[%d]", i)
 		if err := c.add(location(reg.Server, reg.Host), reg.CA, reg.ClientCert, reg.ClientKey); err != nil {
 			return nil, fmt.Errorf("%s.clientCert: %w", at, err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // Docker returns the keys of daemon.json that the node file speaks for; other keys
@@ -79,9 +80,9 @@ func dockerHandler(h nodefile.Handler) table {
 	return t
 }
 
-func dockerRegistries(top table, registries []nodefile.Registry) {
+func dockerRegistries(top table, all []registries.Registry) {
 	var mirrors, insecureHosts []any
-	for _, reg := range registries {
+	for _, reg := range all {
 		if insecure(reg.Server, reg.SkipVerify) {
 			insecureHosts = append(insecureHosts, hostOnly(location(reg.Server, reg.Host)))
 		}

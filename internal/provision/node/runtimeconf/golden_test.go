@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/golden"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
-	"github.com/google/go-cmp/cmp"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 func yes() *bool { b := true; return &b }
@@ -38,7 +40,7 @@ func models() map[string]Model {
 				Builtin: true, Subnets: []string{"10.1.0.0/24", "fd00:1::/64"}, MTU: 1450,
 			},
 			RegistryDir: "/etc/own/certs.d",
-			Registries:  registries(),
+			Registries:  described(),
 			Logs:        &nodefile.Logs{MaxSize: "10Mi", MaxFile: 5},
 			NRI: nodefile.NRI{
 				Enabled: yes(), Socket: "/run/own/nri.sock",
@@ -62,16 +64,16 @@ func of(m Model, v nodefile.Version) Model {
 	return m
 }
 
-func registries() []nodefile.Registry {
-	return []nodefile.Registry{
+func described() []registries.Registry {
+	return []registries.Registry{
 		{
-			Host: "docker.io", CA: []string{"/etc/ssl/hub.pem"}, Credentials: "/etc/berth/hub.auth",
-			Mirrors: []nodefile.Mirror{
-				{URL: "https://first.example", Capabilities: []string{"pull", "resolve"}, CA: []string{"/etc/ssl/a.pem", "/etc/ssl/b.pem"}, ClientCert: "/etc/ssl/c.cert", ClientKey: "/etc/ssl/c.key"},
-				{URL: "http://a-second.example:5000/hub", Capabilities: []string{"pull"}, OverridePath: true, Credentials: "/etc/berth/second.auth"},
+			Host: "docker.io", Access: registries.Access{CA: []string{"/etc/ssl/hub.pem"}, Credentials: "/etc/berth/hub.auth"},
+			Mirrors: []registries.Mirror{
+				{URL: "https://first.example", Capabilities: []string{"pull", "resolve"}, Access: registries.Access{CA: []string{"/etc/ssl/a.pem", "/etc/ssl/b.pem"}, ClientCert: "/etc/ssl/c.cert", ClientKey: "/etc/ssl/c.key"}},
+				{URL: "http://a-second.example:5000/hub", Capabilities: []string{"pull"}, OverridePath: true, Access: registries.Access{Credentials: "/etc/berth/second.auth"}},
 			},
 		},
-		{Host: "registry.example:5000", Server: "http://registry.example:5000", SkipVerify: true},
+		{Host: "registry.example:5000", Server: "http://registry.example:5000", Access: registries.Access{SkipVerify: true}},
 	}
 }
 
@@ -132,8 +134,8 @@ func TestOthers(t *testing.T) {
 
 func TestRegistries(t *testing.T) {
 	credentials := map[string]string{"/etc/berth/hub.auth": "user:pass word\n", "/etc/berth/second.auth": "Bearer token"}
-	all := append(registries(), nodefile.Registry{
-		Host: "*", Mirrors: []nodefile.Mirror{{URL: "https://all.example", Capabilities: []string{"pull", "resolve"}, SkipVerify: true, ClientCert: "/etc/ssl/both.pem"}},
+	all := append(described(), registries.Registry{
+		Host: "*", Mirrors: []registries.Mirror{{URL: "https://all.example", Capabilities: []string{"pull", "resolve"}, Access: registries.Access{SkipVerify: true, ClientCert: "/etc/ssl/both.pem"}}},
 	})
 	files, err := Hosts(all, credentials)
 	if err != nil {
@@ -144,11 +146,11 @@ func TestRegistries(t *testing.T) {
 		fmt.Fprintf(&b, "=== %s secret=%v\n%s", file.Dir, file.Secret, file.Content)
 	}
 	golden.Check(t, "testdata/"+"hosts.txt", b.String())
-	conf, err := CRIORegistries(registries())
+	conf, err := CRIORegistries(described())
 	if err != nil {
 		t.Fatal(err)
 	}
-	links, err := CertLinks("/etc/containers/certs.d", registries())
+	links, err := CertLinks("/etc/containers/certs.d", described())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,9 +162,9 @@ func TestRegistries(t *testing.T) {
 
 // TestCertLinksOfOneHost: what several entries say of one host comes together.
 func TestCertLinksOfOneHost(t *testing.T) {
-	list := []nodefile.Registry{
-		{Host: "a", CA: []string{"/1"}, ClientCert: "/c", Mirrors: []nodefile.Mirror{{URL: "https://m/x", CA: []string{"/2"}}}},
-		{Host: "b", Mirrors: []nodefile.Mirror{{URL: "https://m/y", CA: []string{"/2", "/3"}, ClientCert: "/c", ClientKey: "/k"}}},
+	list := []registries.Registry{
+		{Host: "a", Access: registries.Access{CA: []string{"/1"}, ClientCert: "/c"}, Mirrors: []registries.Mirror{{URL: "https://m/x", Access: registries.Access{CA: []string{"/2"}}}}},
+		{Host: "b", Mirrors: []registries.Mirror{{URL: "https://m/y", Access: registries.Access{CA: []string{"/2", "/3"}, ClientCert: "/c", ClientKey: "/k"}}}},
 	}
 	links, err := CertLinks("/d", list)
 	if err != nil {
@@ -187,7 +189,7 @@ func TestCertLinksOfOneHost(t *testing.T) {
 }
 
 func TestHostsCredentials(t *testing.T) {
-	reg := []nodefile.Registry{{Host: "a", Credentials: "/c"}}
+	reg := []registries.Registry{{Host: "a", Access: registries.Access{Credentials: "/c"}}}
 	for content, kind := range map[string]error{"no colon": errs.Invalid, "a:b\nc:d": errs.Invalid, "": errs.Invalid} {
 		if _, err := Hosts(reg, map[string]string{"/c": content}); !errors.Is(err, kind) || strings.Contains(err.Error(), "no colon") {
 			t.Errorf("%q: %v", content, err)
@@ -197,7 +199,7 @@ func TestHostsCredentials(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	docker := `{"auths": {"a": {"auth": "dTpw"}, "m:5000": {"auth": "eDp5"}}}`
-	reg[0].Mirrors = []nodefile.Mirror{{URL: "http://m:5000", Credentials: "/c"}}
+	reg[0].Mirrors = []registries.Mirror{{URL: "http://m:5000", Access: registries.Access{Credentials: "/c"}}}
 	files, err := Hosts(reg, map[string]string{"/c": docker})
 	if err != nil || !strings.Contains(files[0].Content, "Basic dTpw") || !strings.Contains(files[0].Content, "Basic eDp5") {
 		t.Errorf("docker's file: %v, %v", files, err)

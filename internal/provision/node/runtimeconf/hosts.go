@@ -2,13 +2,10 @@ package runtimeconf
 
 import (
 	"fmt"
-	"net/url"
-	"strings"
 
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/hoststoml"
-	"github.com/berthrun/berth/internal/provision/credential"
-	"github.com/berthrun/berth/internal/provision/node/nodefile"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // HostsFile is one hosts.toml.
@@ -22,9 +19,9 @@ type HostsFile struct {
 
 // Hosts writes the hosts.toml tree that berth and containerd read. credentials maps
 // the files that the node file names to their content.
-func Hosts(registries []nodefile.Registry, credentials map[string]string) ([]HostsFile, error) {
-	files := make([]HostsFile, 0, len(registries))
-	for i, reg := range registries {
+func Hosts(all []registries.Registry, credentials map[string]string) ([]HostsFile, error) {
+	files := make([]HostsFile, 0, len(all))
+	for i, reg := range all {
 		file, err := hosts(fmt.Sprintf("registries[%d]", i), reg, credentials)
 		if err != nil {
 			return nil, err
@@ -35,51 +32,28 @@ func Hosts(registries []nodefile.Registry, credentials map[string]string) ([]Hos
 }
 
 // hosts writes the file of one registry, which is at a place of the description.
-func hosts(at string, reg nodefile.Registry, credentials map[string]string) (HostsFile, error) {
-	file := HostsFile{Dir: hoststoml.Dir(reg.Host), Content: header}
-	var said hoststoml.File
-	if url := hoststoml.URL(reg.Host, reg.Server); url != "" {
-		said.Registry = hoststoml.Server{URL: url, CA: reg.CA, ClientCert: reg.ClientCert, ClientKey: reg.ClientKey, SkipVerify: reg.SkipVerify}
-		if err := authorize(&said.Registry, reg.Credentials, credentials); err != nil {
-			return file, fmt.Errorf("%s.%w", at, err)
+func hosts(at string, reg registries.Registry, credentials map[string]string) (HostsFile, error) {
+	file, err := reg.HostsTOML(func(field, url string, a registries.Access) (hoststoml.Server, error) {
+		server := a.Server(url)
+		if a.Credentials == "" {
+			return server, nil
 		}
-	}
-	for i, m := range reg.Mirrors {
-		server := hoststoml.Server{URL: m.URL, CA: m.CA, ClientCert: m.ClientCert, ClientKey: m.ClientKey, SkipVerify: m.SkipVerify}
-		if err := authorize(&server, m.Credentials, credentials); err != nil {
-			return file, fmt.Errorf("%s.mirrors[%d].%w", at, i, err)
+		text, known := credentials[a.Credentials]
+		if !known {
+			return server, fmt.Errorf("%s.%scredentials: cannot read %s; write it: %w", at, field, a.Credentials, errs.NotFound)
 		}
-		said.Mirrors = append(said.Mirrors, hoststoml.Mirror{Server: server, Capabilities: m.Capabilities, OverridePath: m.OverridePath})
-		file.Secret = file.Secret || m.Credentials != ""
-	}
-	if text := said.Text(); text != "" {
-		file.Content += "\n" + text
-	}
-	file.Secret = file.Secret || reg.Credentials != ""
-	return file, nil
-}
-
-// authorize gives a server the header that a credentials file holds for it; an empty name
-// is no file.
-func authorize(server *hoststoml.Server, file string, credentials map[string]string) error {
-	if file == "" {
-		return nil
-	}
-	text, known := credentials[file]
-	if !known {
-		return fmt.Errorf("credentials: cannot read %s; write it: %w", file, errs.NotFound)
-	}
-	parsed, err := credential.Parse(file, text)
+		var err error
+		if server.Authorization, err = a.Authorization(url, text); err != nil {
+			return server, fmt.Errorf("%s.%s%w", at, field, err)
+		}
+		return server, nil
+	})
 	if err != nil {
-		return err
+		return HostsFile{}, err
 	}
-	u, err := url.Parse(server.URL)
-	if err != nil {
-		return fmt.Errorf("credentials: %s: %w: %w", server.URL, errs.Invalid, err)
+	content := header
+	if text := file.Text(); text != "" {
+		content += "\n" + text
 	}
-	server.Authorization = parsed.Header(u.Host, true)
-	if server.Authorization == "" {
-		return fmt.Errorf("credentials: %s has none for %s; want one beside those for %s: %w", file, u.Host, strings.Join(parsed.Hosts(), ", "), errs.NotFound)
-	}
-	return nil
+	return HostsFile{Dir: hoststoml.Dir(reg.Host), Content: content, Secret: reg.HasCredentials()}, nil
 }

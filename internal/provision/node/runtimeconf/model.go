@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pelletier/go-toml/v2"
+
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
-	"github.com/pelletier/go-toml/v2"
+	"github.com/berthrun/berth/internal/registries"
 )
 
 // Model is what a runtime is told, with all defaults resolved. A writer takes what
@@ -39,7 +41,7 @@ type Model struct {
 	CNI            CNI
 	// RegistryDir is the directory of the hosts.toml tree; empty when there is none.
 	RegistryDir string
-	Registries  []nodefile.Registry
+	Registries  []registries.Registry
 	// Logs is set where the runtime rotates logs itself (docker).
 	Logs *nodefile.Logs
 	// Additions are dotted paths to values.

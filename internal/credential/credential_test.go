@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berthrun/berth/internal/credential"
 	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/provision/credential"
 )
 
 func TestHeader(t *testing.T) {

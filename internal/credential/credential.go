@@ -1,4 +1,4 @@
-// Package credential reads the files with credentials that a node file names, for
+// Package credential reads the files with credentials that node files and cluster files name, for
 // registries and for the servers of assets. What is in them goes into requests and into
 // files that only root may read, and into no message.
 package credential
