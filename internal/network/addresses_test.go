@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func TestAskedAddresses(t *testing.T) {
+func TestRequestedAddresses(t *testing.T) {
 	for text, want := range map[string][]netip.Addr{
 		"10.0.0.7":         {netip.MustParseAddr("10.0.0.7")},
 		"fd00::7,10.0.0.7": {netip.MustParseAddr("fd00::7"), netip.MustParseAddr("10.0.0.7")},

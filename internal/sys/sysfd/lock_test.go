@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestFleetingLockTakesItsFileAlong(t *testing.T) {
+func TestTransientLockRemovesItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	for range 2 {
 		lock, _, err := TryLockFleeting(path)

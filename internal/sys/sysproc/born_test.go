@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-func TestRemoveBornSinceTakesOnlyYoungFiles(t *testing.T) {
+func TestRemoveCreatedSinceRemovesOnlyNewFiles(t *testing.T) {
 	top := t.TempDir()
 	dir, err := os.Open(filepath.Join(makeTree(t, top), "logs"))
 	if err != nil {

@@ -172,8 +172,8 @@ func TestRotationDuringRedo(t *testing.T) {
 	}
 }
 
-// TestRedoMeetsDeletedLog: the write goes to a new file then.
-func TestRedoMeetsDeletedLog(t *testing.T) {
+// TestRedoWithADeletedLog: the write goes to a new file then.
+func TestRedoWithADeletedLog(t *testing.T) {
 	b := newBench(t)
 	var once sync.Once
 	failed := make(chan struct{})

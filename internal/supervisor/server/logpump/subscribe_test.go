@@ -134,7 +134,7 @@ func TestResubscribeMissesNothing(t *testing.T) {
 	}
 }
 
-func TestRecallIsBounded(t *testing.T) {
+func TestReplayIsBounded(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
 	p.Close()
@@ -181,7 +181,7 @@ func (w stuckWriter) Write([]byte) (int, error) {
 
 // A container chooses how its output is cut. Whatever it does, a client that does
 // not read costs what backlogMax says, and not a multiple of it.
-func TestBacklogCostsWhatItSays(t *testing.T) {
+func TestBacklogCountsItsMemory(t *testing.T) {
 	for name, streams := range map[string][]crilog.Stream{
 		"single bytes":                {crilog.Stdout},
 		"single bytes of two streams": {crilog.Stdout, crilog.Stderr},
@@ -207,7 +207,7 @@ func TestBacklogCostsWhatItSays(t *testing.T) {
 }
 
 // Single bytes that a new supervisor reads cost no more than recallMax either.
-func TestRecallCostsWhatItSays(t *testing.T) {
+func TestReplayCountsItsMemory(t *testing.T) {
 	f := &fan{budget: &budget{}}
 	f.keep()
 	before := heap()
