@@ -57,7 +57,7 @@ func (p *pool) take() (netip.Prefix, error) {
 // claim takes one address. It returns false when the address is taken.
 func (p *pool) claim(addr netip.Addr) (netip.Prefix, bool, error) {
 	if offset := offsetOf(p.subnet, addr); offset < 2 || offset > p.last {
-		return netip.Prefix{}, false, network.RefusedAddresses("%s is not for a pod: those of %s are from %s to %s", addr, p.subnet, at(p.subnet, 2), at(p.subnet, p.last))
+		return netip.Prefix{}, false, network.InvalidAddresses("%s is not for a pod: those of %s are from %s to %s", addr, p.subnet, at(p.subnet, 2), at(p.subnet, p.last))
 	}
 	if p.used[addr] {
 		return netip.Prefix{}, false, nil
@@ -97,17 +97,17 @@ func offsetOf(subnet netip.Prefix, addr netip.Addr) uint64 {
 	return binary.BigEndian.Uint64(a[8:]) - binary.BigEndian.Uint64(b[8:])
 }
 
-// takeAddrs takes one address of each subnet, those that are asked for among them, or
+// takeAddrs takes one address of each subnet, those that are requested for among them, or
 // none. The caller holds n.mu.
-func (n *Network) takeAddrs(asked []netip.Addr) ([]netip.Prefix, error) {
-	for _, addr := range asked {
+func (n *Network) takeAddrs(requested []netip.Addr) ([]netip.Prefix, error) {
+	for _, addr := range requested {
 		if !slices.ContainsFunc(n.pools, func(p *pool) bool { return p.subnet.Contains(addr) }) {
-			return nil, network.RefusedAddresses("%s is in none of the network's subnets, %s", addr, joinPrefixes(n.subnets))
+			return nil, network.InvalidAddresses("%s is in none of the network's subnets, %s", addr, joinPrefixes(n.subnets))
 		}
 	}
 	var addrs []netip.Prefix
 	for _, p := range n.pools {
-		addr, err := n.takeAddr(p, asked)
+		addr, err := n.takeAddr(p, requested)
 		if err != nil {
 			n.freeAddrs(addrs)
 			return nil, err
@@ -117,15 +117,15 @@ func (n *Network) takeAddrs(asked []netip.Addr) ([]netip.Prefix, error) {
 	return addrs, nil
 }
 
-// takeAddr takes the address of a subnet that is asked for, else the next one.
-func (n *Network) takeAddr(p *pool, asked []netip.Addr) (netip.Prefix, error) {
-	i := slices.IndexFunc(asked, p.subnet.Contains)
+// takeAddr takes the address of a subnet that is requested for, else the next one.
+func (n *Network) takeAddr(p *pool, requested []netip.Addr) (netip.Prefix, error) {
+	i := slices.IndexFunc(requested, p.subnet.Contains)
 	if i < 0 {
 		return p.take()
 	}
-	addr, free, err := p.claim(asked[i])
+	addr, free, err := p.claim(requested[i])
 	if err == nil && !free {
-		err = &takenError{asked[i], n.holderOf(asked[i])}
+		err = &takenError{requested[i], n.holderOf(requested[i])}
 	}
 	return addr, err
 }

@@ -118,8 +118,8 @@ func capabilities(att *network.Attachment, ranges []netip.Prefix) (map[string]an
 func bothFamilies() hostport.Families { return hostport.Families{V4: true, V6: true} }
 
 // portMappings drops ports that ask for none of the host's.
-func portMappings(asked []network.Port) ([]portMapping, error) {
-	ports, err := hostport.Wanted(asked, bothFamilies())
+func portMappings(requested []network.Port) ([]portMapping, error) {
+	ports, err := hostport.Wanted(requested, bothFamilies())
 	if err != nil {
 		return nil, err
 	}

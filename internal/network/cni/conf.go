@@ -31,9 +31,9 @@ type confs struct {
 	dir string
 	log *slog.Logger
 
-	mu   sync.Mutex
-	last *conf
-	said string // the last complaint that was logged
+	mu         sync.Mutex
+	last       *conf
+	lastLogged string // the last complaint that was logged
 }
 
 // current is the first valid configuration by name. Unavailable when there is
@@ -83,10 +83,10 @@ func (c *confs) logOnce(fault error) {
 	if fault != nil {
 		text = fault.Error()
 	}
-	if text != c.said && fault != nil {
+	if text != c.lastLogged && fault != nil {
 		c.log.Warn("invalid CNI configuration is passed over", "error", fault)
 	}
-	c.said = text
+	c.lastLogged = text
 }
 
 // load reads a list, or a single plugin as a list of one.

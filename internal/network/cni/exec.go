@@ -49,7 +49,7 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 		case err == nil:
 			return stdout, nil
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("killed: %w%s", ctx.Err(), said(stderr))
+			return nil, fmt.Errorf("killed: %w%s", ctx.Err(), quoteOutput(stderr))
 		case !errors.Is(err, syscall.ETXTBSY):
 			return nil, pluginError(err, stdout, stderr)
 		}
@@ -100,17 +100,17 @@ func environment(environ []string) []string {
 	return kept
 }
 
-// pluginError is the error that the plugin printed, or what else it said.
+// pluginError is the error that the plugin printed, or else its other output.
 func pluginError(err error, stdout, stderr []byte) error {
 	plugin := &types.Error{}
 	if json.Unmarshal(stdout, plugin) == nil && (plugin.Msg != "" || plugin.Code != 0) {
 		return plugin
 	}
-	return fmt.Errorf("%w%s%s", err, said(stdout), said(stderr))
+	return fmt.Errorf("%w%s%s", err, quoteOutput(stdout), quoteOutput(stderr))
 }
 
-// said is a plugin's output for an error, shortened.
-func said(output []byte) string {
+// quoteOutput returns the output of a plugin for an error, shortened.
+func quoteOutput(output []byte) string {
 	const most = 2048
 	text := strings.TrimSpace(string(output))
 	if text == "" {

@@ -48,20 +48,20 @@ func Protocols() map[string]byte {
 
 // Wanted writes each port in one way (lower-case protocol, shortest address), drops ports that
 // ask for none of the host's, and refuses those that no host could serve: kind Unsupported for
-// an address of a family that the pods do not have, Invalid for a port that is asked for
+// an address of a family that the pods do not have, Invalid for a port that is requested for
 // twice. Package cri/shape has checked the numbers, protocols and addresses.
-func Wanted(asked []network.Port, families Families) ([]network.Port, error) {
-	ports, err := wanted(asked, families)
+func Wanted(requested []network.Port, families Families) ([]network.Port, error) {
+	ports, err := wanted(requested, families)
 	if err != nil {
 		return nil, fmt.Errorf("config.port_mappings: %w", err)
 	}
 	return ports, nil
 }
 
-func wanted(asked []network.Port, families Families) ([]network.Port, error) {
+func wanted(requested []network.Port, families Families) ([]network.Port, error) {
 	var ports []network.Port
 	taken := map[key][]network.Port{}
-	for _, p := range asked {
+	for _, p := range requested {
 		if p.HostPort == 0 {
 			continue
 		}
@@ -75,7 +75,7 @@ func wanted(asked []network.Port, families Families) ([]network.Port, error) {
 		at := key{p.Protocol, p.HostPort}
 		for _, other := range taken[at] {
 			if s, clash := clashing(p, other, families); clash {
-				return nil, fmt.Errorf("host port %s is asked for twice: %w", s, errs.Invalid)
+				return nil, fmt.Errorf("host port %s is requested twice: %w", s, errs.Invalid)
 			}
 		}
 		ports, taken[at] = append(ports, p), append(taken[at], p)

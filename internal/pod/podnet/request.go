@@ -37,16 +37,16 @@ func attachment(rec *record.Sandbox, sb *engine.Sandbox) (*network.Attachment, e
 
 // addresses are those that the pod asks for. Invalid when it may not ask.
 func addresses(config *runtimeapi.PodSandboxConfig) ([]netip.Addr, error) {
-	asked, err := network.AskedAddresses(config.GetAnnotations())
+	asked, err := network.RequestedAddresses(config.GetAnnotations())
 	if err != nil || len(asked) == 0 {
 		return nil, err
 	}
 	security := config.GetLinux().GetSecurityContext()
 	switch {
 	case !security.GetPrivileged():
-		return nil, network.RefusedAddresses("is for privileged pods only")
+		return nil, network.InvalidAddresses("is for privileged pods only")
 	case security.GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE:
-		return nil, network.RefusedAddresses("the pod has the host's network, and no address of its own")
+		return nil, network.InvalidAddresses("the pod has the host's network, and no address of its own")
 	}
 	return asked, nil
 }

@@ -37,8 +37,8 @@ func (b *budget) leave(s *Subscription) {
 	delete(b.subs, s)
 }
 
-// hold drops subscribers until the budget is kept.
-func (b *budget) hold() {
+// enforce drops subscribers until the budget is kept.
+func (b *budget) enforce() {
 	for {
 		used := b.used.Load()
 		if used <= podBacklogMax {

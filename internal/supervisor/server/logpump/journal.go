@@ -114,7 +114,7 @@ func (j *journal) ready(now time.Time) error {
 			}
 			return nil
 		}
-		j.lose(errors.New("log file was deleted"))
+		j.markLost(errors.New("log file was deleted"))
 	}
 	if now.Before(j.lookAgain) {
 		return nil
@@ -122,17 +122,17 @@ func (j *journal) ready(now time.Time) error {
 	file, err := j.place.open(true)
 	if err != nil && gone(err) {
 		j.lookAgain = now.Add(reopenEvery)
-		j.lose(err)
+		j.markLost(err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return j.move(file)
+	return j.switchTo(file)
 }
 
-// lose notes that there is no log.
-func (j *journal) lose(why error) {
+// markLost notes that there is no log.
+func (j *journal) markLost(why error) {
 	if j.file != nil {
 		j.file.Close()
 		j.file = nil
@@ -143,8 +143,8 @@ func (j *journal) lose(why error) {
 	j.lost = why
 }
 
-// move makes file the log and its end the place to go on at.
-func (j *journal) move(file logFile) error {
+// switchTo makes file the log and its end the place to go on at.
+func (j *journal) switchTo(file logFile) error {
 	st, err := file.state()
 	if err != nil {
 		file.Close()
@@ -181,7 +181,7 @@ func (j *journal) reopen() error {
 		return err
 	}
 	j.reopened.Add(1)
-	return j.move(file)
+	return j.switchTo(file)
 }
 
 // recover finds the file that the record speaks of.
@@ -218,16 +218,16 @@ func (j *journal) recover() error {
 		j.file, j.renamed = file, true
 	case errors.Is(err, errs.NotFound) || gone(err):
 		// append makes a new one.
-		j.lose(errors.New("log file was deleted while nobody wrote to it"))
+		j.markLost(errors.New("log file was deleted while nobody wrote to it"))
 	default:
 		return err
 	}
 	return nil
 }
 
-// settle goes over to the file at the log's path if recover found the old one
+// finishRotation goes over to the file at the log's path if recover found the old one
 // under another name and there is a new one already: a rotation was under way.
-func (j *journal) settle() error {
+func (j *journal) finishRotation() error {
 	if !j.renamed {
 		return nil
 	}
@@ -248,7 +248,7 @@ func (j *journal) settle() error {
 		file.Close()
 		return err
 	}
-	return j.move(file)
+	return j.switchTo(file)
 }
 
 // consume notes that output up to end needs no more work.

@@ -87,8 +87,8 @@ func (l *Loop) register(p *Pump) {
 	}
 }
 
-// forget ends what register and watching began.
-func (l *Loop) forget(p *Pump) {
+// unregister undoes register, and ends the watch of the pipes.
+func (l *Loop) unregister(p *Pump) {
 	l.mu.Lock()
 	for i := range p.streams {
 		delete(l.watched, p.streams[i].token)

@@ -97,7 +97,7 @@ type Pump struct {
 	stalled *time.Timer
 	backoff time.Duration
 
-	fan fan
+	subscribers fanOut
 
 	read  [crilog.Streams]atomic.Int64
 	lines atomic.Int64
@@ -121,7 +121,7 @@ func (l *Loop) Open(ctx context.Context, cfg Config, stdout, stderr *os.File) (_
 		if err != nil {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.disown()
+			p.undoOpen()
 		}
 	}()
 	if p.cfg.LogPath == "" {
@@ -174,7 +174,7 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 		p.journal.place = l.locate(cfg.LogDir, cfg.LogPath)
 	}
 	p.journal.gate = l.gates.take(p.pod())
-	p.fan.budget = &p.journal.gate.subscribers
+	p.subscribers.budget = &p.journal.gate.subscribers
 	return p, nil
 }
 
@@ -205,7 +205,7 @@ func (p *Pump) adopt(r *record) error {
 			p.cfg.Dir, end, stream, p.streams[stream].size, errs.State)
 	}
 	j.publish()
-	p.fan.keep()
+	p.subscribers.startReplay()
 	return nil
 }
 
@@ -291,7 +291,7 @@ func (p *Pump) begin() error {
 			continue
 		}
 		if err := p.loop.poller.Add(s.pipe, s.token); err != nil {
-			p.disown()
+			p.undoOpen()
 			return err
 		}
 	}
@@ -302,13 +302,13 @@ func (p *Pump) begin() error {
 	return nil
 }
 
-// disown undoes a failed Open; the pipes stay the caller's. p.mu is held.
-func (p *Pump) disown() {
-	p.loop.forget(p)
+// undoOpen undoes a failed Open; the pipes stay the caller's. p.mu is held.
+func (p *Pump) undoOpen() {
+	p.loop.unregister(p)
 	for i := range p.streams {
 		p.streams[i].pipe = nil
 	}
-	p.shut()
+	p.shutDown()
 }
 
 // Close ends the pump and keeps its files for a successor. It does not wait for a
@@ -316,7 +316,7 @@ func (p *Pump) disown() {
 func (p *Pump) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.shut()
+	p.shutDown()
 }
 
 // Remove closes the pump and removes its stages and its record. What was not

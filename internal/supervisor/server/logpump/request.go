@@ -32,8 +32,8 @@ func (p *Pump) Reopen(ctx context.Context) error {
 // drain is one call of Drain.
 type drain struct {
 	result chan error
-	// aimed: the streams know how far they have to come.
-	aimed bool
+	// targeted: the streams know how far they have to come.
+	targeted bool
 }
 
 // Drain writes all that is in the pipes and in the stages, also a last line
@@ -70,12 +70,12 @@ func (p *Pump) await(ctx context.Context, result <-chan error, what string) erro
 	return fmt.Errorf("cannot %s: %w: %w", what, ctx.Err(), errs.Deadline)
 }
 
-// aim sets how far the streams are drained. Only the worker calls it; p.mu is held.
-func (p *Pump) aim(d *drain) {
-	if d.aimed {
+// setTargets sets how far the streams are drained. Only the worker calls it; p.mu is held.
+func (p *Pump) setTargets(d *drain) {
+	if d.targeted {
 		return
 	}
-	d.aimed = true
+	d.targeted = true
 	// Not before the streams know how far they have to come: a worker in the
 	// middle of a turn would take what it has for the last line.
 	p.final = true
@@ -103,8 +103,8 @@ func (p *Pump) finishDrains() {
 	}
 	open := p.drains[:0]
 	for _, d := range p.drains {
-		if d.aimed {
-			p.fan.end()
+		if d.targeted {
+			p.subscribers.end()
 			d.result <- nil
 		} else {
 			open = append(open, d)

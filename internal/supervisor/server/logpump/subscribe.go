@@ -20,50 +20,50 @@ const (
 )
 
 // A recovered pump keeps what it reads first for a while: the subscribers of its
-// predecessor come back a moment later. recallMax bounds the memory for it.
+// predecessor come back a moment later. replayMax bounds the memory for it.
 const (
-	recallFor = 10 * time.Second
-	recallMax = 256 << 10
+	replayFor = 10 * time.Second
+	replayMax = 256 << 10
 )
 
-// fan gives output to the subscribers of one container.
-type fan struct {
+// fanOut gives output to the subscribers of one container.
+type fanOut struct {
 	// budget bounds the memory of all fans of the pod.
 	budget *budget
 
 	mu    sync.Mutex
 	subs  []*Subscription
 	ended bool
-	// recall is all output so far, while recalls is true.
-	recalls bool
-	recall  backlog
+	// replay is all output so far, while replaying is true.
+	replaying bool
+	replay    backlog
 }
 
-// keep keeps output for the predecessor's subscribers, for a while.
-func (f *fan) keep() {
+// startReplay keeps output for the predecessor's subscribers, for a while.
+func (f *fanOut) startReplay() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.recalls = true
-	time.AfterFunc(recallFor, func() {
+	f.replaying = true
+	time.AfterFunc(replayFor, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.drop()
+		f.stopReplay()
 	})
 }
 
-// drop keeps no more. f.mu is held.
-func (f *fan) drop() {
-	f.recalls = false
-	f.recall.clear()
+// stopReplay drops what was kept. f.mu is held.
+func (f *fanOut) stopReplay() {
+	f.replaying = false
+	f.replay.clear()
 }
 
-// give hands data, which it copies, to every subscriber. It never waits for one.
-func (f *fan) give(s crilog.Stream, data []byte) {
+// send hands data, which it copies, to every subscriber. It never waits for one.
+func (f *fanOut) send(s crilog.Stream, data []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.recalls {
-		if f.recall.add(s, data); f.recall.cost > recallMax {
-			f.drop()
+	if f.replaying {
+		if f.replay.add(s, data); f.replay.cost > replayMax {
+			f.stopReplay()
 		}
 	}
 	live := f.subs[:0]
@@ -77,7 +77,7 @@ func (f *fan) give(s crilog.Stream, data []byte) {
 }
 
 // end lets every subscriber have what it was given, and no more.
-func (f *fan) end() {
+func (f *fanOut) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended = true
@@ -88,7 +88,7 @@ func (f *fan) end() {
 }
 
 // add makes sub a subscriber: Exhausted when the container has subscribersMax.
-func (f *fan) add(sub *Subscription, back bool) error {
+func (f *fanOut) add(sub *Subscription, back bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.subs = slices.DeleteFunc(f.subs, (*Subscription).isOver)
@@ -97,7 +97,7 @@ func (f *fan) add(sub *Subscription, back bool) error {
 	}
 	f.budget.join(sub)
 	if back {
-		for _, c := range f.recall.chunks {
+		for _, c := range f.replay.chunks {
 			sub.push(c.stream, c.data)
 		}
 	}
@@ -152,11 +152,11 @@ func (p *Pump) Resubscribe(stdout, stderr io.Writer) (*Subscription, error) {
 func (p *Pump) subscribe(stdout, stderr io.Writer, back bool) (*Subscription, error) {
 	sub := &Subscription{
 		sinks:  [crilog.Streams]io.Writer{stdout, stderr},
-		budget: p.fan.budget,
+		budget: p.subscribers.budget,
 		done:   make(chan struct{}),
 		wake:   make(chan struct{}, 1),
 	}
-	if err := p.fan.add(sub, back); err != nil {
+	if err := p.subscribers.add(sub, back); err != nil {
 		return nil, err
 	}
 	go sub.run()
@@ -193,7 +193,7 @@ func (s *Subscription) isOver() bool {
 func (s *Subscription) push(stream crilog.Stream, data []byte) bool {
 	s.queue(stream, data)
 	// Not under s.mu: the budget may end any subscription of the pod.
-	s.budget.hold()
+	s.budget.enforce()
 	return !s.isOver()
 }
 
@@ -210,7 +210,7 @@ func (s *Subscription) queue(stream crilog.Stream, data []byte) {
 			s.waiting.cost, errs.Exhausted))
 		return
 	}
-	s.rouse()
+	s.wakeUp()
 }
 
 // account updates what the backlog takes of the budget. s.mu is held.
@@ -224,7 +224,7 @@ func (s *Subscription) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = true
-	s.rouse()
+	s.wakeUp()
 }
 
 // dropFor ends the subscription because its pod's subscribers take too much.
@@ -245,10 +245,10 @@ func (s *Subscription) stop(err error) {
 	s.account()
 	s.budget.leave(s)
 	close(s.done)
-	s.rouse()
+	s.wakeUp()
 }
 
-func (s *Subscription) rouse() {
+func (s *Subscription) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:

@@ -43,8 +43,8 @@ func (p *Pump) retry() {
 	p.start()
 }
 
-// shut closes the pump, or has its worker do so. p.mu is held.
-func (p *Pump) shut() {
+// shutDown closes the pump, or has its worker do so. p.mu is held.
+func (p *Pump) shutDown() {
 	if p.closed {
 		return
 	}
@@ -68,13 +68,13 @@ func (p *Pump) release() {
 		d.result <- closed
 	}
 	p.reopens, p.drains = nil, nil
-	p.loop.forget(p)
+	p.loop.unregister(p)
 	for i := range p.streams {
 		p.streams[i].close()
 	}
 	p.journal.close()
 	p.loop.gates.release(p.pod())
-	p.fan.end()
+	p.subscribers.end()
 }
 
 // work moves output until there is none.
@@ -118,7 +118,7 @@ func (p *Pump) take() (reopens []chan error, goOn bool) {
 		return nil, false
 	}
 	for _, d := range p.drains {
-		p.aim(d)
+		p.setTargets(d)
 	}
 	reopens, p.reopens = p.reopens, nil
 	return reopens, true
@@ -135,12 +135,12 @@ func (p *Pump) turn(buf *workspace) error {
 	if err := p.redo(buf); err != nil {
 		return err
 	}
-	if err := p.journal.settle(); err != nil {
+	if err := p.journal.finishRotation(); err != nil {
 		return err
 	}
 	for i := range p.streams {
 		if s := &p.streams[i]; s.busy {
-			if err := p.pass(s, buf); err != nil {
+			if err := p.copyFrom(s, buf); err != nil {
 				return err
 			}
 		}
@@ -172,8 +172,8 @@ func (p *Pump) redo(buf *workspace) error {
 	return nil
 }
 
-// pass takes from one pipe what fits and writes what is complete.
-func (p *Pump) pass(s *stream, buf *workspace) error {
+// copyFrom takes from one pipe what fits, and writes what is complete.
+func (p *Pump) copyFrom(s *stream, buf *workspace) error {
 	empty := false
 	if waiting := int(s.size - s.consumed); buf.isSmall() && waiting > len(buf.raw)/2 {
 		buf.enlarge(waiting)
@@ -194,7 +194,7 @@ func (p *Pump) pass(s *stream, buf *workspace) error {
 		return err
 	}
 	if end := s.consumed + int64(len(raw)); end > s.teed {
-		p.fan.give(s.id, raw[s.teed-s.consumed:])
+		p.subscribers.send(s.id, raw[s.teed-s.consumed:])
 		p.read[s.id].Add(end - s.teed)
 		s.teed = end
 	}
@@ -271,7 +271,7 @@ func (p *Pump) endTurn(err error) {
 		}
 		p.fault, p.backoff = nil, 0
 		p.finishDrains()
-		p.slow()
+		p.throttleNow()
 		return
 	}
 	if p.fault == nil {
@@ -293,10 +293,10 @@ func (p *Pump) stall(pause time.Duration) {
 	})
 }
 
-// slow stalls the pump of a container that writes more than its rate. The end of a
+// throttleNow stalls the pump of a container that writes more than its rate. The end of a
 // container waits for nothing: what is left of its output is bounded by its pipes.
 // It is the worker's; p.mu is held.
-func (p *Pump) slow() {
+func (p *Pump) throttleNow() {
 	total := p.journal.written.Load() + p.journal.discarded.Load()
 	if p.journal.place == nil {
 		total = p.read[crilog.Stdout].Load() + p.read[crilog.Stderr].Load()
