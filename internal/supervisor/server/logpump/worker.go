@@ -8,14 +8,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// A write that fails is tried again after backoffMin, then after twice as long,
-// up to backoffMax.
+// A failed write is retried after backoffMin, then after twice as long, up to
+// backoffMax.
 const (
 	backoffMin = 50 * time.Millisecond
 	backoffMax = 5 * time.Second
 )
 
-// notify is called by the loop when a pipe has something.
+// notify starts the worker. The loop calls it when a pipe has data.
 func (p *Pump) notify(s crilog.Stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -25,7 +25,7 @@ func (p *Pump) notify(s crilog.Stream) {
 	}
 }
 
-// start sees to it that a worker runs. p.mu is held.
+// start starts a worker unless one runs. p.mu is held.
 func (p *Pump) start() {
 	if p.working || p.closed {
 		return
@@ -77,7 +77,7 @@ func (p *Pump) release() {
 	p.subscribers.end()
 }
 
-// work moves output until there is none.
+// work copies output until there is none.
 func (p *Pump) work() {
 	buf := p.loop.workspace(p.maxText)
 	defer buf.release()
@@ -98,7 +98,7 @@ func (p *Pump) work() {
 	}
 }
 
-// take returns what was asked for, or parks the worker if there is nothing to do.
+// take returns the pending requests, or parks the worker if there is nothing to do.
 func (p *Pump) take() (reopens []chan error, goOn bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *Pump) take() (reopens []chan error, goOn bool) {
 	return reopens, true
 }
 
-// turn does a bounded piece of work.
+// turn does one bounded piece of work.
 func (p *Pump) turn(buf *workspace) error {
 	if !p.recovered {
 		if err := p.journal.recover(); err != nil {
@@ -148,8 +148,8 @@ func (p *Pump) turn(buf *workspace) error {
 	return nil
 }
 
-// redo repeats a write that was begun and not finished, by a predecessor or by
-// this process: the same bytes, to the same place.
+// redo repeats an unfinished write of a predecessor or of this process: the same bytes
+// at the same offset.
 func (p *Pump) redo(buf *workspace) error {
 	id, end, ok := p.journal.pending()
 	if !ok {
@@ -172,7 +172,7 @@ func (p *Pump) redo(buf *workspace) error {
 	return nil
 }
 
-// copyFrom takes from one pipe what fits, and writes what is complete.
+// copyFrom takes data from one pipe and writes the complete lines.
 func (p *Pump) copyFrom(s *stream, buf *workspace) error {
 	empty := false
 	if waiting := int(s.size - s.consumed); buf.isSmall() && waiting > len(buf.raw)/2 {
@@ -211,8 +211,8 @@ func (p *Pump) copyFrom(s *stream, buf *workspace) error {
 	return p.rest(s)
 }
 
-// write writes what is complete of raw, the start of what is not consumed. With
-// last and the container's end that is everything.
+// write writes the complete lines of raw, the beginning of the unconsumed bytes. With
+// last and the container's end it writes everything.
 func (p *Pump) write(s *stream, raw []byte, last bool, buf *workspace) error {
 	if p.journal.place == nil && len(raw) > 0 {
 		s.consumed += int64(len(raw))
@@ -240,7 +240,7 @@ func (p *Pump) write(s *stream, raw []byte, last bool, buf *workspace) error {
 	return nil
 }
 
-// rest has the loop watch a pipe that is empty.
+// rest arms the watch of an empty pipe.
 func (p *Pump) rest(s *stream) error {
 	if !s.ended {
 		if err := p.loop.poller.Arm(s.pipe, s.token); err != nil {
@@ -267,7 +267,7 @@ func (p *Pump) endTurn(err error) {
 	p.lost = p.journal.lost
 	if err == nil {
 		if p.fault != nil {
-			p.cfg.Log.Info("log is written again")
+			p.cfg.Log.Info("the log can be written again")
 		}
 		p.fault, p.backoff = nil, 0
 		p.finishDrains()
@@ -275,14 +275,14 @@ func (p *Pump) endTurn(err error) {
 		return
 	}
 	if p.fault == nil {
-		p.cfg.Log.Warn("log cannot be written, its container waits", "error", err)
+		p.cfg.Log.Warn("cannot write the log; its container waits", "error", err)
 	}
 	p.fault = err
 	p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
 	p.stall(p.backoff)
 }
 
-// stall lets nothing be moved for a while. p.mu is held.
+// stall stops copying for a while. p.mu is held.
 func (p *Pump) stall(pause time.Duration) {
 	p.stalled = time.AfterFunc(pause, func() {
 		p.mu.Lock()
@@ -293,9 +293,9 @@ func (p *Pump) stall(pause time.Duration) {
 	})
 }
 
-// throttleNow stalls the pump of a container that writes more than its rate. The end of a
-// container waits for nothing: what is left of its output is bounded by its pipes.
-// It is the worker's; p.mu is held.
+// throttleNow stalls the pump of a container that writes more than its rate. It does not
+// delay the end of a container: the pipes bound the rest of its output. Only the worker
+// calls it; p.mu is held.
 func (p *Pump) throttleNow() {
 	total := p.journal.written.Load() + p.journal.discarded.Load()
 	if p.journal.place == nil {
@@ -307,7 +307,8 @@ func (p *Pump) throttleNow() {
 	}
 	if !p.throttle.reported {
 		p.throttle.reported = true
-		p.cfg.Log.Warn("container writes more than its rate to its log and waits", "bytes per second", p.throttle.rate)
+		p.cfg.Log.Warn("the container writes more than its rate to its log; it waits",
+		"bytes per second", p.throttle.rate)
 	}
 	p.stall(pause)
 }
