@@ -9,9 +9,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// AnnotationAddresses of a pod are the addresses that it asks for, comma separated, at most
-// one of each family. It is for privileged pods with a network of their own: any user of a
-// cluster may annotate pods, and nobody else's address is theirs to take.
+// AnnotationAddresses of a pod are the addresses that it requests, comma separated, at most
+// one of each family. It is for privileged pods with their own network: any user of a
+// cluster may annotate pods, and must not be able to take the address of another pod.
 const AnnotationAddresses = "run.berth.addresses"
 
 // RequestedAddresses reads AnnotationAddresses; none when a pod does not have it. Errors have
@@ -26,7 +26,7 @@ func RequestedAddresses(annotations map[string]string) ([]netip.Addr, error) {
 		address, err := netip.ParseAddr(word)
 		switch {
 		case err != nil || address.Zone() != "" || address.Is4In6() || !address.IsGlobalUnicast():
-			return nil, InvalidAddresses("%q is no address of a pod", word)
+			return nil, InvalidAddresses("%q is not an address for a pod", word)
 		case slices.ContainsFunc(all, func(other netip.Addr) bool { return other.Is4() == address.Is4() }):
 			return nil, InvalidAddresses("%q is a second one of its family", word)
 		}

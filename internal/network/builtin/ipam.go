@@ -10,9 +10,9 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// pool has the addresses of one subnet. It gives the next one after the last, so that a freed
-// address is unused as long as possible. Offset 0 is the subnet, 1 the
-// gateway, and the last of an IPv4 subnet the broadcast address.
+// pool has the addresses of one subnet. It returns the next one after the last, so that a
+// freed address is unused as long as possible. Offset 0 is the subnet, 1 the gateway, and
+// the last of an IPv4 subnet the broadcast address.
 type pool struct {
 	subnet netip.Prefix
 	last   uint64 // the highest offset
@@ -62,7 +62,7 @@ func (p *pool) claim(addr netip.Addr) (netip.Prefix, bool, error) {
 	if p.used[addr] {
 		return netip.Prefix{}, false, nil
 	}
-	p.used[addr] = true // take goes on where it was
+	p.used[addr] = true // take continues after its last address
 	return netip.PrefixFrom(addr, p.subnet.Bits()), true, nil
 }
 
@@ -130,7 +130,7 @@ func (n *Network) takeAddr(p *pool, requested []netip.Addr) (netip.Prefix, error
 	return addr, err
 }
 
-// takenError says who has an address. A released one is free soon.
+// takenError names the holder of an address. A released one is free soon.
 type takenError struct {
 	addr   netip.Addr
 	holder *record

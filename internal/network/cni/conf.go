@@ -23,10 +23,9 @@ type conf struct {
 	list *libcni.NetworkConfigList
 }
 
-// confs finds the configuration that is in use. It looks at the directory whenever
-// it is asked, so there is no watch that could be lost when the directory is
-// removed, replaced or mounted over: a look costs microseconds, an ADD tens of
-// milliseconds.
+// confs finds the configuration that is in use. It reads the directory at each call, so
+// there is no watch that could be lost when the directory is removed, replaced or mounted
+// over. Reading it takes microseconds, an ADD tens of milliseconds.
 type confs struct {
 	dir string
 	log *slog.Logger
@@ -84,7 +83,7 @@ func (c *confs) logOnce(fault error) {
 		text = fault.Error()
 	}
 	if text != c.lastLogged && fault != nil {
-		c.log.Warn("invalid CNI configuration is passed over", "error", fault)
+		c.log.Warn("skipping an invalid CNI configuration", "error", fault)
 	}
 	c.lastLogged = text
 }

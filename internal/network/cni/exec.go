@@ -19,9 +19,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// executor runs plugins, each in a process group of its own that is killed whole
-// when its time is over, and that does not outlive the daemon: what a plugin would
-// do after our DEL, nobody would undo.
+// executor runs plugins, each in its own process group. It kills the whole group at its
+// deadline, and the group does not outlive the daemon: nothing would undo what a plugin
+// does after DEL.
 type executor struct {
 	version.PluginDecoder
 	hostNetNS string
@@ -30,7 +30,7 @@ type executor struct {
 var _ invoke.Exec = (*executor)(nil)
 
 const (
-	// outputPatience is how long a plugin's output may stay open behind it.
+	// outputPatience is how long a plugin's output may stay open after its end.
 	outputPatience = time.Second
 	// busyPause is between two tries of a plugin that is being installed.
 	busyPause = 100 * time.Millisecond
@@ -86,7 +86,7 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 	return out.Bytes(), errOut.Bytes(), err
 }
 
-// environment is without what belongs to the daemon alone.
+// environment removes the variables that are for the daemon alone.
 func environment(environ []string) []string {
 	var kept []string
 	for _, e := range environ {

@@ -1,5 +1,5 @@
-// Package hostport knows what it means that a port of the host is taken: by
-// another sandbox, or by a program that listens on it. It maps nothing.
+// Package hostport finds out whether a port of the host is taken by another sandbox, or
+// by a program that listens on it. It maps nothing.
 package hostport
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// Families says which address families the pods have.
+// Families are the address families of the pods.
 type Families struct{ V4, V6 bool }
 
 // Socket is one address, protocol and port of the host; the zero address of a
@@ -141,14 +141,15 @@ type key struct {
 	port  uint16
 }
 
-// Holder is who holds sockets.
+// Holder is the pod that holds sockets.
 type Holder struct{ Sandbox, Namespace, Name string }
 
 func (h Holder) String() string {
 	return fmt.Sprintf("pod %s/%s (sandbox %s)", h.Namespace, h.Name, h.Sandbox)
 }
 
-// Take gives all sockets to the holder, or none: kind Exists, naming who has one.
+// Take gives all sockets to the holder, or none: then its error of kind Exists names the
+// holder of one.
 func (x *Index) Take(holder Holder, sockets []Socket) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -187,7 +188,7 @@ func (x *Index) Free(sandbox string, sockets []Socket) {
 	}
 }
 
-// Taken is the error for a socket that somebody has.
+// Taken is the error for a socket that owner has.
 func Taken(s Socket, owner string) error {
 	return fmt.Errorf("host port %s is taken by %s: %w", s, owner, errs.Exists)
 }

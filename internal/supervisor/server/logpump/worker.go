@@ -308,7 +308,7 @@ func (p *Pump) throttleNow() {
 	if !p.throttle.reported {
 		p.throttle.reported = true
 		p.cfg.Log.Warn("the container writes more than its rate to its log; it waits",
-		"bytes per second", p.throttle.rate)
+			"bytes per second", p.throttle.rate)
 	}
 	p.stall(pause)
 }
