@@ -35,7 +35,7 @@ func RequestedAddresses(annotations map[string]string) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// InvalidAddresses is the error, of kind Invalid, for what cannot be requested for.
+// InvalidAddresses is the error, of kind Invalid, for addresses that cannot be requested.
 func InvalidAddresses(format string, args ...any) error {
 	return fmt.Errorf("config.annotations[%q]: %s: %w", AnnotationAddresses, fmt.Sprintf(format, args...), errs.Invalid)
 }

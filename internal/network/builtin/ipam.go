@@ -97,8 +97,8 @@ func offsetOf(subnet netip.Prefix, addr netip.Addr) uint64 {
 	return binary.BigEndian.Uint64(a[8:]) - binary.BigEndian.Uint64(b[8:])
 }
 
-// takeAddrs takes one address of each subnet, those that are requested for among them, or
-// none. The caller holds n.mu.
+// takeAddrs takes one address of each subnet, the requested ones among them, or none. The
+// caller holds n.mu.
 func (n *Network) takeAddrs(requested []netip.Addr) ([]netip.Prefix, error) {
 	for _, addr := range requested {
 		if !slices.ContainsFunc(n.pools, func(p *pool) bool { return p.subnet.Contains(addr) }) {
@@ -117,7 +117,7 @@ func (n *Network) takeAddrs(requested []netip.Addr) ([]netip.Prefix, error) {
 	return addrs, nil
 }
 
-// takeAddr takes the address of a subnet that is requested for, else the next one.
+// takeAddr takes the requested address of a subnet, else the next one.
 func (n *Network) takeAddr(p *pool, requested []netip.Addr) (netip.Prefix, error) {
 	i := slices.IndexFunc(requested, p.subnet.Contains)
 	if i < 0 {

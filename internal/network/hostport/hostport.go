@@ -46,10 +46,10 @@ func Protocols() map[string]byte {
 	return map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 }
 
-// Wanted writes each port in one way (lower-case protocol, shortest address), drops ports that
-// ask for none of the host's, and refuses those that no host could serve: kind Unsupported for
-// an address of a family that the pods do not have, Invalid for a port that is requested for
-// twice. Package cri/shape has checked the numbers, protocols and addresses.
+// Wanted normalizes each port (lower-case protocol, shortest address), drops ports without a
+// host port, and refuses those that no host could serve: kind Unsupported for an address of a
+// family that the pods do not have, Invalid for a port that is requested twice. Package
+// cri/shape has checked the numbers, protocols and addresses.
 func Wanted(requested []network.Port, families Families) ([]network.Port, error) {
 	ports, err := wanted(requested, families)
 	if err != nil {

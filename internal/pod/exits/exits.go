@@ -31,7 +31,7 @@ const (
 	reasonOOMKilled = "OOMKilled"
 )
 
-// Options are what a Recorder is made from.
+// Options configure a Recorder.
 type Options struct {
 	Records    *record.Store
 	Tombstones *record.Tombstones
@@ -81,7 +81,7 @@ func (r *Recorder) Record(exit *engine.Exit) {
 	recorded := false
 	rec, err := r.records.Containers.Update(id, func(c *record.Container) error {
 		if c.State == record.ContainerExited || c.State == record.ContainerCreating {
-			return record.ErrUnchanged // reported twice, or a half-made one being torn down
+			return record.ErrUnchanged // reported twice, or of an unfinished container in its teardown
 		}
 		reason, message := exitReason(exit)
 		c.SetExited(exit.At, exit.Code, reason, message)
@@ -94,7 +94,7 @@ func (r *Recorder) Record(exit *engine.Exit) {
 		r.tombstones.Touch(id)
 		r.log.Info("container exited", "container", id, "sandbox", rec.SandboxID, "code", rec.ExitCode, "reason", rec.Reason)
 	case recorded:
-		r.log.Error("cannot record an exit, will try again", "container", id, "code", exit.Code, "error", err)
+		r.log.Error("cannot record an exit; retrying", "container", id, "code", exit.Code, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return
@@ -121,7 +121,7 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 	died := false
 	rec, err := r.records.Sandboxes.Update(id, func(sb *record.Sandbox) error {
 		if sb.State != record.SandboxReady {
-			return record.ErrUnchanged // it was asked to go
+			return record.ErrUnchanged // its stop was requested
 		}
 		sb.State, sb.Message = record.SandboxStopping, fmt.Sprintf("its own process ended with code %d", exit.Code)
 		died = true
@@ -131,13 +131,13 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 		return
 	}
 	if err != nil {
-		r.log.Error("cannot record the end of a sandbox, will try again", "sandbox", id, "error", err)
+		r.log.Error("cannot record the end of a sandbox; retrying", "sandbox", id, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return
 	}
 	r.retries.Done(id)
-	r.log.Error("sandbox is not ready any more", "sandbox", id, "pod", rec.Name(), "why", rec.Message)
+	r.log.Error("sandbox is no longer ready", "sandbox", id, "pod", rec.Name(), "reason", rec.Message)
 	r.sandboxDied(rec)
 }
 
@@ -158,8 +158,8 @@ func (r *Recorder) Wait(ctx context.Context, id string) error {
 	}
 }
 
-// RecordUnknown records the exit of a container that is known to be dead, and whose exit
-// nobody reported: its code is unknown, and why is its message.
+// RecordUnknown records the exit of a dead container whose exit was not reported: its code
+// is unknown, and why is its message.
 func (r *Recorder) RecordUnknown(id, why string) {
 	r.Record(&engine.Exit{ContainerID: id, Code: engine.CodeUnknown, At: time.Now(), Reason: engine.ReasonUnknown, Message: why})
 }
