@@ -26,7 +26,7 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 			if sb.State != record.SandboxReady {
 				return record.ErrUnchanged
 			}
-			sb.State, sb.Message = record.SandboxStopping, "it was lost while berth did not watch"
+			sb.State, sb.Message = record.SandboxStopping, "it was lost while berth did not run"
 			return nil
 		})
 		if err != nil {
