@@ -109,7 +109,7 @@ func TestPlaceholdersFollowEvents(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Mark(t.Context())
+		s.UpdatePlaceholders(t.Context())
 	}()
 	expect := func(want string) {
 		t.Helper()

@@ -33,7 +33,7 @@ type creation struct {
 	request supervisor.CreateRequest
 }
 
-// Create prepares the container's features, and has the supervisor make the container.
+// Create prepares the container's features, and lets the supervisor create the container.
 func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engine.Container, error) {
 	e.warmer.Warm()
 	spec, err := e.specOf(asked)
@@ -83,7 +83,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// specOf reads a request's sandbox, and adds what its pod asks for by annotations to its
+// specOf reads a request's sandbox, and adds the requests of the pod's annotations to its
 // config.
 func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
 	sb, err := sandboxOf(asked.Sandbox)

@@ -41,7 +41,7 @@ func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[stri
 	return map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": asked.ContainerID}, nil
 }
 
-// hideSecrets takes the values out of the environments of the container and its hooks.
+// hideSecrets removes the values from the environments of the container and its hooks.
 func hideSecrets(spec *specs.Spec) {
 	if spec.Process != nil {
 		hideValues(spec.Process.Env)
@@ -57,7 +57,7 @@ func hideSecrets(spec *specs.Spec) {
 	}
 }
 
-// hideValues leaves the names of an environment.
+// hideValues returns only the names of an environment.
 func hideValues(env []string) {
 	for i, entry := range env {
 		name, _, _ := strings.Cut(entry, "=")

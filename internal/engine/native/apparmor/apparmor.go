@@ -41,12 +41,12 @@ type Host struct {
 	noLoader error
 	// patience is how long the parser may take.
 	patience time.Duration
-	// loading lets those who need the profile at the same time share one run of the
-	// parser, also one that hangs.
+	// loading lets concurrent callers share one run of the parser, also one that
+	// hangs.
 	loading singleflight.Group
 }
 
-// parserPatience is far more than a parser takes that has the processor to itself.
+// parserPatience is far more than a parser takes on an idle machine.
 const parserPatience = 30 * time.Second
 
 // Find looks at the host. defaultName is the name of berth's own profile, which is
@@ -80,7 +80,7 @@ func disabled(enabled, profiles string) string {
 	return ""
 }
 
-// Warning is what people should know of this host, "" for nothing.
+// Warning is a message for people about this host, "" for none.
 func (h *Host) Warning() string {
 	if h.why != "" || h.noLoader == nil {
 		return ""
@@ -151,8 +151,8 @@ func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error
 }
 
 // loadDefault waits for the parser in bounded time. Kind Unavailable for one that
-// hangs: it goes on, since nothing can be known of what it has done, and who comes next
-// waits for the same one.
+// hangs. The parser continues, since its effect is unknown, and later callers wait for
+// the same run.
 func (h *Host) loadDefault(ctx context.Context) error {
 	ended := h.loading.DoChan(h.defaultName, func() (any, error) {
 		return nil, errs.Guard("load of the AppArmor profile "+h.defaultName, func() error {

@@ -72,7 +72,7 @@ func (d *disks) forget(id string) {
 	delete(d.entries, id)
 }
 
-// of returns the sizes that are known, and has old ones measured again. It waits up to
+// of returns the known sizes, and starts to measure old ones again. It waits up to
 // diskPatience for sizes that were never measured.
 func (d *disks) of(ctx context.Context, targets map[string]Target) (map[string]*engine.Written, error) {
 	var first []chan struct{}
@@ -145,7 +145,8 @@ func (d *disks) walk(id string) (image.Usage, error) {
 	return d.usage(id, w.pace)
 }
 
-// take waits for a turn, false when there is none any more. Who waits is served in order.
+// take waits for a turn, and returns false once the background work has ended. Waiters are
+// served in order.
 func (w *walk) take() bool {
 	select {
 	case w.d.turn <- struct{}{}:

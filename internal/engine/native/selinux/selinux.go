@@ -39,13 +39,12 @@ func (l Labels) Unconfined() bool {
 type Policy interface {
 	// Enabled reports whether processes have labels.
 	Enabled() bool
-	// Fresh returns the policy's labels for containers, with categories that
-	// nobody has; they are reserved. It does not return when all are.
+	// Fresh returns the policy's labels for containers, with unused categories,
+	// and reserves them. It does not return when all are reserved.
 	Fresh() (Labels, error)
 	// Pairs is how many different categories Fresh has to give out, which are pairs.
 	Pairs() int
-	// Reserve keeps the categories of a label from being given out; Release lets go
-	// of them.
+	// Reserve marks the categories of a label as used; Release frees them.
 	Reserve(label string) error
 	Release(label string)
 	// Check reports whether the policy knows a label.
@@ -98,7 +97,7 @@ func (Host) Release(label string) { selinux.ReleaseLabel(label) }
 // Check implements Policy.
 func (Host) Check(label string) error { return selinux.SecurityCheckContext(label) }
 
-// Mode is what becomes of labels.
+// Mode selects how labels are used.
 type Mode string
 
 // Modes. Where nothing is labelled, a label that would confine is refused, but with Lenient,
@@ -110,7 +109,7 @@ const (
 	Lenient Mode = "lenient"
 )
 
-// Labeller gives out labels. All methods are safe for concurrent use.
+// Labeller chooses labels. All methods are safe for concurrent use.
 type Labeller struct {
 	policy Policy
 	mode   Mode
@@ -180,7 +179,7 @@ func (l *Labeller) Adopt(id string, labels Labels) error {
 	return l.policy.Reserve(labels.Process)
 }
 
-// Release lets go of a sandbox's categories, unless another sandbox has the same.
+// Release frees a sandbox's categories, unless another sandbox has the same.
 func (l *Labeller) Release(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,8 +212,8 @@ func (l *Labeller) Container(sandbox Labels, asked *runtimeapi.SELinuxOption, pr
 	return l.change(sandbox, asked)
 }
 
-// refuse judges a demand that cannot be met. A process that is not to be confined
-// gets what it asks for.
+// refuse returns the error for a demand that cannot be met. A process that must not be
+// confined gets its labels.
 func (l *Labeller) refuse(asked *runtimeapi.SELinuxOption) error {
 	if isEmpty(asked) || asked.GetType() == superPrivileged || l.mode == Lenient {
 		return nil
@@ -258,8 +257,8 @@ func (l *Labeller) change(labels Labels, asked *runtimeapi.SELinuxOption) (Label
 	return changed, nil
 }
 
-// known asks the policy for labels. A mount with one that it does not know fails, and
-// does not say why.
+// known checks labels against the policy. A mount with an unknown label fails without a
+// reason.
 func (l *Labeller) known(labels Labels) error {
 	for _, label := range []string{labels.Process, labels.Mount} {
 		if err := l.policy.Check(label); err != nil {
