@@ -121,7 +121,7 @@ func removeLog(rec *record.Container) error {
 		return err
 	}
 	defer dir.Close()
-	return sysproc.RemoveBornSince(dir, path, time.Unix(0, rec.CreatedAt))
+	return sysproc.RemoveCreatedSince(dir, path, time.Unix(0, rec.CreatedAt))
 }
 
 func (c *Containers) retryContainer(ctx context.Context, id string) {

@@ -177,7 +177,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 		engine: opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
 		limits: opts.Limits, bootID: opts.BootID, log: opts.Log,
 	}
-	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxDied: s.sandboxDied})
+	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded})
 	s.Containers = &Containers{worker: w, images: opts.Images, exits: s.exits, graces: newGracePeriods()}
 	s.Sandboxes = &Sandboxes{worker: w, containers: s.Containers, network: attachments}
 	s.Sessions = &Sessions{engine: opts.Engine, records: records}
@@ -193,8 +193,8 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	}, nil
 }
 
-// sandboxDied stops a sandbox whose own process has ended.
-func (s *Service) sandboxDied(rec *record.Sandbox) {
+// sandboxEnded stops a sandbox whose own process has ended.
+func (s *Service) sandboxEnded(rec *record.Sandbox) {
 	detached{s.Sandboxes, s.Containers}.StopSandbox(context.Background(), rec)
 }
 

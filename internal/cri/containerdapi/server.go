@@ -80,8 +80,8 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // find finds the sandbox or container of a request.
 func find(ctx context.Context, pods Pods, id string) (*view.Task, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	if asked := md.Get("containerd-namespace"); len(asked) != 1 || asked[0] != namespace {
-		return nil, fmt.Errorf("container %q in namespace %q: %w", id, asked, errs.NotFound)
+	if requested := md.Get("containerd-namespace"); len(requested) != 1 || requested[0] != namespace {
+		return nil, fmt.Errorf("container %q in namespace %q: %w", id, requested, errs.NotFound)
 	}
 	return pods.Task(id)
 }

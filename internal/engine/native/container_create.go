@@ -34,9 +34,9 @@ type creation struct {
 }
 
 // Create prepares the container's features, and lets the supervisor create the container.
-func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engine.Container, error) {
+func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*engine.Container, error) {
 	e.warmer.Warm()
-	spec, err := e.specOf(asked)
+	spec, err := e.specOf(requested)
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +85,13 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 
 // specOf reads a request's sandbox, and adds the requests of the pod's annotations to its
 // config.
-func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
-	sb, err := sandboxOf(asked.Sandbox)
+func (e *Engine) specOf(requested *engine.ContainerSpec) (*containerSpec, error) {
+	sb, err := sandboxOf(requested.Sandbox)
 	if err != nil {
 		return nil, err
 	}
-	spec := *asked
-	spec.Config, err = request.WithAnnotations(asked.Config, asked.SandboxSpec.Config, e.rules().AllowedAnnotations)
+	spec := *requested
+	spec.Config, err = request.WithAnnotations(requested.Config, requested.SandboxSpec.Config, e.rules().AllowedAnnotations)
 	if err != nil {
 		return nil, err
 	}

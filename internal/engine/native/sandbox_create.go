@@ -210,16 +210,16 @@ func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
 // checkHostname refuses a hostname for a pod in the host's network, which has the host's name.
 // A kubelet sends none for such a pod.
 func checkHostname(config *runtimeapi.PodSandboxConfig) error {
-	asked := config.GetHostname()
-	if asked == "" || !hostNetwork(config) {
+	requested := config.GetHostname()
+	if requested == "" || !hostNetwork(config) {
 		return nil
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("cannot read the host's name: %w", err)
 	}
-	if asked != host {
-		return fmt.Errorf("config.hostname: %q cannot be the name of a pod in the host's network, which has the host's (%s); leave it empty: %w", asked, host, errs.Invalid)
+	if requested != host {
+		return fmt.Errorf("config.hostname: %q cannot be the name of a pod in the host's network, which has the host's (%s); leave it empty: %w", requested, host, errs.Invalid)
 	}
 	return nil
 }
@@ -237,8 +237,8 @@ func hostnameOf(config *runtimeapi.PodSandboxConfig) (string, error) {
 }
 
 // appArmorProfile finds a profile, with the operator's in the place of the default.
-func (e *Engine) appArmorProfile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
-	return e.appArmorHost().ProfileWith(ctx, asked, e.rules().AppArmorProfile)
+func (e *Engine) appArmorProfile(ctx context.Context, requested request.AppArmorProfile) (string, error) {
+	return e.appArmorHost().ProfileWith(ctx, requested, e.rules().AppArmorProfile)
 }
 
 func (e *Engine) appArmorHost() *apparmor.Host {

@@ -33,8 +33,8 @@ var ErrDamaged = errors.New("the database is damaged")
 const (
 	// checkTimeout bounds a check. A database of a node has a few megabytes.
 	checkTimeout = 2 * time.Minute
-	// lockPatience is how long another process may have the file.
-	lockPatience = 2 * time.Second
+	// lockTimeout is how long another process may have the file.
+	lockTimeout = 2 * time.Second
 
 	maxStack  = 64 << 20
 	maxMemory = 1 << 30
@@ -138,7 +138,7 @@ func read(path string) (err error) {
 	if fi.Size() == 0 {
 		return errors.New("the file is empty")
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockPatience})
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (g guarded) check(req *http.Request) (sent, error) {
 	}
 	// The proxy looks the name up. It may be on this node: what the name means here counts,
 	// where it means something.
-	ctx, cancel := context.WithTimeout(req.Context(), lookupPatience)
+	ctx, cancel := context.WithTimeout(req.Context(), lookupTimeout)
 	defer cancel()
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", req.URL.Hostname())
 	if err != nil {
@@ -118,7 +118,7 @@ func (g guarded) check(req *http.Request) (sent, error) {
 	return s, nil
 }
 
-const lookupPatience = 2 * time.Second
+const lookupTimeout = 2 * time.Second
 
 // judge refuses an address to which the registry may not send the client.
 func (g guarded) judge(s sent, addr netip.Addr) error {

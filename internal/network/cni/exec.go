@@ -30,8 +30,8 @@ type executor struct {
 var _ invoke.Exec = (*executor)(nil)
 
 const (
-	// outputPatience is how long a plugin's output may stay open after its end.
-	outputPatience = time.Second
+	// outputTimeout is how long a plugin's output may stay open after its end.
+	outputTimeout = time.Second
 	// busyPause is between two tries of a plugin that is being installed.
 	busyPause = 100 * time.Millisecond
 )
@@ -68,7 +68,7 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = outputPatience
+		cmd.WaitDelay = outputTimeout
 		err := cmd.Run()
 		if errors.Is(err, exec.ErrWaitDelay) {
 			return nil // it ended well; a child of it kept the output open

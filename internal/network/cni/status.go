@@ -17,8 +17,8 @@ const (
 	// statusAge is how long an answer to STATUS holds: the kubelet asks more often
 	// than plugins should be started.
 	statusAge = 3 * time.Second
-	// statusPatience bounds one round of STATUS.
-	statusPatience = 10 * time.Second
+	// statusTimeout bounds one round of STATUS.
+	statusTimeout = 10 * time.Second
 )
 
 // statusCache keeps the last answer of the plugins of one configuration.
@@ -64,7 +64,7 @@ func (n *Network) askStatus(ctx context.Context, c *conf) error {
 		}
 	}
 	// The answer is for all callers, so it does not end with one of them.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
 	defer cancel()
 	if err := n.lib.GetStatusNetworkList(ctx, c.list); err != nil {
 		return fmt.Errorf("CNI STATUS: %w: %w", err, errs.Unavailable)

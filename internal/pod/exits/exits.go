@@ -36,25 +36,25 @@ type Options struct {
 	Records    *record.Store
 	Tombstones *record.Tombstones
 	Log        *slog.Logger
-	// SandboxDied is called with a sandbox whose own process has ended, once its record
+	// SandboxEnded is called with a sandbox whose own process has ended, once its record
 	// says that it is stopping. It must not block.
-	SandboxDied func(*record.Sandbox)
+	SandboxEnded func(*record.Sandbox)
 }
 
 // Recorder writes exits into records. All methods are safe for concurrent use.
 type Recorder struct {
-	records     *record.Store
-	tombstones  *record.Tombstones
-	waiters     *waiters
-	retries     *retry.Timers
-	log         *slog.Logger
-	sandboxDied func(*record.Sandbox)
+	records      *record.Store
+	tombstones   *record.Tombstones
+	waiters      *waiters
+	retries      *retry.Timers
+	log          *slog.Logger
+	sandboxEnded func(*record.Sandbox)
 }
 
 // New returns a Recorder.
 func New(opts Options) *Recorder {
 	return &Recorder{
-		records: opts.Records, tombstones: opts.Tombstones, log: opts.Log, sandboxDied: opts.SandboxDied,
+		records: opts.Records, tombstones: opts.Tombstones, log: opts.Log, sandboxEnded: opts.SandboxEnded,
 		waiters: newWaiters(), retries: retry.New(exitRetryMin, exitRetryMax),
 	}
 }
@@ -138,7 +138,7 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 	}
 	r.retries.Done(id)
 	r.log.Error("sandbox is no longer ready", "sandbox", id, "pod", rec.Name(), "reason", rec.Message)
-	r.sandboxDied(rec)
+	r.sandboxEnded(rec)
 }
 
 // Wait waits until the record says that the container has ended, or ctx ends.

@@ -118,9 +118,9 @@ func (r *Rules) choose(profile request.SeccompProfile) chosenProfile {
 // shared: callers must not change it. Kind Invalid or Unsupported, with the field of the request
 // or the key of the configuration.
 func (l *Loader) Container(ctx context.Context, config *runtimeapi.ContainerConfig, rules *Rules, defaults *ocispec.Defaults) (*specs.LinuxSeccomp, error) {
-	asked, given := request.SeccompOf(config, request.SeccompProfile{}), request.SeccompOf(config, defaults.Seccomp)
+	requested, given := request.SeccompOf(config, request.SeccompProfile{}), request.SeccompOf(config, defaults.Seccomp)
 	chosen := rules.choose(given)
-	if given != asked && chosen.Path == given.Path {
+	if given != requested && chosen.Path == given.Path {
 		chosen.by = "defaults.seccomp of the configuration, as the container asks for none"
 	}
 	if path := rules.Privileged; path != "" && request.Security(config).GetPrivileged() {

@@ -53,7 +53,7 @@ type Container struct {
 
 // Make makes the volumes of a container.
 func (m Maker) Make(ctx context.Context, c *Container) ([]ocispec.ImageVolume, error) {
-	if asked := c.Config.GetAnnotations()[request.AnnotationVolumes]; len(c.Image.Volumes) == 0 && asked == "" {
+	if requested := c.Config.GetAnnotations()[request.AnnotationVolumes]; len(c.Image.Volumes) == 0 && requested == "" {
 		return nil, nil
 	}
 	paths, leftOut, err := ocispec.ImageVolumes(c.Image, c.Config, func(path string) (string, error) {
