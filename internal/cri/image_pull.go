@@ -44,7 +44,9 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		return nil, badImage("image.image", err)
 	}
 	if pod := req.GetSandboxConfig().GetMetadata(); pod != nil {
-		s.log.Info("image pulled", "image", req.GetImage().GetImage(), "id", id, "pod", pod.GetName(), "namespace", pod.GetNamespace())
+		s.log.Info("image pulled",
+			"image", req.GetImage().GetImage(), "id", id, "pod", pod.GetName(),
+			"namespace", pod.GetNamespace())
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
 }

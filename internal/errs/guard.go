@@ -13,7 +13,7 @@ func Guard(what string, fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("a fault in berth: "+what+" panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = fmt.Errorf("%s failed because of a fault in berth, its log has the stack: %v", what, p)
+			err = fmt.Errorf("%s failed because of a fault in berth; its log has the stack: %v", what, p)
 		}
 	}()
 	return fn()

@@ -122,7 +122,9 @@ func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.
 	}); err != nil {
 		return err
 	}
-	c.log.Info("container created", "container", rec.ID, "sandbox", rec.SandboxID, "name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
+	c.log.Info("container created",
+		"container", rec.ID, "sandbox", rec.SandboxID,
+		"name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
 	return nil
 }
 

@@ -87,7 +87,9 @@ func (c *certificates) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.refresh(); err != nil {
-		c.log.Warn("cannot read the certificates of the streaming server again; keeping the old ones", "error", err)
+		c.log.Warn("cannot read the certificates of the streaming server again; keeping the old "+
+			"ones",
+			"error", err)
 	}
 	return c.config
 }

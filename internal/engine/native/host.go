@@ -64,14 +64,18 @@ func (e *Engine) hostWarnings() []string {
 // warnIgnored warns of annotations that berth ignores.
 func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
 	if ignored := request.IgnoredAnnotations(annotations, e.rules().AllowedAnnotations); len(ignored) > 0 {
-		e.log.Warn("ignoring annotations of other runtimes, or that runtime.allowed_annotations does not allow; profiles come from the security context", kind, id, "annotations", ignored)
+		e.log.Warn("ignoring annotations of other runtimes, or that runtime.allowed_annotations "+
+			"does not allow; profiles come from the security context",
+			kind, id, "annotations", ignored)
 	}
 }
 
 // warnPrivileged warns of a profile that a privileged container does not get.
 func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
 	if profile := request.IgnoredSeccomp(config); profile != "" {
-		e.log.Warn("ignoring linux.security_context.seccomp of a privileged container; it gets runtime.privileged_seccomp_profile, if that is set", "container", id, "profile", profile)
+		e.log.Warn("ignoring linux.security_context.seccomp of a privileged container; it gets "+
+			"runtime.privileged_seccomp_profile, if that is set",
+			"container", id, "profile", profile)
 	}
 }
 
@@ -100,7 +104,9 @@ func (e *Engine) warnBinary(id string, config *runtimeapi.ContainerConfig) {
 		}
 	}
 	if len(names) > 0 {
-		e.log.Warn("values of environment variables are not UTF-8; the program gets U+FFFD for each invalid byte", "container", id, "variables", names)
+		e.log.Warn("values of environment variables are not UTF-8; the program gets U+FFFD for "+
+			"each invalid byte",
+			"container", id, "variables", names)
 	}
 }
 

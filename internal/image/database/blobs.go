@@ -85,7 +85,8 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 		return err
 	}
 	for dgst, size := range damaged {
-		d.log.Warn("removing a damaged blob; the next pull or import of its image fetches it again", "blob", dgst, "bytes_on_disk", size)
+		d.log.Warn("removing a damaged blob; the next pull or import of its image fetches it again",
+			"blob", dgst, "bytes_on_disk", size)
 		// Remove the file too: the content store does not overwrite an existing one.
 		if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
 			return err

@@ -54,8 +54,8 @@ func Check(ctx context.Context, helper []string, path string) error {
 	return check(ctx, helper, path, checkTimeout)
 }
 
-// check ends the child after timeout. A child that has used the processor meanwhile is in an endless
-// loop. A child that has waited reads from a slow disk; the database is not at fault.
+// check ends the child after timeout. A child that has used the processor meanwhile is in an
+// endless loop. A child that has waited reads from a slow disk; the database is not at fault.
 func check(parent context.Context, helper []string, path string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(parent, timeout)
 	defer cancel()

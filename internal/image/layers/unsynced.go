@@ -85,7 +85,8 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 		var list unsynced
 		if err := json.Unmarshal(data, &list); err != nil {
 			// Its write was interrupted before the sync: nothing was committed yet.
-			u.log.Warn("removing an unreadable list of unsynced snapshots", "file", path, "error", err)
+			u.log.Warn("removing an unreadable list of unsynced snapshots",
+				"file", path, "error", err)
 		}
 		if list.Boot == boot {
 			u.background.GoUntilTimeout(func(ctx context.Context) {

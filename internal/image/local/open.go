@@ -44,7 +44,8 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(cfg.Root)))[:12]
 	if s.cgroups, err = cgroup.NewHelperGroups(cfg.CgroupParent, prefix); err != nil {
 		// In a container that may not make cgroups, say.
-		cfg.Log.Warn("cannot make a cgroup for unpacking layers; unpacking without a memory limit", "error", err)
+		cfg.Log.Warn("cannot make a cgroup for unpacking layers; unpacking without a memory limit",
+			"error", err)
 		s.cgroups = nil
 	}
 	s.runner = &unpack.Runner{Helper: cfg.UnpackHelper, Cgroups: s.cgroups}

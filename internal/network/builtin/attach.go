@@ -117,9 +117,9 @@ func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*reco
 	return rec, nil
 }
 
-// takeAwaitingReleases is take. When it needs an address that was released a moment ago (a requested
-// one, as by the new sandbox of a pod, or any when no other is free), it finishes the release at
-// once: it removes the link before the network namespace does.
+// takeAwaitingReleases is take. When it needs an address that was released a moment ago (a
+// requested one, as by the new sandbox of a pod, or any when no other is free), it finishes the
+// release at once: it removes the link before the network namespace does.
 func (n *Network) takeAwaitingReleases(ctx context.Context, rec *record, att *network.Attachment) error {
 	deadline := time.Now().Add(reapTimeout + reapPause)
 	for {

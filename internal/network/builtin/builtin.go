@@ -175,7 +175,8 @@ func (n *Network) load() error {
 	}
 	n.records, n.chosen = records, chosen
 	for _, q := range slices.Concat(bad, badChoice) {
-		n.log.Warn("moved a damaged record of the network to the quarantine", "file", q.Path, "error", q.Err)
+		n.log.Warn("moved a damaged record of the network to the quarantine",
+			"file", q.Path, "error", q.Err)
 	}
 	boot, err := sysproc.BootID()
 	if err != nil {

@@ -134,7 +134,8 @@ func (n *Network) guard(ctx context.Context, rec *record) error {
 // finds a difference, and creates the table again without them.
 func (n *Network) unguard(rec *record) {
 	if err := n.table.change(nil, n.table.present(n.table.frameElements(rec))); err != nil {
-		n.log.Debug("cannot remove entries from an nftables table of the built-in network", "table", n.table.name, "error", err)
+		n.log.Debug("cannot remove entries from an nftables table of the built-in network",
+			"table", n.table.name, "error", err)
 	}
 }
 

@@ -77,7 +77,8 @@ func (r *replayer) repeat(sandbox string) {
 			return
 		}
 		if ctx.Err() == nil {
-			r.n.log.Warn("cannot run CNI DEL; retrying", "sandbox", sandbox, "in", min(2*pause, replayLast), "error", err)
+			r.n.log.Warn("cannot run CNI DEL; retrying",
+				"sandbox", sandbox, "in", min(2*pause, replayLast), "error", err)
 		}
 	}
 }

@@ -94,7 +94,8 @@ func (r *Recorder) Record(exit *engine.Exit) {
 		r.tombstones.Touch(id)
 		r.log.Info("container exited", "container", id, "sandbox", rec.SandboxID, "code", rec.ExitCode, "reason", rec.Reason)
 	case recorded:
-		r.log.Error("cannot record an exit; retrying", "container", id, "code", exit.Code, "error", err)
+		r.log.Error("cannot record an exit; retrying",
+			"container", id, "code", exit.Code, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return
@@ -137,7 +138,8 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 		return
 	}
 	r.retries.Done(id)
-	r.log.Error("sandbox is no longer ready", "sandbox", id, "pod", rec.Name(), "reason", rec.Message)
+	r.log.Error("sandbox is no longer ready",
+		"sandbox", id, "pod", rec.Name(), "reason", rec.Message)
 	r.sandboxEnded(rec)
 }
 

@@ -70,7 +70,8 @@ func OpenDir[T any](s *Store, opts store.Options[T]) (*store.Dir[T], error) {
 	opts.Disk, opts.Quarantine = s.disk, filepath.Join(s.rootDir, "quarantine")
 	dir, bad, err := store.Open(opts)
 	for _, q := range bad {
-		s.log.Error("cannot read a record; moving it to the quarantine", "file", q.Path, "error", q.Err)
+		s.log.Error("cannot read a record; moving it to the quarantine",
+			"file", q.Path, "error", q.Err)
 	}
 	return dir, err
 }

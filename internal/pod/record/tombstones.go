@@ -120,7 +120,8 @@ func (t *Tombstones) flush() {
 		}
 	}
 	for id, err := range failed {
-		t.records.log.Error("cannot write tombstones; retrying", "tombstones", len(failed), "one", id, "error", err)
+		t.records.log.Error("cannot write tombstones; retrying",
+			"tombstones", len(failed), "one", id, "error", err)
 		break
 	}
 	if len(failed) > 0 {

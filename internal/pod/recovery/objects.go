@@ -35,7 +35,8 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 			}
 			return
 		}
-		r.Log.Error("a sandbox was lost while berth did not run", "sandbox", rec.ID, "pod", rec.Name())
+		r.Log.Error("a sandbox was lost while berth did not run",
+			"sandbox", rec.ID, "pod", rec.Name())
 		r.Jobs.StopSandbox(ctx, next)
 	case record.SandboxStopped:
 		if rec.HoldsNamespaces(r.Engine) { // an older berth stopped it

@@ -78,7 +78,7 @@ func (r *recovery) run(ctx, background context.Context) error {
 	}
 	actual, err := r.Engine.List(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot list what the engine has: %w", err)
+		return fmt.Errorf("cannot list the objects of the engine: %w", err)
 	}
 	found := make(map[string]engine.Actual, len(actual))
 	for _, a := range actual {

@@ -50,7 +50,8 @@ func (r *recovery) stopSharedSandbox(ctx context.Context, id, keeps string) {
 	case err == nil:
 		r.Jobs.StopSandbox(ctx, next)
 	case !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound):
-		r.Log.Error("cannot stop a sandbox with the name of another one", "sandbox", id, "error", err)
+		r.Log.Error("cannot stop a sandbox with the name of another one",
+			"sandbox", id, "error", err)
 	}
 }
 

@@ -218,7 +218,9 @@ func (k *keeper) prepare(held map[string][]int) error {
 	}
 	if k.opts.Cgroup != "" {
 		if err := enterCgroup(k.opts.Cgroup); err != nil {
-			k.log.Warn("cannot move the keeper to its own cgroup; it stays in the cgroup of the process that started it", "error", err)
+			k.log.Warn("cannot move the keeper to its own cgroup; it stays in the cgroup of the "+
+				"process that started it",
+				"error", err)
 		}
 	}
 	bootID, err := sysproc.BootID()

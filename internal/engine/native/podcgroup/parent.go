@@ -33,8 +33,8 @@ func (m *Manager) parentOf(id, requested string) (parent string, own bool, err e
 }
 
 // MakeParent makes the cgroup of a sandbox's containers where it is missing, and returns it.
-// requested is the parent in the request, "" for none. MakeParent first records in ownFile that RemoveParent
-// may remove it. A slice needs no record: the sandbox's id is in its name.
+// requested is the parent in the request, "" for none. MakeParent first records in ownFile that
+// RemoveParent may remove it. A slice needs no record: the sandbox's id is in its name.
 func (m *Manager) MakeParent(ctx context.Context, id, requested, ownFile string) (string, error) {
 	parent, own, err := m.parentOf(id, requested)
 	if err != nil {

@@ -64,7 +64,8 @@ func (m Maker) Make(ctx context.Context, c *Container) ([]ocispec.ImageVolume, e
 		return nil, err
 	}
 	if len(leftOut) > 0 {
-		m.Log.Warn("ignoring volumes of an image at paths where the runtime itself mounts", "container", c.ID, "image", c.ImageID, "volumes", leftOut)
+		m.Log.Warn("ignoring volumes of an image at paths where the runtime itself mounts",
+			"container", c.ID, "image", c.ImageID, "volumes", leftOut)
 	}
 	volumes := make([]ocispec.ImageVolume, len(paths))
 	for i, path := range paths {

@@ -22,9 +22,9 @@ import (
 // Firewall keeps accept rules in chains of others that would drop the pods' traffic. The kernel
 // forwards a packet only when no chain drops it, so an accept in berth's own table is not enough.
 // Where a foreign chain drops all packets that no rule accepts (docker, ufw and firewalld make such
-// chains), Ensure inserts rules at its head: they accept packets from the bridge, and packets to the
-// bridge that are answers or came through a host port. The rules have a tag. Ensure inserts them
-// again when they are gone; Remove removes them.
+// chains), Ensure inserts rules at its head: they accept packets from the bridge, and packets to
+// the bridge that are answers or came through a host port. The rules have a tag. Ensure inserts
+// them again when they are gone; Remove removes them.
 //
 // Its methods are safe for concurrent use.
 type Firewall struct {

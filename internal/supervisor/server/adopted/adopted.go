@@ -76,7 +76,9 @@ func (p *Processes) Begin(ctx context.Context, v *heldfiles.Store, reserve *sysf
 		err = os.MkdirAll(p.dir, 0o700)
 	}
 	if err != nil {
-		p.log.Warn("cannot listen for exits; the exit codes of containers that outlive keeper and supervisor will be unknown", "error", err)
+		p.log.Warn("cannot listen for exits; the exit codes of containers that outlive keeper "+
+			"and supervisor will be unknown",
+			"error", err)
 		p.events = nil
 		return
 	}

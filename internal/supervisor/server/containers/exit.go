@@ -44,7 +44,8 @@ func (c *Container) watch() {
 	if pidfd != nil {
 		if err := sysproc.AwaitExit(c.set.stopping, pidfd); err != nil {
 			if c.set.stopping.Err() == nil {
-				c.set.log.Error("cannot continue to watch a container", "container", c.id, "error", err)
+				c.set.log.Error("cannot continue to watch a container",
+					"container", c.id, "error", err)
 			}
 			return
 		}
@@ -190,7 +191,8 @@ func (c *Container) killRemaining(rec *record.Container) {
 		return
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
-		c.set.log.Error("cannot kill the remaining processes of an ended container", "container", c.id, "error", err)
+		c.set.log.Error("cannot kill the remaining processes of an ended container",
+			"container", c.id, "error", err)
 		return
 	}
 	// They are in an uninterruptible system call (a dead NFS server, say). The init is gone, so

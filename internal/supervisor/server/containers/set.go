@@ -192,8 +192,8 @@ func (s *Set) enterFork(ctx context.Context) (leave func(), err error) {
 	return s.forking.RUnlock, nil
 }
 
-// BlockForks waits for the starts of processes that are under way, and blocks new ones until release
-// is called.
+// BlockForks waits for the starts of processes that are under way, and blocks new ones until
+// release is called.
 func (s *Set) BlockForks() (release func()) {
 	s.forking.Lock()
 	return s.forking.Unlock

@@ -26,8 +26,8 @@ type Keeper interface {
 const KeeperTimeout = 5 * time.Second
 
 // Store gives the keeper duplicates of descriptors, and keeps a list of them for the case that this
-// process becomes the keeper. The files belong to their owners, which release them before they close
-// them.
+// process becomes the keeper. The files belong to their owners, which release them before they
+// close them.
 //
 // Without a keeper only the descriptors of which the daemon has duplicates outlive this process.
 type Store struct {

@@ -108,7 +108,8 @@ func (j *journal) ready(now time.Time) error {
 		}
 		if st.Links > 0 {
 			if st.Size < j.pos.offset {
-				j.log.Warn("another program truncated the log file; continuing at its new end", "size", st.Size, "expected", j.pos.offset)
+				j.log.Warn("another program truncated the log file; continuing at its new end",
+					"size", st.Size, "expected", j.pos.offset)
 				j.pos.offset = st.Size
 			}
 			return nil
@@ -137,7 +138,8 @@ func (j *journal) markLost(why error) {
 		j.file = nil
 	}
 	if j.lost == nil {
-		j.log.Warn("the log file is gone; discarding output until the file can be created again", "reason", why)
+		j.log.Warn("the log file is gone; discarding output until the file can be created again",
+			"reason", why)
 	}
 	j.lost = why
 }
