@@ -129,7 +129,7 @@ func TestExecChecksTheContainerFirst(t *testing.T) {
 	}
 }
 
-func TestStatusTellsWhatIsNotReady(t *testing.T) {
+func TestStatusReportsWhatIsNotReady(t *testing.T) {
 	pods := &fakePods{
 		info: &engine.Info{
 			Name: "libcontainer", CgroupDriver: "systemd", Warnings: []string{"no oom scores"},

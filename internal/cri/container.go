@@ -61,8 +61,8 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// checkUpdate refuses what an update cannot do. Annotations are options of an update and
-// no part of the container, whose own never change; berth knows none.
+// checkUpdate refuses changes that an update cannot make. Annotations are options of an update,
+// of which berth knows none; those of the container never change.
 func checkUpdate(req *runtimeapi.UpdateContainerResourcesRequest) error {
 	switch names := slices.Sorted(maps.Keys(req.GetAnnotations())); {
 	case req.GetWindows() != nil:

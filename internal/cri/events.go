@@ -18,7 +18,7 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 	for {
 		events, err := subscription.Next(stream.Context())
 		if stream.Context().Err() != nil {
-			return nil //nolint:nilerr // the client has left, as every client does in the end
+			return nil //nolint:nilerr // the client has left
 		}
 		if err != nil {
 			return err

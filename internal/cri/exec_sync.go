@@ -15,11 +15,11 @@ import (
 )
 
 // maxExecOutput is how much of stdout, and of stderr, an ExecSync keeps. CRI names
-// this size; what comes after it is read and dropped.
+// this size; ExecSync reads and drops the rest.
 const maxExecOutput = 16 << 20
 
-// maxExecAnswer is how much of both an answer has: a kubelet takes no message that is
-// longer than 16 MiB, and would have an error instead of the exit code.
+// maxExecAnswer is how much of both a response has: a kubelet refuses messages longer
+// than 16 MiB, and would get an error instead of the exit code.
 const maxExecAnswer = 16<<20 - 1<<10
 
 // ExecSync implements runtimeapi.RuntimeServiceServer. A command that exceeds
@@ -75,7 +75,7 @@ func fitAnswer(stdout, stderr []byte) (out, err []byte) {
 	return stdout[:min(len(stdout), maxExecAnswer-len(err))], err
 }
 
-// checkCommand refuses what the kernel would take for something shorter.
+// checkCommand refuses a command that the kernel would truncate.
 func checkCommand(cmd []string) error {
 	if len(cmd) == 0 {
 		return invalid("cmd is empty")

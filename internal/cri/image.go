@@ -122,8 +122,8 @@ func (s *Server) checkImage(ctx context.Context, req interface{ GetImage() *runt
 // checkHandler refuses an unknown runtime handler. All handlers share one store, so an image is
 // the same for each of them.
 func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeapi.ImageSpec) error {
-	asked := spec.GetRuntimeHandler()
-	if asked == "" {
+	requested := spec.GetRuntimeHandler()
+	if requested == "" {
 		return nil
 	}
 	info, err := s.opts.Node.EngineInfo(ctx)
@@ -132,12 +132,12 @@ func (s *Server) checkHandler(ctx context.Context, field string, spec *runtimeap
 	}
 	accepted := make([]string, 0, len(info.Handlers))
 	for _, handler := range info.Handlers {
-		if handler.GetName() == asked {
+		if handler.GetName() == requested {
 			return nil
 		}
 		accepted = append(accepted, strconv.Quote(handler.GetName()))
 	}
-	return invalid("%s.runtime_handler: unknown runtime handler %q; accepted are %s", field, asked, strings.Join(accepted, ", "))
+	return invalid("%s.runtime_handler: unknown runtime handler %q; accepted are %s", field, requested, strings.Join(accepted, ", "))
 }
 
 // badImage names the field of a request whose image name is invalid.

@@ -37,19 +37,21 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		RegistryToken: auth.GetRegistryToken(),
 	}, nil)
 	if errors.Is(err, errs.Unavailable) {
-		// The kubelet shows this word as the pod's reason.
+		// The kubelet shows this word as the reason of the pod.
 		return nil, fmt.Errorf("%w: %w", crierrors.ErrRegistryUnavailable, err)
 	}
 	if err != nil {
 		return nil, badImage("image.image", err)
 	}
 	if pod := req.GetSandboxConfig().GetMetadata(); pod != nil {
-		s.log.Info("image is pulled", "image", req.GetImage().GetImage(), "id", id, "pod", pod.GetName(), "namespace", pod.GetNamespace())
+		s.log.Info("image pulled",
+			"image", req.GetImage().GetImage(), "id", id, "pod", pod.GetName(),
+			"namespace", pod.GetNamespace())
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
 }
 
-// checkAuth refuses credentials that no registry can be sent. It quotes none of them.
+// checkAuth refuses credentials that cannot be sent to a registry. It quotes none of them.
 func checkAuth(auth *runtimeapi.AuthConfig) error {
 	for _, f := range []struct{ name, value string }{
 		{"server_address", auth.GetServerAddress()},
@@ -61,7 +63,7 @@ func checkAuth(auth *runtimeapi.AuthConfig) error {
 		}
 	}
 	if auth.GetAuth() == "" || auth.GetUsername() != "" || auth.GetIdentityToken() != "" {
-		return nil // what is taken before it hides it
+		return nil // unused: other credentials take precedence
 	}
 	decoded, err := base64.StdEncoding.DecodeString(strings.TrimSpace(auth.GetAuth()))
 	if err != nil || !bytes.ContainsRune(decoded, ':') {

@@ -42,7 +42,7 @@ func kindCodes() []kindCode {
 	}
 }
 
-// toStatus gives err its code and takes credentials out of its text.
+// toStatus gives err its code and removes credentials from its text.
 func (i interceptors) toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -111,7 +111,7 @@ func (i interceptors) recovered(ctx context.Context, method string, call func() 
 	defer func() {
 		if p := recover(); p != nil {
 			i.log.ErrorContext(ctx, "request panicked", "method", path.Base(method), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			resp, err = nil, status.Errorf(codes.Internal, "%s failed because of a fault in berth, its log has the stack", path.Base(method))
+			resp, err = nil, status.Errorf(codes.Internal, "%s failed because of a fault in berth; its log has the stack", path.Base(method))
 		}
 	}()
 	return call()

@@ -56,7 +56,7 @@ func TestErrorsWithoutAKind(t *testing.T) {
 	}
 }
 
-func TestCredentialsDoNotCross(t *testing.T) {
+func TestCredentialsAreNotReturned(t *testing.T) {
 	i := interceptors{scrub: scrub.New()}
 	for _, err := range []error{
 		fmt.Errorf("cannot pull https://joe:hunter2@reg/v2: %w", errs.Unavailable),
@@ -69,7 +69,7 @@ func TestCredentialsDoNotCross(t *testing.T) {
 	}
 }
 
-func TestLongTextsLoseTheirMiddle(t *testing.T) {
+func TestLongTextsAreShortenedInTheMiddle(t *testing.T) {
 	i := interceptors{scrub: scrub.New()}
 	got := status.Convert(i.toStatus(fmt.Errorf("cannot use %q: %w", strings.Repeat("\u00e4", 1<<20), errs.Invalid))).Message()
 	if len(got) > maxMessage || !strings.HasPrefix(got, "cannot use") || !strings.HasSuffix(got, errs.Invalid.Error()) || !strings.Contains(got, "bytes more") {
@@ -142,7 +142,7 @@ func TestRequestsAreLoggedOnce(t *testing.T) {
 
 // A call that waits for a job knows its caller's deadline, and its answer says where
 // the work is.
-func TestDeadlineAnswerCarriesTheStage(t *testing.T) {
+func TestDeadlineErrorHasTheStage(t *testing.T) {
 	pods := &fakePods{run: func(ctx context.Context, _ *runtimeapi.PodSandboxConfig, _ string) (string, error) {
 		if _, ok := ctx.Deadline(); !ok {
 			return "", errors.New("the caller's deadline did not arrive")

@@ -45,8 +45,8 @@ type Lifecycle interface {
 	UpdateContainer(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error
 }
 
-// Sessions reach what runs in containers. pod.Sessions and forward.Forwarder implement it
-// and document it.
+// Sessions connect clients to processes in containers. pod.Sessions and forward.Forwarder
+// implement it and document it.
 type Sessions interface {
 	streaming.Runtime
 
@@ -95,7 +95,7 @@ type Streams interface {
 	PortForwardURL(req *runtimeapi.PortForwardRequest) (string, error)
 }
 
-// Images is what the calls of ImageService need of an image store; see image.Store.
+// Images is the part of image.Store that the calls of ImageService need.
 type Images interface {
 	Pull(ctx context.Context, ref string, auth image.Auth, progress func(image.Progress)) (id string, err error)
 	Get(ctx context.Context, ref string) (*image.Image, error)
@@ -104,7 +104,7 @@ type Images interface {
 	Usage(ctx context.Context) (image.DiskUsage, error)
 }
 
-// Options are what a Server is made from. All but Config, Metrics and Log are required.
+// Options configure a Server. All but Config, Metrics and Log are required.
 type Options struct {
 	Lifecycle Lifecycle
 	Sessions  Sessions
@@ -158,8 +158,8 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 
 // NewGRPCServer makes a gRPC server with the interceptors of this package: every
 // request is logged once, a panic becomes an Internal error, and errors of berth's
-// kinds become codes and lose their credentials. The interceptors recover the panics of
-// handlers; those of jobs and of other goroutines are errors already, see errs.Guard.
+// kinds become codes, without credentials. The interceptors recover the panics of
+// handlers; errs.Guard turns those of jobs and of other goroutines into errors.
 // Handlers may call apisocket.PeerPid.
 func NewGRPCServer(log *slog.Logger) *grpc.Server {
 	i := interceptors{log: log, scrub: scrub.New()}

@@ -92,14 +92,14 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	return resp, nil
 }
 
-// damageReporter is an image store that reports what it has lost.
+// damageReporter is an image store that reports lost images.
 type damageReporter interface {
 	// Faults returns messages for users, none if the store has lost nothing.
 	Faults() []string
 }
 
-// imageStoreIntact is a condition of berth's own. Kubelets look at the other two only: a store
-// that was rebuilt serves.
+// imageStoreIntact is berth's own condition. Kubelets look at the other two only: a rebuilt store
+// can serve.
 const imageStoreIntact = "ImageStoreIntact"
 
 func imageStoreCondition(faults []string) *runtimeapi.RuntimeCondition {

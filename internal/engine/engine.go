@@ -1,12 +1,12 @@
-// Package engine says what berth's rules (package pod) need from a runtime
+// Package engine is the contract between berth's rules (package pod) and a runtime
 // backend. engine/native implements it through the supervisor. engine/enginetest
 // holds a fake and the suite that both pass.
 //
-// An engine makes real things (namespaces, cgroups, processes) and keeps no
-// record of its own: the ids and directories come from the caller, who has
-// written its record before the first call. So every Stop and Remove verb must
-// succeed when its thing was never made, was half made, or is gone already, and
-// must work from the id alone.
+// An engine makes real objects (namespaces, cgroups, processes) and keeps no record
+// of its own: the ids and directories come from the caller, which writes its record
+// before the first call. So every Stop and Remove verb must succeed when its object
+// was never created, was partly created, or is gone already, and must work from the
+// id alone.
 package engine
 
 import (
@@ -52,7 +52,7 @@ type Engine interface {
 	ReleaseSandbox(ctx context.Context, id string) error
 	// ReleasedSandbox returns what is left of sb after ReleaseSandbox, for its record.
 	ReleasedSandbox(sb *Sandbox) *Sandbox
-	// ViewSandbox reads the part of sb that only the engine understands.
+	// ViewSandbox reads the engine's own part of sb.
 	ViewSandbox(sb *Sandbox) SandboxView
 	// UpdateSandbox changes the limits of the sandbox's cgroup, which all its
 	// containers are below. What is 0 or "" in res stays as it is.
@@ -72,20 +72,20 @@ type Engine interface {
 	// through Exits as well.
 	Start(ctx context.Context, id string) (pid int, err error)
 	// Signal sends sig to the container's init, or to all its processes.
-	// NotFound when nothing of it runs.
+	// NotFound when no process of it runs.
 	Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error
 	// Update changes the cgroup limits of a created or running container. What is
 	// 0 or "" in res stays as it is; a fault leaves all of them as they were.
 	Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error
-	// Remove kills what is left of the container and removes all that Create
-	// made, except its log file.
+	// Remove kills the remaining processes of the container and removes all that
+	// Create made, except its log file.
 	Remove(ctx context.Context, id string) error
 
 	// Exec runs a command in a running container and returns its exit code
 	// (128+n when signal n ended it). It returns when the command has ended and
-	// its output is delivered; a process that the command left behind and that
-	// keeps the output open does not delay it. When ctx ends first, everything
-	// that the command started is killed and ctx.Err() is returned.
+	// its output is delivered; a child that outlives the command with the output
+	// open does not delay it. When ctx ends first, Exec kills everything that the
+	// command started and returns ctx.Err().
 	Exec(ctx context.Context, spec *ExecSpec) (code int32, err error)
 	// Attach connects streams to a running container until it ends, ctx ends,
 	// or the client's streams do.
@@ -113,7 +113,7 @@ type Engine interface {
 	Info(ctx context.Context) (*Info, error)
 }
 
-// ContainerSpec is what a container is made from.
+// ContainerSpec describes a container to create.
 type ContainerSpec struct {
 	ID          string
 	SandboxSpec *SandboxSpec
@@ -142,7 +142,7 @@ type ContainerSpec struct {
 
 // Container is what Create made. It is part of the container's record.
 type Container struct {
-	// User is whom the program runs as, nil where the backend does not know.
+	// User is the user of the program, nil where the backend does not know it.
 	User *User `json:"user,omitempty"`
 	// StartError is the cause when Create found that the program cannot be executed, for
 	// example because the image does not have it. Then no init waits, and the caller must
@@ -197,7 +197,7 @@ type TerminalSize struct {
 // Kind distinguishes sandboxes and containers in List.
 type Kind string
 
-// The kinds of thing that List reports.
+// The kinds of object that List reports.
 const (
 	KindSandbox   Kind = "sandbox"
 	KindContainer Kind = "container"
@@ -206,7 +206,7 @@ const (
 // State is what a container's processes are doing.
 type State string
 
-// The states that List reports. What is made in part is StateBroken.
+// The states that List reports. A partly created object is StateBroken.
 const (
 	StateCreated State = "created"
 	StateRunning State = "running"

@@ -32,7 +32,7 @@ type Figures struct {
 
 // MemoryFigures are in bytes; faults are counts.
 type MemoryFigures struct {
-	// WorkingSet is Usage without the file pages that could go first.
+	// WorkingSet is Usage without the inactive file pages.
 	Usage, WorkingSet, RSS, Limit uint64
 	MinorFaults, MajorFaults      uint64
 
@@ -58,7 +58,7 @@ type Link struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// Written is what lies in a writable layer and how large its filesystem is.
+// Written is the size of a writable layer and of its filesystem.
 type Written struct {
 	At            time.Time
 	Mountpoint    string
@@ -77,8 +77,8 @@ type Details struct {
 	Periods, ThrottledPeriods, Throttled, BurstPeriods, Burst uint64
 	// CPUPeriod and CPUQuota are microseconds; a quota of 0 is none.
 	CPUPeriod, CPUQuota, CPUShares uint64
-	// MemoryPeak and MemoryFailures are the most that was used, and how often the
-	// limit was met.
+	// MemoryPeak and MemoryFailures are the highest usage, and how often the limit was
+	// hit.
 	MemoryPeak, MemoryFailures uint64
 	// MemorySwapLimit is of memory and swap together; NoLimit for none.
 	MemoryReservation, MemorySwapLimit uint64

@@ -6,23 +6,23 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Meter is an optional power of an Engine: it reads all figures of the host, for
-// metrics, and not only those that CRI's stats have fields for.
+// Meter is an optional interface of an Engine: it reads all figures of the host, for
+// metrics, not only those with fields in CRI's stats.
 type Meter interface {
 	// Figures reads the figures of sandboxes (their pods' cgroups and networks) and
 	// of containers, with Details, by id. What is gone is absent.
 	Figures(ctx context.Context, sandboxes []SandboxRef, containers []string) (map[string]*Figures, error)
 }
 
-// LogReopener is an optional power of an Engine: after a log was renamed, it makes the
-// container's output go to a new file.
+// LogReopener is an optional interface of an Engine: after a log was renamed, it switches
+// the container's output to a new file.
 type LogReopener interface {
 	// ReopenLog opens a new file at the log path of a running container.
 	ReopenLog(ctx context.Context, id string) error
 }
 
-// Placeholders is an optional power of an Engine whose sandboxes have no process. Tools find
-// a pod by the cgroup of its pause container; a placeholder cgroup takes its place.
+// Placeholders is an optional interface of an Engine whose sandboxes have no process. Tools
+// find a pod by the cgroup of its pause container; a placeholder cgroup takes its place.
 type Placeholders interface {
 	// MakePlaceholder makes an empty cgroup with the sandbox's id beside the cgroups of its
 	// containers. It makes it again when pid, the process that stands for the pod, has
@@ -30,7 +30,7 @@ type Placeholders interface {
 	MakePlaceholder(ctx context.Context, sandbox SandboxRef, pid int) error
 }
 
-// Inspector is an optional power of an Engine: it shows people how it runs a container.
+// Inspector is an optional interface of an Engine: it shows people how it runs a container.
 type Inspector interface {
 	// Inspect returns values by name, fit to be shown as JSON: "runtimeSpec" is the
 	// OCI spec with the limits that hold now, "snapshotter" and "snapshotKey" say where

@@ -8,8 +8,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// SandboxSpec is what a sandbox is made from. It is part of the sandbox's record
-// and does not change after CreateSandbox.
+// SandboxSpec describes a sandbox to create. It is part of the sandbox's record and
+// does not change after CreateSandbox.
 type SandboxSpec struct {
 	// ID is 64 lower-case hex digits.
 	ID string
@@ -88,7 +88,7 @@ func (sb Sandbox) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// UnmarshalJSON reads them back: what is not of every engine is Backend's.
+// UnmarshalJSON reads them back: fields that not every engine has go to Backend.
 func (sb *Sandbox) UnmarshalJSON(data []byte) error {
 	var common struct {
 		NetNS        string `json:"netns"`
@@ -114,17 +114,17 @@ func (sb *Sandbox) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// SandboxRef is what an engine needs to find a sandbox's figures.
+// SandboxRef has all that an engine needs to find a sandbox's figures.
 type SandboxRef struct {
 	Spec    *SandboxSpec
 	Sandbox *Sandbox
 }
 
-// SandboxView is what an engine reads from its part of a Sandbox.
+// SandboxView is the content of the engine's part of a Sandbox.
 type SandboxView struct {
 	// Namespaces are those that the sandbox has and does not share with the host.
 	Namespaces []Namespace
-	// Unsafe says why the sandbox does not keep its containers from the host, "" when it
+	// Unsafe is why the sandbox does not isolate its containers from the host, "" when it
 	// does: an earlier version of the engine may have made it with a fault.
 	Unsafe string
 }

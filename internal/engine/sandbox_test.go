@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSandboxIsOneObject: the record of a sandbox has the engine's own fields beside the
+// TestSandboxRoundTrip: the record of a sandbox has the engine's own fields beside the
 // others, as records of earlier versions have them.
-func TestSandboxIsOneObject(t *testing.T) {
+func TestSandboxRoundTrip(t *testing.T) {
 	for _, record := range []string{
 		`{}`,
 		`{"cgroupParent":"/p"}`,

@@ -16,8 +16,8 @@ import (
 	"syscall"
 )
 
-// The kinds. An error that wraps none of them is internal: a fault of ours or of
-// the host, not of the caller.
+// The kinds. An error that wraps none of them is internal: berth or the host is at fault,
+// not the caller.
 var (
 	// NotFound: the named object does not exist.
 	NotFound = errors.New("not found")
@@ -33,7 +33,7 @@ var (
 	Unsupported = errors.New("not supported")
 	// Exhausted: a limit (descriptors, addresses, disk, processes) is reached.
 	Exhausted = errors.New("resource exhausted")
-	// Deadline: the caller's time is over; the work may go on.
+	// Deadline: the caller's deadline has passed; the work may continue.
 	Deadline = errors.New("deadline exceeded")
 )
 
@@ -58,8 +58,8 @@ func Kind(err error) error {
 	return nil
 }
 
-// IgnoreNotFound returns nil when err is a NotFound, and err otherwise. Removal
-// verbs use it: what is gone has been removed.
+// IgnoreNotFound returns nil when err is a NotFound, and err otherwise. Removals use it:
+// an absent object counts as removed.
 func IgnoreNotFound(err error) error {
 	if errors.Is(err, NotFound) {
 		return nil
@@ -68,7 +68,7 @@ func IgnoreNotFound(err error) error {
 }
 
 // IgnoreNotExist returns nil when err says that a file does not exist, and err otherwise.
-// What is gone has been removed.
+// An absent file counts as removed.
 func IgnoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

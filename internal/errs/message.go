@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Message is what an error says to people: without the names of kinds, which are for programs. A name
-// stays where it is the whole reason, as in "cluster file a.yaml: not found".
+// Message is the text of an error for people, without the names of kinds, which are for programs. A
+// name stays where it is the whole reason, as in "cluster file a.yaml: not found".
 func Message(err error) string {
 	if err == nil {
 		return ""
@@ -39,7 +39,7 @@ func children(err error) []error {
 	return nil
 }
 
-// enough words say what is wrong, and need no kind for it.
+// enough matches a text that gives the reason without the kind.
 const enough = 4
 
 // withoutKind takes the name of a kind out of a message that says why without it.

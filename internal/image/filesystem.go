@@ -20,8 +20,8 @@ type Rootfs interface {
 	// that was made. Kind NotFound without a root filesystem, Exists if there is a volume of
 	// that name. In a Storage it returns the existing volume instead.
 	MakeVolume(ctx context.Context, spec VolumeSpec) (path string, err error)
-	// Release unmounts and removes the root filesystem of key and its volumes, also one that
-	// is half made. A Storage keeps its content. It returns nil if there is none.
+	// Release unmounts and removes the root filesystem of key and its volumes, also a partly
+	// created one. A Storage keeps its content. It returns nil if there is none.
 	Release(ctx context.Context, key string) error
 	// WritableUsage adds up what the container of key has written, its volumes included.
 	// pace, if not nil, is called from time to time and may block. If it returns an error,

@@ -2,8 +2,8 @@
 // filesystems of containers made from them. Package local implements it on the disk of this
 // host; callers other than the one that opens it know this package alone.
 //
-// A store knows nothing of pods. Its callers decide what it removes; Rootfs keeps what they
-// still use.
+// A store knows nothing of pods. Its callers decide which images it removes; Rootfs keeps the
+// layers that containers still use.
 package image
 
 import (
@@ -82,8 +82,8 @@ type DiskUsage struct {
 // and contain no credentials.
 type Store interface {
 	// Pull fetches ref by tag or digest, unpacks it, and returns its id. Pulls
-	// of one reference with the same credentials are done once. A registry that
-	// makes no progress ends the pull. progress may be nil.
+	// of one reference with the same credentials share one pull. A pull without
+	// progress fails. progress may be nil.
 	Pull(ctx context.Context, ref string, auth Auth, progress func(Progress)) (id string, err error)
 	// Get finds an image by id, unambiguous id prefix, tag or digest reference,
 	// as the kubelet sends them ("busybox" is docker.io/library/busybox:latest).
@@ -91,9 +91,9 @@ type Store interface {
 	Get(ctx context.Context, ref string) (*Image, error)
 	// List returns all images, sorted by id.
 	List(ctx context.Context) ([]Image, error)
-	// Remove removes the image that ref names, with all its names, and what only
-	// it used on disk. Nil when there is none. Snapshots that a Rootfs still
-	// uses stay until its Release.
+	// Remove removes the image that ref names, with all its names, and the data
+	// that only it used on disk. Nil when there is none. Snapshots that a Rootfs
+	// still uses stay until its Release.
 	Remove(ctx context.Context, ref string) error
 	// Usage adds up what images take on disk.
 	Usage(ctx context.Context) (DiskUsage, error)
@@ -102,22 +102,22 @@ type Store interface {
 	// carries no name. Imported images are pinned when pin is set.
 	Import(ctx context.Context, archive io.Reader, name string, pin bool, progress func(Progress)) ([]Image, error)
 	// Export writes an archive of images, as Get finds them, that docker, podman, OCI tools
-	// and Import read. Nothing is written when one is not there (NotFound).
+	// and Import read. Nothing is written when one is missing (NotFound).
 	Export(ctx context.Context, refs []string, to io.Writer) error
 }
 
-// Catalog lists what images are made of, and names them. Clients that send images use it to
-// send no more than is missing.
+// Catalog lists the layers of images, and names images. Clients that send images use it to
+// send only missing layers.
 type Catalog interface {
-	// Layers returns all images with those of their layers whose content is there,
+	// Layers returns all images with those of their layers whose content exists,
 	// sorted by id.
 	Layers(ctx context.Context) ([]Layered, error)
-	// Tag gives the image that ref means more names. A name that another image had
-	// moves. NotFound when there is no such image.
+	// Tag adds names to the image that ref names. A name of another image is moved to
+	// it. NotFound when there is no such image.
 	Tag(ctx context.Context, ref string, names []string) error
 }
 
-// Layered is an image and what it is made of.
+// Layered is an image and its layers.
 type Layered struct {
 	ID     string
 	Tags   []string

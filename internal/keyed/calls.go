@@ -19,8 +19,8 @@ type Calls struct {
 // their context has ended.
 func NewCalls(grace time.Duration) *Calls { return &Calls{grace: grace} }
 
-// BusyError says that a call was not made: its context ended while an earlier call for
-// the key ran. Its kind is Unavailable.
+// BusyError is the error of a call that was not made: its context ended while an earlier
+// call for the key ran. Its kind is Unavailable.
 type BusyError struct {
 	// Earlier is what the earlier call does, and Age how long it has run.
 	Earlier string
@@ -33,7 +33,8 @@ func (e *BusyError) Error() string {
 
 func (e *BusyError) Unwrap() error { return errs.Unavailable }
 
-// LeftError says that a caller has left its call, which goes on. Its kind is Deadline.
+// LeftError is the error of a caller that has left its call, which continues. Its kind is
+// Deadline.
 type LeftError struct {
 	// Grace is how long the caller waited after its context had ended.
 	Grace time.Duration

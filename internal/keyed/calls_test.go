@@ -42,7 +42,7 @@ func TestCallsOfOneKeyComeOneAtATime(t *testing.T) {
 	wg.Wait()
 }
 
-func TestCallThatDoesNotReturnIsLeft(t *testing.T) {
+func TestCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCalls(10 * time.Second)
 		stuck := make(chan struct{})

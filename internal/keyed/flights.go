@@ -23,7 +23,7 @@ type Flight[S, V any] struct {
 
 	flights *Flights[S, V]
 	cancel  context.CancelFunc
-	callers int // guarded by Flights.mu; 0 is for good
+	callers int // guarded by Flights.mu; 0 is final
 	done    chan struct{}
 	value   V // value and err are set before done is closed
 	err     error

@@ -123,9 +123,9 @@ func TestRunOutlivesTheContextThatStartedIt(t *testing.T) {
 	})
 }
 
-// TestRunThatWasLeftIsNotJoined: there is one run per key at any time, also when the one
+// TestAbandonedRunIsNotJoined: there is one run per key at any time, also when the one
 // before does not heed its context.
-func TestRunThatWasLeftIsNotJoined(t *testing.T) {
+func TestAbandonedRunIsNotJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f Flights[struct{}, int]
 		hang := make(chan struct{})
@@ -172,7 +172,7 @@ func TestPanicOfARunIsItsErrorAndLeavesTheKeyFree(t *testing.T) {
 	}
 }
 
-func TestCallersComeAndLeave(t *testing.T) {
+func TestCallersJoinAndLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f Flights[struct{}, int]
 		var running atomic.Int32

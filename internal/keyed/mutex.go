@@ -6,9 +6,9 @@
 //   - Flights runs a function once and shares its result among all callers.
 //
 // The rules are the same for all three. A key is free again when its function has
-// returned, never before: a function that hangs holds up its own key and no other. A
+// returned, never before: a function that hangs blocks only its own key. A
 // panic becomes the error of that function (see errs.Guard) and frees the key. Nothing
-// is kept for a key that nobody uses. All methods are safe for concurrent use.
+// is kept for an unused key. All methods are safe for concurrent use.
 //
 // Where callers share a run that goes on without them, golang.org/x/sync/singleflight
 // does; its function needs errs.Guard.
@@ -44,8 +44,8 @@ func (m *Mutex) Lock(ctx context.Context, key string) (unlock func(), err error)
 	return unlock, nil
 }
 
-// lock is Lock for a holder that says what it does. When ctx ends first, it returns who
-// has the key.
+// lock is Lock for a holder that says what it does. When ctx ends first, it returns the
+// holder of the key.
 func (m *Mutex) lock(ctx context.Context, key, what string) (unlock func(), other *holder) {
 	for {
 		if other = m.tryLock(key, what); other == nil {
@@ -59,7 +59,7 @@ func (m *Mutex) lock(ctx context.Context, key, what string) (unlock func(), othe
 	}
 }
 
-// tryLock takes the key, or returns who has it.
+// tryLock takes the key, or returns its holder.
 func (m *Mutex) tryLock(key, what string) (other *holder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

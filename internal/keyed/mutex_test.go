@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestLocksAreTakenInTurnAndTheWaitCanEnd(t *testing.T) {
+func TestLocksAreFairAndWaitsEndWithTheContext(t *testing.T) {
 	var m Mutex
 	unlock, err := m.Lock(context.Background(), "a")
 	if err != nil {

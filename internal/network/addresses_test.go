@@ -10,34 +10,34 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func TestAskedAddresses(t *testing.T) {
+func TestRequestedAddresses(t *testing.T) {
 	for text, want := range map[string][]netip.Addr{
 		"10.0.0.7":         {netip.MustParseAddr("10.0.0.7")},
 		"fd00::7,10.0.0.7": {netip.MustParseAddr("fd00::7"), netip.MustParseAddr("10.0.0.7")},
 	} {
-		got, err := AskedAddresses(map[string]string{AnnotationAddresses: text})
+		got, err := RequestedAddresses(map[string]string{AnnotationAddresses: text})
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 	}
-	if got, err := AskedAddresses(map[string]string{"x": "10.0.0.7"}); err != nil || got != nil {
+	if got, err := RequestedAddresses(map[string]string{"x": "10.0.0.7"}); err != nil || got != nil {
 		t.Errorf("none: %v, %v", got, err)
 	}
 	for _, text := range []string{"", "10.0.0.7,", "10.0.0.7/24", "10.0.0.7,10.0.0.8", "127.0.0.1", "fe80::1%eth0", "fe80::1", "::ffff:10.0.0.7", "0.0.0.0", "224.0.0.1", " 10.0.0.7"} {
-		if _, err := AskedAddresses(map[string]string{AnnotationAddresses: text}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), AnnotationAddresses) {
+		if _, err := RequestedAddresses(map[string]string{AnnotationAddresses: text}); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), AnnotationAddresses) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
 }
 
-// FuzzAskedAddresses: what is taken is one address of each family at most, and a refusal
+// FuzzRequestedAddresses: what is taken is one address of each family at most, and a refusal
 // blames the annotation.
-func FuzzAskedAddresses(f *testing.F) {
+func FuzzRequestedAddresses(f *testing.F) {
 	for _, text := range []string{"", "10.0.0.7", "fd00::7,10.0.0.7", "10.0.0.7,10.0.0.8", "fe80::1%eth0", "::ffff:10.0.0.7", ","} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		all, err := AskedAddresses(map[string]string{AnnotationAddresses: text})
+		all, err := RequestedAddresses(map[string]string{AnnotationAddresses: text})
 		if err != nil {
 			if !errors.Is(err, errs.Invalid) || all != nil {
 				t.Errorf("%q: %v, %v", text, all, err)

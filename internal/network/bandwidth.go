@@ -25,9 +25,8 @@ func Bandwidth(annotations map[string]string) (ingress, egress uint64, err error
 	return ingress, egress, err
 }
 
-// quantityForm is what a quantity of a sane size looks like. ParseQuantity would take
-// an exponent of any size, and to compare it would take the daemon minutes and all
-// memory.
+// quantityForm matches a quantity of a sane size. ParseQuantity accepts an exponent of any
+// size, and comparing such a quantity would take the daemon minutes and all memory.
 var quantityForm = regexp.MustCompile(`^[+-]?[0-9.]{1,20}(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
 
 // rate reads one annotation, 0 when it is absent. Beyond 1k to 1P it is a mistake.

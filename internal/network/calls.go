@@ -11,9 +11,9 @@ import (
 )
 
 // SandboxCalls runs one call per sandbox at a time, for the implementations of Network.
-// What a call waits for (the kernel, a plugin that must see the end of its work) cannot
-// be cancelled: a caller whose time is over leaves its call running, and the next caller
-// for that sandbox waits for it.
+// The work of a call (in the kernel, or of a plugin that must finish) cannot be cancelled:
+// a caller whose deadline has passed leaves its call running, and the next caller for that
+// sandbox waits for it.
 type SandboxCalls struct{ calls *keyed.Calls }
 
 // callGrace is how long a caller whose context has ended waits for its call.

@@ -1,9 +1,9 @@
 // Package network attaches sandboxes to networks: through the operator's CNI
 // configuration (mode "cni") or through berth's own bridge (mode "builtin").
 //
-// It is given a network namespace and never makes or removes one. What it took
-// (addresses, links, host ports) it writes down before taking it, so that Detach
-// can undo an attachment that was half made, before or after a restart.
+// Its callers make and remove the network namespaces. It records addresses, links and
+// host ports before it takes them, so that Detach can undo a partly created attachment,
+// before or after a restart.
 package network
 
 import (
@@ -12,8 +12,8 @@ import (
 	"net/netip"
 )
 
-// Attachment says which sandbox to attach and what it asks for. It is plain data
-// and part of the sandbox's record.
+// Attachment is a sandbox to attach and its requests. It is plain data and part of the
+// sandbox's record.
 type Attachment struct {
 	SandboxID string `json:"sandboxID"`
 	// NetNS is the path of the pinned network namespace.
@@ -26,12 +26,12 @@ type Attachment struct {
 	// Annotations are the pod's; bandwidth limits are among them
 	// (AnnotationIngress, AnnotationEgress).
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// Addresses are those that the pod asks for, at most one of each family. Of other
+	// Addresses are those that the pod requests, at most one of each family. Of other
 	// families it gets any.
 	Addresses    []netip.Addr `json:"addresses,omitempty"`
 	CgroupParent string       `json:"cgroupParent,omitempty"`
 	// Privileged pods may send with addresses of others: a node of a cluster routes for
-	// pods of its own, and who may change the host needs no forged packet.
+	// its own pods, and a pod that may change the host needs no forged packets.
 	Privileged bool `json:"privileged,omitempty"`
 	DNS        *DNS `json:"dns,omitempty"`
 }
@@ -56,7 +56,7 @@ type DNS struct {
 	Options  []string `json:"options,omitempty"`
 }
 
-// Result is what a sandbox got. It is part of the sandbox's record.
+// Result is the outcome of Attach. It is part of the sandbox's record.
 type Result struct {
 	// IPs in order of preference: the first is the pod's primary address.
 	IPs []netip.Addr `json:"ips"`
@@ -74,14 +74,14 @@ type Network interface {
 	// Unavailable; an address that the network does not have is Invalid, and one
 	// where nobody can choose is Unsupported.
 	Attach(ctx context.Context, att *Attachment) (*Result, error)
-	// Detach gives back all that Attach took. Nil when there is nothing, and it
-	// works with the namespace gone. att may be what was recorded before a
-	// restart. What only time gives back (an address whose link the kernel has
-	// not removed yet) stays written down and follows by itself.
+	// Detach releases all that Attach took. Nil when there is nothing, also when the
+	// namespace is gone. att may come from a record before a restart. An address
+	// whose link the kernel has not removed yet stays recorded, and is released in the
+	// background.
 	Detach(ctx context.Context, att *Attachment) error
 	// Ready is nil when sandboxes can be attached, else the reason why not.
 	Ready(ctx context.Context) error
-	// GC gives back what belongs to no sandbox in live.
+	// GC releases all attachments whose sandbox is not in live.
 	GC(ctx context.Context, live []string) error
 	// SetPodCIDR takes the node's pod ranges from UpdateRuntimeConfig ("" or
 	// a comma separated list). It never changes the network mode.
@@ -97,6 +97,6 @@ type Network interface {
 type Configured interface {
 	Network
 	// LoadedConfig is for verbose status: the configuration that is in use, in JSON's
-	// terms, and what is wrong with what there is, nil for nothing. There may be both.
+	// terms, and the fault of the configurations, nil for none. There may be both.
 	LoadedConfig() (config any, fault error)
 }

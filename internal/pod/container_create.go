@@ -51,11 +51,11 @@ func (c *Containers) CreateContainer(ctx context.Context, sandboxID string, conf
 	return id, err
 }
 
-// imageVolumeFailed is how a kubelet knows the error of an image that could not be
-// mounted: the text begins with it (ErrImageVolumeMountFailed in k8s.io/cri-api).
+// imageVolumeFailed is the prefix by which a kubelet recognizes the error of an image that
+// could not be mounted (ErrImageVolumeMountFailed in k8s.io/cri-api).
 const imageVolumeFailed = "ImageVolumeMountFailed"
 
-// createContainer is the order of steps; see runSandbox.
+// createContainer has the steps in their order; see runSandbox.
 func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record.Container) (id string, err error) {
 	if id, err = c.containerOfName(ctx, j, &rec); id != "" || err != nil {
 		return id, err
@@ -89,10 +89,10 @@ func (c *Containers) createContainer(ctx context.Context, j *job.Job, rec record
 	return rec.ID, nil
 }
 
-// makeContainer does what follows the record. The caller undoes it.
+// makeContainer does the steps after the record. The caller undoes them.
 func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.Container, img *image.Image) error {
-	// Checked again after the record is written: a stop of the sandbox either came first,
-	// and this check sees it, or finds the record and this job.
+	// Check again after the record is written: either a stop of the sandbox came first and
+	// this check sees it, or the stop finds the record and this job.
 	sb, err := c.records.ReadySandbox(rec.SandboxID)
 	if err != nil {
 		return fmt.Errorf("cannot create container: %w", err)
@@ -122,7 +122,9 @@ func (c *Containers) makeContainer(ctx context.Context, j *job.Job, rec *record.
 	}); err != nil {
 		return err
 	}
-	c.log.Info("container is created", "container", rec.ID, "sandbox", rec.SandboxID, "name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
+	c.log.Info("container created",
+		"container", rec.ID, "sandbox", rec.SandboxID,
+		"name", rec.Config.Get().GetMetadata().GetName(), "took", j.Info().Age)
 	return nil
 }
 
@@ -149,8 +151,8 @@ func (c *Containers) containerOfName(ctx context.Context, j *job.Job, rec *recor
 	}
 }
 
-// abandonContainer is abandonSandbox for containers. What cannot be torn down
-// shows as one that failed to start.
+// abandonContainer is abandonSandbox for containers. A container that cannot be
+// torn down is shown as one that failed to start.
 func (c *Containers) abandonContainer(ctx context.Context, j *job.Job, id string, cause error) error {
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
 		return fmt.Errorf("%w: %w", job.ErrShutdown, cause)

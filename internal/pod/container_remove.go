@@ -32,7 +32,7 @@ func (c *Containers) RemoveContainer(ctx context.Context, id string) error {
 }
 
 func (c *Containers) removeAndWait(ctx context.Context, rec *record.Container) error {
-	c.graces.end(rec.ID) // a stop that waits out its grace period need not
+	c.graces.end(rec.ID) // a stop need not wait until the end of its grace period
 	_, err := c.jobs.Do(ctx, c.removeContainerRequest(rec))
 	return err
 }
@@ -85,11 +85,11 @@ func (c *Containers) teardownContainer(ctx context.Context, j *job.Job, id strin
 		return errors.Join(killErr, err)
 	}
 	if killErr != nil {
-		// Remove killed what the signal could not: nothing is left to report.
-		c.log.Warn("cannot stop a container, but it was removed", "container", id, "error", killErr)
+		// Remove has killed the processes: there is no failure left to report.
+		c.log.Warn("cannot stop a container; it was removed", "container", id, "error", killErr)
 	}
 	if rec.State == record.ContainerCreating {
-		// No client knows of its log, and an init that failed may have written to it.
+		// No client knows the log, and an init that failed may have written to it.
 		if err := c.call(removing, id, "remove the log of a half-made container", func(context.Context, string) error {
 			return removeLog(rec)
 		}); err != nil {
@@ -106,8 +106,8 @@ func (c *Containers) teardownContainer(ctx context.Context, j *job.Job, id strin
 	return nil
 }
 
-// removeLog removes the log that was made for this container. It leaves a log that is older
-// than the container, and what a link in its path leads to.
+// removeLog removes the log that was created for this container. It keeps a log that is older
+// than the container, and follows no link in its path.
 func removeLog(rec *record.Container) error {
 	if rec.LogPath == "" {
 		return nil
@@ -121,7 +121,7 @@ func removeLog(rec *record.Container) error {
 		return err
 	}
 	defer dir.Close()
-	return sysproc.RemoveBornSince(dir, path, time.Unix(0, rec.CreatedAt))
+	return sysproc.RemoveCreatedSince(dir, path, time.Unix(0, rec.CreatedAt))
 }
 
 func (c *Containers) retryContainer(ctx context.Context, id string) {

@@ -69,7 +69,7 @@ func (c *Containers) startContainer(ctx context.Context, j *job.Job, id string) 
 	return nil
 }
 
-// failStart kills whatever runs in the container and records the failure.
+// failStart kills the processes of the container and records the failure.
 func (c *Containers) failStart(ctx context.Context, j *job.Job, id string, cause error) error {
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
 		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // recovery finds out what became of it

@@ -65,8 +65,8 @@ func (c *Containers) stopContainerRequest(rec *record.Container, timeout time.Du
 	}
 }
 
-// stopAgain retries a stop that failed: the container keeps what is left of its grace
-// period. timeout is for a stop that was never recorded.
+// stopAgain retries a failed stop: the container keeps the rest of its grace period.
+// timeout is for a stop that was never recorded.
 func (c *Containers) stopAgain(ctx context.Context, id string, timeout time.Duration) {
 	rec, err := c.records.Containers.Get(id)
 	if err != nil {
@@ -113,8 +113,8 @@ func (c *Containers) stopContainer(ctx context.Context, j *job.Job, id string, t
 	}
 }
 
-// intendStop records that the container is to stop, and by when. It leaves a container
-// that does not run as it is.
+// intendStop records that the container is to stop, and the deadline. It does not change a
+// container that does not run.
 func (c *Containers) intendStop(id string, by time.Time) (*record.Container, error) {
 	rec, err := c.records.Containers.Get(id)
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *Containers) intendStop(id string, by time.Time) (*record.Container, err
 func (c *Containers) sendStopSignal(ctx context.Context, j *job.Job, rec *record.Container) error {
 	sig, err := rec.StopSignal()
 	if err != nil {
-		c.log.Warn("the stop signal is unknown, sending SIGTERM", "container", rec.ID, "error", err)
+		c.log.Warn("cannot use the stop signal; sending SIGTERM", "container", rec.ID, "error", err)
 	}
 	j.Stage("send stop signal", "the engine")
 	if err := c.signal(ctx, rec.ID, sig, false); err != nil {
@@ -156,8 +156,8 @@ func (c *Containers) sendStopSignal(ctx context.Context, j *job.Job, rec *record
 	return err
 }
 
-// kill sends SIGKILL to all that the container runs and waits for its exit,
-// which follows unless the kernel itself is stuck.
+// kill sends SIGKILL to all processes of the container and waits for its exit,
+// which follows unless the kernel itself hangs.
 func (c *Containers) kill(ctx context.Context, j *job.Job, id string) error {
 	j.Stage("kill", "the engine")
 	if err := c.signal(ctx, id, syscall.SIGKILL, true); err != nil {

@@ -68,7 +68,7 @@ func (f *follower) assert(want ...string) {
 	}
 }
 
-func TestEventsTellAPodsLife(t *testing.T) {
+func TestEventsOfAPodLifecycle(t *testing.T) {
 	b := newBed(t, nil)
 	names := map[string]string{}
 	f := b.follow(names)

@@ -83,14 +83,14 @@ func (s *Service) jobLimits(kind job.Kind) job.Limits {
 	}
 }
 
-// logFailure logs the failure of a job that nobody waits for. A job that gave way, to another
-// one or to the end of the daemon, is no fault.
+// logFailure logs the failure of a job without waiters. A job that another one or the end of the
+// daemon has cancelled is not a failure.
 func (s *Service) logFailure(info job.Info, err error) {
 	level := slog.LevelError
 	if info.Cancelled && !errors.Is(err, errs.Deadline) {
 		level = slog.LevelInfo
 	}
-	s.log.Log(context.Background(), level, "a job failed that nobody waits for", "job", info.Kind, "key", info.Key, "id", info.ID, "age", info.Age, "error", err)
+	s.log.Log(context.Background(), level, "cannot complete a job in the background", "job", info.Kind, "key", info.Key, "id", info.ID, "age", info.Age, "error", err)
 }
 
 // logStage logs where a job is: after a crash the log shows where it was.

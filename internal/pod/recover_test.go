@@ -114,7 +114,7 @@ func TestLostThings(t *testing.T) {
 	})
 }
 
-func TestSandboxProcessDies(t *testing.T) {
+func TestSandboxProcessEnds(t *testing.T) {
 	b := newBed(t, nil)
 	config := b.SandboxConfig("web")
 	config.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
@@ -126,7 +126,7 @@ func TestSandboxProcessDies(t *testing.T) {
 	b.clear()
 }
 
-func TestOrphansGo(t *testing.T) {
+func TestOrphansAreRemoved(t *testing.T) {
 	b := newBed(t, nil)
 	config := b.SandboxConfig("stray")
 	spec := &engine.SandboxSpec{ID: strings.Repeat("a", 64), Config: config}
@@ -294,7 +294,7 @@ func TestExitsSurviveLostListener(t *testing.T) {
 }
 
 // The engine comes back without what it had.
-func TestEngineLosesEverything(t *testing.T) {
+func TestEngineWithoutItsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
 		sandbox := b.mustRun(b.SandboxConfig("web"))

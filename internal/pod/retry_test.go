@@ -88,7 +88,7 @@ func TestRetriesOfAKubeletJoin(t *testing.T) {
 
 // A kubelet that has just started and not seen its pods yet asks for one that runs: it
 // must not get the sandbox, in which it would make the containers a second time.
-func TestSandboxWithContainersIsNotGivenAgain(t *testing.T) {
+func TestSandboxWithContainersIsNotReturnedAgain(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
 	if again := b.mustRun(b.SandboxConfig("web")); again != sandbox {

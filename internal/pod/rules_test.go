@@ -152,7 +152,7 @@ const (
 )
 
 // Rule (a): what is being made shows in the jobs only.
-func TestMakingIsHidden(t *testing.T) {
+func TestUnfinishedSandboxIsHidden(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("before network.Attach", false)
 	came := b.runLater(t.Context(), b.SandboxConfig("web"))
@@ -176,7 +176,7 @@ func TestMakingIsHidden(t *testing.T) {
 }
 
 // Rule (a): the same for containers.
-func TestMakingContainerIsHidden(t *testing.T) {
+func TestUnfinishedContainerIsHidden(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
 	hang := b.script.HangAt("after engine.Create", false)
@@ -481,7 +481,7 @@ func TestCrashInJob(t *testing.T) {
 }
 
 // Nothing of one pod holds up another.
-func TestHangsLeaveOthersAlone(t *testing.T) {
+func TestHangsDoNotDelayOthers(t *testing.T) {
 	b := newBed(t, nil)
 	hang := b.script.HangAt("before engine.Create", true)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
@@ -500,7 +500,7 @@ func TestHangsLeaveOthersAlone(t *testing.T) {
 
 // A container that is to see another's processes must not see those of a process that has the
 // number of that one's process next.
-func TestTargetThatEndsMeanwhile(t *testing.T) {
+func TestTargetThatEndsDuringCreate(t *testing.T) {
 	var b *bed
 	target := ""
 	b = newBed(t, func(_ int, name string) error {
@@ -533,7 +533,7 @@ func TestTargetThatEndsMeanwhile(t *testing.T) {
 }
 
 // A fault of berth's in the middle of a job is undone as any other failure.
-func TestPanicIsUndone(t *testing.T) {
+func TestPanicIsRolledBack(t *testing.T) {
 	var at atomic.Value
 	at.Store("")
 	b := newBed(t, func(_ int, name string) error {

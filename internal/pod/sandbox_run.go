@@ -42,8 +42,8 @@ func (s *Sandboxes) RunSandbox(ctx context.Context, config *runtimeapi.PodSandbo
 	})
 }
 
-// runSandbox is the order of steps. READY is the last of them; whatever fails,
-// teardown undoes all, and it needs nothing but the record.
+// runSandbox has the steps in their order. READY is the last one. When a step fails,
+// teardown undoes them all; it needs only the record.
 func (s *Sandboxes) runSandbox(ctx context.Context, j *job.Job, rec *record.Sandbox) (id string, err error) {
 	if id, err = s.sandboxOfName(ctx, j, rec); id != "" || err != nil {
 		return id, err
@@ -63,7 +63,7 @@ func (s *Sandboxes) runSandbox(ctx context.Context, j *job.Job, rec *record.Sand
 	return rec.ID, nil
 }
 
-// makeSandbox does what follows the record. The caller undoes it.
+// makeSandbox does the steps after the record. The caller undoes them.
 func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.Sandbox) error {
 	spec := s.records.SandboxSpec(rec)
 	j.Stage("create sandbox", "the engine")
@@ -98,9 +98,9 @@ func (s *Sandboxes) makeSandbox(ctx context.Context, j *job.Job, rec *record.San
 	return nil
 }
 
-// sandboxOfName says what to do about an earlier sandbox of the same name:
-// return its id when it is what is asked for, refuse, or, when it is one whose
-// removal failed so far, remove it now.
+// sandboxOfName decides about an earlier sandbox of the same name: it returns the
+// id when that sandbox matches the request, refuses, or, when the removal of that
+// sandbox has failed so far, removes it now.
 //
 // One that has containers is refused: an earlier request got its id and created them. The
 // caller does not know of it yet, such as a kubelet that has just started, and would create
@@ -131,8 +131,9 @@ func (s *Sandboxes) sandboxOfName(ctx context.Context, j *job.Job, rec *record.S
 	}
 }
 
-// abandonSandbox tears down what a failed or cancelled job made and returns the
-// job's error. What cannot be torn down now shows as NOTREADY and is tried again.
+// abandonSandbox tears down the sandbox of a failed or cancelled job and returns the
+// job's error. A sandbox that cannot be torn down now is shown as NOTREADY, and its
+// teardown is retried.
 func (s *Sandboxes) abandonSandbox(ctx context.Context, j *job.Job, id string, cause error) error {
 	if errors.Is(context.Cause(ctx), job.ErrShutdown) {
 		return fmt.Errorf("%w: %w", job.ErrShutdown, cause) // the next start finds the record and tears down

@@ -2,9 +2,9 @@
 // the order of their steps.
 //
 // It drives an engine, an image store and a network through their interfaces and knows no
-// backend. Below it, record has the records, exits records what ended, recovery makes records
-// and reality agree, podnet attaches sandboxes to the network, view shows records, and forward
-// forwards ports. None of them imports package pod.
+// backend. Below it, record has the records, exits records exits, recovery reconciles records
+// with the engine's objects, podnet attaches sandboxes to the network, view shows records, and
+// forward forwards ports. None of them imports package pod.
 package pod
 
 import (
@@ -38,7 +38,7 @@ type Images interface {
 	Get(ctx context.Context, ref string) (*image.Image, error)
 }
 
-// Options are what a Service is made from.
+// Options configure a Service.
 type Options struct {
 	Engine  engine.Engine
 	Images  Images
@@ -48,7 +48,7 @@ type Options struct {
 	StateDir, RootDir string
 	// BootID distinguishes one boot of the machine from the next.
 	BootID string
-	// Log has what no caller waits for. Nil means slog.Default().
+	// Log gets the results of background work. Nil means slog.Default().
 	Log *slog.Logger
 	// Disk writes the records. Nil means store.FileSystem{}.
 	Disk store.Disk
@@ -119,9 +119,9 @@ type Service struct {
 	stop       context.CancelFunc
 }
 
-// New reads the records, makes them agree with what really exists, and returns a Service
-// that is ready for requests. Teardowns that an earlier process did not finish go on in the
-// background.
+// New reads the records, reconciles them with the engine's objects, and returns a Service
+// that is ready for requests. Teardowns that an earlier process did not finish continue in
+// the background.
 //
 // One bad record never makes it fail: it is moved to RootDir/quarantine and logged. ctx
 // bounds New only.
@@ -152,7 +152,7 @@ func New(ctx context.Context, opts Options) (*Service, error) {
 	return s, nil
 }
 
-// join opens the records and makes the parts. It returns what recovery works with.
+// join opens the records and makes the parts. It returns the options of the recovery.
 func (s *Service) join(opts Options) (*recovery.Options, error) {
 	records, source, err := view.OpenRecords(record.Options{
 		StateDir: opts.StateDir, RootDir: opts.RootDir, Disk: opts.Disk, Log: opts.Log,
@@ -177,7 +177,7 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 		engine: opts.Engine, records: records, tombstones: tombstones, jobs: s.jobs, calls: calls, retries: s.retries,
 		limits: opts.Limits, bootID: opts.BootID, log: opts.Log,
 	}
-	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxDied: s.sandboxDied})
+	s.exits = exits.New(exits.Options{Records: records, Tombstones: tombstones, Log: opts.Log, SandboxEnded: s.sandboxEnded})
 	s.Containers = &Containers{worker: w, images: opts.Images, exits: s.exits, graces: newGracePeriods()}
 	s.Sandboxes = &Sandboxes{worker: w, containers: s.Containers, network: attachments}
 	s.Sessions = &Sessions{engine: opts.Engine, records: records}
@@ -193,8 +193,8 @@ func (s *Service) join(opts Options) (*recovery.Options, error) {
 	}, nil
 }
 
-// sandboxDied stops a sandbox whose own process has ended.
-func (s *Service) sandboxDied(rec *record.Sandbox) {
+// sandboxEnded stops a sandbox whose own process has ended.
+func (s *Service) sandboxEnded(rec *record.Sandbox) {
 	detached{s.Sandboxes, s.Containers}.StopSandbox(context.Background(), rec)
 }
 

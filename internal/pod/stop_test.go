@@ -74,7 +74,7 @@ func TestStopWithoutGraceKillsAtOnce(t *testing.T) {
 	b.clear()
 }
 
-func TestSecondStopShortensTheFirst(t *testing.T) {
+func TestSecondStopShortensTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, nil)
 		id := b.mustStart(b.mustRun(b.SandboxConfig("web")), "main", b.Programs.Stubborn)
@@ -191,7 +191,7 @@ func TestStopSurvivesRestart(t *testing.T) {
 	})
 }
 
-func TestStopOfWhatDoesNotRun(t *testing.T) {
+func TestStopOfEndedContainers(t *testing.T) {
 	b := newBed(t, nil)
 	sandbox := b.mustRun(b.SandboxConfig("web"))
 	created := b.mustCreate(sandbox, "created", b.Programs.Sleep)
@@ -369,10 +369,10 @@ func TestStartFailsAfterItTookEffect(t *testing.T) {
 	b.clear()
 }
 
-// TestStoppedSandboxHoldsNothing: what the engine made is released after the network was
+// TestStoppedSandboxReleasesItsResources: what the engine made is released after the network was
 // detached and not before, the record shows no path to it, and containers that never
 // ran have ended.
-func TestStoppedSandboxHoldsNothing(t *testing.T) {
+func TestStoppedSandboxReleasesItsResources(t *testing.T) {
 	var asked atomic.Bool
 	b := newBed(t, func(_ int, name string) error {
 		if name == "before network.Detach" && !asked.Swap(true) {

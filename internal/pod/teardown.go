@@ -12,14 +12,14 @@ import (
 )
 
 // StopSandbox stops the sandbox and its containers and detaches its network. Nil
-// when there is no such sandbox. The job goes on to its end, even when
-// the caller gives up.
+// when there is no such sandbox. The job continues to its end, also when the
+// caller gives up.
 func (s *Sandboxes) StopSandbox(ctx context.Context, id string) error {
 	return s.endSandbox(ctx, id, s.stopSandboxRequest)
 }
 
 // RemoveSandbox stops and removes the sandbox and its containers. Nil when there
-// is no such sandbox. The job goes on to its end, even when the caller gives up.
+// is no such sandbox. The job continues to its end, also when the caller gives up.
 func (s *Sandboxes) RemoveSandbox(ctx context.Context, id string) error {
 	return s.endSandbox(ctx, id, s.removeSandboxRequest)
 }
@@ -103,7 +103,7 @@ func (s *Sandboxes) removeSandbox(ctx context.Context, j *job.Job, id string) er
 	if err != nil {
 		return errs.IgnoreNotFound(err)
 	}
-	if rec.Visible() { // a half-made one stays hidden unless its teardown fails
+	if rec.Visible() { // an unfinished one stays hidden unless its teardown fails
 		j.Stage("write record", "the state directory")
 		if err := s.markRemoving(id, "removal was requested"); err != nil {
 			return fmt.Errorf("cannot remove sandbox %q: %w", id, err)

@@ -36,8 +36,8 @@ func (c *Containers) UpdateContainer(ctx context.Context, id string, res *runtim
 	return err
 }
 
-// updateContainer changes the cgroup first: a daemon that dies between leaves a
-// status that shows the old limits, and the kubelet asks again.
+// updateContainer changes the cgroup first: when the daemon is killed in between, the
+// status shows the old limits, and the kubelet repeats the request.
 func (c *Containers) updateContainer(ctx context.Context, j *job.Job, id string, res *runtimeapi.LinuxContainerResources) error {
 	rec, err := c.records.Containers.Get(id)
 	if err != nil {
@@ -109,8 +109,8 @@ func (s *Sandboxes) updateSandbox(ctx context.Context, j *job.Job, id string, ov
 	return err
 }
 
-// checkUpdate judges the limits that an update leads to, and the one that no update
-// changes.
+// checkUpdate checks the limits after an update, and refuses a change of the limit that no
+// update can change.
 func (w *worker) checkUpdate(field string, next, change *runtimeapi.LinuxContainerResources) error {
 	left := &runtimeapi.LinuxContainerResources{OomScoreAdj: change.GetOomScoreAdj()}
 	if err := w.engine.CheckResources(field, left); err != nil {
@@ -119,8 +119,8 @@ func (w *worker) checkUpdate(field string, next, change *runtimeapi.LinuxContain
 	return w.engine.CheckResources(field, next)
 }
 
-// mergeResources returns old with what change says in its place. Neither is
-// changed; a nil one says nothing.
+// mergeResources returns old with the values that change has. It changes neither; both may
+// be nil.
 func mergeResources(old, change *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
 	next := &runtimeapi.LinuxContainerResources{}
 	if old != nil {

@@ -154,7 +154,7 @@ func TestStartErrorKnownAtCreate(t *testing.T) {
 
 // A daemon that dies in the start of such a container tells its end at once: nobody
 // else would, however long one waited.
-func TestRestartInAStartThatCannotBe(t *testing.T) {
+func TestRestartDuringAFailingStart(t *testing.T) {
 	b := newBed(t, nil)
 	id := b.mustCreate(b.mustRun(b.SandboxConfig("web")), "main", []string{"absent"})
 	hang := b.script.HangAt("before engine.Signal", false)

@@ -34,7 +34,7 @@ func (w *worker) call(ctx context.Context, id, what string, fn func(context.Cont
 	return call.Run(ctx, w.calls, id, what, func(ctx context.Context) error { return fn(ctx, id) })
 }
 
-// startDetached starts a job that nobody waits for.
+// startDetached starts a job without waiters.
 func (w *worker) startDetached(ctx context.Context, req *job.Request) {
 	if _, err := w.jobs.Enter(ctx, req); err != nil {
 		// Only a closed table refuses; the intent is in the record.
@@ -42,7 +42,7 @@ func (w *worker) startDetached(ctx context.Context, req *job.Request) {
 	}
 }
 
-// detached starts jobs that nobody waits for; see recovery.Jobs.
+// detached starts jobs without waiters; see recovery.Jobs.
 type detached struct {
 	sandboxes  *Sandboxes
 	containers *Containers

@@ -1,9 +1,9 @@
 // Package store keeps records: one JSON file each, in a directory of one kind,
 // with all of them in memory as well.
 //
-// It owns how records lie on disk (atomic replacement, versions, quarantine of
-// what cannot be read) and how they are found (id, unambiguous prefix, name). It
-// knows nothing of what they mean.
+// It owns the format of records on disk (atomic replacement, versions, quarantine of
+// unreadable files) and the ways to find them (id, unambiguous prefix, name). It does
+// not know what they mean.
 package store
 
 import (
@@ -23,7 +23,7 @@ import (
 // read, so that an upgrade can be taken back; one newer than that is not.
 const Version = 1
 
-// Options say where and how a Dir keeps its records.
+// Options configure a Dir.
 type Options[T any] struct {
 	// Path is the directory; it is made if absent.
 	Path string
@@ -45,9 +45,9 @@ type Options[T any] struct {
 
 // Dir holds the records of one kind. All methods are safe for concurrent use.
 //
-// A *T that a Dir hands out is a snapshot that nobody changes any more: neither
-// the reader nor the Dir. Update works on a shallow copy, so its function
-// replaces slices, maps and pointers and never writes through them.
+// A *T that a Dir returns is an immutable snapshot: neither the reader nor the Dir
+// changes it. Update works on a shallow copy, so its function replaces slices, maps and
+// pointers and never writes through them.
 type Dir[T any] struct {
 	opts Options[T]
 
@@ -58,8 +58,8 @@ type Dir[T any] struct {
 	names map[string][]string
 }
 
-// entry is one record. writing serialises its writers, so that a slow disk holds
-// up one record and not the directory.
+// entry is one record. writing serialises its writers, so that a slow disk delays one
+// record and not the directory.
 type entry[T any] struct {
 	writing sync.Mutex
 	value   *T // guarded by Dir.mu; nil once deleted
@@ -283,7 +283,7 @@ func (d *Dir[T]) notFound(id string) error {
 	return fmt.Errorf("%s %q: %w", singular(filepath.Base(d.opts.Path)), id, errs.NotFound)
 }
 
-// singular is what one of the things is called that a directory is named for.
+// singular is the singular of a directory's name, which is a plural.
 func singular(things string) string {
 	if one, ok := strings.CutSuffix(things, "xes"); ok {
 		return one + "x"
@@ -321,7 +321,7 @@ func (d *Dir[T]) publish(id string, e *entry[T], value *T) {
 
 func (d *Dir[T]) addName(name, id string) { d.names[name] = append(d.names[name], id) }
 
-// forgetName takes a name from a record; others that share it keep it.
+// forgetName removes the name of a record; other records that share it keep it.
 func (d *Dir[T]) forgetName(name, id string) {
 	left := slices.DeleteFunc(d.names[name], func(other string) bool { return other == id })
 	if len(left) == 0 {

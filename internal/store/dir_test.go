@@ -248,7 +248,7 @@ func TestConcurrentUpdatesAreNotLost(t *testing.T) {
 	}
 }
 
-func TestChangesAreToldInOrder(t *testing.T) {
+func TestChangesAreNotifiedInOrder(t *testing.T) {
 	var told []string
 	show := func(v *thing) string {
 		if v == nil {

@@ -23,9 +23,9 @@ type Disk interface {
 	Sync(path string) error
 }
 
-// FileSystem is the Disk that is one. A directory of records that is opened with it keeps a
-// reserve: where others have filled the file system, what is recorded can still come to
-// its end.
+// FileSystem is the Disk of a real file system. A directory of records that is opened with it
+// keeps a reserve: when other programs have filled the file system, recorded objects can still
+// be stopped and removed.
 type FileSystem struct {
 	reserve *sysfile.Reserve
 }

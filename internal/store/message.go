@@ -18,12 +18,12 @@ type Message[M proto.Message] struct {
 	encoded *atomic.Pointer[[]byte]
 }
 
-// MessageOf wraps a message that nobody changes any more.
+// MessageOf wraps a message, which must not change any more.
 func MessageOf[M proto.Message](m M) Message[M] {
 	return Message[M]{m, new(atomic.Pointer[[]byte])}
 }
 
-// Get returns the message, which is not to be changed.
+// Get returns the message. The caller must not change it.
 func (m Message[M]) Get() M { return m.message }
 
 // MarshalJSON writes null for no message.

@@ -28,10 +28,10 @@ type Quarantined struct {
 	Err error
 }
 
-// Open reads a directory of records. A file that is no record is moved to the
-// quarantine and reported; only a directory that cannot be made or read at all
-// is an error. A record that has the methods Validate() error or RecordID() string is
-// asked: the id that it holds itself, which leads to what is undone, is its file's.
+// Open reads a directory of records. It moves a file that is not a record to the
+// quarantine and reports it; only a directory that cannot be made or read at all is an
+// error. If a record has the methods Validate() error or RecordID() string, Open calls
+// them: the id inside the record, which the undo uses, must be the file's.
 func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	if err := os.MkdirAll(opts.Path, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("cannot make the directory of records: %w", err)
@@ -54,7 +54,7 @@ func Open[T any](opts Options[T]) (*Dir[T], []Quarantined, error) {
 	for _, f := range files {
 		path := filepath.Join(opts.Path, f.Name())
 		if strings.HasPrefix(f.Name(), sysfile.TempPrefix) {
-			// What a killed writer left: the record itself is whole.
+			// A killed writer left this file; the record itself is complete.
 			if err := os.Remove(path); err != nil {
 				bad = append(bad, Quarantined{path, err})
 			}

@@ -15,8 +15,8 @@ import (
 // begins with what the container writes after the call. A client that falls too far
 // behind is dropped (Exhausted).
 //
-// It survives the supervisor's death: it attaches to the next one. Output that the dead one
-// had read and not sent yet is in the log and missing here; nothing comes twice.
+// It survives the death of the supervisor: it attaches to the next one. Output that the dead
+// supervisor had read and not sent is in the log and missing here. Nothing is sent twice.
 func (c *Client) Attach(ctx context.Context, id string, streams Streams) error {
 	p := newPlumbing(ctx)
 	defer p.close()

@@ -100,9 +100,9 @@ func (h *held) lent(id, name string) int {
 	return 0
 }
 
-// TestWhoLeavesGivesUpTheInput: what a client that left had still to write into a full
+// TestLeavingClientReleasesTheInput: what a client that left had still to write into a full
 // pipe is not written, and keeps nobody waiting.
-func TestWhoLeavesGivesUpTheInput(t *testing.T) {
+func TestLeavingClientReleasesTheInput(t *testing.T) {
 	f := &fake{}
 	c := connect(t, f.serve(t))
 	container := heldInput(t, f, c)

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Options are what a Client is made from.
+// Options configure a Client.
 type Options struct {
 	// Socket is the supervisor's unix socket.
 	Socket string
@@ -26,12 +26,11 @@ type Options struct {
 
 // Client is a connection to one supervisor. It connects again by itself after the
 // supervisor's death. A Create or Attach under way returns errs.Unavailable then, and its
-// effect is not known; so does an Exec whose end cannot be found out. The client repeats the
-// other calls, which have the same effect when done twice, but for a Signal, of which two may
-// arrive.
-// Calls that come while there is no connection wait for one until their context
-// ends, a minute at most. All methods are safe for concurrent use. Errors carry a kind of package
-// errs.
+// effect is unknown. So does an Exec whose exit code cannot be found. The client repeats the
+// other calls: they have the same effect when done twice, except that a Signal may arrive
+// twice.
+// Calls without a connection wait for one until their context ends, a minute at most. All
+// methods are safe for concurrent use. Errors carry a kind of package errs.
 //
 // A client also holds duplicates of every container's pipes and terminals, and offers them
 // to a supervisor that has lost them.
@@ -39,9 +38,8 @@ type Client struct {
 	link *link
 }
 
-// Connect returns a client once it is connected, or the reason why
-// there was none until ctx ended. A supervisor that speaks a newer protocol is
-// errs.Unsupported at once.
+// Connect returns a client once it is connected. When ctx ends first, it returns the reason
+// why there is no connection. A supervisor with a newer protocol is errs.Unsupported at once.
 func Connect(ctx context.Context, opts Options) (*Client, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
@@ -54,7 +52,7 @@ func Connect(ctx context.Context, opts Options) (*Client, error) {
 	return &Client{l}, nil
 }
 
-// Close ends the connection. Containers go on.
+// Close ends the connection. Containers continue to run.
 func (c *Client) Close() error {
 	return c.link.close()
 }
@@ -66,8 +64,8 @@ func (c *Client) Info(ctx context.Context) (*Info, error) {
 }
 
 // Create makes a container up to the point where its init waits to execute the
-// user's program. On error the caller calls Remove. A second Create of a
-// container that is there is errs.Exists; see also ProgramError.
+// user's program. On error the caller calls Remove. Create of a container that exists is
+// errs.Exists. See also ProgramError.
 func (c *Client) Create(ctx context.Context, req *CreateRequest) (*Container, error) {
 	reply := new(CreateReply)
 	files, err := c.link.callFiles(ctx, MethodCreate, req, reply)
@@ -90,20 +88,19 @@ func (e *ProgramError) Error() string { return e.Text }
 // Unwrap returns the error's kind.
 func (e *ProgramError) Unwrap() error { return errs.Invalid }
 
-// Start executes the user's program and returns the init's pid. Repeated for a
-// container that was started already it returns the same. An error of kind
-// Invalid says that the program could not be executed; an Exit with StartFailed
-// follows then.
+// Start executes the user's program and returns the init's pid. For a container that was
+// started already it returns the same pid. An error of kind Invalid means that the program
+// could not be executed. Then an Exit with StartFailed follows.
 func (c *Client) Start(ctx context.Context, id string) (pid int, err error) {
 	var reply StartReply
 	err = c.link.repeat(ctx, MethodStart, Ref{id}, &reply)
 	return reply.Pid, err
 }
 
-// Signal sends sig to the container's init, or to all its processes. NotFound
-// when nothing of it runs. When the supervisor dies before it has answered, the signal
-// is sent once more: without it a stop would be a kill, since a kubelet whose
-// StopContainer has failed goes on to stop the sandbox.
+// Signal sends sig to the container's init, or to all its processes. NotFound when no process
+// of it runs. When the supervisor dies before it has answered, the client sends the signal
+// again. Otherwise a stop would become a kill: a kubelet whose StopContainer has failed stops
+// the sandbox next.
 func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
 	return c.link.repeat(ctx, MethodSignal, SignalRequest{id, sig, all}, nil)
 }
@@ -118,19 +115,19 @@ func (c *Client) Update(ctx context.Context, id string, res *specs.LinuxResource
 	return c.link.repeat(ctx, MethodUpdate, UpdateRequest{id, data}, nil)
 }
 
-// ReopenLog makes the container's log go to a new file at its log path, and
-// returns when it does. A container that has ended is errs.State.
+// ReopenLog opens a new log file at the container's log path, and returns when the output
+// goes there. A container that has ended is errs.State.
 func (c *Client) ReopenLog(ctx context.Context, id string) error {
 	return c.link.repeat(ctx, MethodReopenLog, Ref{id}, nil)
 }
 
-// Remove kills what is left of the container and removes all that Create made,
-// except its log file. Nil when nothing of it is there.
+// Remove kills the remaining processes of the container and removes all that Create made,
+// except its log file. Nil when the container is absent.
 func (c *Client) Remove(ctx context.Context, id string) error {
 	return c.link.repeat(ctx, MethodRemove, Ref{id}, nil)
 }
 
-// List returns every container of which anything is left, half-made ones too.
+// List returns every container of which anything is left, also partly created ones.
 func (c *Client) List(ctx context.Context) ([]Container, error) {
 	var list []Container
 	err := c.link.repeat(ctx, MethodList, struct{}{}, &list)

@@ -121,7 +121,7 @@ func connect(t *testing.T, socket string) *Client {
 	return c
 }
 
-func TestClientComesBackAndRepeats(t *testing.T) {
+func TestClientReconnectsAndRepeats(t *testing.T) {
 	f := &fake{die: 3}
 	c := connect(t, f.serve(t))
 	list, err := c.List(t.Context())
@@ -133,7 +133,7 @@ func TestClientComesBackAndRepeats(t *testing.T) {
 }
 
 // The supervisor dies while a stop signal is on its way: the container gets it all the same.
-func TestSignalThatIsCutOffIsSentAgain(t *testing.T) {
+func TestInterruptedSignalIsSentAgain(t *testing.T) {
 	f := &fake{die: 1}
 	c := connect(t, f.serve(t))
 	err := c.Signal(t.Context(), "x", syscall.SIGTERM, false)
@@ -176,7 +176,7 @@ func TestClientOffersWhatItHolds(t *testing.T) {
 	}
 }
 
-func TestClientOfANewerSupervisorIsTold(t *testing.T) {
+func TestClientOfANewerSupervisorIsRefused(t *testing.T) {
 	f := &fake{protocol: ProtocolVersion + 2}
 	_, err := Connect(t.Context(), Options{Socket: f.serve(t), Logger: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, errs.Unsupported) {
@@ -184,7 +184,7 @@ func TestClientOfANewerSupervisorIsTold(t *testing.T) {
 	}
 }
 
-func TestConnectToNobodyEndsWithContext(t *testing.T) {
+func TestConnectWithoutSupervisorEndsWithContext(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	_, err := Connect(ctx, Options{Socket: filepath.Join(t.TempDir(), "none"), Logger: slog.New(slog.DiscardHandler)})
@@ -203,9 +203,9 @@ func TestCallOnAClosedClient(t *testing.T) {
 	}
 }
 
-// TestFinishDoesNotWaitForWhoKeepsThePipe: what is there is delivered, what
+// TestFinishDoesNotWaitForOtherWriters: what is there is delivered, what
 // somebody may write later is not waited for.
-func TestFinishDoesNotWaitForWhoKeepsThePipe(t *testing.T) {
+func TestFinishDoesNotWaitForOtherWriters(t *testing.T) {
 	var out bytes.Buffer
 	p := newPlumbing(t.Context())
 	defer p.close()

@@ -19,11 +19,11 @@ const restartTimeout = 30 * time.Second
 
 // Exec runs a process in a running container and returns its exit code (128+n
 // when signal n ended it) when it has ended and its output is written to
-// streams. Processes that it has left behind with the output open do not delay it.
+// streams. Children that outlive it with the output open do not delay it.
 // When ctx ends first, everything that the process started is killed and
 // ctx.Err() is returned. errs.Invalid when the program could not be executed,
 // errs.State when the container is not running. It survives the supervisor's
-// death where the exit code can still be found out; else errs.Unavailable.
+// death where the exit code can still be found; otherwise errs.Unavailable.
 func (c *Client) Exec(ctx context.Context, req *ExecRequest, streams Streams) (code int32, err error) {
 	call := ExecCall{ExecRequest: *req}
 	if call.ExecID == "" {
@@ -51,8 +51,8 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest, streams Streams) (c
 	return result.Code, p.finish(ctx)
 }
 
-// execOnce has the exec run once, also when supervisors die: the next one has the exit code of
-// what the last one ran, and runs what the last one did not.
+// execOnce runs the exec exactly once, also when supervisors die: the next supervisor has the
+// exit code of an exec that the last one ran, and runs one that the last one did not start.
 func (c *Client) execOnce(p *plumbing, call ExecCall, result *ExecResult) error {
 	for {
 		lost := c.link.callToEnd(p.ctx, MethodExec, call, result, p.theirs...)
@@ -70,8 +70,7 @@ func (c *Client) execOnce(p *plumbing, call ExecCall, result *ExecResult) error 
 	}
 }
 
-// execAgain asks the next supervisors for the code of an exec that an earlier one
-// ran.
+// execAgain gets the exit code of an exec that an earlier supervisor ran from the next ones.
 func (c *Client) execAgain(ctx context.Context, ref ExecRef, result *ExecResult) error {
 	for {
 		short, stop := context.WithTimeout(ctx, restartTimeout)
@@ -92,7 +91,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// terminal has the exec send the master of its pty here.
+// terminal gives the exec a socket to which it sends the master of its pty.
 func (p *plumbing) terminal(streams Streams) error {
 	receiver, sender, err := sysfd.FDSocket()
 	if err != nil {

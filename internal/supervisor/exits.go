@@ -36,8 +36,7 @@ func (c *Client) Exits(ctx context.Context) (<-chan Exit, error) {
 	return out, nil
 }
 
-// exitQueues keep exits for receivers that are slow: the connection must not wait
-// for them.
+// exitQueues hold exits for slow receivers: the connection must not wait for them.
 type exitQueues struct {
 	mu     sync.Mutex
 	queues map[*exitQueue]bool

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// held has the client's duplicates of containers' descriptors. By them the client writes to
-// the input or the terminal of a container.
+// held has the client's duplicates of containers' descriptors. The client writes to the input
+// or the terminal of a container through them.
 type held struct {
 	mu    sync.Mutex
 	files map[string]map[string]*holding
@@ -93,8 +93,8 @@ func (h *held) openInlet(ctx context.Context, id, name string) (*inlet, error) {
 	return in, nil
 }
 
-// inlet writes the input of one client to what a container reads. Its descriptor is its own, so
-// that it can give up a write alone, whatever the container does.
+// inlet writes the input of one client to the input of a container. It has its own descriptor,
+// so that it can abort its write alone, whatever the container does.
 type inlet struct {
 	ctx  context.Context //nolint:containedctx // the life of the client's attachment
 	held *held

@@ -193,7 +193,7 @@ func (l *link) greet(ctx context.Context, conn *wire.Conn) error {
 	return nil
 }
 
-// HandleCall refuses: the supervisor makes no calls.
+// HandleCall refuses every call: the supervisor makes none.
 func (l *link) HandleCall(_ context.Context, req *wire.Request) (*wire.Reply, error) {
 	for _, f := range req.Files {
 		f.Close()
@@ -230,7 +230,7 @@ func (l *link) HandleNote(req *wire.Request) {
 	}
 }
 
-// repeat is call for what may be done twice: it repeats the call when the connection is lost.
+// repeat is call for idempotent methods: it repeats the call when the connection is lost.
 func (l *link) repeat(ctx context.Context, method string, in, out any) error {
 	for {
 		err := l.call(ctx, method, in, out)

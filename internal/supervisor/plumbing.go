@@ -127,14 +127,14 @@ func (p *plumbing) readers(streams Streams) error {
 	return nil
 }
 
-// joinTimeout is for a supervisor of an older version, which does not say that it has joined
-// the output: then input comes all the same.
+// joinTimeout is for a supervisor of an older version, which does not report that it has joined
+// the output. After it, input is sent all the same.
 const joinTimeout = 2 * time.Second
 
-// joined makes the pipe through which the supervisor says that the output is
-// joined, and returns what waits for it. Input must not come first: what the
-// container answers would be written before the client listens. False when the attachment
-// has ended instead.
+// joined makes the pipe through which the supervisor reports that the output is joined, and
+// returns the function that waits for it. Input must not be sent first: the container's answer
+// would be written before the client reads. wait returns false when the attachment has ended
+// instead.
 func (p *plumbing) joined(streams Streams) (wait func() bool, err error) {
 	if streams.Stdin == nil {
 		return nil, nil
@@ -200,8 +200,8 @@ func (p *plumbing) output(from *os.File, to io.Writer) {
 // maxPending is more than a pipe or a terminal holds.
 const maxPending = 1 << 20
 
-// rest copies what is there without waiting for more. What the process wrote is at most what
-// fits; another process may write without end.
+// rest copies the data in the source without waiting for more. The process has written at most
+// maxPending; another process may write without end.
 func (p *plumbing) rest(from *os.File, to io.Writer, buf []byte) {
 	raw, err := from.SyscallConn()
 	if err != nil {

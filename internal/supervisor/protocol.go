@@ -44,7 +44,7 @@ type Welcome struct {
 	Protocol int `json:"protocol"`
 	// Want are the held streams that the supervisor lost.
 	Want map[string][]string `json:"want,omitempty"`
-	// Drop are containers that are no more.
+	// Drop are containers that no longer exist.
 	Drop []string `json:"drop,omitempty"`
 }
 
@@ -66,7 +66,7 @@ type CreateReply struct {
 	Container Container `json:"container"`
 	Streams   StreamSet `json:"streams"`
 	// ProgramError is why the program cannot be executed; nothing of the container
-	// is left then. (A client that does not know it learns it from Start: NotFound.)
+	// is left then. (A client that ignores this field gets NotFound from Start.)
 	ProgramError string `json:"programError,omitempty"`
 }
 

@@ -3,8 +3,7 @@
 // supervisor/server, the keeper above it is supervisor/keep; both are in the
 // binary berth-supervisor.
 //
-// The package knows nothing of CRI, of images or of networks: it deals in OCI
-// bundles and ids.
+// The package knows nothing of CRI, images or networks, only OCI bundles and ids.
 package supervisor
 
 import (
@@ -59,7 +58,7 @@ type ContainerState string
 //	     │             └─────────────────────▲
 //	     └──▶ Broken
 //
-// Broken: it is half made, and can only be removed.
+// Broken: it is partly created, and can only be removed.
 const (
 	Created ContainerState = "created"
 	Running ContainerState = "running"
@@ -75,7 +74,7 @@ type Container struct {
 	// CgroupPaths maps controller to directory (key "" on cgroup v2).
 	CgroupPaths map[string]string `json:"cgroupPaths,omitempty"`
 	Exit        *Exit             `json:"exit,omitempty"`
-	// LogError is why output does not reach the log at present, "" when it does.
+	// LogError is why output does not reach the log now, "" when it does.
 	LogError string `json:"logError,omitempty"`
 }
 
@@ -85,11 +84,11 @@ type Exit struct {
 	// Code is the exit status, 128+n when signal n ended it.
 	Code int32     `json:"code"`
 	At   time.Time `json:"at"`
-	// OOMKilled is true when the kernel's OOM killer hit the container.
+	// OOMKilled is true when the kernel's OOM killer killed a process of the container.
 	OOMKilled bool `json:"oomKilled,omitempty"`
 	// StartFailed is true when the user's program was never executed.
 	StartFailed bool `json:"startFailed,omitempty"`
-	// Unknown is true when the exit code could not be found out (Code is 255 then);
+	// Unknown is true when the exit code could not be found. Then Code is 255, and
 	// Message says why.
 	Unknown bool   `json:"unknown,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -130,7 +129,7 @@ const (
 	StreamStart    = "start"    // the reading end of exec.fifo, during a start
 )
 
-// Info describes the supervisor, and what its host does not let it do.
+// Info describes the supervisor, and the limits of its host.
 type Info struct {
 	// Version is the supervisor binary's build; Runtime names the OCI runtime
 	// inside it.

@@ -5,8 +5,8 @@
 //	f, err := mount(...)
 //	u.Push("unmount "+path, func(ctx context.Context) error { return unmount(path) })
 //
-// It is for what lives inside one function: descriptors, mounts, directories of a
-// half-made thing. What has a record is undone by pod.teardown, not by a stack.
+// It is for objects inside one function: descriptors, mounts, directories of a partly
+// created object. pod.teardown undoes objects with a record, not a stack.
 package undo
 
 import (

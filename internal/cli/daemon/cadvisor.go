@@ -41,7 +41,7 @@ func serveCadvisor(ctx context.Context, cfg *config.Daemon, pods *pod.Service, l
 	}()
 	go func() {
 		defer close(watched)
-		api.Mark(ctx)
+		api.UpdatePlaceholders(ctx)
 	}()
 	log.Info("serving cAdvisor", "socket", cfg.CadvisorSocket)
 	return func() {

@@ -27,8 +27,8 @@ type subject struct {
 // metrics have them.
 func baseLabels() []string { return []string{"container", "id", "image", "name", "namespace", "pod"} }
 
-// sandboxImage stands where others have the image of their pause container:
-// dashboards leave out what has none.
+// sandboxImage takes the place of the image of a pause container: dashboards leave out
+// sandboxes without an image.
 const sandboxImage = "berth/sandbox"
 
 // sample is one value and the values of a metric's own labels.
@@ -49,7 +49,7 @@ type metric struct {
 	samples func(s *subject) []sample
 }
 
-// Set is every metric that there is.
+// Set is a set of metrics.
 type Set struct {
 	// ofGroups are of cgroups, ofHugePages of those of hosts that count these, and
 	// ofNetworks of sandboxes' networks.
@@ -73,7 +73,7 @@ func Groups() []string {
 	return []string{GroupCPU, GroupMemory, GroupProcess, GroupPSI, GroupDisk, GroupSpec, GroupHuge, GroupNetwork}
 }
 
-// New makes a set of these groups. What tells that something is there is in every set.
+// New makes a set of these groups. Every set has the metrics that show that an object exists.
 func New(groups []string) *Set {
 	s := &Set{ofGroups: generalMetrics()}
 	for _, group := range []struct {
@@ -176,7 +176,7 @@ func only(value func(*subject) uint64) func(*subject) []sample {
 	return func(s *subject) []sample { return []sample{{value: value(s)}} }
 }
 
-// when makes a metric that is there only where a condition holds.
+// when makes a metric that has samples only where a condition holds.
 func when(condition func(*subject) bool, m metric) metric {
 	samples := m.samples
 	m.samples = func(s *subject) []sample {

@@ -40,9 +40,9 @@ func onePod() *view.PodFigures {
 	}
 }
 
-// TestEverySampleFitsItsDescriptor: a kubelet refuses what does not, and two samples
+// TestEverySampleMatchesItsDescriptor: a kubelet refuses what does not, and two samples
 // with equal labels spoil the whole page.
-func TestEverySampleFitsItsDescriptor(t *testing.T) {
+func TestEverySampleMatchesItsDescriptor(t *testing.T) {
 	set := New(Groups())
 	labels := map[string][]string{}
 	for _, d := range set.Descriptors(&engine.Info{HugePages: true}) {
@@ -117,9 +117,9 @@ func TestLabelsAreTheKubelets(t *testing.T) {
 	}
 }
 
-// TestSamplesTellWhenTheyWereTaken: what was measured earlier bears its time, what was
+// TestSamplesHaveTheirTime: what was measured earlier bears its time, what was
 // just read bears none, as CRI says.
-func TestSamplesTellWhenTheyWereTaken(t *testing.T) {
+func TestSamplesHaveTheirTime(t *testing.T) {
 	measured := []string{"container_fs_usage_bytes", "container_fs_limit_bytes", "container_fs_inodes_total", "container_fs_inodes_free"}
 	seen := map[string]bool{}
 	for _, m := range New(Groups()).Pod(onePod()).ContainerMetrics[0].Metrics {

@@ -40,15 +40,15 @@ const (
 	kindContainer = "container"
 )
 
-// sandboxImage stands where others have the image of their pause container:
-// dashboards leave out what has none.
+// sandboxImage takes the place of the image of a pause container: dashboards leave out
+// sandboxes without an image.
 const sandboxImage = "berth/sandbox"
 
 // emptySpec is the OCI spec that cAdvisor gets. It must parse. cAdvisor would read environments
 // from it, which may hold secrets.
 const emptySpec = `{"ociVersion":"1.2.0","process":{"cwd":"/","user":{"uid":0,"gid":0}}}`
 
-// Pods is what is asked of the rules; view.CAdvisor and view.EventSource implement it.
+// Pods finds sandboxes and containers. view.CAdvisor and view.EventSource implement it.
 type Pods interface {
 	// Task finds a sandbox or a container by its full id.
 	Task(id string) (*view.Task, error)
@@ -80,8 +80,8 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // find finds the sandbox or container of a request.
 func find(ctx context.Context, pods Pods, id string) (*view.Task, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	if asked := md.Get("containerd-namespace"); len(asked) != 1 || asked[0] != namespace {
-		return nil, fmt.Errorf("container %q in namespace %q: %w", id, asked, errs.NotFound)
+	if requested := md.Get("containerd-namespace"); len(requested) != 1 || requested[0] != namespace {
+		return nil, fmt.Errorf("container %q in namespace %q: %w", id, requested, errs.NotFound)
 	}
 	return pods.Task(id)
 }
@@ -99,7 +99,7 @@ func (s *Server) Get(ctx context.Context, req *containersapi.GetContainerRequest
 	if labels == nil {
 		labels = make(map[string]string)
 	}
-	labels[kindLabel] = kind // whatever the pod's author calls it
+	labels[kindLabel] = kind // in place of a label of the pod with this key
 	return &containersapi.GetContainerResponse{Container: &containersapi.Container{
 		ID: found.ID, Labels: labels, Image: image, CreatedAt: timestamppb.New(found.CreatedAt), Sandbox: found.SandboxID,
 		Spec: &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/Spec", Value: []byte(emptySpec)},
@@ -137,11 +137,11 @@ func (v *versions) Version(context.Context, *emptypb.Empty) (*versionapi.Version
 	return &versionapi.VersionResponse{Version: v.version, Revision: "berth"}, nil
 }
 
-// Mark keeps the marks of sandboxes in line with what runs in them until ctx ends or
-// there are no more events. cAdvisor finds a pod's network by a cgroup with the
-// sandbox's id, which elsewhere is that of a pause container; here it is an empty
-// one, made anew when the process that stands for the pod changes.
-func (s *Server) Mark(ctx context.Context) {
+// UpdatePlaceholders updates the placeholder cgroups of sandboxes to their processes until
+// ctx ends or there are no more events. cAdvisor finds a pod's network by a cgroup with the
+// sandbox's id. Other runtimes have the cgroup of a pause container there. Berth has an
+// empty one, which it makes again when the process that represents the pod changes.
+func (s *Server) UpdatePlaceholders(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.follow(ctx)
 		if err != nil && !errors.Is(err, errs.Exhausted) {
@@ -167,7 +167,8 @@ func (s *Server) follow(ctx context.Context) error {
 		}
 		for id := range touched {
 			if err := s.pods.MakePlaceholder(ctx, id); err != nil {
-				s.log.Warn("cannot mark a sandbox for cAdvisor, which will miss its network", "sandbox", id, "err", err)
+				s.log.Warn("cannot update the placeholder cgroup of a sandbox; cAdvisor will not find its network",
+					"sandbox", id, "error", err)
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func in(t *testing.T, namespace string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs("containerd-namespace", namespace))
 }
 
-func TestGetTellsWhatAnIDIs(t *testing.T) {
+func TestGetReportsTheTypeOfAnID(t *testing.T) {
 	s := New(newFake(), "1", slog.New(slog.DiscardHandler))
 	for id, want := range map[string]string{"c1": "container", "s1": "sandbox"} {
 		resp, err := s.Get(in(t, "k8s.io"), &containersapi.GetContainerRequest{ID: id})
@@ -84,7 +84,7 @@ func TestGetTellsWhatAnIDIs(t *testing.T) {
 	}
 }
 
-func TestTasksTellProcesses(t *testing.T) {
+func TestTasksHavePids(t *testing.T) {
 	s := &tasks{pods: newFake()}
 	for id, want := range map[string]*task.Process{
 		"c1": {ID: "c1", ContainerID: "c1", Pid: 12, Status: task.Status_RUNNING},
@@ -103,13 +103,13 @@ func TestTasksTellProcesses(t *testing.T) {
 	}
 }
 
-func TestMarksFollowEvents(t *testing.T) {
+func TestPlaceholdersFollowEvents(t *testing.T) {
 	pods := newFake()
 	s := New(pods, "1", slog.New(slog.DiscardHandler))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Mark(t.Context())
+		s.UpdatePlaceholders(t.Context())
 	}()
 	expect := func(want string) {
 		t.Helper()

@@ -1,11 +1,11 @@
-// Package scrub takes credentials out of text that leaves the daemon: errors of
-// registries quote URLs and headers, and the kubelet publishes errors as events
-// that anybody in the cluster may read.
+// Package scrub removes credentials from text that leaves the daemon: errors of
+// registries quote URLs and headers, and the kubelet publishes errors as events,
+// which other users of the cluster can read.
 package scrub
 
 import "regexp"
 
-// Hidden stands where a credential was.
+// Hidden replaces a credential.
 const Hidden = "[hidden]"
 
 // secretNames are keys whose values are credentials, in queries and in JSON:

@@ -31,7 +31,7 @@ func TestCredentialsAreHidden(t *testing.T) {
 	}
 }
 
-func TestOrdinaryTextStays(t *testing.T) {
+func TestOrdinaryTextIsNotChanged(t *testing.T) {
 	s := New()
 	for _, text := range []string{
 		`cannot pull docker.io/library/busybox:1.36: manifest unknown: not found`,

@@ -82,7 +82,7 @@ const (
 	maxDNSWord  = 255
 )
 
-// dns refuses words that would become other words or lines of resolv.conf.
+// dns refuses words that would add words or lines to resolv.conf.
 func dns(config *runtimeapi.DNSConfig) error {
 	for _, list := range []struct {
 		field string
@@ -124,7 +124,7 @@ func ports(mappings []*runtimeapi.PortMapping) error {
 		if n := p.GetHostPort(); n < 0 || n > maxPort {
 			return invalid("config.port_mappings[%d].host_port %d is not between 0 and %d", i, n, maxPort)
 		}
-		// A mapping without a host port asks for nothing.
+		// A mapping without a host port has no effect.
 		if n := p.GetContainerPort(); n < 0 || n > maxPort || n == 0 && p.GetHostPort() != 0 {
 			return invalid("config.port_mappings[%d].container_port %d is not between 1 and %d", i, n, maxPort)
 		}

@@ -1,8 +1,8 @@
-// Package shape refuses CRI requests whose fields are malformed: what is missing, out of
-// range, or would break out of the line or the path that it is written to.
+// Package shape refuses CRI requests with malformed fields: fields that are missing, out of
+// range, or would break out of the line or the path that they are written to.
 //
-// It is the only check of the fields that it knows; the packages below cri trust them. What a
-// value means, and whether it can be honoured, is the engine's to check. Errors have kind
+// It is the only check of the fields that it knows; the packages below cri trust them. The
+// engine checks the meaning of values, and whether it can honour them. Errors have kind
 // Invalid and begin with the field's name.
 package shape
 
@@ -19,8 +19,8 @@ import (
 // maxName is the longest name, namespace or uid in bytes, as Kubernetes has it.
 const maxName = 253
 
-// name refuses a name that is empty, would break a line, or looks like a path that climbs.
-// Names are parts of no path: what is made for a pod has its id.
+// name refuses a name that is empty, would break a line, or looks like a path out of its
+// directory. Names are not used in paths: files of a pod are named by its id.
 func name(field, value string) error {
 	switch {
 	case value == "":

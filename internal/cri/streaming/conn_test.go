@@ -11,7 +11,7 @@ import (
 )
 
 // A client may send and go away while nobody reads: no read fails then.
-func TestContextEndsThoughNobodyReads(t *testing.T) {
+func TestContextEndsWithoutReads(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -39,9 +39,9 @@ func TestContextEndsThoughNobodyReads(t *testing.T) {
 	within(t, "the end of the session", ctx.Done())
 }
 
-// TestSlowClientHearsTheEnd: what was written before the end of a session arrives, also
+// TestSlowClientGetsTheClose: what was written before the end of a session arrives, also
 // at a client that sends something after it.
-func TestSlowClientHearsTheEnd(t *testing.T) {
+func TestSlowClientGetsTheClose(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -120,7 +120,7 @@ func execURL(t *testing.T, s *Server, req *runtimeapi.ExecRequest) string {
 	return u
 }
 
-func TestExecTellsExitCodes(t *testing.T) {
+func TestExecReportsExitCodes(t *testing.T) {
 	clients(t, func(t *testing.T, dial func(string) remotecommand.Executor) {
 		for _, code := range []int32{0, 1, 7, 137, 255} {
 			s := serve(t, &fake{exec: func(_ context.Context, spec *engine.ExecSpec) (int32, error) {
@@ -145,7 +145,7 @@ func TestExecTellsExitCodes(t *testing.T) {
 	})
 }
 
-func TestExecTellsErrors(t *testing.T) {
+func TestExecReportsErrors(t *testing.T) {
 	clients(t, func(t *testing.T, dial func(string) remotecommand.Executor) {
 		s := serve(t, &fake{exec: func(context.Context, *engine.ExecSpec) (int32, error) {
 			return 0, fmt.Errorf("container c1 has ended: %w", errs.State)

@@ -73,7 +73,7 @@ func TestTicketsAreBounded(t *testing.T) {
 	}
 }
 
-func TestURLsWantWellFormedRequests(t *testing.T) {
+func TestURLsRequireWellFormedRequests(t *testing.T) {
 	s := serve(t, &fake{})
 	cases := map[string]struct {
 		err  func() error

@@ -73,7 +73,7 @@ func TestIdlePortForwardEnds(t *testing.T) {
 }
 
 // Who connects and says nothing, or upgrades and opens no stream, is not waited for.
-func TestClientsThatDoNotGoOnAreCutOff(t *testing.T) {
+func TestStalledClientsAreDisconnected(t *testing.T) {
 	s := serveWith(t, Options{CreationTimeout: idle, Runtime: &fake{exec: func(context.Context, *engine.ExecSpec) (int32, error) {
 		return 0, errors.New("nobody asked for it")
 	}}})

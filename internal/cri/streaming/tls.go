@@ -30,7 +30,7 @@ type TLS struct {
 	CipherSuites []uint16
 }
 
-// selfSigned is how long a certificate of our own is good: longer than any daemon
+// selfSigned is the validity of a self-signed certificate: longer than any daemon
 // runs.
 const selfSigned = 10 * 365 * 24 * time.Hour
 
@@ -87,7 +87,9 @@ func (c *certificates) current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.refresh(); err != nil {
-		c.log.Warn("certificates of the streaming server stay as they were", "error", err)
+		c.log.Warn("cannot read the certificates of the streaming server again; keeping the old "+
+			"ones",
+			"error", err)
 	}
 	return c.config
 }
@@ -110,7 +112,7 @@ func (c *certificates) refresh() error {
 		return err
 	}
 	if c.stamp != "" {
-		c.log.Info("certificates of the streaming server were read again")
+		c.log.Info("read the certificates of the streaming server again")
 	}
 	c.stamp, c.config = stamp, fresh
 	return nil

@@ -104,7 +104,7 @@ func writeStatus(to io.Writer, sessionErr error) error {
 	return err
 }
 
-// serveExec serves an exec over whatever the client speaks.
+// serveExec serves an exec over the client's protocol.
 func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, containerID string, cmd []string, wanted *remotecommand.Options) {
 	do := session{s.opts.Runtime, wanted, s.opts.Log}
 	if !wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
@@ -117,7 +117,7 @@ func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, containerID s
 	})
 }
 
-// serveAttach serves an attachment over whatever the client speaks.
+// serveAttach serves an attachment over the client's protocol.
 func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, containerID string, wanted *remotecommand.Options) {
 	do := session{s.opts.Runtime, wanted, s.opts.Log}
 	if !wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {

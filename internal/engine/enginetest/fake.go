@@ -1,6 +1,6 @@
 // Package enginetest holds the conformance suite of engine.Engine, which every
 // backend passes, and an engine in memory that passes it too, for the tests of
-// those who drive engines.
+// the callers of engines.
 package enginetest
 
 import (
@@ -19,9 +19,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Fake is an engine in memory. What it holds stands for the machine: a test that
-// plays the death of a daemon goes on with the same Fake. The zero value is not
-// ready; see NewFake. Its containers run the commands of FakePrograms.
+// Fake is an engine in memory. It represents the machine: a test that simulates the
+// death of a daemon continues with the same Fake. The zero value is not ready; see
+// NewFake. Its containers run the commands of FakePrograms.
 type Fake struct {
 	mu         sync.Mutex
 	nextPid    int
@@ -75,7 +75,7 @@ func FakePrograms() Programs {
 	}
 }
 
-// Left names everything that was made and not removed.
+// Left names everything that was created and not removed.
 func (f *Fake) Left() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

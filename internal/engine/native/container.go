@@ -38,7 +38,7 @@ func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxCon
 	return nil
 }
 
-// ReopenLog moves the container's log to a new file.
+// ReopenLog switches the container's log to a new file.
 func (e *Engine) ReopenLog(ctx context.Context, id string) error {
 	return e.cfg.Supervisor.ReopenLog(ctx, id)
 }

@@ -33,10 +33,10 @@ type creation struct {
 	request supervisor.CreateRequest
 }
 
-// Create prepares the container's features, and has the supervisor make the container.
-func (e *Engine) Create(ctx context.Context, asked *engine.ContainerSpec) (*engine.Container, error) {
+// Create prepares the container's features, and lets the supervisor create the container.
+func (e *Engine) Create(ctx context.Context, requested *engine.ContainerSpec) (*engine.Container, error) {
 	e.warmer.Warm()
-	spec, err := e.specOf(asked)
+	spec, err := e.specOf(requested)
 	if err != nil {
 		return nil, err
 	}
@@ -83,15 +83,15 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// specOf reads a request's sandbox, and adds what its pod asks for by annotations to its
+// specOf reads a request's sandbox, and adds the requests of the pod's annotations to its
 // config.
-func (e *Engine) specOf(asked *engine.ContainerSpec) (*containerSpec, error) {
-	sb, err := sandboxOf(asked.Sandbox)
+func (e *Engine) specOf(requested *engine.ContainerSpec) (*containerSpec, error) {
+	sb, err := sandboxOf(requested.Sandbox)
 	if err != nil {
 		return nil, err
 	}
-	spec := *asked
-	spec.Config, err = request.WithAnnotations(asked.Config, asked.SandboxSpec.Config, e.rules().AllowedAnnotations)
+	spec := *requested
+	spec.Config, err = request.WithAnnotations(requested.Config, requested.SandboxSpec.Config, e.rules().AllowedAnnotations)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type feature struct {
 // removes them in reverse order. After the last one the supervisor creates the container.
 func features() []feature {
 	return []feature{
-		// First, as List finds the container by it until all else is removed.
+		// First, since List finds the container by it until all else is removed.
 		{"bundle", (*Engine).makeBundle, (*Engine).removeBundle},
 		{"request", (*Engine).prepareRequest, nil},
 		{"labels", (*Engine).prepareLabels, nil},
@@ -44,7 +44,7 @@ func features() []feature {
 		{"log", (*Engine).prepareLog, nil},
 		{"spec file", (*Engine).writeSpec, nil},
 		{"warnings", (*Engine).warn, nil},
-		// From here on files of the host change. The features above have refused what they can.
+		// From here on files of the host change. The features above have refused bad requests.
 		{"missing mount sources", (*Engine).makeSources, (*Engine).removeSources},
 		{"shared files", (*Engine).prepareSharedFiles, nil},
 		{"volume labels", (*Engine).prepareVolumeLabels, nil},
@@ -55,7 +55,7 @@ func (e *Engine) makeBundle(_ context.Context, c *creation) error { return e.bun
 
 func (e *Engine) removeBundle(_ context.Context, id string) error { return e.bundles.Remove(id) }
 
-// prepareRequest reads what depends on the request alone.
+// prepareRequest reads all that depends on the request alone.
 func (e *Engine) prepareRequest(_ context.Context, c *creation) (err error) {
 	c.request = e.requestOf(c.containerSpec)
 	c.in, err = e.inputOf(c.containerSpec)

@@ -64,14 +64,18 @@ func (e *Engine) hostWarnings() []string {
 // warnIgnored warns of annotations that berth ignores.
 func (e *Engine) warnIgnored(kind, id string, annotations map[string]string) {
 	if ignored := request.IgnoredAnnotations(annotations, e.rules().AllowedAnnotations); len(ignored) > 0 {
-		e.log.Warn("annotations that ask for what only other runtimes give, or that the configuration does not allow (runtime.allowed_annotations), are ignored; profiles are taken from the security context", kind, id, "annotations", ignored)
+		e.log.Warn("ignoring annotations of other runtimes, or that runtime.allowed_annotations "+
+			"does not allow; profiles come from the security context",
+			kind, id, "annotations", ignored)
 	}
 }
 
 // warnPrivileged warns of a profile that a privileged container does not get.
 func (e *Engine) warnPrivileged(id string, config *runtimeapi.ContainerConfig) {
 	if profile := request.IgnoredSeccomp(config); profile != "" {
-		e.log.Warn("a privileged container has no seccomp filter but the configuration's (runtime.privileged_seccomp_profile); linux.security_context.seccomp is ignored", "container", id, "profile", profile)
+		e.log.Warn("ignoring linux.security_context.seccomp of a privileged container; it gets "+
+			"runtime.privileged_seccomp_profile, if that is set",
+			"container", id, "profile", profile)
 	}
 }
 
@@ -90,8 +94,8 @@ func (e *Engine) warnTracer(spec *containerSpec) {
 		"container", spec.ID, "name", spec.Config.GetMetadata().GetName(), "pod", spec.SandboxSpec.Config.GetMetadata().GetNamespace()+"/"+spec.SandboxSpec.Config.GetMetadata().GetName())
 }
 
-// warnBinary warns of variables that do not reach the program unchanged: a kubelet passes any
-// bytes of a Secret on, and an OCI spec is text.
+// warnBinary warns of variables that the program gets in changed form: a kubelet passes on any
+// bytes of a Secret, and an OCI spec is text.
 func (e *Engine) warnBinary(id string, config *runtimeapi.ContainerConfig) {
 	var names []string
 	for _, env := range config.GetEnvs() {
@@ -100,7 +104,9 @@ func (e *Engine) warnBinary(id string, config *runtimeapi.ContainerConfig) {
 		}
 	}
 	if len(names) > 0 {
-		e.log.Warn("values of environment variables are no UTF-8; each byte that is none reaches the program as U+FFFD", "container", id, "variables", names)
+		e.log.Warn("values of environment variables are not UTF-8; the program gets U+FFFD for "+
+			"each invalid byte",
+			"container", id, "variables", names)
 	}
 }
 

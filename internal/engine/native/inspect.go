@@ -14,15 +14,15 @@ import (
 )
 
 // Inspect implements engine.Inspector.
-func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[string]any, error) {
-	spec, err := e.bundles.ReadSpec(asked.ContainerID)
+func (e *Engine) Inspect(_ context.Context, requested *engine.InspectSpec) (map[string]any, error) {
+	spec, err := e.bundles.ReadSpec(requested.ContainerID)
 	if err != nil {
 		return nil, err
 	}
-	if asked.Resources != nil && spec.Linux != nil {
-		limits, err := ocispec.Resources(request.FieldUpdate, asked.Resources, e.host)
+	if requested.Resources != nil && spec.Linux != nil {
+		limits, err := ocispec.Resources(request.FieldUpdate, requested.Resources, e.host)
 		if err != nil {
-			return nil, fmt.Errorf("cannot show the limits of container %s: %w", asked.ContainerID, err)
+			return nil, fmt.Errorf("cannot show the limits of container %s: %w", requested.ContainerID, err)
 		}
 		if old := spec.Linux.Resources; old != nil {
 			limits.Devices = old.Devices       // no update changes them
@@ -35,13 +35,13 @@ func (e *Engine) Inspect(_ context.Context, asked *engine.InspectSpec) (map[stri
 		}
 		spec.Linux.Resources = limits
 	}
-	if !asked.Secrets {
+	if !requested.Secrets {
 		hideSecrets(spec)
 	}
-	return map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": asked.ContainerID}, nil
+	return map[string]any{"runtimeSpec": spec, "snapshotter": e.cfg.Rootfs.Snapshotter(), "snapshotKey": requested.ContainerID}, nil
 }
 
-// hideSecrets takes the values out of the environments of the container and its hooks.
+// hideSecrets removes the values from the environments of the container and its hooks.
 func hideSecrets(spec *specs.Spec) {
 	if spec.Process != nil {
 		hideValues(spec.Process.Env)
@@ -57,7 +57,7 @@ func hideSecrets(spec *specs.Spec) {
 	}
 }
 
-// hideValues leaves the names of an environment.
+// hideValues returns only the names of an environment.
 func hideValues(env []string) {
 	for i, entry := range env {
 		name, _, _ := strings.Cut(entry, "=")

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-// List looks in every place where something of a sandbox or a container can be left.
+// List looks in every place where a part of a sandbox or a container can be left.
 func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
 	containers, err := e.cfg.Supervisor.List(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (e *Engine) listSandboxes() ([]string, error) {
 		return nil, err
 	}
 	for _, pin := range pins {
-		// The prefix alone may be another instance's, whose name goes on.
+		// The prefix alone may be that of another instance with a longer name.
 		if id, ours := strings.CutPrefix(pin, e.netnsPrefix()); ours && !strings.Contains(id, "-") && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
@@ -110,7 +110,7 @@ func exitOf(exit supervisor.Exit) engine.Exit {
 	case exit.Unknown:
 		out.Reason = engine.ReasonUnknown
 	case exit.StartFailed:
-		// How the init ended is nothing of the program's, which never ran.
+		// The init's status says nothing about the program, which never ran.
 		out.Reason, out.Code = engine.ReasonStartError, engine.CodeStartError
 	}
 	return out

@@ -37,7 +37,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// Config is what an Engine is made from.
+// Config configures an Engine.
 type Config struct {
 	// Instance names this berth among others on the host.
 	Instance string
@@ -70,7 +70,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Rules say what new sandboxes and containers get.
+// Rules apply to new sandboxes and containers.
 type Rules struct {
 	// MaxLogLine is how many bytes of text a line of a container's log holds, 0
 	// for the default.
@@ -145,7 +145,7 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New finds out what the host can do and prepares the directories. The rules hold until
+// New finds the abilities of the host and prepares the directories. The rules hold until
 // SetRules.
 func New(cfg Config, rules Rules) (*Engine, error) {
 	if err := cfg.complete(); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // The end of a pod's own init is told with the sandbox's id.
-func TestEndOfPodInitIsTold(t *testing.T) {
+func TestEndOfPodInitIsReported(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -23,7 +23,7 @@ type sandbox struct {
 	pinned
 }
 
-// pinned is what only this engine reads of a sandbox. It is part of the sandbox's record.
+// pinned is this engine's own part of a sandbox. It is part of the sandbox's record.
 type pinned struct {
 	// UserNS is the path of the pinned user namespace that owns the others, "" for
 	// the host's.

@@ -87,8 +87,8 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	return sb.record()
 }
 
-// checkDemands refuses profiles and names that this host cannot enforce. It refuses the
-// sandbox already, not the first container.
+// checkDemands refuses profiles and names that this host cannot enforce: the sandbox fails
+// then, not its first container.
 func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
 	if err := checkHostname(config); err != nil {
 		return err
@@ -207,24 +207,24 @@ func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
 	return namespaceOptions(config).GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
-// checkHostname refuses a name of its own for a pod that has the host's. A kubelet sends
-// none then.
+// checkHostname refuses a hostname for a pod in the host's network, which has the host's name.
+// A kubelet sends none for such a pod.
 func checkHostname(config *runtimeapi.PodSandboxConfig) error {
-	asked := config.GetHostname()
-	if asked == "" || !hostNetwork(config) {
+	requested := config.GetHostname()
+	if requested == "" || !hostNetwork(config) {
 		return nil
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("cannot read the host's name: %w", err)
 	}
-	if asked != host {
-		return fmt.Errorf("config.hostname: %q cannot be the name of a pod in the host's network, which has the host's (%s); leave it empty: %w", asked, host, errs.Invalid)
+	if requested != host {
+		return fmt.Errorf("config.hostname: %q cannot be the name of a pod in the host's network, which has the host's (%s); leave it empty: %w", requested, host, errs.Invalid)
 	}
 	return nil
 }
 
-// hostnameOf is the name that the pod's processes see.
+// hostnameOf is the hostname of the pod's processes.
 func hostnameOf(config *runtimeapi.PodSandboxConfig) (string, error) {
 	if name := config.GetHostname(); name != "" && !hostNetwork(config) {
 		return name, nil
@@ -237,8 +237,8 @@ func hostnameOf(config *runtimeapi.PodSandboxConfig) (string, error) {
 }
 
 // appArmorProfile finds a profile, with the operator's in the place of the default.
-func (e *Engine) appArmorProfile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
-	return e.appArmorHost().ProfileWith(ctx, asked, e.rules().AppArmorProfile)
+func (e *Engine) appArmorProfile(ctx context.Context, requested request.AppArmorProfile) (string, error) {
+	return e.appArmorHost().ProfileWith(ctx, requested, e.rules().AppArmorProfile)
 }
 
 func (e *Engine) appArmorHost() *apparmor.Host {

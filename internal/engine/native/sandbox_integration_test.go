@@ -70,7 +70,7 @@ func bareSpec(dir string) *engine.SandboxSpec {
 	}
 }
 
-func TestSandboxIsMadeAndRemovedFromItsID(t *testing.T) {
+func TestSandboxIsCreatedAndRemovedByItsID(t *testing.T) {
 	netns := t.TempDir()
 	e, cfg := newBare(t, netns)
 	ctx := context.Background()
@@ -151,7 +151,7 @@ func TestSandboxIsMadeAndRemovedFromItsID(t *testing.T) {
 	}
 }
 
-func TestHalfMadeSandboxIsRemoved(t *testing.T) {
+func TestPartlyCreatedSandboxIsRemoved(t *testing.T) {
 	e, _ := newBare(t, t.TempDir())
 	ctx := context.Background()
 	before := snapshot(t)

@@ -99,8 +99,8 @@ func (c *cgroups) forget(id string) {
 	delete(c.known, id)
 }
 
-// of asks the supervisor once for containers that are not in the cache, after a restart. It
-// leaves out those without a cgroup.
+// of lists the supervisor's containers once for those that are not in the cache, after a
+// restart. It leaves out those without a cgroup.
 func (c *cgroups) of(ctx context.Context, ids []string) (map[string]cgroup.Paths, error) {
 	groups, unknown := c.find(ids)
 	if len(unknown) == 0 {

@@ -9,9 +9,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// TestCgroupsAreAskedForOnce: a container without a cgroup is no reason to ask the
+// TestCgroupsAreReadOnce: a container without a cgroup is no reason to ask the
 // supervisor for all containers at every poll.
-func TestCgroupsAreAskedForOnce(t *testing.T) {
+func TestCgroupsAreReadOnce(t *testing.T) {
 	lists := 0
 	c := &cgroups{
 		list: func(context.Context) ([]supervisor.Container, error) {
@@ -41,9 +41,9 @@ func TestCgroupsAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// TestCgroupsOfWhatIsRemovedMeanwhile: an answer that is older than the removal does not
+// TestCgroupsOfContainersRemovedMeanwhile: an answer that is older than the removal does not
 // bring the container back.
-func TestCgroupsOfWhatIsRemovedMeanwhile(t *testing.T) {
+func TestCgroupsOfContainersRemovedMeanwhile(t *testing.T) {
 	var gone atomic.Bool
 	c := &cgroups{exists: func(string) bool { return !gone.Load() }, known: map[string]cgroup.Paths{}}
 	c.list = func(context.Context) ([]supervisor.Container, error) {

@@ -1,9 +1,9 @@
 // Package archive reads image archives, as docker save, podman save, skopeo and
 // OCI layouts in a tar stream have them, into a content store.
 //
-// The archive is only a stream: blobs are stored as they come, under digests
-// computed here, and what they are is decided once the end has been seen. Names in
-// the archive are keys of a map and never paths of this host.
+// The archive is only a stream: the package stores blobs as they come, under digests
+// that it computes, and interprets them at the end of the stream. Names in the archive
+// are keys of a map and never paths of this host.
 package archive
 
 import (
@@ -40,11 +40,11 @@ const (
 	maxDocument = 8 << 20
 	// maxEntries bounds the map of names.
 	maxEntries = 100_000
-	// maxBlob is more than any layer has; a header that claims more is wrong.
+	// maxBlob is more than any layer has; a header with more is wrong.
 	maxBlob = 1 << 40
 	// bufferSize is how much is read and written at a time.
 	bufferSize = 256 << 10
-	// maxWindow is what a zstd stream may make us remember.
+	// maxWindow bounds the window of a zstd stream, in bytes of memory.
 	maxWindow = 128 << 20
 
 	dockerManifest = "manifest.json"
@@ -102,7 +102,7 @@ func Read(ctx context.Context, store content.Store, stream io.Reader, limits Lim
 	defer plain.Close()
 	if err := r.readAll(ctx, plain); err != nil {
 		if source.err != nil {
-			// The caller's stream broke: no fault of the archive.
+			// The caller's stream failed; the archive is not at fault.
 			return nil, fmt.Errorf("cannot read the stream: %w", source.err)
 		}
 		return nil, err
@@ -116,11 +116,11 @@ func Read(ctx context.Context, store content.Store, stream io.Reader, limits Lim
 	return nil, fmt.Errorf("the archive has neither manifest.json (docker) nor oci-layout and index.json (OCI): %w", errs.Invalid)
 }
 
-// source notes the error of the stream itself, and ends with the context.
+// source records the error of the stream itself, and ends with the context.
 type source struct {
 	r   io.Reader
 	got func(int64)
-	// ended returns why the caller does not want the archive any more, or nil.
+	// ended returns why the caller has cancelled the import, or nil.
 	ended func() error
 	err   error
 }
@@ -213,7 +213,7 @@ func (r *reader) entry(ctx context.Context, header *tar.Header, body io.Reader) 
 	return r.blob(ctx, name, header.Size, body)
 }
 
-// cleanName normalizes an entry's name and refuses one that leads out.
+// cleanName normalizes an entry's name and refuses one that leaves the archive's root.
 func cleanName(name string) (string, error) {
 	cleaned := path.Clean(name)
 	if path.IsAbs(cleaned) || cleaned == ".." || strings.HasPrefix(cleaned, "../") {

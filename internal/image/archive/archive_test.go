@@ -63,7 +63,7 @@ func TestReadStoresBlobsAndFindsNames(t *testing.T) {
 	}
 }
 
-func TestReadKeepsToItsLimit(t *testing.T) {
+func TestReadIsBounded(t *testing.T) {
 	var buf bytes.Buffer
 	if err := imagetest.Archive(&buf, imagetest.Spec{Files: []imagetest.File{{Path: "f", Content: make([]byte, 50_000)}}}); err != nil {
 		t.Fatal(err)

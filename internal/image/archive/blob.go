@@ -71,10 +71,11 @@ func (r *reader) fill(ctx context.Context, w content.Writer, name string, desc i
 	return desc, nil
 }
 
-// onlyWriter hides what would make io.CopyBuffer ignore its buffer, as reading does.
+// onlyWriter hides io.ReaderFrom, with which io.CopyBuffer would ignore its buffer, as reading
+// hides io.WriterTo.
 type onlyWriter struct{ io.Writer }
 
-// reading remembers whether it was the archive that could not be read.
+// reading records whether reading the archive failed.
 type reading struct {
 	r   io.Reader
 	err error

@@ -7,7 +7,7 @@ import (
 
 // Only a name that is a digest to the letter promises one: all else in an archive is known by
 // what it holds.
-func TestHostileNamesPromiseNothing(t *testing.T) {
+func TestHostileNamesHaveNoDigest(t *testing.T) {
 	hex := strings.Repeat("a", 64)
 	for _, name := range []string{
 		"blobs/sha256/../../x", "blobs/sha256/../sha256/" + hex, "../blobs/sha256/" + hex, "/blobs/sha256/" + hex, "blobs/sha256/" + hex + "/x",

@@ -15,9 +15,9 @@ import (
 	"github.com/berthrun/berth/internal/image/imagetest"
 )
 
-// TestLargeTreesKeepNoSmallOneFromGoing: small trees are gone while a large one, whose turn comes
+// TestLargeTreesDoNotDelaySmallOnes: small trees are gone while a large one, whose turn comes
 // first, is still there.
-func TestLargeTreesKeepNoSmallOneFromGoing(t *testing.T) {
+func TestLargeTreesDoNotDelaySmallOnes(t *testing.T) {
 	dir := t.TempDir()
 	trash := NewTrash(dir, NewGroup(), slog.New(slog.DiscardHandler))
 	trash.Slice = 2 * time.Millisecond

@@ -17,10 +17,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// preloadedLabel is a blob's that is a link, with the directory that it leads to as its value.
+// preloadedLabel is the label of a blob that is a link. Its value is the linked directory.
 const preloadedLabel = "run.berth.preloaded"
 
-// Present is the tree.Provide for content that must be there already.
+// Present is the tree.Provide for content that must exist already.
 func (d *DB) Present(ctx context.Context, desc imagespec.Descriptor) error {
 	info, err := d.Content.Info(ctx, desc.Digest)
 	if errdefs.IsNotFound(err) {
@@ -32,8 +32,8 @@ func (d *DB) Present(ctx context.Context, desc imagespec.Descriptor) error {
 	return err
 }
 
-// Intact is the tree.Provide that checks the blob's file too: the database does not know what a
-// disk has lost.
+// Intact is the tree.Provide that also checks the blob's file: the database does not know the
+// losses of a disk.
 func (d *DB) Intact(ctx context.Context, desc imagespec.Descriptor) error {
 	if err := d.Present(ctx, desc); err != nil {
 		return err
@@ -48,9 +48,9 @@ func (d *DB) Intact(ctx context.Context, desc imagespec.Descriptor) error {
 	return nil
 }
 
-// AdoptBlob has the content store include a blob whose file, or link, lies where its blobs
-// are: it is committed without being written again. preloaded is the directory that a link
-// leads to, "" for a file. A blob that is known already is leased.
+// AdoptBlob adds to the content store a blob whose file, or link, is among its blobs already:
+// it commits the blob without writing it again. preloaded is the directory that a link leads
+// to, "" for a file. AdoptBlob leases a blob that the store has already.
 func (d *DB) AdoptBlob(ctx context.Context, desc imagespec.Descriptor, preloaded string) error {
 	w, err := content.OpenWriter(ctx, d.Content, content.WithRef("adopt-"+strings.ToLower(rand.Text())), content.WithDescriptor(desc))
 	if errdefs.IsAlreadyExists(err) {
@@ -79,13 +79,14 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 		case err == nil && fi.Size() != info.Size:
 			damaged[info.Digest] = fi.Size()
 		}
-		return nil // a blob that cannot be checked now may be whole
+		return nil // a blob that cannot be checked now may be intact
 	})
 	if err != nil {
 		return err
 	}
 	for dgst, size := range damaged {
-		d.log.Warn("removing a blob that is damaged on disk; the next pull or import of its image fetches it again", "blob", dgst, "bytes_on_disk", size)
+		d.log.Warn("removing a damaged blob; the next pull or import of its image fetches it again",
+			"blob", dgst, "bytes_on_disk", size)
 		// Remove the file too: the content store does not overwrite an existing one.
 		if err := d.Content.Delete(ctx, dgst); err != nil && !errdefs.IsNotFound(err) {
 			return err
@@ -98,8 +99,8 @@ func (d *DB) DropDamagedBlobs(ctx context.Context) error {
 }
 
 // Sweep removes content and snapshots that are not, or not completely, recorded.
-// The collector looks at the disk only where it has removed something: so it is
-// given something to remove in each place.
+// The collector checks the disk only where it has removed something, so Sweep creates
+// something to remove in each place.
 func (d *DB) Sweep(ctx context.Context) error {
 	probe := []byte("swept at start\n")
 	desc := imagespec.Descriptor{Digest: digest.FromBytes(probe), Size: int64(len(probe))}

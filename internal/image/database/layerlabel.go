@@ -100,5 +100,5 @@ func labelLayers(ctx context.Context, store snapshots.Snapshotter) error {
 	return errors.Join(errList...)
 }
 
-// chainOf takes what the metadata puts before a snapshot's name from it: namespace and number.
+// chainOf removes the prefix of a snapshot's name in the metadata: namespace and number.
 func chainOf(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }

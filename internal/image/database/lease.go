@@ -20,7 +20,7 @@ const (
 )
 
 // WithLease runs fn with a lease that keeps all that fn writes from the collector
-// until fn has returned. Then garbage collection removes what nothing else keeps.
+// until fn has returned. Then garbage collection removes all that has no other reference.
 func (d *DB) WithLease(ctx context.Context, fn func(ctx context.Context) error) error {
 	ctx = WithNamespace(ctx)
 	lease, err := d.Leases.Create(ctx, leases.WithID(workLease+strings.ToLower(rand.Text())))
@@ -28,7 +28,7 @@ func (d *DB) WithLease(ctx context.Context, fn func(ctx context.Context) error) 
 		return fmt.Errorf("cannot make a lease: %w", errs.OfDisk(err))
 	}
 	err = fn(leases.WithLease(ctx, lease.ID))
-	// A caller that is gone must not keep the lease.
+	// The lease is removed also when the caller's context has ended.
 	ctx = context.WithoutCancel(ctx)
 	if deleteErr := d.Leases.Delete(ctx, lease); deleteErr != nil && err == nil {
 		err = fmt.Errorf("cannot delete a lease: %w", deleteErr)

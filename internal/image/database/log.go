@@ -26,9 +26,9 @@ func (f forward) Levels() []logrus.Level {
 	return []logrus.Level{logrus.WarnLevel, logrus.ErrorLevel}
 }
 
-// Fire hands on the message and the error; other fields may be anything that a
-// request carried. What matters comes back as an error too: so warnings are for
-// debugging, and errors are warnings.
+// Fire passes on the message and the error; other fields may have any data of a
+// request. The libraries also return important errors, so warnings are logged at
+// debug level, and errors as warnings.
 func (f forward) Fire(entry *logrus.Entry) error {
 	level := slog.LevelDebug
 	if entry.Level == logrus.ErrorLevel {

@@ -12,9 +12,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// names.json is a copy of what only the database has about images: their names, and which are
-// pinned. All else can be read from content and layers. It never has a name that the database
-// does not have: a name is added to the database first, and removed from the copy first.
+// names.json is a copy of the data that only the database has: the names of images, and which are
+// pinned. All other data can be read from content and layers. It never has a name that the
+// database does not have: a name is added to the database first, and removed from the copy first.
 
 // NamedImage is a name of an image, as the copy has it.
 type NamedImage struct {

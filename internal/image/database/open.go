@@ -82,8 +82,8 @@ func (d *DB) Open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot open the image store's metadata %s: %w", path, err)
 	}
-	// Nothing is being fetched yet, and what was is not resumed. The collector
-	// would keep what was cut short while it was begun.
+	// No fetch runs yet, and interrupted ones are not resumed. The collector would
+	// keep their data.
 	if err := os.RemoveAll(filepath.Join(d.ContentDir(), "ingest")); err != nil {
 		return fmt.Errorf("cannot remove unfinished content: %w", err)
 	}
@@ -101,7 +101,7 @@ func (d *DB) Open(ctx context.Context) (err error) {
 			return fmt.Errorf("cannot use the snapshots: %w", err)
 		}
 	}
-	// Directories whose transaction was cut short would be in the way of the next
+	// Directories of an interrupted transaction would conflict with the next
 	// snapshot, which gets the same number.
 	if err := d.overlay.Cleanup(ctx); err != nil {
 		return fmt.Errorf("cannot remove unfinished snapshots: %w", err)

@@ -1,9 +1,9 @@
-// Package dbcheck reads a bbolt database whole before it is trusted.
+// Package dbcheck reads a whole bbolt database before the store uses it.
 //
-// bbolt maps the file and follows its pages. A damaged page sends it out of the map, into a
-// panic of a goroutine that nobody can recover, or round in circles. So the check runs in a
-// child with limits of its own, and whatever ends the child but success is damage, unless a disk kept it
-// waiting.
+// bbolt maps the file and follows its pages. A damaged page leads it out of the map, into a
+// panic of a goroutine that no caller can recover, or into an endless loop. So the check runs
+// in a child with its own limits. Any end of the child except success means damage, unless the
+// child waited for the disk.
 package dbcheck
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Arg is the first argument of a child: it ends up in Main.
+// Arg is the first argument of a child, which calls Main.
 const Arg = "check-database"
 
 // ErrDamaged is a database that cannot be read.
@@ -33,8 +33,8 @@ var ErrDamaged = errors.New("the database is damaged")
 const (
 	// checkTimeout bounds a check. A database of a node has a few megabytes.
 	checkTimeout = 2 * time.Minute
-	// lockPatience is how long another process may have the file.
-	lockPatience = 2 * time.Second
+	// lockTimeout is how long another process may have the file.
+	lockTimeout = 2 * time.Second
 
 	maxStack  = 64 << 20
 	maxMemory = 1 << 30
@@ -44,9 +44,9 @@ const (
 	exitLocked  = 4
 )
 
-// Check has a child read the database at path; helper is the command that ends up in Main.
-// The error is ErrDamaged, or of kind Unavailable when another process has the database, or
-// says why there was no check. A file that is not there has no fault.
+// Check lets a child read the database at path; helper is the command that calls Main. The
+// error is ErrDamaged, or of kind Unavailable when another process has the database, or the
+// reason why there was no check. Nil for a missing file.
 func Check(ctx context.Context, helper []string, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -54,8 +54,8 @@ func Check(ctx context.Context, helper []string, path string) error {
 	return check(ctx, helper, path, checkTimeout)
 }
 
-// check has the child end after some time. One that has computed meanwhile goes round in circles; one
-// that has waited reads from a disk that is slow, which is no fault of the database.
+// check ends the child after timeout. A child that has used the processor meanwhile is in an
+// endless loop. A child that has waited reads from a slow disk; the database is not at fault.
 func check(parent context.Context, helper []string, path string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(parent, timeout)
 	defer cancel()
@@ -83,7 +83,7 @@ func check(parent context.Context, helper []string, path string, timeout time.Du
 	return fmt.Errorf("%s: %s: %w", path, noise.first(exit), ErrDamaged)
 }
 
-// tail keeps the beginning of what a child says.
+// tail keeps the beginning of a child's output.
 type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -109,7 +109,7 @@ func Main(args []string) int {
 		return 2
 	}
 	debug.SetMaxStack(maxStack)
-	// A page that counts what it does not have must not take the host's memory.
+	// A page with a wrong count must not use all memory of the host.
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: maxMemory, Max: maxMemory}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
@@ -138,7 +138,7 @@ func read(path string) (err error) {
 	if fi.Size() == 0 {
 		return errors.New("the file is empty")
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockPatience})
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (r *Registry) PushManifest(repository, tag string, manifest Blob) {
 	}
 }
 
-// Requests lists what was asked so far: method and path.
+// Requests lists the requests so far: method and path.
 func (r *Registry) Requests() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,7 +150,7 @@ func (r *Registry) authorized(req *http.Request) bool {
 	return ok && user == r.User && password == r.Password
 }
 
-// serveToken answers both ways of asking: with basic credentials, and with a form
+// serveToken answers both forms of request: with basic credentials, and with a form
 // that has a password or a refresh token.
 func (r *Registry) serveToken(w http.ResponseWriter, req *http.Request) {
 	user, password, ok := req.BasicAuth()

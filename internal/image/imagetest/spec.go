@@ -12,7 +12,7 @@ package imagetest
 
 import "time"
 
-// Spec says what is in an image.
+// Spec describes an image.
 type Spec struct {
 	// Name is the image's reference; "" makes an image without one.
 	Name string

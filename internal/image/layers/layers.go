@@ -1,5 +1,5 @@
 // Package layers unpacks the layers of images into snapshots, in a confined helper, several
-// at a time, and unpacks again what a loss of power took.
+// at a time. It unpacks again the layers that a loss of power may have damaged.
 package layers
 
 import (
@@ -53,8 +53,8 @@ func New(cfg Config) *Unpacker {
 	}
 }
 
-// SetMaxLayer bounds the bytes of one layer's archive, unpacked, for what is unpacked from
-// now on.
+// SetMaxLayer bounds the bytes of one layer's archive, unpacked, for layers that are unpacked
+// from now on.
 func (u *Unpacker) SetMaxLayer(bytes int64) { u.maxLayer.Store(bytes) }
 
 // Unpack makes the snapshots of an image that are not there yet, lowest
@@ -96,9 +96,8 @@ func (u *Unpacker) Unpack(ctx context.Context, t *tree.Tree, ready func(ctx cont
 // unpackers is how many layers of one image are unpacked side by side.
 const unpackers = 2
 
-// unpacking is an image whose layers are being unpacked, each by itself; they are
-// put together in order. A layer that says too little to be unpacked without those
-// below it waits for them.
+// unpacking is an image whose layers are being unpacked, each by itself, and committed
+// in order. A layer that cannot be unpacked without the layers below it waits for them.
 type unpacking struct {
 	*Unpacker
 	t        *tree.Tree
@@ -121,8 +120,7 @@ func (u *unpacking) below(ctx context.Context, i int) (string, error) {
 	}
 }
 
-// layer makes the snapshot of layer i. Two images that want the same one unpack it
-// once.
+// layer makes the snapshot of layer i. Two images with the same layer unpack it once.
 func (u *unpacking) layer(ctx context.Context, i int) error {
 	unlock, err := u.chains.Lock(ctx, u.names[i])
 	if err != nil {
@@ -165,8 +163,8 @@ func (u *unpacking) alone(ctx context.Context, i int) (done bool, err error) {
 	return done, err
 }
 
-// fill unpacks layer i into the snapshot key. It is false when alone is asked for
-// and the layer cannot be unpacked so.
+// fill unpacks layer i into the snapshot key. It returns false when alone is true and the
+// layer cannot be unpacked without the layers below.
 func (u *unpacking) fill(ctx context.Context, i int, key, parent string, alone bool) (bool, error) {
 	job, err := u.job(ctx, key, parent)
 	if err != nil {

@@ -84,8 +84,9 @@ func (u *Unpacker) CheckUnsynced(ctx context.Context) error {
 		}
 		var list unsynced
 		if err := json.Unmarshal(data, &list); err != nil {
-			// Cut short before its sync: nothing was committed yet.
-			u.log.Warn("unreadable list of unsynced snapshots removed", "file", path, "error", err)
+			// Its write was interrupted before the sync: nothing was committed yet.
+			u.log.Warn("removing an unreadable list of unsynced snapshots",
+				"file", path, "error", err)
 		}
 		if list.Boot == boot {
 			u.background.GoUntilTimeout(func(ctx context.Context) {

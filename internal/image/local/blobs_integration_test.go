@@ -15,7 +15,7 @@ import (
 
 // A loss of power may empty a blob that is shared by images, of which the database says that it
 // is there: it is fetched, or read from an archive, again.
-func TestEmptyBlobsComeAgain(t *testing.T) {
+func TestEmptyBlobsAreFetchedAgain(t *testing.T) {
 	ctx := context.Background()
 	r := &imagetest.Registry{}
 	host := serve(t, r)

@@ -230,8 +230,8 @@ func TestDamageOfADatabaseAndContent(t *testing.T) {
 	}
 }
 
-// TestRebuildThatIsCutShortIsBegunAnew kills nothing: it leaves what a kill leaves.
-func TestRebuildThatIsCutShortIsBegunAnew(t *testing.T) {
+// TestInterruptedRebuildStartsAgain kills nothing: it leaves what a kill leaves.
+func TestInterruptedRebuildStartsAgain(t *testing.T) {
 	s, pinned, _ := running(t)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -294,8 +294,8 @@ func TestStoreOfAnEarlierVersionGetsLabels(t *testing.T) {
 	wantFiles(t, s, pinned.ID)
 }
 
-// TestDamageThatOnlyReadersMeet: pages are right, and what they say is not.
-func TestDamageThatOnlyReadersMeet(t *testing.T) {
+// TestDamageThatOnlyReadersFind: pages are right, and what they say is not.
+func TestDamageThatOnlyReadersFind(t *testing.T) {
 	s, pinned, _ := running(t)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -323,8 +323,8 @@ func TestDamageThatOnlyReadersMeet(t *testing.T) {
 	}
 }
 
-// TestUndamagedStoreIsLeftAlone: nothing of this happens at an ordinary start.
-func TestUndamagedStoreIsLeftAlone(t *testing.T) {
+// TestUndamagedStoreIsNotChanged: nothing of this happens at an ordinary start.
+func TestUndamagedStoreIsNotChanged(t *testing.T) {
 	s, _, _ := running(t)
 	s = reopen(t, s)
 	if faults := s.Faults(); len(faults) != 0 {

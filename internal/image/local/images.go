@@ -1,5 +1,5 @@
-// Package local is the image store of this host: it joins content, images and root
-// filesystems in one directory on disk, opens them after whatever happened to them, and
+// Package local is the image store of this host: it has content, images and root
+// filesystems in one directory on disk. It opens them, also after a crash or damage, and
 // closes them. It is built on containerd's libraries (content store, metadata, overlay
 // snapshotter, resolver).
 package local
@@ -82,7 +82,7 @@ type Images struct {
 // SetPullRules makes other rules hold for pulls that begin from now on.
 func (s *Images) SetPullRules(rules PullRules) { s.store.SetPullRules(rules) }
 
-// Faults returns messages about what the store has lost, until the quarantine is removed.
+// Faults returns messages about lost images, until the quarantine is removed.
 func (s *Images) Faults() []string { return s.repair.Faults() }
 
 // Close stops the work in the background and closes the store. Mounted root filesystems stay.
@@ -130,8 +130,8 @@ func (c *Config) paths() database.Paths     { return database.Paths{Root: c.Root
 func (c *Config) rootfsPaths() rootfs.Paths { return rootfs.Paths{Root: c.Root, State: c.State} }
 func (c *Config) trashDir() string          { return filepath.Join(c.Root, "trash") }
 
-// makeDirs makes the directories that nobody but root may enter, whatever the
-// umask: a set-user-ID program of an image must be out of reach of users.
+// makeDirs makes the directories, which only root may enter, whatever the umask:
+// users must not reach a set-user-ID program of an image.
 func (c *Config) makeDirs() error {
 	for _, dir := range []string{c.Root, c.trashDir(), layers.UnsyncedDir(c.Root)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

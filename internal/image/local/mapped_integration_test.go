@@ -96,7 +96,7 @@ func TestMappedRootfsBelongsToItsUserNamespace(t *testing.T) {
 }
 
 // A process that is killed while it mounts leaves the layers mounted.
-func TestMappedRootfsIsMadeOverWhatAKillLeft(t *testing.T) {
+func TestMappedRootfsIsCreatedAfterAKill(t *testing.T) {
 	ctx := context.Background()
 	inUserNS(t, func(s *Images, img image.Image, m *image.UserMap) {
 		layers := filepath.Join(s.rootfs.MappedDir(), "c", "layers")
@@ -133,7 +133,7 @@ func TestMappedRootfsIsMadeOverWhatAKillLeft(t *testing.T) {
 	})
 }
 
-func TestMappedRootfsSaysWhatIsInTheWay(t *testing.T) {
+func TestMappedRootfsReportsTheObstacle(t *testing.T) {
 	inUserNS(t, func(s *Images, img image.Image, m *image.UserMap) {
 		above := filepath.Dir(s.cfg.State)
 		if err := os.Chmod(above, 0o700); err != nil {
@@ -152,7 +152,7 @@ func TestMappedRootfsSaysWhatIsInTheWay(t *testing.T) {
 	})
 }
 
-func TestReadOnlyRootfsTakesNoWrites(t *testing.T) {
+func TestReadOnlyRootfsRefusesWrites(t *testing.T) {
 	ctx := context.Background()
 	s, img := imported(t)
 	m, err := s.Prepare(ctx, image.RootfsSpec{Key: "s-volume", ImageID: img.ID, ReadOnly: true})

@@ -20,9 +20,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// Open opens the store, repairs what an unclean end left in it, and takes it for
-// this process. Unavailable when another process has it. A database that cannot be read is
-// made again; see package repair.
+// Open opens the store, repairs it after an unclean end, and locks it for this process.
+// Unavailable when another process has it. Open rebuilds a database that cannot be read;
+// see package repair.
 func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -44,7 +44,8 @@ func Open(ctx context.Context, cfg Config) (_ *Images, err error) {
 	prefix := fmt.Sprintf("%x", sha256.Sum256([]byte(cfg.Root)))[:12]
 	if s.cgroups, err = cgroup.NewHelperGroups(cfg.CgroupParent, prefix); err != nil {
 		// In a container that may not make cgroups, say.
-		cfg.Log.Warn("layers are unpacked without a memory limit: this host gives no cgroup for it", "error", err)
+		cfg.Log.Warn("cannot make a cgroup for unpacking layers; unpacking without a memory limit",
+			"error", err)
 		s.cgroups = nil
 	}
 	s.runner = &unpack.Runner{Helper: cfg.UnpackHelper, Cgroups: s.cgroups}
@@ -126,7 +127,7 @@ func (s *Images) attempt(ctx context.Context, damage error) (err error) {
 	return nil
 }
 
-// makeParts makes what works on the database.
+// makeParts makes the parts that use the database.
 func (s *Images) makeParts() {
 	s.layers = layers.New(layers.Config{DB: s.db, Runner: s.runner, Background: s.background, Log: s.log})
 	s.store = store.New(store.Config{
@@ -138,9 +139,9 @@ func (s *Images) makeParts() {
 	})
 }
 
-// recoverParts brings the store into a state that a clean end would have left: what a killed
-// pull or import made is removed, what a loss of power may have damaged is made again, and the
-// images and root filesystems that there are become known.
+// recoverParts brings the store into the state after a clean end: it removes the data of killed
+// pulls and imports, makes again the layers that a loss of power may have damaged, and loads the
+// images and root filesystems.
 func (s *Images) recoverParts(ctx context.Context) error {
 	for _, step := range []struct {
 		of  string

@@ -121,7 +121,7 @@ func filesBelow(t *testing.T, dir string) (files, links int) {
 	return files, links
 }
 
-func TestPreloadedImagesAreUsedWhereTheyLie(t *testing.T) {
+func TestPreloadedImagesAreUsedInPlace(t *testing.T) {
 	ctx := context.Background()
 	dir := makePreloadedDir(t)
 	cfg := testConfig(t)
@@ -245,7 +245,7 @@ func TestBadPreloadedDirectories(t *testing.T) {
 }
 
 // Where nothing can be mounted on the directory's layers they are unpacked.
-func TestPreloadedLayersThatNothingCanBeMountedOn(t *testing.T) {
+func TestPreloadedLayersThatCannotBeMounted(t *testing.T) {
 	dir := makePreloadedDir(t)
 	for range 2 { // an overlay on an overlay has no third one on it
 		over := t.TempDir()
@@ -280,7 +280,7 @@ func TestPreloadedLayersThatNothingCanBeMountedOn(t *testing.T) {
 }
 
 // A start that is killed while it takes images goes on with the next one.
-func TestPreloadedImagesThatWereTakenInPart(t *testing.T) {
+func TestPartlyAdoptedPreloadedImages(t *testing.T) {
 	dir := makePreloadedDir(t)
 	cfg := testConfig(t)
 	cfg.PreloadedDirs = []string{dir}

@@ -196,7 +196,7 @@ func TestPullWithCredentials(t *testing.T) {
 	}
 }
 
-func TestMirrorsAreAskedInOrderAndGetNoCredentials(t *testing.T) {
+func TestMirrorsAreTriedInOrderWithoutCredentials(t *testing.T) {
 	ctx := context.Background()
 	img := build(t, layersOf(2, ""))
 	var leaked atomic.Value
@@ -242,7 +242,7 @@ func TestMirrorsAreAskedInOrderAndGetNoCredentials(t *testing.T) {
 	}
 }
 
-func TestPullRefusesLyingRegistries(t *testing.T) {
+func TestPullRefusesWrongContent(t *testing.T) {
 	ctx := context.Background()
 	img := build(t, layersOf(3, ""))
 	layer := img.Layers[1]
@@ -296,7 +296,7 @@ func TestPullRefusesLyingRegistries(t *testing.T) {
 	}
 }
 
-func TestPullOfNothing(t *testing.T) {
+func TestPullOfAbsentImages(t *testing.T) {
 	ctx := context.Background()
 	host := serve(t, &imagetest.Registry{})
 	s := open(t, testConfig(t))
@@ -373,7 +373,7 @@ func TestCancelledPullLeavesNothingAndHoldsNothing(t *testing.T) {
 	assertEmpty(t, s)
 }
 
-func TestPullsOfOneReferenceAreDoneOnce(t *testing.T) {
+func TestConcurrentPullsOfOneReferenceShareOnePull(t *testing.T) {
 	img := build(t, layersOf(3, "gzip"))
 	r := &imagetest.Registry{}
 	// The registry answers when all pulls have come.

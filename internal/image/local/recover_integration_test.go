@@ -177,7 +177,7 @@ func TestLostLayerIsUnpackedAgain(t *testing.T) {
 	wantFiles(t, s, img.ID)
 }
 
-func TestImageThatLostContentIsForgottenAndCanComeAgain(t *testing.T) {
+func TestImageWithLostContentIsRemovedAndCanBePulledAgain(t *testing.T) {
 	s, img := imported(t)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestModesDoNotDependOnTheUmask(t *testing.T) {
 	}
 }
 
-func TestStoreIsTakenByOneProcess(t *testing.T) {
+func TestStoreIsLockedByOneProcess(t *testing.T) {
 	s, _ := imported(t)
 	if _, err := Open(context.Background(), s.cfg); !errors.Is(err, errs.Unavailable) {
 		t.Errorf("second open: %v", err)

@@ -132,8 +132,8 @@ func TestStorageOutlivesItsImage(t *testing.T) {
 	}
 }
 
-// TestVolumeThatWasCutShort is begun anew.
-func TestVolumeThatWasCutShort(t *testing.T) {
+// TestInterruptedVolumeCopy is begun anew.
+func TestInterruptedVolumeCopy(t *testing.T) {
 	ctx := context.Background()
 	s, ids := storeWith(t, "node:1")
 	storage := filepath.Join(t.TempDir(), "storage")

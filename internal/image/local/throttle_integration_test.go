@@ -15,7 +15,7 @@ import (
 
 // An archive that comes slowly, from a disk that hangs or a client that stops, takes its time
 // alone: pulls, other imports, removals and the starts of containers go on.
-func TestStuckImportHoldsUpNobody(t *testing.T) {
+func TestStuckImportDelaysNoOther(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	r := &imagetest.Registry{}

@@ -108,9 +108,9 @@ func TestRemovedLayersAreRemovedInTheBackground(t *testing.T) {
 	assertEmpty(t, s)
 }
 
-// TestBacklogOfRemovalsDoesNotHoldUpTheStart: a start with thousands of stale directories
+// TestBacklogOfRemovalsDoesNotDelayTheStart: a start with thousands of stale directories
 // returns before they are removed.
-func TestBacklogOfRemovalsDoesNotHoldUpTheStart(t *testing.T) {
+func TestBacklogOfRemovalsDoesNotDelayTheStart(t *testing.T) {
 	ctx := context.Background()
 	s, img := imported(t)
 	if err := s.Close(); err != nil {

@@ -44,7 +44,7 @@ func kindOf(err error) error {
 	case errors.As(err, &status):
 		return kindOfStatus(status.StatusCode)
 	case errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err):
-		// A digest or a size that is not as promised.
+		// A digest or a size that differs from the descriptor.
 		return errs.Invalid
 	case errdefs.IsNotImplemented(err):
 		return errs.Unsupported
@@ -64,10 +64,9 @@ func kindOfStatus(code int) error {
 	return errs.Invalid
 }
 
-// Scrub returns err with everything taken out of its text that could be a secret:
-// user info and queries of URLs, authorization headers, and the credentials
-// themselves in each form in which they travel. Only the kind and the end of a
-// context can still be found in it.
+// Scrub returns err without all text that could be a secret: user info and queries of
+// URLs, authorization headers, and the credentials themselves in each form in which
+// they are sent. It wraps only the kind and the end of a context.
 func Scrub(err error, auth Auth) error {
 	if err == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // configuredHosts are the hosts that serve images of domain, in the order in which
-// they are asked: hosts.toml's mirrors, then the registry itself.
+// they are tried: hosts.toml's mirrors, then the registry itself.
 func configuredHosts(ctx context.Context, domain string, auth Auth, cfg Config) ([]docker.RegistryHost, error) {
 	credentials, err := auth.credentials(domain)
 	if err != nil {
@@ -88,13 +88,12 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 	return fmt.Errorf("the registry token was refused: %w", docker.ErrInvalidAuthorization)
 }
 
-// guarded refuses to send credentials in clear text to a host that configuration
-// does not name: a registry may say by which host tokens are made, not by which
-// protocol passwords travel there. And it refuses to be sent to the node itself; see
-// local.go.
+// guarded refuses to send credentials in clear text to a host that configuration does
+// not name: a registry may choose the host that issues tokens, not the protocol by
+// which passwords are sent. It also refuses redirects to the node itself; see local.go.
 type guarded struct {
 	http.RoundTripper
-	// known hosts may be spoken to as they are configured, and be where they like.
+	// known hosts may use their configured protocol, and have any address.
 	known map[string]bool
 	local *locality
 	// proxy is the transport's, nil for none.
@@ -123,7 +122,7 @@ func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 	return g.RoundTripper.RoundTrip(req.WithContext(context.WithValue(req.Context(), sentKey{}, s)))
 }
 
-// CloseIdleConnections lets go of connections kept for reuse.
+// CloseIdleConnections closes connections that are kept for reuse.
 func (g guarded) CloseIdleConnections() {
 	if closer, ok := g.RoundTripper.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()

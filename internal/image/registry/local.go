@@ -12,12 +12,12 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// A registry sends the client elsewhere: by redirects, and to the realm where tokens are made.
-// It may not send it to addresses that mean the node and no other machine (loopback,
-// link-local, where clouds tell machines their credentials), unless it is at such an address
-// itself. Hosts that configuration names, or the image's name, may be anywhere.
+// A registry can send the client to other hosts: by redirects, and to the realm that issues
+// tokens. It must not send the client to addresses of the node alone (loopback and link-local,
+// where clouds serve credentials to machines), unless it is at such an address itself. Hosts in
+// the configuration or in the image's name may have any address.
 //
-// What counts is the address of the connection, whatever name leads to it.
+// The address of the connection decides, not the name that leads to it.
 
 // scope is a kind of address that has a meaning on this node only.
 type scope int
@@ -39,7 +39,7 @@ func scopeOf(addr netip.Addr) scope {
 	return elsewhere
 }
 
-// locality knows where the registry's own hosts are.
+// locality records the scopes of the registry's own hosts.
 type locality struct {
 	mu sync.Mutex
 	// seen are the scopes of known hosts that were connected to.
@@ -73,7 +73,7 @@ func (l *locality) allows(origin string, s scope) bool {
 	return len(l.seen) > 0
 }
 
-// sent is a request in the eyes of whoever connects for it.
+// sent is a request as the dialer sees it.
 type sent struct {
 	host, origin string
 	known        bool
@@ -83,7 +83,7 @@ type sent struct {
 
 type sentKey struct{}
 
-// check judges a request before a connection is made. It returns what the dialer must know.
+// check checks a request before a connection is made. It returns the data for the dialer.
 func (g guarded) check(req *http.Request) (sent, error) {
 	s := sent{host: req.URL.Host, origin: originOf(req), known: g.known[req.URL.Host]}
 	if g.proxy != nil {
@@ -104,7 +104,7 @@ func (g guarded) check(req *http.Request) (sent, error) {
 	}
 	// The proxy looks the name up. It may be on this node: what the name means here counts,
 	// where it means something.
-	ctx, cancel := context.WithTimeout(req.Context(), lookupPatience)
+	ctx, cancel := context.WithTimeout(req.Context(), lookupTimeout)
 	defer cancel()
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", req.URL.Hostname())
 	if err != nil {
@@ -118,7 +118,7 @@ func (g guarded) check(req *http.Request) (sent, error) {
 	return s, nil
 }
 
-const lookupPatience = 2 * time.Second
+const lookupTimeout = 2 * time.Second
 
 // judge refuses an address to which the registry may not send the client.
 func (g guarded) judge(s sent, addr netip.Addr) error {
@@ -141,7 +141,7 @@ func originOf(req *http.Request) string {
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialer is a dialer that judges the address of each connection before a byte is sent.
+// dialer is a dialer that checks the address of each connection before a byte is sent.
 func (g guarded) dialer(dial dialFunc) dialFunc {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext

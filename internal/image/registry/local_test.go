@@ -158,8 +158,8 @@ func TestRealmOnTheNode(t *testing.T) {
 	}
 }
 
-// TestProxyIsWhereTheConfigurationSays: it may be on the node, and is no way around the rule.
-func TestProxyIsWhereTheConfigurationSays(t *testing.T) {
+// TestProxyComesFromTheConfiguration: it may be on the node, and is no way around the rule.
+func TestProxyComesFromTheConfiguration(t *testing.T) {
 	for location, refused := range map[string]bool{
 		"http://cdn.invalid/ok":     false, // a name that only the proxy knows
 		"http://169.254.169.254/ok": true,

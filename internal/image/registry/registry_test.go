@@ -43,7 +43,7 @@ func TestCredentialsAreForOneRegistry(t *testing.T) {
 	}
 }
 
-func TestScrubTakesOutEverySecretAndKeepsTheKind(t *testing.T) {
+func TestScrubRemovesSecretsAndKeepsTheKind(t *testing.T) {
 	auth := Auth{Username: "joe", Password: "p&ss/word", IdentityToken: "idtoken123", RegistryToken: "regtoken123"}
 	auth.Auth = base64.StdEncoding.EncodeToString([]byte("ann:0ther-pass"))
 	text := "get https://user:hunter2@r.example/v2/?token=abc&sig=def with Bearer abcdefgh12345 and basic am9lOnA= " +
@@ -72,7 +72,7 @@ func (a answerOK) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
-func TestCredentialsDoNotTravelInClearTextToStrangers(t *testing.T) {
+func TestCredentialsAreNotSentInClearTextToOtherHosts(t *testing.T) {
 	asked := 0
 	local := newLocality()
 	local.saw("configured.example", loopback)

@@ -6,18 +6,18 @@ import (
 	"github.com/berthrun/berth/internal/image"
 )
 
-// progressFeed hands the progress of one pull to everybody who waits for it. The zero
+// progressFeed sends the progress of one pull to all its waiters. The zero
 // value is ready.
 type progressFeed struct {
 	mu       sync.Mutex
 	watchers map[int]func(image.Progress)
 	next     int
-	// last is what was reported last, for those who come later.
+	// last is the last report, for later watchers.
 	last *image.Progress
 }
 
-// watch has progress called with what the pull has reached, and with all that follows,
-// until stop is called.
+// watch calls progress with the current progress, and with all later reports, until stop
+// is called.
 func (f *progressFeed) watch(progress func(image.Progress)) (stop func()) {
 	if progress == nil {
 		return func() {}

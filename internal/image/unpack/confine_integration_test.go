@@ -163,7 +163,7 @@ func TestKilledChildIsExhausted(t *testing.T) {
 	}
 }
 
-func TestLayerRestsOnThoseBelow(t *testing.T) {
+func TestLayerUsesTheLayersBelow(t *testing.T) {
 	b := newBench(t)
 	below := b.path("lower")
 	for _, dir := range []struct {
@@ -195,7 +195,7 @@ func TestLayerRestsOnThoseBelow(t *testing.T) {
 	}
 }
 
-func TestAloneTellsWhenItNeedsTheLayersBelow(t *testing.T) {
+func TestAloneReportsWhenItNeedsTheLayersBelow(t *testing.T) {
 	for name, c := range map[string]struct {
 		layer imagetest.Layer
 		needs bool

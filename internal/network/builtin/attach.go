@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Attach connects the sandbox to the bridge. Repeated, it finishes what is not
-// finished and returns the same addresses.
+// Attach connects the sandbox to the bridge. A repeated call completes an earlier one and
+// returns the same addresses.
 func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	if err := checkID(att.SandboxID); err != nil {
 		return nil, err
@@ -32,8 +32,8 @@ func (n *Network) Attach(ctx context.Context, att *network.Attachment) (*network
 	return result, nil
 }
 
-// attach has the steps in their order. The record comes first, so that Detach finds whatever a
-// later failure leaves.
+// attach has the steps in their order. It writes the record first, so that Detach can undo the
+// steps after a failure.
 func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
 	if err := n.repair(ctx, false); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (n *Network) known(ctx context.Context, att *network.Attachment) (*record, 
 		if rec.NetNS == att.NetNS {
 			return rec, nil
 		}
-		// It is for another namespace, or was lost and made again from the link.
+		// It is for another namespace, or adoptLinks made it from the link.
 		if err := n.release(ctx, rec.Sandbox); err != nil {
 			return nil, err
 		}
@@ -117,9 +117,9 @@ func (n *Network) newRecord(ctx context.Context, att *network.Attachment) (*reco
 	return rec, nil
 }
 
-// takeAwaitingReleases is take. When it needs an address that was released a moment ago (one that is
-// asked for, as by the new sandbox of a pod, or any when no other is free) it finishes the release at
-// once: it removes the link, which would go with its network namespace.
+// takeAwaitingReleases is take. When it needs an address that was released a moment ago (a
+// requested one, as by the new sandbox of a pod, or any when no other is free), it finishes the
+// release at once: it removes the link before the network namespace does.
 func (n *Network) takeAwaitingReleases(ctx context.Context, rec *record, att *network.Attachment) error {
 	deadline := time.Now().Add(reapTimeout + reapPause)
 	for {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a pod receives is limited by a token bucket on the host's end of its link. What it
-// sends arrives there, where no queue is; it is sent through a link of kind ifb, which has
-// one. Both are out of the pod's reach.
+// A token bucket on the host's end of a pod's link limits what the pod receives. What the pod
+// sends arrives at that end, which has no queue for it, so it passes through a link of kind
+// ifb, which has one. A pod can change neither.
 
 // shaperPrefix starts the names of these links.
 const shaperPrefix = "ifb-"
@@ -81,7 +81,7 @@ func (h *host) limit(link string, ingress, egress uint64, mtu int) error {
 	return nil
 }
 
-// bucket is a queue that lets rate bits a second pass.
+// bucket is a queue that passes rate bits a second.
 func bucket(link netlink.Link, rate uint64) *netlink.Tbf {
 	bytes := max(rate/8, 1)
 	burst := uint32(min(max(bytes/burstShare, minBurst), 1<<30))

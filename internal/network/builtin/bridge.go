@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// defaultMTU holds where the host has no default route to take one from.
+// defaultMTU is for hosts without a default route, whose MTU would be used.
 const defaultMTU = 1500
 
 // ensureBridge makes or repairs the bridge: up, with the addresses of the gateways and no others
@@ -76,7 +76,7 @@ func (h *host) bridge(name string, subnets []netip.Prefix, mtu int) (netlink.Lin
 // forwarding sets what the kernel needs to route between the bridge and the rest.
 func (h *host) forwarding(bridge string, subnets []netip.Prefix) error {
 	// route_localnet lets 127.0.0.1:PORT of the host reach a pod; a rule of our
-	// table keeps pods from reaching 127.0.0.1 of the host by it.
+	// table prevents that pods reach 127.0.0.1 of the host by it.
 	set := [][2]string{{"ipv4/ip_forward", "1"}, {"ipv4/conf/" + bridge + "/route_localnet", "1"}}
 	if slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 		if err := keepRouterAdvertisements(bridge); err != nil {
@@ -120,8 +120,8 @@ func keepRouterAdvertisements(bridge string) error {
 	return nil
 }
 
-// gateways gives the bridge the first address of each subnet and takes away those
-// of subnets that were ours before.
+// gateways gives the bridge the first address of each subnet and removes those of former
+// subnets.
 func (h *host) gateways(link netlink.Link, subnets []netip.Prefix) error {
 	have, err := whole(func() ([]netlink.Addr, error) { return h.handle.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -238,7 +238,7 @@ func (n *Network) repair(ctx context.Context, thorough bool) error {
 		}
 	}
 	if !intact {
-		n.log.Warn("the bridge or the nftables table of the built-in network was missing or changed; making it again",
+		n.log.Warn("the bridge or the nftables table of the built-in network was missing or changed; creating it again",
 			"bridge", n.cfg.Bridge, "table", n.table.name)
 		return n.build(ctx)
 	}

@@ -7,8 +7,8 @@
 // the instance. It knows nothing of sandboxes beyond their id and network
 // namespace.
 //
-// Everything here dies with the kernel, so the attachments' records lie on tmpfs;
-// only the choice of subnets survives a reboot.
+// A reboot ends everything here, so the records of attachments are on tmpfs; only the
+// choice of subnets survives a reboot.
 package builtin
 
 import (
@@ -34,14 +34,14 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Config says where the network lives and how it looks.
+// Config configures the network.
 type Config struct {
 	// Instance is the name of this berth among those on the host; "" and "default" are the
 	// default one.
 	Instance string
 	// StateDir holds the records of attachments; it is emptied by a reboot.
 	StateDir string
-	// RootDir holds the choice of subnets and what was put into quarantine.
+	// RootDir holds the choice of subnets and the quarantine.
 	RootDir string
 	// Bridge is the bridge's name, "" to derive it from the instance.
 	Bridge string
@@ -51,16 +51,16 @@ type Config struct {
 	// AwaitPodCIDR: where Subnets is empty, none is chosen. The network is not ready until
 	// SetPodCIDR sets one, which is kept for later starts.
 	AwaitPodCIDR bool
-	// Cluster is what pods reach with their own address: the pods of other nodes. Their routes
-	// are not ours.
+	// Cluster are the subnets of pods of other nodes, which pods reach with their own address.
+	// Others manage the routes to them.
 	Cluster []netip.Prefix
 	// MTU of the pods' links, 0 for that of the host's default route.
 	MTU int
 	// HostNetNS is the path of the host's network namespace, "" for that of the thread that
 	// calls New.
 	HostNetNS string
-	// CNIConfDir is where Info looks for a CNI configuration, to say that it is not in use; ""
-	// for not at all.
+	// CNIConfDir is where Info looks for a CNI configuration, to report that it is not in use;
+	// "" for no look.
 	CNIConfDir string
 	Log        *slog.Logger
 }
@@ -90,8 +90,8 @@ type Network struct {
 
 var _ network.Network = (*Network)(nil)
 
-// New reads the records, makes or repairs bridge and table, and goes on with the
-// releases that an earlier process left unfinished.
+// New reads the records, makes or repairs bridge and table, and continues the releases
+// that an earlier process left unfinished.
 func New(ctx context.Context, cfg Config) (_ *Network, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -139,7 +139,7 @@ func (n *Network) open(ctx context.Context) error {
 	t.cluster = n.cfg.Cluster
 	if !t.probeFrames() {
 		n.notes["sources"] = "the kernel has no nftables of family bridge (nf_tables_bridge): pods that may open raw sockets can send with the addresses of others"
-		n.log.Warn("the sources of pods' packets are not checked", "why", n.notes["sources"])
+		n.log.Warn("cannot check the sources of pods' packets", "error", n.notes["sources"])
 	}
 	n.fire = hostfirewall.New(n.cfg.Bridge, tableName(n.cfg.Instance), n.log)
 	if n.awaiting() != nil {
@@ -175,7 +175,8 @@ func (n *Network) load() error {
 	}
 	n.records, n.chosen = records, chosen
 	for _, q := range slices.Concat(bad, badChoice) {
-		n.log.Warn("a record of the network is damaged and is in the quarantine now", "file", q.Path, "error", q.Err)
+		n.log.Warn("moved a damaged record of the network to the quarantine",
+			"file", q.Path, "error", q.Err)
 	}
 	boot, err := sysproc.BootID()
 	if err != nil {

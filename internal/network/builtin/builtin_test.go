@@ -48,7 +48,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-func TestPoolLetsAddressesRest(t *testing.T) {
+func TestPoolDelaysReuseOfAddresses(t *testing.T) {
 	p := newPool(netip.MustParsePrefix("fd00::/64"))
 	p.reserve(netip.MustParseAddr("fd00::7"))
 	for _, want := range []string{"fd00::8", "fd00::9", "fd00::a"} {
@@ -138,7 +138,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestAliasTellsTheRecord(t *testing.T) {
+func TestAliasNamesTheRecord(t *testing.T) {
 	rec := &record{Sandbox: "abc", Link: "vethabc", BootID: "boot", Addrs: prefixes("10.0.0.2/24", "fd00::2/64")}
 	got, ok := recordOf("vethabc", aliasOf(rec), "boot")
 	if diff := cmp.Diff(fmt.Sprint(rec), fmt.Sprint(got)); !ok || diff != "" {
@@ -151,7 +151,7 @@ func TestAliasTellsTheRecord(t *testing.T) {
 	}
 }
 
-func TestElementsTellTheirSockets(t *testing.T) {
+func TestElementsCoverTheirSockets(t *testing.T) {
 	rec := &record{Addrs: prefixes("10.0.0.2/24", "fd00::2/64"), Ports: []network.Port{
 		{Protocol: "tcp", HostPort: 80, ContainerPort: 8080},
 		{Protocol: "udp", HostPort: 53, ContainerPort: 53, HostIP: "127.0.0.1"},
@@ -195,8 +195,8 @@ func TestPoolClaims(t *testing.T) {
 	}
 }
 
-// TestListsAreReadWhole: until the kernel tells no change while they are.
-func TestListsAreReadWhole(t *testing.T) {
+// TestListsAreReadCompletely: until the kernel tells no change while they are.
+func TestListsAreReadCompletely(t *testing.T) {
 	reads := 0
 	all, err := whole(func() ([]int, error) {
 		if reads++; reads < 3 {

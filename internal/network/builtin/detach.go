@@ -10,9 +10,9 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// Detach frees the sandbox's host ports at once. Its link goes with its network
-// namespace, which the caller removes next; its addresses are free when the link
-// is gone. The namespace may be gone already.
+// Detach frees the sandbox's host ports at once. The kernel removes the link with the
+// network namespace, which the caller removes next; the addresses are free when the
+// link is gone. The namespace may be gone already.
 func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
 	return n.detach(ctx, att.SandboxID)
 }
@@ -30,8 +30,8 @@ func (n *Network) detach(ctx context.Context, sandbox string) error {
 	return nil
 }
 
-// release has the steps in their order: it records the release first, and is repeated until all
-// succeed.
+// release has the steps in their order. It records the release first; callers repeat it until all
+// steps succeed.
 func (n *Network) release(ctx context.Context, sandbox string) error {
 	rec, err := n.records.Get(sandbox)
 	if errors.Is(err, errs.NotFound) {

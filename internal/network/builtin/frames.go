@@ -12,11 +12,10 @@ import (
 	"github.com/berthrun/berth/internal/network/builtin/nftexpr"
 )
 
-// A pod that may open raw sockets writes any source into its packets. The frames of a
-// pod's link are checked where they enter the bridge, in a table of family bridge: they
-// pass with the link's own MAC and the pod's own addresses, in ARP and neighbour
-// discovery too, and all others are dropped. As with host ports, a pod is a few elements
-// of sets and no rule.
+// A pod that may open raw sockets can write any source into its packets. A table of family
+// bridge checks the frames of a pod's link where they enter the bridge: frames with the
+// link's own MAC and the pod's own addresses pass, also in ARP and neighbour discovery, and
+// all others are dropped. As with host ports, a pod adds elements to sets, and no rules.
 const (
 	setGuarded = "guarded" // link
 	setMACs    = "macs"    // link . MAC
@@ -83,7 +82,7 @@ func (t *table) addFrameRules() {
 
 	t.rule(checked, nftexpr.MatchLinkInSet(setMACs, nftexpr.Part(expr.PayloadBaseLLHeader, ethSource, 6), false), nftexpr.Drop())
 	arp, ip4, ip6 := nftexpr.MatchEtherType(unix.ETH_P_ARP), nftexpr.MatchEtherType(unix.ETH_P_IP), nftexpr.MatchEtherType(unix.ETH_P_IPV6)
-	// A probe for a free address comes from no address, and changes no neighbour table.
+	// A probe for a free address has no source address, and changes no neighbour table.
 	t.rule(checked, arp, nftexpr.MatchPart(nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSpoke, 4), make([]byte, 4)), nftexpr.Accept())
 	t.rule(checked, arp, nftexpr.MatchLinkInSet(setMACs, nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSenderMAC, 6), false), nftexpr.Drop())
 	t.rule(checked, arp, nftexpr.MatchLinkInSet(setAddrs4, nftexpr.Part(expr.PayloadBaseNetworkHeader, arpSpoke, 4), true), nftexpr.Accept())
@@ -131,11 +130,12 @@ func (n *Network) guard(ctx context.Context, rec *record) error {
 	return n.rebuild(ctx, err)
 }
 
-// unguard removes the checks of a link that is gone. Entries that cannot be removed now are missing
-// at the next check of the table, which makes it again without them.
+// unguard removes the checks of a link that is gone. If that fails, the next check of the table
+// finds a difference, and creates the table again without them.
 func (n *Network) unguard(rec *record) {
 	if err := n.table.change(nil, n.table.present(n.table.frameElements(rec))); err != nil {
-		n.log.Debug("an nftables table of the built-in network was changed by others", "table", n.table.name, "error", err)
+		n.log.Debug("cannot remove entries from an nftables table of the built-in network",
+			"table", n.table.name, "error", err)
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// host is the network namespace in which bridge and table live. Its sockets
-// belong to that namespace whichever thread uses them; only what goes through
-// /proc/sys, binds a socket or starts a program needs do.
+// host is the network namespace of bridge and table. Its sockets belong to that
+// namespace, whichever thread uses them. Only calls that use /proc/sys, bind a socket
+// or start a program need do.
 type host struct {
 	ns *os.File
 	// own: every thread of the process is in ns, so do enters nothing.
@@ -120,8 +120,8 @@ func (h *host) hasIPv6() bool {
 	return err == nil && has
 }
 
-// whole returns a list of the kernel. Where links come and go all the time it changes while it is
-// read: the kernel says so, what was read may be incomplete, and the list is read again.
+// whole returns a complete list of the kernel. A list that changes while it is read may be
+// incomplete. The kernel reports that, and whole reads the list again.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	const tries = 20
 	for range tries {

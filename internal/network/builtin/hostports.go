@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/network/hostport"
 )
 
-// openPorts maps the record's ports. When the table has changed since its check it is made again,
-// with these ports in it.
+// openPorts maps the record's ports. When the table has changed since its check, openPorts creates
+// it again, with these ports in it.
 func (n *Network) openPorts(ctx context.Context, rec *record) error {
 	if len(rec.Ports) == 0 {
 		return nil
@@ -49,7 +49,8 @@ func (n *Network) closePorts(ctx context.Context, rec *record) error {
 func (n *Network) rebuild(ctx context.Context, cause error) error {
 	n.repairing.Lock()
 	defer n.repairing.Unlock()
-	n.log.Warn("the nftables table of the built-in network refused a change; making it again", "table", n.table.name, "error", cause)
+	n.log.Warn("cannot change the nftables table of the built-in network; creating it again",
+		"table", n.table.name, "error", cause)
 	if err := n.build(ctx); err != nil {
 		return errors.Join(cause, err)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// pool has the addresses of one subnet. It gives the next one after the last, so that a freed
-// address is unused as long as possible. Offset 0 is the subnet, 1 the
-// gateway, and the last of an IPv4 subnet the broadcast address.
+// pool has the addresses of one subnet. It returns the next one after the last, so that a
+// freed address is unused as long as possible. Offset 0 is the subnet, 1 the gateway, and
+// the last of an IPv4 subnet the broadcast address.
 type pool struct {
 	subnet netip.Prefix
 	last   uint64 // the highest offset
@@ -57,12 +57,12 @@ func (p *pool) take() (netip.Prefix, error) {
 // claim takes one address. It returns false when the address is taken.
 func (p *pool) claim(addr netip.Addr) (netip.Prefix, bool, error) {
 	if offset := offsetOf(p.subnet, addr); offset < 2 || offset > p.last {
-		return netip.Prefix{}, false, network.RefusedAddresses("%s is not for a pod: those of %s are from %s to %s", addr, p.subnet, at(p.subnet, 2), at(p.subnet, p.last))
+		return netip.Prefix{}, false, network.InvalidAddresses("%s is not for a pod: those of %s are from %s to %s", addr, p.subnet, at(p.subnet, 2), at(p.subnet, p.last))
 	}
 	if p.used[addr] {
 		return netip.Prefix{}, false, nil
 	}
-	p.used[addr] = true // take goes on where it was
+	p.used[addr] = true // take continues after its last address
 	return netip.PrefixFrom(addr, p.subnet.Bits()), true, nil
 }
 
@@ -97,17 +97,17 @@ func offsetOf(subnet netip.Prefix, addr netip.Addr) uint64 {
 	return binary.BigEndian.Uint64(a[8:]) - binary.BigEndian.Uint64(b[8:])
 }
 
-// takeAddrs takes one address of each subnet, those that are asked for among them, or
-// none. The caller holds n.mu.
-func (n *Network) takeAddrs(asked []netip.Addr) ([]netip.Prefix, error) {
-	for _, addr := range asked {
+// takeAddrs takes one address of each subnet, the requested ones among them, or none. The
+// caller holds n.mu.
+func (n *Network) takeAddrs(requested []netip.Addr) ([]netip.Prefix, error) {
+	for _, addr := range requested {
 		if !slices.ContainsFunc(n.pools, func(p *pool) bool { return p.subnet.Contains(addr) }) {
-			return nil, network.RefusedAddresses("%s is in none of the network's subnets, %s", addr, joinPrefixes(n.subnets))
+			return nil, network.InvalidAddresses("%s is in none of the network's subnets, %s", addr, joinPrefixes(n.subnets))
 		}
 	}
 	var addrs []netip.Prefix
 	for _, p := range n.pools {
-		addr, err := n.takeAddr(p, asked)
+		addr, err := n.takeAddr(p, requested)
 		if err != nil {
 			n.freeAddrs(addrs)
 			return nil, err
@@ -117,20 +117,20 @@ func (n *Network) takeAddrs(asked []netip.Addr) ([]netip.Prefix, error) {
 	return addrs, nil
 }
 
-// takeAddr takes the address of a subnet that is asked for, else the next one.
-func (n *Network) takeAddr(p *pool, asked []netip.Addr) (netip.Prefix, error) {
-	i := slices.IndexFunc(asked, p.subnet.Contains)
+// takeAddr takes the requested address of a subnet, else the next one.
+func (n *Network) takeAddr(p *pool, requested []netip.Addr) (netip.Prefix, error) {
+	i := slices.IndexFunc(requested, p.subnet.Contains)
 	if i < 0 {
 		return p.take()
 	}
-	addr, free, err := p.claim(asked[i])
+	addr, free, err := p.claim(requested[i])
 	if err == nil && !free {
-		err = &takenError{asked[i], n.holderOf(asked[i])}
+		err = &takenError{requested[i], n.holderOf(requested[i])}
 	}
 	return addr, err
 }
 
-// takenError says who has an address. A released one is free soon.
+// takenError names the holder of an address. A released one is free soon.
 type takenError struct {
 	addr   netip.Addr
 	holder *record

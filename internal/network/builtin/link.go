@@ -39,7 +39,7 @@ func linkName(sandbox string) string {
 }
 
 // aliasPrefix starts the alias of the host's end. The rest is the sandbox and its
-// addresses: for people, and to know whose a link is when its record was lost.
+// addresses: for people, and to find the sandbox of a link when its record was lost.
 const aliasPrefix = "berth sandbox "
 
 func aliasOf(rec *record) string {
@@ -218,9 +218,9 @@ func plugError(err error) error {
 	return err
 }
 
-// await waits until the kernel describes a link of the host as settled. It decides
-// in a worker that packets may pass, and a pod's first packet must not be lost to
-// that: the sender would repeat it a second later.
+// await waits until settled is true for the kernel's description of a link. A worker of
+// the kernel lets packets pass some time after the link is up. Without the wait a pod's
+// first packet could be lost, and its sender would repeat it a second later.
 func (n *Network) await(link string, settled func(reply []byte) bool) error {
 	get := linkmsg.Get(link)
 	pause := 50 * time.Microsecond
@@ -267,8 +267,8 @@ func (n *Network) plugged(rec *record) bool {
 }
 
 // unplug removes the host's end, and with it the pod's, and the link that limits what the
-// pod sends. It takes the kernel tens of milliseconds, so only what cannot leave it to the
-// end of the namespace does it.
+// pod sends. It takes the kernel tens of milliseconds. Callers that can wait for the end of
+// the namespace do not need it.
 func (n *Network) unplug(link string) error {
 	return errors.Join(n.removeLink(link), n.removeLink(shaperName(link)))
 }

@@ -18,8 +18,8 @@ const (
 	reapTimeout = 3 * time.Second
 )
 
-// reaper waits for the links of released attachments to go, and then frees their
-// addresses and records.
+// reaper waits until the links of released attachments are gone, and then frees their
+// addresses and removes their records.
 type reaper struct {
 	n    *Network
 	wake chan struct{}
@@ -89,7 +89,7 @@ func (r *reaper) releaseDue(ctx context.Context) bool {
 		if err != nil && ctx.Err() == nil {
 			r.n.log.Warn("cannot free an address of the built-in network yet", "sandbox", sandbox, "error", err)
 			r.mu.Lock()
-			r.waiting[sandbox] = time.Now() // it is tried again after a while
+			r.waiting[sandbox] = time.Now() // retried after reapTimeout
 			r.mu.Unlock()
 		}
 	}

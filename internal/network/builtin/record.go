@@ -12,14 +12,14 @@ import (
 //
 //	(none) --Attach--> attached --Detach--> released --link gone--> (none)
 //
-// A released one keeps its addresses until the kernel has removed its link, so
-// that no two sandboxes ever answer for one address. Its host ports are free.
+// A released attachment keeps its addresses until the kernel has removed its link, so
+// that two sandboxes never answer for one address. Its host ports are free.
 type record struct {
 	Sandbox   string `json:"sandbox"`
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
 	BootID    string `json:"bootID"`
-	// NetNS is "" when the record was lost and made again from the link.
+	// NetNS is "" when the record was lost and adoptLinks made it from the link.
 	NetNS string `json:"netns"`
 	// Link is the host's end of the pair.
 	Link string `json:"link"`
@@ -87,7 +87,7 @@ func (r *record) addr(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// subnetChoice remembers which subnets were chosen, for the next start.
+// subnetChoice is the record of the chosen subnets, for the next start.
 type subnetChoice struct {
 	Subnets []netip.Prefix `json:"subnets"`
 	// Next are to be used as soon as nothing is attached: the kubelet's pod range

@@ -56,8 +56,8 @@ func (t *table) addRules(subnets []netip.Prefix) {
 	}{{mapAddr4, true, true}, {mapAny4, true, false}, {mapAddr6, false, true}, {mapAny6, false, false}} {
 		t.rule(ports, nftexpr.ForwardPort(lookup.set, lookup.v4, lookup.byAddr)...)
 	}
-	// Only packets for this host: a packet that is forwarded has another destination, whatever
-	// its port.
+	// Only packets for this host: a forwarded packet has another destination, whatever its
+	// port.
 	pre := t.chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
 	t.rule(pre, nftexpr.MatchLocal(), nftexpr.Jump(ports.Name))
 	out := t.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainTypeNAT)
@@ -73,8 +73,8 @@ func (t *table) addRules(subnets []netip.Prefix) {
 				t.rule(post, nftexpr.MatchPrefix(nftexpr.Source, s, true), nftexpr.MatchPrefix(nftexpr.Destination, c, true), t.onBridge(expr.MetaKeyOIFNAME, false), nftexpr.Return())
 			}
 		}
-		// Pods that Return the host take its address; with the bridge that they
-		// Return by excluded, they keep theirs among themselves.
+		// Pods that leave the host get its address as source. Traffic that stays on the bridge
+		// is excluded: there pods keep their own addresses.
 		t.rule(post, nftexpr.MatchPrefix(nftexpr.Source, s, true), nftexpr.MatchPrefix(nftexpr.Destination, s, false), t.onBridge(expr.MetaKeyOIFNAME, false), nftexpr.Masquerade())
 		// A pod that asks for a host port and is sent to its own bridge must be
 		// answered through the host.

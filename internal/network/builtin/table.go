@@ -33,8 +33,8 @@ type element struct {
 	key, val string // raw bytes
 }
 
-// table is the instance's nftables table. It is rebuilt in one transaction, so
-// that no packet ever sees a half of it, whenever it is not as it should be.
+// table is the instance's nftables table. Whenever it differs from what it should be, it
+// is rebuilt in one transaction, so that no packet sees a part of it.
 type table struct {
 	name   string
 	bridge string

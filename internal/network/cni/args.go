@@ -63,8 +63,8 @@ func runtimeConf(rec *record) (*libcni.RuntimeConf, error) {
 		{"K8S_POD_UID", att.UID},
 	}
 	// Package cri/shape has refused such names. They are checked again where they become one
-	// string, as a name that forged an argument would name another pod, and DEL reads the
-	// record from disk.
+	// string: a name that injects an argument would name another pod, and DEL reads the record
+	// from disk.
 	for _, a := range args {
 		if strings.ContainsAny(a[1], ";=\n") {
 			return nil, fmt.Errorf("%s %q cannot be passed to CNI plugins: it has ';', '=' or a line end: %w", a[0], a[1], errs.Invalid)
@@ -118,8 +118,8 @@ func capabilities(att *network.Attachment, ranges []netip.Prefix) (map[string]an
 func bothFamilies() hostport.Families { return hostport.Families{V4: true, V6: true} }
 
 // portMappings drops ports that ask for none of the host's.
-func portMappings(asked []network.Port) ([]portMapping, error) {
-	ports, err := hostport.Wanted(asked, bothFamilies())
+func portMappings(requested []network.Port) ([]portMapping, error) {
+	ports, err := hostport.Wanted(requested, bothFamilies())
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func (n *Network) attach(ctx context.Context, att *network.Attachment) (*network
 	}
 	if rt.CapabilityArgs[capBandwidth] != nil && !conf.declares(capBandwidth) {
 		// No error: some networks read the annotation from the API server.
-		n.log.Warn("the bandwidth of a pod is not limited by its annotations, unless the network reads them itself: no plugin has the capability bandwidth",
+		n.log.Warn("cannot limit the bandwidth of a pod by its annotations: no plugin has the capability bandwidth (some networks read the annotations themselves)",
 			"sandbox", att.SandboxID, "configuration", conf.file)
 	}
 	if err := n.ports.Take(rec.holder(), rec.sockets()); err != nil {
@@ -146,7 +146,7 @@ func resultOf(answer types.Result, link string) (*network.Result, error) {
 	return result, nil
 }
 
-// withKind gives plugin errors the kinds that they stand for.
+// withKind gives plugin errors their kinds.
 func withKind(ctx context.Context, err error) error {
 	var plugin *types.Error
 	switch {

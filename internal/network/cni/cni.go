@@ -1,10 +1,10 @@
 // Package cni attaches sandboxes through the operator's CNI configuration: the
 // first valid one of a directory, by name, as every other runtime picks it.
 //
-// It owns the records of what plugins have added and not yet deleted.
-// A record is written before the first ADD and holds the very configuration, so
-// that DEL gets the same, whatever the operator has changed since, and it goes
-// only when DEL has succeeded. It knows nothing of what plugins do.
+// It owns the records of attachments that plugins have added and not yet deleted. A
+// record is written before the first ADD and holds its configuration, so that DEL gets
+// the same one, also when the operator has changed it since. The record is removed only
+// when DEL has succeeded. The package does not know what plugins do.
 package cni
 
 import (
@@ -63,8 +63,8 @@ type Network struct {
 
 var _ network.Network = (*Network)(nil)
 
-// New reads the records and goes on with the DELs that an earlier process left
-// unfinished. The first of them may run before New returns.
+// New reads the records and continues the DELs that an earlier process left unfinished.
+// The first of them may run before New returns.
 func New(_ context.Context, cfg Config) (*Network, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -85,7 +85,7 @@ func New(_ context.Context, cfg Config) (*Network, error) {
 		return nil, fmt.Errorf("cannot read the node's pod ranges: %w", err)
 	}
 	for _, q := range append(bad, badRanges...) {
-		cfg.Log.Warn("a record of the network is damaged and is in the quarantine now; what it describes may stay allocated",
+		cfg.Log.Warn("moved a damaged record of the network to the quarantine; the resources of its attachment may stay allocated",
 			"file", q.Path, "error", q.Err)
 	}
 	n := &Network{
@@ -180,7 +180,7 @@ func (n *Network) SetPodCIDR(_ context.Context, cidr string) error {
 	return nil
 }
 
-// Close ends the replays of lost DELs; the next start goes on with them.
+// Close stops the retries of failed DELs; the next start continues them.
 func (n *Network) Close() error {
 	n.replays.stop()
 	return nil

@@ -28,7 +28,7 @@ const okResult = `echo '{"cniVersion":"1.0.0","interfaces":[{"name":"br"},{"name
 const fakeConf = `{"cniVersion":"1.0.0","name":"fake-net","plugins":[{"type":"fake","capabilities":
  {"portMappings":true,"bandwidth":true,"dns":true,"cgroupPath":true,"ipRanges":true,"io.kubernetes.cri.pod-annotations":true}}]}`
 
-func TestFakePluginIsToldEverything(t *testing.T) {
+func TestFakePluginGetsAllParameters(t *testing.T) {
 	l := newLab(t)
 	l.plugin("fake", okResult)
 	l.write("conf/10-fake.conflist", fakeConf, 0o644)

@@ -28,7 +28,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-func TestRuntimeConfRefusesWhatWouldForgeArguments(t *testing.T) {
+func TestRuntimeConfRefusesInjectedArguments(t *testing.T) {
 	rec := &record{Attachment: network.Attachment{SandboxID: "id", Namespace: "a;K8S_POD_NAME=b"}}
 	if _, err := runtimeConf(rec); !errors.Is(err, errs.Invalid) {
 		t.Errorf("%v, want kind Invalid", err)

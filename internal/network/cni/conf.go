@@ -23,17 +23,16 @@ type conf struct {
 	list *libcni.NetworkConfigList
 }
 
-// confs finds the configuration that is in use. It looks at the directory whenever
-// it is asked, so there is no watch that could be lost when the directory is
-// removed, replaced or mounted over: a look costs microseconds, an ADD tens of
-// milliseconds.
+// confs finds the configuration that is in use. It reads the directory at each call, so
+// there is no watch that could be lost when the directory is removed, replaced or mounted
+// over. Reading it takes microseconds, an ADD tens of milliseconds.
 type confs struct {
 	dir string
 	log *slog.Logger
 
-	mu   sync.Mutex
-	last *conf
-	said string // the last complaint that was logged
+	mu         sync.Mutex
+	last       *conf
+	lastLogged string // the last complaint that was logged
 }
 
 // current is the first valid configuration by name. Unavailable when there is
@@ -83,10 +82,10 @@ func (c *confs) logOnce(fault error) {
 	if fault != nil {
 		text = fault.Error()
 	}
-	if text != c.said && fault != nil {
-		c.log.Warn("invalid CNI configuration is passed over", "error", fault)
+	if text != c.lastLogged && fault != nil {
+		c.log.Warn("skipping an invalid CNI configuration", "error", fault)
 	}
-	c.said = text
+	c.lastLogged = text
 }
 
 // load reads a list, or a single plugin as a list of one.

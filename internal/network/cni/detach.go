@@ -14,9 +14,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// Detach runs DEL with the configuration that ADD was given. DEL has a deadline of
-// its own and goes on when the caller's time is over; one that fails is repeated
-// in the background until it succeeds, and by every further Detach.
+// Detach runs DEL with the configuration that ADD got. DEL has its own deadline and
+// continues after the caller's. The replayer retries a failed DEL in the background
+// until it succeeds; every further Detach retries it, too.
 func (n *Network) Detach(ctx context.Context, att *network.Attachment) error {
 	return n.detach(ctx, att.SandboxID)
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// executor runs plugins, each in a process group of its own that is killed whole
-// when its time is over, and that does not outlive the daemon: what a plugin would
-// do after our DEL, nobody would undo.
+// executor runs plugins, each in its own process group. It kills the whole group at its
+// deadline, and the group does not outlive the daemon: nothing would undo what a plugin
+// does after DEL.
 type executor struct {
 	version.PluginDecoder
 	hostNetNS string
@@ -30,8 +30,8 @@ type executor struct {
 var _ invoke.Exec = (*executor)(nil)
 
 const (
-	// outputPatience is how long a plugin's output may stay open behind it.
-	outputPatience = time.Second
+	// outputTimeout is how long a plugin's output may stay open after its end.
+	outputTimeout = time.Second
 	// busyPause is between two tries of a plugin that is being installed.
 	busyPause = 100 * time.Millisecond
 )
@@ -49,7 +49,7 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 		case err == nil:
 			return stdout, nil
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("killed: %w%s", ctx.Err(), said(stderr))
+			return nil, fmt.Errorf("killed: %w%s", ctx.Err(), quoteOutput(stderr))
 		case !errors.Is(err, syscall.ETXTBSY):
 			return nil, pluginError(err, stdout, stderr)
 		}
@@ -68,7 +68,7 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = outputPatience
+		cmd.WaitDelay = outputTimeout
 		err := cmd.Run()
 		if errors.Is(err, exec.ErrWaitDelay) {
 			return nil // it ended well; a child of it kept the output open
@@ -86,7 +86,7 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 	return out.Bytes(), errOut.Bytes(), err
 }
 
-// environment is without what belongs to the daemon alone.
+// environment removes the variables that are for the daemon alone.
 func environment(environ []string) []string {
 	var kept []string
 	for _, e := range environ {
@@ -100,17 +100,17 @@ func environment(environ []string) []string {
 	return kept
 }
 
-// pluginError is the error that the plugin printed, or what else it said.
+// pluginError is the error that the plugin printed, or else its other output.
 func pluginError(err error, stdout, stderr []byte) error {
 	plugin := &types.Error{}
 	if json.Unmarshal(stdout, plugin) == nil && (plugin.Msg != "" || plugin.Code != 0) {
 		return plugin
 	}
-	return fmt.Errorf("%w%s%s", err, said(stdout), said(stderr))
+	return fmt.Errorf("%w%s%s", err, quoteOutput(stdout), quoteOutput(stderr))
 }
 
-// said is a plugin's output for an error, shortened.
-func said(output []byte) string {
+// quoteOutput returns the output of a plugin for an error, shortened.
+func quoteOutput(output []byte) string {
 	const most = 2048
 	text := strings.TrimSpace(string(output))
 	if text == "" {

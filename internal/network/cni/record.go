@@ -21,7 +21,7 @@ type record struct {
 	Ranges []netip.Prefix `json:"ranges,omitempty"`
 	// Result is what ADD returned; nil until then.
 	Result *network.Result `json:"result,omitempty"`
-	// Deleting: somebody asked for DEL, so it is repeated until it succeeds.
+	// Deleting is true once Detach was called: then DEL is retried until it succeeds.
 	Deleting bool `json:"deleting,omitempty"`
 }
 

@@ -8,14 +8,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Between two tries of a lost DEL.
+// The pauses between two retries of a failed DEL.
 const (
 	replayFirst = time.Second
 	replayLast  = 5 * time.Minute
 )
 
-// replayer repeats DELs that failed. The record is what says that one is due; the
-// list only says when.
+// replayer retries failed DELs. The record says that a DEL is due; the list only says
+// when.
 type replayer struct {
 	n    *Network
 	work sync.WaitGroup
@@ -70,14 +70,15 @@ func (r *replayer) repeat(sandbox string) {
 		}
 		rec, err := r.n.records.Get(sandbox)
 		if err != nil || !rec.Deleting {
-			return // done by somebody else
+			return // another call has done it
 		}
 		err = r.n.calls.Do(ctx, sandbox, "CNI DEL", func() error { return r.n.del(ctx, sandbox) })
 		if err == nil {
 			return
 		}
 		if ctx.Err() == nil {
-			r.n.log.Warn("CNI DEL failed and will be repeated", "sandbox", sandbox, "in", min(2*pause, replayLast), "error", err)
+			r.n.log.Warn("cannot run CNI DEL; retrying",
+				"sandbox", sandbox, "in", min(2*pause, replayLast), "error", err)
 		}
 	}
 }

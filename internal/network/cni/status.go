@@ -17,11 +17,11 @@ const (
 	// statusAge is how long an answer to STATUS holds: the kubelet asks more often
 	// than plugins should be started.
 	statusAge = 3 * time.Second
-	// statusPatience bounds one round of STATUS.
-	statusPatience = 10 * time.Second
+	// statusTimeout bounds one round of STATUS.
+	statusTimeout = 10 * time.Second
 )
 
-// statusCache remembers the last answer of the plugins of one configuration.
+// statusCache keeps the last answer of the plugins of one configuration.
 type statusCache struct {
 	calls network.SandboxCalls // one question at a time
 	mu    sync.Mutex
@@ -32,8 +32,8 @@ type statusCache struct {
 
 func newStatusCache() statusCache { return statusCache{calls: network.NewSandboxCalls()} }
 
-// check returns the remembered answer, or asks. Callers that come meanwhile wait
-// for the answer.
+// check returns the cached answer, or calls ask. Concurrent callers wait for the
+// answer.
 func (s *statusCache) check(ctx context.Context, c *conf, ask func() error) error {
 	if known, cause := s.get(c); known {
 		return cause
@@ -63,8 +63,8 @@ func (n *Network) askStatus(ctx context.Context, c *conf) error {
 			return fmt.Errorf("%w: %w", err, errs.Unavailable)
 		}
 	}
-	// The answer is for all who ask, so it does not end with one of them.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusPatience)
+	// The answer is for all callers, so it does not end with one of them.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
 	defer cancel()
 	if err := n.lib.GetStatusNetworkList(ctx, c.list); err != nil {
 		return fmt.Errorf("CNI STATUS: %w: %w", err, errs.Unavailable)

@@ -1,5 +1,5 @@
-// Package hostport knows what it means that a port of the host is taken: by
-// another sandbox, or by a program that listens on it. It maps nothing.
+// Package hostport finds out whether a port of the host is taken by another sandbox, or
+// by a program that listens on it. It maps nothing.
 package hostport
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/network"
 )
 
-// Families says which address families the pods have.
+// Families are the address families of the pods.
 type Families struct{ V4, V6 bool }
 
 // Socket is one address, protocol and port of the host; the zero address of a
@@ -46,22 +46,22 @@ func Protocols() map[string]byte {
 	return map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 }
 
-// Wanted writes each port in one way (lower-case protocol, shortest address), drops ports that
-// ask for none of the host's, and refuses those that no host could serve: kind Unsupported for
-// an address of a family that the pods do not have, Invalid for a port that is asked for
-// twice. Package cri/shape has checked the numbers, protocols and addresses.
-func Wanted(asked []network.Port, families Families) ([]network.Port, error) {
-	ports, err := wanted(asked, families)
+// Wanted normalizes each port (lower-case protocol, shortest address), drops ports without a
+// host port, and refuses those that no host could serve: kind Unsupported for an address of a
+// family that the pods do not have, Invalid for a port that is requested twice. Package
+// cri/shape has checked the numbers, protocols and addresses.
+func Wanted(requested []network.Port, families Families) ([]network.Port, error) {
+	ports, err := wanted(requested, families)
 	if err != nil {
 		return nil, fmt.Errorf("config.port_mappings: %w", err)
 	}
 	return ports, nil
 }
 
-func wanted(asked []network.Port, families Families) ([]network.Port, error) {
+func wanted(requested []network.Port, families Families) ([]network.Port, error) {
 	var ports []network.Port
 	taken := map[key][]network.Port{}
-	for _, p := range asked {
+	for _, p := range requested {
 		if p.HostPort == 0 {
 			continue
 		}
@@ -75,7 +75,7 @@ func wanted(asked []network.Port, families Families) ([]network.Port, error) {
 		at := key{p.Protocol, p.HostPort}
 		for _, other := range taken[at] {
 			if s, clash := clashing(p, other, families); clash {
-				return nil, fmt.Errorf("host port %s is asked for twice: %w", s, errs.Invalid)
+				return nil, fmt.Errorf("host port %s is requested twice: %w", s, errs.Invalid)
 			}
 		}
 		ports, taken[at] = append(ports, p), append(taken[at], p)
@@ -141,14 +141,15 @@ type key struct {
 	port  uint16
 }
 
-// Holder is who holds sockets.
+// Holder is the pod that holds sockets.
 type Holder struct{ Sandbox, Namespace, Name string }
 
 func (h Holder) String() string {
 	return fmt.Sprintf("pod %s/%s (sandbox %s)", h.Namespace, h.Name, h.Sandbox)
 }
 
-// Take gives all sockets to the holder, or none: kind Exists, naming who has one.
+// Take gives all sockets to the holder, or none: then its error of kind Exists names the
+// holder of one.
 func (x *Index) Take(holder Holder, sockets []Socket) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -187,7 +188,7 @@ func (x *Index) Free(sandbox string, sockets []Socket) {
 	}
 }
 
-// Taken is the error for a socket that somebody has.
+// Taken is the error for a socket that owner has.
 func Taken(s Socket, owner string) error {
 	return fmt.Errorf("host port %s is taken by %s: %w", s, owner, errs.Exists)
 }

@@ -48,7 +48,7 @@ func bound(s Socket) (bool, error) {
 	}
 	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, proto)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return false, nil // then nobody listens on it either
+		return false, nil // then no program listens on it either
 	}
 	if err != nil {
 		return false, err
@@ -140,7 +140,7 @@ func listening(s Socket) (*netlink.Socket, error) {
 
 // blocks reports whether a socket of the kernel listens where s would.
 func blocks(other *netlink.Socket, s Socket) bool {
-	// A UDP socket that is connected to nobody has the state TCP_CLOSE.
+	// A UDP socket without a peer has the state TCP_CLOSE.
 	if other.State != netlink.TCP_LISTEN && other.State != netlink.TCP_CLOSE || other.ID.SourcePort != s.Port {
 		return false
 	}

@@ -1,5 +1,5 @@
-// Package call calls what may hang (an engine, a network, an image store) for one object at
-// a time, so that a call that does not return holds up its own object and no other.
+// Package call calls parts that may hang (an engine, a network, an image store), one call per
+// object at a time, so that a call that does not return blocks only its own object.
 package call
 
 import (
@@ -14,8 +14,8 @@ import (
 // say that berth cannot do what, such as "start container", so fn's own errors say only
 // why. what may end in the id.
 //
-// A call that does not return after its context has ended is left, with an error of kind
-// Deadline: the caller goes on, and the id stays busy until the call returns. See keyed.Call.
+// Get leaves a call that does not return after its context has ended, with an error of kind
+// Deadline: the caller continues, and the id stays busy until the call returns. See keyed.Call.
 func Get[T any](ctx context.Context, calls *keyed.Calls, id, what string, fn func(context.Context) (T, error)) (T, error) {
 	value, err := keyed.Call(ctx, calls, id, strings.TrimSuffix(what, " "+id), func(ctx context.Context) (value T, err error) {
 		if ctx.Err() != nil { // it ended while an earlier call ran
@@ -29,7 +29,7 @@ func Get[T any](ctx context.Context, calls *keyed.Calls, id, what string, fn fun
 	return value, nil
 }
 
-// Run is Get for what returns an error alone.
+// Run is Get for a function that returns only an error.
 func Run(ctx context.Context, calls *keyed.Calls, id, what string, fn func(context.Context) error) error {
 	_, err := Get(ctx, calls, id, what, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, fn(ctx)

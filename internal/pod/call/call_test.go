@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/keyed"
 )
 
-// TestCallsNameWhatTheyCannotDo: the errors of calls, as jobs return them.
-func TestCallsNameWhatTheyCannotDo(t *testing.T) {
+// TestErrorsNameTheFailedOperation: the errors of calls, as jobs return them.
+func TestErrorsNameTheFailedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := keyed.NewCalls(10 * time.Second)
 		stuck := make(chan struct{})

@@ -1,8 +1,8 @@
-// Package events delivers to subscribers, in order, what happens to sandboxes and
-// containers.
+// Package events delivers the events of sandboxes and containers to subscribers, in
+// order.
 //
-// It owns the order, the stamps and the subscribers' queues. It does not know what
-// makes an event: its callers publish complete ones.
+// It owns the order, the stamps and the subscribers' queues. It does not create events:
+// its callers publish complete ones.
 package events
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Event is one event as CRI has it. Nobody changes it once it is published.
+// Event is one event as CRI has it. It must not change once it is published.
 type Event = runtimeapi.ContainerEventResponse
 
 // maxQueue is how many events may wait for one subscriber: several for every
@@ -42,7 +42,7 @@ type Hub struct {
 const newest = math.MaxInt64 - 1<<60
 
 // NewHub makes a Hub whose stamps are larger than after, the newest time in any
-// record. A time that no clock can have had counts as the newest that one can.
+// record. An impossible time counts as the newest possible one.
 func NewHub(after int64) *Hub {
 	return &Hub{last: min(after, newest), subscribers: map[*Subscription]struct{}{}, limit: maxQueue}
 }
@@ -80,9 +80,9 @@ func (h *Hub) next() int64 {
 	return h.last
 }
 
-// Publish stamps an event and hands it to every subscriber. fill completes the
-// event under the lock that orders events, so that what it reads is never older
-// than what an earlier event showed; without subscribers it is not called.
+// Publish stamps an event and queues it for every subscriber. fill completes the
+// event under the lock that orders events, so that the state that it reads is never
+// older than that of an earlier event. Without subscribers Publish does not call fill.
 func (h *Hub) Publish(event *Event, fill func(*Event)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,9 +108,9 @@ func (h *Hub) hand(s *Subscription, event *Event) {
 	s.wake()
 }
 
-// Subscribe makes a subscription that begins with the events that present returns,
-// the present state of each object, and goes on with all that are published after, without a
-// gap. Unavailable once the Hub is closed.
+// Subscribe makes a subscription that begins with the events that present returns, the
+// current state of each object, and continues with all later events, without a gap.
+// Unavailable once the Hub is closed.
 func (h *Hub) Subscribe(present func() []*Event) (*Subscription, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,7 +126,7 @@ func (h *Hub) Subscribe(present func() []*Event) (*Subscription, error) {
 	return s, nil
 }
 
-// Close ends every subscription, once what waits for it is read.
+// Close ends every subscription once its queued events are read.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

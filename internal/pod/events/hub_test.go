@@ -39,8 +39,8 @@ func mustSubscribe(t *testing.T, h *Hub, present func() []*Event) *Subscription 
 	return s
 }
 
-// TestEverySubscriberReadsAllInOneOrder: many publishers, several subscribers.
-func TestEverySubscriberReadsAllInOneOrder(t *testing.T) {
+// TestSubscribersReadTheSameOrder: many publishers, several subscribers.
+func TestSubscribersReadTheSameOrder(t *testing.T) {
 	const publishers, each = 8, 200
 	h := NewHub(0)
 	var subs []*Subscription
@@ -102,7 +102,7 @@ func TestSubscriptionBeginsWithThePresent(t *testing.T) {
 	}
 }
 
-func TestSlowSubscriberIsCutOffAloneAndCounted(t *testing.T) {
+func TestOnlySlowSubscribersAreDropped(t *testing.T) {
 	h := NewHub(0)
 	h.limit = 3
 	slow, quick := mustSubscribe(t, h, nothing), mustSubscribe(t, h, nothing)
@@ -118,7 +118,7 @@ func TestSlowSubscriberIsCutOffAloneAndCounted(t *testing.T) {
 	}
 }
 
-func TestCloseEndsSubscriptionsAfterWhatWaits(t *testing.T) {
+func TestCloseDeliversQueuedEvents(t *testing.T) {
 	h := NewHub(0)
 	s := mustSubscribe(t, h, nothing)
 	h.Publish(&Event{ContainerId: "x"}, func(*Event) {})

@@ -31,30 +31,30 @@ const (
 	reasonOOMKilled = "OOMKilled"
 )
 
-// Options are what a Recorder is made from.
+// Options configure a Recorder.
 type Options struct {
 	Records    *record.Store
 	Tombstones *record.Tombstones
 	Log        *slog.Logger
-	// SandboxDied is called with a sandbox whose own process has ended, once its record
+	// SandboxEnded is called with a sandbox whose own process has ended, once its record
 	// says that it is stopping. It must not block.
-	SandboxDied func(*record.Sandbox)
+	SandboxEnded func(*record.Sandbox)
 }
 
 // Recorder writes exits into records. All methods are safe for concurrent use.
 type Recorder struct {
-	records     *record.Store
-	tombstones  *record.Tombstones
-	waiters     *waiters
-	retries     *retry.Timers
-	log         *slog.Logger
-	sandboxDied func(*record.Sandbox)
+	records      *record.Store
+	tombstones   *record.Tombstones
+	waiters      *waiters
+	retries      *retry.Timers
+	log          *slog.Logger
+	sandboxEnded func(*record.Sandbox)
 }
 
 // New returns a Recorder.
 func New(opts Options) *Recorder {
 	return &Recorder{
-		records: opts.Records, tombstones: opts.Tombstones, log: opts.Log, sandboxDied: opts.SandboxDied,
+		records: opts.Records, tombstones: opts.Tombstones, log: opts.Log, sandboxEnded: opts.SandboxEnded,
 		waiters: newWaiters(), retries: retry.New(exitRetryMin, exitRetryMax),
 	}
 }
@@ -81,7 +81,7 @@ func (r *Recorder) Record(exit *engine.Exit) {
 	recorded := false
 	rec, err := r.records.Containers.Update(id, func(c *record.Container) error {
 		if c.State == record.ContainerExited || c.State == record.ContainerCreating {
-			return record.ErrUnchanged // reported twice, or a half-made one being torn down
+			return record.ErrUnchanged // reported twice, or of an unfinished container in its teardown
 		}
 		reason, message := exitReason(exit)
 		c.SetExited(exit.At, exit.Code, reason, message)
@@ -94,7 +94,8 @@ func (r *Recorder) Record(exit *engine.Exit) {
 		r.tombstones.Touch(id)
 		r.log.Info("container exited", "container", id, "sandbox", rec.SandboxID, "code", rec.ExitCode, "reason", rec.Reason)
 	case recorded:
-		r.log.Error("cannot record an exit, will try again", "container", id, "code", exit.Code, "error", err)
+		r.log.Error("cannot record an exit; retrying",
+			"container", id, "code", exit.Code, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return
@@ -121,7 +122,7 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 	died := false
 	rec, err := r.records.Sandboxes.Update(id, func(sb *record.Sandbox) error {
 		if sb.State != record.SandboxReady {
-			return record.ErrUnchanged // it was asked to go
+			return record.ErrUnchanged // its stop was requested
 		}
 		sb.State, sb.Message = record.SandboxStopping, fmt.Sprintf("its own process ended with code %d", exit.Code)
 		died = true
@@ -131,14 +132,15 @@ func (r *Recorder) recordSandboxExit(id string, exit *engine.Exit) {
 		return
 	}
 	if err != nil {
-		r.log.Error("cannot record the end of a sandbox, will try again", "sandbox", id, "error", err)
+		r.log.Error("cannot record the end of a sandbox; retrying", "sandbox", id, "error", err)
 		again := *exit
 		r.retries.Later(id, func() { r.Record(&again) })
 		return
 	}
 	r.retries.Done(id)
-	r.log.Error("sandbox is not ready any more", "sandbox", id, "pod", rec.Name(), "why", rec.Message)
-	r.sandboxDied(rec)
+	r.log.Error("sandbox is no longer ready",
+		"sandbox", id, "pod", rec.Name(), "reason", rec.Message)
+	r.sandboxEnded(rec)
 }
 
 // Wait waits until the record says that the container has ended, or ctx ends.
@@ -158,8 +160,8 @@ func (r *Recorder) Wait(ctx context.Context, id string) error {
 	}
 }
 
-// RecordUnknown records the exit of a container that is known to be dead, and whose exit
-// nobody reported: its code is unknown, and why is its message.
+// RecordUnknown records the exit of a dead container whose exit was not reported: its code
+// is unknown, and why is its message.
 func (r *Recorder) RecordUnknown(id, why string) {
 	r.Record(&engine.Exit{ContainerID: id, Code: engine.CodeUnknown, At: time.Now(), Reason: engine.ReasonUnknown, Message: why})
 }

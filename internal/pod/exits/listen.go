@@ -69,6 +69,6 @@ func (l *listener) listenAgain(ctx context.Context) <-chan engine.Exit {
 		if err == nil {
 			return exits
 		}
-		l.recorder.log.Error("cannot listen to the engine's exits, will try again", "error", err)
+		l.recorder.log.Error("cannot listen to the engine's exits; retrying", "error", err)
 	}
 }

@@ -138,7 +138,7 @@ func splice(ctx context.Context, stream io.ReadWriteCloser, conn *net.TCPConn) e
 	return errors.Join(ignoreClosed(err), ignoreClosed(stream.Close()), ignoreClosed(conn.Close()))
 }
 
-// ignoreClosed drops what only says that the other side was first to close.
+// ignoreClosed returns nil for an error that only means that the other side closed first.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ENOTCONN) {
 		return nil

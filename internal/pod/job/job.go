@@ -1,10 +1,10 @@
-// Package job runs durable jobs: operations that are asked for by a request and
-// do not end with it.
+// Package job runs durable jobs: operations that a request starts and that do not
+// end with it.
 //
 // Every job has a key, and jobs of one key run one after the other. A request
-// that finds a job of its key joins it, waits behind it or replaces it, as the
-// table's owner decides. Waiters come and go; the job goes on, publishes the
-// stage that it is in, and ends when it is done, when it is replaced, or when it
+// that finds a job of its key joins it, waits for its end or replaces it, as the
+// table's owner decides. A job does not depend on its waiters: it continues,
+// publishes its stage, and ends when it is done, when it is replaced, or when it
 // makes no progress.
 //
 // The package knows nothing of sandboxes, containers or records.
@@ -29,7 +29,7 @@ type Request struct {
 	// Key serialises jobs; ID is the object's id, for people and logs.
 	Key, ID string
 	Kind    Kind
-	// Want is what was asked for, nil when the kind alone says it.
+	// Want is the request's content, nil when the kind is enough.
 	Want proto.Message
 	// Run does the work and returns the job's result. Its context ends when the
 	// job is cancelled, with the cause of it, and never with a request.
@@ -100,7 +100,7 @@ func (j *Job) Cancel(cause error) {
 	j.cancel(cause)
 }
 
-// Cancelled reports whether somebody has cancelled the job.
+// Cancelled reports whether the job was cancelled.
 func (j *Job) Cancelled() bool { return j.stopped.Load() }
 
 // Done is closed when the job has ended.
@@ -181,8 +181,8 @@ type Limits struct {
 	Total time.Duration
 }
 
-// ErrShutdown is the cause with which Table.Close cancels jobs: work that
-// sees it leaves everything as it is, for the next start to find.
+// ErrShutdown is the cause with which Table.Close cancels jobs. Work that sees it
+// leaves everything as it is, for the next start.
 var ErrShutdown = fmt.Errorf("berth is shutting down: %w", errs.Unavailable)
 
 // SlowStage is how long a stage lasts before it is reported. It is reported again each time

@@ -120,7 +120,7 @@ func TestJobsOfOneKeyRunOneAfterTheOther(t *testing.T) {
 
 // Work that says no more than that it was cancelled was cancelled by somebody else than
 // the client who hears it.
-func TestCancelledWorkTellsWhy(t *testing.T) {
+func TestCancelledWorkHasItsCause(t *testing.T) {
 	table := newTable(func(*Job, *Request) Conflict { return Replace }, Limits{})
 	first := enter(t, table, &Request{Key: "k", Kind: "first", Run: func(ctx context.Context, _ *Job) (string, error) {
 		<-ctx.Done()
@@ -138,7 +138,7 @@ func TestCancelledWorkTellsWhy(t *testing.T) {
 }
 
 // Who comes after a cancelled job never gets its failure.
-func TestNobodyJoinsCancelledJob(t *testing.T) {
+func TestCancelledJobCannotBeJoined(t *testing.T) {
 	table := newTable(func(*Job, *Request) Conflict { return Join }, Limits{})
 	proceed := make(chan struct{})
 	first := enter(t, table, waiting("first", proceed))
@@ -177,7 +177,7 @@ func TestCloseCancelsWithItsOwnCause(t *testing.T) {
 	}
 }
 
-func TestUnheardFailuresAreTold(t *testing.T) {
+func TestFailuresWithoutWaitersAreReported(t *testing.T) {
 	told := make(chan error, 2)
 	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return After },
 		func(_ Info, err error) { told <- err }, func(Info) {}, func(Info) {})
@@ -204,7 +204,7 @@ func TestUnheardFailuresAreTold(t *testing.T) {
 	}
 }
 
-func TestProgressPutsOffTheStageLimit(t *testing.T) {
+func TestProgressExtendsTheStageLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable(nil, Limits{Stage: time.Minute, Total: time.Hour})
 		j := enter(t, table, &Request{Key: "k", Kind: "crawl", Run: func(ctx context.Context, j *Job) (string, error) {
@@ -226,7 +226,7 @@ func TestProgressPutsOffTheStageLimit(t *testing.T) {
 	})
 }
 
-func TestShortDeadlineLeavesTimeToWork(t *testing.T) {
+func TestShortDeadlineLeavesTimeForTheWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable(nil, Limits{})
 		proceed := make(chan struct{})
@@ -239,7 +239,7 @@ func TestShortDeadlineLeavesTimeToWork(t *testing.T) {
 	})
 }
 
-func TestEveryStageIsTold(t *testing.T) {
+func TestEveryStageIsReported(t *testing.T) {
 	var stages []string
 	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return After },
 		func(Info, error) {}, func(i Info) { stages = append(stages, i.Key+": "+i.Stage) }, func(Info) {})
@@ -255,7 +255,7 @@ func TestEveryStageIsTold(t *testing.T) {
 
 // A stage is told of after half a minute, and then each time that it has lasted twice as
 // long; one that was asked to last, from then on. What gets on is not told of.
-func TestSlowStagesAreTold(t *testing.T) {
+func TestSlowStagesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var told []string
@@ -287,7 +287,7 @@ func TestSlowStagesAreTold(t *testing.T) {
 }
 
 // Who waits for another job of its key is told of as well.
-func TestWaitingForAJobIsToldOf(t *testing.T) {
+func TestWaitingForAJobIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		told := map[string]int{}
@@ -311,9 +311,9 @@ func TestWaitingForAJobIsToldOf(t *testing.T) {
 	})
 }
 
-// TestWaitersAreThereBeforeTheWork: a job that fails at once has been waited for, by the
+// TestWaitersAreRegisteredBeforeTheWork: a job that fails at once has been waited for, by the
 // one who began it as by the one who joined it.
-func TestWaitersAreThereBeforeTheWork(t *testing.T) {
+func TestWaitersAreRegisteredBeforeTheWork(t *testing.T) {
 	var unheard atomic.Int32
 	none := func(Info) {}
 	table := NewTable(func(Kind) Limits { return Limits{} }, func(*Job, *Request) Conflict { return Join },

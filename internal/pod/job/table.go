@@ -30,7 +30,7 @@ type Table struct {
 	limits func(Kind) Limits
 	// resolve decides how a request deals with a running job of its key.
 	resolve func(running *Job, next *Request) Conflict
-	// failed is called with the error of a job that nobody waited for.
+	// failed is called with the error of a job without waiters.
 	failed func(Info, error)
 	// reached is called when a job has reached a stage, Ended for its last.
 	reached func(Info)
@@ -74,8 +74,8 @@ func (t *Table) Enter(ctx context.Context, req *Request) (*Job, error) {
 	return t.enter(ctx, req, 0)
 }
 
-// enter counts the waiters that come with the request before the job can end, so that
-// a failure that they get does not count as one that nobody waited for.
+// enter counts the waiters of the request before the job can end, so that a failure that
+// they get does not count as one without waiters.
 func (t *Table) enter(ctx context.Context, req *Request, waiters int32) (*Job, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +125,7 @@ func (t *Table) run(ctx context.Context, j *Job, req *Request, before *Job) {
 			return err
 		})
 		if j.err != nil && ctx.Err() != nil && !errors.Is(j.err, context.Cause(ctx)) {
-			// A waiter that did not cancel the job must learn why it was cancelled.
+			// A waiter that did not cancel the job gets the cause of the cancellation.
 			j.err = fmt.Errorf("%w: %w", context.Cause(ctx), j.err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// gate holds up callers of pass while it is closed. The zero value is open.
+// gate blocks callers of pass while it is closed. The zero value is open.
 type gate struct {
 	mu     sync.Mutex
 	closed chan struct{}

@@ -1,8 +1,8 @@
 // Package podnet attaches sandboxes to the network and detaches them.
 //
 // It owns the records of attachments, which lie on disk and outlive a reboot, and the gate
-// that holds up new attachments while the network collects its garbage. It knows no job and
-// no state of a sandbox.
+// that blocks new attachments while the network collects its garbage. It knows no job and no
+// state of a sandbox.
 package podnet
 
 import (
@@ -31,7 +31,7 @@ type Attachments struct {
 	gate gate
 }
 
-// Options are what Attachments are made from.
+// Options configure Attachments.
 type Options struct {
 	Network network.Network
 	// Dir is on disk and holds the records of attachments.
@@ -81,7 +81,7 @@ func (a *Attachments) Attach(ctx context.Context, stage func(name, waitsFor stri
 	return result, nil
 }
 
-// Detach undoes Attach and forgets the attachment. Nil when there is none.
+// Detach undoes Attach and removes the record of the attachment. Nil when there is none.
 func (a *Attachments) Detach(ctx context.Context, id string) error {
 	att, err := a.records.Get(id)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Check refuses a sandbox that asks for addresses which it may not have. Its errors are of
+// Check refuses a sandbox that requests addresses which it may not have. Its errors are of
 // kind Invalid and name the field.
 func Check(config *runtimeapi.PodSandboxConfig) error {
 	_, err := addresses(config)
@@ -35,24 +35,24 @@ func attachment(rec *record.Sandbox, sb *engine.Sandbox) (*network.Attachment, e
 	return att, nil
 }
 
-// addresses are those that the pod asks for. Invalid when it may not ask.
+// addresses are those that the pod requests. Kind Invalid when it may not have them.
 func addresses(config *runtimeapi.PodSandboxConfig) ([]netip.Addr, error) {
-	asked, err := network.AskedAddresses(config.GetAnnotations())
+	asked, err := network.RequestedAddresses(config.GetAnnotations())
 	if err != nil || len(asked) == 0 {
 		return nil, err
 	}
 	security := config.GetLinux().GetSecurityContext()
 	switch {
 	case !security.GetPrivileged():
-		return nil, network.RefusedAddresses("is for privileged pods only")
+		return nil, network.InvalidAddresses("is for privileged pods only")
 	case security.GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE:
-		return nil, network.RefusedAddresses("the pod has the host's network, and no address of its own")
+		return nil, network.InvalidAddresses("the pod has the host's network, and no address of its own")
 	}
 	return asked, nil
 }
 
-// hostPorts are the port mappings that ask for a port of the host. The others are for
-// information only. Package cri/shape has checked them.
+// hostPorts are the port mappings with a host port. The others are for information only.
+// Package cri/shape has checked them.
 func hostPorts(config *runtimeapi.PodSandboxConfig) []network.Port {
 	var ports []network.Port
 	for _, p := range config.GetPortMappings() {

@@ -130,8 +130,8 @@ func (w *World) runUntilCrash(t *testing.T, script *Script, l *podLife) error {
 	return err
 }
 
-// assertTruth: what is listed READY or RUNNING is so, and no exit code is
-// invented.
+// assertTruth checks that everything that is listed READY or RUNNING is so, and that no
+// exit code is invented.
 func (w *World) assertTruth(t *testing.T, s *pod.Service, where string) {
 	t.Helper()
 	actual, err := w.Engine.List(t.Context())

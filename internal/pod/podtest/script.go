@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Script decides at every point of a run whether the world goes on. Each call to
+// Script decides at every point of a run whether the run continues. Each call to
 // the engine, the image store, the network and the disk has two points: before
 // it takes effect and after.
 type Script struct {
@@ -33,7 +33,7 @@ type Hang struct {
 	released sync.Once
 }
 
-// Release lets all calls go on, those to come included.
+// Release lets all calls continue, also later ones.
 func (h *Hang) Release() { h.released.Do(func() { close(h.release) }) }
 
 // ErrInjected is what a call returns that a script lets fail, and ErrDead what
@@ -204,8 +204,8 @@ func (s *Script) quiet() bool {
 	return s.inside == 0
 }
 
-// ask is run for what returns a value.
-func ask[T any](ctx context.Context, s *Script, name string, fn func() (T, error)) (T, error) {
+// get is run for a function that returns a value.
+func get[T any](ctx context.Context, s *Script, name string, fn func() (T, error)) (T, error) {
 	var value, none T
 	err := run(ctx, s, name, func() (err error) {
 		value, err = fn()

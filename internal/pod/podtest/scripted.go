@@ -20,7 +20,7 @@ type EngineOf struct {
 
 // CreateSandbox implements engine.Engine.
 func (e *EngineOf) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*engine.Sandbox, error) {
-	return ask(ctx, e.Script, "engine.CreateSandbox", func() (*engine.Sandbox, error) { return e.Engine.CreateSandbox(ctx, spec) })
+	return get(ctx, e.Script, "engine.CreateSandbox", func() (*engine.Sandbox, error) { return e.Engine.CreateSandbox(ctx, spec) })
 }
 
 // StartSandbox implements engine.Engine.
@@ -50,7 +50,7 @@ func (e *EngineOf) ReopenLog(ctx context.Context, id string) error {
 
 // Create implements engine.Engine.
 func (e *EngineOf) Create(ctx context.Context, spec *engine.ContainerSpec) (*engine.Container, error) {
-	return ask(ctx, e.Script, "engine.Create", func() (*engine.Container, error) { return e.Engine.Create(ctx, spec) })
+	return get(ctx, e.Script, "engine.Create", func() (*engine.Container, error) { return e.Engine.Create(ctx, spec) })
 }
 
 // Update implements engine.Engine.
@@ -65,7 +65,7 @@ func (e *EngineOf) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *r
 
 // Start implements engine.Engine.
 func (e *EngineOf) Start(ctx context.Context, id string) (int, error) {
-	return ask(ctx, e.Script, "engine.Start", func() (int, error) { return e.Engine.Start(ctx, id) })
+	return get(ctx, e.Script, "engine.Start", func() (int, error) { return e.Engine.Start(ctx, id) })
 }
 
 // Signal implements engine.Engine.
@@ -89,7 +89,7 @@ func (e *EngineOf) List(ctx context.Context) ([]engine.Actual, error) {
 	}
 }
 
-// Exits implements engine.Engine. A dead daemon hears nothing more.
+// Exits implements engine.Engine. A dead daemon gets no more exits.
 func (e *EngineOf) Exits(ctx context.Context) (<-chan engine.Exit, error) {
 	select {
 	case <-e.Script.Crashed():
@@ -112,7 +112,7 @@ type NetworkOf struct {
 
 // Attach implements network.Network.
 func (n *NetworkOf) Attach(ctx context.Context, att *network.Attachment) (*network.Result, error) {
-	return ask(ctx, n.Script, "network.Attach", func() (*network.Result, error) { return n.Network.Attach(ctx, att) })
+	return get(ctx, n.Script, "network.Attach", func() (*network.Result, error) { return n.Network.Attach(ctx, att) })
 }
 
 // Detach implements network.Network.
@@ -133,7 +133,7 @@ type ImagesOf struct {
 
 // Get implements image.Store.
 func (i *ImagesOf) Get(ctx context.Context, ref string) (*image.Image, error) {
-	return ask(ctx, i.Script, "image.Get", func() (*image.Image, error) { return i.Store.Get(ctx, ref) })
+	return get(ctx, i.Script, "image.Get", func() (*image.Image, error) { return i.Store.Get(ctx, ref) })
 }
 
 // Disk is a file system behind a script.

@@ -37,7 +37,7 @@ const (
 	ContainerExited   ContainerState = "exited"
 )
 
-// Container is what berth knows of a container; see Sandbox.
+// Container is the record of a container; see Sandbox.
 type Container struct {
 	ID        string                                     `json:"id"`
 	SandboxID string                                     `json:"sandboxID"`
@@ -85,7 +85,7 @@ type ImageSnapshot struct {
 	StopSignal string `json:"stopSignal,omitempty"`
 }
 
-// StopIntent says by when a container gets SIGKILL.
+// StopIntent is the time by which a container gets SIGKILL.
 type StopIntent struct {
 	By time.Time `json:"by"`
 	// Timeout is what was asked for; the rest of it never exceeds it, whatever
@@ -103,7 +103,7 @@ func (s *StopIntent) Left() time.Duration {
 // RecordID is the id under which the record is kept.
 func (r *Container) RecordID() string { return r.ID }
 
-// Validate reports whether a record that was read can be worked with.
+// Validate reports whether a record from disk can be used.
 func (r *Container) Validate() error {
 	if r.ID == "" || r.SandboxID == "" || r.Config.Get() == nil || r.Config.Get().GetMetadata() == nil {
 		return errors.New("id, sandbox, config or metadata is missing")
@@ -155,8 +155,8 @@ func (r *Container) SetExited(at time.Time, code int32, reason, message string) 
 	r.Stop = nil
 }
 
-// prior orders containers of one name: the one that runs keeps it, then the one that can, and
-// of several the newest.
+// prior orders containers of one name: a running one keeps it, else one that can be started,
+// and of several the newest.
 func (r *Container) prior(other *Container) int {
 	return cmp.Or(cmp.Compare(other.Rank(), r.Rank()), cmp.Compare(other.CreatedAt, r.CreatedAt), cmp.Compare(other.ID, r.ID))
 }

@@ -39,9 +39,8 @@ const (
 	SandboxRemoving SandboxState = "removing"
 )
 
-// Sandbox is what berth knows of a sandbox. It exists before the first of
-// the sandbox's resources and goes after the last. It is changed by
-// store.Dir.Update only.
+// Sandbox is the record of a sandbox. It exists before the first of the sandbox's
+// resources and is removed after the last. Only store.Dir.Update changes it.
 type Sandbox struct {
 	ID string `json:"id"`
 	// Boot is the boot of the machine in which the sandbox was made.
@@ -62,8 +61,7 @@ type Sandbox struct {
 
 // SandboxResources are the limits of a sandbox that was updated.
 type SandboxResources struct {
-	// Overhead is what the pod costs beyond its containers; it is part of
-	// Resources.
+	// Overhead is the part of Resources that the pod uses beyond its containers.
 	Overhead  store.Message[*runtimeapi.LinuxContainerResources] `json:"overhead"`
 	Resources store.Message[*runtimeapi.LinuxContainerResources] `json:"resources"`
 }
@@ -71,7 +69,7 @@ type SandboxResources struct {
 // RecordID is the id under which the record is kept.
 func (r *Sandbox) RecordID() string { return r.ID }
 
-// Validate reports whether a record that was read can be worked with.
+// Validate reports whether a record from disk can be used.
 func (r *Sandbox) Validate() error {
 	if r.ID == "" || r.Config.Get() == nil || r.Config.Get().GetMetadata() == nil {
 		return errors.New("id, config or metadata is missing")
@@ -94,8 +92,8 @@ func (r *Sandbox) Name() string {
 }
 
 // Request is the request that made the sandbox, for a comparison with a retry. It leaves
-// out what a kubelet changes each time it asks: a kubelet stamps a pod when it first sees
-// it, so one that was restarted has another stamp.
+// out what a kubelet changes in each request: a kubelet stamps a pod when it first sees it,
+// so a restarted kubelet uses another stamp.
 func (r *Sandbox) Request() *runtimeapi.RunPodSandboxRequest {
 	config := proto.CloneOf(r.Config.Get())
 	delete(config.GetAnnotations(), "kubernetes.io/config.seen")

@@ -1,8 +1,8 @@
-// Package record holds what berth knows of sandboxes and containers: their records, the
-// directories in which the records lie, and their tombstones.
+// Package record has the records of sandboxes and containers, their directories, and their
+// tombstones.
 //
-// It owns the states, the JSON and what a change of a record means (events.go). It drives
-// nothing and starts no work but the writing of tombstones.
+// It owns the states, the JSON and the events of a change of a record (events.go). The only
+// work that it starts is the writing of tombstones.
 package record
 
 import (
@@ -20,7 +20,7 @@ import (
 // ErrUnchanged is what a function of store.Dir.Update returns to leave a record as it is.
 var ErrUnchanged = fmt.Errorf("nothing to change: %w", errs.State)
 
-// Options are what a Store is made from.
+// Options configure a Store.
 type Options struct {
 	// StateDir is on tmpfs and holds the records. RootDir is on disk and holds the
 	// quarantine and the files of sandboxes and containers.
@@ -70,7 +70,8 @@ func OpenDir[T any](s *Store, opts store.Options[T]) (*store.Dir[T], error) {
 	opts.Disk, opts.Quarantine = s.disk, filepath.Join(s.rootDir, "quarantine")
 	dir, bad, err := store.Open(opts)
 	for _, q := range bad {
-		s.log.Error("cannot read a record, moving it to quarantine", "file", q.Path, "error", q.Err)
+		s.log.Error("cannot read a record; moving it to the quarantine",
+			"file", q.Path, "error", q.Err)
 	}
 	return dir, err
 }

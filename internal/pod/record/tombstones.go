@@ -12,12 +12,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Tombstones keep on disk what must be known of sandboxes and containers after a
-// reboot has taken the records: names, labels, annotations, times, codes, log
-// paths, images. A tombstone is a record with all else cut away (environments
-// hold secrets). It follows its record in batches, off every request's path: a
-// container that comes and goes within a batch never reaches the disk, and one
-// that has exited is synced.
+// Tombstones keep on disk the data of sandboxes and containers that is needed after a
+// reboot, which removes the records: names, labels, annotations, times, codes, log
+// paths, images. A tombstone is a record without all other fields (environments hold
+// secrets). Tombstones are written in batches, outside of requests: a container that is
+// created and removed within a batch never reaches the disk, and the tombstone of an
+// exited one is synced.
 type Tombstones struct {
 	records *Store
 	opts    TombstoneOptions
@@ -30,7 +30,7 @@ type Tombstones struct {
 	wake    chan struct{}
 }
 
-// TombstoneOptions are what Tombstones are made from.
+// TombstoneOptions configure Tombstones.
 type TombstoneOptions struct {
 	// Dir is on disk and holds the tombstones.
 	Dir string
@@ -50,15 +50,15 @@ func OpenTombstones(records *Store, opts TombstoneOptions) (*Tombstones, error) 
 	return t, err
 }
 
-// Touch notes that the record of a sandbox or a container has changed or gone; the next
-// batch writes its tombstone.
+// Touch is called when the record of a sandbox or a container was changed or removed. The
+// next batch writes its tombstone.
 func (t *Tombstones) Touch(id string) {
 	t.mu.Lock()
 	t.touched[id] = struct{}{}
 	t.mu.Unlock()
 	select {
 	case t.wake <- struct{}{}:
-	default: // a batch is on its way
+	default: // a batch is due already
 	}
 }
 
@@ -79,8 +79,8 @@ func (t *Tombstones) Start(ctx context.Context, group *sync.WaitGroup) {
 	})
 }
 
-// Reconcile touches what a killed process had no time to write: tombstones
-// without a record, and sandboxes and running containers without a tombstone.
+// Reconcile touches the tombstones that a killed process did not write: those without
+// a record, and those of sandboxes and running containers without a tombstone.
 func (t *Tombstones) Reconcile() {
 	written := map[string]bool{}
 	for _, id := range append(t.Sandboxes.IDs(), t.Containers.IDs()...) {
@@ -103,8 +103,8 @@ func (t *Tombstones) Reconcile() {
 	}
 }
 
-// flush brings the tombstones of what was touched into line with the records.
-// What cannot be written is tried again after a pause.
+// flush writes the tombstones of touched records. It retries failed writes after a
+// pause.
 func (t *Tombstones) flush() {
 	t.mu.Lock()
 	batch := t.touched
@@ -120,7 +120,8 @@ func (t *Tombstones) flush() {
 		}
 	}
 	for id, err := range failed {
-		t.records.log.Error("cannot write tombstones, will try again", "tombstones", len(failed), "one", id, "error", err)
+		t.records.log.Error("cannot write tombstones; retrying",
+			"tombstones", len(failed), "one", id, "error", err)
 		break
 	}
 	if len(failed) > 0 {

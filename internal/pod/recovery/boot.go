@@ -71,7 +71,7 @@ func (r *recovery) rebootedContainer(c *record.Container) *record.Container {
 	return c
 }
 
-// restored logs why a record could not be updated after a reboot. The others go on.
+// restored logs why a record could not be updated after a reboot. The others continue.
 func (r *recovery) restored(err error) {
 	if err != nil {
 		r.Log.Error("cannot update a record after the restart of the node", "error", err)

@@ -26,7 +26,7 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 			if sb.State != record.SandboxReady {
 				return record.ErrUnchanged
 			}
-			sb.State, sb.Message = record.SandboxStopping, "it was lost while berth did not watch"
+			sb.State, sb.Message = record.SandboxStopping, "it was lost while berth did not run"
 			return nil
 		})
 		if err != nil {
@@ -35,7 +35,8 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 			}
 			return
 		}
-		r.Log.Error("a sandbox was lost while berth did not watch", "sandbox", rec.ID, "pod", rec.Name())
+		r.Log.Error("a sandbox was lost while berth did not run",
+			"sandbox", rec.ID, "pod", rec.Name())
 		r.Jobs.StopSandbox(ctx, next)
 	case record.SandboxStopped:
 		if rec.HoldsNamespaces(r.Engine) { // an older berth stopped it
@@ -44,7 +45,7 @@ func (r *recovery) recoverSandbox(ctx context.Context, rec *record.Sandbox, actu
 	}
 }
 
-// recoverContainer brings one record into line with what the engine has.
+// recoverContainer updates one record to the state in the engine.
 func (r *recovery) recoverContainer(ctx context.Context, rec *record.Container, actual engine.Actual) {
 	if rec.State == record.ContainerCreating || rec.Removing {
 		r.Jobs.RemoveContainer(ctx, rec)
@@ -90,15 +91,15 @@ func (r *recovery) recoverStarted(ctx context.Context, rec *record.Container, ac
 	}
 }
 
-// recheck finds, after the engine was away, what was lost with it. It leaves alone what a
-// job works on: it reads the records before it asks the engine, so that everything that
-// they have existed by then.
+// recheck finds lost objects after the connection to the engine was lost. It skips objects
+// that a job works on. It reads the records before it lists the engine's objects, so that
+// all objects of the records existed before the list.
 func (r *recovery) recheck(ctx context.Context) {
 	containers, sandboxes := r.Records.Containers.All(), r.Records.Sandboxes.All()
 	actual, err := r.Engine.List(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			r.Log.Error("cannot list what the engine has", "error", err)
+			r.Log.Error("cannot list the engine's objects", "error", err)
 		}
 		return
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // clean removes orphans: tombstones whose removal was not written, objects of the engine and
-// attachments without a record, and what the network itself finds.
+// attachments without a record, and orphans that the network itself finds.
 func (r *recovery) clean(ctx context.Context, actual []engine.Actual) {
 	r.Tombstones.Reconcile()
 	r.removeOrphans(ctx, actual, engine.KindContainer)

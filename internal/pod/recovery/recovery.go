@@ -1,8 +1,8 @@
-// Package recovery makes the records agree with what really exists: when the daemon starts,
-// after a reboot, and when the engine comes back.
+// Package recovery reconciles the records with the objects of the engine: when the daemon
+// starts, after a reboot, and when the engine is back.
 //
-// It reads records and asks the engine, decides what became of each object, and hands the
-// work to the jobs. It makes nothing, and undoes only what has no record.
+// It reads records and the engine's list, decides what happened to each object, and starts
+// jobs for the work. It creates nothing, and itself removes only objects without a record.
 package recovery
 
 import (
@@ -35,7 +35,7 @@ type Jobs interface {
 	RemoveContainer(ctx context.Context, rec *record.Container)
 }
 
-// Options are what recovery works with.
+// Options are the parts and limits of a recovery.
 type Options struct {
 	Engine      engine.Engine
 	Records     *record.Store
@@ -43,7 +43,7 @@ type Options struct {
 	Attachments *podnet.Attachments
 	Exits       *exits.Recorder
 	Jobs        Jobs
-	// Calls are those of the jobs: a call that hangs holds up its object here, too.
+	// Calls are those of the jobs: a call that hangs blocks its object here, too.
 	Calls *keyed.Calls
 	// StateDir is on tmpfs and holds the file that says which boot was entered. BootID
 	// distinguishes one boot of the machine from the next.
@@ -53,18 +53,18 @@ type Options struct {
 	// Step bounds the removal of one object that has no record. Settle is how long to wait
 	// for the exit of a container that is found dead.
 	Step, Settle time.Duration
-	// Background has the goroutines that go on after Run.
+	// Background has the goroutines that continue after Run.
 	Background *sync.WaitGroup
 }
 
-// recovery compares the records with what the engine has.
+// recovery compares the records with the engine's objects.
 type recovery struct {
 	Options
 }
 
-// Run makes the records agree with what really exists. What needs the engine or the network
-// to undo something goes on in the background, as jobs, until background ends; everything
-// that requests read is settled when Run returns. ctx bounds Run only.
+// Run reconciles the records with the objects of the engine. Work that needs the engine or the
+// network continues in the background, as jobs, until background ends. All that requests read
+// is correct when Run returns. ctx bounds only Run.
 func Run(ctx, background context.Context, opts Options) error {
 	return (&recovery{opts}).run(ctx, background)
 }
@@ -78,7 +78,7 @@ func (r *recovery) run(ctx, background context.Context) error {
 	}
 	actual, err := r.Engine.List(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot list what the engine has: %w", err)
+		return fmt.Errorf("cannot list the objects of the engine: %w", err)
 	}
 	found := make(map[string]engine.Actual, len(actual))
 	for _, a := range actual {

@@ -37,7 +37,8 @@ func (r *recovery) stopSharedSandbox(ctx context.Context, id, keeps string) {
 	if err != nil || rec.Rank() == 0 {
 		return // it is being removed
 	}
-	r.Log.Warn("two sandboxes have one name; the one that does not keep it is stopped", "pod", rec.Name(), "keeps", keeps, "stopped", id)
+	r.Log.Warn("two sandboxes have one name; stopping one of them",
+		"pod", rec.Name(), "keeps", keeps, "stopped", id)
 	next, err := r.Records.Sandboxes.Update(id, func(sb *record.Sandbox) error {
 		if sb.State != record.SandboxReady {
 			return record.ErrUnchanged
@@ -49,7 +50,8 @@ func (r *recovery) stopSharedSandbox(ctx context.Context, id, keeps string) {
 	case err == nil:
 		r.Jobs.StopSandbox(ctx, next)
 	case !errors.Is(err, record.ErrUnchanged) && !errors.Is(err, errs.NotFound):
-		r.Log.Error("cannot stop a sandbox whose name another one has", "sandbox", id, "error", err)
+		r.Log.Error("cannot stop a sandbox with the name of another one",
+			"sandbox", id, "error", err)
 	}
 }
 
@@ -58,7 +60,8 @@ func (r *recovery) stopSharedContainer(ctx context.Context, id, keeps string) {
 	if err != nil || rec.Rank() == 0 {
 		return // it is being removed
 	}
-	r.Log.Warn("two containers have one name; the one that does not keep it is stopped", "name", rec.Name(), "keeps", keeps, "stopped", id)
+	r.Log.Warn("two containers have one name; stopping one of them",
+		"name", rec.Name(), "keeps", keeps, "stopped", id)
 	switch {
 	case rec.Alive():
 		r.Jobs.StopContainer(ctx, rec, sharedNameGrace)

@@ -45,7 +45,7 @@ func (r *Timers) Later(id string, again func()) {
 	next.timer = time.AfterFunc(next.pause, func() { errs.Protect("retry of "+id, again) })
 }
 
-// Done forgets an id whose work is complete.
+// Done removes an id whose work is complete.
 func (r *Timers) Done(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,7 +31,8 @@ type ContainerFigures struct {
 	Figures     *engine.Figures
 }
 
-// CAdvisor answers what cAdvisor asks of a runtime: figures by pod, and what runs in a cgroup.
+// CAdvisor has the data that cAdvisor requests of a runtime: figures by pod, and the owner of a
+// cgroup.
 type CAdvisor struct {
 	engine  engine.Engine
 	records *record.Store
@@ -82,7 +83,7 @@ func (c *CAdvisor) Figures(ctx context.Context) ([]PodFigures, error) {
 	return all, nil
 }
 
-// Task is a sandbox or a container as a tool sees it that looks at processes.
+// Task is a sandbox or a container for tools that look at processes.
 type Task struct {
 	// SandboxID is ID for a sandbox.
 	ID, SandboxID string

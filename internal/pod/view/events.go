@@ -29,11 +29,11 @@ func OpenRecords(opts record.Options) (*record.Store, *EventSource, error) {
 	return records, s, nil
 }
 
-// Events subscribes to what happens to sandboxes and containers. The subscription
-// begins with the events that lead to the present state of each, the older pods first, and
-// goes on with every change. So a client that was cut off, or lost the daemon, misses
-// nothing when it subscribes again: an object without an event is gone. The caller cancels
-// the subscription. Unavailable once CloseEvents was called.
+// Events subscribes to the events of sandboxes and containers. The subscription begins with
+// the events that lead to the current state of each, the older pods first, and continues with
+// every change. So a client that was dropped, or lost the daemon, misses nothing when it
+// subscribes again: an object without an event is gone. The caller cancels the subscription.
+// Unavailable once CloseEvents was called.
 func (s *EventSource) Events() (*events.Subscription, error) { return s.hub.Subscribe(s.present) }
 
 // CloseEvents ends all subscriptions and refuses new ones.
@@ -73,7 +73,7 @@ func (s *EventSource) containerChanged(old, new *record.Container) {
 	}
 }
 
-// present are the events that would have led to what is now.
+// present are the events that lead to the current state.
 func (s *EventSource) present() []*events.Event {
 	containers := map[string][]*record.Container{}
 	for _, rec := range s.records.Containers.All() {

@@ -69,8 +69,8 @@ func containerStatus(r *record.Container) *runtimeapi.ContainerStatus {
 	return status
 }
 
-// imageSpec is what was asked for, under the image's own name where it has one:
-// a kubelet asks by id, and people want to read a name.
+// imageSpec is the requested image, under the image's own name where it has one:
+// a kubelet requests an id, and people want to read a name.
 func imageSpec(r *record.Container) *runtimeapi.ImageSpec {
 	asked := r.Config.Get().GetImage()
 	return &runtimeapi.ImageSpec{
@@ -87,7 +87,7 @@ func mountsOf(r *record.Container) []*runtimeapi.Mount {
 	}
 	mounts := slices.Clone(asked)
 	for i, m := range mounts {
-		// A damaged record may have an id for what is no image.
+		// A damaged record may have an image id for another mount.
 		if id := r.VolumeImages[i]; id != "" && m.GetImage() != nil {
 			mounts[i] = proto.CloneOf(m)
 			mounts[i].Image.ImageRef = cmp.Or(r.VolumeRefs[i], id)
@@ -96,8 +96,8 @@ func mountsOf(r *record.Container) []*runtimeapi.Mount {
 	return mounts
 }
 
-// userOf is who the container runs as: what the engine found in the image or, in a
-// record of an older berth, what the request alone says.
+// userOf is the user of the container: from the image, as the engine found it, or, in a
+// record of an older berth, from the request alone.
 func userOf(r *record.Container) *runtimeapi.ContainerUser {
 	if r.Engine != nil && r.Engine.User != nil {
 		user := r.Engine.User

@@ -19,7 +19,7 @@ func Lock(root string) (*sysfd.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, holder, err := sysfd.TryLockFleeting(path)
+	lock, holder, err := sysfd.TryLockTransient(path)
 	if err != nil {
 		return nil, err
 	}

@@ -104,8 +104,8 @@ func openHolder(path string, pid int) (*os.File, error) {
 	return pidfd, nil
 }
 
-// standBy is what a keeper does that systemd has started while another one has the lock, after
-// a take-over: it stands for the other one with systemd.
+// standBy runs a keeper that systemd has started while another one has the lock, after a
+// take-over. For systemd it represents the other keeper.
 func (k *keeper) standBy(ctx context.Context, holder int, signals <-chan os.Signal) error {
 	pidfd, err := openHolder(filepath.Join(k.opts.StateDir, LockName), holder)
 	if err != nil {

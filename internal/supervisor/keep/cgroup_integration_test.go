@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-func TestKeeperLivesInACgroupOfItsOwn(t *testing.T) {
+func TestKeeperHasItsOwnCgroup(t *testing.T) {
 	require.Root(t)
 	h := newHost(t)
 	name := fmt.Sprintf("berth-keeptest%d-supervisor", os.Getpid())

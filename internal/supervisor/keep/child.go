@@ -33,7 +33,7 @@ const (
 
 // Back-off: an end counts as a failure when the supervisor never got ready, or
 // lived less than shortLife. The first freeFailures in a row cost nothing. One that
-// got ready has adopted its containers and is waited for less.
+// got ready has adopted its containers: the wait after it is shorter.
 const (
 	shortLife    = 250 * time.Millisecond
 	freeFailures = 3
@@ -152,9 +152,9 @@ func (k *keeper) again(after time.Duration) {
 	k.publish()
 }
 
-// drain serves the requests that a dead supervisor sent: what it asked to hold is
-// held before its successor asks for it. The end of the connection follows its
-// death; a descriptor of it that leaked must not delay the keeper.
+// drain serves the requests that a dead supervisor sent: the keeper holds the descriptors
+// of its Hold requests before its successor requests them. The end of the connection
+// follows its death. A leaked descriptor of the connection must not delay the keeper.
 func (k *keeper) drain(c *child) {
 	const patience = time.Second
 	timeout := time.After(patience)
@@ -181,7 +181,7 @@ func describe(status syscall.WaitStatus) string {
 	return "exit status " + strconv.Itoa(status.ExitStatus())
 }
 
-// cleanEnvironment is this process's environment without what names descriptors.
+// cleanEnvironment is this process's environment without the variables that name descriptors.
 func cleanEnvironment() []string {
 	return slices.DeleteFunc(os.Environ(), func(pair string) bool {
 		return strings.HasPrefix(pair, childSocketEnv+"=") || strings.HasPrefix(pair, inheritEnv+"=")

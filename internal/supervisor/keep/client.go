@@ -17,8 +17,8 @@ import (
 )
 
 // Client is the supervisor's side. All methods are safe for concurrent use; they
-// return kind Unavailable once the keeper is lost: then, at any point of the
-// supervisor's life, start-up included, TakeOver is what is left to do.
+// return kind Unavailable once the keeper is lost. Then, at any point of the supervisor's
+// life, also during start-up, the supervisor calls TakeOver.
 type Client struct {
 	conn *net.UnixConn
 	// keeper is the pid of the process at the other end.
@@ -164,7 +164,7 @@ func (c *Client) Ready(ctx context.Context) error {
 
 // Upgrade has the keeper replace this supervisor by the binary on disk. It returns when the
 // binary's self-test has ended: nil means that SIGTERM follows, an error (with what the self-test
-// printed) that this supervisor stays.
+// printed) means that this supervisor stays.
 func (c *Client) Upgrade(ctx context.Context) error {
 	_, err := c.call(ctx, opUpgrade, nil, nil)
 	return err

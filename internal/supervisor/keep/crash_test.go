@@ -79,10 +79,10 @@ func (h *host) release(w worker) {
 	}
 }
 
-// TestNoExitIsLostWhenTheKeeperDiesWhileItReaps kills the keeper while dozens of
+// TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping kills the keeper while dozens of
 // orphans end: each exit is in the ledger, or still a zombie (which then falls to
 // the test, the subreaper above).
-func TestNoExitIsLostWhenTheKeeperDiesWhileItReaps(t *testing.T) {
+func TestNoExitIsLostWhenTheKeeperIsKilledWhileReaping(t *testing.T) {
 	random := crashSeed(t)
 	var inLedger, zombies, both int
 	for range rounds(t) / 5 {

@@ -1,5 +1,4 @@
-// Package keep is the keeper: the supervisor's parent, and what the supervisor
-// needs to speak to it.
+// Package keep is the keeper, the supervisor's parent, and the supervisor's client for it.
 //
 // The keeper has three tasks: it holds duplicates of descriptors that cannot be reopened, it
 // records the exits of the processes that it has adopted (the ledger), and it restarts the
@@ -39,9 +38,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Options say what to keep.
+// Options configure the keeper.
 type Options struct {
-	// StateDir is the directory of locks and ledger, which exists.
+	// StateDir is the directory of locks and ledger. It exists.
 	StateDir string
 	// Binary is the path of the supervisor's program, looked up at each start; "" means this
 	// one.
@@ -170,16 +169,15 @@ func (o Options) withDefaults(inherited *inheritance) (Options, error) {
 	return o, nil
 }
 
-// shrink keeps the process small: it is idle nearly always, and never in a
-// hurry.
+// shrink keeps the process small: it is nearly always idle, and its work is never urgent.
 func shrink() {
 	const gcPercent = 10
 	debug.SetGCPercent(gcPercent)
 	runtime.GOMAXPROCS(1)
 }
 
-// takeStored returns what was held for this process before it began: by the
-// image that became it, or by systemd. Never both, since systemd's are the same.
+// takeStored returns the descriptors that were held for this process before it began: by the
+// process image before execve, or by systemd. Never both, since systemd's are the same.
 func takeStored(inherited *inheritance) (map[string][]int, error) {
 	held, strange := storedFDs(os.Getenv, os.Getpid())
 	for _, name := range unitEnvironment() {
@@ -220,7 +218,9 @@ func (k *keeper) prepare(held map[string][]int) error {
 	}
 	if k.opts.Cgroup != "" {
 		if err := enterCgroup(k.opts.Cgroup); err != nil {
-			k.log.Warn("the keeper stays in the cgroup of who started it", "error", err)
+			k.log.Warn("cannot move the keeper to its own cgroup; it stays in the cgroup of the "+
+				"process that started it",
+				"error", err)
 		}
 	}
 	bootID, err := sysproc.BootID()

@@ -52,7 +52,7 @@ type Status struct {
 	Binary string `json:"binary"`
 	// Supervisor is its pid, 0 while none runs.
 	Supervisor int `json:"supervisor"`
-	// Ready is true once this supervisor said that it serves.
+	// Ready is true once this supervisor has reported that it serves.
 	Ready bool `json:"ready"`
 	// Restarts counts the supervisors after the first.
 	Restarts int `json:"restarts"`
@@ -130,10 +130,10 @@ func (k *keeper) stop() {
 	k.stopping = true
 	k.restart = nil
 	k.abandonUpgrade()
-	k.tellChild()
+	k.terminateChild()
 }
 
-func (k *keeper) tellChild() {
+func (k *keeper) terminateChild() {
 	if k.child == nil {
 		return
 	}

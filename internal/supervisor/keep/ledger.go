@@ -28,7 +28,7 @@ type ledger struct {
 	records int
 }
 
-// entry is what is known of one exit.
+// entry is one exit.
 type entry struct {
 	status syscall.WaitStatus
 	at     time.Time
@@ -96,7 +96,7 @@ func (l *ledger) lookup(id identity) (entry, bool) {
 	return e, ok
 }
 
-// forget removes an entry that its reader needs no more.
+// forget removes an entry that its reader no longer needs.
 func (l *ledger) forget(id identity) error {
 	e, ok := l.entries[id]
 	if !ok {

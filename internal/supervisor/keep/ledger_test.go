@@ -35,7 +35,7 @@ func has(l *ledger, i int) bool {
 	return ok && e.status.ExitStatus() == i%256 && e.at.Equal(time.Unix(int64(i), int64(i)))
 }
 
-func TestLedgerCutAnywhereKeepsWholeRecords(t *testing.T) {
+func TestTruncatedLedgerKeepsWholeRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	const count = 5
 	mustAdd(t, mustOpen(t, path, testBoot), 1, count+1)
@@ -81,7 +81,7 @@ func TestLedgerLeavesOutDamageAndOtherBoots(t *testing.T) {
 	}
 }
 
-func TestLedgerForgetsAndStaysSmall(t *testing.T) {
+func TestLedgerDropsEntriesAndStaysSmall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	l := mustOpen(t, path, testBoot)
 	for i := 1; i <= 10*ledgerSlack; i++ {

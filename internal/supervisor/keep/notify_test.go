@@ -56,7 +56,7 @@ func (m *manager) next(start string) message {
 	}
 }
 
-func TestHeldDescriptorsGoToSystemdAndComeBack(t *testing.T) {
+func TestHeldDescriptorsAreStoredInSystemd(t *testing.T) {
 	h, m := newHost(t), newManager(t)
 	keeper := h.keeper("NOTIFY_SOCKET=" + m.path)
 	if got := m.next("READY=1").text; !strings.Contains(got, fmt.Sprintf("MAINPID=%d", keeper.Process.Pid)) {
@@ -109,7 +109,7 @@ func TestHeldDescriptorsGoToSystemdAndComeBack(t *testing.T) {
 	}
 }
 
-func TestKeeperStandsByForOneThatTookOver(t *testing.T) {
+func TestKeeperStandsByAfterTakeOver(t *testing.T) {
 	h, m := newHost(t), newManager(t)
 	keeper := h.keeper("NOTIFY_SOCKET=" + m.path)
 	m.next("READY=1")

@@ -140,7 +140,7 @@ func TestCommandLineIsReadBack(t *testing.T) {
 	}
 }
 
-func TestTakeOverThatComesTooLateFindsNoLock(t *testing.T) {
+func TestLateTakeOverFindsNoLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), LockName)
 	lock, _, err := sysfd.TryLock(path)
 	if err != nil || lock == nil {

@@ -103,7 +103,7 @@ func TestSupervisorThatKeepsFailingIsRestartedSlowly(t *testing.T) {
 	h.status(ready)
 }
 
-func TestBackOffGrowsToItsEnd(t *testing.T) {
+func TestBackOffGrowsToItsMaximum(t *testing.T) {
 	last := time.Duration(0)
 	for failures := range 100 {
 		pause := backOff(failures, false)

@@ -28,16 +28,17 @@ type inheritance struct {
 	held   map[string][]int
 }
 
-// TakeOver turns this supervisor, whose keeper is gone, into the keeper: by
-// execve of the running program with the keeper's command line. The pid stays, and
-// with it every child; threads, memory and all descriptors but held's are gone.
-// The new image starts a supervisor, which adopts as after a crash.
+// TakeOver turns this supervisor, whose keeper is gone, into the keeper: it executes the
+// running program with the keeper's command line. The pid and the children stay. Threads,
+// memory and all descriptors except those of held are gone. The new process image starts a
+// supervisor, which adopts the containers as after a crash.
 //
 // The caller has waited for Lost, has stopped creates and execs (a fork from here on would
-// inherit what is held) and has written what only its memory has. held is everything that the
-// keeper held. TakeOver does not return when it succeeds. Kind State when another process is the
-// keeper by now, or the old one lives and has closed the connection. When it returns, the caller
-// exits with a status other than 0; its containers go on without a parent.
+// inherit the held descriptors) and has written the state that only its memory has. held is
+// everything that the keeper held. TakeOver does not return when it succeeds. Kind State when
+// another process has become the keeper, or the old one runs and has closed the connection.
+// When TakeOver returns, the caller exits with a status other than 0. Its containers continue
+// without a parent.
 func (c *Client) TakeOver(held []Held) error {
 	<-c.lost
 	lock := c.takeLock()
@@ -74,9 +75,9 @@ func becomeKeeper(from hello, lock *os.File, held []Held) error {
 	return errors.Join(fmt.Errorf("cannot become the keeper: %w", err), sysfd.CloseOnExecFrom(firstListenFD))
 }
 
-// writeTable writes the inheritance and makes it inheritable: the lock's
-// descriptor, the two texts, then "key fd fd ..." for each key. A key with a file
-// that its owner has just closed is left out.
+// writeTable writes the inheritance and clears close-on-exec of its descriptors. The table has
+// the lock's descriptor, the two texts, then "key fd fd ..." for each key. It omits a key with
+// a file that its owner has just closed.
 func writeTable(table, lock *os.File, from hello, held []Held) error {
 	lockFD, err := passOn(lock)
 	if err != nil {
@@ -118,7 +119,7 @@ func tableLine(h Held) (string, error) {
 	return line + "\n", nil
 }
 
-// passOn has f stay open at execve.
+// passOn clears close-on-exec of f and returns its descriptor.
 func passOn(f *os.File) (int, error) {
 	fd, err := sysfd.FileFD(f)
 	if err != nil {
@@ -127,8 +128,8 @@ func passOn(f *os.File) (int, error) {
 	return fd, sysfd.SetCloseOnExec(fd, false)
 }
 
-// readInheritance reads what TakeOver wrote; nil when this process did not come
-// from there. All descriptors are close-on-exec again by then.
+// readInheritance reads the table that TakeOver wrote. It returns nil in a process that did not
+// come from TakeOver. It sets close-on-exec of all descriptors again.
 func readInheritance() (*inheritance, error) {
 	text, found := os.LookupEnv(inheritEnv)
 	if !found {

@@ -85,10 +85,10 @@ func (u *upgrade) test(binary string, args []string) error {
 // selfTested continues an upgrade after the end of the self-test.
 func (k *keeper) selfTested(status syscall.WaitStatus) {
 	u := k.upgrade
-	said := u.said()
+	printed := u.outputTail()
 	u.pid, u.timeout = 0, nil
 	if !status.Exited() || status.ExitStatus() != 0 {
-		k.finishUpgrade(fmt.Errorf("cannot upgrade the supervisor: the self-test of %s failed (%s): %s", k.opts.Binary, describe(status), said))
+		k.finishUpgrade(fmt.Errorf("cannot upgrade the supervisor: the self-test of %s failed (%s): %s", k.opts.Binary, describe(status), printed))
 		return
 	}
 	if k.stopping {
@@ -104,7 +104,7 @@ func (k *keeper) replace() {
 	k.upgrade.report = func(error) {}
 	k.log.Info("replacing the supervisor", "binary", k.opts.Binary)
 	if k.child != nil {
-		k.tellChild()
+		k.terminateChild()
 		return
 	}
 	k.finishUpgrade(nil)
@@ -135,8 +135,8 @@ func (k *keeper) finishUpgrade(err error) {
 	k.publish()
 }
 
-// said returns the end of what the self-test printed.
-func (u *upgrade) said() string {
+// outputTail returns the end of what the self-test printed.
+func (u *upgrade) outputTail() string {
 	const most = 2048
 	defer u.output.Close()
 	size, err := u.output.Seek(0, io.SeekEnd)

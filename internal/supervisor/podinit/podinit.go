@@ -1,6 +1,5 @@
-// Package podinit has the two roles of berth-supervisor that only wait: "pod-init", pid 1 of
-// a PID namespace that a pod's containers share, and "hold", whose namespaces are pinned while
-// it waits.
+// Package podinit has the two roles of berth-supervisor that only wait. "pod-init" is pid 1 of
+// a PID namespace that a pod's containers share. "hold" waits while berth pins its namespaces.
 package podinit
 
 // The pod's init runs before Go does: see init.c.

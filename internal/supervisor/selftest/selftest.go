@@ -1,4 +1,4 @@
-// Package selftest finds out whether a supervisor of this binary would work on this host.
+// Package selftest checks whether a supervisor of this binary works on this host.
 package selftest
 
 import (

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// attach gives the client what the container writes from now on. The client writes to the
-// container's stdin itself.
+// attach sends the client the container's output from now on. The client itself writes to the
+// container's stdin.
 func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	var body supervisor.AttachCall
 	if err := req.Decode(&body); err != nil {
@@ -47,7 +47,7 @@ func (ss *session) attach(ctx context.Context, req *wire.Request) (*wire.Reply, 
 	return nil, c.Attach(ctx, outputs[0], outputs[1], body.Resume, func() error { return signalJoined(named[supervisor.FileJoined]) })
 }
 
-// signalJoined has the client know that the output is joined.
+// signalJoined notifies the client that the output is joined.
 func signalJoined(joined *os.File) error {
 	if joined == nil {
 		return nil
@@ -56,8 +56,8 @@ func signalJoined(joined *os.File) error {
 	return err
 }
 
-// takePollable takes a pipe out of a request, and makes it one that blocks no thread when its
-// reader is slow.
+// takePollable takes a pipe out of a request, and makes it non-blocking: a slow reader must not
+// block a thread.
 func takePollable(req *wire.Request, f *os.File) (*os.File, error) {
 	keepFile(req, f)
 	return sysfd.Pollable(f)

@@ -16,7 +16,7 @@ import (
 
 // What a container answers to a client's first words reaches that client, however
 // soon the words come.
-func TestAttachHearsTheAnswerToItsFirstWords(t *testing.T) {
+func TestAttachGetsOutputFromItsFirstInput(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("echo", `echo ready; while read x; do echo "got $x"; done`, withStdin)
 	h.waitLine("echo", "ready")

@@ -58,8 +58,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// TestEndsWhileNobodyWatches lets containers end between two supervisors.
-func TestEndsWhileNobodyWatches(t *testing.T) {
+// TestExitsWithoutASupervisor lets containers end between two supervisors.
+func TestExitsWithoutASupervisor(t *testing.T) {
 	h := newHost(t).keep()
 	const n = 8
 	for i := range n {
@@ -124,8 +124,8 @@ func (h *host) writeStdin(id, text string) {
 	h.t.Fatalf("nobody reads the input of %s", id)
 }
 
-// TestDeathInTheMiddleOfCreate kills the supervisor at many moments of a create.
-func TestDeathInTheMiddleOfCreate(t *testing.T) {
+// TestSupervisorKilledDuringCreate kills the supervisor at many moments of a create.
+func TestSupervisorKilledDuringCreate(t *testing.T) {
 	h := newHost(t).keep()
 	first := h.held()
 	found := make(map[supervisor.ContainerState]int)
@@ -176,9 +176,9 @@ func TestDeathInTheMiddleOfCreate(t *testing.T) {
 	h.assertHeld(first)
 }
 
-// TestDeathInTheMiddleOfStart kills the supervisor at many moments of a start:
+// TestSupervisorKilledDuringStart kills the supervisor at many moments of a start:
 // the program runs, once, whatever the moment.
-func TestDeathInTheMiddleOfStart(t *testing.T) {
+func TestSupervisorKilledDuringStart(t *testing.T) {
 	h := newHost(t).keep()
 	first := h.held()
 	const points = 60
@@ -242,7 +242,7 @@ func (h *host) assertHeld(first []string) {
 	}
 }
 
-func TestExecOverADeath(t *testing.T) {
+func TestExecAcrossASupervisorDeath(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `sleep 1000`)
 	var lost, kept int
@@ -272,9 +272,9 @@ func TestExecOverADeath(t *testing.T) {
 	}
 }
 
-// TestKeeperDiesInTheMiddleOfStart kills the keeper at many moments of starts: the
+// TestKeeperKilledDuringStart kills the keeper at many moments of starts: the
 // supervisor takes its place, in this very process, and every program runs once.
-func TestKeeperDiesInTheMiddleOfStart(t *testing.T) {
+func TestKeeperKilledDuringStart(t *testing.T) {
 	h := newHost(t).keep()
 	defer h.keepEnsuring()()
 	const points, batch = 24, 8
@@ -312,9 +312,9 @@ func TestKeeperDiesInTheMiddleOfStart(t *testing.T) {
 	}
 }
 
-// TestKeeperDiesWhileExecsAreAnswered kills the keeper at many moments of execs: each
+// TestKeeperKilledDuringExecReplies kills the keeper at many moments of execs: each
 // runs once, and its code is told.
-func TestKeeperDiesWhileExecsAreAnswered(t *testing.T) {
+func TestKeeperKilledDuringExecReplies(t *testing.T) {
 	h := newHost(t).keep()
 	defer h.keepEnsuring()()
 	h.run("c", "exec sleep 100000")

@@ -24,7 +24,7 @@ import (
 
 // A supervisor that ends in order, since its keeper is gone or since it was told to,
 // leaves execs alone: nothing runs twice, and who waits gets the code.
-func TestExecOverAnOrderlyEnd(t *testing.T) {
+func TestExecAcrossAnOrderlyEnd(t *testing.T) {
 	for _, end := range []struct {
 		name string
 		do   func(h *host)
@@ -58,7 +58,7 @@ func TestExecOverAnOrderlyEnd(t *testing.T) {
 
 // When supervisor and keeper die together nobody knows what had begun: nothing is
 // run a second time.
-func TestExecRunsOnceOverTheDeathOfBoth(t *testing.T) {
+func TestExecRunsOnceWhenSupervisorAndKeeperDie(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `sleep 1000`)
 	for i := range 12 {
@@ -84,7 +84,7 @@ func TestExecRunsOnceOverTheDeathOfBoth(t *testing.T) {
 }
 
 // What an init says that dies with its supervisor is not the command's output.
-func TestExecOverADeathIsQuiet(t *testing.T) {
+func TestExecAcrossASupervisorDeathHasNoExtraOutput(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `sleep 1000`)
 	for i := range 40 {
@@ -101,7 +101,7 @@ func TestExecOverADeathIsQuiet(t *testing.T) {
 
 // An exec whose time is over in the instant of its start is reaped: a zombie in the
 // container's PID namespace would keep the container's init from ending.
-func TestExecCutShortIsReaped(t *testing.T) {
+func TestInterruptedExecIsReaped(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("box", `sleep 1000`)
 	for after := 4 * time.Millisecond; after < 40*time.Millisecond; after += 250 * time.Microsecond {
@@ -120,7 +120,7 @@ func TestExecCutShortIsReaped(t *testing.T) {
 
 // A caller who gives up while there is no supervisor is heard by none: the next one
 // ends what nobody comes back for, and forgets it.
-func TestExecGivenUpWithoutSupervisorIsEnded(t *testing.T) {
+func TestAbandonedExecIsEndedByTheNextSupervisor(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("box", `sleep 1000`)
 	ctx, giveUp := context.WithCancel(h.ctx())

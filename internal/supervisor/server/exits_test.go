@@ -7,7 +7,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor"
 )
 
-func TestPeerOfAnExitHearsEachOnce(t *testing.T) {
+func TestExitListenerGetsEachExitOnce(t *testing.T) {
 	var e exitListeners
 	var got []string
 	stop := e.listen(func(exit supervisor.Exit) { got = append(got, exit.ID) })

@@ -127,9 +127,9 @@ func TestCreateTwiceAtOnce(t *testing.T) {
 	}
 }
 
-// TestPausedContainerBlocksNobody: an exec into it is refused, not stuck, and a
+// TestPausedContainerBlocksNoOtherCall: an exec into it is refused, not stuck, and a
 // kill reaches it.
-func TestPausedContainerBlocksNobody(t *testing.T) {
+func TestPausedContainerBlocksNoOtherCall(t *testing.T) {
 	h := newHost(t).serve()
 	c := h.create("paused", "sleep 1000")
 	if _, err := h.client.Start(h.ctx(), "paused"); err != nil {
@@ -304,7 +304,7 @@ func TestFullDescriptorTableRefusesNewContainers(t *testing.T) {
 	h.run("later", "sleep 1000")
 }
 
-func TestDamagedRecordStopsNobody(t *testing.T) {
+func TestDamagedRecordDoesNotStopAdoption(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("good", "sleep 1000")
 	bad := h.run("bad", "sleep 1000")
@@ -330,7 +330,7 @@ func TestDamagedRecordStopsNobody(t *testing.T) {
 	h.eventually("end of the bad one", func() bool { return syscall.Kill(bad, 0) != nil })
 }
 
-func TestNewerClientIsRefusedPlainly(t *testing.T) {
+func TestNewerClientIsRefused(t *testing.T) {
 	h := newHost(t).serve()
 	for protocol, kind := range map[int]error{
 		supervisor.ProtocolVersion:     nil,
@@ -368,7 +368,7 @@ func TestOneSupervisorAtATime(t *testing.T) {
 	h.wantExit("still", 3)
 }
 
-func TestRuncMayActBehindOurBack(t *testing.T) {
+func TestRuncMayChangeContainers(t *testing.T) {
 	h := newHost(t).serve()
 	runc := require.Binary(t, "runc")
 	h.run("taken", "sleep 1000")
@@ -395,9 +395,9 @@ func TestOutputFromAnotherUser(t *testing.T) {
 	}
 }
 
-// TestDaemonHoldsWhatAllOthersLost: keeper and supervisor die, a container ends,
+// TestDaemonOffersDescriptorsThatAllOthersLost: keeper and supervisor die, a container ends,
 // and only the client has its last words and its end.
-func TestDaemonHoldsWhatAllOthersLost(t *testing.T) {
+func TestDaemonOffersDescriptorsThatAllOthersLost(t *testing.T) {
 	h := newHost(t).keep()
 	h.run("ends", `echo ready; read x; echo last words; exit 33`, withStdin)
 	h.run("lives", `echo ready; read x; echo "got $x"; exit 34`, withTTY)

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
-// hello agrees on a version of the protocol, and answers which of the descriptors that the client holds
-// are missing here.
+// hello agrees on a version of the protocol, and replies which of the client's descriptors this
+// process lacks.
 func (ss *session) hello(_ context.Context, req *wire.Request) (*wire.Reply, error) {
 	var h supervisor.Hello
 	if err := req.Decode(&h); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-func TestLifeOfAContainer(t *testing.T) {
+func TestLifecycleOfAContainer(t *testing.T) {
 	h := newHost(t).keep()
 	c := h.create("one", "echo out; echo err >&2; printf last; exit 42")
 	if c.State != supervisor.Created || c.Pid == 0 {
@@ -167,7 +167,7 @@ func TestExec(t *testing.T) {
 	wantKind(t, err, errs.State)
 }
 
-func TestCancelledExecIsKilledWhole(t *testing.T) {
+func TestCancelledExecKillsAllProcesses(t *testing.T) {
 	h := newHost(t).serve()
 	h.run("box", `sleep 1000`)
 	ctx, stop := context.WithCancel(t.Context())
@@ -289,7 +289,7 @@ func TestReopenLog(t *testing.T) {
 	}
 }
 
-func TestRestOfAContainerWithoutPIDNamespaceDies(t *testing.T) {
+func TestRemainingProcessesWithoutPIDNamespaceAreKilled(t *testing.T) {
 	h := newHost(t).serve()
 	c := h.create("shared", `setsid sleep 4713 & echo started; exit 2`, withoutPIDNamespace)
 	if _, err := h.client.Start(h.ctx(), "shared"); err != nil {

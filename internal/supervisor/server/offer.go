@@ -7,7 +7,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
-// offer takes descriptors that the client held for a container which lost them.
+// offer takes descriptors from the client for a container that lost them.
 func (ss *session) offer(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	var set supervisor.StreamSet
 	if err := req.Decode(&set); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/wire"
 )
 
-// reopenLog has a container's output go to the file that its log path names now.
+// reopenLog switches a container's output to the file at its log path.
 func (ss *session) reopenLog(ctx context.Context, req *wire.Request) (*wire.Reply, error) {
 	c, err := ss.container(req)
 	if err != nil {

@@ -1,10 +1,10 @@
 // Package server is the supervisor's process: the parent of containers, which
 // owns their stdio, logs, exit statuses and terminals, and runs the OCI runtime.
 //
-// It serves a daemon over a unix socket and outlives it. It keeps what it needs
-// to know in records on tmpfs, so that its successor goes on where it stopped: an
-// upgrade is a crash that was planned. It parses nothing from outside but the
-// spec that the daemon sends, and knows nothing of pods, images and networks.
+// It serves a daemon over a unix socket and outlives it. It keeps its state in
+// records on tmpfs, so that its successor continues where it stopped: an upgrade is
+// a planned crash. The only outside input that it parses is the spec that the daemon
+// sends. It knows nothing of pods, images and networks.
 package server
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// Options are what a Server is made from.
+// Options configure a Server.
 type Options struct {
 	// StateDir is on tmpfs and outlives the process. In it: supervisor.sock,
 	// runc/<id> (in runc's format), supervisor/<id>, quarantine.
@@ -40,8 +40,8 @@ type Options struct {
 	Logger       *slog.Logger
 }
 
-// ErrKeeperLost is what Run returns when the keeper is gone and its place could
-// not be taken: the process should end, and another keeper starts it again.
+// ErrKeeperLost is the error of Run when the keeper is gone and this process could
+// not become the keeper. The process should end; another keeper starts it again.
 var ErrKeeperLost = errors.New("keeper is lost")
 
 // Keeper is the part of keep.Client that a Server needs.
@@ -88,9 +88,9 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// Run adopts what a predecessor left and serves until ctx ends (nil), nobody
-// needs it any more (nil), or the keeper is lost. Kind Exists when another
-// supervisor runs on the same state directory.
+// Run adopts the containers of a predecessor and serves until ctx ends (nil), there
+// is no container and no client (nil, see ExitWhenIdle), or the keeper is lost. Kind
+// Exists when another supervisor runs on the same state directory.
 func (s *Server) Run(ctx context.Context) error {
 	lock, err := keep.LockSupervisor(s.opts.StateDir)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Server) Run(ctx context.Context) error {
 	pumped, err := s.containers.Begin(s.stopping)
 	if err != nil {
 		if s.keeperLost() {
-			return s.takeOver() // with nothing: what the keeper held is gone
+			return s.takeOver() // without descriptors: those of the keeper are gone
 		}
 		return err
 	}
@@ -166,7 +166,7 @@ func (s *Server) keeperLost() bool {
 
 // takeOver makes this process the keeper, and does not return if that succeeds.
 func (s *Server) takeOver() error {
-	s.log.Warn("the keeper ended; taking its place")
+	s.log.Warn("the keeper ended; becoming the keeper")
 	s.stop() // creates and execs under way end
 	release := s.containers.BlockForks()
 	defer release()
@@ -174,11 +174,11 @@ func (s *Server) takeOver() error {
 	return fmt.Errorf("%w: %w", ErrKeeperLost, err)
 }
 
-// endCalls waits until calls under way have noticed the end and undone what they did.
+// endCalls waits until calls under way have noticed the end and undone their work.
 func (s *Server) endCalls() {
 	done := make(chan struct{})
 	go func() {
-		s.containers.BlockForks() // for good: the process ends
+		s.containers.BlockForks() // without release: the process ends
 		close(done)
 	}()
 	select {
@@ -208,7 +208,8 @@ func (s *Server) idle() bool {
 	return time.Since(s.changed) > idleFor
 }
 
-// listen makes the socket. It gets its name only when it is ready and has its mode.
+// listen makes the socket. It renames the socket to its path once the socket is ready and has
+// its mode.
 func (s *Server) listen() (*net.UnixListener, error) {
 	path := filepath.Join(s.opts.StateDir, socketName)
 	next := path + ".next"

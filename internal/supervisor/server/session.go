@@ -95,7 +95,7 @@ func (ss *session) HandleCall(ctx context.Context, req *wire.Request) (*wire.Rep
 	}
 	reply, err := m(ss, ctx, req)
 	if err != nil && ss.server.stopping.Err() != nil {
-		// The call is not at fault: the client sees a lost connection.
+		// The call itself did not fail: the client sees a lost connection.
 		ss.conn.Close()
 	}
 	return reply, err
@@ -125,7 +125,7 @@ func (s *Server) others(but *session, fn func(*session)) {
 func (s *Server) Hold(id, name string, f *os.File) {
 	set := supervisor.StreamSet{ID: id, Names: []string{name}}
 	s.others(nil, func(ss *session) {
-		// The socket holds what is on its way.
+		// The socket holds the descriptor until the client reads it.
 		if err := ss.conn.Note(supervisor.NoteHold, set, f); err != nil {
 			s.log.Warn("cannot send a descriptor to a client", "container", id, "stream", name, "error", err)
 		}

@@ -1,5 +1,5 @@
-// Package spawn gets a supervisor for the daemon: it finds one that answers, or starts the
-// keeper that starts it. It owns neither of the two processes: see package keep.
+// Package spawn finds a supervisor that answers, or starts the keeper that starts one. It owns
+// neither of the two processes: see package keep.
 package spawn
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// Options say which supervisor is wanted.
+// Options configure Ensure.
 type Options struct {
 	// Binary is berth-supervisor.
 	Binary string
@@ -36,8 +36,8 @@ type Options struct {
 	// of each hierarchy: "berth-<instance>-supervisor". "" leaves them in the
 	// daemon's.
 	Cgroup string
-	// Unit, when not "", is the systemd unit of the supervisor: systemd is asked to start
-	// it, and nothing is started here. For a daemon that is a unit itself.
+	// Unit, when not "", is the systemd unit of the supervisor: Ensure lets systemd start it,
+	// and starts no process itself. It is for a daemon that is a unit, too.
 	Unit string
 }
 
@@ -56,10 +56,10 @@ const (
 // Socket is where a supervisor of stateDir answers.
 func Socket(stateDir string) string { return filepath.Join(stateDir, socketName) }
 
-// Ensure returns nil when a supervisor answers at Socket(o.StateDir): one that is
-// there, or one whose keeper it starts, detached from the caller. Any number of
-// callers, in any number of processes, start one keeper: its lock decides. Kind
-// Unavailable when none answers in time, NotFound when there is no program.
+// Ensure returns nil when a supervisor answers at Socket(o.StateDir): an existing
+// one, or one whose keeper Ensure starts, detached from the caller. Concurrent
+// callers, also in different processes, start one keeper: its lock decides. Kind
+// Unavailable when none answers in time, NotFound when the program does not exist.
 func Ensure(ctx context.Context, o Options) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -90,12 +90,12 @@ func Ensure(ctx context.Context, o Options) error {
 		if !errors.Is(err, errKeeperEnded) {
 			return err
 		}
-		// It lost the race for the lock, or it found the one before it ending.
+		// It lost the race for the lock, or the keeper before it was still ending.
 	}
 }
 
-// errKeeperEnded: the keeper that was started has ended, since another one holds the lock or
-// held it a moment ago. Another attempt makes sense.
+// errKeeperEnded means that the started keeper has ended, since another one holds the lock or
+// held it a moment ago. A retry may succeed.
 var errKeeperEnded = errors.New("keeper ended")
 
 // awaitAnswer waits until the supervisor answers. ended has the end of the keeper that was
@@ -134,9 +134,9 @@ func keeperless(stateDir string) bool {
 	return err == nil && holder == 0
 }
 
-// answers reports whether a supervisor answers at the socket. A connection is no proof: what a
-// supervisor was forking when it was killed has its descriptors, the socket among them, until
-// its own execve, and the kernel connects us to that. The lock belongs to the supervisor alone.
+// answers reports whether a supervisor answers at the socket. A connection is no proof: a child
+// that the supervisor was forking when it was killed has its descriptors until its own execve,
+// also the socket, and the kernel connects us to that child. Only the supervisor has the lock.
 func answers(ctx context.Context, stateDir string) bool {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", Socket(stateDir))
@@ -189,7 +189,7 @@ func start(o Options) (<-chan error, error) {
 	return ended, nil
 }
 
-// openLog opens the log for appending. A long one is renamed first.
+// openLog opens the log for appending. It renames a long log first.
 func openLog(path string) (*os.File, error) {
 	if path == "" {
 		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)

@@ -191,7 +191,7 @@ func sessionOf(t *testing.T, pid int) int {
 
 // A socket that outlives its supervisor, in a child that was between fork and execve,
 // is nobody who answers.
-func TestEnsureIsNotTakenInByASocketOfTheDead(t *testing.T) {
+func TestEnsureIgnoresTheSocketOfADeadSupervisor(t *testing.T) {
 	o := newState(t)
 	outlived, err := net.Listen("unix", Socket(o.StateDir))
 	if err != nil {
@@ -259,7 +259,7 @@ func keepersIn(t *testing.T, state string) []int {
 	return pids
 }
 
-func TestIdleSupervisorLeavesNothingAndComesBack(t *testing.T) {
+func TestIdleSupervisorLeavesNothingAndIsStartedAgain(t *testing.T) {
 	o := newState(t)
 	for range 5 {
 		if err := Ensure(t.Context(), o); err != nil {
@@ -279,7 +279,7 @@ func TestIdleSupervisorLeavesNothingAndComesBack(t *testing.T) {
 	}
 }
 
-func TestEnsureTellsWhyNot(t *testing.T) {
+func TestEnsureReportsTheReason(t *testing.T) {
 	o := newState(t)
 	o.Binary = "/nonexistent/berth-supervisor"
 	if err := Ensure(t.Context(), o); !errors.Is(err, errs.NotFound) {

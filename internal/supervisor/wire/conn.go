@@ -39,9 +39,9 @@ func (r *Request) Decode(v any) error {
 	return nil
 }
 
-// Reply is what a handler answers. Files are sent, and stay the handler's: After,
-// when set, runs once the reply is on its way (sent) or cannot be sent. A reply on its
-// way reaches a peer that lives, whatever becomes of this process.
+// Reply is the answer of a handler. Files are sent, and stay the handler's. After, when
+// set, runs once the reply is sent (sent is true) or cannot be sent. A sent reply reaches
+// a running peer, also when this process ends.
 type Reply struct {
 	Body  any
 	Files []*os.File
@@ -188,7 +188,7 @@ func (c *Conn) answer(ctx context.Context, m *message, files []*os.File) {
 }
 
 // write sends a message. The error is about a message that cannot be sent, for example because
-// a file of it was closed. A connection that cannot be written to is no error here: Serve reads
+// a file of it was closed. It is nil for a connection that cannot be written to: Serve reads
 // what the peer sent before, and returns the end.
 func (c *Conn) write(m *message, files []*os.File) error {
 	if err := c.send(m, files); unsendable(err) {
@@ -293,8 +293,8 @@ func (c *Conn) abandon(id uint64, answer chan result) {
 	}
 }
 
-// lost returns the last reply that came before the connection ended, or that it
-// did.
+// lost returns the last reply that came before the connection ended, or an error with
+// ErrLost.
 func (c *Conn) lost(id uint64, method string, answer chan result, out any) ([]*os.File, error) {
 	select {
 	case r := <-answer:

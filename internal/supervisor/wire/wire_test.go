@@ -231,9 +231,9 @@ func TestLostConnectionIsUnavailable(t *testing.T) {
 	}
 }
 
-// TestAfterKnowsWhatWasSent: who gives something up once it is told must not do so
+// TestAfterReportsWhetherTheReplyWasSent: who gives something up once it is told must not do so
 // when the connection has ended just before.
-func TestAfterKnowsWhatWasSent(t *testing.T) {
+func TestAfterReportsWhetherTheReplyWasSent(t *testing.T) {
 	a, _, _, pb := pair(t)
 	if _, err := a.Call(context.Background(), "gone", "", nil); !errors.Is(err, ErrLost) {
 		t.Errorf("call whose answer has no way: %v", err)

@@ -33,7 +33,7 @@ type HugePages struct {
 	Usage, Peak, Failures uint64
 }
 
-// DeviceIO is what went to and from a block device.
+// DeviceIO counts the I/O of a block device.
 type DeviceIO struct {
 	Major, Minor uint64
 	// Device is its node, such as /dev/sda; "" when it has none.

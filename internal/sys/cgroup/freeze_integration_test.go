@@ -19,9 +19,9 @@ const relays = `$SIG{CHLD} = "IGNORE"; syscall($ARGV[0], $ARGV[1], 1);
 for (1..30) { if (fork() == 0) { while (1) { exit if fork() } } }
 sleep 1000`
 
-// TestKilledAtOneInstant: who is in the list of processes has been replaced before it is
+// TestKilledAtTheSameTime: who is in the list of processes has been replaced before it is
 // killed. One look kills all of them nevertheless.
-func TestKilledAtOneInstant(t *testing.T) {
+func TestKilledAtTheSameTime(t *testing.T) {
 	require.Root(t)
 	require.Binary(t, "perl")
 	paths := realCgroup(t, 200)

@@ -14,8 +14,8 @@ import (
 	"github.com/opencontainers/cgroups"
 )
 
-// helperPatience bounds the wait for the kernel to see the end of a helper.
-const helperPatience = 2 * time.Second
+// helperTimeout bounds the wait for the kernel to see the end of a helper.
+const helperTimeout = 2 * time.Second
 
 // HelperGroups makes cgroups for helper processes, each with a limit on its memory.
 type HelperGroups struct {
@@ -82,7 +82,7 @@ func (h *HelperGroups) sweep() error {
 // Dir is the parent's directory.
 func (h *HelperGroups) Dir() string { return h.dir }
 
-// Close removes the parent, unless somebody else still uses it.
+// Close removes the parent, unless another process still uses it.
 func (h *HelperGroups) Close() { _ = syscall.Rmdir(h.dir) }
 
 // HelperGroup is the cgroup of one helper.
@@ -120,10 +120,10 @@ func (h *HelperGroups) New(limit int64) (*HelperGroup, error) {
 // Procs is the file that takes a process into the cgroup.
 func (g *HelperGroup) Procs() string { return filepath.Join(g.dir, procsFile) }
 
-// Remove removes the cgroup. Its process has been waited for, or dies with this one; the
-// kernel may need a moment more. What it leaves, the next NewHelperGroups removes.
+// Remove removes the cgroup. Its process has been waited for, or ends with this one; the
+// kernel may need a moment more. The next NewHelperGroups removes leftovers.
 func (g *HelperGroup) Remove() {
-	ctx, stop := context.WithTimeout(context.Background(), helperPatience)
+	ctx, stop := context.WithTimeout(context.Background(), helperTimeout)
 	defer stop()
 	_ = Paths{"": g.dir}.Remove(ctx)
 }

@@ -46,8 +46,8 @@ func (p Paths) thawFrozen() error {
 	return p.Thaw()
 }
 
-// killOnce sends SIGKILL to all processes at one instant, so that none forks away: by
-// cgroup.kill (v2 since 5.14), else to a cgroup that is frozen meanwhile.
+// killOnce sends SIGKILL to all processes at the same time, so that none escapes by a fork:
+// by cgroup.kill (v2 since 5.14), else to a frozen cgroup.
 func (p Paths) killOnce() error {
 	dir, unified := p[""]
 	if !unified || os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) != nil {
@@ -65,9 +65,9 @@ func (p Paths) killOnce() error {
 	return errors.Join(err, p.Thaw())
 }
 
-// freezePatience bounds the wait for a frozen cgroup: a process that a dead disk holds
+// freezeTimeout bounds the wait for a frozen cgroup: a process that a dead disk holds
 // in the kernel never freezes, and must be killed nevertheless.
-const freezePatience = 200 * time.Millisecond
+const freezeTimeout = 200 * time.Millisecond
 
 // freezer is how one hierarchy freezes a cgroup.
 type freezer struct {
@@ -120,15 +120,14 @@ func (p Paths) Thaw() error {
 	return nil
 }
 
-// freeze stops the cgroup and all below it, as far as that is possible. Where it is not,
-// Kill looks again.
+// freeze stops the cgroup and all below it, if possible. If not, Kill checks again.
 func (p Paths) freeze() {
 	f, ok := p.freezer()
 	if !ok {
 		return
 	}
-	for deadline := time.Now().Add(freezePatience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		// Once more each time: v1 can miss a process that is being forked.
+	for deadline := time.Now().Add(freezeTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		// Write it each time: v1 can miss a process that is being forked.
 		if os.WriteFile(filepath.Join(f.dir, f.file), []byte(f.freeze), 0) != nil || f.done() {
 			return
 		}

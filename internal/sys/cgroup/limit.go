@@ -16,12 +16,12 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Limit changes the limits of a pod's cgroup; what res leaves nil or empty stays as it
-// is. slice is the pod's slice, which systemd limits too, "" with the cgroupfs driver. On
-// v1 memory and swap are written in the order that the kernel takes. Either all limits are
-// changed or, also when ctx ends meanwhile, none; the error says what could not be
+// Limit changes the limits of a pod's cgroup. Limits that are nil or empty in res stay as
+// they are. slice is the pod's slice, which systemd limits too, "" with the cgroupfs driver.
+// On v1 it writes memory and swap in the order that the kernel accepts. Either all limits
+// change or, also when ctx ends meanwhile, none; the error names those that could not be
 // restored. Kind NotFound when there is no such cgroup, Invalid for values that the kernel
-// refuses, State for a memory limit below what is in use.
+// refuses, State for a memory limit below the usage.
 func Limit(ctx context.Context, paths Paths, slice string, res *specs.LinuxResources) error {
 	config := &cgroups.Cgroup{Resources: resourcesOf(res)}
 	if slice != "" {

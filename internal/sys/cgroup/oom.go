@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// OOMKills returns how often the OOM killer hit the cgroup, 0 where nobody counts.
+// OOMKills returns the number of OOM kills in the cgroup, 0 where the kernel has no counter.
 func (p Paths) OOMKills() (uint64, error) {
 	file := "memory.oom_control"
 	dir, ok := p["memory"]
@@ -40,8 +40,8 @@ type watched struct {
 	kills uint64 // before
 }
 
-// NewOOMWatch makes a watch on nothing. Run must be called for it to see
-// anything.
+// NewOOMWatch makes a watch without containers. Run must be called for it to
+// see kills.
 func NewOOMWatch() (*OOMWatch, error) {
 	files, err := sysfile.NewFileWatch()
 	if err != nil {
@@ -79,7 +79,7 @@ func (o *OOMWatch) Add(id string, group Paths, kills uint64) error {
 	return o.files.Add(filepath.Join(group[""], "memory.events"), id)
 }
 
-// Saw reports whether the OOM killer hit the container.
+// Saw reports whether the OOM killer killed a process of the container.
 func (o *OOMWatch) Saw(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

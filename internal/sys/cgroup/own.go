@@ -29,7 +29,7 @@ func enter(root, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("cannot make cgroup: %w", err)
 	}
-	// cpuset on cgroup v1 admits nobody before it has processors and memory.
+	// cpuset on cgroup v1 admits no process before it has processors and memory.
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		if err := copyIfEmpty(filepath.Join(root, file), filepath.Join(dir, file)); err != nil {
 			return err

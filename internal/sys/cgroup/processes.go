@@ -48,7 +48,7 @@ func (p Paths) Pids() ([]int, error) {
 }
 
 // Processes returns the processes in the cgroup and below it, of one hierarchy: enough
-// for figures. What has gone meanwhile has none.
+// for figures. A cgroup that was removed meanwhile has none.
 func (p Paths) Processes() []int {
 	dir := p[""]
 	if !p.unified() {
@@ -57,7 +57,7 @@ func (p Paths) Processes() []int {
 	r := &reader{}
 	var pids []int
 	_ = walk(dir, func(dir string) error {
-		r.err = nil // what cannot be read here says nothing of the others
+		r.err = nil // an error here does not affect the others
 		for word := range strings.FieldsSeq(string(r.file(dir, procsFile))) {
 			if pid, err := strconv.Atoi(word); err == nil {
 				pids = append(pids, pid)

@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func TestCheckRefusesWhatIsNotTheContainers(t *testing.T) {
+func TestCheckRefusesForeignPaths(t *testing.T) {
 	for _, good := range []Paths{
 		{"": "/sys/fs/cgroup/pod/abc"},
 		{"": "/sys/fs/cgroup/a.slice/cri-abc.scope"},
@@ -64,7 +64,7 @@ func TestPidsOfAllHierarchies(t *testing.T) {
 	}
 }
 
-func TestSignalOfNobodyIsNotFound(t *testing.T) {
+func TestSignalWithoutProcessesIsNotFound(t *testing.T) {
 	root := withProcesses(t, map[string]string{"c": ""})
 	if err := (Paths{"": root + "/c"}).Signal(15); !errors.Is(err, errs.NotFound) {
 		t.Errorf("%v", err)
@@ -108,13 +108,13 @@ func TestOOMKills(t *testing.T) {
 	}
 }
 
-func TestRemoveOfNothing(t *testing.T) {
+func TestRemoveOfAnAbsentCgroup(t *testing.T) {
 	if err := (Paths{"": t.TempDir() + "/gone"}).Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestSubOfTheControllersThatAre(t *testing.T) {
+func TestSubWithAvailableControllers(t *testing.T) {
 	p := Paths{"freezer": "/f/c", "pids": "/p/c"}
 	if sub := p.Sub("x", "freezer", "cpu"); len(sub) != 1 || sub["freezer"] != "/f/c/x" {
 		t.Errorf("%v", sub)

@@ -55,7 +55,7 @@ func (t *Tree) Remove(path string) error {
 func (t *Tree) RemoveEmpty(path, top string) {
 	for ; strings.HasPrefix(path+"/", top+"/") && path != "/"; path = filepath.Dir(path) {
 		for _, dir := range t.Paths(path).dirs() {
-			// Whoever is in it, or makes one below it this moment, keeps it.
+			// A process in it, or a new cgroup below it, keeps it.
 			_ = syscall.Rmdir(dir)
 		}
 	}

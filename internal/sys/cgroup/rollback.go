@@ -15,14 +15,14 @@ import (
 	"github.com/opencontainers/cgroups"
 )
 
-// group is what limits are written to.
+// group is a cgroup whose limits can be written.
 type group interface {
 	Set(res *cgroups.Resources) error
 }
 
-// change writes limits to the files of a group, and restores what they held if not all
-// can be written. A request that has ended by then was answered already, and its limits
-// are not in the record: it counts as one that failed.
+// change writes limits to the files of a group, and restores the old values if it cannot
+// write all. A request whose context has ended by then was answered already, and its limits
+// are not in the record: change treats it as failed.
 func change(ctx context.Context, g group, files []string, systemd bool, to *cgroups.Resources) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -43,7 +43,7 @@ func change(ctx context.Context, g group, files []string, systemd bool, to *cgro
 	return fmt.Errorf("%w; all limits are as they were", err)
 }
 
-// value is what a file of a cgroup held.
+// value is the old value of a cgroup's file.
 type value struct {
 	path string
 	data []byte
@@ -67,7 +67,7 @@ func readValues(files []string) (values, error) {
 	return all, nil
 }
 
-// restore writes what the files held. The error names those that refuse it.
+// restore writes the old values. The error names the files that refuse them.
 func (v values) restore(g group, systemd bool) error {
 	left := slices.DeleteFunc(slices.Clone(v), value.holds)
 	var systemdErr error

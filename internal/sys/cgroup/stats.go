@@ -10,8 +10,8 @@ import (
 // NoLimit is the value of a limit that is not set.
 const NoLimit = math.MaxUint64
 
-// Stats are what the kernel counts of a cgroup and all below it: bytes, or nanoseconds,
-// or counts. What a host does not count is 0 or nil.
+// Stats are the kernel's counters of a cgroup and all below it: bytes, or nanoseconds, or
+// counts. A counter that the host does not have is 0 or nil.
 type Stats struct {
 	At time.Time
 	// CPU is nanoseconds of all processors together.
@@ -47,7 +47,7 @@ type Stall struct {
 }
 
 // Stats reads the figures of a cgroup in one pass, without Details. Kind NotFound when
-// the cgroup is gone. What a missing controller would count is 0.
+// the cgroup is gone. Counters of a missing controller are 0.
 func (p Paths) Stats() (Stats, error) {
 	s := Stats{At: time.Now()}
 	r := &reader{}

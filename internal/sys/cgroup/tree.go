@@ -1,6 +1,6 @@
-// Package cgroup holds what berth does with cgroups, on v1, hybrid and v2 hosts: it
-// finds, makes and removes them, limits them, reads their figures, and kills what runs
-// in them. Tree is the layout of the host, and Paths is where one cgroup is in it.
+// Package cgroup manages cgroups on v1, hybrid and v2 hosts: it finds, makes and removes
+// them, limits them, reads their figures, and kills their processes. Tree is the layout of
+// the host, and Paths are the directories of one cgroup in it.
 //
 // The cgroups of containers and their limits are made by libcontainer, in the
 // supervisor. The package knows no pods and no containers.
@@ -30,7 +30,7 @@ type Tree struct {
 	mounts map[string]string
 }
 
-// Find looks at what is mounted. Kind Unsupported when there are no cgroups.
+// Find reads the mounted hierarchies. Kind Unsupported when there are no cgroups.
 func Find() (*Tree, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

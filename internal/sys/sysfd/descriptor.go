@@ -49,7 +49,7 @@ func Await(ctx context.Context, stop <-chan struct{}, f *os.File, try func(fd in
 			return
 		}
 		if err := f.SetReadDeadline(time.Unix(1, 0)); err != nil {
-			return // closed: nobody waits
+			return // closed: no call waits
 		}
 	}()
 	err = raw.Read(func(fd uintptr) bool { return try(int(fd)) })

@@ -1,4 +1,4 @@
-// Package sysfd holds what the kernel offers for descriptors: pipes, splices, sockets
+// Package sysfd wraps the kernel's calls for descriptors: pipes, splices, sockets
 // that carry descriptors, terminals, locks, and waiting for any of them. It knows no
 // paths below a root, no processes, and no namespaces.
 package sysfd

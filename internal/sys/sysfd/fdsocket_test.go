@@ -124,7 +124,7 @@ func openPty(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-func TestCopyTerminalMovesAllAndEnds(t *testing.T) {
+func TestCopyTerminalCopiesAllAndEnds(t *testing.T) {
 	master, slave := openPty(t)
 	r, w, err := OutputPipe(Owner{})
 	if err != nil {

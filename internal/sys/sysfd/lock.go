@@ -31,10 +31,10 @@ func TryLock(path string) (lock *Lock, holder int, err error) {
 	return lock, holder, err
 }
 
-// TryLockFleeting is TryLock for a lock file that goes with its lock: give it up by
-// Remove. A file that somebody removed between our opening and locking it locks nothing,
-// and is opened again.
-func TryLockFleeting(path string) (lock *Lock, holder int, err error) {
+// TryLockTransient is TryLock for a lock file that is removed with its lock: release it by
+// Remove. A file that another process removed between open and lock locks nothing;
+// TryLockTransient opens it again.
+func TryLockTransient(path string) (lock *Lock, holder int, err error) {
 	for {
 		lock, holder, err = TryLock(path)
 		if lock == nil {
@@ -54,8 +54,8 @@ func TryLockFleeting(path string) (lock *Lock, holder int, err error) {
 	}
 }
 
-// Remove removes the lock's file and gives the lock up. It is for files that everybody
-// locks by TryLockFleeting.
+// Remove removes the lock's file and releases the lock. It is for files that all processes
+// lock by TryLockTransient.
 func (l *Lock) Remove() error { return errors.Join(os.Remove(l.file.Name()), l.file.Close()) }
 
 // LockFile is TryLock on an open file, which the lock takes over when it is
@@ -69,7 +69,7 @@ func LockFile(f *os.File) (lock *Lock, holder int, err error) {
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
 			return nil, 0, fmt.Errorf("cannot lock %s: %w", f.Name(), err)
 		}
-		// The holder may end between the two calls: then ask again.
+		// The holder may end between the two calls: then try again.
 		if holder, err = getLock(f); err != nil || holder != 0 {
 			return nil, holder, err
 		}
@@ -77,7 +77,7 @@ func LockFile(f *os.File) (lock *Lock, holder int, err error) {
 }
 
 // LockHolder returns the pid of the process that holds the lock at path, -1 when
-// it has no number here, and 0 when nobody does.
+// it has no number here, and 0 when no process does.
 func LockHolder(path string) (int, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -93,7 +93,7 @@ func LockHolder(path string) (int, error) {
 // File is the locked file, to be kept open over an execve.
 func (l *Lock) File() *os.File { return l.file }
 
-// Close gives the lock up.
+// Close releases the lock.
 func (l *Lock) Close() error { return l.file.Close() }
 
 func setLock(f *os.File) error {

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-func TestFleetingLockTakesItsFileAlong(t *testing.T) {
+func TestTransientLockRemovesItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	for range 2 {
-		lock, _, err := TryLockFleeting(path)
+		lock, _, err := TryLockTransient(path)
 		if err != nil || lock == nil {
 			t.Fatalf("no lock: %v", err)
 		}

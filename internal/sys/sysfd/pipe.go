@@ -11,14 +11,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Owner is who a pipe belongs to inside of a container.
+// Owner is the user and group that own a pipe inside of a container.
 type Owner struct{ UID, GID int }
 
 // OutputPipe makes an anonymous pipe for stdout or stderr of a container that
 // runs as owner.
 //
 // container is open for reading and writing: it is the container's descriptor,
-// which sees neither SIGPIPE nor a full stop when every process of ours is gone.
+// which gets neither SIGPIPE nor an end of file when all of berth's processes are gone.
 // reader only reads. The content goes with the last descriptor of either kind,
 // so a process that must not lose it keeps a duplicate. Neither end is in non-blocking
 // mode: the container's could not cope with it, and the reader's must not be
@@ -73,8 +73,8 @@ func ReopenPipe(f *os.File, access int) (*os.File, error) {
 	return openPipe("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), id, access)
 }
 
-// PipeID returns what identifies the pipe behind f for as long as anybody holds
-// it. It is the inode of every end of it. Invalid if f is no anonymous pipe.
+// PipeID returns the id of the pipe behind f, unique while any process holds the
+// pipe: the inode of all its ends. Invalid if f is not an anonymous pipe.
 func PipeID(f *os.File) (uint64, error) {
 	var fs unix.Statfs_t
 	var st unix.Stat_t

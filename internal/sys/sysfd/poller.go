@@ -46,8 +46,8 @@ func (p *Poller) Arm(f *os.File, token uint64) error {
 	return p.control(unix.EPOLL_CTL_MOD, int(f.Fd()), token, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
-// Remove forgets a descriptor. Closing does not: a duplicate that somebody else
-// holds would go on being reported.
+// Remove removes a descriptor. Closing it does not: the poller would still report a
+// duplicate that another process holds.
 func (p *Poller) Remove(f *os.File) error {
 	return p.control(unix.EPOLL_CTL_DEL, int(f.Fd()), 0, 0)
 }

@@ -35,7 +35,7 @@ func packetPair(t *testing.T) (a, b *net.UnixConn) {
 
 // Who dies with questions unread resets the connection, and what it had answered
 // before is still to be had: an answer that were lost would be asked for again.
-func TestAnswersOutliveAReset(t *testing.T) {
+func TestResponsesSurviveAReset(t *testing.T) {
 	client, server := packetPair(t)
 	for _, question := range []string{"first", "second"} {
 		if err := sysfd.SendFDs(client, []byte(question), nil); err != nil {

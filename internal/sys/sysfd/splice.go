@@ -9,9 +9,9 @@ import (
 )
 
 // SplicePipe moves up to n bytes from a pipe to offset off of a file, without
-// waiting. It returns 0 and no error when the pipe is empty and nobody can write
-// to it any more, and an error that is EAGAIN when it is only empty. What was
-// taken from the pipe is in the file, also if the process dies in the call.
+// waiting. It returns 0 and no error when the pipe is empty and has no writers, and
+// an error that is EAGAIN when it is only empty. Bytes taken from the pipe are in the
+// file, also if the process is killed in the call.
 func SplicePipe(file *os.File, off int64, pipe *os.File, n int) (int, error) {
 	for {
 		moved, err := unix.Splice(int(pipe.Fd()), nil, int(file.Fd()), &off, n, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
@@ -36,7 +36,7 @@ func PipeBuffered(pipe *os.File) (int, error) {
 	return n, nil
 }
 
-// PunchHole gives back the space of [off, off+n) of a file; it reads as zeros.
+// PunchHole frees the space of [off, off+n) of a file; it reads as zeros.
 func PunchHole(file *os.File, off, n int64) error {
 	if err := unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n); err != nil {
 		return fmt.Errorf("cannot punch a hole into %s: %w", file.Name(), err)

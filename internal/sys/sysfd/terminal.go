@@ -31,11 +31,11 @@ func ResizeTerminal(terminal *os.File, width, height uint16) error {
 	return nil
 }
 
-// CopyTerminal moves what is written to a pty into a pipe, whose writing end this
-// takes over; it parks while there is nothing to move or no room. What was taken
-// from the pty is in the pipe, also if the process dies in between. It returns
-// nil when ctx ends, or when nobody has the other side of the pty open and all is
-// moved.
+// CopyTerminal copies the output of a pty into a pipe, whose writing end it takes
+// over. It blocks no thread while there is no output or no room. Bytes taken from
+// the pty are in the pipe, also if the process is killed in between. It returns nil
+// when ctx ends, or when no process has the other side of the pty open and all
+// output is copied.
 func CopyTerminal(ctx context.Context, terminal, pipe *os.File) error {
 	to, err := Pollable(pipe)
 	if err != nil {
@@ -126,7 +126,7 @@ func awaitRoom(ctx context.Context, pipe *os.File) error {
 	}
 	stop := context.AfterFunc(ctx, func() {
 		if err := pipe.SetWriteDeadline(time.Unix(1, 0)); err != nil {
-			return // closed: nobody waits
+			return // closed: no call waits
 		}
 	})
 	defer stop()

@@ -29,10 +29,10 @@ type Copied struct{ Files, Bytes int64 }
 
 // CopyTree copies the directory from onto the directory to, which is there and is
 // empty: all that is in it, and its own owner, mode, attributes and times. Copies of
-// links are links, two names of one file stay two names of one file, and nothing but
-// directories and regular files is opened, so that from may be filled by anybody;
-// but nobody may change either tree meanwhile. Attributes that say what the host
-// thinks of a file (security labels) are not copied.
+// links are links, two names of one file stay two names of one file, and CopyTree opens
+// only directories and regular files, so that from may have untrusted content. No process
+// may change either tree meanwhile. Attributes that belong to the host (security labels)
+// are not copied.
 //
 // It ends soon after ctx does, with what it has copied so far. progress, if not nil, is called with
 // how far it is. Kind Invalid for a tree that is too deep.

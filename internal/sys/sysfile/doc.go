@@ -1,3 +1,3 @@
-// Package sysfile holds what the kernel offers for files: paths that stay beneath a directory,
+// Package sysfile wraps the kernel's calls for files: paths that stay beneath a directory,
 // trees, writes that survive a crash, watches, extended attributes and devices.
 package sysfile

@@ -15,9 +15,9 @@ import (
 const maxDescent = 64
 
 // RemoveTree removes path and all that is in it, and is nil when it is absent. Unlike
-// os.RemoveAll it holds few descriptors however deep the tree is, which may have been made
-// by anybody; but nobody may change it any more. It ends soon after ctx does, with the
-// context's cause; a later call goes on.
+// os.RemoveAll it holds few descriptors however deep the tree is. The tree may have untrusted
+// content, but no process may change it any more. It ends soon after ctx does, with the
+// context's cause; a later call continues.
 func RemoveTree(ctx context.Context, path string) error {
 	err := os.Remove(path)
 	if err == nil || errors.Is(err, os.ErrNotExist) {

@@ -14,8 +14,9 @@ import (
 // reserveSize is room for a dozen of records that are replaced at one time.
 const reserveSize = 64 << 10
 
-// Reserve is room on a file system for the case that others have filled it. Files that are there
-// can still be changed then, so that what they describe can end, while nothing new is made. Its methods are safe for concurrent use; a nil one has no room.
+// Reserve is room on a file system for the case that other programs have filled it. Then existing
+// files can still be changed, so that the objects that they describe can be stopped and removed,
+// and no new ones are created. Its methods are safe for concurrent use; a nil one has no room.
 type Reserve struct {
 	mu   sync.Mutex
 	path string
@@ -61,7 +62,7 @@ func (r *Reserve) Write(path string, data []byte) error {
 	return err
 }
 
-// hold makes the file. A file system that cannot promise room keeps none.
+// hold makes the file. On a file system that cannot allocate room there is no reserve.
 func (r *Reserve) hold() {
 	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

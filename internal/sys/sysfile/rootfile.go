@@ -13,8 +13,8 @@ import (
 )
 
 // ReadInRoot reads at most limit bytes of the regular file path of a root
-// filesystem that somebody else filled. Links are resolved inside root, and what
-// is not a regular file is never opened. Kind NotFound when there is no such file,
+// filesystem with untrusted content. Links are resolved inside root, and only
+// regular files are opened. Kind NotFound when there is no such file,
 // Invalid when it is something else.
 func ReadInRoot(root, path string, limit int64) ([]byte, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -40,8 +40,8 @@ func ReadInRoot(root, path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// DirInRoot returns the path of the directory path in a root filesystem that nobody
-// writes to. Links are resolved inside root. Kind NotFound when there is no such
+// DirInRoot returns the path of the directory path in a root filesystem without
+// writers. Links are resolved inside root. Kind NotFound when there is no such
 // directory, Invalid when it is something else.
 func DirInRoot(root, path string) (string, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -20,7 +20,7 @@ const (
 	maxStride = 1024
 )
 
-// Usage is what files take of a disk.
+// Usage is the disk space and the inodes of files.
 type Usage struct{ Bytes, Inodes int64 }
 
 // UsageOf adds up the directories and all that is in them; a file with several names

@@ -1,3 +1,3 @@
-// Package sysmount holds what the kernel offers for mounts: overlays, tmpfs, binds, id-mapped
+// Package sysmount wraps the kernel's calls for mounts: overlays, tmpfs, binds, id-mapped
 // mounts, and their ends.
 package sysmount

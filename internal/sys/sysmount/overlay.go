@@ -18,7 +18,7 @@ type Overlay struct {
 	// Upper and Work are absolute; both "" makes a read-only mount, which takes two
 	// lower directories at least.
 	Upper, Work string
-	// ReadOnly makes a mount that nobody can write to, whatever Upper is.
+	// ReadOnly makes a read-only mount, also with Upper.
 	ReadOnly bool
 	// Label is the SELinux label of every file in it, "" for those of the files
 	// themselves.

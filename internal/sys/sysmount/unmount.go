@@ -20,8 +20,8 @@ func Unmount(dir string) error {
 	return fmt.Errorf("cannot unmount %s: %w", dir, err)
 }
 
-// Detach unmounts what is mounted on path, at once for everybody who looks and
-// for good when its last user is gone. Nil when path is no mount point or absent.
+// Detach unmounts path lazily: the mount disappears at once, and is released when
+// its last user is gone. Nil when path is not a mount point or absent.
 func Detach(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {

@@ -1,3 +1,3 @@
-// Package sysnet holds what the kernel offers for sockets of the network: batches of netlink
+// Package sysnet wraps the kernel's calls for sockets of the network: batches of netlink
 // requests, and the state of a TCP connection.
 package sysnet

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestNetlinkErrorTellsTheReason(t *testing.T) {
+func TestNetlinkErrorHasTheReason(t *testing.T) {
 	payload := binary.NativeEndian.AppendUint32(nil, ^uint32(unix.ENODEV)+1)
 	payload = append(payload, make([]byte, unix.SizeofNlMsghdr)...)
 	payload = binary.NativeEndian.AppendUint16(payload, 4+4)

@@ -1,3 +1,3 @@
-// Package sysns holds what the kernel offers for namespaces: making, pinning and
-// entering them, and what is configured inside of a network namespace.
+// Package sysns wraps the kernel's calls for namespaces: it makes, pins and enters them,
+// and configures the inside of a network namespace.
 package sysns

@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-func TestNetNSLivesAtItsPathAndGoes(t *testing.T) {
+func TestNetNSIsPinnedAndRemoved(t *testing.T) {
 	require.Root(t)
 	path := filepath.Join(t.TempDir(), "ns")
 	if err := sysns.NewNetNS(path); err != nil {

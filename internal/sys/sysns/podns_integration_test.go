@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-func TestPodNamespacesArePinnedAndGo(t *testing.T) {
+func TestPodNamespacesArePinnedAndRemoved(t *testing.T) {
 	require.Root(t)
 	dir := t.TempDir()
 	ipc, uts := filepath.Join(dir, "ipc"), filepath.Join(dir, "uts")

@@ -113,8 +113,8 @@ func (n *UserNamespace) root() sysfd.Owner {
 }
 
 // ownMessageQueues gives the message queues' directory of the calling thread's IPC
-// namespace to owner. It belongs to who was the user when the namespace was made:
-// the host's root, whom the user namespace does not know.
+// namespace to owner. It belongs to the user that made the namespace: the host's
+// root, which is not mapped in the user namespace.
 func ownMessageQueues(owner sysfd.Owner) error {
 	fs, err := unix.Fsopen("mqueue", unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENODEV) {

@@ -23,7 +23,7 @@ func mapped(t *testing.T, pin string) *sysns.UserNamespace {
 	return &sysns.UserNamespace{Pin: pin, UIDs: ids, GIDs: ids, Program: require.Binary(t, "sleep"), Args: []string{"1000"}}
 }
 
-func TestUserNamespaceOwnsThePodsOthers(t *testing.T) {
+func TestUserNamespaceOwnsThePodsOtherNamespaces(t *testing.T) {
 	require.Root(t)
 	dir := t.TempDir()
 	pin := func(kind string) string { return filepath.Join(dir, kind) }

@@ -66,7 +66,7 @@ func mountBind(bind Bind, target string) error {
 	return unix.Mount("", target, "", flags, "")
 }
 
-// pivot makes dir, a mount point, the root, and lets go of the old one.
+// pivot makes dir, a mount point, the root, and detaches the old one.
 func pivot(dir string) error {
 	if err := unix.Chdir(dir); err != nil {
 		return fmt.Errorf("cannot enter a private root: %w", err)
@@ -81,9 +81,9 @@ func pivot(dir string) error {
 	return unix.Chdir("/")
 }
 
-// KeepCapabilities takes all but the given capabilities (unix.CAP_...) from every
-// thread of the process, for good: no_new_privs is set too. It works in programs
-// without cgo only, where Go can make all threads do a system call.
+// KeepCapabilities permanently drops all but the given capabilities (unix.CAP_...) in
+// every thread of the process: it sets no_new_privs, too. It works only in programs
+// without cgo, where Go can make a system call in all threads.
 func KeepCapabilities(keep ...uint) error {
 	var set [2]unix.CapUserData
 	for _, capability := range keep {

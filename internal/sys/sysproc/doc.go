@@ -1,3 +1,3 @@
-// Package sysproc holds what the kernel offers for processes: pidfds, how they ended,
-// what a child inherits, and what a process gives up.
+// Package sysproc wraps the kernel's calls for processes: pidfds, exit statuses, the
+// state that a child inherits, and the privileges that a process drops.
 package sysproc

@@ -20,7 +20,7 @@ import (
 
 // ExitEvents reports how every process of the machine ends, whatever its parent is, by the kernel's
 // process connector. It is for kernels whose pidfds do not report that. Exits
-// queue up in its file for as long as anybody has it open.
+// queue up in its file while any process has it open.
 type ExitEvents struct{ file *os.File }
 
 // ExitEvent is the end of a thread. A process has ended when its last thread has,
@@ -98,7 +98,7 @@ func openConnector() (*ExitEvents, error) {
 
 const exitEventsName = "process connector"
 
-// ResumeExits goes on with the file of another's ExitEvents, which it takes over.
+// ResumeExits continues with the file of another process's ExitEvents, which it takes over.
 func ResumeExits(file *os.File) (*ExitEvents, error) {
 	f, err := sysfd.Pollable(file)
 	if err != nil {
@@ -107,10 +107,10 @@ func ResumeExits(file *os.File) (*ExitEvents, error) {
 	return &ExitEvents{f}, nil
 }
 
-// File is what others may hold, so that nothing is missed while nobody reads.
+// File is the socket. Other processes may hold it, so that no exit is missed without a reader.
 func (e *ExitEvents) File() *os.File { return e.file }
 
-// onlyExits has the kernel pass over forks and the like.
+// onlyExits lets the kernel filter out other events, such as forks.
 func onlyExits(fd int) error {
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: eventAt},
@@ -147,10 +147,10 @@ func (e *ExitEvents) Wait(ctx context.Context) error {
 	})
 }
 
-// Peek returns the next event and leaves it where it is, until Drop: who dies in
-// between leaves it to the next process that has the file. Kind NotFound when there is none now:
-// the kernel queues an event before a pidfd reports the end. Kind Exhausted when
-// events were missed. One caller at a time.
+// Peek returns the next event and keeps it in the socket until Drop: when this process ends
+// in between, the next process with the file gets it. Kind NotFound when there is none now:
+// the kernel queues an event before a pidfd reports the end. Kind Exhausted when events were
+// missed. One caller at a time.
 func (e *ExitEvents) Peek() (ExitEvent, error) {
 	buf := make([]byte, 512)
 	for {

@@ -53,7 +53,7 @@ func listenExits(t *testing.T) (events *sysproc.ExitEvents, await func(pid int) 
 	}
 }
 
-func TestExitEventsTellTheCodesOfStrangers(t *testing.T) {
+func TestExitEventsReportCodesOfAdoptedProcesses(t *testing.T) {
 	_, await := listenExits(t)
 	for script, want := range map[string]int32{"exit 41": 41, "exit 0": 0, "kill -9 $$": 137} {
 		// The parent ends at once, so that somebody else reaps it.

@@ -13,7 +13,7 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
-func TestParseExitWantsAWholeExit(t *testing.T) {
+func TestParseExitRequiresAWholeExit(t *testing.T) {
 	for _, b := range [][]byte{nil, make([]byte, exitEnd-1), make([]byte, exitEnd)} {
 		if _, ok := parseExit(b); ok {
 			t.Errorf("%d bytes of nothing are an exit", len(b))

@@ -15,7 +15,7 @@ const ticksPerSecond = 100
 
 // OOMKilled reports whether the kernel's log says that the OOM killer ended the
 // process pid that began at start (Proc.Start). It is for a process whose cgroup,
-// with its counters, is gone. The log forgets: false may mean that.
+// with its counters, is gone. The log is bounded: false may mean that the record is gone.
 func OOMKilled(pid int, start uint64) (bool, error) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

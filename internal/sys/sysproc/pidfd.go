@@ -40,7 +40,7 @@ func NewPidfd(fd int) (*os.File, error) {
 }
 
 // TakeFD returns descriptor fd of the process pid as one of ours: the same open file, with
-// its flags and its offset. Nothing is opened, so nothing is asked of the file.
+// its flags and its offset. It opens no file, so it calls no file system.
 func TakeFD(pid, fd int) (*os.File, error) {
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -132,9 +132,9 @@ func PidfdPid(pidfd *os.File) (int, error) {
 	return pid, nil
 }
 
-// PidfdStatus asks the kernel for the wait status of a process that somebody has
-// reaped, parent or not. ok is false while it is not reaped, and always on
-// kernels before 6.15.
+// PidfdStatus returns the wait status of a reaped process from the kernel, whatever
+// its parent. ok is false while the process is not reaped, and always on kernels
+// before 6.15.
 func PidfdStatus(pidfd *os.File) (status syscall.WaitStatus, ok bool, err error) {
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 	err = sysfd.With(pidfd, func(fd int) error { return unix.IoctlPidfdInfo(fd, &info) })

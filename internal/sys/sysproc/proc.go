@@ -27,7 +27,7 @@ type Proc struct {
 	Status syscall.WaitStatus
 }
 
-// Zombie is true when the process has ended and nobody has reaped it.
+// Zombie is true when the process has ended and is not reaped.
 func (p Proc) Zombie() bool { return p.State == 'Z' || p.State == 'X' }
 
 // ReadProc reads /proc/PID/stat. Kind NotFound when there is no such process.

@@ -124,7 +124,7 @@ func TestParseStatCountsFromTheLastBracket(t *testing.T) {
 	}
 }
 
-func TestLockTellsItsHolder(t *testing.T) {
+func TestLockReportsItsHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	if holder, err := sysfd.LockHolder(path); holder != 0 || err != nil {
 		t.Fatalf("holder of nothing: %d %v", holder, err)
@@ -152,7 +152,7 @@ func TestLockTellsItsHolder(t *testing.T) {
 	lock.Close()
 }
 
-func TestDescriptorsTravel(t *testing.T) {
+func TestDescriptorsAreSent(t *testing.T) {
 	ours, theirs, err := sysfd.SocketPair()
 	if err != nil {
 		t.Fatal(err)

@@ -50,8 +50,8 @@ func (w *waitInfo) status() syscall.WaitStatus {
 
 // PeekAnyChild looks for a child of this process, any, that has ended, and leaves
 // it a zombie. pid is 0 when none has ended; kind NotFound when there is no child
-// at all. Only the keeper may ask for any child: elsewhere somebody waits for his
-// own.
+// at all. Only the keeper may call it: elsewhere other code waits for its own
+// children.
 func PeekAnyChild() (pid int, status syscall.WaitStatus, err error) {
 	info, err := waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT)
 	if err != nil {

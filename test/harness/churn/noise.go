@@ -44,7 +44,7 @@ func expected() []noise {
 		{"kubelet", `"Missing actuated pod level resource record"`, nil, "it has not written down yet what it gave the pod"},
 		{"kubelet", `"Failed to stop sandbox" podSandboxID`, berthAway(), "berth is away; the line before says so"},
 		{"supervisor", `"the supervisor ended; starting it again"`, []string{supervisorKilled, bothKilled}, "the keeper reports that it was killed"},
-		{"berth", `msg="sandbox is not ready any more" .*its own process ended with code 137"`, kubeletAway(), "a kubelet that starts kills what is in the cgroup of a pod that was deleted by force meanwhile"},
+		{"berth", `msg="sandbox is no longer ready" .*its own process ended with code 137"`, kubeletAway(), "a kubelet that starts kills what is in the cgroup of a pod that was deleted by force meanwhile"},
 		{"kubelet", `with CrashLoopBackOff: `, nil, "a container waits for the restart that its scenario ordered"},
 
 		// Errors of a kubelet that looks for what it or another component has just removed.

@@ -41,18 +41,18 @@ type Host struct {
 	noLoader error
 	// patience is how long the parser may take.
 	patience time.Duration
-	// loading lets those who need the profile at the same time share one run of the
-	// parser, also one that hangs.
+	// loading lets concurrent callers share one run of the parser, also one that
+	// hangs.
 	loading singleflight.Group
 }
 
-// parserPatience is far more than a parser takes that has the processor to itself.
-const parserPatience = 30 * time.Second
+// parserTimeout is far more than a parser takes on an idle machine.
+const parserTimeout = 30 * time.Second
 
 // Find looks at the host. defaultName is the name of berth's own profile, which is
 // loaded when the first container needs it.
 func Find(defaultName string) *Host {
-	h := &Host{defaultName: defaultName, profiles: profilesFile, load: apparmor.InstallDefault, patience: parserPatience}
+	h := &Host{defaultName: defaultName, profiles: profilesFile, load: apparmor.InstallDefault, patience: parserTimeout}
 	h.why = disabled(enabledFile, profilesFile)
 	if _, err := exec.LookPath(parser); err != nil {
 		h.noLoader = err
@@ -80,7 +80,7 @@ func disabled(enabled, profiles string) string {
 	return ""
 }
 
-// Warning is what people should know of this host, "" for nothing.
+// Warning is a message for people about this host, "" for none.
 func (h *Host) Warning() string {
 	if h.why != "" || h.noLoader == nil {
 		return ""
@@ -91,34 +91,34 @@ func (h *Host) Warning() string {
 // Profile loads and returns the profile of a container, "" for none. A host that cannot load
 // the default profile has none, unless the request demands it. Kind Unsupported for a demand
 // that this host cannot meet, Invalid for a profile that is not loaded.
-func (h *Host) Profile(ctx context.Context, asked request.AppArmorProfile) (string, error) {
+func (h *Host) Profile(ctx context.Context, requested request.AppArmorProfile) (string, error) {
 	switch {
-	case asked.None():
+	case requested.None():
 		return "", nil
-	case h.why != "" && asked.Demanded:
+	case h.why != "" && requested.Demanded:
 		return "", fmt.Errorf("%s: apparmor is not supported on this host: %s: %w", field, h.why, errs.Unsupported)
 	case h.why != "":
 		return "", nil
-	case asked.Default:
-		return h.defaultProfile(ctx, asked.Demanded)
+	case requested.Default:
+		return h.defaultProfile(ctx, requested.Demanded)
 	}
-	loaded, err := h.loaded(asked.Name)
+	loaded, err := h.loaded(requested.Name)
 	if err == nil && !loaded {
-		err = fmt.Errorf("%s: apparmor profile not found: %q is not loaded: %w", field, asked.Name, errs.Invalid)
+		err = fmt.Errorf("%s: apparmor profile not found: %q is not loaded: %w", field, requested.Name, errs.Invalid)
 	}
 	if err != nil {
 		return "", err
 	}
-	return asked.Name, nil
+	return requested.Name, nil
 }
 
 // ProfileWith is Profile with an operator's profile in the place of the default one, ""
 // for none. It must be loaded.
-func (h *Host) ProfileWith(ctx context.Context, asked request.AppArmorProfile, operators string) (string, error) {
-	if !asked.Default || operators == "" {
-		return h.Profile(ctx, asked)
+func (h *Host) ProfileWith(ctx context.Context, requested request.AppArmorProfile, operators string) (string, error) {
+	if !requested.Default || operators == "" {
+		return h.Profile(ctx, requested)
 	}
-	profile, err := h.Profile(ctx, request.AppArmorProfile{Name: operators, Demanded: asked.Demanded})
+	profile, err := h.Profile(ctx, request.AppArmorProfile{Name: operators, Demanded: requested.Demanded})
 	if err != nil {
 		return "", fmt.Errorf("runtime.apparmor_profile of the configuration: %w", err)
 	}
@@ -151,8 +151,8 @@ func (h *Host) defaultProfile(ctx context.Context, demanded bool) (string, error
 }
 
 // loadDefault waits for the parser in bounded time. Kind Unavailable for one that
-// hangs: it goes on, since nothing can be known of what it has done, and who comes next
-// waits for the same one.
+// hangs. The parser continues, since its effect is unknown, and later callers wait for
+// the same run.
 func (h *Host) loadDefault(ctx context.Context) error {
 	ended := h.loading.DoChan(h.defaultName, func() (any, error) {
 		return nil, errs.Guard("load of the AppArmor profile "+h.defaultName, func() error {

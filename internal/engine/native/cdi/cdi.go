@@ -1,8 +1,8 @@
 // Package cdi adds to containers what CDI specs on the node list for a device: nodes,
 // mounts, variables and hooks.
 //
-// Specs are read again for each container that asks for a device: drivers write them just
-// before, and a node has few.
+// Specs are read again for each container with a CDI device: drivers write them just before,
+// and a node has few.
 package cdi
 
 import (
@@ -23,8 +23,8 @@ type Devices struct {
 	cache *cdi.Cache
 }
 
-// Read reads the specs in dirs; of two with one device that of the later directory
-// wins. A spec that is broken has no devices: Inject reports it.
+// Read reads the specs in dirs. When two describe one device, that of the later directory
+// wins. A broken spec has no devices: Inject reports it.
 func Read(dirs []string) (*Devices, error) {
 	cdi.SetSpecValidator(noNulls{})
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
@@ -65,10 +65,10 @@ func (d *Devices) faults() error {
 	return errors.Join(faults...)
 }
 
-// noNulls refuses specs with a null in a list, over which the library falls.
+// noNulls refuses specs with a null in a list, for which the library panics.
 type noNulls struct{}
 
-// Validate is asked by the library before it looks at a spec itself.
+// Validate is called by the library before it reads a spec itself.
 func (noNulls) Validate(spec *cdispecs.Spec) error {
 	all := []error{nullIn("containerEdits", &spec.ContainerEdits)}
 	for i := range spec.Devices {

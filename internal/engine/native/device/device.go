@@ -22,25 +22,25 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// Rules say which devices containers get beyond those that they name.
+// Rules select the devices that containers get beyond those that they name.
 type Rules struct {
 	// OwnedByUser gives the devices that a container names to its run_as_user and
 	// run_as_group, where it has them, instead of the host's owner.
 	OwnedByUser bool
-	// PrivilegedWithoutHost keeps the host's devices from privileged containers;
-	// PrivilegedAllAllowed still lets them use what they make themselves.
+	// PrivilegedWithoutHost denies privileged containers the host's devices;
+	// PrivilegedAllAllowed still lets them use devices that they make themselves.
 	PrivilegedWithoutHost, PrivilegedAllAllowed bool
 	// CDIDirs hold CDI specs, the later before the earlier; none turns CDI off.
 	CDIDirs []string
-	// Added are devices that every container gets, unless it asks for another one in
-	// the same place.
+	// Added are devices that every container gets, unless it requests another one at
+	// the same path.
 	Added []*runtimeapi.Device
 }
 
 // Finder looks at device nodes of the host.
 type Finder struct{ Probes *probe.Pool }
 
-// InjectCDI adds the CDI devices that the container asks for to its spec.
+// InjectCDI adds the requested CDI devices to the container's spec.
 func (f Finder) InjectCDI(ctx context.Context, rules *Rules, config *runtimeapi.ContainerConfig, spec *specs.Spec) error {
 	names, err := request.CDIDevices(config)
 	if err != nil || len(names) == 0 {
@@ -60,7 +60,7 @@ func (f Finder) InjectCDI(ctx context.Context, rules *Rules, config *runtimeapi.
 }
 
 // Of lists the nodes that a container gets: all of the host's when it is
-// privileged, those of every container, and those that it asks for.
+// privileged, those of every container, and those that it requests.
 func (f Finder) Of(ctx context.Context, rules *Rules, config *runtimeapi.ContainerConfig) ([]ocispec.Device, error) {
 	var devices []ocispec.Device
 	if request.Security(config).GetPrivileged() && !rules.PrivilegedWithoutHost {
@@ -68,7 +68,7 @@ func (f Finder) Of(ctx context.Context, rules *Rules, config *runtimeapi.Contain
 		if err != nil {
 			return nil, err
 		}
-		devices = placed(host, "/dev", "rwm")
+		devices = withPaths(host, "/dev", "rwm")
 	}
 	var own []ocispec.Device
 	for i, d := range config.GetDevices() {
@@ -99,7 +99,7 @@ func (f Finder) nodesOf(ctx context.Context, d *runtimeapi.Device) ([]ocispec.De
 	nodes, err := probe.Ask(ctx, f.Probes, "look at the device "+d.GetHostPath(), func() ([]ocispec.Device, error) {
 		return nodesAt(d.GetHostPath())
 	})
-	return placed(nodes, request.DevicePath(d), d.GetPermissions()), err
+	return withPaths(nodes, request.DevicePath(d), d.GetPermissions()), err
 }
 
 // setOwner gives devices to the user and the group that the request names.
@@ -114,9 +114,9 @@ func setOwner(devices []ocispec.Device, security *runtimeapi.LinuxContainerSecur
 	}
 }
 
-// placed returns nodes as a container gets them. It copies them: probe.Ask may have given
-// the same nodes to other callers.
-func placed(nodes []ocispec.Device, to, access string) []ocispec.Device {
+// withPaths returns copies of nodes with their paths in the container. It copies them, since
+// probe.Ask may have returned the same nodes to other callers.
+func withPaths(nodes []ocispec.Device, to, access string) []ocispec.Device {
 	devices := slices.Clone(nodes)
 	for i := range devices {
 		devices[i].Path, devices[i].Access = filepath.Join(to, devices[i].Path), access
@@ -145,7 +145,7 @@ func nodesAt(from string) ([]ocispec.Device, error) {
 	return []ocispec.Device{device}, err
 }
 
-// nodesBelow leaves out what a container has of its own: terminals, shared memory,
+// nodesBelow leaves out the nodes that each container has itself: terminals, shared memory,
 // message queues, the console.
 func nodesBelow(from string) ([]ocispec.Device, error) {
 	var devices []ocispec.Device

@@ -43,9 +43,9 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestDevicesAskedForAtOnce: who asks for the same node at the same time shares the look
+// TestConcurrentDeviceLookups: who asks for the same node at the same time shares the look
 // at it, and nothing else.
-func TestDevicesAskedForAtOnce(t *testing.T) {
+func TestConcurrentDeviceLookups(t *testing.T) {
 	f, rules := Finder{probe.New(time.Second, 8)}, &Rules{OwnedByUser: true}
 	var wg sync.WaitGroup
 	for i := range 400 {

@@ -52,7 +52,7 @@ func fieldOf(config *runtimeapi.ContainerConfig, fault *errs.Fault) string {
 		}
 		return "config.devices"
 	case errs.CauseSeccomp:
-		if asked := request.SeccompOf(config, request.SeccompProfile{}); asked.Path != "" {
+		if requested := request.SeccompOf(config, request.SeccompProfile{}); requested.Path != "" {
 			return "config.linux.security_context.seccomp.localhost_ref"
 		}
 	case errs.CauseLimit:

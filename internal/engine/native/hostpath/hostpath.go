@@ -1,9 +1,9 @@
 // Package hostpath finds the sources of mounts on the host, and makes those that are
 // missing.
 //
-// A source that is not there becomes a directory, as hostPath volumes expect, but only
-// once nothing else is left to refuse the container; one that is refused all the same
-// leaves none behind.
+// A missing source becomes a directory, as hostPath volumes expect, but only after all
+// other checks of the container. When the container is refused after that, the
+// directories are removed.
 package hostpath
 
 import (
@@ -26,15 +26,15 @@ import (
 // Place is where a source is or will be, links resolved, and how much of that exists.
 type Place struct{ Path, Exists string }
 
-// Missing is a source that is not there.
+// Missing is a source that does not exist.
 type Missing struct {
 	// Field is the request's.
 	Field string
 	Path  string
 }
 
-// Resolve finds a source, or else the directory that it will be below. Kind Invalid for
-// one that can never be, Unavailable for one on a file system that is dead.
+// Resolve finds a source, or else the directory below which it will be created. Kind
+// Invalid for an impossible path, Unavailable for one on a file system that hangs.
 func Resolve(from string) (Place, error) {
 	below := ""
 	for at := filepath.Clean(from); ; at = filepath.Dir(at) {
@@ -121,7 +121,7 @@ func absentIn(path string) []string {
 	return absent
 }
 
-// Keep leaves the directories to the volumes' owners.
+// Keep removes the record, so that the directories stay.
 func (m Made) Keep() error {
 	if err := errs.IgnoreNotExist(os.Remove(m.File)); err != nil {
 		return fmt.Errorf("cannot record that the mount sources stay: %w", err)

@@ -41,9 +41,9 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestMadeOrNot: what was made for a container goes with it when it is refused, but for
+// TestMakeMissingSources: what was made for a container goes with it when it is refused, but for
 // what somebody uses, and stays once the container stands.
-func TestMadeOrNot(t *testing.T) {
+func TestMakeMissingSources(t *testing.T) {
 	dir := t.TempDir()
 	there := filepath.Join(dir, "there")
 	if err := os.Mkdir(there, 0o755); err != nil {
@@ -93,8 +93,8 @@ func TestMadeOrNot(t *testing.T) {
 	}
 }
 
-// TestRefusedToBeMade names the field.
-func TestRefusedToBeMade(t *testing.T) {
+// TestMakeRefusedSources names the field.
+func TestMakeRefusedSources(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

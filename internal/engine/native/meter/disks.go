@@ -18,8 +18,8 @@ const (
 	// diskAge is how old a size may be before it is measured again: measuring walks
 	// every file that a container wrote.
 	diskAge = 15 * time.Second
-	// diskPatience is how long a request waits for the first size of a container.
-	diskPatience = time.Second
+	// diskTimeout is how long a request waits for the first size of a container.
+	diskTimeout = time.Second
 	// walkers is how many containers are walked at a time.
 	walkers = 2
 	// walkSlice is how long a layer is walked in one turn. A walk that is not over by then has
@@ -72,8 +72,8 @@ func (d *disks) forget(id string) {
 	delete(d.entries, id)
 }
 
-// of returns the sizes that are known, and has old ones measured again. It waits up to
-// diskPatience for sizes that were never measured.
+// of returns the known sizes, and starts to measure old ones again. It waits up to
+// diskTimeout for sizes that were never measured.
 func (d *disks) of(ctx context.Context, targets map[string]Target) (map[string]*engine.Written, error) {
 	var first []chan struct{}
 	for id, target := range targets {
@@ -84,7 +84,7 @@ func (d *disks) of(ctx context.Context, targets map[string]Target) (map[string]*
 			first = append(first, measuring)
 		}
 	}
-	patience, cancel := context.WithTimeout(ctx, diskPatience)
+	patience, cancel := context.WithTimeout(ctx, diskTimeout)
 	defer cancel()
 	for _, measuring := range first {
 		select {
@@ -145,7 +145,8 @@ func (d *disks) walk(id string) (image.Usage, error) {
 	return d.usage(id, w.pace)
 }
 
-// take waits for a turn, false when there is none any more. Who waits is served in order.
+// take waits for a turn, and returns false once the background work has ended. Waiters are
+// served in order.
 func (w *walk) take() bool {
 	select {
 	case w.d.turn <- struct{}{}:

@@ -10,9 +10,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// TestLargeLayersLeaveTurnsToOthers: containers with more files than can be counted in a turn
+// TestLargeLayersDoNotDelayOthers: containers with more files than can be counted in a turn
 // keep every walker busy, and others are measured all the same.
-func TestLargeLayersLeaveTurnsToOthers(t *testing.T) {
+func TestLargeLayersDoNotDelayOthers(t *testing.T) {
 	place := t.TempDir()
 	begun := make(chan struct{}, 4*walkers)
 	d := newDisks(func(ctx context.Context, id string, pace sysfile.Pace) (image.Usage, error) {
@@ -85,9 +85,9 @@ func TestWalksTakeAShareOfACore(t *testing.T) {
 	}
 }
 
-// TestSizeOfAWalkThatIsCutShort is what was counted: a container that makes directories all the
+// TestSizeAfterAnInterruptedWalk is what was counted: a container that makes directories all the
 // time has a size, too.
-func TestSizeOfAWalkThatIsCutShort(t *testing.T) {
+func TestSizeAfterAnInterruptedWalk(t *testing.T) {
 	place := t.TempDir()
 	d := newDisks(func(context.Context, string, sysfile.Pace) (image.Usage, error) {
 		return image.Usage{Mountpoint: place, Bytes: 7, At: time.Now()}, errEnough

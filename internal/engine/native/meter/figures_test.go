@@ -11,9 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// TestNoFigureIsLost: each field of a cgroup's figures reaches the engine's field of the
+// TestNoStatIsLost: each field of a cgroup's figures reaches the engine's field of the
 // same name, with its value.
-func TestNoFigureIsLost(t *testing.T) {
+func TestNoStatIsLost(t *testing.T) {
 	var stats cgroup.Stats
 	var details cgroup.Details
 	n := 0

@@ -1,9 +1,9 @@
 // Package meter reads the figures of sandboxes and containers: cgroups, networks,
 // writable layers.
 //
-// What takes long or needs two readings (rates of CPU, sizes of writable layers) is
-// measured in the background, so that a list of a full node is a pass over small
-// files. It owns what it has measured. Callers name the cgroups and namespaces.
+// It measures figures that take long or need two readings (rates of CPU, sizes of
+// writable layers) in the background, so that a list of a full node is a pass over
+// small files. It owns its measurements. Callers name the cgroups and namespaces.
 package meter
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// Target is one thing that has figures.
+// Target is one object that has figures.
 type Target struct {
 	Cgroups cgroup.Paths
 	// NetNS is where a sandbox's own network namespace is pinned, "" for none.
@@ -61,11 +61,11 @@ func (m *Meter) Close() {
 	m.disks.close()
 }
 
-// Watch begins to sample what has just been made, so that its rate is known after one
-// window, whether anybody has asked or not. What has no cgroup is left alone.
+// Watch begins to sample a new object, so that its rate is known after one window, also
+// without a request. It ignores an object without a cgroup.
 func (m *Meter) Watch(id string, groups cgroup.Paths) { m.rates.begin(id, groups) }
 
-// Forget ends the measuring of what has gone.
+// Forget ends the measurements of a removed object.
 func (m *Meter) Forget(id string) {
 	m.rates.forget(id)
 	m.disks.forget(id)
@@ -135,7 +135,7 @@ func (m *Meter) read(id string, target Target, withDetails bool) (*engine.Figure
 	return f, nil
 }
 
-// loopback is the interface of which nobody wants figures.
+// loopback is the interface that figures leave out.
 const loopback = "lo"
 
 // countLinks reads the networks of all targets that have one.

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-func TestRatesAreOfTheBackgroundsReadings(t *testing.T) {
+func TestRatesComeFromBackgroundReadings(t *testing.T) {
 	cpu := uint64(0)
 	gone := false
 	r := newRates(func(cgroup.Paths) (uint64, error) {

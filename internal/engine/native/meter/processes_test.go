@@ -72,8 +72,8 @@ func sized(t *testing.T) bool {
 	return st.Size > 0
 }
 
-// TestDescriptorsOfNobody: what ends meanwhile counts for nothing.
-func TestDescriptorsOfNobody(t *testing.T) {
+// TestDescriptorsOfEndedProcesses: what ends meanwhile counts for nothing.
+func TestDescriptorsOfEndedProcesses(t *testing.T) {
 	d := &engine.Details{}
 	countOpen(d, []int{1 << 30}, 10)
 	if d.FileDescriptors != 0 || d.Sockets != 0 {

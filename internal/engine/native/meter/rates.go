@@ -13,7 +13,7 @@ import (
 // autoscaling, and long enough to cost little.
 const sampleEvery = 5 * time.Second
 
-// rates samples how much CPU each watched thing uses.
+// rates samples how much CPU each watched object uses.
 type rates struct {
 	read func(cgroup.Paths) (uint64, error)
 	stop chan struct{}
@@ -104,7 +104,7 @@ func (r *rates) sampleAll() {
 		at := time.Now()
 		cpu, err := r.read(paths)
 		if errors.Is(err, errs.NotFound) {
-			r.forget(id) // it has ended; who asks for it again watches it again
+			r.forget(id) // it has ended; the next request watches it again
 			continue
 		}
 		if err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// Pool hands out namespaces. All methods are safe for concurrent use.
+// Pool has ready namespaces. All methods are safe for concurrent use.
 type Pool struct {
 	size int
 
@@ -62,7 +62,7 @@ func (p *Pool) take() *os.File {
 	return ns
 }
 
-// refill makes what is missing, by one goroutine at a time.
+// refill makes the missing namespaces, by one goroutine at a time.
 func (p *Pool) refill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,28 +15,28 @@ import (
 
 // parentOf is the cgroup of the sandbox's containers: a path (cgroupfs) or a slice (systemd).
 // own is true when no other sandbox has it, because the request named none.
-func (m *Manager) parentOf(id, asked string) (parent string, own bool, err error) {
-	isSlice := strings.HasSuffix(asked, ".slice")
+func (m *Manager) parentOf(id, requested string) (parent string, own bool, err error) {
+	isSlice := strings.HasSuffix(requested, ".slice")
 	switch {
-	case m.systemd() && asked == "":
+	case m.systemd() && requested == "":
 		return m.podSlice(id), true, nil
 	case m.systemd() && !isSlice:
-		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is not a slice, but the cgroup driver is systemd: %w", asked, errs.Invalid)
+		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is not a slice, but the cgroup driver is systemd: %w", requested, errs.Invalid)
 	case m.systemd():
-		return path.Base(asked), false, nil
-	case asked == "":
+		return path.Base(requested), false, nil
+	case requested == "":
 		return path.Join(m.cfg.DefaultParent, id), true, nil
 	case isSlice:
-		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is a slice, but the cgroup driver is cgroupfs: %w", asked, errs.Invalid)
+		return "", false, fmt.Errorf("config.linux.cgroup_parent: %q is a slice, but the cgroup driver is cgroupfs: %w", requested, errs.Invalid)
 	}
-	return path.Join("/", asked), false, nil
+	return path.Join("/", requested), false, nil
 }
 
 // MakeParent makes the cgroup of a sandbox's containers where it is missing, and returns it.
-// asked is the request's, "" for none. MakeParent first records in ownFile that RemoveParent
-// may remove it. A slice needs no record: the sandbox's id is in its name.
-func (m *Manager) MakeParent(ctx context.Context, id, asked, ownFile string) (string, error) {
-	parent, own, err := m.parentOf(id, asked)
+// requested is the parent in the request, "" for none. MakeParent first records in ownFile that
+// RemoveParent may remove it. A slice needs no record: the sandbox's id is in its name.
+func (m *Manager) MakeParent(ctx context.Context, id, requested, ownFile string) (string, error) {
+	parent, own, err := m.parentOf(id, requested)
 	if err != nil {
 		return "", err
 	}
@@ -95,13 +95,13 @@ func (m *Manager) RemoveParent(ctx context.Context, id, ownFile string, last boo
 	return nil
 }
 
-// busyPatience bounds the wait until killed processes have left a cgroup.
-const busyPatience = 2 * time.Second
+// busyTimeout bounds the wait until killed processes have left a cgroup.
+const busyTimeout = 2 * time.Second
 
 // removeBusy removes a cgroup. A container whose start failed is recorded as exited
 // when its init has been killed, which may be a moment before the init is gone.
 func (m *Manager) removeBusy(ctx context.Context, parent string) error {
-	ctx, stop := context.WithTimeout(ctx, busyPatience)
+	ctx, stop := context.WithTimeout(ctx, busyTimeout)
 	defer stop()
 	for {
 		err := m.tree.Remove(parent)

@@ -14,7 +14,7 @@ const (
 	Systemd  = "systemd"
 )
 
-// Config is what a Manager is made from. All fields are required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	// Instance names this berth among others on the host.
 	Instance string

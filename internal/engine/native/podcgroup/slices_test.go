@@ -46,9 +46,9 @@ func hungSystemd(t *testing.T) (connect func(context.Context) (*dbus.Conn, error
 	return connect, came
 }
 
-// TestHungSystemdHoldsUpNobodyElse: who starts a slice waits for as long as its context
+// TestHungSystemdDelaysNoOther: who starts a slice waits for as long as its context
 // says, and neither the engine's lock nor another slice waits for that.
-func TestHungSystemdHoldsUpNobodyElse(t *testing.T) {
+func TestHungSystemdDelaysNoOther(t *testing.T) {
 	connect, reached := hungSystemd(t)
 	m := New(Config{Instance: "t", Driver: Systemd, DefaultParent: "berth_t.slice"}, nil)
 	m.slices.connect = connect

@@ -37,7 +37,7 @@ func OwnIDs() (ids request.UserNamespace, err error) {
 // sees it: it has no descriptors, and (where the kernel has filters) a filter beside the one
 // that it was started with.
 func (s Starter) awaitConfined(ctx context.Context, pid int) error {
-	ctx, stop := context.WithTimeout(ctx, confinePatience)
+	ctx, stop := context.WithTimeout(ctx, confineTimeout)
 	defer stop()
 	for {
 		confined, err := s.confined(pid)

@@ -99,7 +99,7 @@ func sealProgram(ctx context.Context, dir, program string) (err error) {
 // it is open for writing: what this process starts at the same time has a duplicate of each
 // of its descriptors up to the execve.
 func makeReadOnly(ctx context.Context, dir string, flags uintptr) error {
-	ctx, stop := context.WithTimeout(ctx, confinePatience)
+	ctx, stop := context.WithTimeout(ctx, confineTimeout)
 	defer stop()
 	for {
 		err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY|flags, "")
@@ -169,6 +169,6 @@ func labelRoot(program *os.File, dir string, names ...string) error {
 	return nil
 }
 
-// confinePatience bounds the wait for a process between its fork and its execve, and for an
+// confineTimeout bounds the wait for a process between its fork and its execve, and for an
 // init that has been executed: it has a dozen system calls to make.
-const confinePatience = 10 * time.Second
+const confineTimeout = 10 * time.Second

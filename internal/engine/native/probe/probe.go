@@ -1,9 +1,9 @@
-// Package probe asks the file system what may never answer (a dead network mount,
-// a hung FUSE daemon) without blocking the caller.
+// Package probe makes calls to file systems that may hang (a dead network mount, a
+// hung FUSE daemon) without blocking the caller.
 //
-// A call that hangs keeps its thread until the kernel lets go of it; nothing can
-// end it earlier. So they are bounded: one thread for each question that is
-// pending, however often it is asked, and a limit in all.
+// A call that hangs keeps its thread until the kernel returns; nothing can end it
+// earlier. So they are bounded: one thread for each pending probe, however many
+// callers it has, and a limit in all.
 package probe
 
 import (
@@ -16,24 +16,23 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Pool runs questions. All methods are safe for concurrent use.
+// Pool runs probes. All methods are safe for concurrent use.
 type Pool struct {
 	timeout time.Duration
-	// threads has an element for each question that is pending.
+	// threads has an element for each pending probe.
 	threads chan struct{}
 	pending singleflight.Group
 }
 
-// New returns a pool whose questions may take timeout each, limit at a time.
+// New returns a pool whose probes may take timeout each, limit at a time.
 func New(timeout time.Duration, limit int) *Pool {
 	return &Pool{timeout: timeout, threads: make(chan struct{}, limit)}
 }
 
-// Ask runs ask on a thread of its own and returns what it returns. Askers of the
-// same key at the same time share one run and its answer, which nobody may change: a
-// key names the verb and all that ask depends on ("look at /mnt"). Kind Unavailable,
-// naming the key, when no answer came in time; Exhausted when too many others hang
-// already.
+// Ask runs ask on its own thread and returns its result. Concurrent callers with the
+// same key share one run and its result, which they must not change: a key names the
+// verb and all that ask depends on ("look at /mnt"). Kind Unavailable, with the key,
+// when ask does not return in time; Exhausted when too many others hang already.
 func Ask[T any](ctx context.Context, p *Pool, key string, ask func() (T, error)) (T, error) {
 	var zero T
 	answered := p.pending.DoChan(key, func() (any, error) { return run(p, key, ask) })
@@ -52,7 +51,7 @@ func Ask[T any](ctx context.Context, p *Pool, key string, ask func() (T, error))
 	}
 }
 
-// run asks, unless too many questions hang. singleflight would end the process for a
+// run calls ask, unless too many probes hang. singleflight would end the process for a
 // panic, so run guards ask.
 func run[T any](p *Pool, key string, ask func() (T, error)) (value T, err error) {
 	select {

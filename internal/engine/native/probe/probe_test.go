@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-func TestHungQuestionNamesItselfAndIsAskedOnce(t *testing.T) {
+func TestHungProbeIsNamedAndRunsOnce(t *testing.T) {
 	pool := New(5*time.Millisecond, 2)
 	hang := make(chan struct{})
 	defer close(hang)
@@ -36,7 +36,7 @@ func TestHungQuestionNamesItselfAndIsAskedOnce(t *testing.T) {
 	}
 }
 
-func TestTooManyHungQuestions(t *testing.T) {
+func TestTooManyHungProbes(t *testing.T) {
 	pool := New(time.Millisecond, 1)
 	hang := make(chan struct{})
 	defer close(hang)
@@ -46,7 +46,7 @@ func TestTooManyHungQuestions(t *testing.T) {
 	}
 }
 
-func TestAnswerIsNotKept(t *testing.T) {
+func TestResultIsNotCached(t *testing.T) {
 	pool := New(time.Second, 1)
 	n := 0
 	for want := 1; want <= 3; want++ {
@@ -68,7 +68,7 @@ func TestCallerMayLeave(t *testing.T) {
 	}
 }
 
-func TestPanicOfAQuestionIsItsError(t *testing.T) {
+func TestPanicOfAProbeIsItsError(t *testing.T) {
 	pool := New(time.Second, 1)
 	for range 2 {
 		_, err := Ask(context.Background(), pool, "look at /odd", func() (int, error) { panic("oh no") })

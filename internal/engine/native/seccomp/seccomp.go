@@ -45,7 +45,7 @@ func NewLoader(host ocispec.Host, probes *probe.Pool) *Loader {
 const maxFilters = 64
 
 // Default is the default profile for a process with these capabilities. It is nil where the
-// kernel has no filters. The result is shared: nobody may change it.
+// kernel has no filters. The result is shared: callers must not change it.
 func (l *Loader) Default(capabilities []string) (*specs.LinuxSeccomp, error) {
 	if !l.host.Seccomp {
 		return nil, nil //nolint:nilnil // no filter is no failure
@@ -115,12 +115,12 @@ func (r *Rules) choose(profile request.SeccompProfile) chosenProfile {
 }
 
 // Container returns the filter of a container, nil for none. The result is
-// shared: nobody may change it. Kind Invalid or Unsupported, with the field of the request
+// shared: callers must not change it. Kind Invalid or Unsupported, with the field of the request
 // or the key of the configuration.
 func (l *Loader) Container(ctx context.Context, config *runtimeapi.ContainerConfig, rules *Rules, defaults *ocispec.Defaults) (*specs.LinuxSeccomp, error) {
-	asked, given := request.SeccompOf(config, request.SeccompProfile{}), request.SeccompOf(config, defaults.Seccomp)
+	requested, given := request.SeccompOf(config, request.SeccompProfile{}), request.SeccompOf(config, defaults.Seccomp)
 	chosen := rules.choose(given)
-	if given != asked && chosen.Path == given.Path {
+	if given != requested && chosen.Path == given.Path {
 		chosen.by = "defaults.seccomp of the configuration, as the container asks for none"
 	}
 	if path := rules.Privileged; path != "" && request.Security(config).GetPrivileged() {
@@ -166,7 +166,7 @@ func (l *Loader) filter(ctx context.Context, chosen chosenProfile, capabilities 
 }
 
 // parse reads a profile for a process with these capabilities. Kind Invalid for data that is
-// no profile.
+// not a profile.
 func parse(data []byte, capabilities []string) (*specs.LinuxSeccomp, error) {
 	var rules profiles.Seccomp
 	if err := json.Unmarshal(data, &rules); err != nil {

@@ -39,13 +39,12 @@ func (l Labels) Unconfined() bool {
 type Policy interface {
 	// Enabled reports whether processes have labels.
 	Enabled() bool
-	// Fresh returns the policy's labels for containers, with categories that
-	// nobody has; they are reserved. It does not return when all are.
+	// Fresh returns the policy's labels for containers, with unused categories,
+	// and reserves them. It does not return when all are reserved.
 	Fresh() (Labels, error)
 	// Pairs is how many different categories Fresh has to give out, which are pairs.
 	Pairs() int
-	// Reserve keeps the categories of a label from being given out; Release lets go
-	// of them.
+	// Reserve marks the categories of a label as used; Release frees them.
 	Reserve(label string) error
 	Release(label string)
 	// Check reports whether the policy knows a label.
@@ -98,7 +97,7 @@ func (Host) Release(label string) { selinux.ReleaseLabel(label) }
 // Check implements Policy.
 func (Host) Check(label string) error { return selinux.SecurityCheckContext(label) }
 
-// Mode is what becomes of labels.
+// Mode selects how labels are used.
 type Mode string
 
 // Modes. Where nothing is labelled, a label that would confine is refused, but with Lenient,
@@ -110,7 +109,7 @@ const (
 	Lenient Mode = "lenient"
 )
 
-// Labeller gives out labels. All methods are safe for concurrent use.
+// Labeller chooses labels. All methods are safe for concurrent use.
 type Labeller struct {
 	policy Policy
 	mode   Mode
@@ -130,9 +129,9 @@ func (l *Labeller) Enabled() bool { return l.mode != Off && l.policy.Enabled() }
 
 // Sandbox chooses the labels of a sandbox and reserves their categories until
 // Release. Kind Unsupported when confinement is asked for where there is none, Invalid for a label that the policy does not know.
-func (l *Labeller) Sandbox(id string, asked *runtimeapi.SELinuxOption) (Labels, error) {
+func (l *Labeller) Sandbox(id string, requested *runtimeapi.SELinuxOption) (Labels, error) {
 	if !l.Enabled() {
-		return Labels{}, l.refuse(asked)
+		return Labels{}, l.refuse(requested)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,7 +148,7 @@ func (l *Labeller) Sandbox(id string, asked *runtimeapi.SELinuxOption) (Labels, 
 		return Labels{}, fmt.Errorf("%s: the host's SELinux policy has no types for containers: install them (container-selinux), "+
 			"or set runtime.selinux = \"off\": %w: %w", field, err, errs.Unsupported)
 	}
-	labels, err := l.change(fresh, asked)
+	labels, err := l.change(fresh, requested)
 	if err != nil || levelOf(labels.Process) != levelOf(fresh.Process) {
 		l.policy.Release(fresh.Process)
 	}
@@ -180,7 +179,7 @@ func (l *Labeller) Adopt(id string, labels Labels) error {
 	return l.policy.Reserve(labels.Process)
 }
 
-// Release lets go of a sandbox's categories, unless another sandbox has the same.
+// Release frees a sandbox's categories, unless another sandbox has the same.
 func (l *Labeller) Release(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,23 +199,23 @@ func (l *Labeller) Release(id string) {
 // Container chooses the labels of a container: the sandbox's, but for what it asks
 // for. One without a level of its own keeps the sandbox's, and with it the pod's
 // files. A privileged container that asks for nothing is not confined.
-func (l *Labeller) Container(sandbox Labels, asked *runtimeapi.SELinuxOption, privileged bool) (Labels, error) {
+func (l *Labeller) Container(sandbox Labels, requested *runtimeapi.SELinuxOption, privileged bool) (Labels, error) {
 	if !l.Enabled() {
-		return Labels{}, l.refuse(asked)
+		return Labels{}, l.refuse(requested)
 	}
-	if isEmpty(asked) && privileged {
+	if isEmpty(requested) && privileged {
 		return Labels{Mount: sandbox.Mount}, nil
 	}
 	if sandbox.Process == "" {
 		return Labels{}, nil // made while labels were off
 	}
-	return l.change(sandbox, asked)
+	return l.change(sandbox, requested)
 }
 
-// refuse judges a demand that cannot be met. A process that is not to be confined
-// gets what it asks for.
-func (l *Labeller) refuse(asked *runtimeapi.SELinuxOption) error {
-	if isEmpty(asked) || asked.GetType() == superPrivileged || l.mode == Lenient {
+// refuse returns the error for a demand that cannot be met. A process that must not be
+// confined gets its labels.
+func (l *Labeller) refuse(requested *runtimeapi.SELinuxOption) error {
+	if isEmpty(requested) || requested.GetType() == superPrivileged || l.mode == Lenient {
 		return nil
 	}
 	why := "SELinux is not enabled on this host"
@@ -227,8 +226,8 @@ func (l *Labeller) refuse(asked *runtimeapi.SELinuxOption) error {
 }
 
 // change returns labels with what is asked for in its place.
-func (l *Labeller) change(labels Labels, asked *runtimeapi.SELinuxOption) (Labels, error) {
-	if isEmpty(asked) {
+func (l *Labeller) change(labels Labels, requested *runtimeapi.SELinuxOption) (Labels, error) {
+	if isEmpty(requested) {
 		return labels, nil
 	}
 	process, err := selinux.NewContext(labels.Process)
@@ -242,7 +241,7 @@ func (l *Labeller) change(labels Labels, asked *runtimeapi.SELinuxOption) (Label
 	for _, part := range []struct {
 		name, value string
 		ofFiles     bool
-	}{{"user", asked.GetUser(), true}, {"role", asked.GetRole(), false}, {"type", asked.GetType(), false}, {"level", asked.GetLevel(), true}} {
+	}{{"user", requested.GetUser(), true}, {"role", requested.GetRole(), false}, {"type", requested.GetType(), false}, {"level", requested.GetLevel(), true}} {
 		if part.value == "" {
 			continue
 		}
@@ -258,8 +257,8 @@ func (l *Labeller) change(labels Labels, asked *runtimeapi.SELinuxOption) (Label
 	return changed, nil
 }
 
-// known asks the policy for labels. A mount with one that it does not know fails, and
-// does not say why.
+// known checks labels against the policy. A mount with an unknown label fails without a
+// reason.
 func (l *Labeller) known(labels Labels) error {
 	for _, label := range []string{labels.Process, labels.Mount} {
 		if err := l.policy.Check(label); err != nil {
@@ -269,8 +268,8 @@ func (l *Labeller) known(labels Labels) error {
 	return nil
 }
 
-func isEmpty(asked *runtimeapi.SELinuxOption) bool {
-	return asked.GetUser()+asked.GetRole()+asked.GetType()+asked.GetLevel() == ""
+func isEmpty(requested *runtimeapi.SELinuxOption) bool {
+	return requested.GetUser()+requested.GetRole()+requested.GetType()+requested.GetLevel() == ""
 }
 
 // typeOf and levelOf are parts of user:role:type:level.

@@ -70,7 +70,7 @@ func TestPolicyWithoutContainers(t *testing.T) {
 
 // A sandbox more than there are categories for is refused; the next one is not, once one
 // of them has gone.
-func TestNoCategoriesAreLeft(t *testing.T) {
+func TestCategoriesAreExhausted(t *testing.T) {
 	l := New(&fakePolicy{pairs: 3}, Auto)
 	for _, id := range []string{"one", "two", "three"} {
 		mustSandbox(t, l, id, nil)

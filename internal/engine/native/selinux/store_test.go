@@ -24,7 +24,7 @@ func setLabel(t *testing.T, path, label string) {
 	}
 }
 
-func TestLabelStoreMakesIt(t *testing.T) {
+func TestLabelStoreCreatesTheDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "root", "images")
 	testStore(t, dir)
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
@@ -38,7 +38,7 @@ func TestLabelStoreMakesIt(t *testing.T) {
 
 // A store of before has all its layers labelled, once. What containers wrote is
 // theirs, and where they made a directory too deep the daemon starts all the same.
-func TestLabelStoreOfBefore(t *testing.T) {
+func TestLabelStoreOfAnEarlierVersion(t *testing.T) {
 	dir := makeTree(t, 4, 4)
 	written, layer := filepath.Join(dir, "d0/sub/0"), filepath.Join(dir, "d1/sub/0")
 	const label = "system_u:object_r:container_file_t:s0:c1,c2"

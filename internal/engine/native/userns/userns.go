@@ -41,14 +41,14 @@ func (m *Maker) Supported() error { return m.supported() }
 // Namespace describes the user namespace of a sandbox, which is pinned at pin. It is nil
 // when the sandbox shares the host's. Kind Unsupported where pods cannot have one.
 func (m *Maker) Namespace(config *runtimeapi.PodSandboxConfig, pin string) (*sysns.UserNamespace, error) {
-	asked := request.UserNamespaceOf(config)
-	if asked == nil {
+	requested := request.UserNamespaceOf(config)
+	if requested == nil {
 		return nil, nil //nolint:nilnil // most sandboxes share the host's
 	}
 	if err := m.supported(); err != nil {
 		return nil, fmt.Errorf("config.linux.security_context.namespace_options.userns_options: user namespaces are not supported here: %w", err)
 	}
-	return m.holder(pin, asked.UIDs, asked.GIDs), nil
+	return m.holder(pin, requested.UIDs, requested.GIDs), nil
 }
 
 func (m *Maker) holder(pin string, uids, gids request.IDMapping) *sysns.UserNamespace {

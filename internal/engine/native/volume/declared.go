@@ -36,7 +36,7 @@ type Maker struct {
 	Log     *slog.Logger
 }
 
-// Container is what Maker needs of a container.
+// Container is the part of a container that Maker needs.
 type Container struct {
 	ID, ImageID string
 	Image       imagespec.ImageConfig
@@ -53,7 +53,7 @@ type Container struct {
 
 // Make makes the volumes of a container.
 func (m Maker) Make(ctx context.Context, c *Container) ([]ocispec.ImageVolume, error) {
-	if asked := c.Config.GetAnnotations()[request.AnnotationVolumes]; len(c.Image.Volumes) == 0 && asked == "" {
+	if requested := c.Config.GetAnnotations()[request.AnnotationVolumes]; len(c.Image.Volumes) == 0 && requested == "" {
 		return nil, nil
 	}
 	paths, leftOut, err := ocispec.ImageVolumes(c.Image, c.Config, func(path string) (string, error) {
@@ -64,7 +64,8 @@ func (m Maker) Make(ctx context.Context, c *Container) ([]ocispec.ImageVolume, e
 		return nil, err
 	}
 	if len(leftOut) > 0 {
-		m.Log.Warn("an image declares volumes where the runtime itself mounts; they are left out", "container", c.ID, "image", c.ImageID, "volumes", leftOut)
+		m.Log.Warn("ignoring volumes of an image at paths where the runtime itself mounts",
+			"container", c.ID, "image", c.ImageID, "volumes", leftOut)
 	}
 	volumes := make([]ocispec.ImageVolume, len(paths))
 	for i, path := range paths {

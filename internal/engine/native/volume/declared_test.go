@@ -80,9 +80,9 @@ func makeVolumes(t *testing.T, labels selinux.Labels, declared ...string) ([]oci
 	return volumes, stages, maker, err
 }
 
-// TestImageVolumesAreMade: links of the image stay in it, and the copies have the
+// TestImageVolumesAreCreated: links of the image stay in it, and the copies have the
 // container's label, whatever volumes of pods get.
-func TestImageVolumesAreMade(t *testing.T) {
+func TestImageVolumesAreCreated(t *testing.T) {
 	labels := selinux.Labels{Process: "u:r:container_t:s0:c1,c2", Mount: "u:r:file_t:s0:c1,c2"}
 	volumes, stages, maker, err := makeVolumes(t, labels, "/var/run/lock", "loose/x", "/up/run/lock/../other")
 	if err != nil {
@@ -109,7 +109,7 @@ func TestImageVolumesAreMade(t *testing.T) {
 	}
 }
 
-func TestImageVolumesAreNotMade(t *testing.T) {
+func TestImageVolumesAreNotCreated(t *testing.T) {
 	for name, c := range map[string]struct {
 		declared []string
 		kind     error

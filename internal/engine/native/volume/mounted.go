@@ -37,7 +37,7 @@ func SandboxOfKey(key string) (sandboxID string, ok bool) {
 	return sandboxID, ok
 }
 
-// Sandbox is what Images needs of a sandbox.
+// Sandbox is the part of a sandbox that Images needs.
 type Sandbox struct {
 	ID string
 	// Dir has an entry for each image that is mounted for the sandbox.

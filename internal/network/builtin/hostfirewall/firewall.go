@@ -1,5 +1,4 @@
-// Package hostfirewall lets the pods' forwarded traffic through the firewalls that others have
-// put on the host.
+// Package hostfirewall lets the pods' forwarded traffic through other firewalls on the host.
 package hostfirewall
 
 import (
@@ -22,10 +21,10 @@ import (
 
 // Firewall keeps accept rules in chains of others that would drop the pods' traffic. The kernel
 // forwards a packet only when no chain drops it, so an accept in berth's own table is not enough.
-// Where a foreign chain drops what it does not know (docker, ufw and firewalld make such chains),
-// Ensure inserts rules at its head: they accept what comes from the bridge, and what goes to the
-// bridge if it is an answer or came through a host port. The rules carry a tag. Ensure inserts
-// them again when they are gone; Remove takes them away.
+// Where a foreign chain drops all packets that no rule accepts (docker, ufw and firewalld make such
+// chains), Ensure inserts rules at its head: they accept packets from the bridge, and packets to
+// the bridge that are answers or came through a host port. The rules have a tag. Ensure inserts
+// them again when they are gone; Remove removes them.
 //
 // Its methods are safe for concurrent use.
 type Firewall struct {
@@ -87,7 +86,8 @@ func (f *Firewall) Ensure(ctx context.Context) error {
 		f.report(legacy.name(), legacy.ensure(ctx, f.bridge, f.tag))
 	}
 	if len(f.refused) > 0 && !slices.Equal(before, f.refused) {
-		f.log.Warn("a firewall on the host drops the pods' traffic and cannot be changed", "bridge", f.bridge, "chains", f.refused)
+		f.log.Warn("cannot change a firewall on the host that drops the pods' traffic",
+			"bridge", f.bridge, "chains", f.refused)
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ const (
 	xtDNAT        = 1 << 7
 )
 
-// Remove takes our rules out of every chain. The calling thread is in the host's network
+// Remove removes our rules from every chain. The calling thread is in the host's network
 // namespace.
 func (f *Firewall) Remove() error {
 	f.mu.Lock()

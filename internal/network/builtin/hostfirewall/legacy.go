@@ -66,7 +66,7 @@ func (t legacyTable) ensure(ctx context.Context, bridge, tag string) error {
 	return nil
 }
 
-// remove takes our rules out.
+// remove removes our rules.
 func (t legacyTable) remove(bridge, tag string) error {
 	listing, err := t.run(context.Background(), "-S", "FORWARD")
 	if errors.Is(err, exec.ErrNotFound) {

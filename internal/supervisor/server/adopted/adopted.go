@@ -1,5 +1,5 @@
-// Package adopted finds out how processes ended that this supervisor has adopted, and is not the
-// parent of.
+// Package adopted finds the exit status of processes that this supervisor has adopted. It is not
+// their parent.
 package adopted
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Processes are adopted processes. They are children of the keeper; when the keeper has died as
-// well pid 1 is their parent, reaps them and reports to nobody. Before Linux 6.15 their pidfds do
-// not report the status either, but the kernel's process connector does. Its socket lies in the
-// keeper, so that exits queue up in it while nobody reads. An exit is taken out of the socket only
-// after it is on disk.
+// Processes are adopted processes. They are children of the keeper. When the keeper has died as
+// well, pid 1 is their parent, and reaps them without a report. Before Linux 6.15 their pidfds do
+// not report the status either, but the kernel's process connector does. The keeper holds its
+// socket, so that exits queue up in it while no supervisor reads. A supervisor takes an exit out
+// of the socket only after the exit is on disk.
 //
-// Where pidfds report exits, all of this does nothing.
+// Where pidfds report exits, all methods do nothing.
 type Processes struct {
 	dir     string
 	log     *slog.Logger
@@ -60,7 +60,7 @@ const DirName = "strangers"
 // SocketKey is the key by which the keeper holds the socket.
 const SocketKey = "exits"
 
-// Begin continues with the socket of a predecessor, or opens one. reserve is for the records.
+// Begin continues with the socket of a predecessor, or opens one. The records use reserve.
 func (p *Processes) Begin(ctx context.Context, v *heldfiles.Store, reserve *sysfile.Reserve) {
 	p.reserve = reserve
 	if sysproc.PidfdsReportExits() {
@@ -76,14 +76,16 @@ func (p *Processes) Begin(ctx context.Context, v *heldfiles.Store, reserve *sysf
 		err = os.MkdirAll(p.dir, 0o700)
 	}
 	if err != nil {
-		p.log.Warn("cannot listen for exits: the exit codes of containers that outlive keeper and supervisor will not be known", "error", err)
+		p.log.Warn("cannot listen for exits; the exit codes of containers that outlive keeper "+
+			"and supervisor will be unknown",
+			"error", err)
 		p.events = nil
 		return
 	}
 	v.Hold(ctx, SocketKey, p.events.File())
 }
 
-// Follow adds an adopted process; nil is none. It must be called before Listen.
+// Follow adds an adopted process. It ignores nil. It must be called before Listen.
 func (p *Processes) Follow(process *record.Process) {
 	if process == nil {
 		return
@@ -138,9 +140,10 @@ func (p *Processes) record(event sysproc.ExitEvent) {
 
 func (p *Processes) path(pid int) string { return filepath.Join(p.dir, strconv.Itoa(pid)) }
 
-// Status returns how a process ended, and when. It must have ended. All that the kernel has
-// reported is recorded first: the threads of a process may have ended before, with other codes
-// (those of a program that executes another one end with 0), and the last report counts.
+// Status returns the exit status of a process that has ended, and the time of its end. It first
+// records all exits that the kernel has reported: the threads of a process may have ended before,
+// with other codes (those of a program that executes another one end with 0), and the last report
+// counts.
 func (p *Processes) Status(ctx context.Context, process *record.Process) (status syscall.WaitStatus, at time.Time, ok bool) {
 	if p.events == nil {
 		return 0, at, false
@@ -158,7 +161,7 @@ func (p *Processes) Status(ctx context.Context, process *record.Process) (status
 	return e.Status, e.At, true
 }
 
-// Forget removes what is known of a process, once its owner has recorded the exit.
+// Forget removes the recorded exit of a process, once its owner has recorded it elsewhere.
 func (p *Processes) Forget(process *record.Process) {
 	p.mu.Lock()
 	_, adopted := p.adopted[process.Pid]
@@ -168,6 +171,6 @@ func (p *Processes) Forget(process *record.Process) {
 		return
 	}
 	if err := errs.IgnoreNotExist(os.Remove(p.path(process.Pid))); err != nil {
-		p.log.Warn("cannot remove the exit of a process", "pid", process.Pid, "error", err)
+		p.log.Warn("cannot remove the recorded exit of a process", "pid", process.Pid, "error", err)
 	}
 }

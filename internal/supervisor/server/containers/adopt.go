@@ -50,7 +50,7 @@ func (s *Set) adopt(ctx context.Context) {
 	}
 }
 
-// quarantine moves the directory of a record that cannot be used to a place where people find it.
+// quarantine moves the directory of a record that cannot be used to the quarantine.
 func (s *Set) quarantine(id string, cause error) {
 	to := filepath.Join(s.opts.StateDir, "quarantine", fmt.Sprintf("%s-%d", id, time.Now().UnixNano()))
 	err := os.MkdirAll(filepath.Dir(to), 0o700)
@@ -70,7 +70,7 @@ func (s *Set) adoptOne(ctx context.Context, rec *record.Container) {
 	s.containers[c.id] = c
 	s.mu.Unlock()
 	if rec.Stage == record.Creating {
-		return // half made: its owner removes it
+		return // partly created: its owner removes it
 	}
 	if rec.Stage == record.Exited {
 		close(c.ended)

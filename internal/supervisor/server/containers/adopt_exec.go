@@ -58,7 +58,7 @@ func (e *Execution) adopt(ctx context.Context, r *record.Exec) {
 		return
 	case len(held) == 0:
 		// The keeper died as well. The command must not run a second time.
-		e.err = fmt.Errorf("exec %s in container %s: it is not known whether it began before supervisor and keeper died: %w", e.id, e.container.id, errs.Unavailable)
+		e.err = fmt.Errorf("exec %s in container %s: supervisor and keeper died, and it is unknown whether the command began: %w", e.id, e.container.id, errs.Unavailable)
 		e.killAll()
 	default:
 		e.err = fmt.Errorf("exec %s in container %s: it did not begin before the supervisor's death: %w", e.id, e.container.id, errs.NotFound)

@@ -18,7 +18,7 @@ import (
 const offerTimeout = 15 * time.Second
 
 // adoptStreams finds the pipes and the terminal: in the keeper, else in a process of the container.
-// A client may offer what is found in neither.
+// A client may offer those that neither has.
 func (c *Container) adoptStreams(ctx context.Context, rec *record.Container) {
 	c.adoptPipes(rec)
 	for _, console := range c.set.held.Get(c.key("console")) {
@@ -51,7 +51,8 @@ func (c *Container) adoptStreams(ctx context.Context, rec *record.Container) {
 	c.holdStreams(ctx)
 }
 
-// adoptPipes takes the pipes that the keeper holds. Each is known by its id, not by its place.
+// adoptPipes takes the pipes that the keeper holds. It identifies each by its id, not by its
+// position.
 func (c *Container) adoptPipes(rec *record.Container) {
 	for _, f := range c.set.held.Get(c.key("pipes")) {
 		id, err := sysfd.PipeID(f)
@@ -93,7 +94,7 @@ func nameOf(pipes map[string]uint64, id uint64) string {
 	return ""
 }
 
-// Lacks reports whether a stream that the container should have is not open here.
+// Lacks reports whether a stream of the container is not open in this process.
 func (c *Container) Lacks(name string) bool {
 	rec := c.snapshot()
 	if rec.Stage == record.Exited || rec.Stage == record.Creating {
@@ -124,7 +125,7 @@ func (c *Container) lacksAny() bool {
 	return slices.ContainsFunc(names, c.Lacks)
 }
 
-// adoptWhenOffered waits until clients have offered what the container lacks.
+// adoptWhenOffered waits until clients have offered the missing descriptors.
 func (c *Container) adoptWhenOffered(ctx context.Context) {
 	select {
 	case <-c.set.offered:
@@ -139,7 +140,7 @@ func (c *Container) adoptWhenOffered(ctx context.Context) {
 }
 
 // Offer gives the container a descriptor that a client held, under the name of its stream. It
-// reports whether the container has lost that one, and takes it: then it is the container's.
+// takes the descriptor if the container has lost it, and reports whether it did.
 func (c *Container) Offer(ctx context.Context, name string, f *os.File) (taken bool) {
 	if !c.Lacks(name) || !c.owns(name, f) {
 		return false
@@ -162,7 +163,7 @@ func (c *Container) owns(name string, f *os.File) bool {
 	return err == nil && id == rec.Pipes[name]
 }
 
-// take makes f the container's.
+// take makes the container the owner of f.
 func (c *Container) take(ctx context.Context, name string, f *os.File) {
 	switch name {
 	case supervisor.StreamPidfd:

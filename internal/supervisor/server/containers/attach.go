@@ -11,9 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/record"
 )
 
-// Attach writes what the container writes from now on to stdout and stderr, which may be nil,
-// until the container or ctx ends. resume goes on where an attachment stopped when the last
-// supervisor died. joined is called once, when the output is joined. Nil when the
+// Attach copies the container's output from now on to stdout and stderr, which may be nil, until
+// the container or ctx ends. resume continues where an attachment stopped when the last
+// supervisor died. Attach calls joined once, when the output is joined. It returns nil when the
 // container has ended.
 func (c *Container) Attach(ctx context.Context, stdout, stderr io.Writer, resume bool, joined func() error) error {
 	pump, err := c.output(ctx)

@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Container is one container in memory: its record, what is open for it and who waits for it.
+// Container is one container in memory: its record, its open descriptors and its waiters.
 type Container struct {
 	id  string
 	set *Set
@@ -137,8 +137,8 @@ func (c *Container) live() (*os.File, error) {
 	return c.pidfd, nil
 }
 
-// Duplicates returns what a client should hold of the container, none once it has ended. want selects
-// by name of the stream. The files stay the container's.
+// Duplicates returns the descriptors of the container that a client should hold, none once it has
+// ended. want selects by name of the stream. The files stay the container's.
 func (c *Container) Duplicates(want func(name string) bool) (supervisor.StreamSet, []*os.File) {
 	set := supervisor.StreamSet{ID: c.id}
 	named := c.streams.Named()

@@ -46,8 +46,8 @@ func (c *Container) signal(sig syscall.Signal, all bool) error {
 	return nil
 }
 
-// Update changes the container's limits; what res leaves nil or empty stays. See
-// ociruntime.Runtime.Update. Kind State when the container has ended.
+// Update changes the container's limits. Limits that are nil or empty in res stay as they are.
+// See ociruntime.Runtime.Update. Kind State when the container has ended.
 func (c *Container) Update(ctx context.Context, res *specs.LinuxResources) error {
 	if err := c.lock(ctx); err != nil {
 		return err
@@ -59,8 +59,8 @@ func (c *Container) Update(ctx context.Context, res *specs.LinuxResources) error
 	return c.set.runtime.Update(c.id, res)
 }
 
-// ReopenLog returns when the container's output goes to the file that its log path names now. Kind
-// State when the container has ended.
+// ReopenLog opens the file at the container's log path, and returns when the output goes there.
+// Kind State when the container has ended.
 func (c *Container) ReopenLog(ctx context.Context) error {
 	c.mu.Lock()
 	pump, stage := c.pump, c.rec.Stage

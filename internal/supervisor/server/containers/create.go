@@ -31,7 +31,7 @@ const (
 
 // Create makes a container up to the point where its init waits to execute the program. When it fails
 // it undoes what it has made. The error says only why: the daemon adds that the container cannot be
-// created. Kind Exists when anything of the container is there.
+// created. Kind Exists when anything of the container exists.
 func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Container, error) {
 	ctx, stopLasting := s.lasting(ctx)
 	defer stopLasting()
@@ -76,7 +76,7 @@ func (s *Set) Create(ctx context.Context, req *supervisor.CreateRequest) (*Conta
 	return c, nil
 }
 
-// timeout is the bound of a create, a start or the begin of an exec.
+// timeout is the bound of a create, of a start, or of the beginning of an exec.
 func timeout(asked time.Duration) time.Duration {
 	if asked > 0 {
 		return asked
@@ -116,7 +116,7 @@ func (c *Container) create(ctx context.Context, plan *ociruntime.Plan) error {
 	return c.recordCreated(ctx, pid)
 }
 
-// recordCreated opens and records the init, which waits now.
+// recordCreated opens and records the init, which waits for the start.
 func (c *Container) recordCreated(ctx context.Context, pid int) error {
 	// It is our child and only we reap it: the pid is not reused.
 	pidfd, err := sysproc.OpenPidfd(pid)
@@ -187,7 +187,7 @@ func (c *Container) holdStreams(ctx context.Context) {
 	}
 }
 
-// openPump has the log pump read the pipes from now on, or continue where a predecessor stopped.
+// openPump starts the log pump on the pipes, or lets it continue where a predecessor stopped.
 func (c *Container) openPump(ctx context.Context) error {
 	request := c.snapshot().Request
 	stdout, stderr := c.streams.Pipes()
@@ -212,7 +212,7 @@ func (c *Container) openPump(ctx context.Context) error {
 // key is the key of a descriptor of the container in the keeper.
 func (c *Container) key(name string) string { return c.id + "/" + name }
 
-// readSpec returns the OCI spec of a bundle. Kind Invalid when it is the bundle's fault.
+// readSpec returns the OCI spec of a bundle. Kind Invalid when the bundle is at fault.
 func readSpec(bundle string) (*specs.Spec, error) {
 	if !filepath.IsAbs(bundle) {
 		return nil, fmt.Errorf("bundle %q is not an absolute path: %w", bundle, errs.Invalid)

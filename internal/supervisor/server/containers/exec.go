@@ -82,9 +82,9 @@ func (c *Container) JoinExec(id string) (*Execution, error) {
 	return e, nil
 }
 
-// exec starts a process. When the caller cancels first, what was started is killed. The end of the
-// caller's connection, or of this process, does not interrupt the start: the process would be killed
-// after it has begun, and the successor would run it a second time.
+// exec starts a process, and kills it when the caller cancels first. The end of the caller's
+// connection, or of this process, does not interrupt the start: otherwise the process would be
+// killed after it has begun, and the successor would run it a second time.
 func (c *Container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio ociruntime.StdIO) (_ *Execution, err error) {
 	spec := req.Process
 	if spec == nil || len(spec.Args) == 0 || !validExecID(req.ExecID) {
@@ -128,7 +128,7 @@ func (c *Container) exec(ctx context.Context, req *supervisor.ExecRequest, stdio
 		}
 		e.killAll()
 		if c.ending() {
-			// The error of libcontainer is some consequence of that.
+			// libcontainer's error is a consequence of that.
 			err = fmt.Errorf("it is ending: %w (%v)", errs.State, err) //nolint:errorlint // not of the cause's kind
 		}
 		e.err = c.notExecuted(err)
@@ -146,9 +146,9 @@ func validExecID(id string) bool {
 	return len(id) >= 1 && len(id) <= 128 && strings.Trim(id, letters) == ""
 }
 
-// claimExec adds an exec with an id, and one caller. Kind Exists when the id is taken. The id of an
-// exec that a predecessor took and did not begin is free again: its caller repeats the call with it,
-// and may do so before the answer to the first call is dealt with.
+// claimExec adds an exec with an id, and one caller. Kind Exists when the id is taken. When a
+// predecessor took the id and did not start the exec, the id is free again: the caller repeats the
+// call with it, perhaps before the answer to the first call is handled.
 func (c *Container) claimExec(id string) (*Execution, error) {
 	e := c.newExecution(id)
 	e.group = ociruntime.ExecGroup(c.snapshot().Cgroups, id)
@@ -181,7 +181,7 @@ func (e *Execution) neverBegan() bool {
 	return isClosed(e.done) && errors.Is(e.err, errs.NotFound)
 }
 
-// start starts the process. The record is written before, and the keeper has the pidfd before any
+// start starts the process. It writes the record first, and the keeper has the pidfd before any
 // code of the user runs.
 func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ociruntime.StdIO) error {
 	c := e.container
@@ -205,7 +205,7 @@ func (e *Execution) start(ctx context.Context, spec *specs.Process, stdio ocirun
 	if err != nil {
 		return err
 	}
-	// A child of ours that nobody reaps: the pid is its own.
+	// Only this process reaps its child, so the pid is not reused.
 	if e.pidfd, err = sysproc.OpenPidfd(pid); err != nil {
 		return fmt.Errorf("cannot watch exec %s: %w", e.id, err)
 	}

@@ -21,12 +21,13 @@ func (e *Execution) watchProtected() {
 	errs.Protect("watch of exec "+e.id+" in container "+e.container.id, e.watch)
 }
 
-// watch waits for the end of the process, and records it. Processes that it has started run on.
+// watch waits for the end of the process, and records it. The children of the process continue to
+// run.
 func (e *Execution) watch() {
 	c := e.container
 	if e.pidfd != nil {
 		if err := sysproc.AwaitExit(c.set.stopping, e.pidfd); err != nil {
-			return // this process ends; a successor goes on
+			return // this process ends; a successor continues
 		}
 	}
 	e.code, e.err = e.status()
@@ -66,9 +67,9 @@ func (e *Execution) status() (int32, error) {
 }
 
 // Wait waits for the end and returns the exit code (128+n when signal n ended it). When the caller
-// cancels, all that the exec started is killed; when its connection ends, it may come back.
-// answered, unless nil, must be called with whether the caller got the answer: a caller that did
-// not comes back for it, and would run an exec that is forgotten once more.
+// cancels, Wait kills all that the exec started. When the caller's connection ends, the caller may
+// reconnect. answered, unless nil, must be called with whether the caller got the answer: a caller
+// without an answer repeats the call, which would run a removed exec again.
 func (e *Execution) Wait(ctx context.Context) (code int32, answered func(sent bool), err error) {
 	select {
 	case <-e.done:
@@ -91,7 +92,7 @@ func (e *Execution) Wait(ctx context.Context) (code int32, answered func(sent bo
 	}, e.err
 }
 
-// removeCaller is for a caller that did not get its answer. Without callers the exec is an orphan.
+// removeCaller removes a caller that did not get its answer. An exec without callers is an orphan.
 func (e *Execution) removeCaller() {
 	e.container.mu.Lock()
 	e.callers--
@@ -107,7 +108,7 @@ func (e *Execution) isOrphan() bool {
 	return e.callers == 0 && !e.removing && c.execs[e.id] == e
 }
 
-// scheduleOrphanKill kills and removes an exec without callers, unless one comes back in time.
+// scheduleOrphanKill kills and removes an exec without callers, unless one reconnects in time.
 func (e *Execution) scheduleOrphanKill() {
 	if !e.isOrphan() {
 		return // the last caller that leaves calls this again
@@ -123,7 +124,7 @@ func (e *Execution) scheduleOrphanKill() {
 			select {
 			case <-e.done:
 			case <-c.set.stopping.Done():
-				return // a successor goes on
+				return // a successor continues
 			}
 		}
 		e.remove()
@@ -138,7 +139,7 @@ func (e *Execution) killAll() {
 	if err := e.group.Kill(ctx); err != nil {
 		c.set.log.Warn("cannot kill an exec", "container", c.id, "exec", e.id, "error", err)
 	}
-	if e.pidfd != nil { // should it ever be out of its cgroup
+	if e.pidfd != nil { // in case it has left its cgroup
 		if err := sysproc.SignalPidfd(e.pidfd, syscall.SIGKILL); err != nil && !errors.Is(err, errs.NotFound) {
 			c.set.log.Warn("cannot kill an exec", "container", c.id, "exec", e.id, "error", err)
 		}

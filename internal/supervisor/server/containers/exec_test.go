@@ -13,9 +13,9 @@ import (
 	"github.com/berthrun/berth/internal/supervisor/server/heldfiles"
 )
 
-// TestIDOfAnExecThatNeverBegan: its caller comes back with the same id while the answer
+// TestIDOfAnExecThatWasNotStarted: its caller comes back with the same id while the answer
 // that told him so is still being done with, and the two share a record.
-func TestIDOfAnExecThatNeverBegan(t *testing.T) {
+func TestIDOfAnExecThatWasNotStarted(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	s := &Set{opts: Options{StateDir: t.TempDir()}, log: log, held: heldfiles.New(nil, log)}
 	c := &Container{id: "box", set: s, execs: map[string]*Execution{}}

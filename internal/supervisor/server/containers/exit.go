@@ -29,13 +29,14 @@ const (
 	killedCode = 128 + int32(syscall.SIGKILL)
 )
 
-// watchProtected is watch, whose panic does not end the process. The next supervisor does what it has
-// not done.
+// watchProtected is watch, but a panic does not end the process. The next supervisor completes its
+// work.
 func (c *Container) watchProtected() { errs.Protect("watch of container "+c.id, c.watch) }
 
-// watch waits for the end of the init, and reports it. The order of steps: find the status, kill what
-// is left in the cgroup, complete the log, record the exit, reap the init, report the exit. When this
-// process is killed after any of them a successor begins again, with the same outcome.
+// watch waits for the end of the init, and reports it. The steps in their order: find the status,
+// kill the remaining processes in the cgroup, complete the log, record the exit, reap the init,
+// report the exit. When this process is killed after any step, a successor repeats them all, with
+// the same result.
 func (c *Container) watch() {
 	c.mu.Lock()
 	pidfd := c.pidfd
@@ -43,7 +44,8 @@ func (c *Container) watch() {
 	if pidfd != nil {
 		if err := sysproc.AwaitExit(c.set.stopping, pidfd); err != nil {
 			if c.set.stopping.Err() == nil {
-				c.set.log.Error("cannot watch a container any more", "container", c.id, "error", err)
+				c.set.log.Error("cannot continue to watch a container",
+					"container", c.id, "error", err)
 			}
 			return
 		}
@@ -88,9 +90,9 @@ func (c *Container) recordExit(pidfd *os.File) {
 	c.set.opts.Clients.Exited(exit)
 }
 
-// oomKilled reports whether the OOM killer has hit the container, by the counter of its cgroup. systemd
-// removes a cgroup as soon as it is empty, often before the counter was read. Then the kernel's log
-// says whether the init was killed.
+// oomKilled reports whether the OOM killer has killed a process of the container, by the counter of
+// its cgroup. systemd removes a cgroup as soon as it is empty, often before oomKilled has read the
+// counter. Then the kernel's log shows whether the OOM killer killed the init.
 func (c *Container) oomKilled(rec *record.Container, exit *supervisor.Exit) bool {
 	if kills, err := rec.Cgroups.OOMKills(); err == nil && kills > rec.OOMKills || c.set.oom.Saw(c.id) {
 		return true
@@ -105,7 +107,8 @@ func (c *Container) oomKilled(rec *record.Container, exit *supervisor.Exit) bool
 	return killed
 }
 
-// releaseStreams closes the streams of an ended container, here, in the keeper and at the clients.
+// releaseStreams closes the streams of an ended container in this process, in the keeper and at the
+// clients.
 func (c *Container) releaseStreams() {
 	c.set.held.Release(c.key("pipes"))
 	c.set.held.Release(c.key("console"))
@@ -178,8 +181,8 @@ func (s *Set) readStatus(pidfd *os.File, init *record.Process) (status syscall.W
 	return exit.Status, exit.At, true
 }
 
-// killRemaining kills what is left of a container whose init has ended. With a PID namespace of its
-// own nothing is left; without one the children of the init run on.
+// killRemaining kills the remaining processes of a container whose init has ended. With a PID
+// namespace of its own there are none; without one the children of the init continue to run.
 func (c *Container) killRemaining(rec *record.Container) {
 	ctx, stop := context.WithTimeout(c.set.stopping, killTimeout)
 	defer stop()
@@ -188,7 +191,8 @@ func (c *Container) killRemaining(rec *record.Container) {
 		return
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
-		c.set.log.Error("cannot kill what is left of an ended container", "container", c.id, "error", err)
+		c.set.log.Error("cannot kill the remaining processes of an ended container",
+			"container", c.id, "error", err)
 		return
 	}
 	// They are in an uninterruptible system call (a dead NFS server, say). The init is gone, so
@@ -227,7 +231,8 @@ func joinText(a, b string) string {
 	return a + "; " + b
 }
 
-// reap reaps the init, if it is our child, and releases what was held to find its status.
+// reap reaps the init, if it is our child, and releases the descriptors that were held to find its
+// status.
 func (c *Container) reap(pidfd *os.File, init *record.Process) {
 	if pidfd != nil {
 		c.set.reapChild(pidfd, "container", c.id)

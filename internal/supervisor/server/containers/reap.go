@@ -17,9 +17,9 @@ const (
 
 // reapChild reaps the child of a pidfd. attrs describe it in the log.
 //
-// A process that was traced when it ended can be reaped by its parent only after its tracer has waited
-// for it, or has ended. Until then the zombie keeps the init of its PID namespace from ending. So
-// reapChild tries again, in the background.
+// When a process was traced at its end, its parent can reap it only after the tracer has waited for
+// it, or has ended. Until then the zombie keeps the init of its PID namespace from ending. So
+// reapChild retries in the background.
 func (s *Set) reapChild(pidfd *os.File, attrs ...any) {
 	if done := s.tryReap(pidfd, attrs); done {
 		return

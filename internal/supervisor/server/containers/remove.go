@@ -15,7 +15,8 @@ import (
 // removeTimeout bounds one Remove, which may be repeated.
 const removeTimeout = 60 * time.Second
 
-// Remove removes all that is there of a container, with a record or without one. Nil when nothing is.
+// Remove removes everything of a container, with or without a record. Nil when the container is
+// absent.
 // An error says only why: the caller adds that the container cannot be removed.
 func (s *Set) Remove(ctx context.Context, id string) error {
 	ctx, stopLasting := s.lasting(ctx)
@@ -37,7 +38,7 @@ func (s *Set) Remove(ctx context.Context, id string) error {
 	return c.discard(ctx)
 }
 
-// interrupt ends what another call waits for, so that it unlocks the container.
+// interrupt cancels another call of the container, so that it unlocks the container.
 func (c *Container) interrupt(ctx context.Context) {
 	c.mu.Lock()
 	if c.stopCreate != nil {
@@ -53,9 +54,9 @@ func (c *Container) interrupt(ctx context.Context) {
 	}
 }
 
-// discard is the only function that removes a container, whole or half made. It finds the processes by
-// the cgroup, not by the pid. Each step is nil when its object is absent. The record is removed last,
-// and stays when a step fails. The caller has locked c.
+// discard is the only function that removes a container, complete or partly created. It finds the
+// processes by the cgroup, not by the pid. Each step returns nil when its object is absent. discard
+// removes the record last, and keeps it when a step fails. The caller has locked c.
 func (c *Container) discard(ctx context.Context) error {
 	rec := c.snapshot()
 	if err := c.kill(ctx, &rec); err != nil {
@@ -88,7 +89,8 @@ func (c *Container) discard(ctx context.Context) error {
 	return nil
 }
 
-// kill kills all processes, and waits until the exit is reported, unless the container is half made.
+// kill kills all processes, and waits until the exit is reported, unless the container is partly
+// created.
 func (c *Container) kill(ctx context.Context, rec *record.Container) error {
 	if err := rec.Cgroups.Check(c.id); err != nil {
 		return err
@@ -118,8 +120,8 @@ func (s *Set) clear(ctx context.Context, id string, group cgroup.Paths) error {
 	return os.RemoveAll(s.dir(id))
 }
 
-// removeUnknown removes what may be there of a container without a record: state of the OCI runtime,
-// which runc may have made, or what the record in the quarantine was of.
+// removeUnknown removes what may exist of a container without a record: state of the OCI runtime,
+// which runc may have made, or the container of a record in the quarantine.
 func (s *Set) removeUnknown(ctx context.Context, id string) error {
 	found, err := s.runtime.Find(id)
 	if errors.Is(err, errs.Invalid) {

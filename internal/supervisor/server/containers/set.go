@@ -1,4 +1,4 @@
-// Package containers is what the supervisor does with containers: it makes, starts, watches and
+// Package containers manages the containers of the supervisor: it creates, starts, watches and
 // removes them, runs commands in them, and adopts those of a predecessor.
 //
 // It knows neither connections nor the protocol: package server turns requests into calls of it,
@@ -39,8 +39,8 @@ type Keeper interface {
 	Forget(ctx context.Context, pid int, start uint64) error
 }
 
-// Clients are those who hold duplicates of the containers' descriptors and hear of exits. Their
-// methods do not wait for an answer.
+// Clients hold duplicates of the containers' descriptors and are notified of exits. The methods do
+// not wait for an answer.
 type Clients interface {
 	// Hold sends every client a descriptor of a container, to be held under a name
 	// (supervisor.StreamStart, ...).
@@ -52,7 +52,7 @@ type Clients interface {
 	Exited(exit supervisor.Exit)
 }
 
-// Options are what a Set is made from.
+// Options configure a Set.
 type Options struct {
 	// StateDir is on tmpfs and outlives the process. In it: runc/<id> (in runc's format),
 	// supervisor/<id>, quarantine.
@@ -66,7 +66,7 @@ type Options struct {
 const (
 	// reserveName is the file that holds room in the state directory.
 	reserveName = "reserve"
-	// memoryPause is how long after a create the memory that it took is given back.
+	// memoryPause is the time between a create and the release of the memory that it took.
 	memoryPause = 3 * time.Second
 	// StopTimeout is how long work that must not be cut in the middle may go on when this
 	// process ends.
@@ -135,9 +135,9 @@ func New(opts Options) (*Set, error) {
 	return s, nil
 }
 
-// Begin adopts the containers of a predecessor and watches them until ctx ends, which is when
-// this process does. pumped has the end of the log pump. It fails when the keeper does not say
-// what it holds.
+// Begin adopts the containers of a predecessor and watches them until ctx ends, with this
+// process. pumped has the end of the log pump. It fails when the keeper does not return its
+// descriptors.
 func (s *Set) Begin(ctx context.Context) (pumped <-chan error, err error) {
 	s.stopping = ctx
 	s.reserve = sysfile.KeepReserve(filepath.Join(s.opts.StateDir, reserveName))
@@ -153,22 +153,22 @@ func (s *Set) Begin(ctx context.Context) (pumped <-chan error, err error) {
 	return ended, nil
 }
 
-// Held returns what the keeper holds of the containers, or would hold: for a process that takes
-// the keeper's place.
+// Held returns the descriptors that the keeper holds, or would hold, for the containers. A process
+// that becomes the keeper needs them.
 func (s *Set) Held() []keep.Held { return s.held.All() }
 
 // Offered ends the wait of containers for descriptors that a client may offer.
 func (s *Set) Offered() { s.offeredOnce.Do(func() { close(s.offered) }) }
 
-// Warnings returns what adoption could not do and what the host does not let containers have,
-// one sentence each.
+// Warnings returns the failures of adoption, and the abilities that the host denies containers, one
+// sentence each.
 func (s *Set) Warnings() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append(s.host.Warnings(), s.warnings...)
 }
 
-// FreeMemory returns memory to the host once the creates that needed it are over.
+// FreeMemory returns memory to the host once the creates that needed it have ended.
 func (s *Set) FreeMemory() {
 	last := s.lastCreate.Load()
 	if last != 0 && time.Since(time.Unix(0, last)) > memoryPause && s.lastCreate.CompareAndSwap(last, 0) {
@@ -176,8 +176,8 @@ func (s *Set) FreeMemory() {
 	}
 }
 
-// enterFork waits until this process may start others, or let those that wait go on. It may not
-// any more when it is about to become the keeper: Unavailable. leave must be called afterwards.
+// enterFork waits until this process may start other processes, or let waiting inits continue. Kind
+// Unavailable when this process is about to become the keeper. leave must be called afterwards.
 func (s *Set) enterFork(ctx context.Context) (leave func(), err error) {
 	s.forking.RLock()
 	if s.stopping.Err() != nil {
@@ -192,14 +192,14 @@ func (s *Set) enterFork(ctx context.Context) (leave func(), err error) {
 	return s.forking.RUnlock, nil
 }
 
-// BlockForks waits for the starts of processes that are under way, and lets no new one begin
-// until release is called.
+// BlockForks waits for the starts of processes that are under way, and blocks new ones until
+// release is called.
 func (s *Set) BlockForks() (release func()) {
 	s.forking.Lock()
 	return s.forking.Unlock
 }
 
-// Find returns a container, half-made ones too. Kind NotFound when there is none.
+// Find returns a container, also a partly created one. Kind NotFound when there is none.
 func (s *Set) Find(id string) (*Container, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +209,7 @@ func (s *Set) Find(id string) (*Container, error) {
 	return nil, fmt.Errorf("container %s: %w", id, errs.NotFound)
 }
 
-// Has reports whether anything of a container is there.
+// Has reports whether anything of a container exists.
 func (s *Set) Has(id string) bool {
 	_, err := s.Find(id)
 	return err == nil
@@ -226,8 +226,8 @@ func (s *Set) All() []*Container {
 	return list
 }
 
-// List describes every container, ordered by id. One of which only the runtime's state is left is
-// supervisor.Broken.
+// List describes every container, ordered by id. A container of which only the runtime's state is
+// left is supervisor.Broken.
 func (s *Set) List() ([]supervisor.Container, error) {
 	list := []supervisor.Container{}
 	for _, c := range s.All() {
@@ -253,8 +253,8 @@ func (s *Set) Empty() bool {
 	return len(s.containers) == 0
 }
 
-// claim makes an id known as being created. errs.Exists when anything of it is
-// there.
+// claim adds a container that is being created. errs.Exists when anything of it
+// exists.
 func (s *Set) claim(rec record.Container) (*Container, error) {
 	c := s.newContainer(rec)
 	c.exclusive <- struct{}{}
@@ -287,7 +287,7 @@ func (s *Set) isInit(pid int) bool {
 // dir is the directory of a container's record.
 func (s *Set) dir(id string) string { return filepath.Join(s.opts.StateDir, "supervisor", id) }
 
-// warn logs what adoption could not do, and keeps it for Warnings.
+// warn logs a failure of adoption, and keeps it for Warnings.
 func (s *Set) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	s.log.Error(text)
@@ -308,7 +308,7 @@ func (s *Set) lasting(ctx context.Context) (context.Context, context.CancelFunc)
 	return out, func() { stop(); cancel() }
 }
 
-// outlasting is lasting for work that must not be cut in the middle: when this process ends it has
+// outlasting is lasting for work that must not be interrupted: when this process ends, the work has
 // StopTimeout more.
 func (s *Set) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))

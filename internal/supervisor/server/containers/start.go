@@ -57,7 +57,7 @@ func (c *Container) Start(ctx context.Context) (pid int, err error) {
 	return rec.Init.Pid, c.finishStart(ctx, err)
 }
 
-// startOf is what the OCI runtime needs to start the container. ctx ends with the start.
+// startOf returns what the OCI runtime needs to start the container. ctx ends with the start.
 func (c *Container) startOf(ctx context.Context, pidfd *os.File) *ociruntime.Starting {
 	return &ociruntime.Starting{
 		ID:    c.id,
@@ -77,7 +77,7 @@ func (c *Container) startOf(ctx context.Context, pidfd *os.File) *ociruntime.Sta
 	}
 }
 
-// releaseStart closes the FIFO of a start, here, in the keeper and at the clients.
+// releaseStart closes the FIFO of a start in this process, in the keeper and at the clients.
 func (c *Container) releaseStart() {
 	held := c.set.held.Get(c.key("start"))
 	c.set.held.Release(c.key("start"))

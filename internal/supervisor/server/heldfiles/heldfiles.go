@@ -25,11 +25,11 @@ type Keeper interface {
 // KeeperTimeout bounds one call to the keeper, which answers at once or is dead.
 const KeeperTimeout = 5 * time.Second
 
-// Store has the keeper hold duplicates of descriptors, and remembers them for the case that this
-// process takes the keeper's place. The files belong to their owners, who release them before they
+// Store gives the keeper duplicates of descriptors, and keeps a list of them for the case that this
+// process becomes the keeper. The files belong to their owners, which release them before they
 // close them.
 //
-// Without a keeper nothing outlives this process but what the daemon has duplicates of.
+// Without a keeper only the descriptors of which the daemon has duplicates outlive this process.
 type Store struct {
 	keeper Keeper // may be nil
 	log    *slog.Logger
@@ -45,8 +45,8 @@ func New(keeper Keeper, log *slog.Logger) *Store {
 	return &Store{keeper: keeper, log: log, held: make(map[string][]*os.File)}
 }
 
-// Hold has the keeper hold files under key, in place of what was there. The end of ctx ends the wait
-// for the keeper's answer only: the files are on their way to it by then.
+// Hold gives the keeper files under key, in place of those that it held there. The end of ctx ends
+// only the wait for the keeper's answer: the files are sent by then.
 func (s *Store) Hold(ctx context.Context, key string, files ...*os.File) {
 	s.mu.Lock()
 	s.held[key] = files

@@ -5,8 +5,8 @@ import "github.com/berthrun/berth/internal/crilog"
 const (
 	// chunkMax is how long a chunk grows before output goes into the next one.
 	chunkMax = 32 << 10
-	// chunkMin is what a new chunk has room for: output that comes in single bytes
-	// does not move its chunk at each of them.
+	// chunkMin is the capacity of a new chunk: output in single bytes does not reallocate
+	// its chunk at each of them.
 	chunkMin = 512
 	// chunkOverhead is what a chunk costs beside its bytes: its entry in the queue,
 	// which may have grown to twice its length, and the allocator's rounding.
@@ -21,8 +21,8 @@ type chunk struct {
 
 func (c *chunk) cost() int { return cap(c.data) + chunkOverhead }
 
-// backlog is output that waits for a reader, in order. It knows what it costs in
-// memory, which is more than its bytes: a container chooses how they are cut.
+// backlog is output that waits for a reader, in order. It counts the memory that it
+// takes, which is more than its bytes: a container chooses how they are cut.
 type backlog struct {
 	chunks []chunk
 	// cost is the memory that the chunks take, in bytes.

@@ -11,9 +11,9 @@ import (
 // take together.
 const podBacklogMax = 24 << 20
 
-// budget bounds the memory of what waits for the subscribers of one pod. When it
-// is exceeded the subscriber with the largest backlog is dropped, so that a client
-// which does not read never costs another one its stream.
+// budget bounds the memory of the backlogs of one pod's subscribers. When it is
+// exceeded, it drops the subscriber with the largest backlog, so that a client which
+// does not read never ends the stream of another one.
 type budget struct {
 	used atomic.Int64
 
@@ -37,8 +37,8 @@ func (b *budget) leave(s *Subscription) {
 	delete(b.subs, s)
 }
 
-// hold drops subscribers until the budget is kept.
-func (b *budget) hold() {
+// enforce drops subscribers until their backlogs fit into the budget.
+func (b *budget) enforce() {
 	for {
 		used := b.used.Load()
 		if used <= podBacklogMax {

@@ -3,15 +3,15 @@ package logpump
 import "github.com/berthrun/berth/internal/crilog"
 
 const (
-	// smallRaw is enough for a container that says something now and then. When
-	// many of them do at once, their buffers are the memory that it takes.
+	// smallRaw is enough for a container that writes a line now and then. When many
+	// such containers write at once, their buffers dominate the memory in use.
 	smallRaw = 8 << 10
 	// outLimit is how many bytes of lines are written at once, but for the last
 	// line that crosses the limit. Empty lines grow by a factor of 41.
 	outLimit = 128 << 10
 )
 
-// buffer is what a worker needs while it works.
+// buffer is the memory of a worker while it works.
 type buffer struct {
 	// raw holds a piece of a stage, out the lines made of it.
 	raw, out []byte
@@ -38,13 +38,13 @@ func (l *Loop) workspace(maxText int) *workspace {
 	return &workspace{buf, l, maxText}
 }
 
-// window is how much of a stage a pump with such lines ever looks at.
+// window is the largest part of a stage that a pump with such lines reads at once.
 func window(maxText int) int { return maxText + 1 + spliceMax }
 
 func (w *workspace) isSmall() bool { return w.limit < outLimit }
 
-// enlarge gives room for at least n bytes of a stage, and as much as is ever
-// needed if that is more. What was in the buffer is gone.
+// enlarge makes room for at least n bytes of a stage, and for the largest piece if that
+// is more. It drops the content of the buffer.
 func (w *workspace) enlarge(n int) {
 	if w.isSmall() {
 		w.loop.small.Put(w.buffer)

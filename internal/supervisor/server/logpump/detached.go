@@ -20,12 +20,12 @@ import (
 
 // A log file is never open for writing in the process's table of descriptors.
 //
-// Whoever forks copies the table, and the child closes at its execve what is not
-// for it. Closing a file asks its file system (FUSE and NFS flush), and one that
-// hangs would hold up every container and every command that is started, not only
-// the pod whose log it has. So a log is held by an O_PATH descriptor, the closing of
-// which asks nobody, and opened for each write by a thread that has a table of its
-// own. Go's scheduler cannot be kept off such a thread, so it is a thread of C.
+// A fork copies the table, and the child closes its copies at execve. Closing a file
+// calls its file system (FUSE and NFS flush). A file system that hangs would delay every
+// start of a container and of a command, not only those of the pod whose log it has. So
+// the process holds a log by an O_PATH descriptor, whose close calls no file system, and
+// a thread with its own table opens the file for each write. Go's scheduler would use
+// such a thread for other goroutines, so it is a C thread.
 
 // writeDetached is f.WriteAt for an O_PATH f.
 func writeDetached(f *os.File, p []byte, offset int64) (int, error) {

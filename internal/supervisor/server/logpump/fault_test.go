@@ -172,8 +172,8 @@ func TestRotationDuringRedo(t *testing.T) {
 	}
 }
 
-// TestRedoMeetsDeletedLog: the write goes to a new file then.
-func TestRedoMeetsDeletedLog(t *testing.T) {
+// TestRedoWithADeletedLog: the write goes to a new file then.
+func TestRedoWithADeletedLog(t *testing.T) {
 	b := newBench(t)
 	var once sync.Once
 	failed := make(chan struct{})
@@ -359,7 +359,7 @@ func TestEmptiesTheStageBeforeTheRecord(t *testing.T) {
 	s.stage, err = os.Open(path)
 	must(t, err)
 	s.ended = true
-	if err := p.pass(s, b.loop.workspace(p.maxText)); err == nil {
+	if err := p.copyFrom(s, b.loop.workspace(p.maxText)); err == nil {
 		t.Fatal("a stage that is open for reading only was emptied")
 	}
 	if got := r.load().consumed[crilog.Stdout]; got != 4 {

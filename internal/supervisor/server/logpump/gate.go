@@ -7,8 +7,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// gateWidth is how many threads may wait for the disk of one log directory, that
-// is of one pod, at the same time.
+// gateWidth is how many threads may wait at the same time for the disk of one log
+// directory, which is that of one pod.
 const gateWidth = 4
 
 // gate bounds how many calls go to one log directory at once. When the directory
@@ -31,14 +31,14 @@ func (g *gate) enter(done <-chan struct{}) error {
 	case g.slots <- struct{}{}:
 		return nil
 	case <-done:
-		return fmt.Errorf("nobody waits for the log directory any more: %w", errs.State)
+		return fmt.Errorf("the wait for the log directory was cancelled: %w", errs.State)
 	}
 }
 
 func (g *gate) leave() { <-g.slots }
 
-// gates has a gate for every log directory in use; a container without a log has
-// one of its own, under its pump's directory.
+// gates has a gate for every log directory in use. A container without a log has its
+// own gate, under its pump's directory.
 type gates struct {
 	mu    sync.Mutex
 	byDir map[string]*gate

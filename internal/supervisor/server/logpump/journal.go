@@ -32,13 +32,13 @@ type journal struct {
 
 	pos  position
 	file logFile // nil while the log is gone
-	// renamed: the file was found under another name than the log's.
+	// renamed is true when the file was found under another name than the log's.
 	renamed bool
-	// lost is why there is no file, lookAgain when to try for one.
+	// lost is the reason why there is no file, lookAgain the time of the next attempt.
 	lost      error
 	lookAgain time.Time
 
-	// since is when the call began that the journal is in, 0 outside of one.
+	// since is when the journal's current call began, 0 outside of a call.
 	since     atomic.Int64
 	discarded atomic.Int64
 	written   atomic.Int64
@@ -51,10 +51,9 @@ func (j *journal) pending() (stream crilog.Stream, end int64, ok bool) {
 	return crilog.Stream(j.pos.intent - 1), j.pos.end, j.pos.intent != 0
 }
 
-// append writes lines, which stand for the output of stream up to end and carry
-// the time at. If it fails the caller must call it again with the same arguments
-// if pending says so, and may otherwise choose others. When the log is gone,
-// the output is discarded and counted.
+// append writes lines, which are the output of stream up to end and have the time at.
+// If it fails and pending returns true, the caller must call it again with the same
+// arguments. When the log is gone, append discards and counts the output.
 func (j *journal) append(stream crilog.Stream, end int64, at time.Time, lines []byte) error {
 	if j.place == nil {
 		j.consume(stream, end)
@@ -100,7 +99,7 @@ func (j *journal) leave() {
 	j.since.Store(0)
 }
 
-// ready sees to it that the file is the one to write to, or nil if there is none.
+// ready opens the file to write to if needed. The file is nil if there is none.
 func (j *journal) ready(now time.Time) error {
 	if j.file != nil {
 		st, err := j.file.state()
@@ -109,12 +108,13 @@ func (j *journal) ready(now time.Time) error {
 		}
 		if st.Links > 0 {
 			if st.Size < j.pos.offset {
-				j.log.Warn("log file was cut by somebody else; going on at its new end", "size", st.Size, "expected", j.pos.offset)
+				j.log.Warn("another program truncated the log file; continuing at its new end",
+					"size", st.Size, "expected", j.pos.offset)
 				j.pos.offset = st.Size
 			}
 			return nil
 		}
-		j.lose(errors.New("log file was deleted"))
+		j.markLost(errors.New("log file was deleted"))
 	}
 	if now.Before(j.lookAgain) {
 		return nil
@@ -122,29 +122,30 @@ func (j *journal) ready(now time.Time) error {
 	file, err := j.place.open(true)
 	if err != nil && gone(err) {
 		j.lookAgain = now.Add(reopenEvery)
-		j.lose(err)
+		j.markLost(err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return j.move(file)
+	return j.switchTo(file)
 }
 
-// lose notes that there is no log.
-func (j *journal) lose(why error) {
+// markLost records that there is no log.
+func (j *journal) markLost(why error) {
 	if j.file != nil {
 		j.file.Close()
 		j.file = nil
 	}
 	if j.lost == nil {
-		j.log.Warn("the log file is gone; output is discarded until it can be made again", "reason", why)
+		j.log.Warn("the log file is gone; discarding output until the file can be created again",
+			"reason", why)
 	}
 	j.lost = why
 }
 
-// move makes file the log and its end the place to go on at.
-func (j *journal) move(file logFile) error {
+// switchTo makes file the log, and continues at its end.
+func (j *journal) switchTo(file logFile) error {
 	st, err := file.state()
 	if err != nil {
 		file.Close()
@@ -154,7 +155,7 @@ func (j *journal) move(file logFile) error {
 		j.file.Close()
 	}
 	if j.lost != nil {
-		j.log.Warn("log file is there again", "bytes discarded so far", j.discarded.Load())
+		j.log.Warn("the log file exists again", "bytes discarded so far", j.discarded.Load())
 	}
 	j.file, j.lost = file, nil
 	j.pos.log, j.pos.offset = st.ID, st.Size
@@ -162,7 +163,7 @@ func (j *journal) move(file logFile) error {
 	return nil
 }
 
-// reopen goes over to the file that is at the log's path now.
+// reopen switches to the file that is at the log's path now.
 func (j *journal) reopen() error {
 	if j.place == nil {
 		return fmt.Errorf("container has no log: %w", errs.State)
@@ -181,14 +182,14 @@ func (j *journal) reopen() error {
 		return err
 	}
 	j.reopened.Add(1)
-	return j.move(file)
+	return j.switchTo(file)
 }
 
-// recover finds the file that the record speaks of.
+// recover finds the file that the record names.
 //
-// Its name may have changed: then a write that was begun ends in it nevertheless,
-// and it stays the log until a new one is at the path (which settle takes up) or
-// is asked for by reopen. Whoever renamed it and got no answer may rename it back.
+// Its name may have changed. Then a write that was begun is completed in it, and the
+// file stays the log until there is a new one at the path (see finishRotation), or until
+// reopen. A kubelet that renamed it and got no answer may rename it back.
 func (j *journal) recover() error {
 	if _, err := j.enter(); err != nil {
 		return err
@@ -218,16 +219,16 @@ func (j *journal) recover() error {
 		j.file, j.renamed = file, true
 	case errors.Is(err, errs.NotFound) || gone(err):
 		// append makes a new one.
-		j.lose(errors.New("log file was deleted while nobody wrote to it"))
+		j.markLost(errors.New("log file was deleted while no supervisor wrote to it"))
 	default:
 		return err
 	}
 	return nil
 }
 
-// settle goes over to the file at the log's path if recover found the old one
+// finishRotation switches to the file at the log's path if recover found the old one
 // under another name and there is a new one already: a rotation was under way.
-func (j *journal) settle() error {
+func (j *journal) finishRotation() error {
 	if !j.renamed {
 		return nil
 	}
@@ -248,10 +249,10 @@ func (j *journal) settle() error {
 		file.Close()
 		return err
 	}
-	return j.move(file)
+	return j.switchTo(file)
 }
 
-// consume notes that output up to end needs no more work.
+// consume records that output up to end needs no more work.
 func (j *journal) consume(stream crilog.Stream, end int64) {
 	j.pos.consumed[stream] = end
 	j.pos.intent, j.pos.end = 0, 0
@@ -275,7 +276,7 @@ func (j *journal) blocked() (since time.Time, waits bool) {
 
 func (j *journal) close() {
 	if n := j.discarded.Load(); n > 0 && j.lost != nil {
-		j.log.Warn("output was discarded because the log is gone", "bytes", n, "reason", j.lost)
+		j.log.Warn("discarded output because the log is gone", "bytes", n, "reason", j.lost)
 	}
 	if j.file != nil {
 		j.file.Close()

@@ -30,7 +30,7 @@ type watch struct {
 	stream crilog.Stream
 }
 
-// NewLoop makes a loop without pumps. Run must be called for it to move anything.
+// NewLoop makes a loop without pumps. Run must be called for it to copy output.
 func NewLoop() (*Loop, error) {
 	poller, err := sysfd.NewPoller()
 	if err != nil {
@@ -44,11 +44,11 @@ func NewLoop() (*Loop, error) {
 	}, nil
 }
 
-// Run moves output until ctx ends, and returns nil then. Pumps whose work is
-// under way finish it; those that are drained need no Run.
+// Run copies output until ctx ends, and then returns nil. Pumps whose work is
+// under way finish it. Drain does not need Run.
 func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
-		// It can only fail when the poller is closed, and then nobody waits.
+		// It can only fail when the poller is closed, and then no call waits.
 		_ = l.poller.Wake()
 	})
 	defer stop()
@@ -87,8 +87,8 @@ func (l *Loop) register(p *Pump) {
 	}
 }
 
-// forget ends what register and watching began.
-func (l *Loop) forget(p *Pump) {
+// unregister undoes register, and ends the watch of the pipes.
+func (l *Loop) unregister(p *Pump) {
 	l.mu.Lock()
 	for i := range p.streams {
 		delete(l.watched, p.streams[i].token)
@@ -96,7 +96,7 @@ func (l *Loop) forget(p *Pump) {
 	l.mu.Unlock()
 	for i := range p.streams {
 		if s := &p.streams[i]; s.pipe != nil {
-			// It fails only if Add never came so far.
+			// It fails only if Add did not run.
 			_ = l.poller.Remove(s.pipe)
 		}
 	}

@@ -15,11 +15,11 @@ import (
 // place is where a container's log lies. Its calls may block for as long as the
 // file system does.
 type place interface {
-	// open opens the log file. When it is absent open makes it, or returns an
-	// error for which gone is true if create is false.
+	// open opens the log file. When it is absent, open creates it; if create is false,
+	// open returns an error for which gone is true.
 	open(create bool) (logFile, error)
-	// find opens the file with the given id under whatever name it has in the
-	// log file's directory now. NotFound if it has none.
+	// find opens the file with the given id under any name in the log file's
+	// directory. NotFound if it has none.
 	find(id sysfile.FileID) (logFile, error)
 }
 
@@ -30,9 +30,9 @@ type logFile interface {
 	state() (sysfile.FileState, error)
 }
 
-// gone reports whether an error of a place says that the log, or the way to it, does not
-// exist any more. Then there is no log to keep complete and the container goes on
-// without. Any other error is a log that cannot be written now.
+// gone reports whether an error of a place means that the log, or a directory of its path,
+// no longer exists. Then there is no log to keep complete, and the container continues
+// without one. Any other error means that the log cannot be written now.
 func gone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, errs.Invalid)
 }
@@ -43,8 +43,8 @@ type directory struct {
 }
 
 // checkPath refuses a log's path without looking at the file system. The daemon has checked
-// it; the supervisor checks again, as it opens files as root for whoever speaks its protocol,
-// and reads the path from records on disk.
+// it. The supervisor checks again: it opens files as root for any client of its protocol, and
+// reads the path from records on disk.
 func checkPath(dir, path string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("log directory %q is not absolute: %w", dir, errs.Invalid)
@@ -99,8 +99,8 @@ func (d directory) find(id sysfile.FileID) (logFile, error) {
 	return f, nil
 }
 
-// explain says what is missing when the log's directory is, which is the caller's
-// to make.
+// explain adds the missing directory to an error when the log's directory is missing. The
+// caller has to make that directory.
 func (d directory) explain(err error) error {
 	if err != nil && errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("log directory %s is missing: %w (%w)", filepath.Dir(filepath.Join(d.dir, d.path)), err, errs.Unavailable)
@@ -122,8 +122,8 @@ func (f plainFile) WriteAt(p []byte, offset int64) (int, error) {
 
 func (f plainFile) Close() error { return f.path.Close() }
 
-// openPlain opens a regular file beneath dir. What is no regular file is Invalid:
-// a FIFO or a device would block, or worse.
+// openPlain opens a regular file beneath dir. Any other file is Invalid: a FIFO or a
+// device would block, or do worse.
 func openPlain(dir *os.File, path string) (logFile, error) {
 	f, err := sysfile.OpenBeneath(dir, path, sysfile.OpenPath, 0)
 	if err != nil {

@@ -1,20 +1,20 @@
-// Package logpump moves what containers write into their CRI logs, each byte
-// exactly once, also if the process that does it is killed at any moment and
-// another one goes on.
+// Package logpump copies the output of containers to their CRI logs, each byte
+// exactly once, also if the process is killed at any moment and another one
+// continues.
 //
 //	container ─▶ pipe ─splice─▶ stage (tmpfs) ─render─▶ log file
 //	                              └─▶ subscribers (attach)
 //
-// What was read is what the stage has: its size is the commit of the read. What
-// was written is in a small record, mapped from tmpfs, that a write is announced
-// in before it is made: a successor makes it again, the same bytes at the same
-// place. So the log file is never cut, and who follows it never sees a byte
-// change. An unfinished line is simply not consumed yet.
+// The stage has all that was read: its size is the commit of the read. A small
+// record, mapped from tmpfs, has what was written. The pump announces each write
+// in the record before it makes it; a successor repeats the write, the same bytes
+// at the same offset. So the pump never truncates the log file, and a reader that
+// follows it never sees a byte change. The pump does not consume an unfinished line.
 //
-// The package knows pipes, files and log lines; it does not know containers,
-// terminals, or who calls it. Whoever opens pumps makes sure that one process at
-// a time does, and holds a duplicate of each pipe elsewhere: the content of a
-// pipe goes with its last descriptor.
+// The package knows pipes, files and log lines. It does not know containers,
+// terminals or its callers. The caller makes sure that one process at a time opens
+// pumps, and holds a duplicate of each pipe elsewhere: the content of a pipe is lost
+// with its last descriptor.
 package logpump
 
 import (
@@ -32,11 +32,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// MaxMaxText bounds Config.MaxText: a line that is not cut yet is kept in memory
-// and on tmpfs.
+// MaxMaxText bounds Config.MaxText: an unfinished line takes memory and room on tmpfs.
 const MaxMaxText = 1 << 20
 
-// Config says where a pump works.
+// Config configures a pump.
 type Config struct {
 	// Dir exists, lies on tmpfs and belongs to the container. The pump keeps its
 	// stages and its record there.
@@ -47,10 +46,11 @@ type Config struct {
 	// MaxText is how many bytes of a line fit into one log line; 0 means
 	// crilog.DefaultMaxText. A pump that is recovered keeps what it had.
 	MaxText int
-	// Rate is how many bytes a second the container may write to its log, as they
-	// stand there, or to a pump without a log; after a burst it waits. 0 is no limit.
+	// Rate is how many bytes a second the container may write to its log, counted as in
+	// the log file, or to a pump without a log. After a burst the container waits. 0 is no
+	// limit.
 	Rate int64
-	// Log takes what a person should know; nil discards it.
+	// Log gets the pump's log lines; nil discards them.
 	Log *slog.Logger
 }
 
@@ -59,7 +59,7 @@ func (c *Config) logFault(err error) error {
 	return &errs.Fault{Cause: errs.CauseLog, Path: c.LogPath, Err: err}
 }
 
-// Pump moves the output of one container. All methods are safe for concurrent
+// Pump copies the output of one container. All methods are safe for concurrent
 // use.
 //
 //	               ┌──────── event, request ────────┐
@@ -67,9 +67,8 @@ func (c *Config) logFault(err error) error {
 //	               └── stalled (a fault) ◀──────────┘
 //	                      │ time passes, request ▲
 //
-// Parked and stalled pumps have no goroutine; a stalled one leaves its pipes to
-// fill, and so makes its container wait. A container that writes more than its rate
-// stalls its pump, too.
+// Parked and stalled pumps have no goroutine. The pipes of a stalled pump fill, so its
+// container waits. A container that writes more than its rate stalls its pump, too.
 type Pump struct {
 	loop    *Loop
 	cfg     Config
@@ -79,7 +78,7 @@ type Pump struct {
 	streams  [crilog.Streams]stream
 	journal  journal
 	throttle throttle
-	// recovered: what a predecessor began is finished.
+	// recovered is true when the writes of a predecessor are finished.
 	recovered bool
 
 	done chan struct{} // closed by Close
@@ -97,21 +96,22 @@ type Pump struct {
 	stalled *time.Timer
 	backoff time.Duration
 
-	fan fan
+	subscribers fanOut
 
 	read  [crilog.Streams]atomic.Int64
 	lines atomic.Int64
 }
 
-// Open makes the pump of a new container, or recovers the one whose record lies
-// in cfg.Dir. Both ends are the container's pipes, read ends in blocking mode;
-// stderr is nil with a terminal. In recovery either may be nil if it is lost: what
-// the stages hold is still written. The pump closes them, except when Open fails.
+// Open makes the pump of a new container, or recovers the one whose record is in
+// cfg.Dir. stdout and stderr are the read ends of the container's pipes, in blocking
+// mode; stderr is nil with a terminal. In recovery either may be nil if it is lost: the
+// pump still writes the content of the stages. The pump closes the pipes, except when
+// Open fails.
 //
-// For a new container the log is opened before Open returns: Invalid if the path
-// escapes the log directory, Unavailable if a directory is missing or ctx ends
-// while the file system hangs, and an errs.Fault with CauseLog in each case. A recovered one opens it in its own time, since a
-// hung disk must not stop the recovery of the others.
+// For a new container Open opens the log before it returns: Invalid if the path escapes
+// the log directory, Unavailable if a directory is missing or ctx ends while the file
+// system hangs, and an errs.Fault with CauseLog in each case. A recovered pump opens the
+// log later, since a hung disk must not stop the recovery of the others.
 func (l *Loop) Open(ctx context.Context, cfg Config, stdout, stderr *os.File) (_ *Pump, err error) {
 	p, err := newPump(l, cfg, stdout, stderr)
 	if err != nil {
@@ -121,7 +121,7 @@ func (l *Loop) Open(ctx context.Context, cfg Config, stdout, stderr *os.File) (_
 		if err != nil {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.disown()
+			p.undoOpen()
 		}
 	}()
 	if p.cfg.LogPath == "" {
@@ -174,7 +174,7 @@ func newPump(l *Loop, cfg Config, stdout, stderr *os.File) (*Pump, error) {
 		p.journal.place = l.locate(cfg.LogDir, cfg.LogPath)
 	}
 	p.journal.gate = l.gates.take(p.pod())
-	p.fan.budget = &p.journal.gate.subscribers
+	p.subscribers.budget = &p.journal.gate.subscribers
 	return p, nil
 }
 
@@ -205,7 +205,7 @@ func (p *Pump) adopt(r *record) error {
 			p.cfg.Dir, end, stream, p.streams[stream].size, errs.State)
 	}
 	j.publish()
-	p.fan.keep()
+	p.subscribers.startReplay()
 	return nil
 }
 
@@ -279,7 +279,7 @@ func (p *Pump) clearStages() error {
 	return nil
 }
 
-// begin has the loop watch the pipes, and the worker finish what is unfinished.
+// begin starts the watch of the pipes, and a worker that finishes unfinished writes.
 func (p *Pump) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,7 +291,7 @@ func (p *Pump) begin() error {
 			continue
 		}
 		if err := p.loop.poller.Add(s.pipe, s.token); err != nil {
-			p.disown()
+			p.undoOpen()
 			return err
 		}
 	}
@@ -302,25 +302,25 @@ func (p *Pump) begin() error {
 	return nil
 }
 
-// disown undoes a failed Open; the pipes stay the caller's. p.mu is held.
-func (p *Pump) disown() {
-	p.loop.forget(p)
+// undoOpen undoes a failed Open; the pipes stay the caller's. p.mu is held.
+func (p *Pump) undoOpen() {
+	p.loop.unregister(p)
 	for i := range p.streams {
 		p.streams[i].pipe = nil
 	}
-	p.shut()
+	p.shutDown()
 }
 
 // Close ends the pump and keeps its files for a successor. It does not wait for a
-// worker whose disk hangs: that one ends when its call returns.
+// worker whose disk hangs: the worker ends when its call returns.
 func (p *Pump) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.shut()
+	p.shutDown()
 }
 
-// Remove closes the pump and removes its stages and its record. What was not
-// written to the log by then is lost; the log itself stays.
+// Remove closes the pump and removes its stages and its record. Output that is not in
+// the log by then is lost. The log itself stays.
 func (p *Pump) Remove() error {
 	p.Close()
 	return Remove(p.cfg.Dir)

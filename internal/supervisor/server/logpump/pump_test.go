@@ -209,7 +209,7 @@ func TestLinesReachTheLog(t *testing.T) {
 	}
 }
 
-func TestSuccessorGoesOn(t *testing.T) {
+func TestSuccessorContinues(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
 	b.write(b.stdout, "one\nbegun by the first, ")
@@ -227,8 +227,8 @@ func TestSuccessorGoesOn(t *testing.T) {
 	}
 }
 
-// TestStageEmptiedBeforeTheRecordKnew: a process was killed between the two.
-func TestStageEmptiedBeforeTheRecordKnew(t *testing.T) {
+// TestStageEmptiedBeforeTheRecordChanged: a process was killed between the two.
+func TestStageEmptiedBeforeTheRecordChanged(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
 	b.write(b.stdout, "one\n")
@@ -306,7 +306,7 @@ func TestSuccessorFindsRenamedLog(t *testing.T) {
 	b.expect("0.log", "stdout F three")
 }
 
-func TestDeletedLogIsMadeAnew(t *testing.T) {
+func TestDeletedLogIsCreatedAgain(t *testing.T) {
 	b := newBench(t)
 	b.cfg.LogPath = "app/0.log"
 	if err := os.Mkdir(b.path("app"), 0o755); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// position is what a pump knows about its log: everything that a successor needs
-// to go on with it. It changes as a whole.
+// position is the state of a pump's log: everything that a successor needs to continue
+// it. It changes as a whole.
 type position struct {
 	// consumed is how much of each stage has reached the log.
 	consumed [crilog.Streams]int64
@@ -22,7 +22,7 @@ type position struct {
 	intent int64
 	end    int64
 	at     int64
-	// offset is where the log goes on, in the file log.
+	// offset is where the next lines go in the file log.
 	offset int64
 	log    sysfile.FileID
 }
@@ -33,9 +33,9 @@ const (
 	recordSize    = 4096
 )
 
-// page is the record as it lies in memory that it shares with a file on tmpfs: a
-// killed process leaves in it what it had stored last. Two positions take turns,
-// and storing turn makes the other one valid, so no half-written one is seen.
+// page is the record in memory that is shared with a file on tmpfs: a killed process
+// leaves there what it stored last. Stores alternate between two positions, and the
+// store of turn makes the new one valid, so that no reader sees a partly written one.
 type page struct {
 	magic     atomic.Uint64
 	version   uint32
@@ -74,8 +74,8 @@ func createRecord(path string, maxText int, first position) (_ *record, err erro
 	return r, nil
 }
 
-// openRecord maps the record of a container that is known already. NotFound if
-// there is none, or one whose making did not end.
+// openRecord maps the existing record of a container. NotFound if there is none, or
+// if its creation did not finish.
 func openRecord(path string) (*record, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if os.IsNotExist(err) {
@@ -134,7 +134,7 @@ func (r *record) load() position {
 	return r.page.positions[r.page.turn.Load()&1]
 }
 
-// publish makes pos the one that a successor finds.
+// publish stores pos for a successor.
 func (r *record) publish(pos position) {
 	next := r.page.turn.Load() + 1
 	r.page.positions[next&1] = pos

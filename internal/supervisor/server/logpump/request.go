@@ -11,11 +11,10 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// Reopen goes over to a new file at the log's path, which it makes if nobody has.
-// What was read before goes to the old file as far as its lines were complete. On
-// error the old file stays the log: Unavailable when it cannot be completed, or
-// the directory is missing; Deadline when ctx ends first, and then it may still
-// happen.
+// Reopen switches to the file at the log's path, which it creates if it is absent.
+// Complete lines that were read before go to the old file. On error the old file stays
+// the log: Unavailable when it cannot be completed, or the directory is missing; Deadline
+// when ctx ends first, and then the switch may still happen.
 func (p *Pump) Reopen(ctx context.Context) error {
 	result := make(chan error, 1)
 	p.mu.Lock()
@@ -32,18 +31,18 @@ func (p *Pump) Reopen(ctx context.Context) error {
 // drain is one call of Drain.
 type drain struct {
 	result chan error
-	// aimed: the streams know how far they have to come.
-	aimed bool
+	// targeted is true when the streams have their drainTo.
+	targeted bool
 }
 
-// Drain writes all that is in the pipes and in the stages, also a last line
-// without newline, and ends the subscriptions. It is for a container whose
-// processes have ended: its exit may be reported when Drain has returned, so that who
-// sees the exit finds the log complete. If somebody goes on writing, Drain ends
-// with what was there when it was called.
+// Drain writes all output in the pipes and in the stages, also a last line without
+// newline, and ends the subscriptions. It is for a container whose processes have
+// ended: the exit is reported after Drain has returned, so that a client that sees the
+// exit finds the log complete. If a process still writes, Drain ends with the output
+// that was in the pipes when it was called.
 //
-// On error (Deadline when ctx ends first) it may be called again; the pump goes on
-// trying meanwhile.
+// On error (Deadline when ctx ends first) it may be called again. The pump continues to
+// try meanwhile.
 func (p *Pump) Drain(ctx context.Context) error {
 	d := &drain{result: make(chan error, 1)}
 	p.mu.Lock()
@@ -70,14 +69,14 @@ func (p *Pump) await(ctx context.Context, result <-chan error, what string) erro
 	return fmt.Errorf("cannot %s: %w: %w", what, ctx.Err(), errs.Deadline)
 }
 
-// aim sets how far the streams are drained. Only the worker calls it; p.mu is held.
-func (p *Pump) aim(d *drain) {
-	if d.aimed {
+// setTargets sets drainTo of the streams. Only the worker calls it; p.mu is held.
+func (p *Pump) setTargets(d *drain) {
+	if d.targeted {
 		return
 	}
-	d.aimed = true
-	// Not before the streams know how far they have to come: a worker in the
-	// middle of a turn would take what it has for the last line.
+	d.targeted = true
+	// Not before the streams have their drainTo: a worker in the middle of a turn
+	// would take an unfinished line for the last one.
 	p.final = true
 	for i := range p.streams {
 		s := &p.streams[i]
@@ -92,8 +91,8 @@ func (p *Pump) aim(d *drain) {
 	}
 }
 
-// finishDrains answers the drains whose streams have come far enough. It is the
-// worker's; p.mu is held.
+// finishDrains answers the drains whose streams have reached drainTo. Only the worker
+// calls it; p.mu is held.
 func (p *Pump) finishDrains() {
 	for i := range p.streams {
 		s := &p.streams[i]
@@ -103,8 +102,8 @@ func (p *Pump) finishDrains() {
 	}
 	open := p.drains[:0]
 	for _, d := range p.drains {
-		if d.aimed {
-			p.fan.end()
+		if d.targeted {
+			p.subscribers.end()
 			d.result <- nil
 		} else {
 			open = append(open, d)
@@ -114,11 +113,11 @@ func (p *Pump) finishDrains() {
 	p.drains = open
 }
 
-// slowAfter is how long a call to the log's file system may take before it is
-// worth a word.
+// slowAfter is how long a call to the log's file system may take before LogError
+// reports it.
 const slowAfter = 500 * time.Millisecond
 
-// LogError returns why output does not reach the log at present, nil if it does.
+// LogError returns why output does not reach the log now, nil if it does.
 func (p *Pump) LogError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

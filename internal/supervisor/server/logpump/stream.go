@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// spliceMax is how much is taken from a pipe at once; with the unfinished
-	// line before it, it bounds what a stage holds that is not consumed.
+	// spliceMax is how much the pump takes from a pipe at once. With the unfinished
+	// line before it, it bounds the unconsumed bytes of a stage.
 	spliceMax = 64 << 10
-	// trimEvery is how much consumed output a stage keeps before its space is
-	// given back, while the container writes.
+	// trimEvery is how much consumed output a stage keeps before its space is freed,
+	// while the container writes.
 	trimEvery = 256 << 10
 	pageSize  = 4 << 10
 )
 
-// stream is one output of a container: the pipe that the container writes to and
-// the stage, a file on tmpfs. What was taken from the pipe is what the stage has:
-// its size is the only record of it.
+// stream is one output of a container: the pipe that the container writes to and the
+// stage, a file on tmpfs with all that was taken from the pipe. The size of the stage is
+// the only record of it.
 //
 // All but token belongs to the pump's worker.
 type stream struct {
@@ -40,9 +40,9 @@ type stream struct {
 	holes    int64 // the stage has no space before this
 	total    int64 // taken from the pipe by this process
 
-	// busy: there may be something in the pipe, so it is not armed.
+	// busy is true when the pipe may have data, so it is not armed.
 	busy bool
-	// ended: nobody can write to the pipe any more.
+	// ended is true when no process can write to the pipe.
 	ended bool
 	// drainTo is the total at which a drain need not wait for the pipe.
 	drainTo int64
@@ -52,8 +52,8 @@ func stagePath(dir string, id crilog.Stream) string {
 	return filepath.Join(dir, id.String()+".stage")
 }
 
-// load finds the stage that a predecessor left. consumed is what the record says;
-// load returns what is true: a stage smaller than that was emptied.
+// load opens the stage of a predecessor. consumed is the value in the record; load
+// returns the correct one: a stage smaller than that was emptied.
 func (s *stream) load(consumed int64) (int64, error) {
 	stage, err := os.OpenFile(s.path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -75,7 +75,7 @@ func (s *stream) load(consumed int64) (int64, error) {
 	return consumed, nil
 }
 
-// fill takes up to room bytes from the pipe. empty says that there are no more
+// fill takes up to room bytes from the pipe. empty is true when the pipe has no more
 // now.
 func (s *stream) fill(room int) (empty bool, err error) {
 	if s.pipe == nil || s.ended {
@@ -104,8 +104,7 @@ func (s *stream) fill(room int) (empty bool, err error) {
 	return false, nil
 }
 
-// read returns the stage's bytes from the consumed ones on, as many as fit into
-// buf.
+// read returns the unconsumed bytes of the stage, as many as fit into buf.
 func (s *stream) read(buf []byte) ([]byte, error) {
 	n := min(int64(len(buf)), s.size-s.consumed)
 	if n == 0 {
@@ -117,9 +116,8 @@ func (s *stream) read(buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// trim gives back the space of what is consumed. emptied says that offsets start
-// at 0 again, which the record must learn before anything else is taken from the
-// pipe.
+// trim frees the space of consumed bytes. emptied is true when offsets start at 0 again.
+// The caller must record that before it takes anything else from the pipe.
 func (s *stream) trim(idle bool) (emptied bool, err error) {
 	switch {
 	case s.size == 0:

@@ -19,51 +19,51 @@ const (
 	subscribersMax = 64
 )
 
-// A recovered pump keeps what it reads first for a while: the subscribers of its
-// predecessor come back a moment later. recallMax bounds the memory for it.
+// A recovered pump keeps its first output for a while: the subscribers of its
+// predecessor reconnect a moment later. replayMax bounds the memory for it.
 const (
-	recallFor = 10 * time.Second
-	recallMax = 256 << 10
+	replayFor = 10 * time.Second
+	replayMax = 256 << 10
 )
 
-// fan gives output to the subscribers of one container.
-type fan struct {
+// fanOut gives output to the subscribers of one container.
+type fanOut struct {
 	// budget bounds the memory of all fans of the pod.
 	budget *budget
 
 	mu    sync.Mutex
 	subs  []*Subscription
 	ended bool
-	// recall is all output so far, while recalls is true.
-	recalls bool
-	recall  backlog
+	// replay is all output so far, while replaying is true.
+	replaying bool
+	replay    backlog
 }
 
-// keep keeps output for the predecessor's subscribers, for a while.
-func (f *fan) keep() {
+// startReplay keeps output for the predecessor's subscribers for replayFor.
+func (f *fanOut) startReplay() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.recalls = true
-	time.AfterFunc(recallFor, func() {
+	f.replaying = true
+	time.AfterFunc(replayFor, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.drop()
+		f.stopReplay()
 	})
 }
 
-// drop keeps no more. f.mu is held.
-func (f *fan) drop() {
-	f.recalls = false
-	f.recall.clear()
+// stopReplay drops the kept output. f.mu is held.
+func (f *fanOut) stopReplay() {
+	f.replaying = false
+	f.replay.clear()
 }
 
-// give hands data, which it copies, to every subscriber. It never waits for one.
-func (f *fan) give(s crilog.Stream, data []byte) {
+// send sends a copy of data to every subscriber. It never waits for one.
+func (f *fanOut) send(s crilog.Stream, data []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.recalls {
-		if f.recall.add(s, data); f.recall.cost > recallMax {
-			f.drop()
+	if f.replaying {
+		if f.replay.add(s, data); f.replay.cost > replayMax {
+			f.stopReplay()
 		}
 	}
 	live := f.subs[:0]
@@ -76,8 +76,8 @@ func (f *fan) give(s crilog.Stream, data []byte) {
 	f.subs = live
 }
 
-// end lets every subscriber have what it was given, and no more.
-func (f *fan) end() {
+// end ends every subscriber after its queued output.
+func (f *fanOut) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended = true
@@ -88,7 +88,7 @@ func (f *fan) end() {
 }
 
 // add makes sub a subscriber: Exhausted when the container has subscribersMax.
-func (f *fan) add(sub *Subscription, back bool) error {
+func (f *fanOut) add(sub *Subscription, back bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.subs = slices.DeleteFunc(f.subs, (*Subscription).isOver)
@@ -97,7 +97,7 @@ func (f *fan) add(sub *Subscription, back bool) error {
 	}
 	f.budget.join(sub)
 	if back {
-		for _, c := range f.recall.chunks {
+		for _, c := range f.replay.chunks {
 			sub.push(c.stream, c.data)
 		}
 	}
@@ -109,12 +109,12 @@ func (f *fan) add(sub *Subscription, back bool) error {
 	return nil
 }
 
-// Subscription is one client that sees a container's output as it comes.
+// Subscription is one client that gets a container's output as it is read.
 type Subscription struct {
 	sinks  [crilog.Streams]io.Writer
 	budget *budget
 	done   chan struct{}
-	// cost is that of waiting, for readers without mu.
+	// cost is the cost of waiting, for readers without mu.
 	cost atomic.Int64
 
 	mu      sync.Mutex
@@ -125,14 +125,14 @@ type Subscription struct {
 	err     error
 }
 
-// Subscribe gives all output that is read from now on to stdout and stderr; a nil
-// one is left out. The order of the bytes within a stream is kept, and that of the
-// streams as they were read. It ends when Drain has ended, or the pump is closed;
-// when a writer fails; or when the client falls too far behind: it never slows the
-// container or another client.
+// Subscribe writes all output that is read from now on to stdout and stderr. Either may
+// be nil. It keeps the order of the bytes within a stream, and the order in which the
+// streams were read. It ends when Drain has ended or the pump is closed, when a writer
+// fails, or when the client falls too far behind: a client never slows the container or
+// another client.
 //
-// The writers are used by one goroutine of the subscription. One that blocks for
-// ever keeps it: who drops a client closes its connection.
+// One goroutine of the subscription uses the writers. A writer that blocks forever keeps
+// the goroutine: to drop a client, close its connection.
 //
 // Exhausted when the container has too many subscribers. A subscription also ends
 // with Exhausted when the subscribers of its pod take too much memory together,
@@ -141,10 +141,10 @@ func (p *Pump) Subscribe(stdout, stderr io.Writer) (*Subscription, error) {
 	return p.subscribe(stdout, stderr, false)
 }
 
-// Resubscribe is Subscribe for one who was subscribed to the predecessor of a pump
-// that was recovered: it begins with what this one has read since, if that is neither
-// too long ago nor too much. What the predecessor read and did not come to give away
-// is in the log alone.
+// Resubscribe is Subscribe for a subscriber of the predecessor of a recovered pump. It
+// begins with all that this pump has read, if the recovery was within replayFor and the
+// output within replayMax. Output that the predecessor read and did not send is only in
+// the log.
 func (p *Pump) Resubscribe(stdout, stderr io.Writer) (*Subscription, error) {
 	return p.subscribe(stdout, stderr, true)
 }
@@ -152,11 +152,11 @@ func (p *Pump) Resubscribe(stdout, stderr io.Writer) (*Subscription, error) {
 func (p *Pump) subscribe(stdout, stderr io.Writer, back bool) (*Subscription, error) {
 	sub := &Subscription{
 		sinks:  [crilog.Streams]io.Writer{stdout, stderr},
-		budget: p.fan.budget,
+		budget: p.subscribers.budget,
 		done:   make(chan struct{}),
 		wake:   make(chan struct{}, 1),
 	}
-	if err := p.fan.add(sub, back); err != nil {
+	if err := p.subscribers.add(sub, back); err != nil {
 		return nil, err
 	}
 	go sub.run()
@@ -182,18 +182,18 @@ func (s *Subscription) Close() {
 	s.stop(nil)
 }
 
-// isOver says that the subscription has ended.
+// isOver reports whether the subscription has ended.
 func (s *Subscription) isOver() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over
 }
 
-// push queues a copy of data and reports if the subscription still lives.
+// push queues a copy of data and reports whether the subscription continues.
 func (s *Subscription) push(stream crilog.Stream, data []byte) bool {
 	s.queue(stream, data)
 	// Not under s.mu: the budget may end any subscription of the pod.
-	s.budget.hold()
+	s.budget.enforce()
 	return !s.isOver()
 }
 
@@ -210,7 +210,7 @@ func (s *Subscription) queue(stream crilog.Stream, data []byte) {
 			s.waiting.cost, errs.Exhausted))
 		return
 	}
-	s.rouse()
+	s.wakeUp()
 }
 
 // account updates what the backlog takes of the budget. s.mu is held.
@@ -219,12 +219,12 @@ func (s *Subscription) account() {
 	s.budget.used.Add(now - s.cost.Swap(now))
 }
 
-// finish ends the subscription behind what waits.
+// finish ends the subscription after the queued output.
 func (s *Subscription) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = true
-	s.rouse()
+	s.wakeUp()
 }
 
 // dropFor ends the subscription because its pod's subscribers take too much.
@@ -245,17 +245,17 @@ func (s *Subscription) stop(err error) {
 	s.account()
 	s.budget.leave(s)
 	close(s.done)
-	s.rouse()
+	s.wakeUp()
 }
 
-func (s *Subscription) rouse() {
+func (s *Subscription) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run writes what waits.
+// run writes the queued output.
 func (s *Subscription) run() {
 	for {
 		next, ok := s.pop()

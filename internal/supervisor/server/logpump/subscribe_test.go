@@ -134,22 +134,22 @@ func TestResubscribeMissesNothing(t *testing.T) {
 	}
 }
 
-func TestRecallIsBounded(t *testing.T) {
+func TestReplayIsBounded(t *testing.T) {
 	b := newBench(t)
 	p := b.open()
 	p.Close()
 	p = b.open()
 	line := strings.Repeat("x", 1023) + "\n"
-	for range recallMax/len(line) + 1 {
+	for range replayMax/len(line) + 1 {
 		b.write(b.stdout, line)
 	}
-	waitFor(t, func() bool { return p.Stats().Read[0] > recallMax })
+	waitFor(t, func() bool { return p.Stats().Read[0] > replayMax })
 	var back lockedBuffer
 	sub := resubscribed(t, p, &back, nil)
 	b.drain(p)
 	<-sub.Done()
 	if back.String() != "" {
-		t.Errorf("%d bytes were kept, at most %d are", len(back.String()), recallMax)
+		t.Errorf("%d bytes were kept, at most %d are", len(back.String()), replayMax)
 	}
 }
 
@@ -181,7 +181,7 @@ func (w stuckWriter) Write([]byte) (int, error) {
 
 // A container chooses how its output is cut. Whatever it does, a client that does
 // not read costs what backlogMax says, and not a multiple of it.
-func TestBacklogCostsWhatItSays(t *testing.T) {
+func TestBacklogCountsItsMemory(t *testing.T) {
 	for name, streams := range map[string][]crilog.Stream{
 		"single bytes":                {crilog.Stdout},
 		"single bytes of two streams": {crilog.Stdout, crilog.Stderr},
@@ -193,7 +193,7 @@ func TestBacklogCostsWhatItSays(t *testing.T) {
 			before := heap()
 			most := int64(0)
 			for i := range 4 << 20 {
-				p.fan.give(streams[i%len(streams)], []byte{'x'})
+				p.subscribers.send(streams[i%len(streams)], []byte{'x'})
 				if i%(1<<19) == 0 {
 					most = max(most, heap()-before)
 				}
@@ -206,16 +206,16 @@ func TestBacklogCostsWhatItSays(t *testing.T) {
 	}
 }
 
-// Single bytes that a new supervisor reads cost no more than recallMax either.
-func TestRecallCostsWhatItSays(t *testing.T) {
-	f := &fan{budget: &budget{}}
-	f.keep()
+// Single bytes that a new supervisor reads cost no more than replayMax either.
+func TestReplayCountsItsMemory(t *testing.T) {
+	f := &fanOut{budget: &budget{}}
+	f.startReplay()
 	before := heap()
-	for i := range recallMax / chunkOverhead {
-		f.give(crilog.Stream(i%int(crilog.Streams)), []byte{'x'})
+	for i := range replayMax / chunkOverhead {
+		f.send(crilog.Stream(i%int(crilog.Streams)), []byte{'x'})
 	}
-	if took := heap() - before; took > 2*recallMax {
-		t.Errorf("recalled output takes %d bytes of memory, want at most %d", took, 2*recallMax)
+	if took := heap() - before; took > 2*replayMax {
+		t.Errorf("output for replay takes %d bytes of memory, want at most %d", took, 2*replayMax)
 	}
 }
 
@@ -283,9 +283,9 @@ func TestPodsShareABudget(t *testing.T) {
 	apart := subscribed(t, three, stuckWriter{t}, nil)
 	piece := bytes.Repeat([]byte("x"), 1<<20)
 	for i := range 6 {
-		one.fan.give(crilog.Stdout, piece)
-		two.fan.give(crilog.Stdout, piece)
-		three.fan.give(crilog.Stdout, piece)
+		one.subscribers.send(crilog.Stdout, piece)
+		two.subscribers.send(crilog.Stdout, piece)
+		three.subscribers.send(crilog.Stdout, piece)
 		// A client whose turn does not come keeps as much as one that does not read.
 		waitFor(t, func() bool { return len(seen.String()) == (i+1)<<20 })
 	}
@@ -301,7 +301,7 @@ func TestPodsShareABudget(t *testing.T) {
 	if dropped == 0 || dropped == len(stuck) {
 		t.Errorf("%d of %d clients that do not read were dropped, want some", dropped, len(stuck))
 	}
-	if used := one.fan.budget.used.Load(); used > podBacklogMax {
+	if used := one.subscribers.budget.used.Load(); used > podBacklogMax {
 		t.Errorf("the pod's clients keep %d bytes, want at most %d", used, podBacklogMax)
 	}
 	if apart.isOver() {

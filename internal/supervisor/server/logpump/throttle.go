@@ -2,29 +2,29 @@ package logpump
 
 import "time"
 
-// turnCost is what a turn of the worker counts in bytes, beside those that it writes: a
-// container that writes single bytes would cost a core, at next to no bytes. Who waits
-// has more to be moved in the next turn.
+// turnCost is added, in bytes, for each turn of the worker: otherwise a container that
+// writes single bytes would use a whole core below its rate. A container that waits has
+// more output for the next turn.
 const turnCost = 8 << 10
 
 // burst is how many seconds of its rate a container may write at once.
 const burst = 10
 
-// throttle limits what a container writes to its log over time. Who is over the
-// limit waits: its pipes fill, and its writes block.
+// throttle limits the rate at which a container writes to its log. A container above
+// the limit waits: its pipes fill, and its writes block.
 //
 // The zero value limits nothing.
 type throttle struct {
 	// rate is in bytes a second.
 	rate int64
-	// credit is what may be written now; below zero it is owed.
+	// credit is how many bytes may be written now. It may be negative.
 	credit int64
 	at     time.Time
 	// seen is the pump's count of bytes at the last call.
 	seen int64
 	// turns is how often wait was called.
 	turns int64
-	// reported: the container's first wait is in the log.
+	// reported is true once the container's first wait is in the log.
 	reported bool
 }
 

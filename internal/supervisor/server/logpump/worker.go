@@ -8,14 +8,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// A write that fails is tried again after backoffMin, then after twice as long,
-// up to backoffMax.
+// A failed write is retried after backoffMin, then after twice as long, up to
+// backoffMax.
 const (
 	backoffMin = 50 * time.Millisecond
 	backoffMax = 5 * time.Second
 )
 
-// notify is called by the loop when a pipe has something.
+// notify starts the worker. The loop calls it when a pipe has data.
 func (p *Pump) notify(s crilog.Stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -25,7 +25,7 @@ func (p *Pump) notify(s crilog.Stream) {
 	}
 }
 
-// start sees to it that a worker runs. p.mu is held.
+// start starts a worker unless one runs. p.mu is held.
 func (p *Pump) start() {
 	if p.working || p.closed {
 		return
@@ -43,8 +43,8 @@ func (p *Pump) retry() {
 	p.start()
 }
 
-// shut closes the pump, or has its worker do so. p.mu is held.
-func (p *Pump) shut() {
+// shutDown closes the pump, or has its worker do so. p.mu is held.
+func (p *Pump) shutDown() {
 	if p.closed {
 		return
 	}
@@ -68,16 +68,16 @@ func (p *Pump) release() {
 		d.result <- closed
 	}
 	p.reopens, p.drains = nil, nil
-	p.loop.forget(p)
+	p.loop.unregister(p)
 	for i := range p.streams {
 		p.streams[i].close()
 	}
 	p.journal.close()
 	p.loop.gates.release(p.pod())
-	p.fan.end()
+	p.subscribers.end()
 }
 
-// work moves output until there is none.
+// work copies output until there is none.
 func (p *Pump) work() {
 	buf := p.loop.workspace(p.maxText)
 	defer buf.release()
@@ -98,7 +98,7 @@ func (p *Pump) work() {
 	}
 }
 
-// take returns what was asked for, or parks the worker if there is nothing to do.
+// take returns the pending requests, or parks the worker if there is nothing to do.
 func (p *Pump) take() (reopens []chan error, goOn bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,13 +118,13 @@ func (p *Pump) take() (reopens []chan error, goOn bool) {
 		return nil, false
 	}
 	for _, d := range p.drains {
-		p.aim(d)
+		p.setTargets(d)
 	}
 	reopens, p.reopens = p.reopens, nil
 	return reopens, true
 }
 
-// turn does a bounded piece of work.
+// turn does one bounded piece of work.
 func (p *Pump) turn(buf *workspace) error {
 	if !p.recovered {
 		if err := p.journal.recover(); err != nil {
@@ -135,12 +135,12 @@ func (p *Pump) turn(buf *workspace) error {
 	if err := p.redo(buf); err != nil {
 		return err
 	}
-	if err := p.journal.settle(); err != nil {
+	if err := p.journal.finishRotation(); err != nil {
 		return err
 	}
 	for i := range p.streams {
 		if s := &p.streams[i]; s.busy {
-			if err := p.pass(s, buf); err != nil {
+			if err := p.copyFrom(s, buf); err != nil {
 				return err
 			}
 		}
@@ -148,8 +148,8 @@ func (p *Pump) turn(buf *workspace) error {
 	return nil
 }
 
-// redo repeats a write that was begun and not finished, by a predecessor or by
-// this process: the same bytes, to the same place.
+// redo repeats an unfinished write of a predecessor or of this process: the same bytes
+// at the same offset.
 func (p *Pump) redo(buf *workspace) error {
 	id, end, ok := p.journal.pending()
 	if !ok {
@@ -172,8 +172,8 @@ func (p *Pump) redo(buf *workspace) error {
 	return nil
 }
 
-// pass takes from one pipe what fits and writes what is complete.
-func (p *Pump) pass(s *stream, buf *workspace) error {
+// copyFrom takes data from one pipe and writes the complete lines.
+func (p *Pump) copyFrom(s *stream, buf *workspace) error {
 	empty := false
 	if waiting := int(s.size - s.consumed); buf.isSmall() && waiting > len(buf.raw)/2 {
 		buf.enlarge(waiting)
@@ -194,7 +194,7 @@ func (p *Pump) pass(s *stream, buf *workspace) error {
 		return err
 	}
 	if end := s.consumed + int64(len(raw)); end > s.teed {
-		p.fan.give(s.id, raw[s.teed-s.consumed:])
+		p.subscribers.send(s.id, raw[s.teed-s.consumed:])
 		p.read[s.id].Add(end - s.teed)
 		s.teed = end
 	}
@@ -211,8 +211,8 @@ func (p *Pump) pass(s *stream, buf *workspace) error {
 	return p.rest(s)
 }
 
-// write writes what is complete of raw, the start of what is not consumed. With
-// last and the container's end that is everything.
+// write writes the complete lines of raw, the beginning of the unconsumed bytes. With
+// last and the container's end it writes everything.
 func (p *Pump) write(s *stream, raw []byte, last bool, buf *workspace) error {
 	if p.journal.place == nil && len(raw) > 0 {
 		s.consumed += int64(len(raw))
@@ -240,7 +240,7 @@ func (p *Pump) write(s *stream, raw []byte, last bool, buf *workspace) error {
 	return nil
 }
 
-// rest has the loop watch a pipe that is empty.
+// rest arms the watch of an empty pipe.
 func (p *Pump) rest(s *stream) error {
 	if !s.ended {
 		if err := p.loop.poller.Arm(s.pipe, s.token); err != nil {
@@ -267,22 +267,22 @@ func (p *Pump) endTurn(err error) {
 	p.lost = p.journal.lost
 	if err == nil {
 		if p.fault != nil {
-			p.cfg.Log.Info("log is written again")
+			p.cfg.Log.Info("the log can be written again")
 		}
 		p.fault, p.backoff = nil, 0
 		p.finishDrains()
-		p.slow()
+		p.throttleNow()
 		return
 	}
 	if p.fault == nil {
-		p.cfg.Log.Warn("log cannot be written, its container waits", "error", err)
+		p.cfg.Log.Warn("cannot write the log; its container waits", "error", err)
 	}
 	p.fault = err
 	p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
 	p.stall(p.backoff)
 }
 
-// stall lets nothing be moved for a while. p.mu is held.
+// stall stops copying for a while. p.mu is held.
 func (p *Pump) stall(pause time.Duration) {
 	p.stalled = time.AfterFunc(pause, func() {
 		p.mu.Lock()
@@ -293,10 +293,10 @@ func (p *Pump) stall(pause time.Duration) {
 	})
 }
 
-// slow stalls the pump of a container that writes more than its rate. The end of a
-// container waits for nothing: what is left of its output is bounded by its pipes.
-// It is the worker's; p.mu is held.
-func (p *Pump) slow() {
+// throttleNow stalls the pump of a container that writes more than its rate. It does not
+// delay the end of a container: the pipes bound the rest of its output. Only the worker
+// calls it; p.mu is held.
+func (p *Pump) throttleNow() {
 	total := p.journal.written.Load() + p.journal.discarded.Load()
 	if p.journal.place == nil {
 		total = p.read[crilog.Stdout].Load() + p.read[crilog.Stderr].Load()
@@ -307,7 +307,8 @@ func (p *Pump) slow() {
 	}
 	if !p.throttle.reported {
 		p.throttle.reported = true
-		p.cfg.Log.Warn("container writes more than its rate to its log and waits", "bytes per second", p.throttle.rate)
+		p.cfg.Log.Warn("the container writes more than its rate to its log; it waits",
+			"bytes per second", p.throttle.rate)
 	}
 	p.stall(pause)
 }

@@ -3,10 +3,10 @@ package ociruntime
 import "context"
 
 // Create makes the container up to the point where its init waits to execute the
-// user's program, and returns the init's pid, a child of this process. When ctx
-// ends first, everything that was started is killed. On error the caller undoes by Remove;
-// the error is a *ProgramError when it is the program's fault, and has an errs.Fault where
-// it is about a part of the container. No two calls for one id may run at a time.
+// user's program, and returns the init's pid, a child of this process. When ctx ends
+// first, Create kills everything that it started. On error the caller calls Remove. The
+// error is a *ProgramError when the program is at fault, and has an errs.Fault where it is
+// about a part of the container. No two calls for one id may run at a time.
 func (r *Runtime) Create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

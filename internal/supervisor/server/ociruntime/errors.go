@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ProgramError is the error of a container that could be made but for its program, which cannot be
-// executed. Its kind is Invalid.
+// ProgramError is the error of a container that could not be created only because its program
+// cannot be executed. Its kind is Invalid.
 type ProgramError struct{ text string }
 
 func (e *ProgramError) Error() string { return e.text }
@@ -33,8 +33,8 @@ func startFault(err error) error {
 	return err
 }
 
-// classify gives an error of libcontainer's a kind and a cause. Most of these errors
-// crossed a pipe from the init as text, so the text is all that there is. rootfs is the
+// classify gives an error of libcontainer a kind and a cause. Most of these errors came as
+// text from the init over a pipe, so classify can only read the text. rootfs is the
 // container's root filesystem on the host, or "".
 func classify(err error, rootfs string) error {
 	if err == nil || errs.Kind(err) != nil {

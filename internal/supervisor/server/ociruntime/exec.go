@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// Exec is a process to be run in a running container.
+// Exec is a process to run in a running container.
 type Exec struct {
 	ContainerID string
 	Process     *specs.Process
@@ -19,15 +19,14 @@ type Exec struct {
 	// Pidfd is a unix socket on which the process sends its own pidfd before
 	// any code of the user's runs.
 	Pidfd *os.File
-	// Group is a cgroup below the container's that is made for this process
-	// alone, so that all that it starts can be found: see ExecGroup. Empty for
-	// none.
+	// Group is a cgroup below the container's, for this process alone, so that all
+	// processes that it starts can be found: see ExecGroup. Empty for none.
 	Group cgroup.Paths
 }
 
-// Exec starts the process and returns its pid, a child of this process. When ctx
-// ends first, what was started is killed. It leaves Group behind, also on error. The
-// error says only why: the caller adds that the exec failed.
+// Exec starts the process and returns its pid, a child of this process. When ctx ends
+// first, Exec kills what it started. It does not remove Group, also on error. The error
+// says only why: the caller adds that the exec failed.
 func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -40,7 +39,7 @@ func (r *Runtime) Exec(ctx context.Context, e *Exec) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// Start would wait until somebody thaws the container.
+	// Start would wait until the container is thawed.
 	paused, err := found.Cgroups.Frozen()
 	if err != nil {
 		return 0, err

@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// Host has what this process can give to containers. Where a spec asks for more it gets what there is,
-// and a warning is kept, one for each cause.
+// Host has the limits and capabilities that this process can give to containers. Where a spec
+// requests more, Host reduces the spec, and keeps a warning, one for each cause.
 type Host struct {
 	// MayRaise is true with CAP_SYS_RESOURCE: hard limits may be raised, and oom scores lowered.
 	MayRaise bool
@@ -56,7 +56,7 @@ func ReadHost() (*Host, error) {
 	return h, nil
 }
 
-// Warnings returns what containers could not get so far, one sentence each.
+// Warnings returns what Host has reduced so far, one sentence each.
 func (h *Host) Warnings() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -52,7 +52,7 @@ func TestFitClampsAndWarnsOnce(t *testing.T) {
 	}
 }
 
-func TestFitLeavesARichHostsSpecAlone(t *testing.T) {
+func TestFitKeepsTheSpecOfACapableHost(t *testing.T) {
 	h := poorHost()
 	h.MayRaise = true
 	h.Bounding["CAP_SYS_RESOURCE"] = true
@@ -67,7 +67,7 @@ func TestFitLeavesARichHostsSpecAlone(t *testing.T) {
 	}
 }
 
-func TestFitSaysWhatMustNotBeInherited(t *testing.T) {
+func TestFitSetsWhatMustNotBeInherited(t *testing.T) {
 	h := poorHost()
 	spec := &specs.Spec{Process: &specs.Process{}}
 	h.Fit(spec)
@@ -82,7 +82,7 @@ func TestFitSaysWhatMustNotBeInherited(t *testing.T) {
 	}
 }
 
-func TestUnknownCapabilityIsLeftToTheRuntime(t *testing.T) {
+func TestUnknownCapabilityIsPassedToTheRuntime(t *testing.T) {
 	h := poorHost()
 	p := &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_NONSENSE"}}}
 	h.FitProcess(p)

@@ -125,7 +125,7 @@ func within(ctx context.Context, group cgroup.Paths, process *libcontainer.Proce
 		select {
 		case err := <-done:
 			if err == nil {
-				// It has succeeded in the last moment: what it made is dead, or will be.
+				// The start succeeded at the last moment: its process is dead, or will be.
 				err = reap(process)
 			}
 			return fmt.Errorf("%w (%w)", cause(ctx), err)
@@ -159,9 +159,9 @@ func cause(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// giveStreams makes the user of a process in a user namespace the owner of its streams, since it may
-// open them again (/dev/stdout). libcontainer tries that from inside of the namespace, where it is not
-// allowed: the streams belong to the host's root.
+// giveStreams makes the user of a process in a user namespace the owner of its streams, since the
+// process may open them again (/dev/stdout). libcontainer tries that inside the namespace, where it
+// is not allowed: the streams belong to the host's root.
 func giveStreams(config configs.Config, process *libcontainer.Process, io *StdIO) error {
 	if !config.Namespaces.Contains(configs.NEWUSER) {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// Plan is what Create will make of a spec. Nothing is made yet, and all is known that undoing the
-// creation needs.
+// Plan is what Create will make of a spec. Nothing is created yet. A Plan has all that the undo of
+// the creation needs.
 type Plan struct {
 	ID       string
 	Terminal bool
@@ -27,9 +27,9 @@ type Plan struct {
 	payload any
 }
 
-// Plan checks the spec and computes what Create will do. It changes spec where the host does not allow
-// what it asks for (see Host.Fit), and bounds each hook by timeout: hooks run outside of the
-// container's cgroup, where Create cannot kill them.
+// Plan checks the spec and computes what Create will do. It changes spec where the host does not
+// allow what the spec requests (see Host.Fit). It bounds each hook by timeout: hooks run outside of
+// the container's cgroup, where Create cannot kill them.
 func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeout time.Duration) (*Plan, error) {
 	if err := checkSpec(id, bundle, spec, systemd); err != nil {
 		return nil, fmt.Errorf("cannot use the spec of container %s: %w", id, err)
@@ -43,8 +43,8 @@ func (r *Runtime) Plan(id, bundle string, spec *specs.Spec, systemd bool, timeou
 	return p, p.Cgroups.Check(id)
 }
 
-// checkSpec refuses a spec with paths that depend on the current directory, which is one for all
-// containers here, and one without what Create needs.
+// checkSpec refuses a spec without the fields that Create needs, and one with paths relative to the
+// current directory, which all containers share in this process.
 func checkSpec(id, bundle string, spec *specs.Spec, systemd bool) error {
 	switch {
 	case spec.Process == nil || len(spec.Process.Args) == 0:

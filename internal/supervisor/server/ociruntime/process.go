@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// newProcess copies every field that runc's command line copies. For one that is left out the process
+// newProcess copies every field that runc's command line copies. For a missing field the process
 // would inherit the supervisor's own value (a limit, a capability).
 func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 	lp := &libcontainer.Process{

@@ -10,16 +10,16 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Remove removes the runtime's own state of a container, and its cgroup through
-// the manager that made it (systemd forgets the scope then). The processes must
-// be dead. Nil when nothing is there; a container that is partly created is removed too.
+// Remove removes the runtime's own state of a container, and its cgroup through the
+// manager that made it (systemd drops the scope then). The processes must be dead. It
+// also removes a partly created container. Nil when there is none.
 // An error says only why: the caller adds that the container cannot be removed.
 func (r *Runtime) Remove(id string) error {
 	c, err := r.load(id)
 	switch {
 	case err == nil:
-		// Destroy of an object whose status nobody asked for kills a container
-		// that runs, and says nothing.
+		// Without a call of Status before it, Destroy kills a running container without
+		// an error.
 		status, err := c.Status()
 		if err != nil {
 			return fmt.Errorf("cannot read its status: %w", err)
@@ -31,10 +31,10 @@ func (r *Runtime) Remove(id string) error {
 			return fmt.Errorf("cannot destroy it: %w", err)
 		}
 	case errors.Is(err, errs.Invalid):
-		return err // an id that is no file name: nothing can be there
+		return err // the id is not a file name: no state can exist
 	case !errors.Is(err, errs.NotFound):
-		// A state file that cannot be read: the directory is all that is ours,
-		// the cgroup is the caller's.
+		// The state file cannot be read: only the directory is ours, the cgroup is
+		// the caller's.
 	}
 	if err := os.RemoveAll(r.dir(id)); err != nil {
 		return fmt.Errorf("cannot remove its state: %w", err)

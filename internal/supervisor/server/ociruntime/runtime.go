@@ -2,12 +2,12 @@
 // libcontainer. starter.go has the interface of what starts processes, waiting.go the protocol of an
 // init that waits for the start.
 //
-// A Runtime keeps nothing of containers in memory between calls: what it knows of one is in the state
-// directory, in the format of runc. So each call works on an object of its own, a call that hangs
-// delays no other, and a container that a former supervisor has made is like any other.
+// A Runtime keeps no state of containers in memory between calls: the state is in the state
+// directory, in the format of runc. So each call works on its own object, a call that hangs delays
+// no other, and containers of a former supervisor need no special case.
 //
-// libcontainer has faults that matter in a long-lived process. This package works around them; the
-// test of each names it.
+// libcontainer has faults that matter in a long-lived process. This package works around them. Each
+// has a test that names it.
 package ociruntime
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
-// initLogLevel keeps an init that fails from writing debug messages to the container's log; "2" is the
+// initLogLevel keeps a failing init from writing debug messages to the container's log; "2" is the
 // error level of logrus.
 const initLogLevel = "2"
 
@@ -79,7 +79,7 @@ type StdIO struct {
 	Console               *os.File
 }
 
-// Found is what the state directory has of a container.
+// Found is the state of a container in the state directory.
 type Found struct {
 	Pid int
 	// StartTime of Pid, in clock ticks since boot.
@@ -92,8 +92,8 @@ type Found struct {
 	loaded *libcontainer.Container
 }
 
-// Find returns what the state directory has of a container, whether its process still runs or not. Kind
-// NotFound when the container was never made, or is half made.
+// Find returns the state of a container, whether its process still runs or not. Kind NotFound when
+// there is none, or the container is partly created.
 func (r *Runtime) Find(id string) (*Found, error) {
 	c, err := r.load(id)
 	if err != nil {
@@ -118,7 +118,7 @@ func (r *Runtime) found(c *libcontainer.Container) (*Found, error) {
 	}, nil
 }
 
-// IDs returns every id of which the state directory has anything.
+// IDs returns every id that has state in the state directory.
 func (r *Runtime) IDs() ([]string, error) {
 	entries, err := os.ReadDir(r.root)
 	if err != nil {

@@ -131,9 +131,9 @@ func (b *bench) remove(plan *Plan, pidfd *os.File) {
 	pidfd.Close()
 }
 
-// TestRemoveRefusesWhatRuns: libcontainer's Destroy, asked first thing, would kill
+// TestRemoveRefusesRunningContainers: libcontainer's Destroy, asked first thing, would kill
 // it and say nothing.
-func TestRemoveRefusesWhatRuns(t *testing.T) {
+func TestRemoveRefusesRunningContainers(t *testing.T) {
 	b := newBench(t)
 	_, s := b.create("runs")
 	if err := b.r.Start(t.Context(), s); err != nil {
@@ -194,10 +194,10 @@ func TestStartTwiceAndAgain(t *testing.T) {
 	}
 }
 
-// TestStartAgainOfWhatHasEnded: whoever began the start died before he could tell that
+// TestStartAgainOfAnEndedContainer: whoever began the start died before he could tell that
 // the program was executed. One that has ended since did run, and its code is true; an
 // init that was killed as it waited did not.
-func TestStartAgainOfWhatHasEnded(t *testing.T) {
+func TestStartAgainOfAnEndedContainer(t *testing.T) {
 	b := newBench(t)
 	end := func(s *Starting) {
 		t.Helper()
@@ -231,7 +231,7 @@ func TestStartAgainOfWhatHasEnded(t *testing.T) {
 	}
 }
 
-func TestFindAndRemoveOfNothing(t *testing.T) {
+func TestFindAndRemoveOfAbsentContainers(t *testing.T) {
 	b := newBench(t)
 	if _, err := b.r.Find("nobody"); !errors.Is(err, errs.NotFound) {
 		t.Errorf("find: %v", err)

@@ -29,14 +29,14 @@ type Starting struct {
 // errs.State when the init has ended without it. Errors of starts say only why: the
 // daemon adds that the container cannot be started.
 //
-// libcontainer's own Exec leaves a goroutine and a thread behind for each init
-// that died before it: it opens the FIFO in a thread of its own and waits. Start
-// opens the FIFO without waiting: the init, which waits for a reader, goes on, writes
-// one byte and executes the program.
+// libcontainer's own Exec leaks a goroutine and a thread for each init that died before
+// it: it opens the FIFO in its own thread and waits. Start opens the FIFO without
+// waiting. The init, which waits for a reader, continues, writes one byte and executes
+// the program.
 //
-// If this process died between the open and that write, the init would die of a
-// broken pipe. So Start stops the init until Hold has the reading end. The byte stays
-// in the FIFO: a successor that finds it there knows that the init went on.
+// If this process died between the open and that write, the init would die of SIGPIPE. So
+// Start stops the init until Hold has the reading end. The byte stays in the FIFO: it shows
+// a successor that the init continued.
 func (r *Runtime) Start(ctx context.Context, s *Starting) error {
 	if err := sysproc.SignalPidfd(s.Pidfd, syscall.SIGSTOP); err != nil {
 		return notStarted(err)
@@ -84,13 +84,14 @@ func notStarted(err error) error {
 	return err
 }
 
-// StartAgain completes a Start that another process has begun, when what it gave to Hold is lost. Then
-// the init still waits, or has executed the program, which may have ended since, or died of a broken
-// pipe. Kind State when the init has ended and certainly did not execute the program; nil otherwise.
+// StartAgain completes a Start that another process has begun, when the descriptor that it gave to
+// Hold is lost. Then the init still waits, or has executed the program, which may have ended since,
+// or has died of SIGPIPE. Kind State when the init has ended and certainly did not execute the
+// program; nil otherwise.
 func (r *Runtime) StartAgain(ctx context.Context, s *Starting) error {
 	pid, err := sysproc.PidfdPid(s.Pidfd)
 	if err == nil && isInit(pid) {
-		// An init that waits answers at once.
+		// A waiting init answers at once.
 		short, stop := context.WithTimeout(ctx, 2*time.Second)
 		err = r.Start(short, s)
 		stop()

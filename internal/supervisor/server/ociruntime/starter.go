@@ -9,7 +9,7 @@ import (
 // starter starts the processes of containers. libcontainerStarter is one. Another one
 // needs no change outside of this package, as long as it
 //   - writes the container's state as runc does (Runtime.Find reads it, and `runc list`),
-//   - has an init wait as waiting.go says,
+//   - lets an init wait as waiting.go describes,
 //   - starts inits and execs as children of this process.
 type starter interface {
 	// plan adds to p the facts that follow from the spec, and the starter's payload. The

@@ -7,10 +7,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Update changes limits of a container's cgroup; what res leaves nil or empty
-// stays. On error the old limits are back; the error has an errs.Fault where the kernel
-// refuses one. No two calls for one id may run at a
-// time.
+// Update changes limits of a container's cgroup. Limits that are nil or empty in res stay
+// as they are. On error it restores the old limits; the error has an errs.Fault where the
+// kernel refuses a limit. No two calls for one id may run at a time.
 func (r *Runtime) Update(id string, res *specs.LinuxResources) error {
 	c, err := r.load(id)
 	if err != nil {
@@ -20,7 +19,7 @@ func (r *Runtime) Update(id string, res *specs.LinuxResources) error {
 	group := *config.Cgroups
 	limits := *group.Resources
 	merge(&limits, res)
-	// Set has no way to change device rules, and must not undo what others did.
+	// Set cannot change device rules, and must not undo changes of others.
 	limits.SkipDevices = true
 	group.Resources = &limits
 	config.Cgroups = &group

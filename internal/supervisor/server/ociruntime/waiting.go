@@ -11,9 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// An init waits until the container is started: it opens a FIFO in the state directory of its container
-// to write one byte, which waits for a reader, and executes the program then. Its name is initName
-// until then. The FIFO is removed when the program runs.
+// An init waits until the container is started: it opens a FIFO in the state directory of its
+// container for writing. The open waits for a reader. Then the init writes one byte and executes
+// the program. Its name is initName until then. The FIFO is removed when the program runs.
 
 // initName is the name (comm) of an init that has not executed the program.
 const initName = "runc:[2:INIT]"
@@ -25,8 +25,8 @@ func (r *Runtime) fifo(id string) string { return filepath.Join(r.root, id, "exe
 // A program may have the init's name, too.
 const executeTimeout = time.Second
 
-// awaitExecuted returns when the init has executed the program, or has ended. A signal that comes
-// before reaches libcontainer's init, which exits with a code of its own, or is lost.
+// awaitExecuted returns when the init has executed the program, or has ended. An earlier signal
+// would be lost, or would reach libcontainer's init, which exits with its own code.
 func awaitExecuted(ctx context.Context, s *Starting) {
 	pid, err := sysproc.PidfdPid(s.Pidfd)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-// libcontainer starts an exec in stages, which are children of this process. When one of the first
-// fails (the container ends meanwhile) libcontainer waits for that one alone. The zombies of the
+// libcontainer starts an exec in stages, which are children of this process. When an early stage
+// fails (the container ends meanwhile), libcontainer waits only for that one. The zombies of the
 // others would stay, and one in the container's PID namespace keeps the container's init from ending.
 
 const (
@@ -34,7 +34,7 @@ type zombieReaper struct {
 	running, again bool
 }
 
-// reapSoon begins to reap, in the background, what a start that has just failed has left.
+// reapSoon begins to reap, in the background, the zombies of a start that has just failed.
 func (r *zombieReaper) reapSoon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package record is what a supervisor writes down of its containers, on tmpfs, for its successor.
+// Package record has the records of a supervisor's containers, on tmpfs, for its successor.
 // Supervisors one version apart read each other's records: add fields, never change one.
 package record
 
@@ -19,15 +19,15 @@ import (
 // Version is in each record. A record of one version before or after is read, too.
 const Version = 1
 
-// Stage is how far a container has come. It is written before the step that it names begins.
-// Exited alone is written afterwards, when all of the exit is known:
+// Stage is the stage of a container's life. It is written before the step that it names begins.
+// Only Exited is written afterwards, when the whole exit is known:
 //
 //	creating ──▶ created ──▶ starting ──▶ running ──▶ exited ──▶ (no record)
 //	    │            └───────────┴────────────────────▲            ▲
 //	    └──────────────────────────────────────────────────────────┘
 //
-// A container whose record is found in Creating is half made: its owner removes it. For one in
-// Starting the start is completed.
+// After a crash, a container in Creating is partly created: its owner removes it. The supervisor
+// completes the start of one in Starting.
 type Stage string
 
 // The stages.
@@ -39,8 +39,8 @@ const (
 	Exited   Stage = "exited"
 )
 
-// Container is what a supervisor must know of a container that another one made. It is written
-// before the first resource exists and removed after the last one.
+// Container is the record of a container, all that another supervisor needs. It is written before
+// the first resource exists and removed after the last one.
 type Container struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
@@ -72,8 +72,8 @@ type Process struct {
 	Inode uint64 `json:"inode,omitempty"`
 }
 
-// Exec is what a supervisor must know of an exec. It is written before the exec begins, and
-// removed when its caller has the exit code.
+// Exec is the record of an exec. It is written before the exec begins, and removed when its caller
+// has the exit code.
 type Exec struct {
 	Version     int          `json:"version"`
 	ContainerID string       `json:"containerID"`

@@ -25,7 +25,7 @@ func goodRecord() Container {
 	}
 }
 
-func TestRecordComesBack(t *testing.T) {
+func TestRecordRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	want := goodRecord()
 	if err := WriteJSON(sysfile.Replace, filepath.Join(dir, Name), &want); err != nil {

@@ -16,8 +16,8 @@ import (
 )
 
 // Streams are this process's ends of a container's stdio. The zero value has none open. The keeper
-// and the daemon hold duplicates of each: the content of a pipe is lost with its last opener, and
-// what runs on a terminal dies with the terminal's master.
+// and the daemon hold duplicates of each: the content of a pipe is lost with its last descriptor,
+// and the processes on a terminal end when the terminal's master is closed.
 type Streams struct {
 	mu sync.Mutex
 	// stdin is a writing end, stdout and stderr are reading ends. pumped is true when the log
@@ -101,7 +101,7 @@ func (st *Streams) IDs() (map[string]uint64, error) {
 	return ids, nil
 }
 
-// Named returns what is open, by stream (supervisor.StreamStdin, ...). The files stay ours.
+// Named returns the open files by stream (supervisor.StreamStdin, ...). The files stay st's.
 func (st *Streams) Named() map[string]*os.File {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -233,7 +233,7 @@ func (st *Streams) SetPumped() {
 	st.pumped = true
 }
 
-// Close closes what is open, but for what the log pump owns.
+// Close closes the open streams, except those that the log pump owns.
 func (st *Streams) Close() {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 // coarse is how far file systems' clocks may lag behind time.Now.
 const coarse = 20 * time.Millisecond
 
-// RemoveBornSince removes the regular file at path beneath dir if it was made at
-// or after a moment. Everything else is left, and nil: what is older, what is no
-// regular file, a path that leaves dir or passes through a symbolic link, a file
-// system that has no time of birth.
-func RemoveBornSince(dir *os.File, path string, moment time.Time) error {
+// RemoveCreatedSince removes the regular file at path beneath dir if it was created at
+// or after a moment. It keeps everything else, and returns nil: an older file, a file
+// that is not regular, a path that leaves dir or passes through a symbolic link, a file
+// system without creation times.
+func RemoveCreatedSince(dir *os.File, path string, moment time.Time) error {
 	parent, err := sysfile.OpenBeneath(dir, filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, errs.Invalid) {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysns"
 )
 
-// TestAskedAddress: a pod that starts again has the address that it asks for at once, and
+// TestRequestedAddress: a pod that starts again has the address that it asks for at once, and
 // nobody takes another's.
-func TestAskedAddress(t *testing.T) {
+func TestRequestedAddress(t *testing.T) {
 	l := newLab(t)
 	cfg := l.config()
 	cfg.Subnets = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24")}

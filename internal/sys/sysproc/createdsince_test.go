@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysproc"
 )
 
-func TestRemoveBornSinceTakesOnlyYoungFiles(t *testing.T) {
+func TestRemoveCreatedSinceRemovesOnlyNewFiles(t *testing.T) {
 	top := t.TempDir()
 	dir, err := os.Open(filepath.Join(makeTree(t, top), "logs"))
 	if err != nil {
@@ -17,11 +17,11 @@ func TestRemoveBornSinceTakesOnlyYoungFiles(t *testing.T) {
 	}
 	defer dir.Close()
 	for path, removed := range map[string]bool{"file": true, "sub/file": true, "empty": false, "link": false, "out/file": false, "../file": false, "file/x": false, "absent": false} {
-		if err := sysproc.RemoveBornSince(dir, path, time.Now().Add(time.Minute)); err != nil {
+		if err := sysproc.RemoveCreatedSince(dir, path, time.Now().Add(time.Minute)); err != nil {
 			t.Errorf("%s, too old: %v", path, err)
 		}
 		_, before := os.Lstat(filepath.Join(top, "logs", path))
-		if err := sysproc.RemoveBornSince(dir, path, time.Now().Add(-time.Minute)); err != nil {
+		if err := sysproc.RemoveCreatedSince(dir, path, time.Now().Add(-time.Minute)); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 		_, after := os.Lstat(filepath.Join(top, "logs", path))
