@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/manifest"
 )
 
-// checker reports what the tags cannot judge. It is given paths of the document,
-// and the reader knows their places.
+// checker reports what the tags cannot check. It uses paths of the document; the reader knows their
+// lines.
 type checker struct {
 	*manifest.Reader
 	c *Cluster

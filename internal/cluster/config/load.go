@@ -206,7 +206,7 @@ func (c checker) files(at string, registries []Registry) {
 	}
 }
 
-// Schema is the JSON schema of a description.
+// Schema is the JSON schema of the node file.
 func Schema() []byte { return manifest.Schema("Cluster of "+APIVersion, defaults()) }
 
 // Sample renders a description with help as comments: one control plane, and all

@@ -49,8 +49,7 @@ type Options struct {
 	Which error
 }
 
-// Examine runs all checks. One that cannot be made is a warning of its own, and stops no
-// other.
+// Examine runs all checks. A check that cannot run becomes a warning, and does not stop the others.
 func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Finding {
 	d := &diagnosis{Clusters: c, name: o.Name}
 	var err error

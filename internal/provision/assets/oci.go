@@ -98,8 +98,8 @@ func fetchSmall(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descr
 	return data, nil
 }
 
-// ociError gives an error of the registry its kind. URLs are left out: those of another
-// server may be signed.
+// ociError gives an error of the registry its kind. It leaves out URLs: those of another server may
+// be signed.
 func (r reach) ociError(what, header string, err error) error {
 	var status remoteerrors.ErrUnexpectedStatus
 	switch {

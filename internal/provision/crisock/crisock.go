@@ -1,5 +1,5 @@
-// Package crisock asks a runtime what provisioning wants to know of it, by CRI. It
-// knows any runtime, and berth's own no better than others.
+// Package crisock is provisioning's CRI client. It works with any runtime, and has no special case
+// for berth.
 package crisock
 
 import (

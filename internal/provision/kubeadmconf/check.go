@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// check wants a name and an address that kubeadm takes, and a kubeadm that reads v1beta4.
+// check requires a name and an address that kubeadm accepts, and a kubeadm that reads v1beta4.
 func (n Node) check() error {
 	var faults []error
 	if n.Name != "" && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`).MatchString(n.Name) {
@@ -23,11 +23,11 @@ func (n Node) check() error {
 	if addr, err := netip.ParseAddr(n.Address); n.Address != "" && (err != nil || addr.Zone() != "" || addr.IsUnspecified() || addr.IsLoopback()) {
 		faults = append(faults, fmt.Errorf("address %q: want one that other nodes reach: %w", n.Address, errs.Invalid))
 	}
-	return errors.Join(append(faults, n.readsIt())...)
+	return errors.Join(append(faults, n.checkVersion())...)
 }
 
-// readsIt wants a kubeadm that knows v1beta4, which came with 1.31.
-func (n Node) readsIt() error {
+// checkVersion requires a kubeadm that reads v1beta4, which came with 1.31.
+func (n Node) checkVersion() error {
 	v, err := version.ParseSemantic(n.Version)
 	if err == nil && v.LessThan(version.MustParseSemantic("v1.31.0")) {
 		return fmt.Errorf("the machine has Kubernetes %s, whose kubeadm does not read %s; install 1.31 or newer: %w", n.Version, apiVersion, errs.Unsupported)
@@ -39,7 +39,7 @@ func (i Init) check(n Node) error {
 	var faults []error
 	switch _, err := version.ParseSemantic(i.Version); {
 	case i.Version == "":
-		// kubeadm would ask a server on the internet for the newest.
+		// kubeadm would ask a server on the internet for the newest version.
 		faults = append(faults, fmt.Errorf("the version of Kubernetes is not known: the machine has no kubeadm and no kubelet that tells it; want --kubernetes-version, such as v1.36.3: %w", errs.Invalid))
 	case err != nil:
 		faults = append(faults, fmt.Errorf("--kubernetes-version %q: want one such as v1.36.3: %w", i.Version, errs.Invalid))

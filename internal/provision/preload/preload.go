@@ -43,7 +43,7 @@ var _ provision.Preparer = Archive{}
 // kindImage is the kind of images. Its name is part of the journal's format.
 const kindImage = "image"
 
-// Kinds returns what reads and restores images.
+// Kinds returns the kind of images.
 func Kinds() map[string]provision.Kind { return map[string]provision.Kind{kindImage: imageKind{}} }
 
 // ID is "image NAME".

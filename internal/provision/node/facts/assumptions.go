@@ -14,14 +14,14 @@ type Assumptions struct {
 	Arch string
 	// Versions of runtimes that come with the machine, by name.
 	Versions map[string]nodefile.Version
-	// NvidiaCTK is where the machine has nvidia-ctk; empty for not at all.
+	// NvidiaCTK is the path of nvidia-ctk; empty if the machine has none.
 	NvidiaCTK string
-	// Berth and Supervisor are where the machine fetches berth's binaries; without a
-	// digest they are taken to be in place.
+	// Berth and Supervisor are the sources of berth's binaries; without a digest the machine is
+	// assumed to have them.
 	Berth, Supervisor Binary
-	// File is where the description will lie.
+	// File will be the path of the node file.
 	File string
-	// Read reads the credentials that the description names.
+	// Read reads the credentials that the node file names.
 	Read func(name string) ([]byte, error)
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// AdoptImages brings the images of the old runtime into the new one by content, out
-// of the old one's blobs, so that nothing is pulled again. Both runtimes run while
-// it does. An image whose content is not all there is left to be pulled.
+// AdoptImages copies the images of the old runtime into the new one, out of the old one's blobs, so
+// that nothing is pulled again. Both runtimes run meanwhile. An image with missing content is
+// pulled later.
 type AdoptImages struct {
 	M        provision.Meta
 	Old, New Runtime
@@ -29,13 +29,12 @@ func (a AdoptImages) ID() string { return "adopt-images " + a.Old.Name }
 // Meta returns M.
 func (a AdoptImages) Meta() provision.Meta { return a.M }
 
-// Objects are none: images are a cache, and the kubelet collects those that nobody
-// uses.
+// Objects are none: images are a cache, and the kubelet removes unused ones.
 func (a AdoptImages) Objects(context.Context, provision.Host) ([]provision.Object, error) {
 	return nil, nil
 }
 
-// Check lists the images that the new runtime lacks and that can be brought over.
+// Check lists the images that the new runtime lacks and that can be copied.
 func (a AdoptImages) Check(ctx context.Context, host provision.Host) (provision.Change, error) {
 	var change provision.Change
 	missing, err := a.missing(ctx, host)
@@ -53,8 +52,8 @@ func (a AdoptImages) Check(ctx context.Context, host provision.Host) (provision.
 	return change, nil
 }
 
-// missing lists what is to be brought over. An old runtime that does not answer has
-// nothing to give; a new one that does not has nothing yet.
+// missing lists the images to copy. An old runtime that does not answer has no images; nor has a
+// new one.
 func (a AdoptImages) missing(ctx context.Context, host provision.Host) ([]image, error) {
 	if !host.Live() || a.Old.Content == "" {
 		return nil, nil
@@ -79,15 +78,15 @@ func (a AdoptImages) missing(ctx context.Context, host provision.Host) ([]image,
 			continue
 		}
 		if _, _, err := from.plan(img); err != nil {
-			continue // its content is not all there: it is pulled when it is used
+			continue // content is missing: it is pulled when it is used
 		}
 		missing = append(missing, img)
 	}
 	return missing, nil
 }
 
-// images lists the images of the old runtime. containerd tells digests of imported
-// ones by ctr only.
+// images lists the images of the old runtime. containerd reports the digests of imported images
+// through ctr only.
 func (a AdoptImages) images(ctx context.Context, host provision.Host) ([]image, error) {
 	byDigest := map[digest.Digest]*image{}
 	var order []digest.Digest
@@ -127,7 +126,8 @@ func listByCtr(ctx context.Context, host provision.Host, ctr, endpoint string, n
 		if len(fields) < 3 || digest.Digest(fields[2]).Validate() != nil {
 			continue // the head of the table
 		}
-		// containerd names an image by its id and by its digest, too; so does whoever gets it.
+		// containerd also has an image under its id and its digest; so will the runtime that
+		// receives it.
 		if isTag(fields[0]) {
 			note(fields[0], digest.Digest(fields[2]))
 		}
@@ -180,7 +180,7 @@ func listImages(ctx context.Context, endpoint string) ([]*runtimeapi.Image, erro
 	return resp.GetImages(), nil
 }
 
-// isTag tells a reference with a tag from an id and from one by digest.
+// isTag reports whether a reference has a tag; an id and a reference by digest have none.
 func isTag(name string) bool {
 	return !strings.Contains(name, "@") && !strings.HasPrefix(name, "sha256:") && repository(name) != name
 }

@@ -42,7 +42,7 @@ func (c checker) registries() {
 	}
 }
 
-// crioRegistry refuses what registries.conf cannot say.
+// crioRegistry refuses what registries.conf cannot express.
 func (c checker) crioRegistry(at string, reg Registry) {
 	if reg.Host == "*" {
 		c.Fault(at+".host", "crio has no entry for all registries; name each")
@@ -103,7 +103,7 @@ func (c checker) network() {
 	c.assets("network.plugins", net.Plugins)
 }
 
-// cidrs checks a list of CIDRs; entries that are none are the zero Prefix.
+// cidrs checks a list of CIDRs; invalid entries are the zero Prefix.
 func (c checker) cidrs(at string, list []string) []netip.Prefix {
 	prefixes := make([]netip.Prefix, len(list))
 	for i, text := range list {

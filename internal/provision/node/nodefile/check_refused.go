@@ -10,8 +10,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// refuse reports those fields of one entry that are set and mean nothing there. at is
-// the entry, fields its own field names.
+// refuse reports fields of one entry that are set and have no meaning there. at is the path of the
+// entry, fields its own field names.
 func (c checker) refuse(at, why string, fields ...string) {
 	for _, field := range fields {
 		if c.Has(at + "." + field) {
@@ -20,7 +20,7 @@ func (c checker) refuse(at, why string, fields ...string) {
 	}
 }
 
-// handlerFields refuses what the runtime has no word for in a handler.
+// handlerFields refuses fields of a handler that the runtime has no setting for.
 func (c checker) handlerFields(at string, h Handler) {
 	switch c.n.Runtime.Name {
 	case "docker":
@@ -44,7 +44,7 @@ func (c checker) handlerFields(at string, h Handler) {
 	}
 }
 
-// dockerRegistry refuses what daemon.json cannot say.
+// dockerRegistry refuses what daemon.json cannot express.
 func (c checker) dockerRegistry(at string, reg Registry) {
 	if reg.Host == "*" {
 		c.Fault(at+".host", "docker has no entry for all registries; name each")
@@ -65,7 +65,7 @@ func (c checker) dockerRegistry(at string, reg Registry) {
 	}
 }
 
-// capabilities refuses a choice where the runtime asks its mirrors for everything.
+// capabilities refuses a choice if the runtime uses its mirrors for everything.
 func (c checker) capabilities(at string, m Mirror) {
 	if slices.Contains(m.Capabilities, "push") || !slices.Contains(m.Capabilities, "pull") || !slices.Contains(m.Capabilities, "resolve") {
 		c.conflict(at+".capabilities", true, c.n.Runtime.Name+" asks a mirror to pull and to resolve, and never to push; leave this out")
@@ -87,7 +87,7 @@ func (c checker) fileFields(at string, f File) {
 	}
 }
 
-// kubeletFields refuses what has no effect, and what is said twice.
+// kubeletFields refuses settings without effect, and settings that are given twice.
 func (c checker) kubeletFields() {
 	k, usual := &c.n.Kubelet, Default().Kubelet.ManifestsDir
 	if !k.Enabled && !k.Kubeadm {
@@ -115,8 +115,8 @@ func (c checker) kubeletFields() {
 	}
 }
 
-// override checks a configuration that takes the place of berth's own. What else of
-// the node depends on (unit, kubelet, health check, reset) may stand beside it.
+// override checks a configuration that replaces berth's own. Fields that other parts of the node
+// depend on (unit, kubelet, health check, reset) may be set beside it.
 func (c checker) override() {
 	rt := &c.n.Runtime
 	if rt.Config.Override == "" {
@@ -159,8 +159,8 @@ func (c checker) override() {
 	c.overrideSays(top)
 }
 
-// overrideSays wants that fields which the rest of the node goes by are what the
-// override says of them.
+// overrideSays checks that the fields that the rest of the node depends on equal the override's
+// values.
 func (c checker) overrideSays(top map[string]any) {
 	rt := &c.n.Runtime
 	driver := rt.CgroupDriver

@@ -1,15 +1,14 @@
-// Package nodefile is the description of a node: what people write, with its
-// defaults, help, checks, schema and sample. It knows no task, no distribution and
-// no machine; package node turns a description into tasks.
+// Package nodefile is the node file: its fields, defaults, help, checks, schema and sample. It
+// knows no task, no distribution and no machine; package node turns a node file into tasks.
 package nodefile
 
-// APIVersion and Kind are what a description must say of itself.
+// APIVersion and Kind are the apiVersion and kind that a node file must have.
 const (
 	APIVersion = "berth.run/v1alpha1"
 	Kind       = "Node"
 )
 
-// Node is the description of a node.
+// Node is the content of a node file.
 type Node struct {
 	APIVersion string `json:"apiVersion" help:"Version of this format." oneof:"berth.run/v1alpha1" required:"yes"`
 	Kind       string `json:"kind" help:"Kind of this document." oneof:"Node" required:"yes"`
@@ -69,8 +68,8 @@ type Asset struct {
 	Access
 }
 
-// Access is how the servers of a source and its mirrors are reached. Its files lie where
-// berth runs, and are read when something is fetched.
+// Access is how the servers of a source and its mirrors are reached. Its files are on the machine
+// where berth runs, and are read at each fetch.
 type Access struct {
 	CA          []string `json:"ca" help:"Files with certificates of authorities that sign for the servers, beside those that the machine trusts. A registry on loopback speaks TLS then." example:"[/etc/ssl/assets-ca.pem]"`
 	ClientCert  string   `json:"clientCert" help:"Client certificate for the servers." example:"/etc/ssl/assets.cert"`

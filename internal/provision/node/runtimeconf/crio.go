@@ -32,8 +32,8 @@ func CRIO(m Model) (string, error) {
 	for _, h := range m.Handlers {
 		runtimes[h.Name] = crioHandler(h)
 	}
-	// CRI-O knows one handler by itself, crun or runc by its version, and starts with no
-	// default that it does not know.
+	// CRI-O has one built-in handler, crun or runc by its version, and does not start with an
+	// unknown default handler.
 	if _, there := runtimes[m.DefaultHandler]; !there && m.DefaultHandler != "" {
 		runtimes[m.DefaultHandler] = table{"runtime_type": "oci"}
 	}
@@ -115,16 +115,15 @@ func insecure(url string, skipVerify bool) bool {
 	return skipVerify || strings.HasPrefix(url, "http://")
 }
 
-// CertFile is a link that makes a runtime find a certificate by its place.
+// CertFile is a link at the path where a runtime looks for a certificate.
 type CertFile struct {
 	// Path is where the runtime looks, Target what the node file names.
 	Path, Target string
 }
 
-// CertLinks lists the certificates that CRI-O and docker find by place, below dir
-// (/etc/containers/certs.d, /etc/docker/certs.d). A host that is named more than once
-// gets the authorities of all; two client certificates for it are an error of kind
-// errs.Invalid.
+// CertLinks lists the certificates that CRI-O and docker find by path, below dir
+// (/etc/containers/certs.d, /etc/docker/certs.d). A host with several entries gets the authorities
+// of all; two client certificates for it are an error of kind errs.Invalid.
 func CertLinks(dir string, registries []nodefile.Registry) ([]CertFile, error) {
 	c := certs{dir: dir, authorities: map[string][]string{}, clients: map[string][2]string{}}
 	for i, reg := range registries {

@@ -13,10 +13,10 @@ import (
 
 // HostsFile is one hosts.toml.
 type HostsFile struct {
-	// Dir is the folder's name below the registry directory.
+	// Dir is the name of the directory below the registry directory.
 	Dir     string
 	Content string
-	// Secret is true when credentials are in it.
+	// Secret is true if it contains credentials.
 	Secret bool
 }
 
@@ -34,7 +34,7 @@ func Hosts(registries []nodefile.Registry, credentials map[string]string) ([]Hos
 	return files, nil
 }
 
-// hosts writes the file of one registry, which is at a place of the description.
+// hosts writes the file of one registry; at is its path in the node file.
 func hosts(at string, reg nodefile.Registry, credentials map[string]string) (HostsFile, error) {
 	file := HostsFile{Dir: hoststoml.Dir(reg.Host), Content: header}
 	var said hoststoml.File
@@ -59,8 +59,7 @@ func hosts(at string, reg nodefile.Registry, credentials map[string]string) (Hos
 	return file, nil
 }
 
-// authorize gives a server the header that a credentials file holds for it; an empty name
-// is no file.
+// authorize adds the header that a credentials file has for a server; an empty name is no file.
 func authorize(server *hoststoml.Server, file string, credentials map[string]string) error {
 	if file == "" {
 		return nil
