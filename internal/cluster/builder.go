@@ -18,13 +18,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// builder makes nodes: all nodes of a new cluster, or those that are added to one.
+// builder creates nodes: all nodes of a new cluster, or those that are added to one.
 type builder struct {
 	*Clusters
 	Cluster *config.Cluster
 	plan    *plan.Plan
 	network provider.Network
-	// host is what the plan is made for.
+	// host has the facts that the plan depends on.
 	host plan.Host
 	// token is the bootstrap token that nodes join with.
 	token string
@@ -67,7 +67,7 @@ func (m *builder) firstControlPlane() config.Node {
 			return n
 		}
 	}
-	return config.Node{} // a valid description has one
+	return config.Node{} // a valid cluster file has one
 }
 
 // helperImage returns the image of a load balancer or a registry: that of the first control plane if
@@ -160,10 +160,10 @@ func (m *builder) node(name string) (provider.Node, error) {
 	return provider.Node{}, fmt.Errorf("unknown node: %q: %w", name, errs.NotFound)
 }
 
-// descriptionConfigMap is the ConfigMap that has the description of a cluster, for later changes.
+// descriptionConfigMap is the ConfigMap with the cluster file of a cluster, for later changes.
 const descriptionConfigMap, descriptionKey = "berth-cluster", "cluster.yaml"
 
-// storeDescription stores the description in the cluster.
+// storeDescription stores the cluster file in the cluster.
 func (m *builder) storeDescription(ctx context.Context) error {
 	text, err := config.Render(m.Cluster)
 	if err != nil {
@@ -172,7 +172,8 @@ func (m *builder) storeDescription(ctx context.Context) error {
 	return m.api.WriteConfigMap(ctx, descriptionConfigMap, map[string]string{descriptionKey: string(text)})
 }
 
-// storedDescription reads the description from a cluster. The error is errs.Unsupported when there is none.
+// storedDescription reads the cluster file from a cluster. The error is errs.Unsupported when there
+// is none.
 func storedDescription(ctx context.Context, client *kubeapi.Client, name string) (*config.Cluster, error) {
 	data, err := client.ReadConfigMap(ctx, descriptionConfigMap)
 	if errors.Is(err, errs.NotFound) {

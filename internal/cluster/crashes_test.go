@@ -56,7 +56,7 @@ func TestCrashes(t *testing.T) {
 			clusters, _ := clusters(f)
 			clusters.watchPause = time.Millisecond
 			f.Waits = func(ctx context.Context) error {
-				for ctx.Err() == nil && f.Asked() < len(c.parts)+4 {
+				for ctx.Err() == nil && f.CrashChecks() < len(c.parts)+4 {
 					time.Sleep(time.Millisecond)
 				}
 				// A program that is ended tells of the signal and not of the reason.

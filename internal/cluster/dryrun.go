@@ -164,7 +164,7 @@ func (m *applyRun) removeTrials(ctx context.Context) error {
 }
 
 // checkPatches renders the configuration of a node for the version in its image: a patch of the
-// description may match no document of that version.
+// cluster file may match no document of that version.
 func (m *applyRun) checkPatches(ctx context.Context, n config.Node, made provider.Node, runtime noderuntime.Runtime, version string) error {
 	none := provider.Node{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} // patches do not depend on addresses
 	if _, err := m.kubeadmConfigOf(n, none, runtime, version); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// checkDescription refuses what berth cannot do, and shows the warnings of the description.
+// checkDescription refuses what berth cannot do, and shows the warnings of the cluster file.
 func (m *builder) checkDescription() error {
 	if err := unsupported(m.Cluster, m.Provider.Facts()); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (m *builder) avoidLoopback6() {
 	m.Warn(fmt.Sprintf("%s leads no port of ::1 into containers; the API listens on 127.0.0.1 of this host instead", m.Provider.Name()))
 }
 
-// checkHost refuses to make nodes where the host or its provider lacks what they need.
+// checkHost refuses to create nodes if the host or its provider lacks what they need.
 func (m *builder) checkHost() error {
 	var fatal []error
 	for _, finding := range append(m.Provider.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {

@@ -18,7 +18,7 @@ const corednsConfig = "coredns"
 func (i Installer) preferUDP(ctx context.Context) error {
 	data, err := i.API.ReadConfigMap(ctx, corednsConfig)
 	if errors.Is(err, errs.NotFound) {
-		return nil // a description may leave CoreDNS out
+		return nil // a cluster file may leave CoreDNS out
 	}
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package changes compares a cluster with another description of it, and says what makes the
-// cluster match. It is pure: it asks no provider and changes nothing.
+// Package changes compares a cluster with another cluster file, and lists the changes that make the
+// cluster match. It is pure: it calls no provider and changes nothing.
 package changes
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Changes has the names of the containers that are to be changed.
+// Changes has the names of the containers to change.
 type Changes struct {
 	// Add are new. Remove are drained and removed. Replace are removed and created again. Recreate
 	// are created again with their old volumes.
@@ -62,7 +62,7 @@ func (c Changes) Lines() []string {
 
 // Comparison is the input of Compare.
 type Comparison struct {
-	// Before is the description that the cluster was made from, After the new one.
+	// Before is the cluster file that the cluster was created from, After the new one.
 	Before, After *config.Cluster
 	// BeforePlan and AfterPlan are their plans on the same host.
 	BeforePlan, AfterPlan *plan.Plan
@@ -70,9 +70,9 @@ type Comparison struct {
 	Existing []provider.Node
 }
 
-// Compare returns what makes the cluster match the new description. Unless whole, it only adds and
-// removes nodes, and ignores other differences. The error is errs.Unsupported for a change that an
-// existing cluster cannot have.
+// Compare returns the changes that make the cluster match the new cluster file. Unless whole, it
+// only adds and removes nodes, and ignores other differences. The error is errs.Unsupported for a
+// change that an existing cluster cannot have.
 func Compare(of Comparison, whole bool) (Changes, error) {
 	before, after, p, existing := of.Before, of.After, of.AfterPlan, of.Existing
 	digests := map[string]string{}
@@ -167,8 +167,8 @@ func KeepsVolume(before, after *config.Cluster, differences []plan.Difference, n
 	return false
 }
 
-// RoleOf returns the role of a node in a description, by the name of its container; "" where the
-// description does not have it.
+// RoleOf returns the role of a node in a cluster file, by the name of its container; "" if the
+// cluster file does not have it.
 func RoleOf(c *config.Cluster, name string) config.Role {
 	for _, n := range c.Nodes {
 		if c.ContainerName(n) == name {
@@ -178,7 +178,7 @@ func RoleOf(c *config.Cluster, name string) config.Role {
 	return ""
 }
 
-// former returns the node of the same name in another description.
+// former returns the node of the same name in another cluster file.
 func former(before *config.Cluster, n config.Node) (config.Node, bool) {
 	i := slices.IndexFunc(before.Nodes, func(o config.Node) bool { return o.Name == n.Name })
 	if i < 0 {
@@ -199,10 +199,10 @@ func differingPatches(old, n config.Node) string {
 	return ""
 }
 
-// same compares values of a description, in which an empty list is as good as none.
+// same compares values of a cluster file, in which an empty list equals none.
 func same(a, b any) bool { return reflect.DeepEqual(plain(a), plain(b)) }
 
-// plain is a value of a description as its file has it, without what is empty.
+// plain is a value of a cluster file as it is written, without empty parts.
 func plain(value any) any {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -215,7 +215,7 @@ func plain(value any) any {
 	return full(read)
 }
 
-// full leaves out empty lists and mappings, at any depth; nil is what is empty itself.
+// full leaves out empty lists and mappings, at any depth; it is nil for an empty value.
 func full(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -242,7 +242,7 @@ func full(value any) any {
 
 // immutableFields refuses differences in fields that belong to the cluster as a whole.
 func immutableFields(before, after *config.Cluster) error {
-	// What is compared node by node, or container by container.
+	// These are compared node by node, or container by container.
 	part := []string{"apiVersion", "kind", "name", "nodes", "pools", "registries", "networking.apiServerPort", "networking.dnsSearch"}
 	a, b := fields(before), fields(after)
 	var all []error
@@ -259,9 +259,9 @@ func immutableFields(before, after *config.Cluster) error {
 	return errors.Join(all...)
 }
 
-// fields are the values of a description by their names; those of networking one by one.
+// fields are the values of a cluster file by their names; those of networking one by one.
 func fields(c *config.Cluster) map[string]any {
-	all, _ := plain(c).(map[string]any) // every description has some
+	all, _ := plain(c).(map[string]any) // every cluster file has some
 	net, _ := all["networking"].(map[string]any)
 	delete(all, "networking")
 	for key, value := range net {

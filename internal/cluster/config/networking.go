@@ -59,10 +59,10 @@ func subnets(text string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// Role is what a node is to the cluster.
+// Role is the role of a node.
 type Role string
 
-// The roles that a description may give.
+// The roles that a cluster file may give.
 const (
 	ControlPlane Role = "control-plane"
 	Worker       Role = "worker"
@@ -73,7 +73,7 @@ func (r *Role) UnmarshalText(text []byte) error {
 	return choose(r, text, "unknown node role: %q", ControlPlane, Worker)
 }
 
-// IPFamily is the addresses of a cluster.
+// IPFamily is the address families of a cluster.
 type IPFamily string
 
 // The families.
@@ -112,10 +112,10 @@ func (m *ProxyMode) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Propagation is how mounts spread between host and node.
+// Propagation is how mounts propagate between host and node.
 type Propagation string
 
-// The ways, named as Kubernetes names them.
+// The propagations, under Kubernetes' names.
 const (
 	PropagateNone            Propagation = "None"
 	PropagateHostToContainer Propagation = "HostToContainer"
@@ -137,7 +137,7 @@ const (
 	SCTP Protocol = "SCTP"
 )
 
-// UnmarshalText takes a protocol in letters of any size; nothing is TCP.
+// UnmarshalText takes a protocol in upper or lower case; nothing is TCP.
 func (p *Protocol) UnmarshalText(text []byte) error {
 	err := choose(p, []byte(strings.ToUpper(string(text))), "unknown port mapping protocol: %s", TCP, UDP, SCTP)
 	if *p == "" {

@@ -107,7 +107,7 @@ func TestBalancing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := n.lastTold(); err != nil {
+	if err := n.writeLastConfig(); err != nil {
 		t.Fatal(err)
 	}
 	args := n.haproxy()

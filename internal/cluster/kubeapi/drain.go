@@ -44,7 +44,7 @@ func (c *Client) Drain(ctx context.Context, node string) error {
 	}
 }
 
-// evict asks for the eviction of each pod that is not being deleted yet. It returns the pods that
+// evict requests the eviction of each pod that is not being deleted yet. It returns the pods that
 // have not ended, and adds to refused why the server refuses an eviction.
 func (c *Client) evict(ctx context.Context, node string, refused map[string]string) ([]corev1.Pod, error) {
 	var list corev1.PodList

@@ -27,7 +27,7 @@ import (
 // Collector collects the logs of clusters of one provider.
 type Collector struct {
 	Provider provider.Provider
-	// Warn reports what a node or the provider could not tell.
+	// Warn reports what a node or the provider could not deliver.
 	Warn func(text string)
 }
 

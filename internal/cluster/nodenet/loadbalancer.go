@@ -1,5 +1,5 @@
-// Package nodenet is how the nodes of a cluster reach each other: the load balancer of several
-// control planes, and the routes between nodes that carry the traffic of berth's pod network.
+// Package nodenet connects the nodes of a cluster: the load balancer of several control planes, and
+// the routes between nodes that carry the traffic of berth's pod network.
 package nodenet
 
 import (

@@ -69,7 +69,7 @@ func NewInNode() *cobra.Command {
 			Short: "Remove another control plane from etcd",
 			Args:  cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return innode.ForgetMember(cmd.Context(), args[0], args[1:])
+				return innode.RemoveMember(cmd.Context(), args[0], args[1:])
 			},
 		},
 		newLookup(),

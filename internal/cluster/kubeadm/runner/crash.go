@@ -38,10 +38,10 @@ done`
 // part is the state of a part of a node's control plane, or of its kubelet.
 type part struct {
 	name string
-	// restarts is how often it was started again.
+	// restarts counts its restarts.
 	restarts int
 	runs     bool
-	// logs is the directory of its logs; "" is the kubelet, which has the journal.
+	// logs is the directory of its logs; "" for the kubelet, which logs to the journal.
 	logs string
 }
 

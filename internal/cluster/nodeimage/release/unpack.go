@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// unpack takes programs out of an archive, wherever in it they are.
+// unpack extracts programs from an archive, from any directory in it.
 func unpack(ctx context.Context, place, file, dir string, names []string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -67,7 +67,7 @@ func single(file, to string) error {
 }
 
 func write(from io.Reader, to string) (err error) {
-	// What was there before may be a link.
+	// The old file may be a link.
 	if err := os.RemoveAll(to); err != nil {
 		return err
 	}
