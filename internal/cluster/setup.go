@@ -63,7 +63,7 @@ func (m *createRun) warnUnusedPatches() error {
 // noPolicies is the warning that berth's pod network has no NetworkPolicy.
 const noPolicies = "NetworkPolicy objects have no effect: berth's network of pods does not enforce them; networking.disableDefaultCNI makes room for a network that does"
 
-// warnPolicies warns before somebody relies on NetworkPolicy.
+// warnPolicies warns users before they rely on NetworkPolicy.
 func (m *createRun) warnPolicies() {
 	if m.usesBerthNetwork() && !m.Cluster.Networking.DisableDefaultCNI {
 		m.Warn(noPolicies)
@@ -220,7 +220,7 @@ func (m *createRun) warnIgnored() error {
 	return err
 }
 
-// identifyAll finds the runtimes and versions of nodes, and refuses those that do not fit each other.
+// identifyAll finds the runtimes and versions of nodes, and refuses incompatible ones.
 func (m *builder) identifyAll(ctx context.Context, nodes []config.Node) error {
 	runtimes, versions := make([]noderuntime.Runtime, len(nodes)), make([]string, len(nodes))
 	group, within := errgroup.WithContext(ctx)

@@ -122,7 +122,7 @@ func (f Files) Check(ctx context.Context) error {
 }
 
 // Remove removes the name from all files, and unsets a current context of that name. It does not
-// touch files without the name. It returns the changed files.
+// touch files without the name.
 func (f Files) Remove(ctx context.Context, name string) error {
 	err := f.change(ctx, name, "", func(contents map[string]*api.Config) {
 		for _, c := range contents {

@@ -93,7 +93,7 @@ func (m Manager) create(ctx context.Context, o Options) (made Created, err error
 	return made, nil
 }
 
-// startTimeout bounds the wait for a registry that was started, which takes well below a second. Where
+// startTimeout bounds the wait for a registry that was started, which takes well below a second. If
 // the provider gives it another link address, this host sends to the old one for most of a minute.
 // requestTimeout bounds one request, which may have been sent there.
 const (

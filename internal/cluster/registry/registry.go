@@ -1,5 +1,6 @@
-// Package registry manages the registry that the clusters of a provider share: a container beside the
-// nodes, and the mirrors in the nodes that lead to it. Package server is the program in that container.
+// Package registry manages the registry that the clusters of a provider share: a container beside
+// the nodes, and the mirrors in the nodes that point to it. Package server is the program in that
+// container.
 package registry
 
 import (
@@ -120,7 +121,7 @@ func (m Manager) Delete(ctx context.Context) (found bool, err error) {
 	return len(all) > 0, nil
 }
 
-// Find returns the state of the registry, or nil when there is none.
+// Find returns the state of the registry, or nil if there is none.
 func (m Manager) Find(ctx context.Context) (*Status, error) {
 	s, err := m.Status(ctx)
 	if errors.Is(err, errs.NotFound) {

@@ -64,7 +64,7 @@ func (f *ProviderFlags) Open(cmd *cobra.Command) (provider.Provider, error) {
 	return engine, nil
 }
 
-// providerVariable is kind's for another engine than the first.
+// providerVariable is kind's variable that selects the engine.
 const providerVariable = "KIND_EXPERIMENTAL_PROVIDER"
 
 func openOwn(ctx context.Context, o berth.Options) (provider.Provider, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// EnsureNetwork tells of the pods' network, which all nodes are on: berth has one, whatever
-// name is asked for. Addresses can be chosen on the built-in one only.
+// EnsureNetwork returns the pods' network, which all nodes are on: berth has only one, under every
+// name. Addresses can be chosen on the built-in network only.
 func (e *Provider) EnsureNetwork(ctx context.Context, name string) (provider.Network, error) {
 	n := provider.Network{Name: name, StableV4: true, StableV6: true}
 	status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
@@ -43,5 +43,5 @@ func (e *Provider) EnsureNetwork(ctx context.Context, name string) (provider.Net
 	return n, nil
 }
 
-// RemoveNetwork has nothing to do: the network is berth's own.
+// RemoveNetwork does nothing: the network is berth's own.
 func (e *Provider) RemoveNetwork(context.Context, string) error { return nil }
