@@ -165,7 +165,7 @@ func (m *applyRun) makeChanges(ctx context.Context) error {
 	}
 	nodesChange := len(m.Created())+len(m.Remove) > 0
 	list = append(list,
-		steps.Step{Title: "Storing the description", Run: m.storeDescription},
+		steps.Step{Title: "Storing the cluster file", Run: m.storeDescription},
 		steps.Step{Title: "Connecting the nodes' pods", Run: m.updateRoutes, Skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
 		steps.Step{Title: "Writing kubeconfig", Run: m.writeKubeconfig, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
 	)

@@ -213,8 +213,8 @@ networking: {apiServerPort: 16443}
 	}
 	want := []string{
 		"dev-worker: gets other mirrors of registries", "dev-worker: gets other labels", "dev-web: is added",
-		"dev-worker2: its container is made anew, and what is on its disk stays: extraPortMappings is 0.0.0.0:a free port to 80/TCP, and was none",
-		"dev-external-load-balancer: is made anew, and loses what is on its disk: networking.apiServerPort is 127.0.0.1:16443 to 6443/TCP, and was 127.0.0.1:a free port to 6443/TCP",
+		"dev-worker2: its container is created again, and its disk stays: extraPortMappings is 0.0.0.0:a free port to 80/TCP, and was none",
+		"dev-external-load-balancer: is created again, and loses its disk: networking.apiServerPort is 127.0.0.1:16443 to 6443/TCP, and was 127.0.0.1:a free port to 6443/TCP",
 	}
 	if diff := cmp.Diff(want, said); diff != "" {
 		t.Error(diff)

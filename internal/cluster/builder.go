@@ -177,7 +177,7 @@ func (m *builder) storeDescription(ctx context.Context) error {
 func storedDescription(ctx context.Context, client *kubeapi.Client, name string) (*config.Cluster, error) {
 	data, err := client.ReadConfigMap(ctx, descriptionConfigMap)
 	if errors.Is(err, errs.NotFound) {
-		return nil, fmt.Errorf("the cluster %s keeps no description, since it was made by a berth that could not change it; delete it, and create it anew: %w", name, errs.Unsupported)
+		return nil, fmt.Errorf("the cluster %s has no stored cluster file, because an older berth created it; delete it, and create it again: %w", name, errs.Unsupported)
 	}
 	if err != nil {
 		return nil, err

@@ -89,7 +89,7 @@ func (m *builder) checkTools(ctx context.Context, node, image string) error {
 		return nil
 	}
 	if err := m.Provider.Exec(ctx, node, provider.Command{Args: []string{"test", "-x", "/usr/sbin/ipset"}}); err != nil {
-		return fmt.Errorf("networking.kubeProxyMode is ipvs, and the image %s of %s has no ipset, which kube-proxy runs; make the image anew, with Debian's package ipset in --rootfs, or choose nftables: %w: %w", image, node, errs.Unsupported, err)
+		return fmt.Errorf("networking.kubeProxyMode is ipvs, and the image %s of %s has no ipset, which kube-proxy runs; build the image again, with Debian's package ipset in --rootfs, or choose nftables: %w: %w", image, node, errs.Unsupported, err)
 	}
 	return nil
 }

@@ -1,9 +1,9 @@
-// Package finding is what a doctor says: of a node, or of a cluster.
+// Package finding has the findings of a doctor about a node or a cluster.
 package finding
 
 import "slices"
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels.
@@ -13,7 +13,7 @@ const (
 	Problem Level = "problem" // pods do not start, or do not work
 )
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`

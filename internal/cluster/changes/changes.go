@@ -46,8 +46,8 @@ func (c Changes) Lines() []string {
 		{c.Relabel, "%s: gets other labels"},
 		{c.Add, "%s: is added"},
 		{c.Remove, "%s: is drained and removed, with what is on its disk"},
-		{c.Recreate, "%s: its container is made anew, and what is on its disk stays"},
-		{c.Replace, "%s: is made anew, and loses what is on its disk"},
+		{c.Recreate, "%s: its container is created again, and its disk stays"},
+		{c.Replace, "%s: is created again, and loses its disk"},
 	} {
 		for _, name := range part.names {
 			line := fmt.Sprintf(part.text, name)
@@ -133,7 +133,7 @@ func (of Comparison) recreate(c *Changes, name string) {
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, "its container is not the one that the cluster's description has; an earlier change may have ended half-way")
+		reasons = append(reasons, "its container differs from the cluster's stored cluster file; an earlier change may have been interrupted")
 	}
 	to := &c.Replace
 	if len(differences) > 0 && KeepsVolume(of.Before, of.After, differences, name) {
@@ -307,9 +307,9 @@ func survivable(c Changes, existing []provider.Node, after *config.Cluster) erro
 	}
 	switch {
 	case !balanced && stay == 0, balanced && left+added == 0:
-		return fmt.Errorf("%s: the cluster's only control plane cannot go or be made anew: all that the cluster knows is on it; delete the cluster, and create it: %w", strings.Join(going, ", "), errs.Unsupported)
+		return fmt.Errorf("%s: the cluster's only control plane cannot be removed or created again: it has all data of the cluster; delete the cluster, and create it: %w", strings.Join(going, ", "), errs.Unsupported)
 	case len(going) > 0 && stay+added == 0 && left < 2:
-		return fmt.Errorf("%s: the cluster's only control plane cannot be made anew: all that the cluster knows is on it; add another first: %w", strings.Join(going, ", "), errs.Unsupported)
+		return fmt.Errorf("%s: the cluster's only control plane cannot be created again: it has all data of the cluster; add another first: %w", strings.Join(going, ", "), errs.Unsupported)
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func (c checker) names() {
 
 func (c checker) image(at, image string) {
 	if _, err := reference.ParseAnyReference(image); err != nil {
-		c.Fault(at, "%q is no image name: %v", image, err)
+		c.Fault(at, "%q is not an image name: %v", image, err)
 	}
 }
 
@@ -125,7 +125,7 @@ func (c checker) labels(at string, labels map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		at := manifest.Key(at+".labels", key)
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			c.Fault(at, "%q is no label: %s", key, problems[0])
+			c.Fault(at, "%q is not a label: %s", key, problems[0])
 			continue
 		}
 		if problems := validation.IsValidLabelValue(labels[key]); len(problems) > 0 {
@@ -188,7 +188,7 @@ func (c checker) mounts(p part) {
 func (c checker) gates() {
 	for _, name := range slices.Sorted(maps.Keys(c.c.FeatureGates)) {
 		if !regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`).MatchString(name) {
-			c.Fault(manifest.Key("featureGates", name), "%q is no feature gate", name)
+			c.Fault(manifest.Key("featureGates", name), "%q is not a feature gate", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.c.RuntimeConfig)) {

@@ -24,7 +24,7 @@ func TestFaults(t *testing.T) {
 		"name with a dash":     {"name: -a", `"-a" is not a valid cluster name`},
 		"name with a slash":    {"name: a/b", `"a/b" is not a valid cluster name`},
 		"name too long":        {"name: " + strings.Repeat("a", 50), "a node's name has at most 63 letters; this one has 64"},
-		"label":                {node("{labels: {a b: c}}"), `f:4:13: nodes[0].labels["a b"]: "a b" is no label: `},
+		"label":                {node("{labels: {a b: c}}"), `f:4:13: nodes[0].labels["a b"]: "a b" is not a label: `},
 		"label's value":        {node("{labels: {a: \"b c\"}}"), `nodes[0].labels.a: "b c" cannot be a label's value: `},
 		"label of Kubernetes":  {node("{labels: {node-role.kubernetes.io/worker: \"\"}}"), "a kubelet may not give itself labels of node-role.kubernetes.io"},
 

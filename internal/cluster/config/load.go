@@ -217,7 +217,7 @@ func Sample() string {
 func Reference() string {
 	return "# The cluster file, field by field\n\n" +
 		"<!-- Made by `make generate` from internal/cluster/config. Do not edit. -->\n\n" +
-		"docs/cluster.md tells what the files mean; docs/cluster.schema.json is the JSON schema. Files of kind\n" +
+		"docs/cluster.md explains the files; docs/cluster.schema.json is the JSON schema. Files of kind\n" +
 		"(`apiVersion: " + KindAPIVersion + "`) have the same fields but `pools`, `registry`, `registries`, `disableDefaultStorage` and the names of nodes.\n\n" +
 		manifest.Reference(defaults())
 }

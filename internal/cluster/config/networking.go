@@ -14,7 +14,7 @@ type Networking struct {
 	APIServerAddress  string    `json:"apiServerAddress" help:"Address of the host that the API listens on. Empty: 127.0.0.1, or ::1 in a cluster of IPv6 only, where the container engine leads that to nodes." example:"127.0.0.1"`
 	PodSubnet         string    `json:"podSubnet" help:"Addresses of pods: one CIDR, or one of each family with a comma between them. Empty: 10.244.0.0/16, fd00:10:244::/56." example:"10.244.0.0/16"`
 	ServiceSubnet     string    `json:"serviceSubnet" help:"Addresses of services, written as podSubnet. The family that comes first is the primary one. Empty: 10.96.0.0/16, fd00:10:96::/112." example:"10.96.0.0/16"`
-	DisableDefaultCNI bool      `json:"disableDefaultCNI" help:"Leave the pod network to whoever installs one; until then no node is ready."`
+	DisableDefaultCNI bool      `json:"disableDefaultCNI" help:"Install no pod network; no node is ready until you install one."`
 	KubeProxyMode     ProxyMode `json:"kubeProxyMode" help:"How kube-proxy works; none leaves it out." oneof:"iptables ipvs nftables none"`
 	DNSSearch         *[]string `json:"dnsSearch" help:"Search domains of the nodes. Unset: those of the host. An empty list: none." example:"[corp.example]"`
 }

@@ -20,7 +20,7 @@ func Render(c *Cluster) ([]byte, error) {
 	kept.Nodes = slices.DeleteFunc(slices.Clone(c.Nodes), func(n Node) bool { return n.Pool != "" })
 	text, err := yaml.Marshal(kept)
 	if err != nil {
-		return nil, fmt.Errorf("cannot write the description of cluster %s: %w", c.Name, err)
+		return nil, fmt.Errorf("cannot write the cluster file of cluster %s: %w", c.Name, err)
 	}
 	return text, nil
 }

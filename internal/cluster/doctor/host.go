@@ -63,7 +63,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 	if err != nil {
 		return err
 	}
-	fix := "remove images and containers that nobody needs: " + d.Provider.Name() + " system prune"
+	fix := "remove unused images and containers: " + d.Provider.Name() + " system prune"
 	if level := full(uint64(free), size.Bytes, leastFree); level != finding.OK {
 		d.add(level, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
 	}

@@ -79,9 +79,9 @@ func (d *diagnosis) api(ctx context.Context) error {
 	server := admin.Clusters[admin.CurrentContext].Server
 	fix := "see what is said of the control plane"
 	if d.answers {
-		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port anew; a proxy of this shell has to leave out loopback (NO_PROXY)"
+		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port again; a proxy of this shell must exclude loopback (NO_PROXY)"
 	}
-	d.add(finding.Problem, fmt.Sprintf("nobody answers this host at %s: %s", server, oneLine(err)), fix)
+	d.add(finding.Problem, fmt.Sprintf("no server answers this host at %s: %s", server, oneLine(err)), fix)
 	return nil
 }
 
@@ -120,10 +120,10 @@ func (d *diagnosis) ready(context.Context) error {
 	}
 	for _, n := range d.known {
 		if !n.Ready {
-			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor looks into the node; journalctl -u kubelet in it tells more", d.Provider.Name(), n.Name))
+			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor checks the node; journalctl -u kubelet in it shows more", d.Provider.Name(), n.Name))
 		}
 		if !slices.ContainsFunc(d.nodes, func(c provider.Node) bool { return c.Name == n.Name }) {
-			d.add(finding.Problem, fmt.Sprintf("the cluster knows a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
+			d.add(finding.Problem, fmt.Sprintf("the cluster has a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
 		}
 	}
 	for _, n := range d.nodes {
@@ -173,7 +173,7 @@ func (d *diagnosis) dns(ctx context.Context) error {
 		d.add(finding.Problem, "no pod of CoreDNS is ready: "+strings.Join(pods, ", "), "kubectl -n kube-system describe pods -l k8s-app=kube-dns; without a network of pods (disableDefaultCNI) install one")
 	case strings.HasPrefix(text, "address"):
 	case strings.Contains(text, "unknown command") || strings.Contains(text, "not found: "):
-		return d.skip("the node has no program to ask it with")
+		return d.skip("the node has no program to query it with")
 	default:
 		d.add(finding.Problem, fmt.Sprintf("%s: the DNS of the cluster at %s does not answer: %s", d.first, server, text),
 			"CoreDNS is ready, so the way there is cut: kubectl -n kube-system get pods -l k8s-app=kube-proxy; nft list ruleset in the node")

@@ -122,7 +122,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 			if words = strings.TrimSpace(words); words != "" {
 				evidence += "; it said: " + words
 			}
-			d.add(level, evidence, fmt.Sprintf("%s exec %s journalctl -u %s tells more; systemctl restart %[3]s in it tries again", d.Provider.Name(), n.Name, unit))
+			d.add(level, evidence, fmt.Sprintf("%s exec %s journalctl -u %s shows more; systemctl restart %[3]s in it tries again", d.Provider.Name(), n.Name, unit))
 		}
 		for line := range strings.Lines(said) {
 			words := strings.Fields(line)
@@ -150,7 +150,7 @@ func essential(unit string) bool {
 
 // again is the advice for an incomplete cluster.
 func (d *diagnosis) again() string {
-	return fmt.Sprintf("the making of the cluster was broken off: berth cluster logs --name %s DIR keeps what it said, berth cluster delete %[1]s and create make it anew", d.name)
+	return fmt.Sprintf("the creation of the cluster was interrupted: berth cluster logs --name %s DIR saves its logs, berth cluster delete %[1]s and create build it again", d.name)
 }
 
 // nodeDisks checks the free space below /var of the nodes, in KiB.
@@ -187,7 +187,7 @@ func (d *diagnosis) names(ctx context.Context) error {
 		if strings.HasPrefix(said, "none") {
 			servers := strings.Join(strings.Fields(strings.ReplaceAll(strings.TrimPrefix(said, "none"), "nameserver", "")), ", ")
 			d.add(finding.Problem, fmt.Sprintf("%s finds no address of %s; its name servers are %s", n.Name, endpoint, servers),
-				"containers of a network find each other by the engine's DNS (aardvark-dns or dnsname for podman): install it, and make the network anew")
+				"containers of a network find each other by the engine's DNS (aardvark-dns or dnsname for podman): install it, and create the network again")
 		}
 	})
 }

@@ -40,7 +40,7 @@ func (l Loader) query(ctx context.Context, node provider.Node) (*receiver, error
 		query = l.queryContainerd
 	}
 	if err := query(ctx, r); err != nil {
-		return nil, fmt.Errorf("cannot tell which images %s has: %w", node.Name, err)
+		return nil, fmt.Errorf("cannot list the images of %s: %w", node.Name, err)
 	}
 	return r, nil
 }

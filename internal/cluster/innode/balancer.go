@@ -98,7 +98,7 @@ func Balance() error {
 	n := node{"/"}
 	program, err := exec.LookPath("haproxy")
 	if err != nil {
-		return fmt.Errorf("the image has no haproxy; make it anew by berth cluster build-image: %w: %w", errs.Unsupported, err)
+		return fmt.Errorf("the image has no haproxy; build it again with berth cluster build-image: %w: %w", errs.Unsupported, err)
 	}
 	if err := n.writeLastConfig(); err != nil {
 		return err

@@ -37,7 +37,7 @@ func (n node) resolver(ctx context.Context, own []netip.Addr) error {
 		return nil
 	}
 	if err := n.redirect(ctx, own, string(text)); err != nil {
-		return fmt.Errorf("cannot let pods ask docker's DNS server: %w", err)
+		return fmt.Errorf("cannot let pods query docker's DNS server: %w", err)
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func (n node) listener(protocol string) (uint16, error) {
 			return uint16(number), nil
 		}
 	}
-	return 0, fmt.Errorf("/etc/resolv.conf names %s, and nobody listens there for %s", embedded, protocol)
+	return 0, fmt.Errorf("/etc/resolv.conf names %s, and no server listens there for %s", embedded, protocol)
 }
 
 // kernelAddress reads an address in the format of the kernel's tables: a number in the machine's
@@ -149,7 +149,7 @@ func (n node) listener(protocol string) (uint16, error) {
 func kernelAddress(text string) (netip.Addr, error) {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != 4 {
-		return netip.Addr{}, fmt.Errorf("%q is no address of IPv4", text)
+		return netip.Addr{}, fmt.Errorf("%q is not an IPv4 address", text)
 	}
 	var address [4]byte
 	binary.NativeEndian.PutUint32(address[:], binary.BigEndian.Uint32(raw))

@@ -19,7 +19,7 @@ func Unused(c *config.Cluster, versions map[string]string) ([]string, error) {
 		none := Node{Cluster: c, Node: n, Version: versions[c.ContainerName(n)], IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()}
 		b, err := newBuilder(none)
 		if err != nil {
-			return nil, fmt.Errorf("cannot tell which patches %s uses: %w", c.ContainerName(n), err)
+			return nil, fmt.Errorf("cannot find which patches %s uses: %w", c.ContainerName(n), err)
 		}
 		whose := "node " + c.ContainerName(n)
 		if n.Pool != "" {

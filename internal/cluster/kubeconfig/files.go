@@ -41,7 +41,7 @@ func Locate(explicit string, env func(string) string) (Files, error) {
 		// As in a unit of systemd.
 		me, err := user.Current()
 		if err != nil || me.HomeDir == "" {
-			return nil, fmt.Errorf("cannot tell where the kubeconfig is: neither KUBECONFIG nor HOME is set; give --kubeconfig: %w", errs.Invalid)
+			return nil, fmt.Errorf("cannot find the kubeconfig: neither KUBECONFIG nor HOME is set; give --kubeconfig: %w", errs.Invalid)
 		}
 		home = me.HomeDir
 	}

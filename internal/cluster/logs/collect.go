@@ -81,7 +81,7 @@ func (c Collector) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	runtime, _, err := noderuntime.Identify(ctx, c.Provider, n)
 	if err != nil {
 		said, _, _ := strings.Cut(err.Error(), "\n")
-		c.Warn(fmt.Sprintf("which container runtime %s has cannot be told, and nothing is asked of it: %s", n.Name, said))
+		c.Warn(fmt.Sprintf("cannot identify the container runtime of %s, so its state is missing: %s", n.Name, said))
 	}
 	commands := nodeCommands(runtime)
 	if inventory.Role(n) == config.ControlPlane {

@@ -136,7 +136,7 @@ func checkStatic(file string) error {
 		if errors.As(err, new(*fs.PathError)) {
 			return err
 		}
-		return fmt.Errorf("%s is no program for Linux: %w: %w", file, errs.Invalid, err)
+		return fmt.Errorf("%s is not a program for Linux: %w: %w", file, errs.Invalid, err)
 	}
 	defer f.Close()
 	loader, err := interpreter(f)

@@ -26,7 +26,7 @@ func (b *builder) debian(ctx context.Context) error {
 	if b.Rootfs != "" {
 		for _, program := range []string{"usr/sbin/xtables-nft-multi", "usr/sbin/haproxy"} {
 			if _, err := os.Stat(filepath.Join(b.Rootfs, program)); err != nil {
-				return fmt.Errorf("%s is no root file system of Debian with %s: there is no /%s: %w", b.Rootfs, strings.Join(Packages(), ", "), program, errs.Invalid)
+				return fmt.Errorf("%s is not a Debian root filesystem with %s: there is no /%s: %w", b.Rootfs, strings.Join(Packages(), ", "), program, errs.Invalid)
 			}
 		}
 		return run(ctx, nil, "cp", "--archive", "--one-file-system", b.Rootfs+"/.", b.root) // also where it is a link

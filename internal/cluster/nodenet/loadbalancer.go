@@ -32,7 +32,7 @@ func Rebalance(ctx context.Context, p provider.Provider, all []provider.Node) er
 	}
 	text, err := provider.Output(ctx, p, b.Name, "cat", innode.BalancerFile)
 	if err != nil {
-		return fmt.Errorf("cannot ask %s what it balances: %w", b.Name, err)
+		return fmt.Errorf("cannot read the load balancer's configuration from %s: %w", b.Name, err)
 	}
 	var current innode.Balancer
 	if err := json.Unmarshal([]byte(text), &current); err != nil {

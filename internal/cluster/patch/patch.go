@@ -161,7 +161,7 @@ func applyOps(doc map[string]any, ops jsonpatch.Patch) (map[string]any, error) {
 	}
 	var changed map[string]any
 	if err := json.Unmarshal(raw, &changed); err != nil {
-		return nil, fmt.Errorf("the document is no mapping any more: %w", errs.Invalid)
+		return nil, fmt.Errorf("the document is not a mapping any more: %w", errs.Invalid)
 	}
 	return changed, nil
 }

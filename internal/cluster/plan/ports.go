@@ -50,7 +50,7 @@ func (p *Plan) PickPorts(ctx context.Context) (release func(), err error) {
 				if port.Field == apiField {
 					field = "networking.apiServerAddress"
 				}
-				err := fmt.Errorf("%s: %s is no address of this host, where port %d/%s of %s is to be reached; choose another: %w",
+				err := fmt.Errorf("%s: %s is not an address of this host, which maps port %d/%s of %s; choose another: %w",
 					field, port.Listen, port.Container, port.Protocol, c.Name, errs.Invalid)
 				if port.Host == config.FreePort {
 					err = fmt.Errorf("failed to get random host port for port mapping: %w", err)

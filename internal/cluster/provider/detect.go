@@ -75,7 +75,7 @@ func find(ctx context.Context, o Options, look func(tool string) command.Runner,
 			return nil, nil, err
 		}
 		if look(name) == nil {
-			return nil, nil, fmt.Errorf("provider %s was asked for, and no program %s is in PATH: %w", name, name, errs.Unsupported)
+			return nil, nil, fmt.Errorf("provider %s was requested, and no program %s is in PATH: %w", name, name, errs.Unsupported)
 		}
 		e, err := open(name)
 		return e, nil, err
@@ -146,10 +146,10 @@ func open(ctx context.Context, tool string, run command.Runner, host fs.FS, env 
 	e := &CLI{dialect: d, run: run, host: host, env: env}
 	out, err := command.Output(ctx, run, "--version")
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask %s for its version: %w", tool, err)
+		return nil, fmt.Errorf("cannot read the version of %s: %w", tool, err)
 	}
 	if e.version, err = readVersion(string(out)); err != nil {
-		return nil, fmt.Errorf("cannot tell the version of %s from %q: %w", tool, strings.TrimSpace(string(out)), err)
+		return nil, fmt.Errorf("cannot find the version of %s in %q: %w", tool, strings.TrimSpace(string(out)), err)
 	}
 	e.facts.Version = e.version.String()
 	// finch has its own version numbers.
@@ -158,9 +158,9 @@ func open(ctx context.Context, tool string, run command.Runner, host fs.FS, env 
 	}
 	if err := e.readFacts(ctx); err != nil {
 		if d.start != "" {
-			return nil, fmt.Errorf("cannot ask %s what it is; if its daemon does not run: %s: %w", tool, d.start, err)
+			return nil, fmt.Errorf("cannot read the status of %s; if its daemon does not run: %s: %w", tool, d.start, err)
 		}
-		return nil, fmt.Errorf("cannot ask %s what it is: %w", tool, err)
+		return nil, fmt.Errorf("cannot read the status of %s: %w", tool, err)
 	}
 	return e, nil
 }

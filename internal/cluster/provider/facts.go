@@ -79,7 +79,7 @@ func podmanInfo(text []byte, f *Facts) error {
 		} `json:"store"`
 	}
 	if err := json.Unmarshal(text, &info); err != nil {
-		return fmt.Errorf("podman info is no JSON: %w", err)
+		return fmt.Errorf("podman info is not JSON: %w", err)
 	}
 	has := func(name string) bool { return slices.Contains(info.Host.CgroupControllers, name) }
 	f.Rootless = info.Host.Rootless || info.Host.Security.Rootless
@@ -108,7 +108,7 @@ func dockerInfo(text []byte, f *Facts) error {
 		ServerErrors    []string
 	}
 	if err := json.Unmarshal(text, &info); err != nil {
-		return fmt.Errorf("docker info is no JSON: %w", err)
+		return fmt.Errorf("docker info is not JSON: %w", err)
 	}
 	if len(info.ServerErrors) > 0 {
 		return fmt.Errorf("%s: %w", strings.Join(info.ServerErrors, "; "), errs.Unavailable)

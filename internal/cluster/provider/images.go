@@ -60,7 +60,7 @@ func (e *CLI) Present(ctx context.Context, image string) (Image, error) {
 		Config struct{ Labels map[string]string }
 	}
 	if err := json.Unmarshal(out, &found); err != nil {
-		return Image{}, fmt.Errorf("what %s says of the image %s is no list in JSON: %w", e.name, image, err)
+		return Image{}, fmt.Errorf("the report of %s about the image %s is not a JSON list: %w", e.name, image, err)
 	}
 	if len(found) == 0 {
 		return Image{}, nil

@@ -281,7 +281,7 @@ func readContainers(text []byte) ([]Node, error) {
 		return nil, nil
 	}
 	if err := json.Unmarshal(text, &raw); err != nil {
-		return nil, fmt.Errorf("what the engine says of containers is no list in JSON: %w", err)
+		return nil, fmt.Errorf("the engine's report of containers is not a JSON list: %w", err)
 	}
 	var all []Node
 	for _, r := range raw {

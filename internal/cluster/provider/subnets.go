@@ -143,7 +143,7 @@ func readNetworks(text []byte) ([]inspectedNetwork, error) {
 		} `json:"plugins"`
 	}
 	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&raw); err != nil {
-		return nil, fmt.Errorf("what the engine says of networks is no list in JSON: %w", err)
+		return nil, fmt.Errorf("the engine's report of networks is not a JSON list: %w", err)
 	}
 	var all []inspectedNetwork
 	for _, r := range raw {

@@ -37,7 +37,7 @@ func (m Manager) Ensure(ctx context.Context, o Options) (s Status, made Created,
 	case err != nil:
 		return s, made, err
 	case o.Port != 0 && o.Port != s.port:
-		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; ask for its port, or make it anew after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
+		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; request its port, or create it again after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
 	case !s.Running:
 		if err := m.Provider.Start(ctx, plan.RegistryName); err != nil {
 			return s, made, err
@@ -129,7 +129,7 @@ func (m Manager) await(ctx context.Context, s Status) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the registry does not answer at %s; its log tells more (%s logs %s): %w: %w", s.Address, m.Provider.Name(), s.Name, errs.Unavailable, last)
+			return fmt.Errorf("the registry does not answer at %s; see its log (%s logs %s): %w: %w", s.Address, m.Provider.Name(), s.Name, errs.Unavailable, last)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -61,7 +61,7 @@ func (m Manager) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	if len(found) == 0 {
-		return Status{}, fmt.Errorf("there is no registry in %s; berth cluster registry start makes one: %w", m.Provider.Name(), errs.NotFound)
+		return Status{}, fmt.Errorf("there is no registry in %s; berth cluster registry start creates one: %w", m.Provider.Name(), errs.NotFound)
 	}
 	n := found[0]
 	s := Status{Name: n.Name, State: n.State, Running: n.Running, Image: n.Image}
@@ -150,7 +150,7 @@ data:
   localRegistryHosting.v1: |
     host: %q
     hostFromContainerRuntime: "%s:%d"
-    help: "push to %[1]s on the host of the cluster; berth cluster registry status tells more"
+    help: "push to %[1]s on the host of the cluster; berth cluster registry status shows more"
 `, s.Address, plan.RegistryName, plan.RegistryPort)
 }
 
@@ -180,7 +180,7 @@ func (m Manager) addToCluster(ctx context.Context, name string, s Status) error 
 		return err
 	}
 	if err := addons.Apply(ctx, m.Provider, first.Name, s.HostingConfigMap()); err != nil {
-		return fmt.Errorf("%s is not told of its registry (ConfigMap kube-public/local-registry-hosting): %w", name, err)
+		return fmt.Errorf("%s has no entry for its registry (ConfigMap kube-public/local-registry-hosting): %w", name, err)
 	}
 	return nil
 }

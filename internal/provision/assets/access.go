@@ -72,7 +72,7 @@ func (r reach) header(source string) string {
 func (r reach) refused(header string) string {
 	switch {
 	case r.file == "":
-		return "; if it wants to know who asks, name a file by credentials"
+		return "; if it demands authentication, set credentials to a file with a password or token"
 	case header == "":
 		return "; " + r.file + " has no credentials for it"
 	}
@@ -192,7 +192,7 @@ func readOwn(name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, fmt.Errorf("%s is no file of at most %d bytes: %w", name, limit, errs.Invalid)
+		return nil, fmt.Errorf("%s is not a file of at most %d bytes: %w", name, limit, errs.Invalid)
 	}
 	return os.ReadFile(name)
 }

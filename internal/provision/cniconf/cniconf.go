@@ -51,7 +51,7 @@ func First(files provision.Files, dir string) (Config, error) {
 		Plugins []plugin
 	}
 	if err := json.NewDecoder(io.LimitReader(r, readLimit)).Decode(&text); err != nil {
-		return c, fmt.Errorf("%s is no JSON: %w: %w", c.File, errs.Invalid, err)
+		return c, fmt.Errorf("%s is not JSON: %w: %w", c.File, errs.Invalid, err)
 	}
 	for _, p := range append([]plugin{text.plugin}, text.Plugins...) {
 		for _, name := range []string{p.Type, p.IPAM.Type} {

@@ -65,7 +65,7 @@ func HasImage(ctx context.Context, endpoint, ref string) (bool, error) {
 	defer cancel()
 	resp, err := c.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 	if err != nil {
-		return false, fmt.Errorf("cannot ask %s for image %s: %w: %w", endpoint, ref, errs.Unavailable, err)
+		return false, fmt.Errorf("cannot look up image %s at %s: %w: %w", ref, endpoint, errs.Unavailable, err)
 	}
 	return resp.GetImage() != nil, nil
 }

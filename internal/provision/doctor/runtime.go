@@ -35,7 +35,7 @@ func services(ctx context.Context, d *diagnosis) error {
 		case state.Load == "masked" && state.Active != "active":
 			d.add(Warning, name+" is masked", "if it should run: systemctl unmask "+name)
 		case state.Active == "failed", state.Active == "activating" && state.Sub == "auto-restart":
-			d.add(Problem, fmt.Sprintf("%s is %s (%s), result %s", name, state.Active, state.Sub, state.Result), "journalctl -u "+name+" tells why")
+			d.add(Problem, fmt.Sprintf("%s is %s (%s), result %s", name, state.Active, state.Sub, state.Result), "journalctl -u "+name+" says why")
 		case state.Enabled == "enabled" && state.Active == "inactive" && !oneshot:
 			d.add(Problem, name+" is enabled and does not run", "systemctl start "+name)
 		}
@@ -80,8 +80,8 @@ func findRuntimes(ctx context.Context, d *diagnosis) error {
 			err = crisock.WhyUnserved(ctx, d.host, "containerd.service")
 		}
 		if err != nil {
-			d.add(Problem, fmt.Sprintf("%s is there, and who listens does not serve CRI: %v", socket, err),
-				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? Its log tells")
+			d.add(Problem, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", socket, err),
+				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? See its log")
 			continue
 		}
 		d.runtimes = append(d.runtimes, r)
@@ -128,7 +128,7 @@ func (d *diagnosis) ask(ctx context.Context, socket string) (runtime, error) {
 	}
 	for _, c := range status.GetStatus().GetConditions() {
 		if !c.GetStatus() && (c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady) {
-			fix := "its log tells more"
+			fix := "see its log"
 			if c.GetType() == runtimeapi.NetworkReady {
 				fix = "install the cluster's network; it writes a file to /etc/cni/net.d (see the check network)"
 			}

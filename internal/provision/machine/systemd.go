@@ -59,7 +59,7 @@ func (s *systemd) State(ctx context.Context, name string) (provision.UnitState, 
 	}
 	props, err := conn.GetUnitPropertiesContext(ctx, name)
 	if err != nil {
-		return provision.UnitState{}, fmt.Errorf("cannot ask systemd for %s: %w", name, err)
+		return provision.UnitState{}, fmt.Errorf("cannot read the state of %s from systemd: %w", name, err)
 	}
 	state := provision.UnitState{
 		Load: text(props["LoadState"]), Active: text(props["ActiveState"]), Sub: text(props["SubState"]),
@@ -75,7 +75,7 @@ func (s *systemd) State(ctx context.Context, name string) (provision.UnitState, 
 	}
 	unitFiles, err := conn.ListUnitFilesByPatternsContext(ctx, nil, []string{name})
 	if err != nil {
-		return state, fmt.Errorf("cannot ask systemd whether %s is enabled: %w", name, err)
+		return state, fmt.Errorf("cannot read whether %s is enabled: %w", name, err)
 	}
 	for _, f := range unitFiles {
 		state.Enabled = f.Type

@@ -90,7 +90,7 @@ func (b *builder) boot() {
 		return
 	}
 	if b.f.File == "" {
-		b.fault(errs.Invalid, "boot.enabled", "the description must be a file of the machine; put it to /etc/berth/node.yaml and apply that")
+		b.fault(errs.Invalid, "boot.enabled", "the node file must be on the machine; write it to /etc/berth/node.yaml and apply that")
 		return
 	}
 	yes := true

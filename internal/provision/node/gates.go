@@ -143,7 +143,7 @@ func (watchProbe) Run(_ context.Context, host provision.Host) error {
 		return err
 	}
 	return fmt.Errorf("%d more can be made, and the runtime needs some to see its network: all containers of this host share what "+
-		"fs.inotify.max_user_instances allows; raise it (kernel.sysctls), or end what watches (berth node doctor tells who): %w", spare, errs.Exhausted)
+		"fs.inotify.max_user_instances allows; raise it (kernel.sysctls), or end programs that use them (berth node doctor names them): %w", spare, errs.Exhausted)
 }
 
 // imageProbe checks for the sandbox image while the runtime still runs: without it no pod would

@@ -129,7 +129,7 @@ func (b *builder) install() {
 		b.fault(errs.Invalid, "runtime.assets", "%d of them are named for %s, want one; set name: %s on it", main, b.rt.name, b.rt.name)
 	}
 	if len(assets) > 0 && b.rt.name == "containerd" && b.rt.version.IsZero() {
-		b.fault(errs.Invalid, "runtime.version", "is missing, and the names of the assets do not tell it; want one such as \"2.4.2\"")
+		b.fault(errs.Invalid, "runtime.version", "is missing, and the names of the assets do not contain it; want one such as \"2.4.2\"")
 	}
 }
 

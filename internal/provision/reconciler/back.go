@@ -83,7 +83,7 @@ func (rc *Reconciler) PlanRollback(ctx context.Context, n int, target provision.
 	case i < 0:
 		return nil, fmt.Errorf("entry %d is not in the history: %w", n, errs.NotFound)
 	case history[i].Result != journal.OK:
-		return nil, fmt.Errorf("entry %d did not end well: it is no state to go back to: %w", n, errs.State)
+		return nil, fmt.Errorf("entry %d failed, so it is not a state to return to: %w", n, errs.State)
 	}
 	priors, _, gone := rc.journal.Since(n)
 	return rc.back(ctx, g, rc.journal.At(n, priors), slices.Concat(rc.journal.Owned(), gone))

@@ -74,7 +74,7 @@ func (r *run) restored(ctx context.Context) *graph {
 			g, err = newGraph(target)
 		}
 		if err != nil {
-			r.Report.Note("undo", fmt.Sprintf("no health check tells how the machine is now: %v", err))
+			r.Report.Note("undo", fmt.Sprintf("cannot run health checks after the undo: %v", err))
 			return
 		}
 		r.earlier = g
@@ -243,7 +243,7 @@ func (rc *Reconciler) restoreOne(ctx context.Context, p journal.Prior) error {
 	content := func() (io.ReadCloser, error) {
 		r, err := rc.journal.Content(p.State.Digest)
 		if errors.Is(err, errs.NotFound) {
-			return nil, fmt.Errorf("the content that %s had is not kept any more; the next apply makes it anew: %w", p.Object, errs.State)
+			return nil, fmt.Errorf("the content that %s had is no longer kept; the next apply creates it again: %w", p.Object, errs.State)
 		}
 		return r, err
 	}

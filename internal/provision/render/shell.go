@@ -228,7 +228,7 @@ func (s *shell) fetch(what string, ref provision.AssetRef) []string {
 	var lines []string
 	if !ref.Access.None() {
 		if hosts := s.hostsOf(ref.Access.Credentials); hosts != nil {
-			s.refuse(what, "%s names hosts, which only berth reads; name a file with user:password, or a source that wants to know nobody", ref.Access.Credentials)
+			s.refuse(what, "%s names hosts, which only berth reads; name a file with user:password, or a source that needs no credentials", ref.Access.Credentials)
 			return nil
 		}
 		a := ref.Access

@@ -136,7 +136,7 @@ func readMark(host provision.Host, name string) (mark, error) {
 	defer r.Close()
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return m, fmt.Errorf("cannot read the mark of command %s: %w", name, err)
+		return m, fmt.Errorf("cannot read the record of command %s: %w", name, err)
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
 		return mark{}, nil // cut short: counts as not run

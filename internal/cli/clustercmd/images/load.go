@@ -33,7 +33,7 @@ func NewLoad() *cobra.Command {
 	s.AddFlags(cmd)
 	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "archive of docker save or OCI tools, plain or compressed; - is standard input")
 	cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
-	//nolint:errcheck // it fails only for a flag that is not there
+	//nolint:errcheck // it fails only for an unknown flag
 	cmd.RegisterFlagCompletionFunc("nodes", s.CompleteNodes())
 	cmd.AddCommand(NewLoadOfKind()...)
 	return cmd
@@ -77,7 +77,7 @@ func NewLoadOfKind() []*cobra.Command {
 		}
 		s.AddFlags(cmd)
 		cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
-		//nolint:errcheck // it fails only for a flag that is not there
+		//nolint:errcheck // it fails only for an unknown flag
 		cmd.RegisterFlagCompletionFunc("nodes", s.CompleteNodes())
 		all = append(all, session.AsKind(cmd))
 	}

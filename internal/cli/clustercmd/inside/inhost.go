@@ -50,7 +50,7 @@ func NewInHost() *cobra.Command {
 	return cmd
 }
 
-// bootTime is how long a berth may take that starts with the host, and not at once.
+// bootTime is how long berth may take to start when the host boots.
 const bootTime = time.Minute
 
 // awaitOwn opens the berth of this host, as soon as it runs.

@@ -19,8 +19,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Lock locks a cluster against other processes of this user that create or change it: each would take
-// what the other has made so far for leftovers. The error is errs.State when the cluster is locked.
+// Lock locks a cluster against other processes of this user that create or change it: each would
+// take the other's unfinished objects for leftovers. The error is errs.State when the cluster is
+// locked.
 func Lock(engine provider.Provider, name string) (release func(), err error) {
 	return lockOf(engine, name, unix.LOCK_EX)
 }
@@ -72,8 +73,8 @@ func lockOf(engine provider.Provider, name string, how int) (release func(), err
 	return nil, fmt.Errorf("cannot lock %s: %w", what, err)
 }
 
-// lockDir creates and returns the directory of a user's locks. Nobody else may write to it: a file
-// there could block every command.
+// lockDir creates and returns the directory of a user's locks. No other user may write to it: a
+// file there could block every command.
 func lockDir(uid int, run, home string) (string, error) {
 	dir := filepath.Join(run, "berth-cluster")
 	if uid != 0 {

@@ -53,7 +53,7 @@ func (s *Session) AddProviderFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&s.Quiet, "quiet", "q", false, "do not show steps")
 }
 
-// GivenName returns the name of the cluster in arguments, flags or environment; "" is none.
+// GivenName returns the name of the cluster in arguments, flags or environment; "" for none.
 func (s *Session) GivenName(args []string) (string, error) {
 	if len(args) > 0 && s.Name != "" && args[0] != s.Name {
 		return "", fmt.Errorf("the cluster has two names, %q and %q; give one: %w", args[0], s.Name, errs.Invalid)

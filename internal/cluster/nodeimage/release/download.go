@@ -131,7 +131,7 @@ func readSum(algorithm, text, from string) (sum, error) {
 	raw, err := hex.DecodeString(strings.ToLower(text))
 	size := map[string]int{"sha256": sha256.Size, "sha512": sha512.Size}[algorithm]
 	if err != nil || size == 0 || len(raw) != size {
-		return sum{}, fmt.Errorf("%s: %.140q is no sum; want sha256: or sha512: and its digits: %w", from, algorithm+":"+text, errs.Invalid)
+		return sum{}, fmt.Errorf("%s: %.140q is not a checksum; want sha256: or sha512: and its digits: %w", from, algorithm+":"+text, errs.Invalid)
 	}
 	return sum{algorithm: algorithm, hex: hex.EncodeToString(raw)}, nil
 }

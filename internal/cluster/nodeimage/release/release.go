@@ -64,10 +64,10 @@ func (f *Fetcher) Server(ctx context.Context, release string) (string, error) {
 		}
 		text, err := f.text(ctx, f.Sites.Kubernetes+"/release/"+name+".txt")
 		if err != nil {
-			return "", fmt.Errorf("cannot tell which release of Kubernetes %s is: %w", release, err)
+			return "", fmt.Errorf("cannot find the release of Kubernetes %s: %w", release, err)
 		}
 		if release = strings.TrimSpace(text); !regexp.MustCompile(version).MatchString(release) {
-			return "", fmt.Errorf("%s/release/%s.txt is no version of Kubernetes: %.40q: %w", f.Sites.Kubernetes, name, release, errs.Invalid)
+			return "", fmt.Errorf("%s/release/%s.txt is not a version of Kubernetes: %.40q: %w", f.Sites.Kubernetes, name, release, errs.Invalid)
 		}
 	}
 	return fmt.Sprintf("%s/v%s/kubernetes-server-linux-%s.tar.gz", f.Sites.Kubernetes, strings.TrimPrefix(release, "v"), f.Arch), nil
@@ -80,7 +80,7 @@ var etcdTag = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+(?:-(?:alpha|beta|rc
 func (f *Fetcher) Etcd(tag string) (string, error) {
 	found := etcdTag.FindStringSubmatch(tag)
 	if found == nil {
-		return "", fmt.Errorf("%q is no version of etcd: %w", tag, errs.Unsupported)
+		return "", fmt.Errorf("%q is not a version of etcd: %w", tag, errs.Unsupported)
 	}
 	return fmt.Sprintf("%s/v%s/etcd-v%[2]s-linux-%s.tar.gz", f.Sites.Etcd, found[1], f.Arch), nil
 }
@@ -88,7 +88,7 @@ func (f *Fetcher) Etcd(tag string) (string, error) {
 // CoreDNS is the URL of the release of CoreDNS for an image's tag, such as v1.14.2.
 func (f *Fetcher) CoreDNS(tag string) (string, error) {
 	if !regexp.MustCompile(version).MatchString(tag) {
-		return "", fmt.Errorf("%q is no version of CoreDNS: %w", tag, errs.Unsupported)
+		return "", fmt.Errorf("%q is not a version of CoreDNS: %w", tag, errs.Unsupported)
 	}
 	number := strings.TrimPrefix(tag, "v")
 	return fmt.Sprintf("%s/v%s/coredns_%[2]s_linux_%s.tgz", f.Sites.CoreDNS, number, f.Arch), nil
@@ -117,5 +117,5 @@ func (f *Fetcher) Programs(ctx context.Context, place, dir string, names ...stri
 	if len(names) == 1 {
 		return single(file, path.Join(dir, names[0]))
 	}
-	return fmt.Errorf("%s is no archive; want one whose name ends in .tar.gz, .tgz or .tar: %w", place, errs.Invalid)
+	return fmt.Errorf("%s is not an archive; want one whose name ends in .tar.gz, .tgz or .tar: %w", place, errs.Invalid)
 }

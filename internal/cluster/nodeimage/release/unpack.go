@@ -28,7 +28,7 @@ func unpack(ctx context.Context, place, file, dir string, names []string) error 
 	var from io.Reader = buffered
 	if begin, _ := buffered.Peek(2); bytes.Equal(begin, []byte{0x1f, 0x8b}) {
 		if from, err = gzip.NewReader(buffered); err != nil {
-			return fmt.Errorf("%s is no archive: %w: %w", place, errs.Invalid, err)
+			return fmt.Errorf("%s is not an archive: %w: %w", place, errs.Invalid, err)
 		}
 	}
 	missing := slices.Clone(names)
@@ -42,7 +42,7 @@ func unpack(ctx context.Context, place, file, dir string, names []string) error 
 			return fmt.Errorf("%s has no %s: %w", place, strings.Join(missing, ", "), errs.NotFound)
 		}
 		if err != nil {
-			return fmt.Errorf("%s is no archive: %w: %w", place, errs.Invalid, err)
+			return fmt.Errorf("%s is not an archive: %w: %w", place, errs.Invalid, err)
 		}
 		i := slices.Index(missing, path.Base(header.Name))
 		if i < 0 || header.Typeflag != tar.TypeReg {

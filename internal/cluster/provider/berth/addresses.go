@@ -90,7 +90,7 @@ func (e *Provider) used(ctx context.Context, but string) (map[netip.Addr]bool, e
 func (e *Provider) addresses(ctx context.Context, sandbox string) ([]netip.Addr, error) {
 	status, err := e.conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox})
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask for the addresses of pod %.12s: %w", sandbox, err)
+		return nil, fmt.Errorf("cannot read the addresses of pod %.12s: %w", sandbox, err)
 	}
 	network := status.GetStatus().GetNetwork()
 	texts := []string{network.GetIp()}

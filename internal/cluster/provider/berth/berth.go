@@ -96,7 +96,7 @@ func Open(ctx context.Context, o Options) (*Provider, error) {
 func (e *Provider) readFacts(ctx context.Context) error {
 	version, err := e.conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
-		return fmt.Errorf("cannot ask the runtime at %s for its version: %w", e.conn.Endpoint, err)
+		return fmt.Errorf("cannot read the version of the runtime at %s: %w", e.conn.Endpoint, err)
 	}
 	if version.GetRuntimeName() != Name {
 		return fmt.Errorf("the runtime at %s is %s, not berth; name berth's socket with BERTH_ENDPOINT: %w", e.conn.Endpoint, version.GetRuntimeName(), errs.Unsupported)
@@ -109,11 +109,11 @@ func (e *Provider) readFacts(ctx context.Context) error {
 	}
 	status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
-		return fmt.Errorf("cannot ask berth at %s what it is: %w", e.conn.Endpoint, err)
+		return fmt.Errorf("cannot read the status of berth at %s: %w", e.conn.Endpoint, err)
 	}
 	var config struct{ Root string }
 	if err := json.Unmarshal([]byte(status.GetInfo()["config"]), &config); err != nil || !filepath.IsAbs(config.Root) {
-		return fmt.Errorf("berth at %s does not tell its root directory, beside which nodes are kept: %w", e.conn.Endpoint, errs.Unsupported)
+		return fmt.Errorf("berth at %s does not report its root directory, beside which nodes are stored: %w", e.conn.Endpoint, errs.Unsupported)
 	}
 	e.dir = config.Root + "-cluster"
 	return nil

@@ -59,7 +59,7 @@ func (e *Provider) Present(ctx context.Context, image string) (provider.Image, e
 			Config struct{ Labels map[string]string }
 		}
 		if err := json.Unmarshal([]byte(text), &spec); err != nil {
-			return provider.Image{}, fmt.Errorf("what berth says of the image %s is no JSON: %w", image, err)
+			return provider.Image{}, fmt.Errorf("berth's report of the image %s is not JSON: %w", image, err)
 		}
 		found.Labels = spec.Config.Labels
 	}

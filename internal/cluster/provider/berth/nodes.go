@@ -126,7 +126,7 @@ func (e *Provider) node(ctx context.Context, r *record, f found) (provider.Node,
 	}
 	status, err := e.conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: n.ID})
 	if errs.IgnoreNotFound(err) != nil {
-		return n, fmt.Errorf("cannot ask how %s has ended: %w", r.name(), err)
+		return n, fmt.Errorf("cannot read how %s has ended: %w", r.name(), err)
 	}
 	n.ExitCode = int(status.GetStatus().GetExitCode())
 	return n, nil

@@ -59,7 +59,7 @@ func (e *Provider) nodeDir(name string) string { return filepath.Join(e.dir, nam
 // safeName matches host names, which names of nodes are. Any other name could lead to another path.
 func safeName(name string) error {
 	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/\x00") {
-		return fmt.Errorf("%q is no name of a node: %w", name, errs.Invalid)
+		return fmt.Errorf("%q is not a name of a node: %w", name, errs.Invalid)
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (r *Registry) putManifest(w http.ResponseWriter, request *http.Request, nam
 	}
 	var p parts
 	if err := json.Unmarshal(text, &p); err != nil {
-		return fault{http.StatusBadRequest, "MANIFEST_INVALID", "the manifest is no JSON: " + err.Error()}
+		return fault{http.StatusBadRequest, "MANIFEST_INVALID", "the manifest is not JSON: " + err.Error()}
 	}
 	d := digest.FromBytes(text)
 	if !tagForm.MatchString(reference) {

@@ -105,7 +105,7 @@ func (f fault) Error() string { return f.message }
 
 // Faults of the protocol.
 var (
-	errName        = fault{http.StatusBadRequest, "NAME_INVALID", "this is no name of a repository"}
+	errName        = fault{http.StatusBadRequest, "NAME_INVALID", "this is not a name of a repository"}
 	errUnknownPath = fault{http.StatusNotFound, "UNSUPPORTED", "there is nothing at this path"}
 	errMethod      = fault{http.StatusMethodNotAllowed, "UNSUPPORTED", "this cannot be done here"}
 	errDigest      = fault{http.StatusBadRequest, "DIGEST_INVALID", "the content does not have the digest that was said, or it is none"}
@@ -141,7 +141,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		if request.Context().Err() == nil {
 			r.log.Error("cannot answer", "method", request.Method, "path", request.URL.Path, "error", err)
 		}
-		f = fault{http.StatusInternalServerError, "UNKNOWN", "the registry has failed; its log tells why"}
+		f = fault{http.StatusInternalServerError, "UNKNOWN", "the registry has failed; its log says why"}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.status)

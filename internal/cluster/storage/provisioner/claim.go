@@ -123,7 +123,7 @@ func (p *provisioner) checkBinding(ctx context.Context, c *corev1.PersistentVolu
 	}
 	if mode := class.VolumeBindingMode; mode == nil || *mode == storagev1.VolumeBindingImmediate {
 		p.recordEvent(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed",
-			fmt.Sprintf("nobody chooses the node of a volume of the StorageClass %s; want volumeBindingMode: WaitForFirstConsumer in it", class.Name)))
+			fmt.Sprintf("no scheduler chooses the node of a volume of the StorageClass %s; want volumeBindingMode: WaitForFirstConsumer in it", class.Name)))
 	}
 	return nil
 }

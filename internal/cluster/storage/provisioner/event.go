@@ -17,7 +17,7 @@ import (
 func (p *provisioner) recordEvent(ctx context.Context, e *corev1.Event) {
 	e.Source.Host, e.ReportingInstance = p.node, p.node
 	if err := p.api.CreateEvent(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
-		p.log.Warn("cannot tell of it", "about", e.InvolvedObject.Name, "message", e.Message, "error", err)
+		p.log.Warn("cannot create an event", "about", e.InvolvedObject.Name, "message", e.Message, "error", err)
 	}
 }
 

@@ -30,7 +30,7 @@ func Describe(ctx context.Context, host provision.Host, all bool) (string, error
 	found = append(found, describeKubelet(host, n)...)
 	found = append(found, describeMachine(host.Files(), n)...)
 	var text strings.Builder
-	text.WriteString("# What a node of Kubernetes is made of, for `berth node plan` and `berth node apply`.\n# Found on this machine:\n")
+	text.WriteString("# Node file for `berth node plan` and `berth node apply`.\n# Found on this machine:\n")
 	for _, line := range found {
 		fmt.Fprintf(&text, "# - %s\n", line)
 	}

@@ -150,7 +150,7 @@ func Distro(files provision.Files) (distro.Distro, error) {
 		}
 		return distro.Detect(data)
 	}
-	return distro.Distro{}, fmt.Errorf("cannot tell the distribution: there is no os-release: %w", errs.Unsupported)
+	return distro.Distro{}, fmt.Errorf("cannot find the distribution: there is no os-release: %w", errs.Unsupported)
 }
 
 // detectSELinux reads it from the kernel, or from the configuration of a machine that is not

@@ -53,7 +53,7 @@ func CheckSources(n *nodefile.Node) nodefile.FieldErrors {
 		case err != nil:
 			faults = append(faults, nodefile.NewFieldError(errs.NotFound, s.at+".source", "%s cannot be looked at: %v; want a directory, or a file with its digest", s.Source, err))
 		case !info.IsDir():
-			faults = append(faults, nodefile.NewFieldError(errs.Invalid, s.at+".digest", "is missing, and %s is no directory; want sha256: or sha512: and its hash", s.Source))
+			faults = append(faults, nodefile.NewFieldError(errs.Invalid, s.at+".digest", "is missing, and %s is not a directory; want sha256: or sha512: and its hash", s.Source))
 		}
 	}
 	return faults

@@ -102,7 +102,7 @@ func (a archiver) document(d digest.Digest) (imagespec.Descriptor, []digest.Dige
 		Manifests []imagespec.Descriptor `json:"manifests"`
 	}
 	if err := json.Unmarshal(data, &document); err != nil {
-		return desc, nil, fmt.Errorf("blob %s is no manifest: %w: %w", d, err, errs.Invalid)
+		return desc, nil, fmt.Errorf("blob %s is not a manifest: %w: %w", d, err, errs.Invalid)
 	}
 	desc.Size, desc.MediaType = int64(len(data)), document.MediaType
 	var children []digest.Digest

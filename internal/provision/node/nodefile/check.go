@@ -119,7 +119,7 @@ func (c checker) byRuntime() {
 	rt := &c.n.Runtime
 	switch rt.Name {
 	case "berth":
-		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; leave this out: the kubelet rotates, or whoever calls ReopenContainerLog")
+		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; leave this out: the kubelet rotates, or another client that calls ReopenContainerLog")
 		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it; leave this out")
 		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth has one snapshotter; leave this out")
 		c.noNRI("this version of berth serves no NRI plugins")

@@ -92,7 +92,7 @@ func (c checker) network() {
 		}
 	case "kubenet":
 		if len(net.PodCIDRs) == 0 && c.n.Runtime.Name != "containerd" {
-			c.Fault("network.podCIDRs", "is missing; want the addresses of this node's pods for mode kubenet (only containerd can wait for the kubelet to tell)")
+			c.Fault("network.podCIDRs", "is missing; want the addresses of this node's pods for mode kubenet (only containerd can wait for the kubelet's CIDRs)")
 		}
 	}
 	if net.MTU != 0 && (net.MTU < 68 || net.MTU > 65535) {

@@ -143,7 +143,7 @@ func (c checker) override() {
 	var top map[string]any
 	if rt.Name == "docker" {
 		if err := json.Unmarshal([]byte(rt.Config.Override), &top); err != nil {
-			c.Fault("runtime.config.override", "is no JSON object: %v; want the whole of daemon.json", err)
+			c.Fault("runtime.config.override", "is not a JSON object: %v; want the whole of daemon.json", err)
 		}
 		c.overrideSays(top)
 		return

@@ -95,7 +95,7 @@ func Short(n *Node) string {
 func Reference() string {
 	return "# The node file, field by field\n\n" +
 		"<!-- Made by `make generate` from internal/provision/node/nodefile. Do not edit. -->\n\n" +
-		"`berth node init --all` writes a file with every field; docs/node.md tells how to use it; docs/node.schema.json is its JSON schema.\n\n" +
+		"`berth node init --all` writes a file with every field; docs/node.md describes its use; docs/node.schema.json is its JSON schema.\n\n" +
 		manifest.Reference(Default())
 }
 

@@ -34,7 +34,7 @@ type Node struct {
 // Runtime is the container runtime.
 type Runtime struct {
 	Name         string            `json:"name" help:"Which runtime." oneof:"berth containerd crio docker" required:"yes"`
-	Version      string            `json:"version" help:"Version of the runtime. It decides which configuration is written. A whole version of a package, as 1.7.24~ds1-6, is installed, too. Empty: told by the assets' names, or the oldest that the distribution's package may be." example:"\"2.4.2\""`
+	Version      string            `json:"version" help:"Version of the runtime. It decides which configuration is written. A whole version of a package, as 1.7.24~ds1-6, is installed, too. Empty: the version in the assets' names, or the lowest version of the distribution's package." example:"\"2.4.2\""`
 	Assets       []Asset           `json:"assets" help:"Archives or binaries that the runtime is installed from. Empty: packages of the distribution; for berth, the running binary itself. A set for containerd has exactly one runc in it."`
 	SkipInstall  bool              `json:"skipInstall" help:"Configure only; the binaries and their unit are there and stay as they are. What must change of the unit goes to a drop-in."`
 	Socket       string            `json:"socket" help:"Path of the CRI socket. Empty: the usual one of the runtime." example:"/run/berth/berth.sock"`

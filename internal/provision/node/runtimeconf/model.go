@@ -111,7 +111,7 @@ func add(t table, additions map[string]any) error {
 		for i, part := range parts[:len(parts)-1] {
 			next, isTable := at[part].(table)
 			if !isTable && at[part] != nil {
-				return fmt.Errorf("runtime.config.additions[%q]: %s is no table; want a path through tables: %w", path, strings.Join(parts[:i+1], "."), errs.Invalid)
+				return fmt.Errorf("runtime.config.additions[%q]: %s is not a table; want a path through tables: %w", path, strings.Join(parts[:i+1], "."), errs.Invalid)
 			}
 			if !isTable {
 				next = table{}
