@@ -72,7 +72,7 @@ func (r reach) header(source string) string {
 func (r reach) refused(header string) string {
 	switch {
 	case r.file == "":
-		return "; if it demands authentication, set credentials to a file with a password or token"
+		return "; if it demands authentication, name a file in credentials"
 	case header == "":
 		return "; " + r.file + " has no credentials for it"
 	}
