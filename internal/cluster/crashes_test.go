@@ -59,7 +59,7 @@ func TestCrashes(t *testing.T) {
 				for ctx.Err() == nil && f.CrashChecks() < len(c.parts)+4 {
 					time.Sleep(time.Millisecond)
 				}
-				// A program that is ended tells of the signal and not of the reason.
+				// A program that is ended reports the signal and not the reason.
 				if ctx.Err() != nil {
 					return errors.New("signal: killed")
 				}

@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 )
 
-// TestToldOnce: what concerns the host is told when it is new to the user, the rest each time.
+// TestToldOnce: warnings about the host are shown when they are new to the user, others each time.
 func TestToldOnce(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)

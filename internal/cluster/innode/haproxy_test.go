@@ -26,7 +26,7 @@ import (
 // alone says that a test runs in a network namespace of its own.
 const alone = "BERTH_TEST_ALONE"
 
-// plane is a control plane that tells its name.
+// plane is a control plane that answers with its name.
 func plane(t *testing.T, name, address string) (ready *atomic.Bool) {
 	t.Helper()
 	ready = &atomic.Bool{}

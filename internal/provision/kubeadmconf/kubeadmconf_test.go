@@ -108,7 +108,7 @@ func TestCgroupRoot(t *testing.T) {
 	}
 }
 
-// TestFaults: each fault is told by what to change, and no token is.
+// TestFaults: each fault says what to change, and none contains a token.
 func TestFaults(t *testing.T) {
 	join := func(change func(*kubeadmconf.Node, *kubeadmconf.Join)) error {
 		n, j := least(), kubeadmconf.Join{Endpoint: "192.0.2.10:6443", Token: token, Hashes: []string{hash()}}

@@ -53,8 +53,8 @@ func TestPlanWithAKubeletElsewhere(t *testing.T) {
 	}
 }
 
-// TestKubeletOnCgroupV1: from 1.35 on a kubelet ends at its start on cgroup v1 unless it is told not to.
-// What the node file says wins.
+// TestKubeletOnCgroupV1: from 1.35 on a kubelet ends at its start on cgroup v1 unless it is
+// configured not to. What the node file says wins.
 func TestKubeletOnCgroupV1(t *testing.T) {
 	for _, c := range []struct {
 		config string

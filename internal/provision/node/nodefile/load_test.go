@@ -210,7 +210,7 @@ func TestEveryFaultSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestFaultsTogether: one reading tells all.
+// TestFaultsTogether: one reading reports all faults.
 func TestFaultsTogether(t *testing.T) {
 	_, err := Load("n.yaml", []byte("apiVersion: berth.run/v1\nkind: Node\nruntime:\n  name: crio\n  version: x\nnetwork:\n  mtu: 3\nnope: 1\n"))
 	want := `n.yaml:1:1: apiVersion: "berth.run/v1": want one of berth.run/v1alpha1
