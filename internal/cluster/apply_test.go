@@ -269,7 +269,7 @@ func TestCannotChange(t *testing.T) {
 		t.Errorf("%d calls, %q", f.Calls, f.Changed)
 	}
 	f.Config = ""
-	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "keeps no description") {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "has no stored cluster file") {
 		t.Errorf("a cluster of an older berth: %v", err)
 	}
 	if err := c.Stop(t.Context(), "dev"); err != nil {

@@ -24,7 +24,7 @@ func (d Difference) String() string {
 // PortsField is the Field of a Difference in ports.
 const PortsField = "extraPortMappings"
 
-// differences returns what a cluster file changes about a container.
+// Differences returns what a cluster file changes about a container.
 func Differences(before, after Container) []Difference {
 	a, b := before.described(), after.described()
 	var all []Difference

@@ -116,7 +116,7 @@ func TestNoAddressOfTheHost(t *testing.T) {
 		}
 	}
 	_, err := Make(load(t, "networking: {apiServerAddress: 203.0.113.7}"), Host{}).PickPorts(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "networking.apiServerAddress: 203.0.113.7 is not an address of this host, where port 6443/TCP of ") {
+	if err == nil || !strings.Contains(err.Error(), "networking.apiServerAddress: 203.0.113.7 is not an address of this host, which maps port 6443/TCP of ") {
 		t.Errorf("%v", err)
 	}
 }

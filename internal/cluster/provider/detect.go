@@ -49,7 +49,7 @@ type Options struct {
 // providerVariable is kind's variable that selects the engine.
 const providerVariable = "KIND_EXPERIMENTAL_PROVIDER"
 
-// ErrNoTool: there is no usable tool, and none was requested.
+// ErrNoTool means that there is no usable tool, and none was requested.
 var ErrNoTool = errors.New("no container engine can be used")
 
 // Find opens the requested engine; without a name the first usable one, in kind's order. skipped

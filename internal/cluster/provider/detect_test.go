@@ -154,7 +154,7 @@ func TestOpen(t *testing.T) {
 		},
 		"old podman": {tool: "podman", version: "podman version 1.7.1-dev", kind: errs.Unsupported, says: `podman version "1.7.1" is too old, please upgrade to "1.8.0" or later`},
 		"old docker": {tool: "docker", version: "Docker version 19.03.15, build 99e3ed8", kind: errs.Unsupported, says: `too old, please upgrade to "20.10.0"`},
-		"no version": {tool: "podman", version: "hello", kind: errs.Unsupported, says: `from "hello"`},
+		"no version": {tool: "podman", version: "hello", kind: errs.Unsupported, says: `in "hello"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
