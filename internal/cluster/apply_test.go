@@ -234,8 +234,8 @@ networking: {apiServerPort: 16443}
 	}
 }
 
-// TestApplyToWhatIsGone: a container that somebody removed is made anew, and what the cluster knew of
-// it is forgotten first; one that is not wanted any more is forgotten.
+// TestApplyToWhatIsGone: a container that somebody removed is made anew, and what the cluster knew
+// of it is forgotten first; one that is not wanted any more is forgotten.
 func TestApplyToWhatIsGone(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, threePlanes)

@@ -30,8 +30,8 @@ type builder struct {
 	token string
 	// registry is the registry whose mirrors nodes get; nil is none.
 	registry *registry.Status
-	// nodes are the containers that exist. versions are their versions of Kubernetes, runtimes their
-	// container runtimes, by the names of the containers.
+	// nodes are the containers that exist. versions are their versions of Kubernetes, runtimes
+	// their container runtimes, by the names of the containers.
 	nodes    []provider.Node
 	versions map[string]string
 	runtimes map[string]noderuntime.Runtime
@@ -70,8 +70,8 @@ func (m *builder) firstControlPlane() config.Node {
 	return config.Node{} // a valid cluster file has one
 }
 
-// helperImage returns the image of a load balancer or a registry: that of the first control plane if
-// it is an image of berth, else config.DefaultImage, which the provider then must have.
+// helperImage returns the image of a load balancer or a registry: that of the first control plane
+// if it is an image of berth, else config.DefaultImage, which the provider then must have.
 func (m *builder) helperImage(ctx context.Context) (string, error) {
 	image := m.firstControlPlane().Image
 	found, err := m.Provider.Present(ctx, image)
@@ -150,7 +150,8 @@ func (m *builder) refresh(ctx context.Context) (err error) {
 	return err
 }
 
-// node returns a container of the cluster by its name. The error is errs.NotFound when there is none.
+// node returns a container of the cluster by its name. The error is errs.NotFound when there is
+// none.
 func (m *builder) node(name string) (provider.Node, error) {
 	for _, n := range m.nodes {
 		if n.Name == name {

@@ -434,8 +434,8 @@ func TestStartWithAStaleNode(t *testing.T) {
 	}
 }
 
-// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes. One of
-// kind's image among them keeps all with systemd's driver.
+// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes.
+// One of kind's image among them keeps all with systemd's driver.
 func TestCgroupDriver(t *testing.T) {
 	for _, host := range []struct {
 		v2, kindest bool

@@ -94,8 +94,8 @@ func (m *createRun) awaitInit(ctx context.Context) error {
 	return nil
 }
 
-// connect writes the routes between the nodes' pods, while kubeadm may still wait for its nodes. The
-// pod network of kindest/node does that itself.
+// connect writes the routes between the nodes' pods, while kubeadm may still wait for its nodes.
+// The pod network of kindest/node does that itself.
 func (m *createRun) connect(ctx context.Context) error {
 	if !m.usesBerthNetwork() {
 		return nil

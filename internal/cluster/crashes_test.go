@@ -23,8 +23,8 @@ main.main()
 	/src/main.go:12 +0x1d
 `
 
-// TestCrashes: kubeadm is not waited for when a part of the control plane, or the kubelet, ends again and
-// again, and what that said is quoted; one that waits for another part is waited for.
+// TestCrashes: kubeadm is not waited for when a part of the control plane, or the kubelet, ends
+// again and again, and what that said is quoted; one that waits for another part is waited for.
 func TestCrashes(t *testing.T) {
 	const logs = "/var/log/pods/kube-system_kube-apiserver-dev/kube-apiserver"
 	for name, c := range map[string]struct {

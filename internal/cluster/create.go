@@ -155,8 +155,8 @@ func (m *createRun) rollBack(ctx context.Context, failed error) error {
 	return errors.Join(failed, undone)
 }
 
-// hasContainers reports whether the cluster has containers: a provider that has failed to create all
-// may have created some. It is true when the provider does not answer.
+// hasContainers reports whether the cluster has containers: a provider that has failed to create
+// all may have created some. It is true when the provider does not answer.
 func (m *createRun) hasContainers(ctx context.Context) bool {
 	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	return err != nil || len(all) > 0

@@ -31,8 +31,8 @@ func (m *builder) checkDescription() error {
 	return nil
 }
 
-// avoidLoopback6 makes the API listen on 127.0.0.1 where ports of ::1, the default of clusters of IPv6
-// only, do not lead into containers.
+// avoidLoopback6 makes the API listen on 127.0.0.1 where ports of ::1, the default of clusters of
+// IPv6 only, do not lead into containers.
 func (m *builder) avoidLoopback6() {
 	if m.Provider.Facts().Loopback6 || m.Cluster.Networking.APIServerAddress != "::1" {
 		return

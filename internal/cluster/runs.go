@@ -44,8 +44,8 @@ type applyRun struct {
 	// before is the cluster file that the cluster has, context its name in kubeconfig files.
 	before  *config.Cluster
 	context string
-	// joining are nodes that exist and have not joined. keepVolume are nodes whose volumes stay while
-	// their containers are created again.
+	// joining are nodes that exist and have not joined. keepVolume are nodes whose volumes stay
+	// while their containers are created again.
 	joining, keepVolume map[string]bool
 }
 

@@ -99,8 +99,8 @@ func (m *builder) setUpNode(ctx context.Context, described config.Node) error {
 	return m.runScript(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service", files...)
 }
 
-// runScript writes files into a node and runs a shell script in it. Its error has the last log lines
-// of the node's units.
+// runScript writes files into a node and runs a shell script in it. Its error has the last log
+// lines of the node's units.
 func (m *builder) runScript(ctx context.Context, name, text string, files ...provider.File) error {
 	if err := m.Provider.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", text}}); err != nil {
 		return m.explain(ctx, name, err)
@@ -127,10 +127,10 @@ func (m *builder) kubeadmConfigOf(described config.Node, node provider.Node, run
 	})
 }
 
-// cgroupDriver returns the driver of runtimes and kubelets. With cgroup v1 systemd removes the cgroups
-// of pods in hierarchies that it does not use itself (systemd's issue 37044), sometimes before the
-// kubelet has used them, and the kubelet retries seconds later. Containerd in kind's images is set to
-// systemd, and kubelets have one configuration for all nodes.
+// cgroupDriver returns the driver of runtimes and kubelets. With cgroup v1 systemd removes the
+// cgroups of pods in hierarchies that it does not use itself (systemd's issue 37044), sometimes
+// before the kubelet has used them, and the kubelet retries seconds later. Containerd in kind's
+// images is set to systemd, and kubelets have one configuration for all nodes.
 func (m *builder) cgroupDriver() string {
 	if m.usesBerthNetwork() && !m.Provider.Facts().CgroupV2 {
 		return "cgroupfs"
@@ -138,8 +138,8 @@ func (m *builder) cgroupDriver() string {
 	return "systemd"
 }
 
-// nodeRegistries returns the registries of a node: its own, then those of patches, then the registry
-// that clusters share. hostDirs are more directories of hosts.toml files, for berth.
+// nodeRegistries returns the registries of a node: its own, then those of patches, then the
+// registry that clusters share. hostDirs are more directories of hosts.toml files, for berth.
 func (m *builder) nodeRegistries(described config.Node) (registries []config.Registry, hostDirs []string, err error) {
 	registries = described.Registries
 	if m.runtimes[m.Cluster.ContainerName(described)].IsBerth() {

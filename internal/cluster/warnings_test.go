@@ -37,8 +37,8 @@ func TestToldOnce(t *testing.T) {
 	}
 }
 
-// TestOnlyNode: load balancers of services send to it, as to kind's; and nobody relies on policies that
-// have no effect.
+// TestOnlyNode: load balancers of services send to it, as to kind's; and nobody relies on policies
+// that have no effect.
 func TestOnlyNode(t *testing.T) {
 	const unlabel = `PATCH dev-control-plane {"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`
 	const warning = "warning: NetworkPolicy objects have no effect"

@@ -276,7 +276,8 @@ func merged(a, b map[string]any) map[string]any {
 	return all
 }
 
-// survivable refuses changes that would leave the cluster without a control plane that has its data.
+// survivable refuses changes that would leave the cluster without a control plane that has its
+// data.
 func survivable(c Changes, existing []provider.Node, after *config.Cluster) error {
 	_, balanced := inventory.Balancer(existing)
 	if !balanced && after.ControlPlanes() > 1 {

@@ -67,8 +67,8 @@ type Fake struct {
 	FakeFacts provider.Facts
 	// Unstable: containers have no stable addresses.
 	Unstable bool
-	// Etcd are the members of etcd, Balanced is the last configuration of the load balancer, Config a
-	// ConfigMap, and Changed are the requests that changed the API.
+	// Etcd are the members of etcd, Balanced is the last configuration of the load balancer, Config
+	// a ConfigMap, and Changed are the requests that changed the API.
 	Etcd     []string
 	Balanced string
 	Config   string

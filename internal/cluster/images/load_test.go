@@ -83,7 +83,8 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let go.
+// TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let
+// go.
 func TestLoadInterrupted(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := loader(t, f, "")

@@ -38,7 +38,8 @@ func plane(t *testing.T, name, address string) (ready *atomic.Bool) {
 		}
 		fmt.Fprint(w, name)
 	}))
-	// haproxy listens on this port of every address, which a control plane has a host of its own for.
+	// haproxy listens on this port of every address, which a control plane has a host of its own
+	// for.
 	shared := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var set error
 		err := conn.Control(func(fd uintptr) {
@@ -85,8 +86,8 @@ func (c *client) ask() (string, error) {
 	return string(name), err
 }
 
-// TestBalancing: haproxy as it is in Debian takes the configuration, goes on to the next one without
-// dropping a connection, and closes those to a control plane that is not ready any more.
+// TestBalancing: haproxy as it is in Debian takes the configuration, goes on to the next one
+// without dropping a connection, and closes those to a control plane that is not ready any more.
 func TestBalancing(t *testing.T) {
 	require.Root(t)
 	require.Binary(t, "haproxy")

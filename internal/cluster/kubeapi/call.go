@@ -17,7 +17,8 @@ import (
 )
 
 // Bounds of a call. tryTime bounds one try, since a control plane that has died does not answer at
-// all. callTime bounds all tries together: it is long enough for another control plane to take over.
+// all. callTime bounds all tries together: it is long enough for another control plane to take
+// over.
 const (
 	tryTime  = 15 * time.Second
 	callTime = time.Minute

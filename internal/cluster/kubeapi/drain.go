@@ -85,8 +85,8 @@ func evictionOf(p *corev1.Pod) *policyv1.Eviction {
 
 func fullName(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
 
-// staysWithNode reports whether a drain leaves a pod: a static pod, a pod of a DaemonSet, or one that
-// has ended.
+// staysWithNode reports whether a drain leaves a pod: a static pod, a pod of a DaemonSet, or one
+// that has ended.
 func staysWithNode(p corev1.Pod) bool {
 	_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
 	ofDaemonSet := slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" })

@@ -129,8 +129,8 @@ func SelectNodes(nodes []Node, names []string) (selected []Node, others []string
 	return selected, others
 }
 
-// AllNodes returns a condition for WaitForNodes: nodes of all names exist, and wanted holds for each
-// of them. Other nodes do not count.
+// AllNodes returns a condition for WaitForNodes: nodes of all names exist, and wanted holds for
+// each of them. Other nodes do not count.
 func AllNodes(names []string, wanted func(Node) bool) func([]Node) bool {
 	return func(nodes []Node) bool {
 		selected, _ := SelectNodes(nodes, names)

@@ -43,8 +43,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogsAreNotForOthers: no proxy's password is in them, and nobody else reads them, also where the
-// directory was there before.
+// TestLogsAreNotForOthers: no proxy's password is in them, and nobody else reads them, also where
+// the directory was there before.
 func TestLogsAreNotForOthers(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := collector(t, f, "")

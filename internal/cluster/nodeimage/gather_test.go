@@ -163,8 +163,8 @@ func TestFullName(t *testing.T) {
 	}
 }
 
-// TestNoInternet: a download that fails says what needs none; one that is another file than was meant
-// does not.
+// TestNoInternet: a download that fails says what needs none; one that is another file than was
+// meant does not.
 func TestNoInternet(t *testing.T) {
 	site := httptest.NewServer(http.NotFoundHandler())
 	site.Close() // nobody listens there any more

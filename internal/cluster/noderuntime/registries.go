@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/hoststoml"
 )
 
-// HostsFiles returns the hosts.toml files of registries, and the certificates of this host that they
-// name. root is the directory that the runtime reads, with one directory for each registry.
+// HostsFiles returns the hosts.toml files of registries, and the certificates of this host that
+// they name. root is the directory that the runtime reads, with one directory for each registry.
 func HostsFiles(root string, registries []config.Registry) ([]provider.File, error) {
 	var files []provider.File
 	for _, reg := range registries {

@@ -234,8 +234,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestReadContainers: what podman 4.3.1 and docker 20.10 said of a running and of a stopped one, and how
-// others say the same.
+// TestReadContainers: what podman 4.3.1 and docker 20.10 said of a running and of a stopped one,
+// and how others say the same.
 func TestReadContainers(t *testing.T) {
 	ports := []plan.Port{{Listen: "0.0.0.0", Host: 43279, Container: 80, Protocol: config.UDP}, {Listen: "127.0.0.1", Host: 36443, Container: 6443, Protocol: config.TCP}}
 	for _, file := range []string{"podman-4.3-running.json", "podman-4.3-stopped.json"} {

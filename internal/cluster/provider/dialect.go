@@ -65,10 +65,11 @@ type dialect struct {
 	stable6, declares6 bool
 	// loopback6: ports of ::1 lead into containers, also of an engine that runs as root.
 	loopback6 bool
-	// networkRmIgnoresStopped: network rm checks for running containers only, and removes the network of stopped ones.
+	// networkRmIgnoresStopped: network rm checks for running containers only, and removes the
+	// network of stopped ones.
 	networkRmIgnoresStopped bool
-	// restartsKilled: the engine restarts a container that was killed and not stopped, even during its
-	// removal.
+	// restartsKilled: the engine restarts a container that was killed and not stopped, even during
+	// its removal.
 	restartsKilled bool
 	// namesakes: two networks may have one name.
 	namesakes bool

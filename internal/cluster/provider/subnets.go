@@ -92,7 +92,8 @@ func routes6(host fs.FS) []netip.Prefix {
 	const refuses, local = 0x200, 0x80000000
 	var all []netip.Prefix
 	for line := range strings.Lines(string(text)) {
-		// Destination, its length, source, its length, next hop, metric, two counters, flags, device.
+		// Destination, its length, source, its length, next hop, metric, two counters, flags,
+		// device.
 		fields := strings.Fields(line)
 		if len(fields) < 10 {
 			continue

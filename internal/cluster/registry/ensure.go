@@ -25,8 +25,8 @@ type Created struct {
 	Network string
 }
 
-// Ensure creates the registry where there is none, starts it where it is stopped, and waits until it
-// answers. The error is errs.Exists when it is at another port than the requested one.
+// Ensure creates the registry where there is none, starts it where it is stopped, and waits until
+// it answers. The error is errs.Exists when it is at another port than the requested one.
 func (m Manager) Ensure(ctx context.Context, o Options) (s Status, made Created, err error) {
 	s, err = m.Status(ctx)
 	switch {

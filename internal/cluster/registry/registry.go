@@ -29,14 +29,15 @@ const DefaultPort = 5001
 type Options struct {
 	// Image is a node image, which has the registry's program; "" is config.DefaultImage.
 	Image string
-	// Port is the port of the host's loopback address. 0 is the port that the registry has, or a free one.
+	// Port is the port of the host's loopback address. 0 is the port that the registry has, or a
+	// free one.
 	Port int
 }
 
 // Status is the state of the registry.
 type Status struct {
-	// Name is the name of the container. Address is the host and port of images that are pushed from
-	// this host.
+	// Name is the name of the container. Address is the host and port of images that are pushed
+	// from this host.
 	Name    string `json:"name"`
 	Address string `json:"address"`
 	State   string `json:"state"`
@@ -71,8 +72,8 @@ func (m Manager) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// Start creates the registry or starts it, and adds its mirrors to all clusters that run. Clusters that
-// are created later have them from the start.
+// Start creates the registry or starts it, and adds its mirrors to all clusters that run. Clusters
+// that are created later have them from the start.
 func (m Manager) Start(ctx context.Context, o Options) (Status, error) {
 	var s Status
 	err := m.RunStep("Starting the registry", func() (err error) {
@@ -105,8 +106,8 @@ func (m Manager) Stop(ctx context.Context) error {
 }
 
 // Delete removes the registry with its images. The network stays, as with a cluster, and so do the
-// mirrors in the nodes, which lead nowhere. found reports whether there was a registry; an absent one
-// is no error.
+// mirrors in the nodes, which lead nowhere. found reports whether there was a registry; an absent
+// one is no error.
 func (m Manager) Delete(ctx context.Context) (found bool, err error) {
 	all, err := m.Provider.List(ctx, plan.RegistryGroup)
 	if err != nil {
@@ -154,7 +155,8 @@ data:
 `, s.Address, plan.RegistryName, plan.RegistryPort)
 }
 
-// addToCluster adds the mirrors to the running nodes of a cluster, and the ConfigMap to the cluster.
+// addToCluster adds the mirrors to the running nodes of a cluster, and the ConfigMap to the
+// cluster.
 func (m Manager) addToCluster(ctx context.Context, name string, s Status) error {
 	all, err := inventory.Nodes(ctx, m.Provider, name)
 	if err != nil {

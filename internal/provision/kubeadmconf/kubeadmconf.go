@@ -172,8 +172,8 @@ func (n Node) registration(joins bool) document {
 	}
 	if joins {
 		// A cluster of containers, as of kind or `berth cluster`, names a cgroupRoot that only its
-		// containers have, and the kubelet exits where it is missing. kubelet.flags come later on the
-		// command line, and win.
+		// containers have, and the kubelet exits where it is missing. kubelet.flags come later on
+		// the command line, and win.
 		arg("cgroup-root", "/")
 	}
 	if joins && n.CgroupV1 {

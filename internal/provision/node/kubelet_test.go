@@ -101,8 +101,8 @@ func fileOf(t *testing.T, target provision.Target, path string) string {
 	return ""
 }
 
-// TestKubeletBeforeKubeadm: the kubelet is not started before kubeadm has written its configuration,
-// also by a second apply, which finds the unit that the first has written.
+// TestKubeletBeforeKubeadm: the kubelet is not started before kubeadm has written its
+// configuration, also by a second apply, which finds the unit that the first has written.
 func TestKubeletBeforeKubeadm(t *testing.T) {
 	n := load(t, "runtime: {name: berth}\nkubelet: {kubeadm: true}\n")
 	h := ofVersion(t, false)

@@ -25,9 +25,9 @@ type Archive struct {
 	// Load is the program that imports an archive from standard input:
 	// {"ctr", "-n", "k8s.io", "images", "import", "-"}, {"berth", "image", "import", "-"}.
 	Load []string
-	// CRI is the endpoint of the runtime that Names are looked up in: "unix:///run/containerd/containerd.sock".
-	// Where it is empty, the program Has gets the name as its last argument, and exits with status
-	// 0 where the runtime has the image.
+	// CRI is the endpoint of the runtime that Names are looked up in:
+	// "unix:///run/containerd/containerd.sock". Where it is empty, the program Has gets the name as
+	// its last argument, and exits with status 0 where the runtime has the image.
 	CRI string
 	Has []string
 	// Delay is how long the runtime may take to list an image after Load has ended, where Load is

@@ -147,7 +147,8 @@ func (s stuck) Restore(ctx context.Context, host provision.Host, name string, st
 	return errors.New("signal: terminated")
 }
 
-// TestWayBackHasADeadline: an object that does not go back takes no time from the others, and the result names it.
+// TestWayBackHasADeadline: an object that does not go back takes no time from the others, and the
+// result names it.
 func TestWayBackHasADeadline(t *testing.T) {
 	h := machine(t)
 	apply(t, h, provision.Target{Tasks: []provision.Task{

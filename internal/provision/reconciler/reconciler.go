@@ -41,7 +41,8 @@ type Config struct {
 
 // Report receives progress. Its methods may be called concurrently.
 type Report interface {
-	// Step is called when a task begins or a unit is restarted: "install", "restart containerd.service".
+	// Step is called when a task begins or a unit is restarted: "install", "restart
+	// containerd.service".
 	Step(what string)
 	// Done is called when it has ended.
 	Done(what string, took time.Duration, err error)

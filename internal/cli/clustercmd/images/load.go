@@ -39,7 +39,8 @@ func NewLoad() *cobra.Command {
 	return cmd
 }
 
-// load loads images into a cluster, under a shared lock: several processes may load at the same time.
+// load loads images into a cluster, under a shared lock: several processes may load at the same
+// time.
 func load(cmd *cobra.Command, s *session.Session, o images.Options) error {
 	return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 		release, err := session.LockShared(c.Provider, name)

@@ -15,7 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// NewInHost returns `in-host`, which berth-cluster.service runs. Other providers start nodes themselves.
+// NewInHost returns `in-host`, which berth-cluster.service runs. Other providers start nodes
+// themselves.
 func NewInHost() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "in-host",

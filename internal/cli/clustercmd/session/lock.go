@@ -107,8 +107,8 @@ func ours(info fs.FileInfo, uid int) bool {
 	return ok && info.IsDir() && int(stat.Uid) == uid && info.Mode().Perm()&0o022 == 0
 }
 
-// lockFile locks a file, which its last holder removes. The kernel releases the lock when the process
-// ends. The error is EWOULDBLOCK if another process has the lock.
+// lockFile locks a file, which its last holder removes. The kernel releases the lock when the
+// process ends. The error is EWOULDBLOCK if another process has the lock.
 func lockFile(name string, how int) (release func(), err error) {
 	for {
 		file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

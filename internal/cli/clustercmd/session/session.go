@@ -1,5 +1,5 @@
-// Package session has what the commands of `berth cluster` share: flags, the provider, locks between
-// processes, and Ctrl-C.
+// Package session has what the commands of `berth cluster` share: flags, the provider, locks
+// between processes, and Ctrl-C.
 package session
 
 import (

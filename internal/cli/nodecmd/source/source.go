@@ -1,4 +1,5 @@
-// Package source reads node files: from a path, from standard input, or from a server by its digest.
+// Package source reads node files: from a path, from standard input, or from a server by its
+// digest.
 package source
 
 import (

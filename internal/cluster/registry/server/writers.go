@@ -14,8 +14,8 @@ const WritersHeader = "Berth-Registry-Writers"
 // errWriter is the response to clients that may not push.
 var errWriter = fault{http.StatusForbidden, "DENIED", "this registry takes images from its own host only, at the address that `berth cluster registry status` shows there; nodes and pods may pull"}
 
-// fromHost reports whether an address is that of the host, as a container on a network of its engine
-// sees it: the engine leads a port of the host's loopback to the container with the address
+// fromHost reports whether an address is that of the host, as a container on a network of its
+// engine sees it: the engine leads a port of the host's loopback to the container with the address
 // of the network's gateway as sender. Nodes, and pods behind them, have addresses of their own.
 func fromHost(sender netip.Addr) bool {
 	sender = sender.Unmap().WithZone("")

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/storage"
 )
 
-// recordEvent creates an event. Only the first node creates it, and only once until the API server drops
-// it.
+// recordEvent creates an event. Only the first node creates it, and only once until the API server
+// drops it.
 func (p *provisioner) recordEvent(ctx context.Context, e *corev1.Event) {
 	e.Source.Host, e.ReportingInstance = p.node, p.node
 	if err := p.api.CreateEvent(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {

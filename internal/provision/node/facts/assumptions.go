@@ -25,8 +25,8 @@ type Assumptions struct {
 	Read func(name string) ([]byte, error)
 }
 
-// Assume returns the facts of a machine that does not exist yet: a fresh one, with no kubelet and no
-// runtime to replace. programs are the paths of berth's own programs that its image must have.
+// Assume returns the facts of a machine that does not exist yet: a fresh one, with no kubelet and
+// no runtime to replace. programs are the paths of berth's own programs that its image must have.
 func Assume(n *nodefile.Node, s Assumptions) (f Facts, programs []string, err error) {
 	f = Facts{
 		Distro: s.Distro, Arch: s.Arch, SELinux: s.Distro.SELinux, Versions: s.Versions, NvidiaCTK: s.NvidiaCTK,
