@@ -22,7 +22,7 @@ type Task interface {
 	// Meta returns how the task relates to others.
 	Meta() Meta
 	// Objects lists what the task owns, in the order in which Apply changes it.
-	// Nobody but the owner changes an object, and two tasks never own the same. It
+	// Only the owner changes an object, and two tasks never own the same. It
 	// reads only. A task whose objects depend on something that it must fetch first
 	// is a Preparer, and knows them after Prepare.
 	Objects(ctx context.Context, host Host) ([]Object, error)

@@ -80,7 +80,7 @@ func taken(ctx context.Context, p plan.Port) bool {
 
 // inEach runs a command in all running nodes at once, and passes the output on in the order of
 // nodes.
-func (d *diagnosis) inEach(ctx context.Context, script string, tell func(n provider.Node, said string)) error {
+func (d *diagnosis) inEach(ctx context.Context, script string, report func(n provider.Node, said string)) error {
 	machines := d.machines()
 	answers, failed := make([]string, len(machines)), make([]error, len(machines))
 	var group sync.WaitGroup
@@ -89,7 +89,7 @@ func (d *diagnosis) inEach(ctx context.Context, script string, tell func(n provi
 	}
 	group.Wait()
 	for i, n := range machines {
-		tell(n, answers[i])
+		report(n, answers[i])
 	}
 	return errors.Join(failed...)
 }

@@ -103,7 +103,7 @@ type Provider interface {
 
 // Images is the engine's store of images.
 type Images interface {
-	// Ensure pulls a missing image. out gets the progress; nil is nobody.
+	// Ensure pulls a missing image. out gets the progress; nil for none.
 	Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error)
 	// Present returns an image; it has no ID if the engine does not have it.
 	Present(ctx context.Context, image string) (Image, error)

@@ -76,7 +76,7 @@ func (f *Fetcher) download(ctx context.Context, at *url.URL) (file string, err e
 		return err
 	})
 	if err != nil {
-		_ = os.Remove(file) // the timer of the caller
+		_ = os.Remove(file) // the file is incomplete
 		return "", err
 	}
 	return file, nil

@@ -103,8 +103,8 @@ func (e *Provider) write(r *record) error {
 	return nil
 }
 
-// writeSynced writes a file that is complete after a power cut. Only root can read it: it has the
-// environment, with passwords of proxies.
+// writeSynced writes a file that is complete after a power cut. Only its owner can read it: it has
+// the environment, with passwords of proxies.
 func writeSynced(name string, text []byte) error {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
