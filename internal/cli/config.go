@@ -17,7 +17,7 @@ func newConfig() *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "default",
-			Short: "Print the default configuration, with a description of each key",
+			Short: "Print the default configuration, with help for each key",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				fmt.Fprint(cmd.OutOrStdout(), config.Sample(config.DefaultDaemon()))
@@ -75,8 +75,8 @@ func newConfigDump() *cobra.Command {
 	return cmd
 }
 
-// daemonFlags are the flags that make a daemon's configuration: --config, and one
-// for each key that has a flag.
+// daemonFlags are the flags of a daemon's configuration: --config, and one for each key that has a
+// flag.
 type daemonFlags struct {
 	file string
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/berthrun/berth/internal/cli/ctr"
 )
 
-// program is a tool that this binary is under a name.
+// program is a tool that this binary becomes under another name.
 type program struct {
 	name string
 	root func() *cobra.Command
-	// failure stands before an error.
+	// failure is the prefix of an error.
 	failure string
-	// quiet reports whether arguments ask for silence, also of what is wrong with them; nil never does.
+	// quiet reports whether arguments request silence, even if they are invalid; nil means never.
 	quiet func(args []string) bool
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestInstallLinks: make install-kind and install-crictl link to a berth that is installed, again and
-// again, and take nobody's program away.
+// TestInstallLinks: make install-kind and install-crictl link to a berth that is installed, again
+// and again, and take nobody's program away.
 func TestInstallLinks(t *testing.T) {
 	require.Binary(t, "make")
 	dir := t.TempDir()

@@ -1,5 +1,5 @@
-// Package cli is the command tree of `berth`. It is the only place that reads
-// configuration, builds concrete types and joins them.
+// Package cli is the command tree of `berth`. It is the only place that reads configuration, builds
+// concrete types and connects them.
 package cli
 
 import (
@@ -22,8 +22,8 @@ import (
 // Main runs the command line and returns the exit code. The name that the process was started
 // with decides which program it is.
 func Main(ctx context.Context) int {
-	// The streaming libraries log through klog what they also return, or what is
-	// no error, such as a closed connection.
+	// The streaming libraries log errors through klog that they also return, and events that are
+	// not errors, such as a closed connection.
 	klog.SetLogger(logr.Discard())
 	p := called(os.Args[0])
 	root := p.root()

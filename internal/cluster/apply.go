@@ -19,8 +19,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Apply changes a cluster to match an edited description. When something fails, the changes so far
-// stay, without incomplete nodes; to apply again makes the remaining changes.
+// Apply changes a cluster to match an edited cluster file. When something fails, the changes so far
+// stay, without incomplete nodes. A second Apply makes the remaining changes.
 func (c *Clusters) Apply(ctx context.Context, described *config.Cluster, o ApplyOptions) error {
 	return c.changeCluster(ctx, described.Name, o, func(*config.Cluster) (*config.Cluster, error) {
 		copied := *described
@@ -38,8 +38,8 @@ func (c *Clusters) RemoveNodes(ctx context.Context, name string, nodes []string,
 	return c.changeCluster(ctx, name, o, func(kept *config.Cluster) (*config.Cluster, error) { return kept.Without(nodes) }, false)
 }
 
-// changeCluster edits the description of a cluster, and makes the changes that follow from it. whole
-// also compares nodes that stay.
+// changeCluster edits the cluster file of a cluster, and makes the resulting changes. whole also
+// compares nodes that stay.
 func (c *Clusters) changeCluster(ctx context.Context, name string, o ApplyOptions, edit func(kept *config.Cluster) (*config.Cluster, error), whole bool) error {
 	m, err := c.inspect(ctx, name)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Clusters) changeCluster(ctx context.Context, name string, o ApplyOption
 	return c.RunStep("Waiting for all nodes to be Ready", func() error { return waitReady(ctx, m.api, inventory.Members(m.nodes), time.Time{}, o.Wait) })
 }
 
-// inspect reads the containers and the description of a cluster.
+// inspect reads the containers and the cluster file of a cluster.
 func (c *Clusters) inspect(ctx context.Context, name string) (*applyRun, error) {
 	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *Clusters) inspect(ctx context.Context, name string) (*applyRun, error) 
 	return m, nil
 }
 
-// connectAPI makes a client of the cluster's API.
+// connectAPI creates a client of the cluster's API.
 func (m *applyRun) connectAPI(ctx context.Context) error {
 	plane, err := inventory.ControlPlane(m.nodes)
 	if err != nil {
@@ -113,7 +113,7 @@ func (m *applyRun) connectAPI(ctx context.Context) error {
 
 // computeChanges plans the new cluster and compares it with the old one. It changes no node.
 func (m *applyRun) computeChanges(ctx context.Context, whole bool) error {
-	// The containers decide both, whichever format the file has now.
+	// The containers decide both, in whichever format the file is now.
 	m.Cluster.FromKind, m.Cluster.Balanced = m.before.FromKind, m.before.Balanced
 	if err := m.checkDescription(); err != nil {
 		return err
@@ -145,8 +145,8 @@ func (m *applyRun) prepare(ctx context.Context) error {
 	return m.RunStep("Checking what is to be made", func() error { return m.check(ctx) })
 }
 
-// makeChanges runs the steps in their order. It adds nodes first, so that there is room for the pods
-// of nodes that it removes.
+// makeChanges runs the steps in their order. It adds nodes first, so that the pods of removed nodes
+// find room.
 func (m *applyRun) makeChanges(ctx context.Context) error {
 	added := m.nodesNamed(m.Add)
 	list := []steps.Step{
@@ -165,7 +165,7 @@ func (m *applyRun) makeChanges(ctx context.Context) error {
 	}
 	nodesChange := len(m.Created())+len(m.Remove) > 0
 	list = append(list,
-		steps.Step{Title: "Storing the description", Run: m.storeDescription},
+		steps.Step{Title: "Storing the cluster file", Run: m.storeDescription},
 		steps.Step{Title: "Connecting the nodes' pods", Run: m.updateRoutes, Skip: !nodesChange || m.Cluster.Networking.DisableDefaultCNI},
 		steps.Step{Title: "Writing kubeconfig", Run: m.writeKubeconfig, Skip: !slices.Contains(m.Replace, m.Cluster.BalancerName())},
 	)
@@ -181,7 +181,7 @@ func (m *applyRun) writeKubeconfig(ctx context.Context) error {
 	return err
 }
 
-// nodesNamed returns nodes by the names of their containers, in the order of the description.
+// nodesNamed returns nodes by the names of their containers, in the order of the cluster file.
 func (m *applyRun) nodesNamed(names []string) []config.Node {
 	var found []config.Node
 	for _, n := range m.Cluster.Nodes {
@@ -216,7 +216,8 @@ func (m *applyRun) updateMirrors(ctx context.Context) (err error) {
 	return nil
 }
 
-// updateLabels gives nodes the labels of the new description, and removes those that only the old one has.
+// updateLabels gives nodes the labels of the new cluster file, and removes those that only the old
+// one has.
 func (m *applyRun) updateLabels(ctx context.Context) error {
 	for _, n := range m.nodesNamed(m.Relabel) {
 		labels := map[string]*string{}

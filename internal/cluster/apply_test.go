@@ -213,8 +213,8 @@ networking: {apiServerPort: 16443}
 	}
 	want := []string{
 		"dev-worker: gets other mirrors of registries", "dev-worker: gets other labels", "dev-web: is added",
-		"dev-worker2: its container is made anew, and what is on its disk stays: extraPortMappings is 0.0.0.0:a free port to 80/TCP, and was none",
-		"dev-external-load-balancer: is made anew, and loses what is on its disk: networking.apiServerPort is 127.0.0.1:16443 to 6443/TCP, and was 127.0.0.1:a free port to 6443/TCP",
+		"dev-worker2: its container is created again, and its disk stays: extraPortMappings is 0.0.0.0:a free port to 80/TCP, and was none",
+		"dev-external-load-balancer: is created again, and loses its disk: networking.apiServerPort is 127.0.0.1:16443 to 6443/TCP, and was 127.0.0.1:a free port to 6443/TCP",
 	}
 	if diff := cmp.Diff(want, said); diff != "" {
 		t.Error(diff)
@@ -234,8 +234,8 @@ networking: {apiServerPort: 16443}
 	}
 }
 
-// TestApplyToWhatIsGone: a container that somebody removed is made anew, and what the cluster knew of
-// it is forgotten first; one that is not wanted any more is forgotten.
+// TestApplyToWhatIsGone: a container that somebody removed is made anew, and what the cluster knew
+// of it is forgotten first; one that is not wanted any more is forgotten.
 func TestApplyToWhatIsGone(t *testing.T) {
 	f := clustertest.New(t)
 	c := create(t, f, threePlanes)
@@ -269,7 +269,7 @@ func TestCannotChange(t *testing.T) {
 		t.Errorf("%d calls, %q", f.Calls, f.Changed)
 	}
 	f.Config = ""
-	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "keeps no description") {
+	if err := c.Apply(t.Context(), clustertest.Describe(t, twoWorkers), ApplyOptions{}); !errors.Is(err, errs.Unsupported) || !strings.Contains(err.Error(), "has no stored cluster file") {
 		t.Errorf("a cluster of an older berth: %v", err)
 	}
 	if err := c.Stop(t.Context(), "dev"); err != nil {

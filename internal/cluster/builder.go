@@ -18,20 +18,20 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// builder makes nodes: all nodes of a new cluster, or those that are added to one.
+// builder creates nodes: all nodes of a new cluster, or those that are added to one.
 type builder struct {
 	*Clusters
 	Cluster *config.Cluster
 	plan    *plan.Plan
 	network provider.Network
-	// host is what the plan is made for.
+	// host has the facts that the plan depends on.
 	host plan.Host
 	// token is the bootstrap token that nodes join with.
 	token string
 	// registry is the registry whose mirrors nodes get; nil is none.
 	registry *registry.Status
-	// nodes are the containers that exist. versions are their versions of Kubernetes, runtimes their
-	// container runtimes, by the names of the containers.
+	// nodes are the containers that exist. versions are their versions of Kubernetes, runtimes
+	// their container runtimes, by the names of the containers.
 	nodes    []provider.Node
 	versions map[string]string
 	runtimes map[string]noderuntime.Runtime
@@ -67,11 +67,11 @@ func (m *builder) firstControlPlane() config.Node {
 			return n
 		}
 	}
-	return config.Node{} // a valid description has one
+	return config.Node{} // a valid cluster file has one
 }
 
-// helperImage returns the image of a load balancer or a registry: that of the first control plane if
-// it is an image of berth, else config.DefaultImage, which the provider then must have.
+// helperImage returns the image of a load balancer or a registry: that of the first control plane
+// if it is an image of berth, else config.DefaultImage, which the provider then must have.
 func (m *builder) helperImage(ctx context.Context) (string, error) {
 	image := m.firstControlPlane().Image
 	found, err := m.Provider.Present(ctx, image)
@@ -150,7 +150,8 @@ func (m *builder) refresh(ctx context.Context) (err error) {
 	return err
 }
 
-// node returns a container of the cluster by its name. The error is errs.NotFound when there is none.
+// node returns a container of the cluster by its name. The error is errs.NotFound when there is
+// none.
 func (m *builder) node(name string) (provider.Node, error) {
 	for _, n := range m.nodes {
 		if n.Name == name {
@@ -160,10 +161,10 @@ func (m *builder) node(name string) (provider.Node, error) {
 	return provider.Node{}, fmt.Errorf("unknown node: %q: %w", name, errs.NotFound)
 }
 
-// descriptionConfigMap is the ConfigMap that has the description of a cluster, for later changes.
+// descriptionConfigMap is the ConfigMap with the cluster file of a cluster, for later changes.
 const descriptionConfigMap, descriptionKey = "berth-cluster", "cluster.yaml"
 
-// storeDescription stores the description in the cluster.
+// storeDescription stores the cluster file in the cluster.
 func (m *builder) storeDescription(ctx context.Context) error {
 	text, err := config.Render(m.Cluster)
 	if err != nil {
@@ -172,11 +173,12 @@ func (m *builder) storeDescription(ctx context.Context) error {
 	return m.api.WriteConfigMap(ctx, descriptionConfigMap, map[string]string{descriptionKey: string(text)})
 }
 
-// storedDescription reads the description from a cluster. The error is errs.Unsupported when there is none.
+// storedDescription reads the cluster file from a cluster. The error is errs.Unsupported when there
+// is none.
 func storedDescription(ctx context.Context, client *kubeapi.Client, name string) (*config.Cluster, error) {
 	data, err := client.ReadConfigMap(ctx, descriptionConfigMap)
 	if errors.Is(err, errs.NotFound) {
-		return nil, fmt.Errorf("the cluster %s keeps no description, since it was made by a berth that could not change it; delete it, and create it anew: %w", name, errs.Unsupported)
+		return nil, fmt.Errorf("the cluster %s has no stored cluster file, because an older berth created it; delete it, and create it again: %w", name, errs.Unsupported)
 	}
 	if err != nil {
 		return nil, err

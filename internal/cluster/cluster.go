@@ -1,7 +1,7 @@
-// Package cluster creates, changes, starts, stops and deletes clusters whose nodes are containers: one
-// file a verb, with the list of its steps on one page. Package config has the description of a
-// cluster, plan its containers, provider creates them, and kubeadm has the configuration of what runs
-// in them.
+// Package cluster creates, changes, starts, stops and deletes clusters whose nodes are containers:
+// one file a verb, with the list of its steps on one page. Package config has the cluster file,
+// plan its containers, provider creates them, and kubeadm has the configuration of what runs in
+// them.
 //
 // Nothing is stored outside of the containers: their labels have the cluster and the role.
 package cluster
@@ -30,7 +30,7 @@ type Clusters struct {
 	// LockRegistry waits until no other process creates or removes the registry; nil does not lock.
 	LockRegistry func(context.Context) (release func(), err error)
 
-	// watchPause is how often a node is asked for crashes; 0 is the default.
+	// watchPause is the time between two checks of a node for crashes; 0 is the default.
 	watchPause time.Duration
 }
 

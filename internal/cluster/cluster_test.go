@@ -198,7 +198,7 @@ func createFails(t *testing.T, text string) {
 	}
 }
 
-// TestNoPlaceInTheKubeconfig: that is told before anything is made.
+// TestNoPlaceInTheKubeconfig: the error comes before anything is created.
 func TestNoPlaceInTheKubeconfig(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -211,7 +211,7 @@ func TestNoPlaceInTheKubeconfig(t *testing.T) {
 	}
 }
 
-// TestFailureSaysWhy: kubeadm tells that it has waited, the kubelet for what.
+// TestFailureSaysWhy: kubeadm reports that it has waited, the kubelet for what.
 func TestFailureSaysWhy(t *testing.T) {
 	f := clustertest.New(t)
 	f.FailOn = "kubeadm init"
@@ -225,7 +225,7 @@ func TestFailureSaysWhy(t *testing.T) {
 	}
 }
 
-// TestNodeEndsInTheMiddle: that is told, and not that its journal cannot be read.
+// TestNodeEndsInTheMiddle: the error says so, and not that the journal cannot be read.
 func TestNodeEndsInTheMiddle(t *testing.T) {
 	for want, end := range map[string]func(*clustertest.Fake){
 		"the container dev-control-plane runs no more: it is exited, status 137": func(f *clustertest.Fake) {
@@ -434,8 +434,8 @@ func TestStartWithAStaleNode(t *testing.T) {
 	}
 }
 
-// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes. One of
-// kind's image among them keeps all with systemd's driver.
+// TestCgroupDriver: with cgroup v1 systemd takes groups from under the kubelet of berth's nodes.
+// One of kind's image among them keeps all with systemd's driver.
 func TestCgroupDriver(t *testing.T) {
 	for _, host := range []struct {
 		v2, kindest bool

@@ -30,7 +30,7 @@ func (m *createRun) initialize(ctx context.Context) error {
 // API, and retries in ever longer pauses of up to seven seconds.
 const markPhase = "mark-control-plane"
 
-// markControlPlane runs the phase markPhase, unless the description leaves it out.
+// markControlPlane runs the phase markPhase, unless the cluster file leaves it out.
 func (m *createRun) markControlPlane(ctx context.Context) error {
 	skipped, err := m.skippedPhases()
 	if err != nil || slices.Contains(skipped, markPhase) {
@@ -39,7 +39,7 @@ func (m *createRun) markControlPlane(ctx context.Context) error {
 	return m.kubeadm(ctx, m.Cluster.ContainerName(m.firstControlPlane()), "init phase "+markPhase)
 }
 
-// skippedPhases are the phases of `kubeadm init` that the description leaves out.
+// skippedPhases are the phases of `kubeadm init` that the cluster file leaves out.
 func (m *createRun) skippedPhases() ([]string, error) {
 	config, err := m.kubeadmConfig(m.firstControlPlane())
 	if err != nil {
@@ -48,9 +48,9 @@ func (m *createRun) skippedPhases() ([]string, error) {
 	return kubeadm.SkippedPhases(config)
 }
 
-// awaitAPI waits until the API serves what nodes need to join, and makes a client of it. When
-// `kubeadm init` fails meanwhile, that is the error. The end of init ends the wait, too: patches may
-// have another way of discovery.
+// awaitAPI waits until the API serves what nodes need to join, and creates a client of it. When
+// `kubeadm init` fails meanwhile, that is the error. The end of init ends the wait, too: patches
+// may have another way of discovery.
 func (m *createRun) awaitAPI(ctx context.Context) error {
 	err := m.connectAPI(ctx)
 	if err == nil {
@@ -85,8 +85,8 @@ func (m *createRun) connectAPI(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// awaitInit waits for the end of `kubeadm init` where workers cannot join beside it: where there are
-// none, or other control planes join, too.
+// awaitInit waits for the end of `kubeadm init` if workers cannot join beside it: if there are
+// none, or if other control planes join, too.
 func (m *createRun) awaitInit(ctx context.Context) error {
 	if m.init.Ended() || len(m.others()) == 0 || m.Cluster.ControlPlanes() > 1 {
 		return m.init.Wait(ctx)
@@ -94,8 +94,8 @@ func (m *createRun) awaitInit(ctx context.Context) error {
 	return nil
 }
 
-// connect writes the routes between the nodes' pods, while kubeadm may still wait for its nodes. The
-// pod network of kindest/node does that itself.
+// connect writes the routes between the nodes' pods, while kubeadm may still wait for its nodes.
+// The pod network of kindest/node does that itself.
 func (m *createRun) connect(ctx context.Context) error {
 	if !m.usesBerthNetwork() {
 		return nil
@@ -123,8 +123,8 @@ func (m *createRun) joinOthers(ctx context.Context) error {
 	return group.Wait()
 }
 
-// installAddons stores the description in the cluster, and installs the add-ons and the ConfigMap of
-// the registry.
+// installAddons stores the cluster file in the cluster, and installs the add-ons and the ConfigMap
+// of the registry.
 func (m *createRun) installAddons(ctx context.Context) error {
 	if err := m.storeDescription(ctx); err != nil {
 		return err

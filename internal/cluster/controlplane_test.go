@@ -102,7 +102,7 @@ func TestInitFailsBeforeItsAPI(t *testing.T) {
 	}
 }
 
-// TestMarkingThatFails fails the creation before the kubeconfig tells of the cluster.
+// TestMarkingThatFails fails the creation before the kubeconfig has the cluster.
 func TestMarkingThatFails(t *testing.T) {
 	f := clustertest.New(t)
 	f.FailOn = "kubeadm init phase"

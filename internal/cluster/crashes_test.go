@@ -23,8 +23,8 @@ main.main()
 	/src/main.go:12 +0x1d
 `
 
-// TestCrashes: kubeadm is not waited for when a part of the control plane, or the kubelet, ends again and
-// again, and what that said is quoted; one that waits for another part is waited for.
+// TestCrashes: kubeadm is not waited for when a part of the control plane, or the kubelet, ends
+// again and again, and what that said is quoted; one that waits for another part is waited for.
 func TestCrashes(t *testing.T) {
 	const logs = "/var/log/pods/kube-system_kube-apiserver-dev/kube-apiserver"
 	for name, c := range map[string]struct {
@@ -56,10 +56,10 @@ func TestCrashes(t *testing.T) {
 			clusters, _ := clusters(f)
 			clusters.watchPause = time.Millisecond
 			f.Waits = func(ctx context.Context) error {
-				for ctx.Err() == nil && f.Asked() < len(c.parts)+4 {
+				for ctx.Err() == nil && f.CrashChecks() < len(c.parts)+4 {
 					time.Sleep(time.Millisecond)
 				}
-				// A program that is ended tells of the signal and not of the reason.
+				// A program that is ended reports the signal and not the reason.
 				if ctx.Err() != nil {
 					return errors.New("signal: killed")
 				}

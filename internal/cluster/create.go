@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// CreateOptions are what Create makes.
+// CreateOptions are the options of Create.
 type CreateOptions struct {
 	Cluster *config.Cluster
 	// Retain keeps the nodes when something fails, for debugging.
@@ -23,9 +23,9 @@ type CreateOptions struct {
 	Wait time.Duration
 }
 
-// Create makes a cluster, and returns the kubeconfig file that has it. When something fails, or ctx
-// ends, it removes what it has made, unless Retain. When not all nodes are Ready in time, it returns
-// an error, and the cluster stays.
+// Create creates a cluster, and returns the kubeconfig file that has it. When something fails, or
+// ctx ends, it removes what it has created, unless Retain. When not all nodes are Ready in time, it
+// returns an error, and the cluster stays.
 func (c *Clusters) Create(ctx context.Context, o CreateOptions) (string, error) {
 	m := &createRun{builder: c.newBuilder(o.Cluster), retain: o.Retain}
 	if err := m.check(ctx); err != nil {
@@ -82,7 +82,7 @@ func (m *createRun) writeKubeconfig(ctx context.Context) (err error) {
 	return err
 }
 
-// check refuses what cannot succeed, before anything is made.
+// check refuses what cannot succeed, before anything is created.
 func (m *createRun) check(ctx context.Context) error {
 	name := m.Cluster.Name
 	existing, err := m.Provider.List(ctx, name)
@@ -121,7 +121,7 @@ func (m *createRun) makeNodes(ctx context.Context) (err error) {
 	return nil
 }
 
-// rollBack removes what this run has made, and nothing else, also when ctx has ended.
+// rollBack removes what this run has created, and nothing else, also when ctx has ended.
 func (m *createRun) rollBack(ctx context.Context, failed error) error {
 	name := m.Cluster.Name
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
@@ -155,8 +155,8 @@ func (m *createRun) rollBack(ctx context.Context, failed error) error {
 	return errors.Join(failed, undone)
 }
 
-// hasContainers reports whether the cluster has containers: a provider that has failed to create all
-// may have created some. It is true when the provider does not answer.
+// hasContainers reports whether the cluster has containers: a provider that has failed to create
+// all may have created some. It is true when the provider does not answer.
 func (m *createRun) hasContainers(ctx context.Context) bool {
 	all, err := m.Provider.List(ctx, m.Cluster.Name)
 	return err != nil || len(all) > 0

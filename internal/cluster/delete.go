@@ -23,8 +23,8 @@ func (c *Clusters) Delete(ctx context.Context, name string) (found bool, err err
 	var failed []error
 	known := inventory.Contexts(name, all)
 	if len(all) == 0 {
-		// No container is left whose label shows that the file was one of kind's. Remove reports files
-		// that cannot be read.
+		// No container is left whose label shows that the file was a kind file. Remove reports
+		// files that cannot be read.
 		asKind := plan.ContextName(&config.Cluster{Name: name, FromKind: true})
 		if ours, err := c.Kubeconfig.Ours(asKind); err == nil && ours {
 			known = append(known, asKind)

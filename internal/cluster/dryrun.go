@@ -21,7 +21,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// check refuses changes that would fail, before anything is removed that could then not be replaced.
+// check refuses changes that would fail, before anything is removed that could then not be
+// replaced.
 func (m *applyRun) check(ctx context.Context) error {
 	if err := m.checkControlPlanes(); err != nil {
 		return err
@@ -35,8 +36,8 @@ func (m *applyRun) check(ctx context.Context) error {
 	return m.dryRun(ctx, m.nodesNamed(m.Created()))
 }
 
-// checkControlPlanes refuses to remove a control plane where no other one runs, which has to remove it
-// from etcd.
+// checkControlPlanes refuses to remove a control plane where no other one runs, which has to remove
+// it from etcd.
 func (m *applyRun) checkControlPlanes() error {
 	for _, name := range slices.Concat(m.Remove, m.Replace) {
 		if changes.RoleOf(m.before, name) != config.ControlPlane {
@@ -53,9 +54,9 @@ func (m *applyRun) checkControlPlanes() error {
 	return nil
 }
 
-// checkPorts refuses ports of the host that are in use. Containers are replaced one after the other:
-// each may use its own former ports, those of containers that were replaced before it, and those of
-// containers that are removed.
+// checkPorts refuses ports of the host that are in use. Containers are replaced one after the
+// other: each may use its own former ports, those of containers that were replaced before it, and
+// those of containers that are removed.
 func (m *applyRun) checkPorts(ctx context.Context) error {
 	if m.Provider.Facts().Remote {
 		return nil
@@ -99,8 +100,8 @@ func (m *applyRun) checkPorts(ctx context.Context) error {
 	return nil
 }
 
-// dryRun creates a container for each node, without its ports and its volume, in which nothing runs.
-// It checks what the image has, and removes the containers.
+// dryRun creates a container for each node, without its ports and its volume, in which nothing
+// runs. It checks what the image has, and removes the containers.
 func (m *applyRun) dryRun(ctx context.Context, nodes []config.Node) (err error) {
 	from, err := m.otherControlPlane("")
 	if err != nil {
@@ -164,7 +165,7 @@ func (m *applyRun) removeTrials(ctx context.Context) error {
 }
 
 // checkPatches renders the configuration of a node for the version in its image: a patch of the
-// description may match no document of that version.
+// cluster file may match no document of that version.
 func (m *applyRun) checkPatches(ctx context.Context, n config.Node, made provider.Node, runtime noderuntime.Runtime, version string) error {
 	none := provider.Node{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} // patches do not depend on addresses
 	if _, err := m.kubeadmConfigOf(n, none, runtime, version); err != nil {

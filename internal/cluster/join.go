@@ -29,8 +29,9 @@ func joinTitle(nodes []config.Node) string {
 	return "Joining workers"
 }
 
-// join runs `kubeadm join` on nodes: on all workers at once, and beside that on one control plane after
-// the other, because etcd accepts one new member at a time. from is a control plane of the cluster.
+// join runs `kubeadm join` on nodes: on all workers at once, and beside that on one control plane
+// after the other, because etcd accepts one new member at a time. from is a control plane of the
+// cluster.
 func (m *builder) join(ctx context.Context, from string, nodes []config.Node) error {
 	if err := m.api.SignClusterInfo(ctx, m.token); err != nil && !errors.Is(err, errs.NotFound) { // patches may have another way of discovery
 		return m.explain(ctx, from, err)

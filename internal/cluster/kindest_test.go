@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Manifests that images of kindest/node bring.
+// Manifests in images of kindest/node.
 const (
 	networkManifest = "/kind/manifests/default-cni.yaml"
 	storageManifest = "/kind/manifests/default-storage.yaml"

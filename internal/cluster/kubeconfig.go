@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Config returns the kubeconfig of a cluster: for this host, or, with internal, for containers on the
-// network of its nodes. The error is errs.State when no control plane runs.
+// Config returns the kubeconfig of a cluster: for this host, or, with internal, for containers on
+// the network of its nodes. The error is errs.State when no control plane runs.
 func (c *Clusters) Config(ctx context.Context, name string, internal bool) (*api.Config, error) {
 	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
@@ -41,8 +41,8 @@ func (c *Clusters) Export(ctx context.Context, name string, internal bool) (file
 	return file, config.CurrentContext, err
 }
 
-// kubeconfig reads the kubeconfig of a cluster from a control plane, for this host or, with internal,
-// for the network of its nodes.
+// kubeconfig reads the kubeconfig of a cluster from a control plane, for this host or, with
+// internal, for the network of its nodes.
 func (c *Clusters) kubeconfig(ctx context.Context, plane provider.Node, all []provider.Node, name string, internal bool) (*api.Config, error) {
 	text, err := provider.Output(ctx, c.Provider, plane.Name, "cat", kubeadm.AdminFile)
 	if err != nil {

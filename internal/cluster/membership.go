@@ -87,8 +87,8 @@ func (m *applyRun) joinNodes(ctx context.Context, nodes []config.Node) (err erro
 	return nodenet.Balance(ctx, m.Provider, m.nodes, m.Cluster.Networking)
 }
 
-// checkCompatible refuses nodes whose pod network differs from the cluster's, or whose Kubernetes is
-// newer.
+// checkCompatible refuses nodes whose pod network differs from the cluster's, or whose Kubernetes
+// is newer.
 func (m *applyRun) checkCompatible(ctx context.Context, from string, nodes []config.Node) error {
 	running, err := m.identifyNode(ctx, from)
 	if err != nil {
@@ -115,8 +115,8 @@ func (m *applyRun) identifyNode(ctx context.Context, name string) (string, error
 	return m.versions[name], err
 }
 
-// refuseNewer refuses a Kubernetes that is newer than the cluster's, which kubelets and kubeadm do not
-// support.
+// refuseNewer refuses a Kubernetes that is newer than the cluster's, which kubelets and kubeadm do
+// not support.
 func refuseNewer(image, version, running string) error {
 	newer, err := kubeadm.Newer(version, running)
 	if err != nil {
@@ -160,9 +160,9 @@ func (m *applyRun) drainAndRemove(ctx context.Context, name string) error {
 	return m.removeNode(ctx, name)
 }
 
-// removeNode removes a node, also one of which only a part exists: from the load balancer, from etcd,
-// and its container, with its volume unless that stays. It removes it from the API last, because a
-// running kubelet would register it again.
+// removeNode removes a node, also one of which only a part exists: from the load balancer, from
+// etcd, and its container, with its volume unless that stays. It removes it from the API last,
+// because a running kubelet would register it again.
 func (m *applyRun) removeNode(ctx context.Context, name string) error {
 	if err := m.refresh(ctx); err != nil {
 		return err
@@ -195,7 +195,8 @@ func (m *applyRun) removeNode(ctx context.Context, name string) error {
 	return m.api.DeleteNode(ctx, name)
 }
 
-// removeEtcdMember removes a control plane from etcd, by way of another one. The first need not run.
+// removeEtcdMember removes a control plane from etcd, by way of another one. The first need not
+// run.
 func (m *applyRun) removeEtcdMember(ctx context.Context, name string, addresses ...netip.Addr) error {
 	from, err := m.otherControlPlane(name)
 	if err != nil {

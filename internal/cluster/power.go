@@ -76,7 +76,7 @@ func (c *Clusters) reconnect(ctx context.Context, all []provider.Node, client *k
 	}
 	mode, err := provider.Output(ctx, c.Provider, node.Name, "sed", "-n", "s/^mode = '\\(.*\\)'/\\1/p", noderuntime.DaemonFile)
 	if err != nil {
-		return fmt.Errorf("cannot tell the network of the nodes: %w", err)
+		return fmt.Errorf("cannot find the network of the nodes: %w", err)
 	}
 	if mode != "builtin" {
 		return nil

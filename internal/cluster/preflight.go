@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// checkDescription refuses what berth cannot do, and shows the warnings of the description.
+// checkDescription refuses what berth cannot do, and shows the warnings of the cluster file.
 func (m *builder) checkDescription() error {
 	if err := unsupported(m.Cluster, m.Provider.Facts()); err != nil {
 		return err
@@ -31,8 +31,8 @@ func (m *builder) checkDescription() error {
 	return nil
 }
 
-// avoidLoopback6 makes the API listen on 127.0.0.1 where ports of ::1, the default of clusters of IPv6
-// only, do not lead into containers.
+// avoidLoopback6 makes the API listen on 127.0.0.1 where ports of ::1, the default of clusters of
+// IPv6 only, do not lead into containers.
 func (m *builder) avoidLoopback6() {
 	if m.Provider.Facts().Loopback6 || m.Cluster.Networking.APIServerAddress != "::1" {
 		return
@@ -43,7 +43,7 @@ func (m *builder) avoidLoopback6() {
 	m.Warn(fmt.Sprintf("%s leads no port of ::1 into containers; the API listens on 127.0.0.1 of this host instead", m.Provider.Name()))
 }
 
-// checkHost refuses to make nodes where the host or its provider lacks what they need.
+// checkHost refuses to create nodes if the host or its provider lacks what they need.
 func (m *builder) checkHost() error {
 	var fatal []error
 	for _, unmet := range append(m.Provider.Check(len(m.Cluster.Nodes)), m.checkProxy()...) {
@@ -89,7 +89,7 @@ func (m *builder) checkTools(ctx context.Context, node, image string) error {
 		return nil
 	}
 	if err := m.Provider.Exec(ctx, node, provider.Command{Args: []string{"test", "-x", "/usr/sbin/ipset"}}); err != nil {
-		return fmt.Errorf("networking.kubeProxyMode is ipvs, and the image %s of %s has no ipset, which kube-proxy runs; make the image anew, with Debian's package ipset in --rootfs, or choose nftables: %w: %w", image, node, errs.Unsupported, err)
+		return fmt.Errorf("networking.kubeProxyMode is ipvs, and the image %s of %s has no ipset, which kube-proxy runs; build the image again, with Debian's package ipset in --rootfs, or choose nftables: %w: %w", image, node, errs.Unsupported, err)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeapi"
 )
 
-// waitReady waits until the nodes have reported Ready after a time: the API keeps for a while what they
-// reported before they were stopped.
+// waitReady waits until the nodes have reported Ready after a time: the API keeps for a while what
+// they reported before they were stopped.
 func waitReady(ctx context.Context, client *kubeapi.Client, members []string, since time.Time, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

@@ -108,8 +108,8 @@ func TestRegistryOfACluster(t *testing.T) {
 	}
 }
 
-// TestRegistryForClustersThatExist: they are told of one that comes later, and a cluster that
-// is made beside one has it without asking.
+// TestRegistryForClustersThatExist: they get the mirror of a later registry, and a cluster that is
+// made beside one has it without asking.
 func TestRegistryForClustersThatExist(t *testing.T) {
 	f := clustertest.New(t)
 	port := withRegistry(t, f)
@@ -235,7 +235,7 @@ func TestEachThingIsUndone(t *testing.T) {
 	}
 }
 
-// TestOldRegistry: one that takes images from every pod is told of.
+// TestOldRegistry: a registry that accepts pushes from every pod causes a warning.
 func TestOldRegistry(t *testing.T) {
 	for header, warned := range map[string]bool{"": true, "host": false} {
 		f := clustertest.New(t)

@@ -15,8 +15,8 @@ import (
 type createRun struct {
 	builder
 	retain bool
-	// containersMade: this run has created the nodes' containers. registryMade is what it has created
-	// of the registry.
+	// containersMade: this run has created the nodes' containers. registryMade lists its parts of
+	// the registry.
 	containersMade bool
 	registryMade   registry.Created
 	// init is `kubeadm init`.
@@ -41,13 +41,13 @@ type applyRun struct {
 	builder
 	ApplyOptions
 	changes.Changes
-	// before is the description that the cluster has, context its name in kubeconfig files.
+	// before is the cluster file that the cluster has, context its name in kubeconfig files.
 	before  *config.Cluster
 	context string
-	// joining are nodes that exist and have not joined. keepVolume are nodes whose volumes stay while
-	// their containers are created again.
+	// joining are nodes that exist and have not joined. keepVolume are nodes whose volumes stay
+	// while their containers are created again.
 	joining, keepVolume map[string]bool
 }
 
-// undoTimeout bounds the removal of what a failed run has made.
+// undoTimeout bounds the removal of what a failed run has created.
 const undoTimeout = 2 * time.Minute

@@ -64,7 +64,7 @@ func (m *createRun) warnUnusedPatches() error {
 // noPolicies is the warning that berth's pod network has no NetworkPolicy.
 const noPolicies = "NetworkPolicy objects have no effect: berth's network of pods does not enforce them; networking.disableDefaultCNI makes room for a network that does"
 
-// warnPolicies warns before somebody relies on NetworkPolicy.
+// warnPolicies warns users before they rely on NetworkPolicy.
 func (m *createRun) warnPolicies() {
 	if m.usesBerthNetwork() && !m.Cluster.Networking.DisableDefaultCNI {
 		m.Warn(noPolicies)
@@ -100,8 +100,8 @@ func (m *builder) setUpNode(ctx context.Context, described config.Node) error {
 	return m.runScript(ctx, name, "systemctl start "+innode.RoutesUnit+" berth.service", files...)
 }
 
-// runScript writes files into a node and runs a shell script in it. Its error has the last log lines
-// of the node's units.
+// runScript writes files into a node and runs a shell script in it. Its error has the last log
+// lines of the node's units.
 func (m *builder) runScript(ctx context.Context, name, text string, files ...provider.File) error {
 	if err := m.Provider.Exec(ctx, name, provider.Command{Files: files, Args: []string{"sh", "-c", text}}); err != nil {
 		return m.explain(ctx, name, err)
@@ -128,10 +128,10 @@ func (m *builder) kubeadmConfigOf(described config.Node, node provider.Node, run
 	})
 }
 
-// cgroupDriver returns the driver of runtimes and kubelets. With cgroup v1 systemd removes the cgroups
-// of pods in hierarchies that it does not use itself (systemd's issue 37044), sometimes before the
-// kubelet has used them, and the kubelet retries seconds later. Containerd in kind's images is set to
-// systemd, and kubelets have one configuration for all nodes.
+// cgroupDriver returns the driver of runtimes and kubelets. With cgroup v1 systemd removes the
+// cgroups of pods in hierarchies that it does not use itself (systemd's issue 37044), sometimes
+// before the kubelet has used them, and the kubelet retries seconds later. Containerd in kind's
+// images is set to systemd, and kubelets have one configuration for all nodes.
 func (m *builder) cgroupDriver() string {
 	if m.usesBerthNetwork() && !m.Provider.Facts().CgroupV2 {
 		return "cgroupfs"
@@ -221,7 +221,7 @@ func (m *createRun) warnIgnored() error {
 	return err
 }
 
-// identifyAll finds the runtimes and versions of nodes, and refuses those that do not fit each other.
+// identifyAll finds the runtimes and versions of nodes, and refuses incompatible ones.
 func (m *builder) identifyAll(ctx context.Context, nodes []config.Node) error {
 	runtimes, versions := make([]noderuntime.Runtime, len(nodes)), make([]string, len(nodes))
 	group, within := errgroup.WithContext(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 )
 
-// TestToldOnce: what concerns the host is told when it is new to the user, the rest each time.
+// TestToldOnce: warnings about the host are shown when they are new to the user, others each time.
 func TestToldOnce(t *testing.T) {
 	f := clustertest.New(t)
 	c, steps := clusters(f)
@@ -38,8 +38,8 @@ func TestToldOnce(t *testing.T) {
 	}
 }
 
-// TestOnlyNode: load balancers of services send to it, as to kind's; and nobody relies on policies that
-// have no effect.
+// TestOnlyNode: load balancers of services send to it, as to kind's; and nobody relies on policies
+// that have no effect.
 func TestOnlyNode(t *testing.T) {
 	const unlabel = `PATCH dev-control-plane {"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`
 	const warning = "warning: NetworkPolicy objects have no effect"

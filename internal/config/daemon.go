@@ -8,9 +8,8 @@ import (
 	"github.com/berthrun/berth/internal/ocispec/request"
 )
 
-// Daemon is the configuration of `berth serve`. Each field's key, help and
-// accepted values stand in its tags; flags, the sample file and the reference page
-// are made from them.
+// Daemon is the configuration of `berth serve`. Each field's tags have its key, help and accepted
+// values; flags, the sample file and the reference page are generated from them.
 type Daemon struct {
 	Listen string `toml:"listen" help:"Address of the CRI socket." flag:"listen"`
 	Group  string `toml:"group" help:"Group that may use the CRI socket; a name or a number. Empty: root."`
@@ -81,7 +80,7 @@ type Runtime struct {
 	AllowedAnnotations   []string `toml:"allowed_annotations" help:"Annotations of CRI-O's by which pods may ask for more than their fields say: unified-cgroup.crio.io/CONTAINER sets files of the container's cgroup (v2), limits that the kubelet has set included; link-logs.crio.io shows the pod's logs in one of its emptyDir volumes. Others of CRI-O's, and these where they are not named here, are ignored with a warning." oneof:"unified-cgroup.crio.io link-logs.crio.io" reload:"yes"`
 }
 
-// Default is what pods and containers get that ask for nothing else.
+// Default has the defaults of pods and containers.
 type Default struct {
 	Seccomp      string   `toml:"seccomp" help:"Filter of a container that sets none and is not privileged: unconfined, as CRI says, runtime/default, or the path of a profile on this host." reload:"yes"`
 	Capabilities []string `toml:"capabilities" help:"Capabilities that requests add to and drop from." reload:"yes"`
@@ -107,7 +106,7 @@ func (d *Default) Read() *defaults.Defaults {
 	return read
 }
 
-// Image is where images come from.
+// Image has the settings of images and registries.
 type Image struct {
 	RegistryConfigDirs     []string `toml:"registry_config_dirs" help:"Directories with one folder per registry and a hosts.toml in it." reload:"yes"`
 	PreloadedDirs          []string `toml:"preloaded_dirs" help:"Directories of 'berth image preload' whose images are used where they lie. A directory that does not exist is skipped."`

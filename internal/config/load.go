@@ -80,7 +80,7 @@ func LoadDaemon(file string, flags map[string]string) (*Daemon, error) {
 			l.fault(field.Key, "%s", problem)
 		}
 	}
-	// A value that could not be read has left its default, in which there is no fault.
+	// A value that could not be read keeps its default, which has no fault.
 	cfg.check(l.fault)
 	if len(l.faults) > 0 {
 		slices.SortStableFunc(l.faults, func(a, b Fault) int {
@@ -164,7 +164,7 @@ func (l *loader) set(field Field, value any) {
 	}
 }
 
-// describeTypeError says in the file's terms what a decoder says in Go's.
+// describeTypeError translates a decoder's error from Go's terms to the file's.
 func describeTypeError(err error, field Field, value any) string {
 	want := map[string]string{
 		"string": "a string", "int": "a whole number", "bool": "true or false", "[]string": "a list of strings",

@@ -1,7 +1,6 @@
-// Package config holds one struct per configuration of berth. The struct's tags
-// (toml key, help, oneof, flag, reload, secret) are the only place where a key is
-// described: loading, flags, the sample file and the reference page are made from
-// them.
+// Package config holds one struct per configuration of berth. The struct's tags (toml key, help,
+// oneof, flag, reload, secret) are the only place where a key is described: loading, flags, the
+// sample file and the reference page are generated from them.
 package config
 
 import (
@@ -145,7 +144,7 @@ func Reloaded(current, next *Daemon) *Daemon {
 	return &merged
 }
 
-// Hidden stands where the value of a secret was. No configuration may have it as one.
+// Hidden replaces the value of a secret. No configuration may have it as a value.
 const Hidden = "[hidden]"
 
 // WithoutSecrets is a copy of a configuration that may be shown.

@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// File is what one file says: one Authorization header, or one a host.
+// File is the content of one file: one Authorization header, or one per host.
 type File struct {
 	header string
 	hosts  map[string]string // nil unless the file names hosts
@@ -38,8 +38,8 @@ func Parse(name, text string) (File, error) {
 	return File{}, fmt.Errorf("credentials: %s: want user:password, \"Basic …\", \"Bearer …\" or a config.json of docker: %w", name, errs.Invalid)
 }
 
-// Header is the Authorization header for a host with its port, "" for none. own tells
-// that the file was given for this host: what names no host is for no other.
+// Header is the Authorization header for a host with its port, "" for none. own: the file was given
+// for this host. A header without a host is for that host alone.
 func (f File) Header(host string, own bool) string {
 	switch {
 	case f.hosts != nil:
@@ -72,7 +72,7 @@ func dockerConfig(name, text string) (map[string]string, error) {
 			Auth, Username, Password, IdentityToken, RegistryToken string
 		}
 	}
-	if json.Unmarshal([]byte(text), &config) != nil { // whose words may quote the text
+	if json.Unmarshal([]byte(text), &config) != nil { // its message may quote the text
 		return nil, fmt.Errorf("credentials: %s: want a config.json of docker, or user:password: %w", name, errs.Invalid)
 	}
 	hosts := map[string]string{}
@@ -85,7 +85,7 @@ func dockerConfig(name, text string) (map[string]string, error) {
 			header = "Basic " + entry.Auth
 		case entry.Username != "":
 			header = basic(entry.Username + ":" + entry.Password)
-		default: // a helper or a login has them, which only docker can ask
+		default: // in a helper or a keychain that only docker can query
 			return nil, fmt.Errorf("credentials: %s has no auth for %q; want it in the file, not in a credential helper: %w", name, key, errs.Unsupported)
 		}
 		if _, _, ok := Basic(header); strings.HasPrefix(header, "Basic ") && !ok || strings.ContainsAny(header, "\r\n") {

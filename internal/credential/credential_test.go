@@ -36,7 +36,7 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// TestNoTextInErrors: whatever is wrong with a file, what is in it is told nobody.
+// TestNoTextInErrors: no error about a file contains its text.
 func TestNoTextInErrors(t *testing.T) {
 	for _, text := range []string{
 		"", "hunter2", "u:hunter2\nmore", "u:hunter2\x00", `{"auths": "hunter2"}`, `{hunter2`,

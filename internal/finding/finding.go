@@ -3,7 +3,7 @@ package finding
 
 import "slices"
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels.
@@ -13,7 +13,7 @@ const (
 	Problem Level = "problem" // pods do not start, or do not work
 )
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`

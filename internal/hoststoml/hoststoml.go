@@ -13,10 +13,10 @@ const Name = "hosts.toml"
 
 // File is one hosts.toml.
 type File struct {
-	// Registry is the registry itself, which is asked last. An empty URL is none: the file
-	// stands for many registries.
+	// Registry is the registry itself, which is tried last. Its URL is empty if the file is for
+	// many registries.
 	Registry Server
-	// Mirrors in the order in which they are asked.
+	// Mirrors in the order in which they are tried.
 	Mirrors []Mirror
 }
 
@@ -29,13 +29,13 @@ type Server struct {
 	// ClientCert and ClientKey are files of a certificate that is shown to the server; an
 	// empty key is in the file of the certificate.
 	ClientCert, ClientKey string
-	// SkipVerify takes any certificate of the server.
+	// SkipVerify accepts any certificate of the server.
 	SkipVerify bool
 	// Authorization is the header of that name, whole. It is a secret.
 	Authorization string
 }
 
-// Mirror is a server with what it is asked for.
+// Mirror is a server with its capabilities.
 type Mirror struct {
 	Server
 	// Capabilities are pull, resolve and push.
@@ -52,8 +52,8 @@ func Dir(host string) string {
 	return host
 }
 
-// URL is where a registry itself answers: server, where the description has one. "*" has
-// none of its own, and docker.io answers under another name.
+// URL is the URL of the registry itself: server, if one is set. "*" has no URL, and docker.io has
+// another host.
 func URL(host, server string) string {
 	switch {
 	case server != "" || host == "*":
@@ -65,8 +65,8 @@ func URL(host, server string) string {
 	}
 }
 
-// Text is the file's content. Mirrors are asked in the order of the text, so no encoder of
-// tables, which sorts them, writes it.
+// Text is the file's content. Mirrors are tried in the order of the text. An encoder would sort the
+// tables, so Text does not use one.
 func (f File) Text() string {
 	var parts []string
 	if f.Registry.URL != "" {
@@ -105,7 +105,7 @@ func (s Server) body(table string) string {
 	return b.String()
 }
 
-// quote writes a basic string of TOML, in which control characters have no place.
+// quote writes a basic string of TOML, which must not contain control characters.
 func quote(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')

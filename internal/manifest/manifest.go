@@ -1,24 +1,23 @@
-// Package manifest reads the documents that people write for berth: YAML or JSON
-// with an apiVersion and a kind. A document is one Go struct, and the struct's tags
-// are the only place where a field is described:
+// Package manifest reads the documents that people write for berth: YAML or JSON with an apiVersion
+// and a kind. A document is one Go struct, and the struct's tags are the only place where a field
+// is described:
 //
 //	json:"name"       the field's name in the document
 //	help:"..."        one or two sentences for people
 //	oneof:"a b"       the accepted values of a string, or of each in a list; a type
 //	                  that parses itself checks them itself
 //	example:"x"       a value for the sample, as it stands in YAML
-//	required:"yes"    the field must be there
+//	required:"yes"    the field must be set
 //	lines:"yes"       a string may have line breaks; no other may, nor other
 //	                  control characters
 //
-// Reading, its faults, the JSON schema, the sample and the reference page are made
-// from them. The package knows no kind of document.
+// Reading, its faults, the JSON schema, the sample and the reference page are derived from them.
+// The package knows no kind of document.
 //
-// A document may use struct, pointer to struct, slice, pointer to slice (where an
-// empty list differs from none), map with string keys, string, bool, pointer to
-// bool, int, pointer to int, any, and types with UnmarshalText. The fields of an
-// embedded struct are fields of the struct that embeds it. YAML's merge keys ("<<")
-// work as in every reader of YAML 1.1.
+// A document may use struct, pointer to struct, slice, pointer to slice (where an empty list
+// differs from none), map with string keys, string, bool, pointer to bool, int, pointer to int,
+// any, and types with UnmarshalText. The fields of an embedded struct are fields of the struct that
+// embeds it. YAML's merge keys ("<<") work as in every reader of YAML 1.1.
 package manifest
 
 import (
@@ -43,8 +42,8 @@ type Fault struct {
 	Problem string
 }
 
-// Fix is the part of the problem that says what to do: what stands after "; ", or from
-// "want" on. It is empty where nothing is said.
+// Fix is the part of the problem that says what to do: the text after "; ", or from "want" on. It
+// is empty if there is none.
 func (f Fault) Fix() string {
 	if at := regexp.MustCompile(`(?:; |^|: |, )want |; `).FindStringIndex(f.Problem); at != nil {
 		return strings.TrimLeft(f.Problem[at[0]:], ";:, ")

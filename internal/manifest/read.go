@@ -37,9 +37,8 @@ func Read(file string, data []byte, into any) *Reader {
 	return read(&Reader{file: file, places: map[string]place{}}, data, into)
 }
 
-// ReadPlain reads as Read does, but for documents of others, whose own reader takes
-// a plain number or boolean where a string is wanted, as it stands, and yes, no, on
-// and off for a boolean.
+// ReadPlain reads as Read does, but for documents of others, whose own reader accepts a plain
+// number or boolean unchanged for a string, and yes, no, on and off for a boolean.
 func ReadPlain(file string, data []byte, into any) *Reader {
 	return read(&Reader{file: file, places: map[string]place{}, plain: true}, data, into)
 }
@@ -113,7 +112,7 @@ func (r *Reader) Place(path string) (line, column int) {
 	}
 }
 
-// Has reports whether the document says anything at a path.
+// Has reports whether the document sets a path.
 func (r *Reader) Has(path string) bool {
 	_, ok := r.places[path]
 	return ok
@@ -163,7 +162,7 @@ func parse(data []byte) (*yaml.Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A separator at the end begins nothing.
+		// A separator at the end begins no document.
 		if len(second.Content) > 0 && second.Content[0].Tag != "!!null" {
 			return nil, fmt.Errorf("yaml: line %d: a second document begins; want one in a file", second.Line)
 		}

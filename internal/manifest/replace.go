@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Replace writes a document with other values: replace is called with each scalar. Keys
-// stay. Comments go, since a value may be in one.
+// Replace writes a document with other values: replace is called with each scalar. Keys stay.
+// Comments are removed, because a value may be in one.
 func Replace(data []byte, replace func(value string) string) ([]byte, error) {
 	top, err := parse(data)
 	if err != nil {

@@ -87,7 +87,7 @@ func sampleItem(b *strings.Builder, item reflect.Value, indent string, off bool)
 	sampleStruct(b, item, indent+"  ", off)
 }
 
-// isUnset reports whether a value says nothing: zero, or a struct of such values.
+// isUnset reports whether a value is zero, or a struct of unset values.
 func isUnset(v reflect.Value) bool {
 	switch {
 	case v.Kind() == reflect.Pointer:

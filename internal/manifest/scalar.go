@@ -67,8 +67,8 @@ func (r *Reader) boolean(node *yaml.Node) (on, ok bool) {
 	return false, false
 }
 
-// str takes a string. Plain numbers and booleans are refused: 1.10 would be 1.1 to
-// the next reader, and "no" is a boolean to some.
+// str reads a string. It refuses plain numbers and booleans: 1.10 would be 1.1 to the next reader,
+// and "no" is a boolean to some.
 func (r *Reader) str(path string, node *yaml.Node, into reflect.Value, f *field) {
 	if node.Kind != yaml.ScalarNode || node.Tag != "!!str" && node.Tag != "!!timestamp" && !r.plain {
 		hint := ""

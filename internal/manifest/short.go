@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Short renders the fields of a document that are not as in usual, with their help as
-// comments. doc and usual are pointers to structs of one type. It reads back as doc where
-// the reader fills in what usual holds.
+// Short renders the fields of a document that are not as in usual, with their help as comments. doc
+// and usual are pointers to structs of one type. A reader with the defaults of usual reads it back
+// as doc.
 func Short(doc, usual any) string {
 	var b strings.Builder
 	shortStruct(&b, reflect.ValueOf(doc).Elem(), reflect.ValueOf(usual).Elem(), "")

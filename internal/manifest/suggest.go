@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// suggest names the field that a misspelt one most likely stands for, or all that
-// there are.
+// suggest names the field that a misspelt one most likely means, or all fields.
 func suggest(name string, fields []field) string {
 	names := make([]string, len(fields))
 	for i, f := range fields {

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// URL checks an http(s) URL; empty is none. secret is what to say of one with a password
-// in it.
+// URL checks an http(s) URL; empty is none. secret is the message for one with a password.
 func (r *Reader) URL(at, text, secret string) {
 	if text == "" || r.Broken(at) {
 		return

@@ -33,7 +33,7 @@ func (r AssetRef) Shown() string {
 	return strings.Join(shown, ", ")
 }
 
-// FirstServer is the first source that is no path; "" when all are.
+// FirstServer is the first source that is not a path; "" when all are paths.
 func (r AssetRef) FirstServer() string {
 	for _, source := range r.Sources {
 		if !strings.HasPrefix(source, "/") {
@@ -58,20 +58,20 @@ func ShowSource(source string) string {
 	return shown
 }
 
-// Access names files that lie where berth runs, and are read when an asset is fetched:
-// what is in them is in no plan and no record.
+// Access names files on the machine where berth runs. They are read when an asset is fetched. No
+// plan and no record contains their content.
 type Access struct {
-	// CA are certificates of authorities that are trusted beside the machine's own.
+	// CA are certificates of authorities that are trusted in addition to the machine's own.
 	CA []string
-	// ClientCert and ClientKey are shown to a server that asks for a certificate. An
-	// empty key: it is in the file of the certificate.
+	// ClientCert and ClientKey are shown to a server that asks for a certificate. If the key is
+	// empty, the file of the certificate has it.
 	ClientCert, ClientKey string
-	// Credentials is a file as package credential reads it. What names no host in it is
-	// for the host of the first source that has one, and for no other.
+	// Credentials is a file as package credential reads it. An entry without a host is for the host
+	// of the first source that has one, and for no other.
 	Credentials string
 }
 
-// None tells that nothing is named.
+// None reports whether nothing is named.
 func (a Access) None() bool {
 	return len(a.CA) == 0 && a.ClientCert == "" && a.ClientKey == "" && a.Credentials == ""
 }
@@ -94,8 +94,8 @@ type Member struct {
 	// From is the path of the member that holds the content, for a link to it.
 	From string `json:"from,omitempty"`
 	Size int64  `json:"size"`
-	// Single is set for the one file of an asset that is no archive, raw or packed. Its Path
-	// is that of the source, and so another one for another source of the same content.
+	// Single is set for the one file of an asset that is not an archive, raw or compressed. Its
+	// Path is that of the source, so it differs between sources of the same content.
 	Single Single `json:"single,omitempty"`
 	// Exec reports whether any execute bit is set in the archive.
 	Exec bool `json:"exec,omitempty"`
@@ -106,8 +106,8 @@ type Assets interface {
 	// Members lists what the asset holds if that is known without fetching;
 	// errs.NotFound otherwise.
 	Members(ref AssetRef) ([]Member, error)
-	// Fetch makes the asset readable: from the cache, else from the first source that
-	// gives it. A wrong hash is errs.Invalid and names the source and both hashes.
+	// Fetch makes the asset readable: from the cache, or else from the first source that has it. A
+	// wrong hash is errs.Invalid and names the source and both hashes.
 	Fetch(ctx context.Context, ref AssetRef) ([]Member, error)
 	// Read calls f with each of members and its content, in the order of the archive. The
 	// asset is fetched if it must be.

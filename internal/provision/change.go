@@ -18,8 +18,8 @@ const (
 type Change struct {
 	// Diffs has one entry for each object that differs, in the order of Objects.
 	Diffs []Diff
-	// Disrupts says what the change itself does to running pods ("stops containerd");
-	// empty when they go on. Applying it needs the user's consent.
+	// Disrupts says what the change itself does to running pods ("stops containerd"); empty when
+	// they keep running. Applying it needs the user's consent.
 	Disrupts string
 }
 
@@ -45,7 +45,7 @@ type Field struct {
 	To   string `json:"to"`
 }
 
-// Stops reports whether a unit that runs will not run any more.
+// Stops reports whether the change stops a running unit.
 func (d Diff) Stops() bool {
 	return d.Action == Delete || slices.ContainsFunc(d.Fields, func(f Field) bool { return f.Name == "active" && f.To != "active" })
 }

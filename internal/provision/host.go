@@ -10,8 +10,8 @@ import (
 // Host is the machine that tasks work on: this one, a root directory of one that
 // does not run, or a fake. All changes of tasks go through it.
 type Host interface {
-	// Live is false for a root directory: no daemon and no kernel is asked or told,
-	// Units enables by links alone, and commands do not run.
+	// Live is false for a root directory: nothing talks to a daemon or a kernel, Units enables by
+	// links alone, and commands do not run.
 	Live() bool
 	Files() Files
 	Units() Units
@@ -39,7 +39,7 @@ type Command struct {
 	Dir string
 }
 
-// FileInfo is what Files.Stat tells of one path, links not followed.
+// FileInfo is what Files.Stat returns about one path. It does not follow links.
 type FileInfo struct {
 	// Type is 0 (regular), fs.ModeDir, fs.ModeSymlink, or another fs type bit.
 	Type fs.FileMode
@@ -53,7 +53,7 @@ type FileInfo struct {
 	Stamp string
 }
 
-// Attr is the mode and owner that a file shall have.
+// Attr is the mode and owner that a file should have.
 type Attr struct {
 	Mode     fs.FileMode
 	UID, GID int
@@ -70,14 +70,14 @@ type Files interface {
 	Digest(path string) (string, error)
 	// ReadDir lists the names in a directory, sorted. errs.NotFound as Stat.
 	ReadDir(path string) ([]string, error)
-	// Write replaces the file with what r has, atomically and durably: whoever reads
-	// sees the old or the new, also after a power cut. The directory must be there.
-	// Labels (SELinux) are set as the policy wants them.
+	// Write replaces the file with what r has, atomically and durably: a reader sees the old or the
+	// new content, also after a power cut. The directory must be there. It sets SELinux labels as
+	// the policy has them.
 	Write(path string, r io.Reader, attr Attr) error
 	// Append adds a record to a file durably, and creates the file.
 	Append(path string, data []byte, attr Attr) error
-	// Reserve makes a file that takes so much room on its disk, and nothing else; one that is
-	// there already is made as large. The directory must be there.
+	// Reserve creates a file that occupies size bytes of its disk; an existing file grows to that
+	// size. The directory must be there.
 	Reserve(path string, size int64) error
 	// Mkdir makes one directory; its parent must be there. An existing one is no error
 	// and is left as it is.
@@ -86,7 +86,7 @@ type Files interface {
 	Link(target, path string, attr Attr) error
 	// SetAttr changes mode and owner of a file or directory; of a link its owner.
 	SetAttr(path string, attr Attr) error
-	// Tidy removes what a Write of path left behind that was killed.
+	// Tidy removes what a killed Write of path left behind.
 	Tidy(path string) error
 	// Remove removes a file, link or empty directory; nil when it is not there.
 	Remove(path string) error
@@ -119,7 +119,7 @@ type Units interface {
 	Reload(ctx context.Context) error
 	Enable(ctx context.Context, name string) error
 	Disable(ctx context.Context, name string) error
-	// Mask forbids to start a unit whose file is somebody else's, Unmask allows it again.
+	// Mask forbids the start of a unit whose file belongs to somebody else. Unmask allows it again.
 	Mask(ctx context.Context, name string) error
 	Unmask(ctx context.Context, name string) error
 	// Start, Stop and Restart return when the job is done; a unit that did not come up
@@ -127,7 +127,7 @@ type Units interface {
 	Start(ctx context.Context, name string) error
 	Stop(ctx context.Context, name string) error
 	Restart(ctx context.Context, name string) error
-	// ReloadUnit asks a running unit to read its configuration again (ExecReload).
+	// ReloadUnit makes a running unit read its configuration again (ExecReload).
 	ReloadUnit(ctx context.Context, name string) error
 }
 
@@ -137,27 +137,27 @@ type Packages interface {
 	Manager() string
 	// Installed maps those of names that are installed to their version.
 	Installed(ctx context.Context, names []string) (map[string]string, error)
-	// Half lists those of names that an install has left half done: they do not work, and
-	// files of theirs are there.
+	// Half lists those of names that an interrupted install left incomplete: they do not work, but
+	// some of their files exist.
 	Half(ctx context.Context, names []string) ([]string, error)
-	// Install installs or up- or downgrades; a version may be empty (any). It waits for
-	// the manager's lock, and tells through ctx's progress who holds it. Units of hold are
-	// not started by the packages that bring them; one that runs is restarted.
+	// Install installs or up- or downgrades; a version may be empty (any). It waits for the
+	// manager's lock, and reports through ctx's progress who holds it. Packages do not start the
+	// units of hold that they bring; a running one is restarted.
 	Install(ctx context.Context, packages []PackageVersion, hold []string) error
 	// Plan lists what Install would install or change, dependencies first; it reads only. A
 	// package that the manager's lists do not have wraps errs.Unavailable.
 	Plan(ctx context.Context, packages []PackageVersion) ([]PackageVersion, error)
-	// Refresh fetches the manager's lists of packages anew.
+	// Refresh fetches the manager's lists of packages again.
 	Refresh(ctx context.Context) error
-	// Remove removes packages with their configuration. When it would take others along,
-	// that need them, it removes nothing and wraps errs.State, naming those.
+	// Remove removes packages with their configuration. If others need them, it removes nothing and
+	// returns errs.State, naming the others.
 	Remove(ctx context.Context, names []string) error
 }
 
 // PackageVersion is a package and the version that is wanted; empty is any.
 type PackageVersion struct{ Name, Version string }
 
-// Kernel is the running kernel. Not asked when the host is not live.
+// Kernel is the running kernel. Do not call it when the host is not live.
 type Kernel interface {
 	// Sysctl reads a value by its dotted key; errs.NotFound when the kernel has no such key.
 	Sysctl(key string) (string, error)
@@ -172,9 +172,8 @@ type Kernel interface {
 	Swaps() ([]string, error)
 	SwapOn(ctx context.Context, path string) error
 	SwapOff(ctx context.Context, path string) error
-	// Inotify tells how many more watchers of files (instances of inotify) root's programs
-	// may make now, up to atMost: all containers of a host share what
-	// fs.inotify.max_user_instances allows.
+	// Inotify returns how many more inotify instances root's programs may create now, up to atMost.
+	// All containers of a host share fs.inotify.max_user_instances.
 	Inotify(atMost int) (spare int, err error)
 }
 
@@ -218,7 +217,7 @@ type Group struct {
 
 // Accounts is the user database.
 type Accounts interface {
-	// User and Group wrap errs.NotFound for who is not there.
+	// User and Group return errs.NotFound for a name that does not exist.
 	User(name string) (User, error)
 	Group(name string) (Group, error)
 	// SetUser creates or changes an account.

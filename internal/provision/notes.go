@@ -10,27 +10,27 @@ type (
 	warningsKey struct{}
 )
 
-// WithNotes returns a context through which parts tell what they wait for.
-func WithNotes(ctx context.Context, tell func(note string)) context.Context {
-	return context.WithValue(ctx, notesKey{}, tell)
+// WithNotes returns a context through which callees report what they wait for.
+func WithNotes(ctx context.Context, report func(note string)) context.Context {
+	return context.WithValue(ctx, notesKey{}, report)
 }
 
-// Note tells whoever shows progress what is waited for; nobody may listen.
+// Note reports what the caller waits for. It does nothing without WithNotes.
 func Note(ctx context.Context, format string, args ...any) {
-	if tell, ok := ctx.Value(notesKey{}).(func(string)); ok {
-		tell(fmt.Sprintf(format, args...))
+	if report, ok := ctx.Value(notesKey{}).(func(string)); ok {
+		report(fmt.Sprintf(format, args...))
 	}
 }
 
-// WithWarnings returns a context through which parts tell what stands in no way, and what
-// the user should know when all is done.
-func WithWarnings(ctx context.Context, tell func(warning string)) context.Context {
-	return context.WithValue(ctx, warningsKey{}, tell)
+// WithWarnings returns a context through which callees report warnings: they stop nothing, and the
+// user sees them at the end.
+func WithWarnings(ctx context.Context, report func(warning string)) context.Context {
+	return context.WithValue(ctx, warningsKey{}, report)
 }
 
-// Warn tells such a thing; nobody may listen.
+// Warn reports a warning. It does nothing without WithWarnings.
 func Warn(ctx context.Context, format string, args ...any) {
-	if tell, ok := ctx.Value(warningsKey{}).(func(string)); ok {
-		tell(fmt.Sprintf(format, args...))
+	if report, ok := ctx.Value(warningsKey{}).(func(string)); ok {
+		report(fmt.Sprintf(format, args...))
 	}
 }

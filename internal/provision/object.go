@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Kinds of objects that the engine treats in a way of their own. Their names are part
-// of the journal's format.
+// Kinds of objects that the reconciler treats specially. Their names are part of the journal's
+// format.
 const (
 	KindFile     = "file"      // a regular file or a link
 	KindDir      = "dir"       // a directory, whatever lies in it
-	KindData     = "data"      // a tree that a program makes by itself
+	KindData     = "data"      // a tree that a program creates by itself
 	KindJSONFile = "json-file" // a file whose keys several tasks own
 	KindJSONKey  = "json-key"  // one key of such a file, named PATH#KEY
 	KindPackage  = "package"   // an installed package
@@ -32,7 +32,7 @@ type Object struct {
 // String is "kind name".
 func (o Object) String() string { return o.Kind + " " + o.Name }
 
-// State is what an object is at one moment: enough to make it so again.
+// State is an object's state at one moment, with all that is needed to restore it.
 type State struct {
 	// Exists is false for what is not there; all else is empty then.
 	Exists bool `json:"exists"`
@@ -47,13 +47,13 @@ type State struct {
 type Kind interface {
 	// Read returns the object's state. What is not there is no error.
 	Read(ctx context.Context, host Host, name string) (State, error)
-	// Restore makes the object what state says; content opens state.Digest. It is
-	// repeated after a crash. What a machine cannot give back (a module in use) is
-	// left and told by an error that wraps errs.State.
+	// Restore makes the object what state says; content opens state.Digest. It is repeated after a
+	// crash. If the machine cannot restore it (a module in use), Restore leaves it and returns an
+	// error that wraps errs.State.
 	Restore(ctx context.Context, host Host, name string, state State, content Content) error
 }
 
-// TimedKind is a kind whose objects take longer, or less long, than most to go back.
+// TimedKind is a kind whose objects need more or less time than most to be restored.
 type TimedKind interface {
 	Kind
 	// Deadline is how long an object may take to be released or restored, each.
@@ -70,19 +70,19 @@ type Holder interface {
 	Content(host Host, name string) (io.ReadCloser, error)
 }
 
-// Placed is a kind whose objects lie in directories. Those that are missing are made
-// by Apply, and recorded by the engine, so that they go with the last object in them.
+// Placed is a kind whose objects lie in directories. Apply creates missing directories, and the
+// reconciler records them, so that they are removed with the last object in them.
 type Placed interface {
 	Kind
 	// Path is where the object lies.
 	Path(name string) string
 }
 
-// Releaser is a kind whose objects hold others: a running unit holds its binaries. To
-// undo, the engine releases them all first, then restores what else there is, and
-// calls their Restore last.
+// Releaser is a kind whose objects hold others: a running unit holds its binaries. To undo, the
+// reconciler releases them all first, then restores all other objects, and calls their Restore
+// last.
 type Releaser interface {
 	Kind
-	// Release ends what state does not want: it stops and disables, and starts nothing.
+	// Release stops and disables what does not run, or is not enabled, in state. It starts nothing.
 	Release(ctx context.Context, host Host, name string, state State) error
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Fingerprints make short hashes that tell two contents apart. Their key is new in each
-// run and is never written, so nobody can find a short secret by trying.
+// Fingerprints create short hashes that distinguish contents. Their key is new in each run and is
+// never written, so a short secret cannot be found by trying.
 type Fingerprints struct{ key []byte }
 
 // NewFingerprints draws the key of a run.
@@ -43,8 +43,8 @@ func Sealed(host Host, size int64, digest string) string {
 // Readable reports whether a mode lets everybody read.
 func Readable(mode fs.FileMode) bool { return mode.Perm()&0o004 != 0 }
 
-// Hidden reports whether a file that is there, or that lies in a directory that is there, is
-// kept from others: by its own mode, or by that of a directory above it.
+// Hidden reports whether not everybody may read a file, which exists or whose directory exists: by
+// its own mode, or by that of a directory above it.
 func Hidden(files Files, name string) (bool, error) {
 	info, err := files.Stat(name)
 	if errs.IgnoreNotFound(err) != nil {
@@ -68,8 +68,8 @@ func Hidden(files Files, name string) (bool, error) {
 	return false, nil
 }
 
-// Conceal takes credentials out of a text that is shown: what stands between :// and @ in
-// a URL, the values of keys that are called for a credential, and private keys.
+// Conceal removes credentials from a text that is shown: the text between :// and @ in a URL, the
+// values of keys named like a credential, and private keys.
 func Conceal(host Host, text string) string {
 	seal := func(value string) string { return "(" + Sealed(host, int64(len(value)), value) + ")" }
 	url := regexp.MustCompile(`://[^/@\s"'<>]+@`)

@@ -1,13 +1,12 @@
-// Package provision turns a machine into what a list of tasks says, and back.
+// Package provision changes a machine to what a list of tasks says, and back.
 //
 // A task describes a few objects of a machine as they should be: a file with its content, a unit
-// enabled and running. The reconciler orders tasks by their needs, shows what would
-// change (plan), changes it (apply), and can undo it to any earlier apply or to what
-// was there before the first (rollback, reset), because the journal keeps the state
-// of each object from before it was touched.
+// enabled and running. The reconciler orders tasks by their needs, shows what would change (plan),
+// changes it (apply), and can undo it to any earlier apply or to what was there before the first
+// (rollback, reset), because the journal keeps the state of each object from before it was touched.
 //
-// The package knows nothing of container runtimes, nor of the node file: package
-// tasks has the kinds of tasks, package node makes them.
+// The package knows nothing of container runtimes, nor of the node file: package tasks has the
+// kinds of tasks, package node makes them.
 package provision
 
 import (
@@ -15,7 +14,7 @@ import (
 	"time"
 )
 
-// Task describes objects as they should be. Implementations are plain values: two runs that build equal
+// Task describes objects as they should be. Implementations are plain values: runs that build equal
 // tasks get equal plans.
 type Task interface {
 	// ID names the task among all of a target: its kind and name, "file /etc/hosts".
@@ -23,16 +22,16 @@ type Task interface {
 	// Meta returns how the task relates to others.
 	Meta() Meta
 	// Objects lists what the task owns, in the order in which Apply changes it.
-	// Nobody but the owner changes an object, and two tasks never own the same. It
+	// Only the owner changes an object, and two tasks never own the same. It
 	// reads only. A task whose objects depend on something that it must fetch first
 	// is a Preparer, and knows them after Prepare.
 	Objects(ctx context.Context, host Host) ([]Object, error)
-	// Check compares the machine with the task; it reads only, and works at any time,
-	// prepared or not. The zero Change says that nothing is to be done.
+	// Check compares the machine with the task; it reads only, and works at any time, prepared or
+	// not. The zero Change means that there is nothing to do.
 	Check(ctx context.Context, host Host) (Change, error)
-	// Apply makes the objects as the task describes them. It may be killed at any point, and is then called
-	// again; whatever it finds half done, it finishes. After it Check finds no change.
-	// An error that wraps errs.Unavailable is tried again.
+	// Apply makes the objects as the task describes them. It may be killed at any point, and is
+	// then called again: it must finish what it finds half done. After it Check finds no change. An
+	// error that wraps errs.Unavailable is tried again.
 	Apply(ctx context.Context, host Host) error
 }
 
@@ -41,13 +40,12 @@ type Meta struct {
 	// Needs lists IDs of tasks that are applied before this one. An ID that is not in
 	// the target is an error.
 	Needs []string
-	// Restarts lists units ("containerd.service") that must be restarted when the
-	// task has changed something. Each is restarted once, after the last task that
-	// asks for it: where the target has a Unit task of that name, that task comes
-	// after all which ask; otherwise at the end.
+	// Restarts lists units ("containerd.service") that must be restarted when the task has changed
+	// something. Each is restarted once, after the last task that asks for it: if the target has a
+	// Unit task of that name, at that task, which comes after all of them; otherwise at the end.
 	Restarts []string
-	// Why names the part of the node file that the task serves ("runtime containerd",
-	// "spec.sysctls"). Shown by plan.
+	// Why names the part of the node file that the task is for ("runtime containerd",
+	// "spec.sysctls"). Plans show it.
 	Why string
 }
 
@@ -61,21 +59,21 @@ type Preparer interface {
 	Prepare(ctx context.Context, host Host) error
 }
 
-// Timed is a task of a kind that takes longer, or less long, than most.
+// Timed is a task that needs more or less time than most.
 type Timed interface {
 	Task
-	// Deadline is how long the task may take to be prepared, checked or applied. Its context
-	// ends then, and with it the programs that it runs.
+	// Deadline is how long the task may take to be prepared, checked or applied. Its context ends
+	// then, and its programs are killed.
 	Deadline() time.Duration
 }
 
-// Restarter is a task that runs a unit. The engine calls Restart instead of the
-// host's own when a task has asked for a restart of that unit.
+// Restarter is a task that runs a unit. The reconciler calls Restart instead of the host's when a
+// task requests a restart of that unit.
 type Restarter interface {
 	Task
 	// Unit is the unit's full name.
 	Unit() string
-	// Disruption says what a restart does to running pods; empty when they go on.
+	// Disruption says what a restart does to running pods; empty when they keep running.
 	Disruption() string
 	// Restart restarts the unit and returns when it is active.
 	Restart(ctx context.Context, host Host) error
@@ -83,33 +81,33 @@ type Restarter interface {
 
 // Target is what a machine should be.
 type Target struct {
-	// Tasks in any order; the engine sorts them by needs, and by position among equals.
+	// Tasks in any order; the reconciler sorts them by needs, and by position among equals.
 	Tasks []Task
 	// Gates guard the restart of units; at most one a unit.
 	Gates []Gate
-	// Advice are probes of the machine as it is when all is applied. What they find and
-	// warn of is told, and undoes nothing.
+	// Advice are probes that run after all is applied. Their findings and warnings are reported,
+	// and undo nothing.
 	Advice []Probe
 }
 
-// Gate guards one unit: a restart that would break the node is not begun, and one
-// that did is undone together with the whole apply.
+// Gate guards one unit: it prevents a restart that would break the node, and undoes the whole apply
+// after one that did.
 type Gate struct {
 	// Unit is the guarded unit.
 	Unit string
 	// Before holds cross-checks that read files and run binaries' own validators.
 	// They run when all files are in place, before the restart or first start.
 	Before []Probe
-	// After holds probes of the running service. Each is tried until Deadline of the
-	// gate has passed, or it says errs.Unsupported.
+	// After holds probes of the running service. Each is retried until the gate's Deadline, or
+	// until it returns errs.Unsupported.
 	After []Probe
 }
 
 // Probe is one check of a gate.
 type Probe interface {
-	// Name tells what is checked: "cgroup driver of kubelet and containerd".
+	// Name says what is checked: "cgroup driver of kubelet and containerd".
 	Name() string
-	// Run returns nil when all is well, and an error that says what is wrong and where
-	// to look. It changes nothing that lasts.
+	// Run returns nil when all is well, and an error that says what is wrong and where to look. It
+	// changes nothing permanently.
 	Run(ctx context.Context, host Host) error
 }

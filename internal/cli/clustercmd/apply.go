@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// drainTime is how long pods may take to end on a node that goes.
+// drainTime is how long pods on a removed node may take to end.
 const drainTime = time.Minute
 
 // newApply reconciles a cluster with its file.
@@ -78,7 +78,7 @@ func addChangeFlags(cmd *cobra.Command, o *cluster.ApplyOptions) {
 	session.AddWait(cmd, &o.Wait)
 }
 
-// agree shows what will be done, and asks.
+// agree shows the changes, and asks for confirmation.
 func agree(ctx context.Context, cmd *cobra.Command, c changes.Changes, name string, yes, piped bool) error {
 	out := cmd.OutOrStdout()
 	if c.None() {
@@ -98,12 +98,12 @@ func agree(ctx context.Context, cmd *cobra.Command, c changes.Changes, name stri
 	return confirm(ctx, in, out)
 }
 
-// confirm asks. Whoever is asked may interrupt in place of an answer.
+// confirm asks for confirmation. The user may interrupt instead of answering.
 func confirm(ctx context.Context, in io.Reader, out io.Writer) error {
 	fmt.Fprint(out, "Apply these changes? [y/N] ")
 	answered := make(chan string, 1)
 	go func() {
-		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of file is no
+		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of file means no
 		answered <- strings.ToLower(strings.TrimSpace(answer))
 	}()
 	select {

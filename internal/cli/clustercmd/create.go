@@ -13,10 +13,10 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 )
 
-// longName is from where on names of nodes come near to what a host name may have.
+// longName is the length from which names of nodes come close to the limit of a host name.
 const longName = 50
 
-// newCreate makes a cluster.
+// newCreate creates a cluster.
 func newCreate() *cobra.Command {
 	cmd := create(false)
 	cmd.AddCommand(newCreateOfKind())
@@ -80,7 +80,7 @@ func create(kinds bool) *cobra.Command {
 	return cmd
 }
 
-// description is the cluster of a file, or that of no file.
+// description is the cluster of a file, or the default one.
 func description(cmd *cobra.Command, path string, o config.Options) (*config.Cluster, error) {
 	if path == "" {
 		return config.Default(o)

@@ -79,8 +79,8 @@ func newDeleteOfKind() []*cobra.Command {
 	return []*cobra.Command{of, session.AsKind(clusters)}
 }
 
-// removeAll removes the clusters of some names, or of all; each is tried. notes are where a
-// cluster that is missing is reported.
+// removeAll removes the clusters of some names, or of all; each is tried. notes gets a line for
+// each missing cluster.
 func removeAll(cmd *cobra.Command, notes io.Writer, s *session.Session, names []string) error {
 	if s.Name != "" {
 		return fmt.Errorf("name the clusters either as arguments or with --name: %w", errs.Invalid)
@@ -107,7 +107,7 @@ func removeAll(cmd *cobra.Command, notes io.Writer, s *session.Session, names []
 	})
 }
 
-// remove removes one cluster, and notes where there was none.
+// remove removes one cluster, and reports a missing one.
 func remove(ctx context.Context, notes io.Writer, c *cluster.Clusters, name string) error {
 	release, err := session.Lock(c.Provider, name)
 	if err != nil {

@@ -104,7 +104,7 @@ func newExport() *cobra.Command {
 	return session.Group("export", "Export the kubeconfig or the logs of a cluster", session.AsKind(kubeconfig), session.AsKind(logs))
 }
 
-// newBuild is `build node-image`. Its image has our name, too, so that clusters are made of it.
+// newBuild is `build node-image`. Its image has berth's name, too, so that clusters use it.
 func newBuild() *cobra.Command {
 	cmd, o := images.Build()
 	var kind, base, arch string
@@ -121,7 +121,7 @@ func newBuild() *cobra.Command {
 		case !slices.Contains([]string{"", "url", "file", "release"}, kind):
 			return fmt.Errorf("--type: %q: want url, file or release: %w", kind, errs.Invalid)
 		case base != "":
-			return fmt.Errorf("--base-image: the image is made of Debian's packages; --suite, --mirror and --rootfs say which: %w", errs.Unsupported)
+			return fmt.Errorf("--base-image: the image is built from Debian's packages; --suite, --mirror and --rootfs say which: %w", errs.Unsupported)
 		case arch != "" && arch != runtime.GOARCH:
 			return fmt.Errorf("--arch: %q: the image has this berth in it, which is for %s: %w", arch, runtime.GOARCH, errs.Unsupported)
 		}
@@ -132,7 +132,7 @@ func newBuild() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&kind, "type", "", "url, file or release; empty: detected")
-	flags.StringVar(&base, "base-image", "", "not supported: the image is made of Debian's packages")
+	flags.StringVar(&base, "base-image", "", "not supported: the image is built from Debian's packages")
 	flags.StringVar(&arch, "arch", "", "architecture, which must be this host's")
 	return session.Group("build", "Build a node image", session.AsKind(cmd))
 }

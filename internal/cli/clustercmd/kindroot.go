@@ -54,7 +54,7 @@ func wantsMore(cmd *cobra.Command, _ []string) error {
 func KindIsQuiet(args []string) bool {
 	cmd := &cobra.Command{FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}}
 	quiet := cmd.Flags().BoolP("quiet", "q", false, "")
-	cmd.Flags().BoolP("help", "h", false, "") // it would be shown here
-	_ = cmd.ParseFlags(args)                  // who reads all flags says what is wrong
+	cmd.Flags().BoolP("help", "h", false, "") // help would show it here
+	_ = cmd.ParseFlags(args)                  // the parser of all flags reports the error
 	return *quiet
 }

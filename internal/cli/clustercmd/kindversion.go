@@ -13,11 +13,11 @@ import (
 )
 
 // kindVersion is the release of kind whose commands, flags and files are understood. Scripts
-// compare it with the least that they want.
+// compare it with the lowest version that they need.
 const kindVersion = "0.33.0"
 
-// newKindVersion prints that version in kind's form to standard output, and berth's own to
-// standard error, where it is in no script's way. With -q it prints the number only.
+// newKindVersion prints that version in kind's form to standard output, and berth's own to standard
+// error, where scripts do not read it. With -q it prints the number only.
 func newKindVersion() *cobra.Command {
 	var format show.Flag
 	cmd := &cobra.Command{

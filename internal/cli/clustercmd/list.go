@@ -108,7 +108,7 @@ func newNodes() *cobra.Command {
 	return cmd
 }
 
-// newKubeconfig prints a cluster's kubeconfig, or puts it into files.
+// newKubeconfig prints a cluster's kubeconfig, or merges it into files.
 func newKubeconfig() *cobra.Command {
 	cmd := printKubeconfig(false)
 	cmd.AddCommand(exportKubeconfig(false))

@@ -35,7 +35,7 @@ func newLogs() *cobra.Command {
 	return cmd
 }
 
-// directories has shells offer directories.
+// directories makes shells complete directories.
 func directories(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }

@@ -2,7 +2,7 @@ package clustercmd
 
 import "github.com/spf13/cobra"
 
-// newNode has what adds nodes to a cluster and removes them.
+// newNode has the commands that add nodes to a cluster and remove them.
 func newNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",

@@ -48,7 +48,7 @@ func newReference() *cobra.Command {
 	}
 }
 
-// newValidate names every fault of a cluster file, without a look at the machine.
+// newValidate names every fault of a cluster file, without access to the machine.
 func newValidate() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",

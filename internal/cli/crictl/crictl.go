@@ -29,8 +29,8 @@ func verbs() []func(*connection.Settings) *cobra.Command {
 	}
 }
 
-// New returns the command and all below it. Its flags stand before the verb, as crictl's do: many
-// of their letters mean something else behind it.
+// New returns the command and all below it. Its flags come before the verb, as crictl's do: many of
+// their letters mean something else after it.
 func New() *cobra.Command {
 	s := &connection.Settings{Getenv: os.Getenv}
 	root := &cobra.Command{

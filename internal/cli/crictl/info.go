@@ -25,7 +25,7 @@ func newInfo(s *connection.Settings) *cobra.Command {
 				}
 				resp, err := c.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: !quiet})
 				if err != nil {
-					return fmt.Errorf("cannot ask for the state of the runtime: %w", err)
+					return fmt.Errorf("cannot read the status of the runtime: %w", err)
 				}
 				status, err := output.Message(resp.Status)
 				if err != nil {

@@ -19,7 +19,7 @@ func newVersion(s *connection.Settings) *cobra.Command {
 			return s.Use(cmd, func(ctx context.Context, c *connection.Clients) error {
 				resp, err := c.Runtime.Version(ctx, &runtimeapi.VersionRequest{Version: "v1"})
 				if err != nil {
-					return fmt.Errorf("cannot ask for the version of the runtime: %w", err)
+					return fmt.Errorf("cannot read the version of the runtime: %w", err)
 				}
 				for _, line := range [][2]string{
 					{"Version", resp.Version},

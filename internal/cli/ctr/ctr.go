@@ -15,13 +15,13 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// namespace is containerd's for images of pods, the only one that there is here.
+// namespace is containerd's namespace for images of pods, the only one here.
 const namespace = "k8s.io"
 
 // settings are the flags before the verb.
 type settings struct{ namespace, address string }
 
-// verbs are those below `images`. A file each has them.
+// verbs are the subcommands of `images`, one per file.
 func verbs() []func(*settings) *cobra.Command {
 	return []func(*settings) *cobra.Command{newImport, newList, newPull, newRemove, newTag}
 }
@@ -56,8 +56,8 @@ func New() *cobra.Command {
 	return root
 }
 
-// accepted are flags of ctr's that mean nothing here: berth unpacks what it takes, for the platform
-// of the node. One with = has a value.
+// accepted are flags of ctr's without effect here: berth unpacks images for the platform of the
+// node. One with = has a value.
 func accepted(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if name[len(name)-1] == '=' {

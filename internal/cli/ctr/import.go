@@ -46,7 +46,7 @@ func newImport(s *settings) *cobra.Command {
 	return cmd
 }
 
-// open opens an archive. The daemon is sent what is standard input.
+// open opens an archive; "-" is standard input, which is sent to the daemon.
 func open(in io.Reader, name string) (io.ReadCloser, error) {
 	if name != "-" {
 		file, err := os.Open(name)

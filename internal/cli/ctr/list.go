@@ -71,7 +71,8 @@ func names(images []*runtimeapi.Image) []named {
 	return all
 }
 
-// parseFilters returns whether one of the filters holds for a name; with none all do.
+// parseFilters returns a function that reports whether a name matches one of the filters; without
+// filters all names match.
 func parseFilters(texts []string) (matches func(ref string) bool, err error) {
 	var patterns []*regexp.Regexp
 	for _, text := range texts {
@@ -112,8 +113,7 @@ func table(w io.Writer, all []named) error {
 	return tw.Flush()
 }
 
-// digest is what an image is known by: that of its manifest, or its id where it was imported
-// without one.
+// digest is the digest of an image's manifest, or its ID if it was imported without one.
 func digest(image *runtimeapi.Image) string {
 	for _, ref := range image.RepoDigests {
 		if _, found, ok := strings.Cut(ref, "@"); ok {

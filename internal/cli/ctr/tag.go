@@ -27,7 +27,7 @@ func newTag(s *settings) *cobra.Command {
 			})
 		},
 	}
-	// A name that another image has moves here, with this flag or without.
+	// A name of another image moves to this one, with or without this flag.
 	accepted(cmd, "force", "local", "skip-reference-check")
 	return cmd
 }

@@ -1,6 +1,5 @@
-// Package daemon is `berth serve`: it builds the parts from the configuration,
-// joins them, serves until it gets a signal, and closes the parts. Pods outlive
-// it.
+// Package daemon is `berth serve`: it builds the parts from the configuration, connects them,
+// serves until it gets a signal, and closes the parts. Pods outlive it.
 package daemon
 
 import (
@@ -33,7 +32,7 @@ func Run(ctx context.Context, load Load) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	log := newLogger(cfg.Log)
-	slog.SetDefault(log.Logger) // libraries that log by slog's default
+	slog.SetDefault(log.Logger) // libraries that log through slog's default
 	log.Info("berth starts", "version", version.Version, "commit", version.Commit, "instance", instanceOf(cfg),
 		"root", cfg.Root, "state", cfg.State, "network", cfg.Network.Mode)
 
@@ -43,8 +42,8 @@ func Run(ctx context.Context, load Load) (err error) {
 	}
 	defer func() { err = errors.Join(err, place.release(log.Logger)) }()
 
-	// The socket comes first: a second daemon for the same place must end before
-	// it touches anything.
+	// The socket comes first: a second daemon with the same directories must end before it touches
+	// anything.
 	listener, err := listen(ctx, cfg)
 	if err != nil {
 		return err

@@ -24,8 +24,8 @@ import (
 	"github.com/berthrun/berth/internal/version"
 )
 
-// openNative opens the image store, finds or starts the supervisor, and makes the engine
-// that joins them.
+// openNative opens the image store, finds or starts the supervisor, and creates the engine that
+// uses both.
 func openNative(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *backend, err error) {
 	var u undo.Stack
 	defer u.OnError(ctx, &err)

@@ -28,7 +28,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// parts are the parts of a running daemon, in the order of their making.
+// parts are the parts of a running daemon, in the order of their creation.
 type parts struct {
 	// config is the effective configuration; a reload replaces it.
 	config atomic.Pointer[config.Daemon]
@@ -41,7 +41,7 @@ type parts struct {
 	own     *berthapi.Server
 }
 
-// build makes the parts. On error what was made is closed again.
+// build creates the parts. On error it closes those that it created.
 func build(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *parts, err error) {
 	p := &parts{} // not the result, which an error sets to nil before the undo runs
 	p.config.Store(cfg)

@@ -25,8 +25,8 @@ import (
 // defaultInstance is the berth with the default directories.
 const defaultInstance = "default"
 
-// instanceOf names a berth among others on one host, by where its state is: bridges,
-// tables, pins and cgroups carry the name.
+// instanceOf names a berth among others on one host, by its state directory: bridges, tables, pins
+// and cgroups carry the name.
 func instanceOf(cfg *config.Daemon) string {
 	if cfg.State == config.DefaultState {
 		return defaultInstance
@@ -54,14 +54,14 @@ const (
 	supervisorDir = "supervisor"
 )
 
-// preparePlace makes root and state. State dies at reboot with the processes that
-// it describes, so it must be on a tmpfs: where it is not, one is mounted on it.
-// Kind Exists when another daemon lives there.
+// preparePlace makes root and state. A reboot must clear state together with the processes that it
+// describes, so it must be on a tmpfs: if it is not, preparePlace mounts one on it. The error is
+// errs.Exists if another daemon uses the directories.
 func preparePlace(cfg *config.Daemon, log *slog.Logger) (*place, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("cannot serve: berth makes namespaces and mounts and must run as root")
 	}
-	// What lies below is for root; a group that may use the socket passes through.
+	// The directories below are for root; a group that may use the socket can traverse this one.
 	for _, dir := range []string{cfg.Root, cfg.State} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return nil, fmt.Errorf("cannot make a directory of berth: %w", err)
@@ -103,8 +103,8 @@ func makeDirs(cfg *config.Daemon) error {
 
 func stateMountSource(cfg *config.Daemon) string { return "berth-" + instanceOf(cfg) }
 
-// release releases the lock. It unmounts the tmpfs of the state directory if there is no keeper
-// any more, and so no container. Otherwise it leaves everything for the next start.
+// release releases the lock. It unmounts the tmpfs of the state directory if there is no keeper,
+// and so no container. Otherwise it leaves everything for the next start.
 func (p *place) release(log *slog.Logger) error {
 	if err := p.lock.Close(); err != nil {
 		return fmt.Errorf("cannot release the state directory: %w", err)
@@ -122,7 +122,7 @@ func (p *place) release(log *slog.Logger) error {
 	if lived || err != nil {
 		return err
 	}
-	// The keeper's lock goes a moment before the rest of its files does.
+	// The keeper releases its lock a moment before it removes its other files.
 	for {
 		err := sysmount.Unmount(p.cfg.State)
 		if err == nil {
@@ -137,8 +137,8 @@ func (p *place) release(log *slog.Logger) error {
 	return nil
 }
 
-// keeperPoll is how often the end of a keeper is looked for: the lock of another
-// process has no event.
+// keeperPoll is the time between two checks for the end of a keeper: there is no event for the lock
+// of another process.
 const keeperPoll = 20 * time.Millisecond
 
 // awaitNoKeeper waits until there is no keeper; lived is true if there still is one
@@ -157,7 +157,7 @@ func (p *place) awaitNoKeeper(deadline time.Time) (lived bool, err error) {
 	}
 }
 
-// listen makes the CRI socket.
+// listen creates the CRI socket.
 func listen(ctx context.Context, cfg *config.Daemon) (*apisocket.Listener, error) {
 	gid, err := lookupGroup(cfg.Group)
 	if err != nil {

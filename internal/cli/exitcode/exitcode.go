@@ -15,7 +15,7 @@ func (e *Error) Error() string { return fmt.Sprintf("exit %d: %v", e.Code, e.Err
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Of returns nil for code 0 and an Error that says nothing for another.
+// Of returns nil for code 0, and an Error without a message for any other.
 func Of(code int) error {
 	if code == 0 {
 		return nil

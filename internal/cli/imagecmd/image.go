@@ -12,12 +12,12 @@ import (
 	"github.com/berthrun/berth/internal/cli/connect"
 )
 
-// completionTime bounds what a press of the tab key may cost.
+// completionTime bounds the time of a completion.
 const completionTime = 2 * time.Second
 
 type commands struct{ endpoint connect.Flag }
 
-// New makes `berth image`.
+// New returns `berth image`.
 func New() *cobra.Command {
 	var c commands
 	cmd := &cobra.Command{

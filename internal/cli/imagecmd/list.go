@@ -83,8 +83,8 @@ func (c *commands) newRemove() *cobra.Command {
 	}
 }
 
-// remove says so when there is nothing to remove: to a person that is a mistyped
-// name, though CRI takes it as done.
+// remove reports an image that does not exist: for a user that is a mistyped name, though CRI
+// reports success.
 func remove(ctx context.Context, conn *criclient.Conn, ref string) error {
 	if _, err := find(ctx, conn, ref); err != nil {
 		return err

@@ -44,7 +44,7 @@ func (c *commands) newPull() *cobra.Command {
 	return cmd
 }
 
-// credentials takes the password from stdin only: arguments are for all to see.
+// credentials reads the password from stdin only: every user can see arguments.
 func credentials(in io.Reader, user string, passwordStdin bool) (berthapi.Auth, error) {
 	if !passwordStdin {
 		return berthapi.Auth{}, nil

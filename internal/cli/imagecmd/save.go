@@ -49,7 +49,7 @@ func saveTo(ctx context.Context, conn *criclient.Conn, refs []string, to io.Writ
 	return nil
 }
 
-// saveFile leaves no half an archive under the name of a whole one.
+// saveFile leaves no incomplete archive under the name of a complete one.
 func saveFile(ctx context.Context, conn *criclient.Conn, refs []string, name string) error {
 	part := name + ".part"
 	file, err := os.Create(part)

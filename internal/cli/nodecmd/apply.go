@@ -101,19 +101,19 @@ func (a *applyRun) run(ctx context.Context, cmd *cobra.Command) error {
 	return errors.Join(err, a.output.Print(cmd.OutOrStdout(), out, func(w io.Writer) error { return planview.Outcome(w, out) }))
 }
 
-// locateRequest adds to an error of a task where the node file asks for it.
+// locateRequest adds to an error of a task the line of the node file that requires it.
 func (a *applyRun) locateRequest(err error, text []byte) error {
 	var task *reconciler.TaskError
 	if !errors.As(err, &task) || !nodefile.Has(text, task.Why) {
 		return err
 	}
 	line, column := nodefile.Place(text, task.Why)
-	return fmt.Errorf("%w\n%s:%d:%d: this asks for it", err, source.Shown(a.File), line, column)
+	return fmt.Errorf("%w\n%s:%d:%d: this field requires it", err, source.Shown(a.File), line, column)
 }
 
-// pruneAfter prunes and adds what could not be to the outcome of the apply. The user has
-// seen what is reverted. The effect on pods is computed again, since the apply has changed
-// what runs.
+// pruneAfter prunes, and adds what it could not prune to the outcome of the apply. The user has
+// seen what is reverted. The effect on pods is computed again, since the apply has changed what
+// runs.
 func (a *applyRun) pruneAfter(ctx context.Context, cmd *cobra.Command, s *session.Session, target provision.Target, out *reconciler.Outcome) error {
 	back, err := s.Reconciler.PlanPrune(ctx, target)
 	if err != nil || back.Empty() {

@@ -6,10 +6,10 @@ import (
 	"github.com/berthrun/berth/internal/provision/reconciler"
 )
 
-// driftCode is the exit code of diff when the machine is not as the file says.
+// driftCode is the exit code of diff when the machine differs from the file.
 const driftCode = 2
 
-// newDiff looks for drift.
+// newDiff reports drift.
 func newDiff() *cobra.Command {
 	cmd := planCommand("diff", "Show the drift from the node file; exit code 2 if there is any", func(plan *reconciler.Plan) int {
 		if plan.Empty() && len(plan.Unwanted) == 0 {

@@ -140,8 +140,8 @@ func printNodeFile(s *session.Session, w io.Writer, wish string, secrets bool) e
 	return err
 }
 
-// redacted is a node file as it may be shown: also of what it has no field for, such as
-// runtime.config.additions, without credentials.
+// redacted is a node file without credentials, also in settings without a field of their own, such
+// as runtime.config.additions.
 func redacted(host provision.Host, text []byte) ([]byte, error) {
 	text, err := nodefile.Redact(text, func(value string) string {
 		return "(not shown: " + provision.Sealed(host, int64(len(value)), value) + ")"

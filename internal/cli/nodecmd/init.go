@@ -49,7 +49,7 @@ func newInit() *cobra.Command {
 	return cmd
 }
 
-// writeNew writes a file that must not be there, unless forced.
+// writeNew writes a file that must not exist, unless forced.
 func writeNew(file, text string, force bool) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("cannot write the node file: %w", err)

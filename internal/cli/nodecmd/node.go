@@ -1,4 +1,4 @@
-// Package nodecmd is `berth node`: a machine becomes a node, from one file.
+// Package nodecmd is `berth node`, which makes a machine a node from one file.
 package nodecmd
 
 import (

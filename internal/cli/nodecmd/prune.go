@@ -9,12 +9,12 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/session"
 )
 
-// newPrune reverts what is no longer wanted.
+// newPrune reverts objects that are no longer wanted.
 func newPrune() *cobra.Command {
 	var b revertRun
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove what the node file no longer wants, and restore the state from before",
+		Short: "Remove what the node file no longer has, and restore the state from before",
 		Long: "prune shows what it restores and what restarts, and asks. Like apply, it checks a unit before and after its\n" +
 			"restart, and undoes its changes if a step fails.",
 		Args: cobra.NoArgs,

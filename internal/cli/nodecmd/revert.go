@@ -26,9 +26,9 @@ type revertRun struct {
 	output show.Flag
 	yes    bool
 	opts   reconciler.BackOptions
-	// resume ends what the pods' end needed; nil while none was stopped.
+	// resume starts again what was stopped to stop the pods; nil if nothing was.
 	resume func(context.Context) error
-	// restartContainers starts docker's containers that were stopped, where docker stays after all.
+	// restartContainers starts docker's stopped containers again if docker stays.
 	restartContainers func(context.Context) error
 }
 
@@ -58,7 +58,7 @@ func (b *revertRun) run(cmd *cobra.Command, f func(ctx context.Context, s *sessi
 	return f(ctx, s)
 }
 
-// consent shows what is restored and its effect on pods, and asks.
+// consent shows what is restored and its effect on pods, and asks for consent.
 func (b *revertRun) consent(ctx context.Context, cmd *cobra.Command, s *session.Session, back *reconciler.Back, question string) error {
 	b.planEviction(ctx, s, back)
 	if err := planview.Back(cmd.ErrOrStderr(), back); err != nil {
@@ -105,7 +105,7 @@ func (b *revertRun) planEviction(ctx context.Context, s *session.Session, back *
 }
 
 // planContainerStop does the same for docker's containers. With live-restore they would outlive
-// their engine, and could not be stopped any more.
+// their engine, and could no longer be stopped.
 func (b *revertRun) planContainerStop(ctx context.Context, back *reconciler.Back) {
 	containers, err := dockersock.Running(ctx)
 	if err != nil || len(containers) == 0 {
@@ -122,7 +122,7 @@ func (b *revertRun) planContainerStop(ctx context.Context, back *reconciler.Back
 	})
 }
 
-// addEviction adds to what is done before anything goes back.
+// addEviction adds a step before the restore.
 func (b *revertRun) addEviction(more func(context.Context) error) {
 	before := b.opts.Evict
 	b.opts.Evict = func(ctx context.Context) error {
@@ -144,8 +144,8 @@ func shortList(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// finishEviction starts again what was stopped for the pods' end and shall run: the kubelet, and
-// docker's containers where docker is there again. err is how the way back ended.
+// finishEviction starts again what was stopped for the eviction and should run: the kubelet, and
+// docker's containers if docker is back. err is the result of the restore.
 func (b *revertRun) finishEviction(ctx context.Context, back *reconciler.Back, err error) error {
 	if err != nil && b.restartContainers != nil {
 		err = errors.Join(err, b.restartContainers(context.WithoutCancel(ctx)))

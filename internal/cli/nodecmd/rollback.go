@@ -50,9 +50,9 @@ func newRollback() *cobra.Command {
 	return cmd
 }
 
-// targetOfEntry is what an entry's node file makes of the machine as it is now. A file that is
-// not kept, or does not fit any more, must not stand in the way back: then nothing checks
-// the restarts, and a note says so.
+// targetOfEntry is the target of an entry's node file for the machine as it is now. A node file
+// that is not kept, or no longer fits, must not prevent a rollback: then nothing checks the
+// restarts, and a note says so.
 func (b *revertRun) targetOfEntry(ctx context.Context, s *session.Session, n int) provision.Target {
 	target, err := s.Kept(ctx, n)
 	if err != nil {
@@ -62,7 +62,7 @@ func (b *revertRun) targetOfEntry(ctx context.Context, s *session.Session, n int
 	return target
 }
 
-// entryNumber is the entry that the user names, or the last good one but the newest.
+// entryNumber is the entry that the user names, or the last successful one before the newest.
 func entryNumber(args []string, history []journal.Entry) (int, error) {
 	if len(args) == 1 {
 		n, err := strconv.Atoi(args[0])

@@ -29,7 +29,7 @@ type status struct {
 	Drift int `json:"drift"`
 	// Unwanted is the number of objects that are ours and not wanted any more.
 	Unwanted int `json:"unwanted"`
-	// Busy says who changes the machine now.
+	// Busy names the process that changes the machine now.
 	Busy string `json:"busy,omitempty"`
 	// Damaged is the number of records of the journal that cannot be read.
 	Damaged int `json:"damagedRecords,omitempty"`

@@ -8,7 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/nodecmd/source"
 )
 
-// newValidate names every fault of a node file, without a look at the machine.
+// newValidate names every fault of a node file, without access to the machine.
 func newValidate() *cobra.Command {
 	return &cobra.Command{
 		Use:     "validate [FILE]",

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// completionTime bounds what a press of the tab key may cost.
+// completionTime bounds the time of a completion.
 const completionTime = 2 * time.Second
 
 // completePods offers names of pods for the first argument, or for all.
@@ -40,7 +40,7 @@ func (c *commands) completePods(all bool) cobra.CompletionFunc {
 // argument names.
 func (c *commands) containerFlag(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVarP(name, "container", "c", "", "container of the pod (default: the only one)")
-	//nolint:errcheck // it fails only for a flag that is not there
+	//nolint:errcheck // it fails only for an unknown flag
 	cmd.RegisterFlagCompletionFunc("container", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -14,9 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// findPod finds the pod that a person means. An id or its unambiguous beginning
-// wins; of several pods of one name the one that is ready is meant, else the newest
-// of one uid.
+// findPod finds a pod by ID or name. An ID or its unambiguous prefix takes precedence. Of several
+// pods of one name it finds the ready one, else the newest of one UID.
 func findPod(ctx context.Context, conn *criclient.Conn, name string) (*runtimeapi.PodSandbox, error) {
 	resp, err := conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {

@@ -15,7 +15,7 @@ type commands struct {
 	claimBase, seccompDir string
 }
 
-// New makes `berth pod`.
+// New returns `berth pod`.
 func New() *cobra.Command {
 	var c commands
 	cmd := &cobra.Command{

@@ -50,7 +50,7 @@ func (c *commands) newRun() *cobra.Command {
 	cmd.Flags().BoolVarP(&flags.interactive, "interactive", "i", false, "connect stdin to the container")
 	cmd.Flags().BoolVarP(&flags.term, "tty", "t", false, "give the container this terminal")
 	cmd.Flags().StringVarP(&flags.container, "container", "c", "", "container for -i and -t (default: the first)")
-	//nolint:errcheck // it fails only for a flag that is not there
+	//nolint:errcheck // it fails only for an unknown flag
 	cmd.MarkFlagRequired("file")
 	cmd.MarkFlagsMutuallyExclusive("detach", "rm")
 	cmd.MarkFlagsMutuallyExclusive("detach", "interactive")
@@ -169,7 +169,7 @@ func interrupts(ctx context.Context) (_ context.Context, kill <-chan struct{}, s
 			}
 			if !first {
 				close(killed)
-				signal.Stop(signals) // the third ends us as it does anybody
+				signal.Stop(signals) // the third has its default effect
 				return
 			}
 			first = false

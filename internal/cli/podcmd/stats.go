@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/criclient"
 )
 
-// sampleTime is between the two looks that a CPU rate needs.
+// sampleTime is the time between the two samples that a CPU rate needs.
 const sampleTime = time.Second
 
 func (c *commands) newStats() *cobra.Command {
@@ -47,7 +47,7 @@ func (c *commands) newStats() *cobra.Command {
 	return cmd
 }
 
-// sample looks twice: what CRI counts are totals, what people ask for is a rate.
+// sample reads the statistics twice: CRI reports totals, and users need a rate.
 func sample(ctx context.Context, conn *criclient.Conn, filter *runtimeapi.PodSandboxStatsFilter) (before, after *runtimeapi.ListPodSandboxStatsResponse, err error) {
 	request := &runtimeapi.ListPodSandboxStatsRequest{Filter: filter}
 	if before, err = conn.Runtime.ListPodSandboxStats(ctx, request); err != nil {
@@ -77,7 +77,7 @@ func statsTable(w io.Writer, before, after []*runtimeapi.PodSandboxStats) error 
 		traffic := show.Size(eth.GetRxBytes().GetValue()) + " / " + show.Size(eth.GetTxBytes().GetValue())
 		for i, container := range pod.GetLinux().GetContainers() {
 			if i > 0 {
-				name, traffic = "", "" // they are the pod's, said once
+				name, traffic = "", "" // they are the pod's, shown once
 			}
 			rows = append(rows, []string{
 				name, container.GetAttributes().GetMetadata().GetName(),

@@ -53,7 +53,7 @@ func (c *commands) newRemove() *cobra.Command {
 	return cmd
 }
 
-// chosen is whether pods are named or all are meant.
+// chosen reports whether pods are named or all are selected.
 type chosen struct{ all bool }
 
 func (w *chosen) register(cmd *cobra.Command) {
@@ -67,8 +67,8 @@ func (w *chosen) check(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// forEach does the same to every pod named, to all when none is, also when it fails
-// for one, and prints the names of those for which it worked.
+// forEach calls a function for every named pod, or for all, also if it fails for one, and prints
+// the names of those for which it succeeded.
 func (c *commands) forEach(cmd *cobra.Command, names []string, do func(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox) error) error {
 	return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {
 		all, err := conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -99,7 +99,7 @@ func (c *commands) forEach(cmd *cobra.Command, names []string, do func(ctx conte
 	})
 }
 
-// stop gives all containers their grace at once.
+// stop stops all containers at once, each with its grace period.
 func stop(ctx context.Context, conn *criclient.Conn, pod *runtimeapi.PodSandbox, grace int64) error {
 	containers, err := containersOf(ctx, conn, pod)
 	if err != nil {

@@ -54,7 +54,7 @@ func (k *podRun) chooseIDs(ctx context.Context) (err error) {
 	return err
 }
 
-// readFeatures asks what the pod's runtime class can do.
+// readFeatures reads the features of the pod's runtime class.
 func (k *podRun) readFeatures(ctx context.Context) error {
 	resp, err := k.Conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {

@@ -36,7 +36,7 @@ func RunAll(ctx context.Context, opts Options, m *podyaml.Manifest) (int, error)
 	for i, w := range m.Workloads {
 		all.Go(func() {
 			if codes[i], failed[i] = g.runWorkload(ctx, w); failed[i] != nil {
-				end(failed[i]) // what cannot be run at all ends the others
+				end(failed[i]) // a pod that cannot run at all ends the others
 			}
 		})
 	}

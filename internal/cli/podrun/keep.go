@@ -19,7 +19,7 @@ var errStopped = errors.New("something else stopped the pod")
 // errDeadline says that activeDeadlineSeconds are over.
 var errDeadline = errors.New("the pod was active for longer than spec.activeDeadlineSeconds")
 
-// errRestartAll says that a rule wants all containers to start again.
+// errRestartAll says that a rule requires all containers to start again.
 var errRestartAll = errors.New("a restartPolicyRule restarts all containers")
 
 // supervisePod supervises the pod until its containers are done. It starts the pod again
@@ -165,7 +165,7 @@ func (k *podRun) superviseContainer(ctx context.Context, c *corev1.Container, po
 				return err
 			}
 		case n == first || ctx.Err() != nil:
-			return err // what cannot start at all is the file's fault: no use in trying
+			return err // the file prevents a start: do not retry
 		default:
 			k.say("%s: %v", c.Name, err)
 		}

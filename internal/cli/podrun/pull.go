@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// pullAll sees that every image is there, before anything is made.
+// pullAll ensures that every image is present, before anything is created.
 func (k *podRun) pullAll(ctx context.Context) error {
 	credentials, missing := k.Bundle.Credentials()
 	for _, name := range missing {
@@ -99,8 +99,8 @@ func (k *podRun) image(ctx context.Context, ref string) (*runtimeapi.Image, erro
 	return resp.GetImage(), err
 }
 
-// pullPolicy is the Pod API's default where the file says nothing: what may change
-// under its name is pulled each time.
+// pullPolicy is the Pod API's default if the file sets none: an image that may change under its
+// name is pulled each time.
 func pullPolicy(ref string, policy corev1.PullPolicy) corev1.PullPolicy {
 	if policy != "" {
 		return policy
@@ -112,7 +112,7 @@ func pullPolicy(ref string, policy corev1.PullPolicy) corev1.PullPolicy {
 	return corev1.PullAlways
 }
 
-// Pull pulls with a bar where the runtime is berth, and in silence elsewhere.
+// Pull pulls with a progress bar if the runtime is berth, and silently otherwise.
 func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, bar *progress.Bar) error {
 	_, err := conn.Berth.PullImage(ctx, req, bar.Show)
 	bar.Clear()
@@ -129,7 +129,7 @@ func Pull(ctx context.Context, conn *criclient.Conn, req berthapi.PullRequest, b
 	return err
 }
 
-// checkUser honours runAsNonRoot, with what the image says of its user.
+// checkUser enforces runAsNonRoot, with the image's user.
 func (k *podRun) checkUser(c *corev1.Container, img *runtimeapi.Image) error {
 	must, user := k.Bundle.RunAsNonRoot(c)
 	if !must {

@@ -11,11 +11,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// attachGrace is how long an attachment may go on after its container has ended.
+// attachGrace is how long an attach may continue after its container has ended.
 const attachGrace = 2 * time.Second
 
-// show prints the attempt's log, or joins the terminal to it, until it has ended. It
-// outlives ctx, as a container that is asked to stop has things to say.
+// show prints the attempt's log, or joins the terminal to it, until it has ended. It outlives ctx:
+// a container that gets SIGTERM may still write.
 func (k *podRun) show(ctx context.Context, a *attempt, logPath string) {
 	if k.Out == nil {
 		return
@@ -31,7 +31,7 @@ func (k *podRun) show(ctx context.Context, a *attempt, logPath string) {
 				}
 				return
 			}
-			// It ended before anybody could attach: its log has all of it.
+			// It ended before the attach: its log has all of its output.
 		}
 		k.out.Follow(ctx, a.spec.Name, a.ended, logPath)
 	})

@@ -56,6 +56,6 @@ func tail(path string, limit int64, fromStart bool) string {
 		at = max(0, info.Size()-limit)
 	}
 	buf := make([]byte, min(limit, info.Size()-at))
-	n, _ := f.ReadAt(buf, at) // what could be read is what there is
+	n, _ := f.ReadAt(buf, at) // return what could be read
 	return strings.TrimSpace(string(buf[:n]))
 }

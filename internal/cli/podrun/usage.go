@@ -55,7 +55,7 @@ func diskLimit(v *corev1.Volume) int64 {
 	return v.EmptyDir.SizeLimit.Value()
 }
 
-// exceededLimit says what is over its limit, "" for nothing. What cannot be asked is not over.
+// exceededLimit says what is over its limit, "" for nothing. Usage that cannot be read is not over.
 func (k *podRun) exceededLimit(ctx context.Context) string {
 	for i := range k.pod.Spec.Volumes {
 		v := &k.pod.Spec.Volumes[i]

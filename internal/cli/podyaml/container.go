@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/source"
 )
 
-// Labels and annotations by which tools know the pods of a kubelet; ours carry them
+// Labels and annotations by which tools recognize the pods of a kubelet; berth's pods have them,
 // too. RunAnnotation is on the pods of `berth pod run`.
 const (
 	labelPodName       = "io.kubernetes.pod.name"

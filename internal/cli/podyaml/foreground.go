@@ -9,7 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/resources"
 )
 
-// ForegroundFields names every field of the workload itself that `berth pod run` honours only in the foreground.
+// ForegroundFields names every field of the workload itself that `berth pod run` honours only in
+// the foreground.
 func (w *Workload) ForegroundFields() []string {
 	var names []string
 	if w.IsJob() && w.Retries > 0 {

@@ -1,8 +1,8 @@
 // Package podyaml turns Kubernetes Pod YAML into CRI configurations.
 //
-// It is pure: it reads no file, asks no runtime and makes nothing. A field that
-// `berth pod run` does not honour is a fault that names line and field. Only what
-// concerns the choice of a node is ignored, with a note.
+// It is pure: it reads no file, calls no runtime and creates nothing. A field that `berth pod run`
+// does not honour is a fault that names line and field. Only what concerns the choice of a node is
+// ignored, with a note.
 package podyaml
 
 import (
@@ -24,7 +24,7 @@ type Workload struct {
 	Pods []*Bundle
 }
 
-// Manifest is what a file of YAML documents asks for.
+// Manifest is the content of a file of YAML documents.
 type Manifest struct {
 	// Workloads are what makes pods, in the file's order; there is one at least.
 	Workloads []*Workload

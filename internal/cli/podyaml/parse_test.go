@@ -59,7 +59,8 @@ func TestFaultsNameTheirField(t *testing.T) {
 	}
 }
 
-// TestValuesOfAnotherType: each is named by its own line and place, also in a list, and in no words of Go.
+// TestValuesOfAnotherType: each is named by its own line and place, also in a list, and in no words
+// of Go.
 func TestValuesOfAnotherType(t *testing.T) {
 	const text = podHead + `  containers:
     - name: a

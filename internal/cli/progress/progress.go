@@ -44,7 +44,7 @@ func (b *Bar) Show(p berthapi.Progress) {
 	b.draw(line(b.what, p))
 }
 
-// Clear takes the bar off the terminal, so that other text can stand there.
+// Clear removes the bar from the terminal, for other output.
 func (b *Bar) Clear() {
 	if b.terminal && b.drawn > 0 {
 		fmt.Fprintf(b.out, "\r%s\r", strings.Repeat(" ", b.drawn))

@@ -10,22 +10,22 @@ import (
 	"golang.org/x/term"
 )
 
-// frames are how the turning sign before a step that is being done looks.
+// frames are the frames of the spinner before a running step.
 const frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
-// turn is how long each is shown.
-const turn = 100 * time.Millisecond
+// frameTime is how long each is shown.
+const frameTime = 100 * time.Millisecond
 
-// Steps shows the steps of something long, each with the time that it took: with a
-// turning sign on a terminal, and a line at the begin and the end elsewhere. One step is
-// shown at a time. It is safe for concurrent use.
+// Steps shows the steps of a long operation, each with its duration: with a spinner on a terminal,
+// and a line at the begin and the end elsewhere. One step is shown at a time. It is safe for
+// concurrent use.
 type Steps struct {
 	mu       sync.Mutex
 	out      io.Writer
 	terminal bool
-	width    func() int // of the terminal, in letters; 0 is unknown
+	width    func() int // of the terminal, in columns; 0 is unknown
 	now      func() time.Time
-	text     string // of the step that is being done
+	text     string // of the running step
 	begun    time.Time
 	frame    int
 }
@@ -62,7 +62,7 @@ func (s *Steps) Begin(text string) (end func(error)) {
 }
 
 func (s *Steps) spin(stop chan struct{}) {
-	tick := time.NewTicker(turn)
+	tick := time.NewTicker(frameTime)
 	defer tick.Stop()
 	for {
 		select {
@@ -105,7 +105,7 @@ func (s *Steps) end(err error) {
 	s.text = ""
 }
 
-// Say writes a line above the step that is being done.
+// Say writes a line above the running step.
 func (s *Steps) Say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 )
 
-// Findings prints what a doctor found, each with what to do on a line of its own.
+// Findings prints a doctor's findings, each with its fix on a line of its own.
 func Findings(w io.Writer, all []finding.Finding) error {
 	var err error
 	for _, f := range all {

@@ -1,5 +1,4 @@
-// Package show prints what commands found: a table for people, JSON or YAML for
-// programs.
+// Package show prints results of commands: a table for people, JSON or YAML for programs.
 package show
 
 import (
@@ -25,11 +24,11 @@ type Flag struct{ format string }
 // Register adds the flag to cmd.
 func (f *Flag) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.format, "output", "o", "", "json or yaml (default: for people)")
-	//nolint:errcheck // it fails only for a flag that is not there
+	//nolint:errcheck // it fails only for an unknown flag
 	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// Print prints value in the format asked for, and calls people when none was.
+// Print prints value in the requested format, and calls people if there is none.
 func (f *Flag) Print(w io.Writer, value any, people func(w io.Writer) error) error {
 	switch f.format {
 	case "":
@@ -103,7 +102,7 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// shortID is how much of an id people are shown; any unique prefix names a thing.
+// shortID is how many characters of an ID tables show; any unique prefix is enough in commands.
 const shortID = 12
 
 // ID shortens an id.
@@ -151,7 +150,7 @@ func Size(bytes uint64) string {
 	return fmt.Sprintf("%.0fPB", value)
 }
 
-// Or is a dash for what is empty, so that columns keep their place.
+// Or returns a dash for an empty value, so that columns stay aligned.
 func Or(text string) string {
 	if text == "" {
 		return "-"

@@ -1,5 +1,5 @@
-// Package addons installs what a new cluster has beside Kubernetes: the pod network of its nodes'
-// image, the default StorageClass, and a setting of CoreDNS.
+// Package addons installs the add-ons of a new cluster: the pod network of its nodes' image, the
+// default StorageClass, and a setting of CoreDNS.
 package addons
 
 import (

@@ -12,13 +12,13 @@ import (
 // corednsConfig is the ConfigMap of the cluster's DNS, which kubeadm writes.
 const corednsConfig = "coredns"
 
-// preferUDP makes CoreDNS query the nodes' name servers over UDP, also for pods that query over TCP:
-// the name server of podman on Debian 12 listens on UDP only, and pods would get SERVFAIL. CoreDNS
-// repeats over TCP a query whose answer is too long for UDP.
+// preferUDP makes CoreDNS query the nodes' name servers over UDP, also for pods that query over
+// TCP: the name server of podman on Debian 12 listens on UDP only, and pods would get SERVFAIL.
+// CoreDNS repeats over TCP a query whose answer is too long for UDP.
 func (i Installer) preferUDP(ctx context.Context) error {
 	data, err := i.API.ReadConfigMap(ctx, corednsConfig)
 	if errors.Is(err, errs.NotFound) {
-		return nil // a description may leave CoreDNS out
+		return nil // a cluster file may leave CoreDNS out
 	}
 	if err != nil {
 		return err

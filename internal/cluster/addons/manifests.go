@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Manifests that images of kindest/node bring.
+// Manifests in images of kindest/node.
 const (
 	networkManifest = "/kind/manifests/default-cni.yaml"
 	storageManifest = "/kind/manifests/default-storage.yaml"
@@ -25,7 +25,7 @@ const (
 	asksForPatch    = "would you kindly patch this file"
 )
 
-// hostPathStorage is the StorageClass for images that have no manifest of storage.
+// hostPathStorage is the StorageClass for images without a storage manifest.
 const hostPathStorage = `apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata:
@@ -35,7 +35,7 @@ provisioner: kubernetes.io/host-path
 `
 
 // defaultNetwork returns the documents of the pod network that the image of a control plane has; ""
-// where berth in the nodes has one, or the description wants none.
+// if berth in the nodes has its own, or the cluster file disables it.
 func (i Installer) defaultNetwork(ctx context.Context) (string, error) {
 	if i.Runtime.IsBerth() || i.Cluster.Networking.DisableDefaultCNI {
 		return "", nil
@@ -50,8 +50,8 @@ func (i Installer) defaultNetwork(ctx context.Context) (string, error) {
 	return text, nil
 }
 
-// defaultStorage returns the documents of the default StorageClass and its provisioner; "" where the
-// description wants none.
+// defaultStorage returns the documents of the default StorageClass and its provisioner; "" if the
+// cluster file disables it.
 func (i Installer) defaultStorage(ctx context.Context) (string, error) {
 	switch {
 	case i.Cluster.DisableDefaultStorage:
@@ -82,7 +82,7 @@ func fillManifest(text, podSubnet, endpoint string) (string, error) {
 	if !strings.Contains(text, asksForPatch) {
 		return text, nil
 	}
-	// So that the network need not wait for kube-proxy, which makes services work.
+	// The network need not wait for kube-proxy, which implements services.
 	op, err := patch.ParseJSON6902("apps", "v1", "DaemonSet",
 		fmt.Sprintf(`[{"op":"add","path":"/spec/template/spec/containers/0/env/-","value":{"name":"CONTROL_PLANE_ENDPOINT","value":%q}}]`, endpoint))
 	if err != nil {

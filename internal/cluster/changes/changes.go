@@ -1,5 +1,5 @@
-// Package changes compares a cluster with another description of it, and says what makes the
-// cluster match. It is pure: it asks no provider and changes nothing.
+// Package changes compares a cluster with another cluster file, and lists the changes that make the
+// cluster match. It is pure: it calls no provider and changes nothing.
 package changes
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Changes has the names of the containers that are to be changed.
+// Changes has the names of the containers to change.
 type Changes struct {
 	// Add are new. Remove are drained and removed. Replace are removed and created again. Recreate
 	// are created again with their old volumes.
@@ -46,8 +46,8 @@ func (c Changes) Lines() []string {
 		{c.Relabel, "%s: gets other labels"},
 		{c.Add, "%s: is added"},
 		{c.Remove, "%s: is drained and removed, with what is on its disk"},
-		{c.Recreate, "%s: its container is made anew, and what is on its disk stays"},
-		{c.Replace, "%s: is made anew, and loses what is on its disk"},
+		{c.Recreate, "%s: its container is created again, and its disk stays"},
+		{c.Replace, "%s: is created again, and loses its disk"},
 	} {
 		for _, name := range part.names {
 			line := fmt.Sprintf(part.text, name)
@@ -62,7 +62,7 @@ func (c Changes) Lines() []string {
 
 // Comparison is the input of Compare.
 type Comparison struct {
-	// Before is the description that the cluster was made from, After the new one.
+	// Before is the cluster file that the cluster was created from, After the new one.
 	Before, After *config.Cluster
 	// BeforePlan and AfterPlan are their plans on the same host.
 	BeforePlan, AfterPlan *plan.Plan
@@ -70,9 +70,9 @@ type Comparison struct {
 	Existing []provider.Node
 }
 
-// Compare returns what makes the cluster match the new description. Unless whole, it only adds and
-// removes nodes, and ignores other differences. The error is errs.Unsupported for a change that an
-// existing cluster cannot have.
+// Compare returns the changes that make the cluster match the new cluster file. Unless whole, it
+// only adds and removes nodes, and ignores other differences. The error is errs.Unsupported for a
+// change that an existing cluster cannot have.
 func Compare(of Comparison, whole bool) (Changes, error) {
 	before, after, p, existing := of.Before, of.After, of.AfterPlan, of.Existing
 	digests := map[string]string{}
@@ -133,7 +133,7 @@ func (of Comparison) recreate(c *Changes, name string) {
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, "its container is not the one that the cluster's description has; an earlier change may have ended half-way")
+		reasons = append(reasons, "its container differs from the cluster's stored cluster file; an earlier change may have been interrupted")
 	}
 	to := &c.Replace
 	if len(differences) > 0 && KeepsVolume(of.Before, of.After, differences, name) {
@@ -167,8 +167,8 @@ func KeepsVolume(before, after *config.Cluster, differences []plan.Difference, n
 	return false
 }
 
-// RoleOf returns the role of a node in a description, by the name of its container; "" where the
-// description does not have it.
+// RoleOf returns the role of a node in a cluster file, by the name of its container; "" if the
+// cluster file does not have it.
 func RoleOf(c *config.Cluster, name string) config.Role {
 	for _, n := range c.Nodes {
 		if c.ContainerName(n) == name {
@@ -178,7 +178,7 @@ func RoleOf(c *config.Cluster, name string) config.Role {
 	return ""
 }
 
-// former returns the node of the same name in another description.
+// former returns the node of the same name in another cluster file.
 func former(before *config.Cluster, n config.Node) (config.Node, bool) {
 	i := slices.IndexFunc(before.Nodes, func(o config.Node) bool { return o.Name == n.Name })
 	if i < 0 {
@@ -199,10 +199,10 @@ func differingPatches(old, n config.Node) string {
 	return ""
 }
 
-// same compares values of a description, in which an empty list is as good as none.
+// same compares values of a cluster file, in which an empty list equals none.
 func same(a, b any) bool { return reflect.DeepEqual(plain(a), plain(b)) }
 
-// plain is a value of a description as its file has it, without what is empty.
+// plain is a value of a cluster file as it is written, without empty parts.
 func plain(value any) any {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -215,7 +215,7 @@ func plain(value any) any {
 	return full(read)
 }
 
-// full leaves out empty lists and mappings, at any depth; nil is what is empty itself.
+// full leaves out empty lists and mappings, at any depth; it is nil for an empty value.
 func full(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -242,7 +242,7 @@ func full(value any) any {
 
 // immutableFields refuses differences in fields that belong to the cluster as a whole.
 func immutableFields(before, after *config.Cluster) error {
-	// What is compared node by node, or container by container.
+	// These are compared node by node, or container by container.
 	part := []string{"apiVersion", "kind", "name", "nodes", "pools", "registries", "networking.apiServerPort", "networking.dnsSearch"}
 	a, b := fields(before), fields(after)
 	var all []error
@@ -259,9 +259,9 @@ func immutableFields(before, after *config.Cluster) error {
 	return errors.Join(all...)
 }
 
-// fields are the values of a description by their names; those of networking one by one.
+// fields are the values of a cluster file by their names; those of networking one by one.
 func fields(c *config.Cluster) map[string]any {
-	all, _ := plain(c).(map[string]any) // every description has some
+	all, _ := plain(c).(map[string]any) // every cluster file has some
 	net, _ := all["networking"].(map[string]any)
 	delete(all, "networking")
 	for key, value := range net {
@@ -276,7 +276,8 @@ func merged(a, b map[string]any) map[string]any {
 	return all
 }
 
-// survivable refuses changes that would leave the cluster without a control plane that has its data.
+// survivable refuses changes that would leave the cluster without a control plane that has its
+// data.
 func survivable(c Changes, existing []provider.Node, after *config.Cluster) error {
 	_, balanced := inventory.Balancer(existing)
 	if !balanced && after.ControlPlanes() > 1 {
@@ -307,9 +308,9 @@ func survivable(c Changes, existing []provider.Node, after *config.Cluster) erro
 	}
 	switch {
 	case !balanced && stay == 0, balanced && left+added == 0:
-		return fmt.Errorf("%s: the cluster's only control plane cannot go or be made anew: all that the cluster knows is on it; delete the cluster, and create it: %w", strings.Join(going, ", "), errs.Unsupported)
+		return fmt.Errorf("%s: the cluster's only control plane cannot be removed or created again: it has all data of the cluster; delete the cluster, and create it: %w", strings.Join(going, ", "), errs.Unsupported)
 	case len(going) > 0 && stay+added == 0 && left < 2:
-		return fmt.Errorf("%s: the cluster's only control plane cannot be made anew: all that the cluster knows is on it; add another first: %w", strings.Join(going, ", "), errs.Unsupported)
+		return fmt.Errorf("%s: the cluster's only control plane cannot be created again: it has all data of the cluster; add another first: %w", strings.Join(going, ", "), errs.Unsupported)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// serve answers with the nodes that have joined, on a watch with none more, and keeps a ConfigMap.
+// serve answers with the nodes that have joined, sends no events on a watch, and keeps a ConfigMap.
 func (f *Fake) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if r.URL.Query().Get("watch") != "" {
@@ -43,8 +43,8 @@ func (f *Fake) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// knows fails a node that joins with a token for which the cluster has not signed.
-func (f *Fake) knows(node, line string) {
+// checkJoin fails a node that joins with a token that the cluster has not signed.
+func (f *Fake) checkJoin(node, line string) {
 	for path, text := range f.Files {
 		if found := regexp.MustCompile(`token: "?([a-z0-9]{6})\.`).FindStringSubmatch(text); found != nil && strings.HasPrefix(path, node+":") && strings.Contains(line, " join") &&
 			!strings.Contains(f.Signed, `"jws-kubeconfig-`+found[1]+`":"`) {
@@ -53,7 +53,7 @@ func (f *Fake) knows(node, line string) {
 	}
 }
 
-// change does what the API is asked to change.
+// change makes the changes of a request to the API.
 func (f *Fake) change(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider"
 )
 
-// Describe reads the description of a cluster called dev.
+// Describe reads the cluster file of a cluster called dev.
 func Describe(t *testing.T, text string) *config.Cluster {
 	t.Helper()
 	c, err := config.Load("f", []byte("apiVersion: berth.run/v1alpha1\nkind: Cluster\nname: dev\n"+text), config.Options{})

@@ -17,8 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Asked is how often a node was asked what has crashed.
-func (f *Fake) Asked() int {
+// CrashChecks is how often a node was checked for crashes.
+func (f *Fake) CrashChecks() int {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	return f.Asks
@@ -78,8 +78,8 @@ func (f *Fake) Exec(ctx context.Context, name string, c provider.Command) error 
 	return nil
 }
 
-// answer returns what a command in a node writes, and makes its changes. The first group that knows the
-// command answers; a command that none of them knows writes nothing.
+// answer returns what a command in a node writes, and makes its changes. The first group that knows
+// the command answers; an unknown command writes nothing.
 func (f *Fake) answer(name, line string, c provider.Command) (string, error) {
 	for _, group := range []func(name, line string, c provider.Command) (out string, known bool, err error){
 		f.showFile, f.changeCluster, f.showState,
@@ -124,7 +124,7 @@ func (f *Fake) changeCluster(name, line string, c provider.Command) (out string,
 	switch {
 	case strings.HasPrefix(line, "kubeadm init phase"):
 	case strings.HasPrefix(line, "kubeadm"):
-		f.knows(name, line)
+		f.checkJoin(name, line)
 		f.Joined = append(f.Joined, name)
 		if strings.Contains(name, "control-plane") {
 			f.Etcd = append(f.Etcd, name)

@@ -1,4 +1,4 @@
-// Package clustertest has a provider in memory for tests of what makes clusters.
+// Package clustertest has a provider in memory for tests of cluster operations.
 package clustertest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Fake is a provider in memory. Its nodes answer the commands that make a cluster, and its API
+// Fake is a provider in memory. Its nodes answer the commands that create a cluster, and its API
 // server has the nodes that have joined.
 type Fake struct {
 	T *testing.T
@@ -35,13 +35,13 @@ type Fake struct {
 	Mu      sync.Mutex
 	Nodes   []provider.Node
 	Network bool
-	// Removed are the networks that were to be removed.
+	// Removed are the networks of calls to RemoveNetwork.
 	Removed []string
 	// Subnets are those of the network, Routes the host's.
 	Subnets, Routes []netip.Prefix
 	Joined          []string
 	Files           map[string]string // node:path
-	// Has is what a node reports of its images, by its name; none is "[]".
+	// Has is what a node reports about its images, by its name; none is "[]".
 	Has map[string]string
 	// Kind are nodes with an image of kindest/node, by name.
 	Kind map[string]bool
@@ -54,9 +54,9 @@ type Fake struct {
 	FailAt int
 	// FailOn is how a command in a node begins that fails; "" is none.
 	FailOn string
-	// Retained is how many containers stay of a Create that fails, if they are to.
+	// Retained is how many containers of a failed Create with Retain stay.
 	Retained int
-	// FailOnce is the same for a command that fails the first time only, and takes nothing.
+	// FailOnce is the same for a command that fails only the first time, and has no effect.
 	FailOnce string
 	// NotReady: nodes never become Ready.
 	NotReady bool
@@ -65,32 +65,33 @@ type Fake struct {
 	RegistryPort int
 	// FakeFacts are what Facts returns.
 	FakeFacts provider.Facts
-	// Unstable: addresses are not the containers' own.
+	// Unstable: containers have no stable addresses.
 	Unstable bool
-	// Etcd are the members of etcd, Balanced is the last configuration of the load balancer, Config a
-	// ConfigMap, and Changed are the requests that changed the API.
+	// Etcd are the members of etcd, Balanced is the last configuration of the load balancer, Config
+	// a ConfigMap, and Changed are the requests that changed the API.
 	Etcd     []string
 	Balanced string
 	Config   string
-	// CoreDNS is the ConfigMap of the cluster's DNS; "" is that there is none.
+	// CoreDNS is the ConfigMap of the cluster's DNS; "" for none.
 	CoreDNS string
-	// Hidden: the API tells no nodes, and this is called when it is asked for them.
+	// Hidden: the API lists no nodes, and calls this for a request of the list.
 	Hidden func()
-	// Signed are the signatures of what the cluster tells of itself.
+	// Signed are the signatures of the ConfigMap cluster-info.
 	Signed string
-	// Tokens are the Secrets that were made.
+	// Tokens are the Secrets that were created.
 	Tokens  []string
 	Changed []string
 	// next is the last byte of the next address.
 	next byte
-	// Versions are those of Kubernetes by image, v1.36.3 of others; "none" is an image that is
-	// neither of berth nor of kind.
+	// Versions are the Kubernetes versions of images, v1.36.3 for others; "none" is an image that
+	// is neither berth's nor kind's.
 	Versions map[string]string
 	// Volumes are those of nodes, each with a number of its own; Env is the caller's environment.
 	Volumes map[string]int
 	Made    int
-	// Waits is what kubeadm init does; nil is nothing. Parts are the answers to what has crashed, the
-	// last one again and again, Asks counts them; CrashLog is the log that has CrashText.
+	// Waits runs in kubeadm init; nil for nothing. Parts are the answers to the checks for crashes,
+	// of which the last one repeats; Asks counts the checks. CrashLog is the log that has
+	// CrashText.
 	Waits               func(context.Context) error
 	Parts               []string
 	Asks                int
@@ -101,7 +102,7 @@ type Fake struct {
 
 var _ provider.Provider = (*Fake)(nil)
 
-// ErrFake is the error of a call or a command that is to fail.
+// ErrFake is the error of a call or a command that should fail.
 var ErrFake = errors.New("the engine has a bad day")
 
 // New returns a provider without clusters.
@@ -187,7 +188,7 @@ func (f *Fake) Create(_ context.Context, r provider.Request) error {
 			f.T.Errorf("%s runs %q", spec.Name, spec.Command)
 		}
 		for _, p := range spec.Ports {
-			// With a load balancer, nobody but it leads to the API.
+			// With a load balancer, only the load balancer leads to the API.
 			if p.Container == plan.APIPort && (inventory.Role(n) == config.BalancerRole || !strings.Contains(fmt.Sprint(r.Specs[0].Name), "balancer")) {
 				p.Host = int(f.Address().Port())
 			}

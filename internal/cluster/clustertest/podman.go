@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// InstallPodman makes a podman that has neither containers nor networks the only engine of the test.
-// It returns the directory that the program is in, which is HOME, too.
+// InstallPodman makes a podman that has neither containers nor networks the only engine of the
+// test. It returns the directory that the program is in, which is HOME, too.
 func InstallPodman(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/manifest"
 )
 
-// checker reports what the tags cannot judge. It is given paths of the document,
-// and the reader knows their places.
+// checker reports what the tags cannot check. It uses paths of the document; the reader knows their
+// lines.
 type checker struct {
 	*manifest.Reader
 	c *Cluster
@@ -44,17 +44,17 @@ func (c checker) all() {
 	c.patches()
 }
 
-// warn tells what is odd, with its place.
+// warn reports an odd setting, with its line.
 func (c checker) warn(at, format string, args ...any) {
 	w := manifest.Fault{File: c.File(), Path: at, Problem: fmt.Sprintf(format, args...)}
 	w.Line, w.Column = c.Place(at)
 	c.c.Warnings = append(c.c.Warnings, w)
 }
 
-// maxNodeName is what a label's value may have, and kubernetes.io/hostname is one.
+// maxNodeName is the limit of a label's value, in characters: kubernetes.io/hostname has the name.
 const maxNodeName = validation.LabelValueMaxLength
 
-// maxPool bounds a pool; more nodes than that are a slip of the keyboard.
+// maxPool bounds a pool; more nodes than that are a typing error.
 const maxPool = 250
 
 // names checks the cluster's name and those that it gives to nodes.
@@ -62,7 +62,7 @@ func (c checker) names() {
 	const want = "want small letters, digits, - and ., a letter or digit at both ends"
 	at := "name"
 	if c.o.Name != "" {
-		at = "" // the place of the document's own name would mislead
+		at = "" // the line of the document's own name would mislead
 	}
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`).MatchString(c.c.Name) {
 		if !c.Broken("name") {
@@ -116,16 +116,16 @@ func (c checker) names() {
 
 func (c checker) image(at, image string) {
 	if _, err := reference.ParseAnyReference(image); err != nil {
-		c.Fault(at, "%q is no image name: %v", image, err)
+		c.Fault(at, "%q is not an image name: %v", image, err)
 	}
 }
 
-// labels checks what the kubelet would refuse at its start.
+// labels refuses labels with which the kubelet would not start.
 func (c checker) labels(at string, labels map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		at := manifest.Key(at+".labels", key)
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			c.Fault(at, "%q is no label: %s", key, problems[0])
+			c.Fault(at, "%q is not a label: %s", key, problems[0])
 			continue
 		}
 		if problems := validation.IsValidLabelValue(labels[key]); len(problems) > 0 {
@@ -188,7 +188,7 @@ func (c checker) mounts(p part) {
 func (c checker) gates() {
 	for _, name := range slices.Sorted(maps.Keys(c.c.FeatureGates)) {
 		if !regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`).MatchString(name) {
-			c.Fault(manifest.Key("featureGates", name), "%q is no feature gate", name)
+			c.Fault(manifest.Key("featureGates", name), "%q is not a feature gate", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.c.RuntimeConfig)) {
@@ -197,7 +197,7 @@ func (c checker) gates() {
 			c.Fault(at, "%q: want a group and version such as batch/v1, or api/all", name)
 		}
 		value := c.c.RuntimeConfig[name]
-		if _, err := strconv.ParseBool(value); err != nil && value != "" { // which the API server takes for true
+		if _, err := strconv.ParseBool(value); err != nil && value != "" { // the API server takes it for true
 			c.Fault(at, "%q: want true or false", value)
 		}
 	}

@@ -85,7 +85,7 @@ func (c checker) subnets(at, text string) []netip.Prefix {
 	return list
 }
 
-// usable refuses addresses that nothing is sent to but what they are reserved for.
+// usable refuses addresses that are reserved.
 func (c checker) usable(at string, p netip.Prefix) {
 	for _, special := range []struct{ prefix, what string }{
 		{"0.0.0.0/8", "this host"},
@@ -102,8 +102,8 @@ func (c checker) usable(at string, p netip.Prefix) {
 	}
 }
 
-// serviceSize checks the limits that kubeadm has for the addresses of services: at
-// most 2^20, and ten, since DNS has the tenth.
+// serviceSize checks kubeadm's limits of service addresses: at most 2^20, and at least ten, because
+// DNS has the tenth.
 func (c checker) serviceSize(p netip.Prefix) {
 	free := p.Addr().BitLen() - p.Bits()
 	if free > 20 || free < 4 {
@@ -137,7 +137,7 @@ func (c checker) masksAreSet() bool {
 		slices.ContainsFunc(c.c.KubeadmConfigPatchesJSON6902, func(p PatchJSON6902) bool { return sets(p.Patch) })
 }
 
-// binding is a port of the host that is taken.
+// binding is a port of the host that a mapping takes.
 type binding struct {
 	at       string
 	address  netip.Addr
@@ -145,19 +145,19 @@ type binding struct {
 	protocol Protocol
 }
 
-// clashes reports whether two bindings cannot be at once. An address that is not said,
-// 0.0.0.0 and :: are all addresses, as kind has it.
+// clashes reports whether two bindings conflict. As in kind, no address, 0.0.0.0 and :: mean all
+// addresses.
 func (b binding) clashes(o binding) bool {
 	return b.port == o.port && b.protocol == o.protocol &&
 		(b.address == o.address || b.address.IsUnspecified() || o.address.IsUnspecified())
 }
 
-// ports checks the port mappings of all nodes, and that no two want the same port.
+// ports checks the port mappings of all nodes, and that no two have the same port.
 func (c checker) ports() {
 	var taken []binding
 	take := func(b binding) {
 		if b.port <= 0 {
-			return // chosen when the node is made
+			return // chosen when the node is created
 		}
 		if i := slices.IndexFunc(taken, b.clashes); i >= 0 {
 			c.Fault(b.at, "port mapping with same listen address, port and protocol already configured: %s/%s (%s)",
@@ -190,7 +190,7 @@ func (c checker) ports() {
 	}
 }
 
-// port reports whether one mapping is right by itself.
+// port reports whether one mapping alone is valid.
 func (c checker) port(at string, m PortMapping) bool {
 	c.address(at+".listenAddress", m.ListenAddress)
 	if m.ContainerPort != 0 && (m.ContainerPort < 1 || m.ContainerPort > 65535) {

@@ -37,9 +37,9 @@ func (c checker) patches() {
 	}
 }
 
-// unread tells why kubeadm does not read documents of a kind on a node; "" is that it does. The
-// cluster begins with one control plane; what is the cluster's is read there, and by all others from
-// the API.
+// unread says why kubeadm does not read documents of a kind on a node; "" if it does. The cluster
+// begins with one control plane: kubeadm reads the cluster's settings there, and on all other nodes
+// from the API.
 func (p part) unread(kind string, begins bool) string {
 	switch {
 	case begins && kind == "JoinConfiguration" && p.size() < 2:
@@ -60,7 +60,7 @@ func (p part) size() int {
 	return p.pool.Size()
 }
 
-// kubeadm checks patches. unread tells why a kind is for nobody.
+// kubeadm checks patches. unread says why no node reads a kind.
 func (c checker) kubeadm(prefix string, merges []string, ops []PatchJSON6902, unread func(kind string) string) {
 	for i, text := range merges {
 		at := fmt.Sprintf("%skubeadmConfigPatches[%d]", prefix, i)
@@ -90,8 +90,7 @@ func (c checker) kubeadm(prefix string, merges []string, ops []PatchJSON6902, un
 	}
 }
 
-// target warns of a patch that changes nothing. kind takes it silently, so it is no
-// fault.
+// target warns of a patch that changes nothing. kind accepts it silently, so it is not a fault.
 func (c checker) target(at, kind string, unread func(kind string) string) {
 	if !slices.Contains(kubeadmKinds(), kind) {
 		c.warn(at, "the patch changes nothing: there is no document of kind %s; there are %s", kind, strings.Join(kubeadmKinds(), ", "))
@@ -102,7 +101,7 @@ func (c checker) target(at, kind string, unread func(kind string) string) {
 	}
 }
 
-// bare is an error's text without its kind, which Faults have anyway, on one line.
+// bare is an error's text on one line, without its kind, which Faults have anyway.
 func bare(err error) string {
 	text := strings.TrimSuffix(err.Error(), ": "+errs.Invalid.Error())
 	if errors.Is(err, errs.Invalid) {

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// ContainerdPatches is what patches of containerd's configuration mean to a node
-// whose runtime is berth.
+// ContainerdPatches is what a node whose runtime is berth uses of patches of containerd's
+// configuration.
 type ContainerdPatches struct {
 	// HostDirs are directories of hosts.toml files, which berth reads, too.
 	HostDirs []string
@@ -23,8 +23,7 @@ type ContainerdPatches struct {
 	Ignored []string
 }
 
-// registryTables are where containerd's configuration says where images come from, by
-// its version.
+// registryTables are the tables with registries in containerd's configuration, by its version.
 func registryTables() []string {
 	return []string{
 		"plugins.io.containerd.grpc.v1.cri.registry", // version 2
@@ -32,8 +31,8 @@ func registryTables() []string {
 	}
 }
 
-// ReadContainerdPatches tells what the containerd patches of a description mean to
-// berth: people configure registries by them, and expect those in every node.
+// ReadContainerdPatches returns what berth uses of a cluster file's containerd patches: users
+// configure registries by them, and expect the registries in every node.
 func (c *Cluster) ReadContainerdPatches() (ContainerdPatches, error) {
 	var p ContainerdPatches
 	for i, text := range c.ContainerdConfigPatches {
@@ -52,7 +51,7 @@ func (c *Cluster) ReadContainerdPatches() (ContainerdPatches, error) {
 	return p, nil
 }
 
-// walk goes down to the tables of registries, and notes all else as ignored.
+// walk descends to the tables of registries, and notes all else as ignored.
 func (p *ContainerdPatches) walk(at string, table map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		path := strings.TrimPrefix(at+"."+key, ".")

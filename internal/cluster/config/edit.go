@@ -8,24 +8,24 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Addition is nodes that come to a cluster.
+// Addition is nodes that are added to a cluster.
 type Addition struct {
 	// Count is how many; all are alike.
 	Count int
-	// Role is theirs; "" is a worker.
+	// Role is their role; "" is a worker.
 	Role Role
-	// Pool has them added to a pool, whose role and image they have.
+	// Pool adds them to a pool, whose role and image they get.
 	Pool string
-	// Name stands after the cluster's name, with a number from the second on; "" is the role,
-	// with the next number that is free.
+	// Name follows the cluster's name, with a number from the second node on; "" is the role, with
+	// the next free number.
 	Name string
-	// Image is theirs; "" is that of the first node of their role, or of the first node.
+	// Image is their image; "" is that of the first node of their role, or of the first node.
 	Image string
 	// Labels are those in Kubernetes.
 	Labels map[string]string
 }
 
-// With is a description, as Load returned it, with more nodes.
+// With is a cluster file, as Load returned it, with more nodes.
 func (c *Cluster) With(a Addition) (*Cluster, error) {
 	if a.Count < 1 || a.Count > maxPool {
 		return nil, fmt.Errorf("%d nodes: want 1 to %d: %w", a.Count, maxPool, errs.Invalid)
@@ -46,7 +46,7 @@ func (c *Cluster) With(a Addition) (*Cluster, error) {
 	return edited.settled()
 }
 
-// additions are nodes that are not of a pool.
+// additions returns nodes outside of pools.
 func (c *Cluster) additions(a Addition) []Node {
 	role := a.Role
 	if role == "" {
@@ -72,13 +72,13 @@ func (c *Cluster) additions(a Addition) []Node {
 		if taken && a.Name == "" {
 			continue
 		}
-		// One that was asked for by name and is taken is for the checks to tell of.
+		// The checks report a requested name that is taken.
 		all = append(all, n)
 	}
 	return all
 }
 
-// Without is a description without some of its nodes, which are named as their containers are.
+// Without is a cluster file without some of its nodes, given by the names of their containers.
 func (c *Cluster) Without(names []string) (*Cluster, error) {
 	edited := c.editable()
 	for _, name := range names {
@@ -102,8 +102,8 @@ func (c *Cluster) Without(names []string) (*Cluster, error) {
 	return edited.settled()
 }
 
-// shrinks makes sure that those of a pool that go are its last ones: the numbers of the others
-// would be other ones after.
+// shrinks checks that the removed nodes of a pool are its last ones: otherwise the numbers of the
+// others would change.
 func (c *Cluster) shrinks(pool string, names []string) error {
 	var members []string
 	for _, n := range c.Nodes {
@@ -126,7 +126,7 @@ func (c *Cluster) shrinks(pool string, names []string) error {
 	return nil
 }
 
-// editable is a copy without what Load puts in: nodes of pools.
+// editable is a copy without what Load adds: nodes of pools.
 func (c *Cluster) editable() *Cluster {
 	edited := *c
 	edited.Nodes = slices.DeleteFunc(slices.Clone(c.Nodes), func(n Node) bool { return n.Pool != "" })
@@ -136,7 +136,7 @@ func (c *Cluster) editable() *Cluster {
 
 func (c *Cluster) resize(pool, count int) { c.Pools[pool].Count = &count }
 
-// settled is an edited description as Load returns it, with all of its checks.
+// settled is an edited cluster file as Load returns it, after all checks.
 func (c *Cluster) settled() (*Cluster, error) {
 	text, err := Render(c)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestWith(t *testing.T) {
 		"has no pool \"db\"":           {Count: 1, Pool: "db"},
 		"are like its others":          {Count: 1, Pool: "web", Role: Worker},
 		`"dev-worker": is the name of`: {Count: 1, Name: "worker"},
-		"is no image name":             {Count: 1, Image: "A B"},
+		"is not an image name":         {Count: 1, Image: "A B"},
 		"has at most 63":               {Count: 1, Name: strings.Repeat("a", 60)},
 	} {
 		if _, err := c.With(a); err == nil || !strings.Contains(err.Error(), want) {

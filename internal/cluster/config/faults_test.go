@@ -18,13 +18,13 @@ func TestFaults(t *testing.T) {
 		"role":                 {node("{role: workr}"), `f:4:4: nodes[0].role: unknown node role: "workr"; want one of control-plane, worker; did you mean worker?`},
 		"role of the balancer": {node("{role: external-load-balancer}"), `unknown node role: "external-load-balancer"`},
 		"no control plane":     {node("{role: worker}"), "f:3:1: nodes: must have at least one control-plane node"},
-		"image":                {node("{image: Upper/Case}"), `f:4:4: nodes[0].image: "Upper/Case" is no image name: `},
+		"image":                {node("{image: Upper/Case}"), `f:4:4: nodes[0].image: "Upper/Case" is not an image name: `},
 		"image is a list":      {node("{image: [a]}"), "f:4:4: nodes[0].image: a list: want a string"},
 		"name":                 {"name: Upper", `f:3:1: name: "Upper" is not a valid cluster name; want small letters`},
 		"name with a dash":     {"name: -a", `"-a" is not a valid cluster name`},
 		"name with a slash":    {"name: a/b", `"a/b" is not a valid cluster name`},
 		"name too long":        {"name: " + strings.Repeat("a", 50), "a node's name has at most 63 letters; this one has 64"},
-		"label":                {node("{labels: {a b: c}}"), `f:4:13: nodes[0].labels["a b"]: "a b" is no label: `},
+		"label":                {node("{labels: {a b: c}}"), `f:4:13: nodes[0].labels["a b"]: "a b" is not a label: `},
 		"label's value":        {node("{labels: {a: \"b c\"}}"), `nodes[0].labels.a: "b c" cannot be a label's value: `},
 		"label of Kubernetes":  {node("{labels: {node-role.kubernetes.io/worker: \"\"}}"), "a kubelet may not give itself labels of node-role.kubernetes.io"},
 
@@ -73,7 +73,7 @@ func TestFaults(t *testing.T) {
 		"dnsSearch":              {"networking: {dnsSearch: [\"a b\"]}", `networking.dnsSearch[0]: "a b": want a domain`},
 		"disableDefaultCNI":      {"networking: {disableDefaultCNI: maybe}", `"maybe": want true or false`},
 
-		"featureGates":        {"featureGates: {\"A,B\": true}", `featureGates.A,B: "A,B" is no feature gate`},
+		"featureGates":        {"featureGates: {\"A,B\": true}", `featureGates.A,B: "A,B" is not a feature gate`},
 		"featureGates' value": {"featureGates: {A: 1}", `featureGates.A: "1": want true or false`},
 		"runtimeConfig":       {"runtimeConfig: {\"a,b\": \"true\"}", `runtimeConfig.a,b: "a,b": want a group and version`},
 		"runtimeConfig value": {"runtimeConfig: {a: \"true,b=c\"}", `runtimeConfig.a: "true,b=c": want true or false`},
@@ -156,7 +156,7 @@ func TestFaultsOfTheHead(t *testing.T) {
 	if _, err := Default(Options{Name: "A"}); err == nil || !strings.HasPrefix(err.Error(), `"A" is not a valid cluster name`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := Default(Options{Image: "A"}); err == nil || !strings.HasPrefix(err.Error(), `"A" is no image name`) {
+	if _, err := Default(Options{Image: "A"}); err == nil || !strings.HasPrefix(err.Error(), `"A" is not an image name`) {
 		t.Errorf("%v", err)
 	}
 }

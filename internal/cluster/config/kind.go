@@ -9,12 +9,12 @@ type kindCluster struct {
 	Settings
 }
 
-// kindNode is a node of it, which has no name of its own and no registries.
+// kindNode is one of its nodes, which has no name of its own and no registries.
 type kindNode struct {
 	NodeSettings
 }
 
-// model is what a file of kind's means.
+// model is the meaning of a kind file.
 func (k kindCluster) model() *Cluster {
 	c := defaults()
 	c.Name, c.Settings, c.FromKind = k.Name, k.Settings, true

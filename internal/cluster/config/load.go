@@ -16,23 +16,22 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// Options are what stands outside of a description.
+// Options are settings from outside of a cluster file.
 type Options struct {
-	// Name wins over the description's: --name, or KIND_CLUSTER_NAME.
+	// Name overrides the cluster file's name: --name, or KIND_CLUSTER_NAME.
 	Name string
-	// Image wins over every node's: --image.
+	// Image overrides every node's image: --image.
 	Image string
-	// OfKind: where there is no description, the cluster is the one that kind makes then.
+	// OfKind: without a cluster file, the cluster is the one that kind would create.
 	OfKind bool
-	// Dir is where relative host paths begin; empty is the working directory.
+	// Dir is the base of relative host paths; empty is the working directory.
 	Dir string
 }
 
-// maxFile bounds a description, in bytes.
+// maxFile bounds a cluster file, in bytes.
 const maxFile = 4 << 20
 
-// ReadFile returns the text of a description and the name that its faults give it;
-// "-" is stdin.
+// ReadFile returns the text of a cluster file and its name for messages; "-" is stdin.
 func ReadFile(path string, stdin io.Reader) (file string, data []byte, err error) {
 	file = path
 	if path == "-" {
@@ -52,8 +51,8 @@ func ReadFile(path string, stdin io.Reader) (file string, data []byte, err error
 	return file, data, nil
 }
 
-// Load reads a description in either format and checks it. The error is
-// manifest.Faults: all of them, each with its place. file is for them only.
+// Load reads a cluster file in either format and checks it. The error is manifest.Faults: all of
+// them, each with its place. file is for them only.
 func Load(file string, data []byte, o Options) (*Cluster, error) {
 	version, kind, r := manifest.Meta(file, data)
 	if r.Err() != nil {
@@ -63,7 +62,7 @@ func Load(file string, data []byte, o Options) (*Cluster, error) {
 	case KindAPIVersion:
 		var k kindCluster
 		k.Networking = defaultNetworking()
-		// kind's reader is laxer with scalars than ours.
+		// kind's reader is less strict about scalars than ours.
 		r = manifest.ReadPlain(file, data, &k)
 		return finish(k.model(), r, o)
 	case APIVersion:
@@ -82,8 +81,7 @@ func Load(file string, data []byte, o Options) (*Cluster, error) {
 	return nil, r.Err()
 }
 
-// Default returns the cluster that is made where there is no description: one
-// control plane.
+// Default returns the cluster that is created without a cluster file: one control plane.
 func Default(o Options) (*Cluster, error) {
 	version := APIVersion
 	if o.OfKind {
@@ -96,7 +94,7 @@ func defaultNetworking() Networking {
 	return Networking{IPFamily: IPv4, KubeProxyMode: ProxyIPTables}
 }
 
-// defaults is the description that holds where nothing is said.
+// defaults is the cluster file with all defaults.
 func defaults() *Cluster {
 	return &Cluster{
 		APIVersion: APIVersion,
@@ -106,8 +104,7 @@ func defaults() *Cluster {
 	}
 }
 
-// finish fills in what was not said, checks, and puts the pools' nodes with the
-// others.
+// finish fills in defaults, checks, and adds the pools' nodes to the others.
 func finish(c *Cluster, r *manifest.Reader, o Options) (*Cluster, error) {
 	name := DefaultName
 	if c.FromKind {
@@ -134,7 +131,7 @@ func finish(c *Cluster, r *manifest.Reader, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// settle fills in what a node or pool did not say.
+// settle fills in the defaults of a node or pool.
 func (p part) settle(o Options) {
 	n := p.NodeSettings
 	n.Image = cmp.Or(o.Image, n.Image, DefaultImage)
@@ -206,8 +203,7 @@ func (c checker) accessFiles(at string, a *registries.Access) {
 // Schema is the JSON schema of a description.
 func Schema() []byte { return manifest.Schema("Cluster of "+APIVersion, defaults()) }
 
-// Sample renders a description with help as comments: one control plane, and all
-// that could be said.
+// Sample renders a cluster file with help as comments: one control plane, and all fields.
 func Sample() string {
 	c := defaults()
 	c.Nodes = []Node{{NodeSettings: NodeSettings{Role: ControlPlane}}}
@@ -218,7 +214,7 @@ func Sample() string {
 func Reference() string {
 	return "# The cluster file, field by field\n\n" +
 		"<!-- Made by `make generate` from internal/cluster/config. Do not edit. -->\n\n" +
-		"docs/cluster.md tells what the files mean; docs/cluster.schema.json is the JSON schema. Files of kind\n" +
+		"docs/cluster.md explains the files; docs/cluster.schema.json is the JSON schema. Files of kind\n" +
 		"(`apiVersion: " + KindAPIVersion + "`) have the same fields but `pools`, `registry`, `registries`, `disableDefaultStorage` and the names of nodes.\n\n" +
 		manifest.Reference(defaults())
 }

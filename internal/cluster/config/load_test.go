@@ -206,7 +206,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestPatchesForNobody: what kubeadm does not read on a node is told by name.
+// TestPatchesForNobody: a warning names documents that kubeadm does not read on a node.
 func TestPatchesForNobody(t *testing.T) {
 	patch := func(kind string) string { return "kubeadmConfigPatches: ['kind: " + kind + "']" }
 	op := func(kind string) string {

@@ -14,7 +14,7 @@ type Networking struct {
 	APIServerAddress  string    `json:"apiServerAddress" help:"Address of the host that the API listens on. Empty: 127.0.0.1, or ::1 in a cluster of IPv6 only, where the container engine leads that to nodes." example:"127.0.0.1"`
 	PodSubnet         string    `json:"podSubnet" help:"Addresses of pods: one CIDR, or one of each family with a comma between them. Empty: 10.244.0.0/16, fd00:10:244::/56." example:"10.244.0.0/16"`
 	ServiceSubnet     string    `json:"serviceSubnet" help:"Addresses of services, written as podSubnet. The family that comes first is the primary one. Empty: 10.96.0.0/16, fd00:10:96::/112." example:"10.96.0.0/16"`
-	DisableDefaultCNI bool      `json:"disableDefaultCNI" help:"Leave the pod network to whoever installs one; until then no node is ready."`
+	DisableDefaultCNI bool      `json:"disableDefaultCNI" help:"Install no pod network; no node is ready until you install one."`
 	KubeProxyMode     ProxyMode `json:"kubeProxyMode" help:"How kube-proxy works; none leaves it out." oneof:"iptables ipvs nftables none"`
 	DNSSearch         *[]string `json:"dnsSearch" help:"Search domains of the nodes. Unset: those of the host. An empty list: none." example:"[corp.example]"`
 }
@@ -59,10 +59,10 @@ func subnets(text string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// Role is what a node is to the cluster.
+// Role is the role of a node.
 type Role string
 
-// The roles that a description may give.
+// The roles that a cluster file may give.
 const (
 	ControlPlane Role = "control-plane"
 	Worker       Role = "worker"
@@ -73,7 +73,7 @@ func (r *Role) UnmarshalText(text []byte) error {
 	return choose(r, text, "unknown node role: %q", ControlPlane, Worker)
 }
 
-// IPFamily is the addresses of a cluster.
+// IPFamily is the address families of a cluster.
 type IPFamily string
 
 // The families.
@@ -112,10 +112,10 @@ func (m *ProxyMode) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Propagation is how mounts spread between host and node.
+// Propagation is how mounts propagate between host and node.
 type Propagation string
 
-// The ways, named as Kubernetes names them.
+// The propagations, under Kubernetes' names.
 const (
 	PropagateNone            Propagation = "None"
 	PropagateHostToContainer Propagation = "HostToContainer"
@@ -137,7 +137,7 @@ const (
 	SCTP Protocol = "SCTP"
 )
 
-// UnmarshalText takes a protocol in letters of any size; nothing is TCP.
+// UnmarshalText takes a protocol in upper or lower case; nothing is TCP.
 func (p *Protocol) UnmarshalText(text []byte) error {
 	err := choose(p, []byte(strings.ToUpper(string(text))), "unknown port mapping protocol: %s", TCP, UDP, SCTP)
 	if *p == "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// BalancerRole is the role of the container that spreads the API over several
-// control planes. No description may give it.
+// BalancerRole is the role of the container that balances the API over several control planes. No
+// cluster file may give it.
 const BalancerRole = "external-load-balancer"
 
 // part is an entry of nodes or pools.
@@ -41,7 +41,7 @@ func (p Pool) Size() int {
 	return *p.Count
 }
 
-// numbered is a name with the number that kind gives: none for the first.
+// numbered is a name with kind's number: none for the first.
 func numbered(name string, number int) string {
 	if number == 1 {
 		return name
@@ -98,5 +98,5 @@ func (c *Cluster) ControlPlanes() int {
 	return count
 }
 
-// HasBalancer reports whether a load balancer stands before the control planes.
+// HasBalancer reports whether the control planes have a load balancer.
 func (c *Cluster) HasBalancer() bool { return c.Balanced || c.ControlPlanes() > 1 }

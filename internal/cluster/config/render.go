@@ -10,9 +10,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Render writes a description as Load returned it, so that Load returns it again: a
-// cluster keeps it, for when it is changed. It is in berth's format; that it came from
-// a file of kind's is lost, but paths, names and defaults are settled.
+// Render writes a cluster file as Load returned it, so that Load returns it again: a cluster stores
+// it for later changes. It is in berth's format, with resolved paths, names and defaults; unknown
+// whether it came from a kind file.
 func Render(c *Cluster) ([]byte, error) {
 	kept := *c
 	kept.APIVersion, kept.Kind = APIVersion, Kind
@@ -20,14 +20,14 @@ func Render(c *Cluster) ([]byte, error) {
 	kept.Nodes = slices.DeleteFunc(slices.Clone(c.Nodes), func(n Node) bool { return n.Pool != "" })
 	text, err := yaml.Marshal(kept)
 	if err != nil {
-		return nil, fmt.Errorf("cannot write the description of cluster %s: %w", c.Name, err)
+		return nil, fmt.Errorf("cannot write the cluster file of cluster %s: %w", c.Name, err)
 	}
 	return text, nil
 }
 
 // Clash is a subnet of the cluster that overlaps a network.
 type Clash struct {
-	// Field is where the subnet stands.
+	// Field is the field of the subnet.
 	Field           string
 	Subnet, Network netip.Prefix
 }
@@ -35,12 +35,12 @@ type Clash struct {
 // Inside reports whether the subnet is a small part of a larger network.
 func (c Clash) Inside() bool { return c.Network.Bits() < c.Subnet.Bits() }
 
-// Refusal is a clash as an error; what says whose the network is, in words.
+// Refusal is a clash as an error; what describes the network.
 func (c Clash) Refusal(what string) error {
 	return fmt.Errorf("%s: %s overlaps %s, %s; choose another: %w", c.Field, c.Subnet, c.Network, what, errs.Invalid)
 }
 
-// Clashes tells which of the cluster's subnets overlap networks that are in use.
+// Clashes returns the cluster's subnets that overlap networks in use.
 func (c *Cluster) Clashes(networks []netip.Prefix) ([]Clash, error) {
 	var all []Clash
 	for _, subnet := range []struct {

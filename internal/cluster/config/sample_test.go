@@ -42,7 +42,7 @@ func TestSampleShowsEveryField(t *testing.T) {
 	}
 }
 
-// isField tells a field from a sentence.
+// isField reports whether a line is a field, not a sentence.
 func isField(text string) bool {
 	name, _, found := strings.Cut(text, ":")
 	return strings.TrimSpace(text) == "-" || found && !strings.ContainsAny(name, " .") && name[0] >= 'a' && name[0] <= 'z'

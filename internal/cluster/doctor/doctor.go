@@ -1,6 +1,6 @@
-// Package doctor explains a sick cluster, or a host that cannot have one: each check says
-// what it saw, and what to do. It changes nothing, and looks at clusters that are half made,
-// too.
+// Package doctor explains what is wrong with a cluster, or with a host that cannot have one: each
+// check says what it saw, and what to do. It changes nothing, and also examines incomplete
+// clusters.
 package doctor
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 )
 
-// patience bounds each question to something that may not answer.
-const patience = 10 * time.Second
+// timeout bounds each request to something that may not answer.
+const timeout = 10 * time.Second
 
 // diagnosis is one run over all checks.
 type diagnosis struct {
@@ -30,27 +30,26 @@ type diagnosis struct {
 	findings []finding.Finding
 	// nodes are the cluster's containers, sorted by name.
 	nodes []provider.Node
-	// made: kubeadm has made a cluster of them. first is a control plane of it that runs.
+	// made: kubeadm has created a cluster of them. first is a running control plane.
 	made  bool
 	first string
-	// answers: the API does, in its node; known are the nodes that it knows, nil where it
-	// does not answer this host.
+	// answers: the API answers in its node. known are the nodes that it lists; nil if it does not
+	// answer this host.
 	answers bool
 	known   []kubeapi.Node
 }
 
-// Options say what is examined.
+// Options say what to examine.
 type Options struct {
-	// Name is the cluster; Wanted: somebody has asked for it, so that it has to be there.
+	// Name is the cluster. Wanted: the user named it, so it must exist.
 	Name   string
 	Wanted bool
-	// Which is that there are several and nobody has said which: only the host is examined, and
-	// a finding tells it. nil otherwise.
+	// Which is the error that there are several clusters and the user named none: only the host is
+	// examined, and a finding says so. nil otherwise.
 	Which error
 }
 
-// Examine runs all checks. One that cannot be made is a warning of its own, and stops no
-// other.
+// Examine runs all checks. A check that cannot run becomes a warning, and does not stop the others.
 func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Finding {
 	d := &diagnosis{Clusters: c, name: o.Name}
 	var err error
@@ -103,7 +102,7 @@ func Examine(ctx context.Context, c *cluster.Clusters, o Options) []finding.Find
 	return d.findings
 }
 
-// NoEngine is what there is to say where no container engine can be used.
+// NoEngine returns the findings if no container engine can be used.
 func NoEngine(err error) []finding.Finding {
 	return []finding.Finding{{
 		Check: "engine", Level: finding.Problem, Evidence: err.Error(),
@@ -111,7 +110,7 @@ func NoEngine(err error) []finding.Finding {
 	}}
 }
 
-// run makes one check.
+// run runs one check.
 func (d *diagnosis) run(ctx context.Context, name string, look func(context.Context) error) {
 	d.check = name
 	before := len(d.findings)
@@ -127,13 +126,13 @@ func (d *diagnosis) add(level finding.Level, evidence, fix string) {
 	d.findings = append(d.findings, finding.Finding{Check: d.check, Level: level, Evidence: evidence, Fix: fix})
 }
 
-// skip says why a check could not be made, where another finding tells of it.
+// skip says why a check could not run, if another finding reports the reason.
 func (d *diagnosis) skip(why string) error {
 	d.add(finding.Warning, "not checked: "+why, "")
 	return nil
 }
 
-// machines are the nodes that run and have a systemd.
+// machines are the running nodes that have a systemd.
 func (d *diagnosis) machines() []provider.Node {
 	var all []provider.Node
 	for _, n := range d.nodes {
@@ -144,13 +143,13 @@ func (d *diagnosis) machines() []provider.Node {
 	return all
 }
 
-// ask is what a command in a node says, whatever its status; err is that it did not run or
+// output is what a command in a node writes, whatever its status; err says that it did not run or
 // end in time.
-func (d *diagnosis) ask(ctx context.Context, node, script string) (said string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*patience)
+func (d *diagnosis) output(ctx context.Context, node, script string) (said string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*timeout)
 	defer cancel()
 	var out strings.Builder
-	args := []string{"timeout", fmt.Sprint(2 * patience.Seconds()), "sh", "-c", "( " + script + "\n) 2>&1 || :"}
+	args := []string{"timeout", fmt.Sprint(2 * timeout.Seconds()), "sh", "-c", "( " + script + "\n) 2>&1 || :"}
 	err = d.Provider.Exec(ctx, node, provider.Command{Args: args, Stdout: &out})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", node, err)
@@ -158,7 +157,7 @@ func (d *diagnosis) ask(ctx context.Context, node, script string) (said string, 
 	return strings.TrimSpace(out.String()), err
 }
 
-// oneLine is an error for people who have many to read.
+// oneLine is an error on one line.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // last are the last lines of a text, joined.

@@ -189,7 +189,7 @@ func TestSick(t *testing.T) {
 		}, finding.Problem, []string{"problem units: dev-worker: berth.service has failed; it said: no space left => podman exec dev-worker journalctl -u berth.service", "warning units: dev-worker: other.service has failed"}},
 		"unit not set up": {func(p *patient, _ *cluster.Clusters) {
 			p.says[worker+": systemctl"] = "unit berth.service active yes\nunit kubelet.service inactive no"
-		}, finding.Problem, []string{"dev-worker: kubelet.service has not been set up => the making of the cluster was broken off"}},
+		}, finding.Problem, []string{"dev-worker: kubelet.service has not been set up => the creation of the cluster was interrupted"}},
 		"unit stopped": {func(p *patient, _ *cluster.Clusters) {
 			p.says[worker+": systemctl"] = "unit berth.service active yes\nunit kubelet.service inactive yes"
 		}, finding.Problem, []string{"dev-worker: kubelet.service is inactive => podman exec dev-worker systemctl start kubelet.service"}},
@@ -219,7 +219,7 @@ func TestSick(t *testing.T) {
 		"way to the API": {
 			func(p *patient, _ *cluster.Clusters) { p.api.Close() },
 			finding.Problem,
-			[]string{"nobody answers this host at https://127.0.0.1:", "it answers in its node"},
+			[]string{"no server answers this host at https://127.0.0.1:", "it answers in its node"},
 		},
 		"no context": {
 			func(_ *patient, c *cluster.Clusters) { os.Remove(c.Kubeconfig[0]) },

@@ -25,18 +25,18 @@ func (d *diagnosis) host(ctx context.Context) error {
 	return nil
 }
 
-// A disk with less is full to who makes a cluster, whose nodes take 2 GiB with their images,
-// or may be soon.
+// With less space a disk is full for a new cluster, whose nodes take 2 GiB with their images, or
+// may be full soon.
 const (
 	leastFree  = 1 << 30
 	leastShare = 0.05
 )
 
-// full is how bad it is that a disk, or its table of files, has only so much left.
+// full is the level of a finding about a disk, or its inodes, with so little left.
 func full(free, size, least uint64) finding.Level {
 	switch {
 	case size == 0:
-		return finding.OK // it does not say
+		return finding.OK // unknown
 	case free < least:
 		return finding.Problem
 	case float64(free) < leastShare*float64(size):
@@ -45,7 +45,7 @@ func full(free, size, least uint64) finding.Level {
 	return finding.OK
 }
 
-// engineDisk looks for room where the engine keeps images and volumes.
+// engineDisk checks the free space where the engine keeps images and volumes.
 func (d *diagnosis) engineDisk(context.Context) error {
 	f := d.Provider.Facts()
 	if f.Root == "" || f.Remote {
@@ -59,7 +59,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 	if err != nil {
 		return err
 	}
-	fix := "remove images and containers that nobody needs: " + d.Provider.Name() + " system prune"
+	fix := "remove unused images and containers: " + d.Provider.Name() + " system prune"
 	if level := full(uint64(free), size.Bytes, leastFree); level != finding.OK {
 		d.add(level, fmt.Sprintf("%s has %d MiB of %d MiB left", f.Root, free>>20, size.Bytes>>20), fix)
 	}
@@ -69,7 +69,7 @@ func (d *diagnosis) engineDisk(context.Context) error {
 	return nil
 }
 
-// registry looks at the registry, where there is one.
+// registry checks the registry, if there is one.
 func (d *diagnosis) registry(ctx context.Context) error {
 	s, err := d.Registry().Status(ctx)
 	if errors.Is(err, errs.NotFound) {

@@ -14,17 +14,17 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 )
 
-// kubectl is the call of it in a control plane.
+// kubectl is its command line in a control plane.
 const kubectl = "kubectl --kubeconfig=/etc/kubernetes/admin.conf --request-timeout=8s "
 
-// controlPlane looks whether kubeadm has made a cluster, and what of it is not well, as the
-// API server says in its own node.
+// controlPlane checks whether kubeadm has created a cluster, and reports its failed health checks,
+// which the API server returns in its own node.
 func (d *diagnosis) controlPlane(ctx context.Context) error {
 	for _, n := range d.machines() {
 		if inventory.Role(n) != config.ControlPlane {
 			continue
 		}
-		said, err := d.ask(ctx, n.Name, "test -e /etc/kubernetes/admin.conf && echo made")
+		said, err := d.output(ctx, n.Name, "test -e /etc/kubernetes/admin.conf && echo made")
 		if err != nil {
 			return err
 		}
@@ -37,11 +37,11 @@ func (d *diagnosis) controlPlane(ctx context.Context) error {
 	if !d.made {
 		return d.skip("no control plane runs that has been set up")
 	}
-	said, err := d.ask(ctx, d.first, kubectl+"get --raw='/readyz?verbose'")
+	said, err := d.output(ctx, d.first, kubectl+"get --raw='/readyz?verbose'")
 	if err != nil {
 		return err
 	}
-	said = strings.ReplaceAll(said, `\n`, "\n") // so it is in an error
+	said = strings.ReplaceAll(said, `\n`, "\n") // an error has it so
 	d.answers = strings.Contains(said, "readyz check passed") || strings.Contains(said, "[+]ping ok")
 	if !d.answers {
 		d.add(finding.Problem, d.first+": the API server does not answer: "+last(said, 1),
@@ -56,7 +56,7 @@ func (d *diagnosis) controlPlane(ctx context.Context) error {
 	return nil
 }
 
-// api looks whether the API answers on this host.
+// api checks that the API answers on this host.
 func (d *diagnosis) api(ctx context.Context) error {
 	if !d.made {
 		return d.skip("no control plane runs that has been set up")
@@ -69,7 +69,7 @@ func (d *diagnosis) api(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, patience)
+	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	nodes, err := client.WaitForNodes(waiting, func([]kubeapi.Node) bool { return true })
 	if err == nil {
@@ -79,13 +79,13 @@ func (d *diagnosis) api(ctx context.Context) error {
 	server := admin.Clusters[admin.CurrentContext].Server
 	fix := "see what is said of the control plane"
 	if d.answers {
-		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port anew; a proxy of this shell has to leave out loopback (NO_PROXY)"
+		fix = "it answers in its node, so the way there is cut: berth cluster restart " + d.name + " publishes its port again; a proxy of this shell must exclude loopback (NO_PROXY)"
 	}
-	d.add(finding.Problem, fmt.Sprintf("nobody answers this host at %s: %s", server, oneLine(err)), fix)
+	d.add(finding.Problem, fmt.Sprintf("no server answers this host at %s: %s", server, oneLine(err)), fix)
 	return nil
 }
 
-// kubeconfig compares what kubectl would use with what is so.
+// kubeconfig compares what kubectl would use with the cluster.
 func (d *diagnosis) kubeconfig(ctx context.Context) error {
 	if !d.made {
 		return d.skip("no control plane runs that has been set up")
@@ -113,17 +113,17 @@ func (d *diagnosis) kubeconfig(ctx context.Context) error {
 	return nil
 }
 
-// ready compares the nodes that the API knows with the containers that there are.
+// ready compares the nodes of the API with the existing containers.
 func (d *diagnosis) ready(context.Context) error {
 	if d.known == nil {
 		return d.skip("the API does not answer this host")
 	}
 	for _, n := range d.known {
 		if !n.Ready {
-			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor looks into the node; journalctl -u kubelet in it tells more", d.Provider.Name(), n.Name))
+			d.add(finding.Problem, fmt.Sprintf("%s is not Ready: %s", n.Name, n.Why), fmt.Sprintf("%s exec %s berth node doctor checks the node; journalctl -u kubelet in it shows more", d.Provider.Name(), n.Name))
 		}
 		if !slices.ContainsFunc(d.nodes, func(c provider.Node) bool { return c.Name == n.Name }) {
-			d.add(finding.Problem, fmt.Sprintf("the cluster knows a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
+			d.add(finding.Problem, fmt.Sprintf("the cluster has a node %s, and there is no container of that name", n.Name), "kubectl delete node "+n.Name)
 		}
 	}
 	for _, n := range d.nodes {
@@ -134,18 +134,18 @@ func (d *diagnosis) ready(context.Context) error {
 	return nil
 }
 
-// dnsScript tells the address of the cluster's DNS, what it answers, and how its pods are.
+// dnsScript prints the address of the cluster's DNS, its answer, and the state of its pods.
 const dnsScript = `ip=$(` + kubectl + `--namespace=kube-system get service kube-dns --output=jsonpath='{.spec.clusterIP}') || exit
 echo "server $ip"
 ` + kubectl + `--namespace=kube-system get pods --selector=k8s-app=kube-dns --output=jsonpath='{range .items[*]}pod {.metadata.name} {.status.phase} {.status.containerStatuses[0].ready} {.status.containerStatuses[0].state.waiting.reason}{"\n"}{end}'
 berth cluster in-node lookup --server "$ip" kubernetes.default.svc.cluster.local 2>&1 | sed 's/^/answer /'`
 
-// dns asks the cluster's DNS, in a node, for what every cluster has.
+// dns queries the cluster's DNS, in a node, for a name that every cluster has.
 func (d *diagnosis) dns(ctx context.Context) error {
 	if !d.answers {
 		return d.skip("the API server does not answer")
 	}
-	said, err := d.ask(ctx, d.first, dnsScript)
+	said, err := d.output(ctx, d.first, dnsScript)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (d *diagnosis) dns(ctx context.Context) error {
 		d.add(finding.Problem, "no pod of CoreDNS is ready: "+strings.Join(pods, ", "), "kubectl -n kube-system describe pods -l k8s-app=kube-dns; without a network of pods (disableDefaultCNI) install one")
 	case strings.HasPrefix(text, "address"):
 	case strings.Contains(text, "unknown command") || strings.Contains(text, "not found: "):
-		return d.skip("the node has no program to ask it with")
+		return d.skip("the node has no program to query it with")
 	default:
 		d.add(finding.Problem, fmt.Sprintf("%s: the DNS of the cluster at %s does not answer: %s", d.first, server, text),
 			"CoreDNS is ready, so the way there is cut: kubectl -n kube-system get pods -l k8s-app=kube-proxy; nft list ruleset in the node")

@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/finding"
 )
 
-// running tells of containers that do not.
+// running reports containers that do not run.
 func (d *diagnosis) running(ctx context.Context) error {
 	planes := 0
 	for _, n := range d.nodes {
@@ -40,7 +40,7 @@ func (d *diagnosis) running(ctx context.Context) error {
 	return nil
 }
 
-// ports looks whether stopped containers would get theirs.
+// ports checks that stopped containers would get their ports.
 func (d *diagnosis) ports(ctx context.Context) error {
 	if d.Provider.Facts().Remote {
 		return d.skip("the engine is on another host")
@@ -78,22 +78,23 @@ func taken(ctx context.Context, p plan.Port) bool {
 	return errors.Is(err, syscall.EADDRINUSE)
 }
 
-// inEach asks every node that runs, at once, and hands the answers on in the order of nodes.
-func (d *diagnosis) inEach(ctx context.Context, script string, tell func(n provider.Node, said string)) error {
+// inEach runs a command in all running nodes at once, and passes the output on in the order of
+// nodes.
+func (d *diagnosis) inEach(ctx context.Context, script string, report func(n provider.Node, said string)) error {
 	machines := d.machines()
 	answers, failed := make([]string, len(machines)), make([]error, len(machines))
 	var group sync.WaitGroup
 	for i, n := range machines {
-		group.Go(func() { answers[i], failed[i] = d.ask(ctx, n.Name, script) })
+		group.Go(func() { answers[i], failed[i] = d.output(ctx, n.Name, script) })
 	}
 	group.Wait()
 	for i, n := range machines {
-		tell(n, answers[i])
+		report(n, answers[i])
 	}
 	return errors.Join(failed...)
 }
 
-// unitsScript tells of the units that a node is made of, and of those that have failed.
+// unitsScript prints the state of a node's essential units, and of failed units.
 const unitsScript = `for u in berth-supervisor.service berth.service containerd.service kubelet.service; do
   systemctl cat $u >/dev/null 2>&1 || continue
   echo "unit $u $(systemctl is-active $u) $(systemctl show --property=ConditionResult --value $u)"
@@ -102,7 +103,7 @@ systemctl list-units --failed --plain --no-legend | while read -r u rest; do
   echo "failed $u $(journalctl --unit=$u --lines=2 --output=cat --no-pager --quiet | tr '\n' ' ')"
 done`
 
-// units looks at the units of kubelet and runtime, and at any that has failed.
+// units checks the units of kubelet and runtime, and reports any failed unit.
 func (d *diagnosis) units(ctx context.Context) error {
 	return d.inEach(ctx, unitsScript, func(n provider.Node, said string) {
 		failed := map[string]bool{}
@@ -121,7 +122,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 			if words = strings.TrimSpace(words); words != "" {
 				evidence += "; it said: " + words
 			}
-			d.add(level, evidence, fmt.Sprintf("%s exec %s journalctl -u %s tells more; systemctl restart %[3]s in it tries again", d.Provider.Name(), n.Name, unit))
+			d.add(level, evidence, fmt.Sprintf("%s exec %s journalctl -u %s shows more; systemctl restart %[3]s in it tries again", d.Provider.Name(), n.Name, unit))
 		}
 		for line := range strings.Lines(said) {
 			words := strings.Fields(line)
@@ -129,7 +130,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 				continue
 			}
 			if words[2] == "inactive" && len(words) > 3 && words[3] == "no" {
-				// It waits for what is written when the cluster is made.
+				// It waits for files that are written when the cluster is created.
 				d.add(finding.Problem, fmt.Sprintf("%s: %s has not been set up", n.Name, words[1]), d.again())
 				continue
 			}
@@ -138,7 +139,7 @@ func (d *diagnosis) units(ctx context.Context) error {
 	})
 }
 
-// essential reports whether no pod runs without a unit.
+// essential reports whether pods need a unit.
 func essential(unit string) bool {
 	switch unit {
 	case "berth-supervisor.service", "berth.service", "containerd.service", "kubelet.service":
@@ -147,12 +148,12 @@ func essential(unit string) bool {
 	return false
 }
 
-// again is what to do with a cluster that is half made.
+// again is the advice for an incomplete cluster.
 func (d *diagnosis) again() string {
-	return fmt.Sprintf("the making of the cluster was broken off: berth cluster logs --name %s DIR keeps what it said, berth cluster delete %[1]s and create make it anew", d.name)
+	return fmt.Sprintf("the creation of the cluster was interrupted: berth cluster logs --name %s DIR saves its logs, berth cluster delete %[1]s and create build it again", d.name)
 }
 
-// nodeDisks looks for room below /var of the nodes, in KiB.
+// nodeDisks checks the free space below /var of the nodes, in KiB.
 func (d *diagnosis) nodeDisks(ctx context.Context) error {
 	return d.inEach(ctx, "df --output=avail,size,iavail,itotal /var | tail -n 1", func(n provider.Node, said string) {
 		var numbers [4]uint64
@@ -171,7 +172,7 @@ func (d *diagnosis) nodeDisks(ctx context.Context) error {
 	})
 }
 
-// names looks whether nodes find each other by the engine's DNS: the API's endpoint is a name.
+// names checks that nodes find each other by the engine's DNS: the API's endpoint is a name.
 func (d *diagnosis) names(ctx context.Context) error {
 	endpoint := ""
 	for _, n := range d.nodes {
@@ -186,7 +187,7 @@ func (d *diagnosis) names(ctx context.Context) error {
 		if strings.HasPrefix(said, "none") {
 			servers := strings.Join(strings.Fields(strings.ReplaceAll(strings.TrimPrefix(said, "none"), "nameserver", "")), ", ")
 			d.add(finding.Problem, fmt.Sprintf("%s finds no address of %s; its name servers are %s", n.Name, endpoint, servers),
-				"containers of a network find each other by the engine's DNS (aardvark-dns or dnsname for podman): install it, and make the network anew")
+				"containers of a network find each other by the engine's DNS (aardvark-dns or dnsname for podman): install it, and create the network again")
 		}
 	})
 }

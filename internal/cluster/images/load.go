@@ -23,8 +23,8 @@ import (
 
 // Options are what to load, and where to.
 type Options struct {
-	// Images are names of images of the provider. Archives are paths of files as docker or OCI tools
-	// write them; "-" is Stdin.
+	// Images are names of images of the provider. Archives are paths of files as docker or OCI
+	// tools write them; "-" is Stdin.
 	Images, Archives []string
 	Stdin            io.Reader
 	// Nodes are the names of the nodes that get the images; none is all.
@@ -37,8 +37,8 @@ type Loader struct {
 	report.Reporter
 }
 
-// Load loads images into the nodes of a cluster, into all of them at once. The error is errs.NotFound
-// for an unknown cluster, node or image, and errs.State for a node that does not run.
+// Load loads images into the nodes of a cluster, into all of them at once. The error is
+// errs.NotFound for an unknown cluster, node or image, and errs.State for a node that does not run.
 func (l Loader) Load(ctx context.Context, name string, o Options) error {
 	all, err := inventory.Nodes(ctx, l.Provider, name)
 	if err != nil {
@@ -88,8 +88,8 @@ func receivers(all []provider.Node, asked []string) ([]provider.Node, error) {
 	return found, errors.Join(failed...)
 }
 
-// loadImages saves images of the provider into a file first, so that the provider writes them once and
-// not once for each node. It does not save images that every node has, by ID.
+// loadImages saves images of the provider into a file first, so that the provider writes them once
+// and not once for each node. It does not save images that every node has, by ID.
 func (l Loader) loadImages(ctx context.Context, nodes []provider.Node, images []string) error {
 	ids, err := l.present(ctx, images)
 	if err != nil {
@@ -181,8 +181,8 @@ func (l Loader) queryAll(ctx context.Context, nodes []provider.Node) ([]*receive
 	return asked, group.Wait()
 }
 
-// retag adds an image's name in nodes that have the image under other names, and reports whether all
-// nodes have the image.
+// retag adds an image's name in nodes that have the image under other names, and reports whether
+// all nodes have the image.
 func (l Loader) retag(ctx context.Context, nodes []*receiver, id, image string) (bool, error) {
 	name, err := reference.ParseDockerRef(image)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// layersTold is what berth in a node tells of an image with the base.
+// layersTold is the report of berth in a node about an image with the base.
 func layersTold(id, tag string) string {
 	base := digest.FromString(clustertest.BaseLayer)
 	return fmt.Sprintf(`[{"id":%q,"tags":[%q],"layers":[{"diffID":%q,"digest":%q,"mediaType":"application/vnd.oci.image.layer.v1.tar","size":%d}]}]`, id, tag, base, base, len(clustertest.BaseLayer))
@@ -83,7 +83,8 @@ func TestLoadSendsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let go.
+// TestLoadInterrupted: half of what was to come is no archive, and who waits for the rest is let
+// go.
 func TestLoadInterrupted(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := loader(t, f, "")
@@ -127,7 +128,7 @@ func TestLoadOfWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestLoadAgain: what was told to be there may be gone.
+// TestLoadAgain: a reported image may be gone.
 func TestLoadAgain(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := loader(t, f, "")

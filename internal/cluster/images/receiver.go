@@ -40,7 +40,7 @@ func (l Loader) query(ctx context.Context, node provider.Node) (*receiver, error
 		query = l.queryContainerd
 	}
 	if err := query(ctx, r); err != nil {
-		return nil, fmt.Errorf("cannot tell which images %s has: %w", node.Name, err)
+		return nil, fmt.Errorf("cannot list the images of %s: %w", node.Name, err)
 	}
 	return r, nil
 }
@@ -78,8 +78,8 @@ func (r *receiver) readBerth(text string) error {
 	return nil
 }
 
-// queryContainerd asks containerd. Layers whose blobs containerd removed after it unpacked them are sent
-// again.
+// queryContainerd asks containerd. Layers whose blobs containerd removed after it unpacked them are
+// sent again.
 func (l Loader) queryContainerd(ctx context.Context, r *receiver) error {
 	images, err := provider.Output(ctx, l.Provider, r.name, ctr("images", "list")...)
 	if err != nil {
@@ -122,8 +122,8 @@ func (r *receiver) readContainerd(images, blobs string) {
 	}
 }
 
-// missing returns the names that the image of an ID lacks; there is false where the node does not have
-// the image.
+// missing returns the names that the image of an ID lacks; there is false where the node does not
+// have the image.
 func (r *receiver) missing(id string, names []string) (lacks []string, there bool) {
 	own, there := r.images[id]
 	for _, name := range names {

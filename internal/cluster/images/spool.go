@@ -19,8 +19,8 @@ type spool struct {
 	failed error
 }
 
-// spoolDir returns TMPDIR, or else a directory on disk: /tmp is in memory on many machines, and images
-// are larger than that.
+// spoolDir returns TMPDIR, or else a directory on disk: /tmp is in memory on many machines, and
+// images are larger than that.
 func spoolDir() string { return cmp.Or(os.Getenv("TMPDIR"), "/var/tmp") }
 
 func newSpool() (*spool, error) {

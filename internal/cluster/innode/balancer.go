@@ -22,21 +22,21 @@ import (
 
 // Files of a load balancer.
 const (
-	// BalancerFile is what it was told last, as JSON of Balancer.
+	// BalancerFile has its last configuration, as JSON of Balancer.
 	BalancerFile = Dir + "/balancer.json"
-	// HAProxyFile is the configuration that is made of it.
+	// HAProxyFile is haproxy's configuration, generated from it.
 	HAProxyFile = Dir + "/haproxy.cfg"
-	// masterSocket is where haproxy's first process takes orders.
+	// masterSocket is the command socket of haproxy's first process.
 	masterSocket = "/run/haproxy-master.sock"
 )
 
 // apiPort is the port of the API on the balancer and on control planes.
 const apiPort = 6443
 
-// Balancer is what a load balancer does: it spreads the API over control planes.
+// Balancer is the configuration of a load balancer, which balances the API over control planes.
 type Balancer struct {
-	// IPv4 and IPv6 are the families of the cluster. It listens on IPv4 always: the host's port
-	// of a cluster of IPv6 only may be one of 127.0.0.1.
+	// IPv4 and IPv6 are the families of the cluster. It always listens on IPv4: the host port of an
+	// IPv6-only cluster may be on 127.0.0.1.
 	IPv4 bool `json:"ipv4"`
 	IPv6 bool `json:"ipv6"`
 	// Servers are the control planes.
@@ -46,8 +46,7 @@ type Balancer struct {
 // Server is a control plane.
 type Server struct {
 	Name string `json:"name"`
-	// Host is its address, or, where that may be another one after a restart, a name that
-	// the engine's DNS has.
+	// Host is its address, or, if that may change at a restart, its name in the engine's DNS.
 	Host string `json:"host"`
 }
 
@@ -81,17 +80,17 @@ func (b Balancer) config() (string, error) {
 	return text.String(), nil
 }
 
-// Named reports whether the server is found by its name.
+// Named reports whether the server's host is a name.
 func (s Server) Named() bool {
 	_, err := netip.ParseAddr(s.Host)
 	return err != nil
 }
 
-// At is where haproxy finds the server.
+// At is the host and port of the server.
 func (s Server) At() string { return net.JoinHostPort(s.Host, strconv.Itoa(apiPort)) }
 
-// Balance becomes haproxy, which does what the balancer was told last. It returns only with
-// an error.
+// Balance executes haproxy with the last configuration in place of this process. It returns only
+// with an error.
 func Balance() error {
 	if os.Getpid() != 1 {
 		return errors.New("this is for the first process of a load balancer")
@@ -99,9 +98,9 @@ func Balance() error {
 	n := node{"/"}
 	program, err := exec.LookPath("haproxy")
 	if err != nil {
-		return fmt.Errorf("the image has no haproxy; make it anew by berth cluster build-image: %w: %w", errs.Unsupported, err)
+		return fmt.Errorf("the image has no haproxy; build it again with berth cluster build-image: %w: %w", errs.Unsupported, err)
 	}
-	if err := n.lastTold(); err != nil {
+	if err := n.writeLastConfig(); err != nil {
 		return err
 	}
 	return fmt.Errorf("cannot run %s: %w", program, syscall.Exec(program, n.haproxy(), os.Environ()))
@@ -112,9 +111,9 @@ func (n node) haproxy() []string {
 	return []string{"haproxy", "-W", "-S", n.path(masterSocket) + ",mode,600", "-f", n.path(HAProxyFile)}
 }
 
-// lastTold writes the configuration of what the balancer was told last. One that was told
-// nothing yet has no servers.
-func (n node) lastTold() error {
+// writeLastConfig writes haproxy's configuration from the last one of the balancer. Without one it
+// has no servers.
+func (n node) writeLastConfig() error {
 	var b Balancer
 	text, err := os.ReadFile(n.path(BalancerFile))
 	switch {
@@ -134,9 +133,9 @@ func (n node) lastTold() error {
 	return n.write(HAProxyFile, config)
 }
 
-// Rebalance tells a balancer, from outside of its first process, what to do from now on:
-// JSON of Balancer. Connections go on. It returns when haproxy does as told; a configuration that
-// haproxy does not take changes nothing.
+// Rebalance gives a running balancer a new configuration, as JSON of Balancer, from outside of its
+// first process. Connections stay open. It returns when haproxy uses the configuration. A
+// configuration that haproxy refuses changes nothing.
 func Rebalance(ctx context.Context, from io.Reader) error {
 	return node{"/"}.rebalance(ctx, from)
 }
@@ -158,7 +157,7 @@ func (n node) rebalance(ctx context.Context, from io.Reader) error {
 	if err := n.write(next, config); err != nil {
 		return err
 	}
-	// Names need not be known yet: their hosts may be about to start.
+	// Names need not resolve yet: their hosts may be about to start.
 	check := exec.CommandContext(ctx, "haproxy", "-c", "-q", "-f", n.path(next))
 	if out, err := check.CombinedOutput(); err != nil {
 		return fmt.Errorf("haproxy does not take its configuration: %w: %s", err, strings.TrimSpace(string(out)))

@@ -46,7 +46,7 @@ func TestLastTold(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := n.lastTold(); err != nil {
+		if err := n.writeLastConfig(); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(n.path(HAProxyFile))
@@ -57,7 +57,7 @@ func TestLastTold(t *testing.T) {
 	if err := n.write(BalancerFile, "{"); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.lastTold(); !errors.Is(err, errs.Invalid) {
+	if err := n.writeLastConfig(); !errors.Is(err, errs.Invalid) {
 		t.Errorf("a broken file: %v", err)
 	}
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// renewal is where new certificates are made, inside the directory of the old ones, so that they
-// can be moved over them.
+// renewal is the directory for new certificates, inside the directory of the old ones, so that a
+// rename can replace them.
 const renewal = ".renewal"
 
-// certificates makes those anew that name the addresses. They are made aside, and take the
-// place of the old ones when all are there: a node whose kubeadm fails has still those that
-// it had.
+// certificates renews the certificates that name the addresses. It writes them to another
+// directory, and replaces the old ones when all are there: a node whose kubeadm fails keeps its old
+// ones.
 func (n node) certificates(ctx context.Context) error {
 	phases, err := n.phases()
 	if err != nil || len(phases) == 0 {
@@ -39,7 +39,7 @@ func (n node) certificates(ctx context.Context) error {
 		return err
 	}
 	made := path.Join(dir, renewal)
-	// What a start that was cut short has left is of other addresses.
+	// Files of an interrupted start are for other addresses.
 	if err := os.RemoveAll(n.path(made)); err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func (n node) certificates(ctx context.Context) error {
 	return os.RemoveAll(n.path(made))
 }
 
-// move puts what phases have made in the place of the old. A key without its certificate is
-// what a stop between the two leaves; the next start makes both anew.
+// move replaces the old files by the new ones. If it is interrupted between a key and its
+// certificate, the next start renews both.
 func (n node) move(phases []phase, from, to string) error {
 	var files []string
 	for _, phase := range phases {
@@ -82,11 +82,11 @@ func (n node) move(phases []phase, from, to string) error {
 	return nil
 }
 
-// phase is a part of `kubeadm init phase certs`, and the name of what it makes.
+// phase is a part of `kubeadm init phase certs`, and the name of its files.
 type phase struct{ name, file string }
 
-// phases are those of what runs on the node, as its manifests tell: a certificate that is
-// missing is one to be made. A worker has none.
+// phases are the phases for what runs on the node, by its manifests: a missing certificate is
+// created, too. A worker has none.
 func (n node) phases() ([]phase, error) {
 	var all []phase
 	for _, of := range []struct {
@@ -107,8 +107,8 @@ func (n node) phases() ([]phase, error) {
 	return all, nil
 }
 
-// aside is kubeadm's configuration with another directory of certificates inside the one that
-// it has, which is dir. kubeadm takes no flag for it beside a file.
+// aside is kubeadm's configuration with another certificate directory, inside the present one, dir.
+// kubeadm accepts no flag for it together with a configuration file.
 func (n node) aside(text []byte) (dir string, changed []byte, err error) {
 	const kind = "ClusterConfiguration"
 	docs := strings.Split(string(text), "\n---\n")
@@ -133,7 +133,7 @@ func (n node) aside(text []byte) (dir string, changed []byte, err error) {
 	return "", nil, fmt.Errorf("%s has no %s: %w", KubeadmFile, kind, errs.Invalid)
 }
 
-// authorities copies those that sign.
+// authorities copies the certificate authorities.
 func (n node) authorities(from, to string) error {
 	for _, name := range []string{"ca.crt", "ca.key", "etcd/ca.crt", "etcd/ca.key"} {
 		text, err := os.ReadFile(n.path(path.Join(from, name)))

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Cgroups makes the groups below which the kubelet keeps pods (cgroupRoot: /kubelet), of
-// the names that both of its drivers have for them. The kubelet makes all but these.
+// Cgroups creates the cgroups below which the kubelet keeps pods (cgroupRoot: /kubelet), under the
+// names of both cgroup drivers. The kubelet creates all but these.
 func Cgroups() error {
 	if err := cgroups("/sys/fs/cgroup"); err != nil {
 		return fmt.Errorf("cannot make the kubelet's cgroups: %w", err)
@@ -45,8 +45,8 @@ func cgroups(mount string) error {
 	return nil
 }
 
-// classic makes a group of version 1. One of cpuset begins without any cpu, so that
-// nothing can be put into it or below.
+// classic creates a cgroup of version 1. One of cpuset begins without any CPU, so no process can be
+// put into it or below.
 func classic(dir, name string) error {
 	group := filepath.Join(dir, name)
 	if err := os.MkdirAll(group, 0o755); err != nil {
@@ -67,7 +67,7 @@ func classic(dir, name string) error {
 	return nil
 }
 
-// unified makes groups of version 2 that hand all controllers down.
+// unified creates cgroups of version 2 that delegate all controllers.
 func unified(mount string, names, controllers []string) error {
 	for _, dir := range append([]string{""}, names...) {
 		group := filepath.Join(mount, dir)
@@ -75,7 +75,7 @@ func unified(mount string, names, controllers []string) error {
 			return err
 		}
 		for _, c := range controllers {
-			// One by one: a kernel has controllers that only a root group may hand down.
+			// One by one: some controllers can be delegated only by a root cgroup.
 			err := os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), []byte("+"+c), 0o644)
 			if err != nil && (c == "cpu" || c == "memory" || c == "pids") {
 				return err

@@ -22,27 +22,27 @@ import (
 // etcdDir has the certificates of etcd and its clients on a control plane.
 const etcdDir = "/etc/kubernetes/pki/etcd/"
 
-// etcd is the one of this control plane, asked by JSON: a node has no client of it.
+// etcd is a client of this control plane's etcd, over JSON: a node has no etcdctl.
 type etcd struct {
 	server string
 	client *http.Client
 	pause  time.Duration
 }
 
-// etcdTime bounds the removal of a member. A cluster that has lost a member a moment ago refuses
-// until it has settled.
+// etcdTime bounds the removal of a member. A cluster that has just lost a member refuses until it
+// has settled.
 const etcdTime = time.Minute
 
-// ForgetMember takes another control plane out of etcd's cluster: the member of its name, or one
-// that has none yet and one of its addresses. An absent one is no error.
-func ForgetMember(ctx context.Context, name string, addresses []string) error {
+// RemoveMember removes another control plane from etcd's cluster: the member of its name, or one
+// without a name at one of its addresses. An absent member is not an error.
+func RemoveMember(ctx context.Context, name string, addresses []string) error {
 	e, err := localEtcd(node{"/"})
 	if err != nil {
 		return fmt.Errorf("cannot speak with etcd: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	if err := e.forget(ctx, name, addresses); err != nil {
+	if err := e.removeMember(ctx, name, addresses); err != nil {
 		return fmt.Errorf("cannot remove %s from etcd: %w", name, err)
 	}
 	return nil
@@ -65,15 +65,15 @@ func localEtcd(n node) (*etcd, error) {
 	return &etcd{"https://localhost:2379", &http.Client{Transport: &http.Transport{TLSClientConfig: config}}, time.Second}, nil
 }
 
-// member is what is read of one. Its ID is a number that JSON has no room for.
+// member has the fields that are read of a member. Its ID is a number that is too large for JSON.
 type member struct {
 	ID       string   `json:"ID"`
 	Name     string   `json:"name"`
 	PeerURLs []string `json:"peerURLs"`
 }
 
-// forget tries until the member is gone, as long as etcd says that it may succeed later.
-func (e *etcd) forget(ctx context.Context, name string, addresses []string) error {
+// removeMember retries until the member is gone, as long as etcd says that it may succeed later.
+func (e *etcd) removeMember(ctx context.Context, name string, addresses []string) error {
 	for {
 		err := e.remove(ctx, name, addresses)
 		if err == nil || !errors.Is(err, errs.Unavailable) {
@@ -91,12 +91,12 @@ func (e *etcd) remove(ctx context.Context, name string, addresses []string) erro
 	var list struct {
 		Members []member `json:"members"`
 	}
-	if err := e.ask(ctx, "/v3/cluster/member/list", map[string]any{}, &list); err != nil {
+	if err := e.call(ctx, "/v3/cluster/member/list", map[string]any{}, &list); err != nil {
 		return err
 	}
 	for _, m := range list.Members {
 		if m.Name == name || m.Name == "" && m.at(addresses) {
-			if err := e.ask(ctx, "/v3/cluster/member/remove", map[string]any{"ID": m.ID}, nil); err != nil {
+			if err := e.call(ctx, "/v3/cluster/member/remove", map[string]any{"ID": m.ID}, nil); err != nil {
 				return err
 			}
 		}
@@ -104,7 +104,7 @@ func (e *etcd) remove(ctx context.Context, name string, addresses []string) erro
 	return nil
 }
 
-// at reports whether a member is at one of the addresses.
+// at reports whether a member has one of the addresses.
 func (m member) at(addresses []string) bool {
 	return slices.ContainsFunc(m.PeerURLs, func(peer string) bool {
 		u, err := url.Parse(peer)
@@ -112,8 +112,8 @@ func (m member) at(addresses []string) bool {
 	})
 }
 
-// ask calls a method. What etcd cannot do now is errs.Unavailable.
-func (e *etcd) ask(ctx context.Context, method string, what, into any) error {
+// call calls a method. What etcd cannot do now is errs.Unavailable.
+func (e *etcd) call(ctx context.Context, method string, what, into any) error {
 	body, err := json.Marshal(what)
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (e *etcd) ask(ctx context.Context, method string, what, into any) error {
 	}
 	switch {
 	case answer.StatusCode == http.StatusNotFound:
-		return nil // somebody else was faster
+		return nil // another process removed it
 	case answer.StatusCode != http.StatusOK:
 		return fmt.Errorf("etcd answers %s: %s: %w", answer.Status, strings.TrimSpace(string(text)), errs.Unavailable)
 	case into == nil:

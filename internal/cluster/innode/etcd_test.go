@@ -49,7 +49,7 @@ func TestForgetMember(t *testing.T) {
 		{"dev-control-plane4", []string{"10.89.0.128"}, 0, nil},
 	} {
 		asked, refuse = nil, c.refuse
-		if err := e.forget(t.Context(), c.name, c.addresses); err != nil || !slices.Equal(asked, c.want) {
+		if err := e.removeMember(t.Context(), c.name, c.addresses); err != nil || !slices.Equal(asked, c.want) {
 			t.Errorf("%s: %q, %v; want %q", c.name, asked, err, c.want)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 // alone says that a test runs in a network namespace of its own.
 const alone = "BERTH_TEST_ALONE"
 
-// plane is a control plane that tells its name.
+// plane is a control plane that answers with its name.
 func plane(t *testing.T, name, address string) (ready *atomic.Bool) {
 	t.Helper()
 	ready = &atomic.Bool{}
@@ -38,7 +38,8 @@ func plane(t *testing.T, name, address string) (ready *atomic.Bool) {
 		}
 		fmt.Fprint(w, name)
 	}))
-	// haproxy listens on this port of every address, which a control plane has a host of its own for.
+	// haproxy listens on this port of every address, which a control plane has a host of its own
+	// for.
 	shared := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var set error
 		err := conn.Control(func(fd uintptr) {
@@ -85,8 +86,8 @@ func (c *client) ask() (string, error) {
 	return string(name), err
 }
 
-// TestBalancing: haproxy as it is in Debian takes the configuration, goes on to the next one without
-// dropping a connection, and closes those to a control plane that is not ready any more.
+// TestBalancing: haproxy as it is in Debian takes the configuration, goes on to the next one
+// without dropping a connection, and closes those to a control plane that is not ready any more.
 func TestBalancing(t *testing.T) {
 	require.Root(t)
 	require.Binary(t, "haproxy")
@@ -107,7 +108,7 @@ func TestBalancing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := n.lastTold(); err != nil {
+	if err := n.writeLastConfig(); err != nil {
 		t.Fatal(err)
 	}
 	args := n.haproxy()

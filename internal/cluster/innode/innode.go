@@ -1,7 +1,7 @@
-// Package innode is what berth does inside of the containers of a cluster. In a node, before
-// and beside systemd, it makes a machine of what the engine made; in a load balancer it keeps
-// haproxy; on a control plane it speaks with etcd. It knows files, mounts and processes of
-// its container, and no cluster.
+// Package innode is what berth does inside of the containers of a cluster. In a node, before and
+// beside systemd, it prepares the container to be a machine. In a load balancer it runs haproxy. On
+// a control plane it talks to etcd. It knows files, mounts and processes of its container, and no
+// cluster.
 package innode
 
 import (
@@ -25,31 +25,32 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Files that the one who makes the cluster writes.
+// Files that `berth cluster` writes.
 const (
 	// Dir has all of them.
 	Dir = "/etc/berth/cluster"
 	// KubeadmFile is kubeadm's configuration of the node.
 	KubeadmFile = Dir + "/kubeadm.yaml"
-	// ServicesFile and RoutesFile are scripts: what happens to packets for services that no
-	// proxy has taken, and routes to the other nodes' pods. RoutesUnit runs both.
+	// ServicesFile and RoutesFile are scripts: one handles packets for services that kube-proxy has
+	// no rules for, the other sets routes to the other nodes' pods. RoutesUnit runs both.
 	ServicesFile = Dir + "/services"
 	RoutesFile   = Dir + "/routes"
 	RoutesUnit   = "berth-routes.service"
-	// addressesFile has the node's addresses as its files know them; while these are
-	// rewritten, halfFile has all that they may have.
+	// addressesFile has the addresses that the node's files contain. During a rewrite, halfFile has
+	// all addresses that they may contain.
 	addressesFile = Dir + "/addresses"
 	halfFile      = Dir + "/addresses.half"
 	// uuidFile is the node's own product_uuid.
 	uuidFile = Dir + "/product_uuid"
 )
 
-// node is the file system of a node; tests have one of their own.
+// node is the file system of a node; tests have their own.
 type node struct{ root string }
 
 func (n node) path(name string) string { return filepath.Join(n.root, name) }
 
-// Start prepares the node and becomes systemd. It returns only with an error.
+// Start prepares the node and executes systemd in place of this process. It returns only with an
+// error.
 func Start(ctx context.Context, lookup func(string) (string, bool)) error {
 	if os.Getpid() != 1 {
 		return errors.New("this is for the first process of a node")
@@ -79,7 +80,7 @@ func Start(ctx context.Context, lookup func(string) (string, bool)) error {
 	return fmt.Errorf("cannot run %s: %w", systemd, syscall.Exec(systemd, []string{systemd}, os.Environ()))
 }
 
-// machineID gives the node an identity of its own: systemd would take the host's.
+// machineID gives the node its own machine ID: systemd would use the host's.
 func (n node) machineID() error {
 	file := n.path("etc/machine-id")
 	if text, err := os.ReadFile(file); err == nil && len(strings.TrimSpace(string(text))) == 32 {
@@ -93,7 +94,7 @@ func (n node) machineID() error {
 	return nil
 }
 
-// productUUID hides the host's, which the kubelet would tell for every node.
+// productUUID hides the host's, which the kubelet would report for every node.
 func (n node) productUUID() error {
 	target, err := filepath.EvalSymlinks(n.path("sys/class/dmi/id/product_uuid"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,8 +115,8 @@ func (n node) productUUID() error {
 	return nil
 }
 
-// kernelLog is what the kubelet reads of out-of-memory kills. Engines that run as a user
-// have none.
+// kernelLog is the device from which the kubelet reads out-of-memory kills. Rootless engines have
+// none.
 func (n node) kernelLog() error {
 	file := n.path("dev/kmsg")
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
@@ -127,8 +128,8 @@ func (n node) kernelLog() error {
 	return nil
 }
 
-// search sets the search domains that the cluster's description asks for, and has names without a
-// dot looked up as they are first: nodes know each other by such names.
+// search sets the search domains of the cluster file, and makes the resolver look up names without
+// a dot as they are first: nodes know each other by such names.
 func (n node) search(lookup func(string) (string, bool)) error {
 	domains, set := lookup("KIND_DNS_SEARCH")
 	file := n.path("etc/resolv.conf")
@@ -146,16 +147,16 @@ func (n node) search(lookup func(string) (string, bool)) error {
 	if wanted = namesFirst(wanted); wanted == string(text) {
 		return nil
 	}
-	// The file is a mount of the engine's: it cannot be replaced, only filled anew.
+	// The engine mounts the file: it cannot be replaced, only overwritten.
 	if err := os.WriteFile(file, []byte(wanted), 0o644); err != nil {
 		return fmt.Errorf("cannot set the search domains: %w", err)
 	}
 	return nil
 }
 
-// namesFirst is a resolv.conf with the option ndots:0, unless it says something of ndots; docker
-// writes it so. Without it a node's name is asked for in each search domain before, of a server
-// that may be far, or out of reach.
+// namesFirst is a resolv.conf with the option ndots:0, unless it sets ndots; docker writes it so.
+// Without the option the resolver queries a node's name in each search domain first, at a server
+// that may be distant or unreachable.
 func namesFirst(text string) string {
 	searches := false
 	for line := range strings.Lines(text) {
@@ -219,7 +220,7 @@ func (n node) write(name, text string) error {
 	return nil
 }
 
-// own are the addresses by which others reach the node, IPv4 first.
+// own are the node's reachable addresses, IPv4 first.
 func own() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

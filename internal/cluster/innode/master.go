@@ -18,8 +18,8 @@ type master struct{ socket string }
 // reloadTime bounds a reload: starting haproxy takes a fraction of a second.
 const reloadTime = 30 * time.Second
 
-// reload has haproxy read its configuration anew, and returns when a new process works by
-// it. haproxy may be about to start: it is waited for.
+// reload makes haproxy read its configuration again, and returns when a new process uses it. It
+// waits for a haproxy that is about to start.
 func (m master) reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, reloadTime)
 	defer cancel()
@@ -27,8 +27,8 @@ func (m master) reload(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("haproxy does not run: %w", err)
 	}
-	// Its answer ends when it reads the configuration, which is no error.
-	if _, err := m.ask(ctx, "reload"); err != nil && ctx.Err() != nil {
+	// Its answer ends when it reads the configuration, which is not an error.
+	if _, err := m.command(ctx, "reload"); err != nil && ctx.Err() != nil {
 		return fmt.Errorf("cannot have haproxy read its configuration: %w", err)
 	}
 	_, err = m.until(ctx, func(worker string) bool { return worker != "" && worker != before })
@@ -38,13 +38,13 @@ func (m master) reload(ctx context.Context) error {
 	return nil
 }
 
-// pollPause lies between two questions: a socket tells nobody that it is there.
+// pollPause is the time between two requests: there is no event for a new socket.
 const pollPause = 50 * time.Millisecond
 
-// until asks for the process that works by the current configuration until it is as wanted.
+// until polls the process of the current configuration until it is as wanted.
 func (m master) until(ctx context.Context, wanted func(worker string) bool) (string, error) {
 	for {
-		answer, err := m.ask(ctx, "show proc")
+		answer, err := m.command(ctx, "show proc")
 		if err == nil {
 			if worker := current(answer); wanted(worker) {
 				return worker, nil
@@ -59,8 +59,8 @@ func (m master) until(ctx context.Context, wanted func(worker string) bool) (str
 	}
 }
 
-// ask gives one order and reads the answer.
-func (m master) ask(ctx context.Context, order string) (string, error) {
+// command sends one command and reads the answer.
+func (m master) command(ctx context.Context, order string) (string, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", m.socket)
 	if err != nil {
 		return "", err
@@ -74,7 +74,7 @@ func (m master) ask(ctx context.Context, order string) (string, error) {
 	if _, err := io.WriteString(conn, order+"\n"); err != nil {
 		return "", err
 	}
-	// It waits for another order otherwise.
+	// It would wait for another command.
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		if err := half.CloseWrite(); err != nil {
 			return "", err

@@ -15,10 +15,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// renew makes the node's files follow its addresses, on engines that give a container
-// others when it starts again. A node that is stopped in the middle begins with it again
-// at its next start: the addresses are recorded as the node's when all is done, and until
-// then those that its files may have stand in a file of their own.
+// renew updates the addresses in the node's files, on engines that give a container new addresses
+// at a start. A node that is stopped in the middle repeats it at its next start: it records the new
+// addresses when all is done, and until then a separate file has all addresses that the files may
+// contain.
 func (n node) renew(ctx context.Context, now []netip.Addr) error {
 	recorded, _, err := n.addresses(addressesFile)
 	if err != nil {
@@ -50,7 +50,7 @@ func (n node) renew(ctx context.Context, now []netip.Addr) error {
 	return nil
 }
 
-// addresses reads a file of them; there is false for an absent one.
+// addresses reads a file of addresses; there is false if it does not exist.
 func (n node) addresses(file string) (all []netip.Addr, there bool, err error) {
 	text, err := os.ReadFile(n.path(file))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,7 +67,7 @@ func (n node) addresses(file string) (all []netip.Addr, there bool, err error) {
 	return all, true, nil
 }
 
-// words are addresses as a file has them.
+// words are addresses in a file's format.
 func words(addresses []netip.Addr) []byte {
 	var all []string
 	for _, a := range addresses {
@@ -78,8 +78,8 @@ func words(addresses []netip.Addr) []byte {
 	return []byte(strings.Join(all, " ") + "\n")
 }
 
-// changes are the addresses that are the node's no more, and what stands in place of each: one
-// of the family that the node did not have, else its first.
+// changes maps the node's old addresses to new ones: to one of the family that the node did not
+// have before, else to its first.
 func changes(before, now []netip.Addr) map[string]string {
 	changed := map[string]string{}
 	for _, old := range before {
@@ -128,8 +128,8 @@ func (n node) rewrite(changed map[string]string) error {
 	return nil
 }
 
-// replaced is a text with other addresses: 10.0.0.2 is none in 10.0.0.20, and stands in
-// 10.0.0.2:6443. All are replaced at once, so that two that swap do not end as one.
+// replaced is a text with other addresses: 10.0.0.2 matches in 10.0.0.2:6443, and not in 10.0.0.20.
+// All are replaced at once, so that two addresses can swap.
 func replaced(text string, changed map[string]string) string {
 	return regexp.MustCompile(`[0-9A-Fa-f:.]+`).ReplaceAllStringFunc(text, func(word string) string {
 		if now, found := changed[word]; found {
@@ -142,7 +142,7 @@ func replaced(text string, changed map[string]string) string {
 	})
 }
 
-// replace writes a file of the node as a whole: who reads it has the former or the new one.
+// replace writes a file of the node atomically: a reader sees the old or the new content.
 func (n node) replace(name string, text []byte) error {
 	file := n.path(name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -154,8 +154,8 @@ func (n node) replace(name string, text []byte) error {
 	return nil
 }
 
-// replaceFile is replace for any path. What is being written has a name that no kubelet
-// takes for a manifest, and that is outside of its directory of manifests.
+// replaceFile is replace for any path. The temporary file has a name that the kubelet does not take
+// for a manifest, outside of its manifest directory.
 func replaceFile(file string, text []byte, mode fs.FileMode) (err error) {
 	dir := filepath.Dir(file)
 	if filepath.Base(dir) == "manifests" {

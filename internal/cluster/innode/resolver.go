@@ -15,16 +15,15 @@ import (
 	"strings"
 )
 
-// embedded is docker's own DNS server. It listens on loopback of every container, on ports
-// that nobody knows before the container starts; docker's rules lead port 53 of that
-// address to them, for processes of the container only.
+// embedded is docker's own DNS server. It listens on loopback of every container, on ports that are
+// unknown before the container starts. docker's rules redirect port 53 of that address to them, for
+// processes of the container only.
 const embedded = "127.0.0.11"
 
-// resolver lets pods ask docker's DNS server, which alone knows the names of the other
-// nodes. A pod gets the node's resolv.conf, and 127.0.0.11 is the pod itself to it: so
-// the node's gateway stands in the file, and what is sent to port 53 of it, by pods or by
-// the node, goes to docker's server. docker writes the file anew at each start, and
-// listens on other ports.
+// resolver lets pods query docker's DNS server, the only one that knows the names of the other
+// nodes. A pod gets the node's resolv.conf, but in a pod 127.0.0.11 is the pod itself. So the file
+// gets the node's gateway, and packets to its port 53, from pods or from the node, are redirected
+// to docker's server. docker writes the file again at each start, and listens on other ports.
 func (n node) resolver(ctx context.Context, own []netip.Addr) error {
 	file := n.path("etc/resolv.conf")
 	text, err := os.ReadFile(file)
@@ -38,7 +37,7 @@ func (n node) resolver(ctx context.Context, own []netip.Addr) error {
 		return nil
 	}
 	if err := n.redirect(ctx, own, string(text)); err != nil {
-		return fmt.Errorf("cannot let pods ask docker's DNS server: %w", err)
+		return fmt.Errorf("cannot let pods query docker's DNS server: %w", err)
 	}
 	return nil
 }
@@ -49,7 +48,7 @@ func (n node) redirect(ctx context.Context, own []netip.Addr, resolv string) err
 		return err
 	}
 	if !address.IsValid() {
-		// A network without a way out: the node's own address will do.
+		// A network without a gateway: use the node's own address.
 		if len(own) == 0 || !own[0].Is4() {
 			return errors.New("the node has neither a gateway nor an address of IPv4")
 		}
@@ -63,7 +62,7 @@ func (n node) redirect(ctx context.Context, own []netip.Addr, resolv string) err
 	if err != nil {
 		return err
 	}
-	// An answer leaves for a pod from an address of loopback.
+	// An answer to a pod has a loopback address as source.
 	if err := os.WriteFile(n.path("proc/sys/net/ipv4/conf/all/route_localnet"), []byte("1"), 0o644); err != nil {
 		return err
 	}
@@ -72,12 +71,12 @@ func (n node) redirect(ctx context.Context, own []netip.Addr, resolv string) err
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft: %w: %s", err, bytes.TrimSpace(out))
 	}
-	// The file is a mount of the engine's: it cannot be replaced, only filled anew.
+	// The engine mounts the file: it cannot be replaced, only overwritten.
 	return os.WriteFile(n.path("etc/resolv.conf"), []byte(withServer(resolv, embedded, address.String())), 0o644)
 }
 
-// redirection are rules that lead port 53 of an address to the server's ports. What
-// comes from outside for loopback is dropped before: route_localnet would let it in.
+// redirection are rules that redirect port 53 of an address to the server's ports. Packets from
+// outside to loopback are dropped before: route_localnet would let them in.
 func redirection(address netip.Addr, udp, tcp uint16) string {
 	rules := fmt.Sprintf("\t\tip daddr %s udp dport 53 dnat to %s:%d\n\t\tip daddr %[1]s tcp dport 53 dnat to %[2]s:%[4]d\n", address, embedded, udp, tcp)
 	return "table ip berth-dns\ndelete table ip berth-dns\ntable ip berth-dns {\n" +
@@ -89,7 +88,7 @@ func redirection(address netip.Addr, udp, tcp uint16) string {
 // names reports whether a resolv.conf names a server.
 func names(resolv, server string) bool { return withServer(resolv, server, "") != resolv }
 
-// withServer is a resolv.conf with another server in the place of one.
+// withServer is a resolv.conf with one server replaced by another.
 func withServer(resolv, old, now string) string {
 	var out strings.Builder
 	for line := range strings.Lines(resolv) {
@@ -101,8 +100,7 @@ func withServer(resolv, old, now string) string {
 	return out.String()
 }
 
-// gateway is where the node's default route of IPv4 leads; the zero value is that there
-// is none.
+// gateway is the gateway of the node's default IPv4 route; the zero value for none.
 func (n node) gateway() (netip.Addr, error) {
 	text, err := os.ReadFile(n.path("proc/net/route"))
 	if err != nil {
@@ -143,15 +141,15 @@ func (n node) listener(protocol string) (uint16, error) {
 			return uint16(number), nil
 		}
 	}
-	return 0, fmt.Errorf("/etc/resolv.conf names %s, and nobody listens there for %s", embedded, protocol)
+	return 0, fmt.Errorf("/etc/resolv.conf names %s, and no server listens there for %s", embedded, protocol)
 }
 
-// kernelAddress reads an address as tables of the kernel have it: a number in the order
-// of the machine's bytes.
+// kernelAddress reads an address in the format of the kernel's tables: a number in the machine's
+// byte order.
 func kernelAddress(text string) (netip.Addr, error) {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != 4 {
-		return netip.Addr{}, fmt.Errorf("%q is no address of IPv4", text)
+		return netip.Addr{}, fmt.Errorf("%q is not an IPv4 address", text)
 	}
 	var address [4]byte
 	binary.NativeEndian.PutUint32(address[:], binary.BigEndian.Uint32(raw))

@@ -32,7 +32,7 @@ func AllNodes(ctx context.Context, p provider.Provider) ([]provider.Node, error)
 // Role returns the role of a container in its cluster.
 func Role(n provider.Node) config.Role { return config.Role(n.Labels[plan.LabelRole]) }
 
-// TrialRole is the role of a container that is made to look into its image. It is no node.
+// TrialRole is the role of a container that is created to check its image. It is not a node.
 const TrialRole = "trial"
 
 // IsTrial reports whether a container has the role TrialRole.
@@ -53,7 +53,7 @@ func ControlPlane(all []provider.Node) (provider.Node, error) {
 	return *found, nil
 }
 
-// Balancer returns the load balancer of a cluster; found is false where it has none.
+// Balancer returns the load balancer of a cluster; found is false if it has none.
 func Balancer(all []provider.Node) (b provider.Node, found bool) {
 	for _, n := range all {
 		if Role(n) == config.BalancerRole {

@@ -17,7 +17,7 @@ const (
 	v1beta4 = "kubeadm.k8s.io/v1beta4"
 )
 
-// builder makes the documents of one node.
+// builder builds the documents of one node.
 type builder struct {
 	Node
 	at    *version.Version
@@ -38,8 +38,7 @@ func newBuilder(n Node) (*builder, error) {
 	}
 	b := &builder{Node: n, at: at, ips: ips, gates: n.gates(), api: v1beta4}
 	if b.before("1.36.0") {
-		// kubeadm has known v1beta4 since 1.31, but patches that people have are for
-		// what kind writes.
+		// kubeadm has known v1beta4 since 1.31, but existing patches are for what kind writes.
 		b.api = v1beta3
 	}
 	return b, nil
@@ -79,9 +78,9 @@ func (b *builder) withGates(list ...arg) []arg {
 func (b *builder) cluster() patch.Doc {
 	net := b.Cluster.Networking
 	api := append([]arg{{"runtime-config", pairs(b.Cluster.RuntimeConfig)}}, b.withGates()...)
-	// Not so in kind: both ask for their leases when the API begins to listen, a moment before it
-	// knows their rights, and with the default of 2s ask again up to 4.4s later. All nodes wait
-	// for the controller manager then.
+	// Not so in kind: both request their leases when the API begins to listen, a moment before it
+	// knows their rights, and with the default of 2s retry up to 4.4s later. All nodes wait for the
+	// controller manager then.
 	retry := arg{"leader-elect-retry-period", "1s"}
 	manager := b.withGates(
 		arg{"enable-hostpath-provisioner", "true"},
@@ -106,15 +105,14 @@ func (b *builder) cluster() patch.Doc {
 		"networking":           map[string]any{"podSubnet": net.PodSubnet, "serviceSubnet": net.ServiceSubnet},
 	}
 	if b.api == v1beta4 {
-		// Not so in kind: the ten RSA keys of a control plane take most of a second to make, and
-		// every connection to the API a millisecond more. v1beta3 has no such field.
+		// Not so in kind: the ten RSA keys of a control plane take most of a second to generate,
+		// and every connection to the API a millisecond more. v1beta3 has no such field.
 		doc["encryptionAlgorithm"] = "ECDSA-P256"
 	}
 	return doc
 }
 
-// names are the names that the API's certificate is for, beside kubeadm's own: what
-// clients on the host call it.
+// names are the additional names in the API's certificate, by which clients on the host reach it.
 func (b *builder) names() []any {
 	address := b.Cluster.Networking.APIServerAddress
 	names := []any{"localhost", address}
@@ -153,7 +151,7 @@ func (b *builder) join() patch.Doc {
 		"discovery": map[string]any{"bootstrapToken": map[string]any{
 			"apiServerEndpoint": b.Endpoint,
 			"token":             b.Token,
-			// The nodes are alone on their network with the one that made the CA.
+			// Only the nodes and the host that created the CA are on their network.
 			"unsafeSkipCAVerification": true,
 		}},
 		"skipPhases": []any{"preflight"},
@@ -168,7 +166,7 @@ func (b *builder) localEndpoint() map[string]any {
 	return map[string]any{"advertiseAddress": b.ips[0].String(), "bindPort": bindPort}
 }
 
-// registration is how the kubelet makes itself known.
+// registration is how the kubelet registers its node.
 func (b *builder) registration() map[string]any {
 	var ips []string
 	for _, ip := range b.ips {
@@ -178,7 +176,7 @@ func (b *builder) registration() map[string]any {
 		"criSocket": b.CRISocket,
 		"kubeletExtraArgs": b.args(
 			arg{"node-ip", strings.Join(ips, ",")},
-			// kind's scheme: programs that look for the container of a node know it.
+			// kind's scheme: programs use it to find the container of a node.
 			arg{"provider-id", fmt.Sprintf("kind://%s/%s/%s", b.Engine, b.Cluster.Name, b.name())},
 			arg{"node-labels", pairs(b.Node.Node.Labels)},
 		),
@@ -190,11 +188,11 @@ func (b *builder) kubelet() patch.Doc {
 		"apiVersion":   "kubelet.config.k8s.io/v1beta1",
 		"kind":         "KubeletConfiguration",
 		"cgroupDriver": b.CgroupDriver,
-		// A group of its own in the node's, so that the kubelet does not take the
-		// node's other processes for pods.
+		// A cgroup of its own within the node's, so that the kubelet does not take the node's other
+		// processes for pods.
 		"cgroupRoot": "/kubelet",
 		"failSwapOn": false,
-		// The disk is the host's: what the kubelet could remove would not free it.
+		// The disk belongs to the host: the kubelet cannot free enough of it.
 		"imageGCHighThresholdPercent": 100,
 		"evictionHard": map[string]any{
 			"nodefs.available":  "0%",

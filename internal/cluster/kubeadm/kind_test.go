@@ -87,7 +87,7 @@ func compare(t *testing.T, what, kinds string, n Node, single bool) {
 	}
 	want, got := parse(t, kinds), parse(t, made)
 	for _, doc := range got {
-		meant(doc, single)
+		intended(doc, single)
 	}
 	for _, doc := range append(got, want...) {
 		dropEmpty(doc)
@@ -107,8 +107,8 @@ func dropEmpty(doc patch.Doc) {
 	}
 }
 
-// meant takes the differences away that the documents' comments tell of.
-func meant(doc patch.Doc, single bool) {
+// intended removes the differences that the documents' comments name.
+func intended(doc patch.Doc, single bool) {
 	switch doc["kind"] {
 	case "ClusterConfiguration":
 		if doc["encryptionAlgorithm"] == "ECDSA-P256" {

@@ -1,6 +1,6 @@
-// Package kubeadm renders the kubeadm configuration of a node: what kind would write,
-// with the description's patches applied, as a pure function. What differs from kind
-// on purpose says so where it stands.
+// Package kubeadm renders the kubeadm configuration of a node: what kind would write, with the
+// cluster file's patches applied, as a pure function. Comments name each intended difference from
+// kind.
 package kubeadm
 
 import (
@@ -30,18 +30,18 @@ const (
 // bindPort is the port of the API server in its node.
 const bindPort = 6443
 
-// Node is what the configuration of one node is made of.
+// Node is the input of one node's configuration.
 type Node struct {
 	Cluster *config.Cluster
 	// Node is the node as Cluster.Nodes has it.
 	Node config.Node
-	// Version is that of Kubernetes in the node's image, such as v1.36.3.
+	// Version is the Kubernetes version of the node's image, such as v1.36.3.
 	Version string
 	// Engine is the container engine; it is part of the node's provider id.
 	Engine string
 	// Endpoint is the host and port of the API inside of the cluster's network.
 	Endpoint string
-	// IPv4 and IPv6 are the node's addresses; the zero Addr is none.
+	// IPv4 and IPv6 are the node's addresses; the zero Addr for none.
 	IPv4, IPv6 netip.Addr
 	// CRISocket is the URL of the runtime's socket in the node.
 	CRISocket string
@@ -49,20 +49,20 @@ type Node struct {
 	Token string
 	// Rootless: the engine runs in a user namespace.
 	Rootless bool
-	// CgroupDriver is the runtime's, for kubelets that do not ask it (KEP-4033).
+	// CgroupDriver is the runtime's, for kubelets that do not query it (KEP-4033).
 	CgroupDriver string
 }
 
-// NewToken makes a token to join with. kind has the same one for all clusters; a
-// cluster whose API listens on more than loopback would then take anybody as a node.
+// NewToken generates a token to join with. kind has the same one for all clusters; a cluster whose
+// API listens on more than loopback would then accept any node.
 func NewToken() string {
 	text := strings.ToLower(rand.Text()) // 26 letters and digits
 	return text[:6] + "." + text[6:22]
 }
 
-// Config returns the configuration, a stream of YAML documents that serves `kubeadm
-// init` and `kubeadm join` alike, on control planes and workers. The error is Invalid
-// where a patch cannot be applied, Unsupported for a version that is too old.
+// Config returns the configuration, a stream of YAML documents for both `kubeadm init` and `kubeadm
+// join`, on control planes and workers. The error is errs.Invalid if a patch cannot be applied,
+// errs.Unsupported for a version that is too old.
 func Config(n Node) (string, error) {
 	text, err := render(n)
 	if err != nil {
@@ -91,8 +91,8 @@ func render(n Node) (string, error) {
 	return patch.Render(docs)
 }
 
-// SkippedPhases are those that a configuration, as Config returns it, has `kubeadm init` leave
-// out.
+// SkippedPhases are the phases that a configuration, as Config returns it, makes `kubeadm init`
+// leave out.
 func SkippedPhases(text string) ([]string, error) {
 	docs, err := patch.Parse(text)
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *builder) documents() []patch.Doc {
 	return docs
 }
 
-// apply changes the documents by patches as the description has them.
+// apply applies the cluster file's patches to the documents.
 func apply(docs []patch.Doc, merges []string, ops []config.PatchJSON6902) ([]patch.Doc, error) {
 	var parsed []patch.Merge
 	for _, text := range merges {

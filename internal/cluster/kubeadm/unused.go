@@ -9,18 +9,17 @@ import (
 	"github.com/berthrun/berth/internal/cluster/patch"
 )
 
-// Unused names the patches that change nothing, because they are for another version of a
-// document than a node's kubeadm is given, or for one that it is not given. A file may have a
-// patch for each version: of those, one that is used is enough. versions are those of Kubernetes
-// by container name.
+// Unused names the patches that change nothing, because no node's kubeadm gets a document of their
+// kind and version. A file may have a patch for each version: it is enough that one of them is
+// used. versions are the Kubernetes versions by container name.
 func Unused(c *config.Cluster, versions map[string]string) ([]string, error) {
 	var all []string
 	for _, n := range c.Nodes {
-		// Addresses are in documents, and nobody looks at these.
+		// Documents need addresses, but no patch depends on them.
 		none := Node{Cluster: c, Node: n, Version: versions[c.ContainerName(n)], IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()}
 		b, err := newBuilder(none)
 		if err != nil {
-			return nil, fmt.Errorf("cannot tell which patches %s uses: %w", c.ContainerName(n), err)
+			return nil, fmt.Errorf("cannot find which patches %s uses: %w", c.ContainerName(n), err)
 		}
 		whose := "node " + c.ContainerName(n)
 		if n.Pool != "" {
@@ -48,7 +47,7 @@ func Unused(c *config.Cluster, versions map[string]string) ([]string, error) {
 	return all, nil
 }
 
-// aim is the document that a patch is for, and where the patch stands.
+// aim is the document that a patch is for, and the patch's path.
 type aim struct{ at, version, kind string }
 
 // unused are the patches of one list.
@@ -94,7 +93,7 @@ func aimsOf(merges []string, ops []config.PatchJSON6902) ([]aim, error) {
 	return aims, nil
 }
 
-// versionOf is that of the document of a kind; "" is that there is none.
+// versionOf is the version of the document of a kind; "" for none.
 func (b *builder) versionOf(kind string) string {
 	for _, doc := range b.documents() {
 		if doc["kind"] == kind {

@@ -11,7 +11,7 @@ import (
 const shortPause = 100 * time.Millisecond
 
 // AwaitClusterInfo returns when a client without credentials can read the ConfigMap
-// kube-public/cluster-info, which nodes join by, or when ctx ends.
+// kube-public/cluster-info, which nodes need to join, or when ctx ends.
 func (c *Client) AwaitClusterInfo(ctx context.Context) {
 	await(ctx, func() bool { return try(ctx, c.anonymous, getClusterInfo, nil) == nil })
 }

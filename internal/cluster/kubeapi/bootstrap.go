@@ -38,7 +38,7 @@ func (c *Client) AddBootstrapToken(ctx context.Context, token string, life time.
 	err := c.call(ctx, func(api rest.Interface) *rest.Request {
 		return api.Post().Namespace(metav1.NamespaceSystem).Resource("secrets").Body(object)
 	}, nil)
-	// Tokens are random. One that exists was created by a try whose response was lost.
+	// Tokens are random. If it exists, a try whose response was lost created it.
 	if err != nil && !errors.Is(err, errs.Exists) {
 		return fmt.Errorf("cannot create the bootstrap token %s: %w", id, err)
 	}
@@ -51,9 +51,9 @@ func clusterInfo(r *rest.Request) *rest.Request {
 
 func getClusterInfo(api rest.Interface) *rest.Request { return clusterInfo(api.Get()) }
 
-// SignClusterInfo signs the ConfigMap kube-public/cluster-info with a bootstrap token, in the way
-// of the controller manager. That one does so some seconds after the cluster has started. kubeadm
-// trusts the ConfigMap only then, and looks every five seconds.
+// SignClusterInfo signs the ConfigMap kube-public/cluster-info with a bootstrap token, as the
+// controller manager does some seconds after the cluster has started. kubeadm trusts the ConfigMap
+// only when it is signed, and checks every five seconds.
 func (c *Client) SignClusterInfo(ctx context.Context, token string) error {
 	id, secret, _ := strings.Cut(token, ".")
 	if err := c.signClusterInfo(ctx, id, secret); err != nil {

@@ -17,7 +17,8 @@ import (
 )
 
 // Bounds of a call. tryTime bounds one try, since a control plane that has died does not answer at
-// all. callTime bounds all tries together: it is long enough for another control plane to take over.
+// all. callTime bounds all tries together: it is long enough for another control plane to take
+// over.
 const (
 	tryTime  = 15 * time.Second
 	callTime = time.Minute
@@ -51,7 +52,7 @@ func (c *Client) call(ctx context.Context, build request, into runtime.Object) e
 	}
 }
 
-// try sends a request once. Retries are those of call: the library's know no end of a cluster's start.
+// try sends a request once. call retries: the library's retries do not fit the start of a cluster.
 func try(ctx context.Context, api rest.Interface, build request, into runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
@@ -79,7 +80,7 @@ func requestError(err error) error {
 	return fmt.Errorf("the API server answers %d %s: %s: %w", code, http.StatusText(code), serverMessage(s), kindOf(code))
 }
 
-// serverMessage is what the server says. A response that is no Status has it among the causes.
+// serverMessage is what the server says. A response that is not a Status has it among the causes.
 func serverMessage(s metav1.Status) string {
 	if s.Details != nil {
 		for _, cause := range s.Details.Causes {
@@ -104,6 +105,6 @@ func kindOf(status int) error {
 	if status/100 == 4 && status != http.StatusUnauthorized && status != http.StatusForbidden {
 		return errs.Invalid
 	}
-	// A server that has just started does not know yet who may do what.
+	// A server that has just started does not know its authorization rules yet.
 	return errs.Unavailable
 }

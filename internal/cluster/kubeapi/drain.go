@@ -44,7 +44,7 @@ func (c *Client) Drain(ctx context.Context, node string) error {
 	}
 }
 
-// evict asks for the eviction of each pod that is not being deleted yet. It returns the pods that
+// evict requests the eviction of each pod that is not being deleted yet. It returns the pods that
 // have not ended, and adds to refused why the server refuses an eviction.
 func (c *Client) evict(ctx context.Context, node string, refused map[string]string) ([]corev1.Pod, error) {
 	var list corev1.PodList
@@ -85,8 +85,8 @@ func evictionOf(p *corev1.Pod) *policyv1.Eviction {
 
 func fullName(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
 
-// staysWithNode reports whether a drain leaves a pod: a static pod, a pod of a DaemonSet, or one that
-// has ended.
+// staysWithNode reports whether a drain leaves a pod: a static pod, a pod of a DaemonSet, or one
+// that has ended.
 func staysWithNode(p corev1.Pod) bool {
 	_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
 	ofDaemonSet := slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" })

@@ -1,4 +1,4 @@
-// Package kubeapi asks the API server of a cluster for what making and changing its nodes needs, on
+// Package kubeapi makes the API requests that creating and changing a cluster's nodes needs, on
 // client-go's REST client.
 package kubeapi
 
@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Client asks one API server.
+// Client is a client of one API server.
 type Client struct {
 	api  rest.Interface
 	http *http.Client
@@ -30,14 +30,14 @@ type Client struct {
 // pause is short, since the API of a new cluster is up any moment.
 const pause = 200 * time.Millisecond
 
-// New returns a client for the current context of a configuration. What is wrong with the
-// configuration is an error of kind errs.Invalid.
+// New returns a client for the current context of a configuration. An invalid configuration is an
+// error of kind errs.Invalid.
 func New(config *api.Config) (*Client, error) {
 	from, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
 	if err != nil {
 		return nil, invalid(err)
 	}
-	from.QPS = -1 // no limit: a command asks little, and its user waits
+	from.QPS = -1 // no limit: a command makes few requests, and its user waits
 	from.WarningHandler = rest.NoWarnings{}
 	c := &Client{pause: pause}
 	if c.http, err = rest.HTTPClientFor(from); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Node is the part of a Node object that clusters are made and changed by.
+// Node has the fields of a Node object that berth uses.
 type Node struct {
 	Name string
 	// Ready is the condition of that name. Why is its message, or what it says in place of one.
@@ -43,8 +43,9 @@ func nodeOf(object *corev1.Node) Node {
 	return n
 }
 
-// WaitForNodes returns the nodes, sorted by name, as soon as they are as wanted. It asks again while
-// the API server does not answer. When the context ends, it returns the last nodes and the last error.
+// WaitForNodes returns the nodes, sorted by name, as soon as they are as wanted. It retries while
+// the API server does not answer. When the context ends, it returns the last nodes and the last
+// error.
 func (c *Client) WaitForNodes(ctx context.Context, wanted func([]Node) bool) ([]Node, error) {
 	var last error
 	for {
@@ -128,8 +129,8 @@ func SelectNodes(nodes []Node, names []string) (selected []Node, others []string
 	return selected, others
 }
 
-// AllNodes returns a condition for WaitForNodes: nodes of all names exist, and wanted holds for each
-// of them. Other nodes do not count.
+// AllNodes returns a condition for WaitForNodes: nodes of all names exist, and wanted holds for
+// each of them. Other nodes do not count.
 func AllNodes(names []string, wanted func(Node) bool) func([]Node) bool {
 	return func(nodes []Node) bool {
 		selected, _ := SelectNodes(nodes, names)

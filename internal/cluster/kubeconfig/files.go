@@ -21,8 +21,8 @@ import (
 // Files are the kubeconfig files of a user, in the order in which kubectl reads them.
 type Files []string
 
-// Locate finds the files as kubectl does: the explicit one (--kubeconfig), else those
-// of KUBECONFIG, else ~/.kube/config.
+// Locate finds the files as kubectl does: the explicit one (--kubeconfig), else those of
+// KUBECONFIG, else ~/.kube/config.
 func Locate(explicit string, env func(string) string) (Files, error) {
 	if explicit != "" {
 		return Files{explicit}, nil
@@ -41,15 +41,15 @@ func Locate(explicit string, env func(string) string) (Files, error) {
 		// As in a unit of systemd.
 		me, err := user.Current()
 		if err != nil || me.HomeDir == "" {
-			return nil, fmt.Errorf("cannot tell where the kubeconfig is: neither KUBECONFIG nor HOME is set; give --kubeconfig: %w", errs.Invalid)
+			return nil, fmt.Errorf("cannot find the kubeconfig: neither KUBECONFIG nor HOME is set; give --kubeconfig: %w", errs.Invalid)
 		}
 		home = me.HomeDir
 	}
 	return Files{filepath.Join(home, ".kube", "config")}, nil
 }
 
-// usual is the file that new things go to: the first that exists, else the first.
-func (f Files) usual() string {
+// defaultFile is the file for new entries: the first that exists, else the first.
+func (f Files) defaultFile() string {
 	for _, file := range f {
 		if _, err := os.Stat(file); err == nil {
 			return file
@@ -58,13 +58,13 @@ func (f Files) usual() string {
 	return f[0]
 }
 
-// Merge puts the one cluster of a config (FromAdmin's) into the files and makes it
-// the current context. It goes to the file that has its name already, else to the
-// usual one, and is in no other afterwards. It returns the file.
+// Merge puts the one cluster of a config (FromAdmin's) into the files and makes it the current
+// context. It goes to the file that has its name already, else to the default file, and is in no
+// other afterwards. It returns the file.
 func (f Files) Merge(ctx context.Context, config *api.Config) (string, error) {
-	name, usual := config.CurrentContext, f.usual()
-	target := usual
-	err := f.change(ctx, name, usual, func(contents map[string]*api.Config) {
+	name, defaultFile := config.CurrentContext, f.defaultFile()
+	target := defaultFile
+	err := f.change(ctx, name, defaultFile, func(contents map[string]*api.Config) {
 		for _, file := range f {
 			if c := contents[file]; c != nil && (c.Clusters[name] != nil || c.AuthInfos[name] != nil || c.Contexts[name] != nil) {
 				target = file
@@ -77,8 +77,8 @@ func (f Files) Merge(ctx context.Context, config *api.Config) (string, error) {
 		contents[target].Clusters[name] = config.Clusters[name]
 		contents[target].AuthInfos[name] = config.AuthInfos[name]
 		contents[target].Contexts[name] = config.Contexts[name]
-		// The first file wins that says a current context.
-		contents[usual].CurrentContext = name
+		// The first file with a current context wins.
+		contents[defaultFile].CurrentContext = name
 	})
 	if err != nil {
 		return "", fmt.Errorf("cannot add context %s to the kubeconfig: %w", name, err)
@@ -86,18 +86,18 @@ func (f Files) Merge(ctx context.Context, config *api.Config) (string, error) {
 	return target, nil
 }
 
-// Check tells, before somebody has made what goes there, that Merge would fail: files that
-// cannot be read or written, or a lock that somebody does not let go. It makes nothing.
+// Check reports in advance that Merge would fail: files that cannot be read or written, or a lock
+// that another process keeps. It creates nothing.
 func (f Files) Check(ctx context.Context) error {
 	for _, file := range f {
 		if _, err := read(file); err != nil {
 			return err
 		}
 	}
-	usual := f.usual()
-	dir := filepath.Dir(usual)
+	defaultFile := f.defaultFile()
+	dir := filepath.Dir(defaultFile)
 	if _, err := os.Stat(dir); err == nil {
-		unlock, err := lockAll(ctx, []string{usual})
+		unlock, err := lockAll(ctx, []string{defaultFile})
 		if err != nil {
 			return err
 		}
@@ -115,14 +115,14 @@ func (f Files) Check(ctx context.Context) error {
 			err = unix.Access(dir, unix.W_OK|unix.X_OK)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot make the directory of kubeconfig %s in %s: %w", usual, dir, err)
+			return fmt.Errorf("cannot make the directory of kubeconfig %s in %s: %w", defaultFile, dir, err)
 		}
 		return nil
 	}
 }
 
-// Remove takes the name out of all files. A current context of that name is unset;
-// any other stays. Files that have nothing of it are not touched; nil if none has.
+// Remove removes the name from all files, and unsets a current context of that name. It does not
+// touch files without the name.
 func (f Files) Remove(ctx context.Context, name string) error {
 	err := f.change(ctx, name, "", func(contents map[string]*api.Config) {
 		for _, c := range contents {
@@ -135,8 +135,8 @@ func (f Files) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// Find is what the files say of a context of that name: its cluster, nil where none has it.
-// The first file wins, as for kubectl.
+// Find returns the cluster of the context of that name, nil if no file has it. The first file wins,
+// as for kubectl.
 func (f Files) Find(name string) (*api.Cluster, error) {
 	for _, file := range f {
 		config, err := read(file)
@@ -150,62 +150,60 @@ func (f Files) Find(name string) (*api.Cluster, error) {
 	return nil, nil
 }
 
-// Ours reports whether the files have a context of that name that Merge has put there, and not
-// somebody else.
+// Ours reports whether the files have a context of that name that Merge wrote.
 func (f Files) Ours(name string) (bool, error) {
 	for _, file := range f {
 		config, err := read(file)
 		if err != nil {
 			return false, err
 		}
-		if context := config.Contexts[name]; context != nil && context.Extensions[mark] != nil {
+		if context := config.Contexts[name]; context != nil && context.Extensions[extension] != nil {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// change edits those of the files that have something of a name, and always, which
-// may be "" for none, under their locks. Files of no concern need not even be
-// writable.
+// change edits the files that have entries of a name, and the file always ("" for none), under
+// their locks. Other files need not be writable.
 func (f Files) change(ctx context.Context, name, always string, edit func(map[string]*api.Config)) error {
 	for {
-		concerned, err := f.concerned(name, always)
-		if err != nil || len(concerned) == 0 {
+		affected, err := f.affected(name, always)
+		if err != nil || len(affected) == 0 {
 			return err
 		}
-		again, err := f.changeLocked(ctx, name, always, concerned, edit)
+		again, err := f.changeLocked(ctx, name, always, affected, edit)
 		if err != nil || !again {
 			return err
 		}
 	}
 }
 
-// changeLocked edits the files that were found concerned. again: while nobody had the
-// locks, others became so.
-func (f Files) changeLocked(ctx context.Context, name, always string, concerned []string, edit func(map[string]*api.Config)) (again bool, err error) {
-	unlock, err := lockAll(ctx, concerned)
+// changeLocked edits the affected files. again: before the locks were taken, other files became
+// affected.
+func (f Files) changeLocked(ctx context.Context, name, always string, affected []string, edit func(map[string]*api.Config)) (again bool, err error) {
+	unlock, err := lockAll(ctx, affected)
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	now, err := f.concerned(name, always)
+	now, err := f.affected(name, always)
 	if err != nil {
 		return false, err
 	}
 	for _, file := range now {
-		if !slices.Contains(concerned, file) {
+		if !slices.Contains(affected, file) {
 			return true, nil
 		}
 	}
 	contents := map[string]*api.Config{}
-	for _, file := range concerned {
+	for _, file := range affected {
 		if contents[file], err = read(file); err != nil {
 			return false, err
 		}
 	}
 	edit(contents)
-	for _, file := range concerned {
+	for _, file := range affected {
 		if err := write(file, contents[file]); err != nil {
 			return false, err
 		}
@@ -213,8 +211,8 @@ func (f Files) changeLocked(ctx context.Context, name, always string, concerned 
 	return false, nil
 }
 
-// concerned are the files that have something of a name, and always.
-func (f Files) concerned(name, always string) ([]string, error) {
+// affected are the files that have entries of a name, and the file always.
+func (f Files) affected(name, always string) ([]string, error) {
 	var files []string
 	for _, file := range f {
 		config, err := read(file)
@@ -228,7 +226,7 @@ func (f Files) concerned(name, always string) ([]string, error) {
 	return files, nil
 }
 
-// read returns what a file has; a file that is not there has nothing.
+// read returns the content of a file; a file that does not exist is empty.
 func read(file string) (*api.Config, error) {
 	config, err := clientcmd.LoadFromFile(file)
 	switch {

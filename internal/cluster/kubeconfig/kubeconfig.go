@@ -1,7 +1,6 @@
-// Package kubeconfig keeps clusters in kubeconfig files: it merges one in, and takes it
-// out again, in the files that kubectl would use, under kubectl's locks. It knows
-// clusters by the name of their context only, which is the name of their cluster
-// and user entries, too.
+// Package kubeconfig keeps clusters in kubeconfig files: it merges and removes them, in the files
+// that kubectl would use, under kubectl's locks. It knows clusters only by the name of their
+// context, which is the name of their cluster and user entries, too.
 package kubeconfig
 
 import (
@@ -17,11 +16,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// mark is the extension of contexts that are berth's: others may have the same name.
-const mark = "run.berth"
+// extension is the extension of berth's contexts: other tools may use the same names.
+const extension = "run.berth"
 
-// FromAdmin makes the kubeconfig of one cluster from kubeadm's admin.conf. All
-// entries get the name. server is the API's URL; empty keeps the one that nodes use.
+// FromAdmin returns the kubeconfig of one cluster from kubeadm's admin.conf. All entries get the
+// name. server is the API's URL; empty keeps the one that nodes use.
 func FromAdmin(admin []byte, name, server string) (*api.Config, error) {
 	from, err := clientcmd.Load(admin)
 	if err != nil {
@@ -44,14 +43,14 @@ func FromAdmin(admin []byte, name, server string) (*api.Config, error) {
 	}
 	for _, context := range from.Contexts {
 		context.Cluster, context.AuthInfo = name, name
-		context.Extensions = map[string]runtime.Object{mark: &runtime.Unknown{Raw: []byte(`{}`), ContentType: runtime.ContentTypeJSON}}
+		context.Extensions = map[string]runtime.Object{extension: &runtime.Unknown{Raw: []byte(`{}`), ContentType: runtime.ContentTypeJSON}}
 		config.Contexts[name] = context
 	}
 	return config, nil
 }
 
-// Server is the URL of an API that listens on an address of the host. Where that is
-// all addresses, clients on the host use loopback: the certificate is for it, too.
+// Server is the URL of an API that listens on an address of the host. If that is all addresses,
+// clients on the host use loopback, which the certificate includes.
 func Server(address string, port int) string {
 	if ip, err := netip.ParseAddr(address); err == nil && ip.IsUnspecified() {
 		address = "127.0.0.1"
@@ -76,8 +75,8 @@ func holds(config *api.Config, name string) bool {
 	return config.Clusters[name] != nil || config.AuthInfos[name] != nil || config.Contexts[name] != nil || config.CurrentContext == name
 }
 
-// drop takes the name's entries out of a file; contexts of others stay as they are,
-// even those that use them.
+// drop removes the name's entries from a file; other contexts stay unchanged, even those that use
+// them.
 func drop(config *api.Config, name string) {
 	delete(config.Clusters, name)
 	delete(config.AuthInfos, name)

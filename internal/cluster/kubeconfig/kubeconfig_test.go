@@ -403,7 +403,7 @@ func TestLinksAndBrokenFiles(t *testing.T) {
 	noLocks(t, dir)
 }
 
-// TestCheck: that Merge would fail is told before, and nothing is made.
+// TestCheck: it reports that Merge would fail, and creates nothing.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	if err := (Files{filepath.Join(dir, "a", "b", "config")}).Check(t.Context()); err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// How long a lock is waited for, and how often it is tried. kubectl holds one for
-// milliseconds, and does not wait.
+// How long to wait for a lock, and how often to retry. kubectl holds one for milliseconds, and does
+// not wait.
 const (
 	lockPatience = 10 * time.Second
 	lockPause    = 20 * time.Millisecond
 )
 
-// lockAll takes kubectl's locks of files, always in the same order, so that two who
-// want several do not wait for each other.
+// lockAll takes kubectl's locks of files, always in the same order, so that two processes do not
+// deadlock.
 func lockAll(ctx context.Context, files []string) (unlock func() error, err error) {
 	var held []string
 	unlock = func() error {
@@ -42,7 +42,7 @@ func lockAll(ctx context.Context, files []string) (unlock func() error, err erro
 	return unlock, nil
 }
 
-// lockName is client-go's: a file beside the file, which only one can make.
+// lockName is client-go's: a file beside the kubeconfig, which only one process can create.
 func lockName(file string) string { return file + ".lock" }
 
 func lock(ctx context.Context, file string) error {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// write replaces a file as a whole, so that no reader and no crash sees half of it.
-// A link stays a link, and owner and permissions stay; a new file is the user's only.
+// write replaces a file atomically, so that no reader sees, and no crash leaves, half of it. A link
+// stays a link, and owner and permissions stay; only the user can read a new file.
 func write(file string, config *api.Config) error {
 	text, err := Render(config)
 	if err != nil {
@@ -46,12 +46,12 @@ func replace(file string, text []byte) error {
 	return err
 }
 
-// target is the file that a link leads to, also one that is not there yet.
+// target is the file that a link leads to, also one that does not exist yet.
 func target(file string) (string, error) {
 	for range 40 { // as the kernel has it
 		to, err := os.Readlink(file)
 		if err != nil {
-			return file, nil // no link; what else is wrong is told by who writes
+			return file, nil // no link; the write reports any other error
 		}
 		if !filepath.IsAbs(to) {
 			to = filepath.Join(filepath.Dir(file), to)
@@ -68,7 +68,7 @@ func fill(temp *os.File, file string, text []byte) error {
 		if err := temp.Chmod(info.Mode().Perm()); err != nil {
 			return err
 		}
-		// Only root can give a file away, and only root meets files of others here.
+		// Only root can change the owner of a file, and only root sees files of others here.
 		if owner, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
 			if err := temp.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
 				return err

@@ -27,14 +27,14 @@ import (
 // Collector collects the logs of clusters of one provider.
 type Collector struct {
 	Provider provider.Provider
-	// Warn reports what a node or the provider could not tell.
+	// Warn reports what a node or the provider could not deliver.
 	Warn func(text string)
 }
 
-// Collect writes logs and state of a cluster into a directory, under the file names of kind's `export
-// logs`: those of the provider, and a directory for each node. It also works for a cluster that is
-// incomplete or does not answer: it writes what there is, and warns of the rest. The error is
-// errs.NotFound for an unknown cluster, or that of files that cannot be written.
+// Collect writes logs and state of a cluster into a directory, under the file names of kind's
+// `export logs`: those of the provider, and a directory for each node. It also works for a cluster
+// that is incomplete or does not answer: it writes what there is, and warns of the rest. The error
+// is errs.NotFound for an unknown cluster, or that of files that cannot be written.
 func (c Collector) Collect(ctx context.Context, name, dir string) error {
 	all, err := inventory.Nodes(ctx, c.Provider, name)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c Collector) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	runtime, _, err := noderuntime.Identify(ctx, c.Provider, n)
 	if err != nil {
 		said, _, _ := strings.Cut(err.Error(), "\n")
-		c.Warn(fmt.Sprintf("which container runtime %s has cannot be told, and nothing is asked of it: %s", n.Name, said))
+		c.Warn(fmt.Sprintf("cannot identify the container runtime of %s, so its state is missing: %s", n.Name, said))
 	}
 	commands := nodeCommands(runtime)
 	if inventory.Role(n) == config.ControlPlane {
@@ -91,8 +91,8 @@ func (c Collector) nodeLogs(ctx context.Context, n provider.Node, dir string) er
 	return errors.Join(append(failed, c.varLog(ctx, n.Name, dir))...)
 }
 
-// runAll writes the output of commands in a container. Each command has a time limit: a daemon of the node
-// may not answer.
+// runAll writes the output of commands in a container. Each command has a time limit: a daemon of
+// the node may not answer.
 func (c Collector) runAll(ctx context.Context, name, dir string, commands map[string]string) []error {
 	var failed []error
 	for _, file := range slices.Sorted(maps.Keys(commands)) {
@@ -126,8 +126,8 @@ func (w *lockedWriter) Write(p []byte) (int, error) {
 	return w.to.Write(p)
 }
 
-// varLog copies /var/log of a node, with the logs of pods. It leaves out the journal, which is there as
-// text.
+// varLog copies /var/log of a node, with the logs of pods. It leaves out the journal, which is
+// there as text.
 func (c Collector) varLog(ctx context.Context, node, dir string) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err
@@ -157,8 +157,8 @@ const (
 	fileMode = 0o600
 )
 
-// save writes a file without the secrets that package redact knows. It keeps the output of a source that
-// fails, and warns of the failure.
+// save writes a file without the secrets that package redact knows. It keeps the output of a source
+// that fails, and warns of the failure.
 func (c Collector) save(file string, from func(io.Writer) error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(file), dirMode); err != nil {
 		return err

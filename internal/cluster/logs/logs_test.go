@@ -43,8 +43,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogsAreNotForOthers: no proxy's password is in them, and nobody else reads them, also where the
-// directory was there before.
+// TestLogsAreNotForOthers: no proxy's password is in them, and nobody else reads them, also where
+// the directory was there before.
 func TestLogsAreNotForOthers(t *testing.T) {
 	f := clustertest.New(t)
 	c, _ := collector(t, f, "")
@@ -83,8 +83,8 @@ func TestLogsAreNotForOthers(t *testing.T) {
 	}
 }
 
-// TestLogsOfHalfACluster: nodes that are stopped or tell nothing are no reason to have
-// nothing of the others.
+// TestLogsOfHalfACluster: nodes that are stopped or report nothing are no reason to have nothing of
+// the others.
 func TestLogsOfHalfACluster(t *testing.T) {
 	f := clustertest.New(t)
 	c, said := collector(t, f, twoWorkers)

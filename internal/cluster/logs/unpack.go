@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// unpack writes the directories and files of a node's archive below a directory, and nothing outside
-// of it. It leaves out links, devices and all other types.
+// unpack writes the directories and files of a node's archive below a directory, and nothing
+// outside of it. It leaves out links, devices and all other types.
 func unpack(dir string, from io.Reader) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

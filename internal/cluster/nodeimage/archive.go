@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// settings are what an image says of how its containers run.
+// settings are an image's settings for its containers.
 type settings struct {
 	Env        []string          `json:"Env,omitempty"`
 	Entrypoint []string          `json:"Entrypoint,omitempty"`
@@ -22,9 +22,9 @@ type settings struct {
 	Labels     map[string]string `json:"Labels,omitempty"`
 }
 
-// writeArchive writes an image of one layer as `docker save` does, which every engine
-// loads. layer is a tar file that is not compressed. Nothing in the archive is of the
-// time of its making: the same content is the same image.
+// writeArchive writes an image of one layer as `docker save` does, which every engine loads. layer
+// is an uncompressed tar file. The archive has no creation times: the same content is the same
+// image.
 func writeArchive(to io.Writer, names []string, s settings, layer string) error {
 	file, err := os.Open(layer)
 	if err != nil {
@@ -92,7 +92,7 @@ func writeLayer(to io.Writer, entries []entry) error {
 		var err error
 		switch {
 		case strings.HasSuffix(e.path, "/"):
-			// Its parents are all there is of a directory.
+			// Its parents are the only directories.
 		case e.link != "":
 			err = w.WriteHeader(&tar.Header{Name: name, Linkname: e.link, Mode: 0o777, Typeflag: tar.TypeSymlink})
 		default:

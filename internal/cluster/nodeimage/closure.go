@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// firewallTools are iptables, as a front of nftables, nft and ipset, out of a root file
-// system, with the libraries that they need. ipset is for IPVS only, and may be missing.
+// firewallTools are iptables (the nftables variant), nft and ipset from a root filesystem, with the
+// libraries that they need. ipset is for IPVS only, and may be missing.
 func firewallTools(rootfs string) ([]entry, error) {
 	const multi, sets = "/usr/sbin/xtables-nft-multi", "/usr/sbin/ipset"
 	files := []string{multi, "/usr/sbin/nft"}
@@ -49,8 +49,7 @@ func firewallTools(rootfs string) ([]entry, error) {
 	return all, nil
 }
 
-// closure adds to programs and libraries those that the dynamic loader looks for, and
-// the loader.
+// closure adds to programs and libraries the libraries that they need, and the dynamic loader.
 func closure(rootfs string, files []string) ([]string, error) {
 	seen := map[string]bool{}
 	queue := slices.Clone(files)
@@ -86,7 +85,7 @@ func closure(rootfs string, files []string) ([]string, error) {
 
 // needs reads the loader and the libraries that a file names.
 func needs(rootfs, file string) (loader string, libraries []string, err error) {
-	// Links in a root file system are meant within it.
+	// Links in a root filesystem are relative to it.
 	resolved, err := securejoin.SecureJoin(rootfs, file)
 	if err != nil {
 		return "", nil, err
@@ -116,7 +115,7 @@ func interpreter(f *elf.File) (string, error) {
 	return "", nil
 }
 
-// library finds a library where the loader looks for it without being told.
+// library finds a library in the loader's default directories.
 func library(rootfs, name string) (string, error) {
 	for _, pattern := range []string{"usr/lib/*-linux-gnu*", "usr/lib", "lib/*-linux-gnu*", "lib", "lib64"} {
 		found, err := filepath.Glob(filepath.Join(rootfs, pattern, name))
@@ -130,14 +129,14 @@ func library(rootfs, name string) (string, error) {
 	return "", fmt.Errorf("no such library: %w", errs.NotFound)
 }
 
-// checkStatic refuses a program that needs libraries: its image has nothing else.
+// checkStatic refuses a program that needs libraries: its image has none.
 func checkStatic(file string) error {
 	f, err := elf.Open(file)
 	if err != nil {
 		if errors.As(err, new(*fs.PathError)) {
 			return err
 		}
-		return fmt.Errorf("%s is no program for Linux: %w: %w", file, errs.Invalid, err)
+		return fmt.Errorf("%s is not a program for Linux: %w: %w", file, errs.Invalid, err)
 	}
 	defer f.Close()
 	loader, err := interpreter(f)

@@ -14,13 +14,13 @@ import (
 
 // component is a part of Kubernetes that runs in a pod: one static program.
 type component struct {
-	// name is the last part of its image's name, and that of its program.
+	// name is the last part of its image's name, and the name of its program.
 	name string
-	// program is where manifests and images of Kubernetes have it.
+	// program is its path in manifests and images of Kubernetes.
 	program string
-	// entrypoint: the manifest says options only.
+	// entrypoint: the manifest has options only.
 	entrypoint bool
-	// firewall: it runs the tools of the kernel's packet filter.
+	// firewall: it runs the firewall tools.
 	firewall bool
 }
 

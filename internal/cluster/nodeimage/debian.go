@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Packages are what a node has of Debian, beside what every Debian has. haproxy is for load
+// Packages are a node's Debian packages, in addition to the base system. haproxy is for load
 // balancers, which are containers of the same image.
 func Packages() []string {
 	return []string{
@@ -21,12 +21,12 @@ func Packages() []string {
 	}
 }
 
-// debian makes the root file system.
+// debian creates the root filesystem.
 func (b *builder) debian(ctx context.Context) error {
 	if b.Rootfs != "" {
 		for _, program := range []string{"usr/sbin/xtables-nft-multi", "usr/sbin/haproxy"} {
 			if _, err := os.Stat(filepath.Join(b.Rootfs, program)); err != nil {
-				return fmt.Errorf("%s is no root file system of Debian with %s: there is no /%s: %w", b.Rootfs, strings.Join(Packages(), ", "), program, errs.Invalid)
+				return fmt.Errorf("%s is not a Debian root filesystem with %s: there is no /%s: %w", b.Rootfs, strings.Join(Packages(), ", "), program, errs.Invalid)
 			}
 		}
 		return run(ctx, nil, "cp", "--archive", "--one-file-system", b.Rootfs+"/.", b.root) // also where it is a link
@@ -38,7 +38,7 @@ func (b *builder) debian(ctx context.Context) error {
 	return run(ctx, nil, "debootstrap", args...)
 }
 
-// useless is what a node never reads.
+// useless are files that a node never reads.
 func useless() []string {
 	return []string{
 		"var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*.log", "var/log/apt", "usr/share/doc/*", "usr/share/man/*",
@@ -46,8 +46,8 @@ func useless() []string {
 	}
 }
 
-// idle are units that do nothing in a container, or what only the host may do. There is one
-// tty1 on a host, for which all nodes would fight.
+// idle are units that do nothing in a container, or that only the host may run. A host has one
+// tty1, which all nodes would compete for.
 func idle() []string {
 	return []string{
 		"getty@tty1.service", "getty.target", "console-getty.service", "systemd-logind.service", "systemd-firstboot.service",
@@ -72,7 +72,7 @@ func (b *builder) trim() error {
 			all = append(all, os.RemoveAll(file))
 		}
 	}
-	// systemd fills it, and takes a missing one for a disk that is read-only.
+	// systemd writes it, and takes a missing one for a read-only disk.
 	all = append(all, os.WriteFile(filepath.Join(b.root, "etc/machine-id"), nil, 0o644))
 	for _, unit := range idle() {
 		file := filepath.Join(b.root, "etc/systemd/system", unit)

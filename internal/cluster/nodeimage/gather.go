@@ -15,11 +15,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Released has etcd or CoreDNS fetched from the releases of their projects, in the version
-// that this Kubernetes wants.
+// Released fetches etcd or CoreDNS from the releases of their projects, in the version that this
+// Kubernetes needs.
 const Released = "release"
 
-// check refuses places that nothing can be got from.
+// check refuses sources that cannot work.
 func (b *builder) check() error {
 	for _, name := range append([]string{b.Image}, b.Also...) {
 		full, err := fullName(name)
@@ -37,7 +37,7 @@ func (b *builder) check() error {
 	if b.fetched = release.IsURL(b.Kubernetes) || release.IsRelease(b.Kubernetes) || isFile(b.Kubernetes); !b.fetched {
 		return fmt.Errorf("--kubernetes %s: there is no such directory or archive, and it is neither a URL nor a release such as v1.36.3 or stable: %w", b.Kubernetes, errs.Invalid)
 	}
-	// A release of Kubernetes has neither.
+	// A release of Kubernetes contains neither.
 	for _, place := range []*string{&b.Etcd, &b.CoreDNS} {
 		if *place == "" {
 			*place = Released
@@ -66,7 +66,7 @@ func isFile(place string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// separate are the components that do not come with Kubernetes, and where from they come.
+// separate are the components that do not come with Kubernetes, and their sources.
 func (b *builder) separate() map[string]string {
 	all := map[string]string{"etcd": b.Etcd, "coredns": b.CoreDNS}
 	for name, place := range all {
@@ -77,7 +77,7 @@ func (b *builder) separate() map[string]string {
 	return all
 }
 
-// expected are the programs that are in the directory of Kubernetes.
+// expected are the programs in the directory of Kubernetes.
 func (b *builder) expected() []string {
 	names := programs()
 	for _, c := range components() {
@@ -90,7 +90,7 @@ func (b *builder) fetcher() *release.Fetcher {
 	return &release.Fetcher{Sites: b.Sites, Arch: runtime.GOARCH, Work: b.Work}
 }
 
-// fetch gets the programs of Kubernetes into a directory of our own.
+// fetch copies the programs of Kubernetes into a work directory.
 func (b *builder) fetch(ctx context.Context) (err error) {
 	place, f := b.Kubernetes, b.fetcher()
 	if !release.IsURL(place) && !isFile(place) {
@@ -108,22 +108,22 @@ func (b *builder) fetch(ctx context.Context) (err error) {
 	return err
 }
 
-// unreached adds to a failed download what needs none.
+// unreached adds to the error of a failed download how to build without one.
 func unreached(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, errs.Invalid) {
-		return err // a wrong sum is no matter of the way there
+		return err // a wrong checksum is not a network error
 	}
 	return fmt.Errorf("%w\n  without internet: --kubernetes DIR takes programs that are on this host (kubeadm, kubelet, kubectl, kube-apiserver, kube-controller-manager, "+
 		"kube-scheduler, kube-proxy, etcd, coredns), --etcd and --coredns take files, and --releases URL a mirror of dl.k8s.io; docs/cluster.md has the way", err)
 }
 
-// own is a directory of our own for programs.
+// own is a work directory for programs.
 func (b *builder) own() (string, error) {
 	dir := filepath.Join(b.Work, "kubernetes")
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// fetchOthers gets etcd and CoreDNS, and puts them beside Kubernetes.
+// fetchOthers fetches etcd and CoreDNS into the directory of Kubernetes.
 func (b *builder) fetchOthers(ctx context.Context) error {
 	from := b.Kubernetes
 	dir, err := b.own()
@@ -131,7 +131,7 @@ func (b *builder) fetchOthers(ctx context.Context) error {
 		return err
 	}
 	if b.Kubernetes = dir; from != dir {
-		// What was given stays as it is.
+		// The user's directory stays unchanged.
 		if from, err = filepath.Abs(from); err != nil {
 			return err
 		}

@@ -113,7 +113,7 @@ func TestGather(t *testing.T) {
 		{Options{Kubernetes: dir, Etcd: Released}, errs.NotFound, "has no coredns;"},
 		{Options{Kubernetes: "v1.36.4"}, errs.NotFound, "v1.36.4"},
 		{Options{Kubernetes: "kubernetes"}, errs.Invalid, "no such directory or archive"},
-		{Options{Kubernetes: whole, Etcd: filepath.Join(dir, "kubeadm")}, errs.Invalid, "etcd is no program"},
+		{Options{Kubernetes: whole, Etcd: filepath.Join(dir, "kubeadm")}, errs.Invalid, "etcd is not a program"},
 	} {
 		c.Image, c.Sites, c.Work = "a:1", sites, t.TempDir()
 		b := &builder{Options: c.Options}
@@ -163,8 +163,8 @@ func TestFullName(t *testing.T) {
 	}
 }
 
-// TestNoInternet: a download that fails says what needs none; one that is another file than was meant
-// does not.
+// TestNoInternet: a download that fails says what needs none; one that is another file than was
+// meant does not.
 func TestNoInternet(t *testing.T) {
 	site := httptest.NewServer(http.NotFoundHandler())
 	site.Close() // nobody listens there any more

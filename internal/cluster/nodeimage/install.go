@@ -12,7 +12,7 @@ import (
 //go:embed files
 var embedded embed.FS
 
-// drops are embedded files and where they go.
+// drops are embedded files and their paths in the image.
 func drops() map[string]string {
 	return map[string]string{
 		"kubelet.conf":         "etc/systemd/system/kubelet.service.d/20-node.conf",
@@ -50,8 +50,8 @@ func (b *builder) install(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// nodeFiles are those that `berth node` would write on a machine: units, settings of
-// clients. The program is asked for them, so that nodes are set up in one way only.
+// nodeFiles are those that `berth node` would write on a machine: units, settings of clients. The
+// program writes them, so that nodes are set up in one way only.
 func (b *builder) nodeFiles(ctx context.Context) error {
 	description, err := embedded.ReadFile("files/node.yaml")
 	if err != nil {

@@ -12,25 +12,25 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// programs looks at the directory of Kubernetes: all faults of it at once, before
-// anything is made.
+// programs checks the directory of Kubernetes, and reports all faults at once, before anything is
+// created.
 func (b *builder) programs(ctx context.Context) error {
 	if err := checkPrograms(b.Kubernetes, b.expected()); err != nil {
 		return err
 	}
 	var err error
-	if b.version, err = b.ask(ctx, "kubeadm", "version", "-o", "short"); err != nil {
+	if b.version, err = b.output(ctx, "kubeadm", "version", "-o", "short"); err != nil {
 		return err
 	}
-	kubelet, err := b.ask(ctx, "kubelet", "--version")
+	kubelet, err := b.output(ctx, "kubelet", "--version")
 	if err != nil {
 		return err
 	}
 	if kubelet = strings.TrimPrefix(kubelet, "Kubernetes "); kubelet != b.version {
 		return fmt.Errorf("%s has kubeadm %s and kubelet %s; want one version: %w", b.Kubernetes, b.version, kubelet, errs.Invalid)
 	}
-	// With a version it asks nobody on the internet.
-	listed, err := b.ask(ctx, "kubeadm", "config", "images", "list", "--kubernetes-version", b.version)
+	// With a version kubeadm needs no internet.
+	listed, err := b.output(ctx, "kubeadm", "config", "images", "list", "--kubernetes-version", b.version)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (b *builder) programs(ctx context.Context) error {
 	return err
 }
 
-// checkPrograms tells which programs a directory lacks, and which cannot run alone.
+// checkPrograms reports the programs that a directory lacks, and those that cannot run alone.
 func checkPrograms(dir string, names []string) error {
 	var missing []string
 	for _, name := range names {
@@ -61,8 +61,8 @@ func checkPrograms(dir string, names []string) error {
 	return nil
 }
 
-// ask is what a program of the directory says.
-func (b *builder) ask(ctx context.Context, name string, args ...string) (string, error) {
+// output is the output of a program of the directory.
+func (b *builder) output(ctx context.Context, name string, args ...string) (string, error) {
 	var out bytes.Buffer
 	if err := run(ctx, &out, filepath.Join(b.Kubernetes, name), args...); err != nil {
 		return "", err

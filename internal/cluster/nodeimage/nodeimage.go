@@ -1,7 +1,6 @@
-// Package nodeimage makes the image of nodes: Debian with systemd, the programs of
-// Kubernetes, the images of its components for berth to use where they lie, and berth as
-// `berth node` installs it. It knows no container engine: what it makes is an archive that all of them
-// load.
+// Package nodeimage builds the node image: Debian with systemd, the programs of Kubernetes, the
+// images of its components in a directory that berth uses directly, and berth as `berth node`
+// installs it. It knows no container engine: its result is an archive that all engines load.
 //
 // The order of steps, as Build goes through them:
 //
@@ -24,14 +23,15 @@ import (
 	"github.com/berthrun/berth/internal/cluster/nodeimage/release"
 )
 
-// What is where in a node.
+// Paths in a node.
 const (
 	// VersionFile has the version of Kubernetes, such as v1.36.3.
 	VersionFile = "/usr/share/berth/kubernetes-version"
-	// PreloadedDir has the images of all components, as `berth image preload` makes it and
-	// a daemon looks for it by itself.
+	// PreloadedDir has the images of all components, as `berth image preload` writes them. A daemon
+	// uses them by default.
 	PreloadedDir = "/usr/share/berth/preloaded"
-	// KindVersionFile has that version, too, where scripts for nodes of kind look for it.
+	// KindVersionFile has that version, too, at the path where scripts for kind's nodes look for
+	// it.
 	KindVersionFile = "/kind/version"
 	// EntryProgram is berth.
 	EntryProgram = "/usr/local/bin/berth"
@@ -43,7 +43,7 @@ const (
 	LabelBerth      = "run.berth.node.berth"
 )
 
-// Options are what an image is made of.
+// Options are the inputs of an image.
 type Options struct {
 	// Image is its name, Also are others of it.
 	Image string
@@ -51,25 +51,24 @@ type Options struct {
 	// Kubernetes is a directory with the programs of Kubernetes, an archive of them, its URL,
 	// or a release: v1.36.3, v1.36, stable.
 	Kubernetes string
-	// Etcd and CoreDNS are those programs, archives with them, their URLs, or Released. Empty:
-	// they are in the directory of Kubernetes, or Released where that is none.
+	// Etcd and CoreDNS are those programs, archives with them, their URLs, or Released. Empty: they
+	// are in the directory of Kubernetes, or Released if Kubernetes is not a directory.
 	Etcd, CoreDNS string
-	// Sites are where releases are.
+	// Sites are the URLs of release sites.
 	Sites release.Sites
-	// Rootfs is a root file system of Debian that is copied; empty: one is made of
-	// Packages by debootstrap, of the release Suite from Mirror ("" is debootstrap's own).
+	// Rootfs is a Debian root filesystem to copy. Empty: debootstrap creates one with Packages, of
+	// the release Suite from Mirror ("" is debootstrap's own).
 	Rootfs, Suite, Mirror string
-	// Berth and Supervisor are the programs that go into the image, Version is what
-	// they say of themselves.
+	// Berth and Supervisor are the programs that go into the image, Version is the version that
+	// they report.
 	Berth, Supervisor, Version string
-	// Crictl is a program that becomes crictl in the image; empty: a link to berth.
+	// Crictl is the program for crictl in the image; empty: a link to berth.
 	Crictl string
-	// Empty are names of images with nothing in them, for pods that mount the node's own
-	// berth as their program.
+	// Empty are names of empty images, for pods that mount the node's own berth as their program.
 	Empty []string
-	// Work is a directory of our own, on a disk with 4 GB free.
+	// Work is a work directory, on a disk with 4 GB free.
 	Work string
-	// Step tells what is being done; the function that it returns is called at its end.
+	// Step reports the begin of a step; Build calls the returned function at its end.
 	Step func(text string) func(error)
 }
 
@@ -80,11 +79,11 @@ type builder struct {
 	version string
 	names   []string // of the image, in full
 	images  map[string]string
-	// fetched: Kubernetes is no directory.
+	// fetched: Kubernetes is not a directory.
 	fetched bool
 }
 
-// Build makes the image and writes its archive.
+// Build builds the image and writes its archive.
 func Build(ctx context.Context, o Options, to string) error {
 	b := &builder{Options: o, root: filepath.Join(o.Work, "root")}
 	if err := b.check(); err != nil {
@@ -119,7 +118,7 @@ func Build(ctx context.Context, o Options, to string) error {
 	return nil
 }
 
-// components puts the images of all components into the root.
+// components writes the images of all components into the root.
 func (b *builder) components(ctx context.Context) error {
 	dir := filepath.Join(b.Work, "components")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -158,7 +157,7 @@ func (b *builder) archive(image string, s settings, files []entry, to string) er
 	return create(to, func(w io.Writer) error { return writeArchive(w, []string{image}, s, layer) })
 }
 
-// pack makes the image of the root.
+// pack writes the root as an image.
 func (b *builder) pack(ctx context.Context, to string) error {
 	layer := filepath.Join(b.Work, "node.layer")
 	defer os.Remove(layer)

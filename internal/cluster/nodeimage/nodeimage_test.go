@@ -53,7 +53,7 @@ func TestCheckPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := checkPrograms(dir, all); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "no program") {
+	if err := checkPrograms(dir, all); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "is not a program") {
 		t.Errorf("scripts: %v", err)
 	}
 	sh, err := exec.LookPath("sh")

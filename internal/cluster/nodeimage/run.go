@@ -15,13 +15,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// run runs a program of this host. Its error has the program's last lines. When ctx ends, so
-// do the program and all that it has started, and what it has mounted is mounted no more: what
-// it has made can be removed.
+// run runs a program of this host. Its error has the program's last lines. When ctx ends, the
+// program and its children are killed, and their mounts are gone, so that their files can be
+// removed.
 func run(ctx context.Context, out io.Writer, name string, args ...string) error {
 	words, err := runApart(ctx, out, syscall.CLONE_NEWNS, name, args)
 	if errors.Is(err, syscall.EPERM) {
-		// In a container without that right, in which nobody mounts anything.
+		// In a container without that right nothing gets mounted.
 		words, err = runApart(ctx, out, 0, name, args)
 	}
 	if err == nil {
@@ -37,7 +37,7 @@ func run(ctx context.Context, out io.Writer, name string, args ...string) error 
 	return fmt.Errorf("%s: %w:\n  %s", filepath.Base(name), err, strings.Join(lines[max(0, len(lines)-5):], "\n  "))
 }
 
-// runApart runs a program as a group of processes, in namespaces of its own.
+// runApart runs a program in a process group and namespaces of its own.
 func runApart(ctx context.Context, out io.Writer, namespaces uintptr, name string, args []string) (words string, err error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var text bytes.Buffer

@@ -6,16 +6,16 @@ import (
 	"path/filepath"
 )
 
-// versionFiles say which Kubernetes this is, to us and to scripts for nodes of kind.
+// versionFiles write the version of Kubernetes, for berth and for scripts for kind's nodes.
 func (b *builder) versionFiles() error {
 	return errors.Join(
 		b.write(VersionFile, []byte(b.version+"\n")),
-		b.write(KindVersionFile, []byte(b.version)), // kind ends no line there
+		b.write(KindVersionFile, []byte(b.version)), // kind's file has no newline
 	)
 }
 
-// tools puts crictl and ctr beside berth, which is either of them by its name. A program that is
-// given takes the place of its link, as does either of what a root file system brings.
+// tools installs crictl and ctr as links to berth, which acts by its name. A given program replaces
+// its link, as does one of the root filesystem.
 func (b *builder) tools() error {
 	bin := filepath.Dir(EntryProgram)
 	var all []error

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestTools: crictl and ctr are links to berth that hold in the image, or the program that is given,
-// also in a root file system that has been through a build before.
+// TestTools: crictl and ctr are links to berth that hold in the image, or the program that is
+// given, also in a root file system that has been through a build before.
 func TestTools(t *testing.T) {
 	b := &builder{root: t.TempDir()}
 	bin := filepath.Join(b.root, "usr/local/bin")

@@ -1,5 +1,5 @@
-// Package nodenet is how the nodes of a cluster reach each other: the load balancer of several
-// control planes, and the routes between nodes that carry the traffic of berth's pod network.
+// Package nodenet connects the nodes of a cluster: the load balancer of several control planes, and
+// the routes between nodes that carry the traffic of berth's pod network.
 package nodenet
 
 import (
@@ -32,7 +32,7 @@ func Rebalance(ctx context.Context, p provider.Provider, all []provider.Node) er
 	}
 	text, err := provider.Output(ctx, p, b.Name, "cat", innode.BalancerFile)
 	if err != nil {
-		return fmt.Errorf("cannot ask %s what it balances: %w", b.Name, err)
+		return fmt.Errorf("cannot read the load balancer's configuration from %s: %w", b.Name, err)
 	}
 	var current innode.Balancer
 	if err := json.Unmarshal([]byte(text), &current); err != nil {

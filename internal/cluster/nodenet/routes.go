@@ -44,7 +44,7 @@ func Connect(ctx context.Context, p provider.Provider, warn func(string), client
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range nodes {
 		if !slices.ContainsFunc(containers, func(on provider.Node) bool { return on.Name == n.Name && on.Running }) {
-			continue // it gets its routes when it is started
+			continue // it gets its routes at its start
 		}
 		group.Go(func() error {
 			file := provider.File{Path: innode.RoutesFile, Content: []byte(routes(n.Name, nodes))}
@@ -73,7 +73,7 @@ func routes(node string, all []kubeapi.Node) string {
 		for _, cidr := range n.PodCIDRs {
 			to, err := netip.ParsePrefix(cidr)
 			if err != nil {
-				continue // no API server has another thing there
+				continue // API servers have nothing else there
 			}
 			for _, a := range n.Addresses {
 				if via, err := netip.ParseAddr(a); err == nil && via.Is4() == to.Addr().Is4() {

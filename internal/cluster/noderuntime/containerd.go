@@ -17,7 +17,7 @@ import (
 // ContainerdFile is the configuration of containerd in a node of kindest/node.
 const ContainerdFile = "/etc/containerd/config.toml"
 
-// ConfigureContainerd writes registries and the patches of a description into the configuration of
+// ConfigureContainerd writes registries and the patches of a cluster file into the configuration of
 // a node's containerd, and waits until containerd answers.
 func ConfigureContainerd(ctx context.Context, p provider.Provider, node string, s config.Settings, all []registries.Registry) error {
 	files, err := HostsFiles(Containerd().RegistriesDir, all)
@@ -43,20 +43,19 @@ func ConfigureContainerd(ctx context.Context, p provider.Provider, node string, 
 	return nil
 }
 
-// Where the host has cgroup v1, an image of kind's says that it is up before systemd is.
+// On a host with cgroup v1, kind's image reports ready before systemd is up.
 const (
-	// restartContainerd lets containerd read its new configuration, unless it has not
-	// begun yet.
+	// restartContainerd lets containerd read its new configuration, unless it has not started yet.
 	restartContainerd = "! pgrep -x containerd >/dev/null || systemctl restart containerd.service; "
 	awaitContainerd   = "timeout 60 sh -c 'until [ -S /run/containerd/containerd.sock ] && ctr version >/dev/null 2>&1; do sleep 0.1; done'"
 )
 
-// ContainerdConfig returns containerd's configuration with the patches of the description. Where
+// ContainerdConfig returns containerd's configuration with the patches of the cluster file. If
 // there are registries, it has the directory that containerd reads them from. The error is
 // errs.Invalid when text cannot be parsed.
 func ContainerdConfig(text string, s config.Settings, registries bool) (string, error) {
 	if registries {
-		// Images of kindest/node before 0.27 say none, and none is the default.
+		// Images of kindest/node before 0.27 set no directory, and there is no default.
 		dir, err := configPath(text)
 		if err != nil {
 			return "", err
@@ -73,7 +72,7 @@ func ContainerdConfig(text string, s config.Settings, registries bool) (string, 
 	return patch.TOML(text, s.ContainerdConfigPatches, s.ContainerdConfigPatchesJSON6902)
 }
 
-// registryPatches say where registries are, in the words of each version of the file.
+// registryPatches set the registry directory, for each version of the file.
 func registryPatches() []string {
 	dir := Containerd().RegistriesDir
 	return []string{
@@ -82,7 +81,7 @@ func registryPatches() []string {
 	}
 }
 
-// criConfig is what is read of containerd's configuration, of version 2 or 3.
+// criConfig has the fields that are read of containerd's configuration, version 2 or 3.
 type criConfig struct {
 	Plugins struct {
 		Two struct {

@@ -9,11 +9,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// mergeKubeadm merges as RFC 7386 says, but for kubeadm's lists that hold a set:
-// certSANs are added to those that are there, and arguments of the components are
-// set one by one (a null value removes one), and so are labels of nodes. An argument
-// may be written as either form of kubeadm's API, the mapping of v1beta3 or the list
-// of v1beta4, in a patch that names no version.
+// mergeKubeadm merges as RFC 7386 says, except for kubeadm's lists that are sets: certSANs are
+// added, and arguments of components and labels of nodes are set one by one (a null value removes
+// one). An argument may be written as either form of kubeadm's API, the mapping of v1beta3 or the
+// list of v1beta4, in a patch that names no version.
 func mergeKubeadm(doc, patch Doc) (Doc, error) {
 	version, _ := doc["apiVersion"].(string)
 	asList := strings.HasSuffix(version, "/v1beta4")
@@ -21,8 +20,7 @@ func mergeKubeadm(doc, patch Doc) (Doc, error) {
 	return merged, err
 }
 
-// mergeSets walks both. strict: the patch is written for this version and must have
-// its form.
+// mergeSets walks both. strict: the patch is written for this version and must have its form.
 func mergeSets(into, patch map[string]any, asList, strict bool) (map[string]any, error) {
 	rest := make(map[string]any, len(patch))
 	sets := map[string]any{}
@@ -57,7 +55,7 @@ func union(old, added any) any {
 	list, _ := old.([]any)
 	more, ok := added.([]any)
 	if !ok {
-		return added // kubeadm says what is wrong with it
+		return added // kubeadm reports the fault
 	}
 	all := slices.Clone(list)
 	for _, item := range more {
@@ -116,13 +114,13 @@ func mergeArgs(old, added any, asList, strict bool) (any, error) {
 	return entries, nil
 }
 
-// withLabels adds labels to those that the description gives a node, which a patch for one label
-// more would take away with kind.
+// withLabels adds labels to those of the cluster file. In kind, a patch for one more label removes
+// the others.
 func withLabels(old, added any) any {
 	had, isText := old.(string)
 	more, alsoText := added.(string)
 	if !isText || !alsoText || more == "" {
-		return added // kubeadm says what is wrong with it, or all are to go
+		return added // kubeadm reports the fault, or all are removed
 	}
 	labels := strings.Split(more, ",")
 	var kept []string

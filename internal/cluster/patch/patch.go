@@ -1,6 +1,6 @@
-// Package patch changes configuration documents as kind's configuration files ask
-// for it: merge patches (RFC 7386) that know kubeadm's lists, and JSON patches
-// (RFC 6902). Documents are plain data; the package knows no cluster.
+// Package patch applies the patches of kind's configuration files to documents: merge patches (RFC
+// 7386) that know kubeadm's lists, and JSON patches (RFC 6902). Documents are plain data; the
+// package knows no cluster.
 package patch
 
 import (
@@ -37,8 +37,7 @@ type Merge struct {
 	body Doc
 }
 
-// ParseMerge reads merge patches: YAML or JSON, one or several documents. Each must
-// say its kind.
+// ParseMerge reads merge patches: YAML or JSON, one or several documents. Each must have a kind.
 func ParseMerge(text string) ([]Merge, error) {
 	docs, err := Parse(text)
 	if err != nil {
@@ -96,13 +95,13 @@ func parseOps(text string) (jsonpatch.Patch, error) {
 	return ops, nil
 }
 
-// operation is what every operation of a JSON patch must say.
+// operation has the fields that every operation of a JSON patch needs.
 type operation struct {
 	Op         string
 	Path, From *string
 }
 
-// problem tells what is wrong with an operation; "" is nothing.
+// problem says what is wrong with an operation; "" for nothing.
 func (o operation) problem() string {
 	switch o.Op {
 	case "add", "remove", "replace", "test":
@@ -122,8 +121,8 @@ func (o operation) problem() string {
 	return ""
 }
 
-// Apply changes each document by the merge patches that are for it, in their order,
-// then by the JSON patches. Patches that are for none change nothing.
+// Apply applies to each document the merge patches for it, in their order, then the JSON patches.
+// Patches without a document change nothing.
 func Apply(docs []Doc, merges []Merge, ops []JSON6902) ([]Doc, error) {
 	patched := make([]Doc, 0, len(docs))
 	for _, doc := range docs {
@@ -162,13 +161,13 @@ func applyOps(doc map[string]any, ops jsonpatch.Patch) (map[string]any, error) {
 	}
 	var changed map[string]any
 	if err := json.Unmarshal(raw, &changed); err != nil {
-		return nil, fmt.Errorf("the document is no mapping any more: %w", errs.Invalid)
+		return nil, fmt.Errorf("the document is not a mapping any more: %w", errs.Invalid)
 	}
 	return changed, nil
 }
 
-// merge is RFC 7386: mappings are merged, null removes, all else replaces. It changes
-// neither of the two.
+// merge is RFC 7386: mappings are merged, null removes, all else replaces. It changes neither
+// input.
 func merge(into, patch map[string]any) map[string]any {
 	merged := make(map[string]any, len(into)+len(patch))
 	for key, value := range into {
@@ -189,7 +188,7 @@ func merge(into, patch map[string]any) map[string]any {
 	return merged
 }
 
-// Parse reads a stream of documents; those that are empty are left out.
+// Parse reads a stream of documents, without empty ones.
 func Parse(text string) ([]Doc, error) {
 	var docs []Doc
 	decoder := yaml.NewDecoder(strings.NewReader(text))

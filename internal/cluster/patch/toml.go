@@ -23,9 +23,9 @@ func CheckOps(text string) error {
 	return err
 }
 
-// TOML changes a containerd configuration: merge patches (TOML, too) in their order,
-// then JSON patches. A merge patch that says another version than the configuration
-// is left out, so that a file can hold one for each.
+// TOML patches a containerd configuration: with merge patches (TOML, too) in their order, then with
+// JSON patches. It skips a merge patch for another version than the configuration's, so that a file
+// can have one for each.
 func TOML(config string, merges, ops []string) (string, error) {
 	doc, err := parseTOML(config)
 	if err != nil {
@@ -75,8 +75,7 @@ func parseTOML(text string) (map[string]any, error) {
 	return doc, nil
 }
 
-// wholeNumbers makes the numbers that JSON has no integer type for integers again:
-// containerd refuses 5.0 where it wants 5.
+// wholeNumbers turns JSON's numbers into integers again: containerd refuses 5.0 for 5.
 func wholeNumbers(value any) any {
 	switch value := value.(type) {
 	case map[string]any:

@@ -2,18 +2,19 @@ package plan
 
 import "slices"
 
-// Changes are what makes the containers that exist those of a plan.
+// Changes are the changes from the existing containers to those of a plan.
 type Changes struct {
 	// Add and Replace are indexes of Plan.Containers, in its order. A container that
 	// is replaced exists, but not as planned.
 	Add, Replace []int
-	// Remove are names of containers that are not planned any more, sorted.
+	// Remove are names of containers that are no longer planned, sorted.
 	Remove []string
 }
 
-// Against compares a plan with the containers that exist: their names and the values of
-// their LabelDigest. before is the plan of the description that the cluster was made of. It says nothing of Plan.Endpoint, which changes when the first load
-// balancer comes or the last goes, and which is in certificates of the cluster.
+// Against compares a plan with the containers that exist: their names and the values of their
+// LabelDigest. before is the plan of the cluster file that the cluster was created from. Against
+// does not compare Plan.Endpoint, which changes when the load balancer is added or removed, and
+// which is in certificates of the cluster.
 func (p *Plan) Against(existing map[string]string, before *Plan) Changes {
 	var c Changes
 	planned := map[string]bool{}
@@ -36,7 +37,7 @@ func (p *Plan) Against(existing map[string]string, before *Plan) Changes {
 	return c
 }
 
-// find is a container by its name, nil where there is none.
+// find returns a container by its name, nil if there is none.
 func (p *Plan) find(name string) *Container {
 	if p == nil {
 		return nil
@@ -49,7 +50,7 @@ func (p *Plan) find(name string) *Container {
 	return nil
 }
 
-// Differences are what this plan changes about a container of another one; none where either
+// Differences returns what this plan changes about a container of another plan; nothing if either
 // has no container of the name.
 func (p *Plan) Differences(before *Plan, name string) []Difference {
 	a, b := before.find(name), p.find(name)

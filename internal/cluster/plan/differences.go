@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// Difference is what is not alike about two containers, in words of the description.
+// Difference is one difference of two containers, by the fields of the cluster file.
 type Difference struct {
-	// Field is that of the description, without the node that it is of.
+	// Field is the field of the cluster file, without the path of its node.
 	Field string
 	// Before and After are its values, for people.
 	Before, After string
 }
 
-// String says the difference to people.
+// String describes the difference for people.
 func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s, and was %s", d.Field, d.After, d.Before)
 }
 
-// PortsField is the field that a Difference has of ports.
+// PortsField is the Field of a Difference in ports.
 const PortsField = "extraPortMappings"
 
-// Differences are what a description changes about a container.
+// Differences returns what a cluster file changes about a container.
 func Differences(before, after Container) []Difference {
 	a, b := before.described(), after.described()
 	var all []Difference
@@ -49,7 +49,7 @@ func Differences(before, after Container) []Difference {
 	return all
 }
 
-// or is a value, or a word for none.
+// or is a value, or "none".
 func or(text string) string {
 	if text == "" {
 		return "none"
@@ -74,7 +74,7 @@ func mountText(all []Mount) string {
 	return strings.Join(texts, " ")
 }
 
-// portText are ports: those of the API, or the others.
+// portText renders ports: those of the API, or the others.
 func portText(all []Port, api bool) string {
 	var texts []string
 	for _, p := range all {

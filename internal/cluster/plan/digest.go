@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// digestForm begins a digest of the description alone. Digests of older versions of berth have no
-// such beginning.
+// digestForm is the prefix of a digest of the cluster file alone. Digests of older versions of
+// berth have no such prefix.
 const digestForm = "2-"
 
-// described is what a description says of a container. The environment of whoever runs berth has
-// no part in it: proxies of another shell are no reason to replace a node.
+// described has a container's settings from the cluster file. It excludes the environment of the
+// caller: proxies of another shell are no reason to replace a node.
 type described struct {
 	Name, Role, Pool, Image, Search string
 	Privileged                      bool
@@ -24,7 +24,7 @@ type described struct {
 	Ports                           []Port
 }
 
-// searchVariable hands networking.dnsSearch on to nodes.
+// searchVariable passes networking.dnsSearch to nodes.
 const searchVariable = "KIND_DNS_SEARCH"
 
 func (c Container) described() described {
@@ -42,11 +42,11 @@ func (c Container) search() string {
 	return ""
 }
 
-// digest is the same for containers that need not be made anew to become each other.
+// digest is equal for containers that need not be created again to become each other.
 func (c Container) digest() string { return digestForm + sum(c.described()) }
 
 // olderDigest is the digest that earlier versions of berth gave the container. It covers the
-// environment of the caller, but for what is reached without a proxy.
+// environment of the caller, except for the destinations that are reached without a proxy.
 func (c Container) olderDigest() string {
 	c.Env = maps.Clone(c.Env)
 	delete(c.Env, "NO_PROXY")
@@ -61,16 +61,16 @@ func (c Container) olderDigest() string {
 func sum(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
-		// A Container is made of strings and numbers.
+		// A Container has only strings and numbers.
 		panic(fmt.Sprintf("a container has no JSON form: %v", err))
 	}
 	hash := sha256.Sum256(text)
 	return hex.EncodeToString(hash[:])
 }
 
-// has reports whether a digest that a container bears is that of c. before is the container that the
-// cluster's former description planned, nil where it planned none: of a digest of an older
-// berth, made in another environment, that description says what was planned.
+// has reports whether a container's digest is that of c. before is the container of the cluster's
+// former plan, nil if it had none: for a digest of an older berth, from another environment, it
+// says what was planned.
 func (c Container) has(digest string, before *Container) bool {
 	if strings.HasPrefix(digest, digestForm) {
 		return digest == c.digest()

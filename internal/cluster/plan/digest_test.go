@@ -15,7 +15,8 @@ func shell(proxy string) Host {
 	return Host{Engine: "podman", Env: map[string]string{"HTTPS_PROXY": proxy, "KIND_EXPERIMENTAL_CONTAINERD_SNAPSHOTTER": proxy}}
 }
 
-// bear are the digests of a plan's containers; older has them as earlier versions of berth wrote them.
+// bear are the digests of a plan's containers; older has them as earlier versions of berth wrote
+// them.
 func bear(p *Plan, older bool) map[string]string {
 	digests := map[string]string{}
 	for _, c := range p.Containers {
@@ -36,8 +37,8 @@ func TestOtherShell(t *testing.T) {
 	}
 }
 
-// TestOlderDigest: nodes that an earlier berth made are compared by the description that the cluster
-// keeps, whatever shell they were made from.
+// TestOlderDigest: nodes that an earlier berth made are compared by the description that the
+// cluster keeps, whatever shell they were made from.
 func TestOlderDigest(t *testing.T) {
 	made := bear(Make(load(t, twoNodes), shell("http://one:3128")), true)
 	for name, digest := range made {

@@ -9,7 +9,7 @@ import (
 // environment is what every container of a cluster has in its environment.
 func environment(c *config.Cluster, h Host) map[string]string {
 	env := proxies(c, h)
-	// systemd goes by it.
+	// systemd reads it.
 	switch h.Engine {
 	case "podman":
 		env["container"] = "podman"
@@ -24,8 +24,8 @@ func environment(c *config.Cluster, h Host) map[string]string {
 	return env
 }
 
-// proxies are the proxy variables of the host. What is inside of the cluster is
-// reached without a proxy: its subnets, its nodes, its services as DNS names them.
+// proxies are the proxy variables of the host. Destinations inside of the cluster need no proxy:
+// its subnets, its nodes, the DNS names of its services.
 func proxies(c *config.Cluster, h Host) map[string]string {
 	env := map[string]string{}
 	set := func(name, value string) {

@@ -103,8 +103,8 @@ func alike(t *testing.T, ours, kinds *Container) {
 	}
 }
 
-// podmanName is what podman has to be told for an image, which is the provider's
-// business: no tag beside a digest, and a registry.
+// podmanName is an image's name in podman's form, which is the provider's business: no tag beside a
+// digest, and a registry.
 func podmanName(image string) string {
 	name, digest, found := strings.Cut(image, "@")
 	if i := strings.LastIndex(name, ":"); found && i > strings.LastIndex(name, "/") {
@@ -124,7 +124,7 @@ func podmanName(image string) string {
 	return name
 }
 
-// ran reads what podman was told back into a container.
+// ran reads podman's arguments back into a container.
 func ran(t *testing.T, args []string, host Host) Container {
 	t.Helper()
 	c := Container{Labels: map[string]string{}, Env: map[string]string{}}

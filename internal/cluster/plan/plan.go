@@ -1,6 +1,5 @@
-// Package plan says which containers a cluster is made of: a pure function of the
-// description and of what is known of the host, in words that every container engine
-// understands. It starts nothing.
+// Package plan plans the containers of a cluster: a pure function of the cluster file and of the
+// host's facts, in terms that every container engine has. It starts nothing.
 package plan
 
 import (
@@ -12,12 +11,12 @@ import (
 	"github.com/berthrun/berth/internal/cluster/config"
 )
 
-// Labels of containers. Those of kind are there too, so that what looks for kind's
-// nodes finds these; berth itself goes by its own.
+// Labels of containers. They include kind's, so that programs for kind's nodes find these; berth
+// itself uses its own.
 const (
 	LabelCluster     = "run.berth.cluster"
 	LabelRole        = "run.berth.role"
-	LabelContext     = "run.berth.context" // of the kubeconfig; no description is at hand when a cluster is deleted
+	LabelContext     = "run.berth.context" // of the kubeconfig; a deletion has no cluster file
 	LabelPool        = "run.berth.pool"
 	LabelDigest      = "run.berth.digest"
 	LabelKindCluster = "io.x-k8s.kind.cluster"
@@ -27,11 +26,11 @@ const (
 // APIPort is the port of the API inside of nodes and of the load balancer.
 const APIPort = 6443
 
-// DefaultNetwork is the network of the container engine that nodes are on. It is
-// kind's, since scripts connect registries and clients to it by that name.
+// DefaultNetwork is the network of the container engine that nodes are on. It has the name of
+// kind's, because scripts connect registries and clients to it by that name.
 const DefaultNetwork = "kind"
 
-// Host is what a plan needs to know of where it is carried out.
+// Host has the facts of the host that a plan depends on.
 type Host struct {
 	// Engine is podman, docker, nerdctl or berth.
 	Engine string
@@ -39,13 +38,13 @@ type Host struct {
 	Network string
 	// Subnets are the CIDRs of that network. They are needed where a proxy is set.
 	Subnets []string
-	// Routes are the destinations of the host's own routes but the default ones; none where the
+	// Routes are the destinations of the host's own routes except the default ones; none if the
 	// engine runs on another host. No plan depends on them.
 	Routes []netip.Prefix
-	// Env is the environment: proxies, and what is passed on to nodes. An engine
-	// that knows proxies of its own adds them first, where the environment has none.
+	// Env is the environment: proxies, and variables for nodes. An engine with proxies of its own
+	// adds them first, if the environment has none.
 	Env map[string]string
-	// Helper is the image that the load balancer runs in; empty is that of the first control plane.
+	// Helper is the image of the load balancer; empty is that of the first control plane.
 	Helper string
 }
 
@@ -57,9 +56,8 @@ type Plan struct {
 	Network string `json:"network"`
 	// Endpoint is the API's host and port as nodes see it.
 	Endpoint string `json:"endpoint"`
-	// Containers come in the order in which they are to be made: the load balancer, if
-	// there is one, then the nodes as they are described. The first control plane is
-	// the one that the cluster begins with.
+	// Containers are in the order of their creation: the load balancer, if there is one, then the
+	// nodes in the order of the cluster file. The cluster begins with the first control plane.
 	Containers []Container `json:"containers"`
 }
 
@@ -67,18 +65,18 @@ type Plan struct {
 // its own, and its name as host name.
 type Container struct {
 	Name string `json:"name"`
-	// Role is one that a description may give, config.BalancerRole, or RegistryRole.
+	// Role is a role of the cluster file, config.BalancerRole, or RegistryRole.
 	Role string `json:"role"`
 	Pool string `json:"pool,omitempty"`
-	// Image is as the description has it. The load balancer has that of the first
-	// control plane, and runs another command in it.
+	// Image is the image of the cluster file. The load balancer has that of the first control
+	// plane, and runs another command in it.
 	Image      string            `json:"image"`
 	Labels     map[string]string `json:"labels"`
 	Env        map[string]string `json:"env"`
 	Sysctls    map[string]string `json:"sysctls,omitempty"`
 	Privileged bool              `json:"privileged"`
 	Tmpfs      []string          `json:"tmpfs,omitempty"`
-	// Volumes are made before the container and removed with it.
+	// Volumes are created before the container and removed with it.
 	Volumes []Volume `json:"volumes,omitempty"`
 	Mounts  []Mount  `json:"mounts,omitempty"`
 	Ports   []Port   `json:"ports,omitempty"`
@@ -108,12 +106,12 @@ type Port struct {
 	Host      int             `json:"host"`
 	Container int             `json:"container"`
 	Protocol  config.Protocol `json:"protocol"`
-	// Field is where the description says it, for errors; "" where it does not.
+	// Field is its path in the cluster file, for errors; "" if it is not in the file.
 	Field string `json:"-"`
 }
 
-// ContextName is the name of a cluster in kubeconfig files. Whoever has a file of
-// kind's has scripts that know kind's name; all others can tell the two tools apart.
+// ContextName is the name of a cluster in kubeconfig files. For a kind file it is kind's name,
+// which existing scripts use; otherwise it differs from kind's.
 func ContextName(c *config.Cluster) string {
 	if c.FromKind {
 		return "kind-" + c.Name
@@ -163,17 +161,17 @@ func (p *Plan) Entrance() (Container, Port) {
 	return c, Port{}
 }
 
-// apiField is what the description says of the API's port.
+// apiField is the cluster file's field of the API's port.
 const apiField = "networking.apiServerPort"
 
-// IsAPI tells the API's port from one that a description leads to the same place: clients go
-// by the former, since the API's certificate is for its address. Those of control planes
-// behind a load balancer stand in no description.
+// IsAPI reports whether a port is the API's own, and not a mapping of the cluster file to the same
+// container port: clients use the former, because the API's certificate has its address. Ports of
+// control planes behind a load balancer are not in the cluster file.
 func (p Port) IsAPI() bool {
 	return p.Container == APIPort && p.Protocol == config.TCP && (p.Field == apiField || p.Field == "")
 }
 
-// balancer plans the container that spreads the API over the control planes.
+// balancer plans the container that balances the API over the control planes.
 func balancer(c *config.Cluster, image string, shared map[string]string) Container {
 	for _, n := range c.Nodes {
 		if image == "" && n.Role == config.ControlPlane {
@@ -190,12 +188,12 @@ func balancer(c *config.Cluster, image string, shared map[string]string) Contain
 	}
 }
 
-// node plans the container of a node; i is its place in the description.
+// node plans the container of a node; i is its index in the cluster file.
 func node(c *config.Cluster, n config.Node, i int, h Host, shared map[string]string) Container {
 	made := Container{
 		Name: c.ContainerName(n), Role: string(n.Role), Pool: n.Pool, Image: n.Image,
-		// A container runtime in a container needs what only privilege gives: mounts,
-		// devices, all of /proc and /sys.
+		// A container runtime in a container needs privileges: mounts, devices, all of /proc and
+		// /sys.
 		Privileged: true,
 		Env:        maps.Clone(shared), Sysctls: sysctls(c),
 	}
@@ -210,8 +208,7 @@ func node(c *config.Cluster, n config.Node, i int, h Host, shared map[string]str
 	return made
 }
 
-// storage plans the mounts of a node. What the description mounts takes the place of
-// what would be there otherwise.
+// storage plans the mounts of a node. A mount of the cluster file replaces a default one.
 func (c *Container) storage(n config.Node) {
 	taken := map[string]bool{}
 	for _, m := range n.ExtraMounts {
@@ -223,8 +220,8 @@ func (c *Container) storage(n config.Node) {
 		}
 	}
 	if !taken["/var"] {
-		// Images and pods on a volume: an overlay on the container's own overlay would
-		// be refused, and slow where it is not.
+		// Images and pods on a volume: an overlay on the container's own overlay is refused, or
+		// slow.
 		c.Volumes = append(c.Volumes, Volume{Name: c.Name + "-var", Target: "/var", Options: []string{"suid", "exec", "dev"}})
 	}
 	if !taken["/lib/modules"] {
@@ -260,7 +257,7 @@ func ports(c *config.Cluster, n config.Node, i int) []Port {
 	}
 	api := Port{Listen: c.Networking.APIServerAddress, Host: c.Networking.APIServerPort, Container: APIPort, Protocol: config.TCP, Field: apiField}
 	if c.HasBalancer() {
-		// The balancer has the API's port; these are for nobody but this host.
+		// The balancer has the API's port; these are for this host only.
 		api = Port{Listen: "127.0.0.1", Host: config.FreePort, Container: APIPort, Protocol: config.TCP}
 		if c.Networking.IPFamily == config.IPv6 {
 			api.Listen = "::1"
@@ -269,9 +266,9 @@ func ports(c *config.Cluster, n config.Node, i int) []Port {
 	return append(all, api)
 }
 
-// ipForward makes a node forward IPv4. A new network namespace begins with the host's setting,
-// and plugins of CNI turn it on with a node's first pod: where the host's is off, a node without
-// pods would drop what comes to it for a service's port.
+// ipForward makes a node forward IPv4. A new network namespace begins with the host's setting, and
+// plugins of CNI turn it on with a node's first pod: if the host's is off, a node without pods
+// would drop packets to a service's port.
 const ipForward = "net.ipv4.ip_forward"
 
 // sysctls are those of a node's network namespace. Engines turn IPv6 off in containers.
@@ -287,7 +284,7 @@ func sysctls(c *config.Cluster) map[string]string {
 	return set
 }
 
-// label gives a container its labels.
+// label adds a container's labels.
 func (c *Container) label(of *config.Cluster) {
 	c.Labels = map[string]string{
 		LabelCluster: of.Name, LabelRole: c.Role, LabelContext: ContextName(of),

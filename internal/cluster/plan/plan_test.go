@@ -111,12 +111,12 @@ func TestNoAddressOfTheHost(t *testing.T) {
 		"nodes: [{extraPortMappings: [{containerPort: 80, listenAddress: 203.0.113.7, protocol: UDP}]}]",
 	} {
 		_, err := Make(load(t, text), Host{}).PickPorts(t.Context())
-		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "nodes[0].extraPortMappings[0].listenAddress: 203.0.113.7 is no address of this host") {
+		if !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "nodes[0].extraPortMappings[0].listenAddress: 203.0.113.7 is not an address of this host") {
 			t.Errorf("%v", err)
 		}
 	}
 	_, err := Make(load(t, "networking: {apiServerAddress: 203.0.113.7}"), Host{}).PickPorts(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "networking.apiServerAddress: 203.0.113.7 is no address of this host, where port 6443/TCP of ") {
+	if err == nil || !strings.Contains(err.Error(), "networking.apiServerAddress: 203.0.113.7 is not an address of this host, which maps port 6443/TCP of ") {
 		t.Errorf("%v", err)
 	}
 }

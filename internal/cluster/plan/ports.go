@@ -14,10 +14,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// PickPorts chooses a free port of this host for each that is config.FreePort, and
-// makes sure that the others are free. Until release is called they stay taken, so
-// that nobody else gets them: call it just before the containers are made. It makes
-// sense only where the engine is on this host.
+// PickPorts chooses a free port of this host for each that is config.FreePort, and checks that the
+// others are free. It holds them until release is called, so that no other program gets them: call
+// release just before the containers are created. It makes sense only if the engine is on this
+// host.
 func (p *Plan) PickPorts(ctx context.Context) (release func(), err error) {
 	var taken []io.Closer
 	release = func() {
@@ -50,26 +50,26 @@ func (p *Plan) PickPorts(ctx context.Context) (release func(), err error) {
 				if port.Field == apiField {
 					field = "networking.apiServerAddress"
 				}
-				err := fmt.Errorf("%s: %s is no address of this host, where port %d/%s of %s is to be reached; choose another: %w",
+				err := fmt.Errorf("%s: %s is not an address of this host, which maps port %d/%s of %s; choose another: %w",
 					field, port.Listen, port.Container, port.Protocol, c.Name, errs.Invalid)
 				if port.Host == config.FreePort {
 					err = fmt.Errorf("failed to get random host port for port mapping: %w", err)
 				}
 				return nil, err
 			}
-			// Any other error is for the engine to meet: it may have the privilege that a
-			// port below 1024 needs, and we may not.
+			// The engine reports any other error: it may have the privilege for ports below 1024,
+			// and this process may not.
 		}
 	}
 	return release, nil
 }
 
-// take listens on a port. The standard library has no SCTP; a port that is free for
-// TCP is as good a guess as any.
+// take listens on a port. The standard library has no SCTP; a port that is free for TCP is a good
+// guess.
 func take(ctx context.Context, port Port) (io.Closer, int, error) {
 	var lc net.ListenConfig
 	address := net.JoinHostPort(port.Listen, strconv.Itoa(port.Host))
-	// "tcp" alone would take 0.0.0.0 for both families.
+	// "tcp" alone would listen on both families for 0.0.0.0.
 	family := "6"
 	if ip, err := netip.ParseAddr(port.Listen); err == nil && ip.Is4() {
 		family = "4"

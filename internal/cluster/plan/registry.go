@@ -4,10 +4,10 @@ import "github.com/berthrun/berth/internal/cluster/config"
 
 // The registry that clusters of one engine share.
 const (
-	// RegistryName is its container's, and the host name by which nodes reach it.
+	// RegistryName is the name of its container, and the host name by which nodes reach it.
 	RegistryName = "berth-registry"
-	// RegistryGroup stands where other containers have the name of their cluster; no
-	// cluster can be called so.
+	// RegistryGroup is its value for the label of the cluster's name; no cluster can have this
+	// name.
 	RegistryGroup = "_registry"
 	// RegistryRole is its role.
 	RegistryRole = "registry"
@@ -17,14 +17,14 @@ const (
 	RegistryDir = "/var/lib/berth-registry"
 )
 
-// Registry plans the container of the registry; port is that of the host's loopback, or
+// Registry plans the container of the registry; port is a port of the host's loopback, or
 // config.FreePort. It needs no privilege.
 func Registry(image string, port int) Container {
 	return Container{
 		Name: RegistryName, Role: RegistryRole, Image: image,
 		Labels:  map[string]string{LabelCluster: RegistryGroup, LabelRole: RegistryRole},
 		Volumes: []Volume{{Name: RegistryName, Target: RegistryDir}},
-		// Whoever may push decides what runs in the clusters: nobody but this host.
+		// A client that can push decides what runs in the clusters: only this host.
 		Ports: []Port{{Listen: "127.0.0.1", Host: port, Container: RegistryPort, Protocol: config.TCP, Field: "registry.port"}},
 	}
 }

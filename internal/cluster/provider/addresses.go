@@ -11,9 +11,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// addresses chooses addresses that stay a container's when it or the host starts
-// again: for each spec, of each family of the network that can have them, the lowest
-// that nobody has in the upper half of the subnet. Engines give out the lower half first.
+// addresses chooses addresses that stay a container's when it or the host starts again: for each
+// spec, and each family of the network that supports it, the lowest free one in the upper half of
+// the subnet. Engines assign the lower half first.
 func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip.Addr, error) {
 	chosen := make([][]netip.Addr, len(specs))
 	if !n.StableV4 && !n.StableV6 {
@@ -28,14 +28,14 @@ func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip
 			continue
 		}
 		if len(chosen) > 0 && slices.ContainsFunc(chosen[0], func(a netip.Addr) bool { return a.Is4() == subnet.Addr().Is4() }) {
-			continue // one of a family is all that engines take
+			continue // engines accept one per family
 		}
 		address := middle(subnet)
 		for i := range specs {
 			for taken[address] {
 				address = address.Next()
 			}
-			// The last one of IPv4 is for broadcasts.
+			// The last IPv4 address is the broadcast address.
 			if next := address.Next(); !subnet.Contains(address) || address.Is4() && !subnet.Contains(next) {
 				return nil, fmt.Errorf("the network %s has no free address in %s for %s: %w", n.Name, subnet, specs[i].Name, errs.Exhausted)
 			}
@@ -46,8 +46,8 @@ func (e *CLI) addresses(ctx context.Context, n Network, specs []Spec) ([][]netip
 	return chosen, nil
 }
 
-// middle is the first address of the upper half of a subnet; of a large one, of the
-// upper half of its first 256.
+// middle is the first address of the upper half of a subnet; in a large one, of the upper half of
+// its first 256.
 func middle(subnet netip.Prefix) netip.Addr {
 	host := subnet.Addr().BitLen() - subnet.Bits()
 	bytes := subnet.Masked().Addr().AsSlice()
@@ -67,8 +67,9 @@ func middle(subnet netip.Prefix) netip.Addr {
 	return address
 }
 
-// linkAddress is that of the holder of an address. Neighbours keep it for most of a minute
-// after a container has stopped: one that came back with another could not be reached.
+// linkAddress is the link address that belongs to an IP address. Neighbours cache it for most of a
+// minute after a container has stopped: a container that returned with another one could not be
+// reached.
 func linkAddress(a netip.Addr) net.HardwareAddr {
 	b := a.As16()
 	return append(net.HardwareAddr{0x0a, 0x58}, b[12:]...)
@@ -94,7 +95,7 @@ func (e *CLI) taken(ctx context.Context, network string) (map[netip.Addr]bool, e
 	return taken, nil
 }
 
-// Stable are the addresses that stay a container's however often it starts.
+// Stable are the addresses that a container keeps across starts.
 func (n Node) Stable() []netip.Addr { return labelled(n.Labels) }
 
 // labelled are the addresses of LabelAddresses.

@@ -17,15 +17,15 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// runArgs is the call that makes and starts a container.
+// runArgs are the arguments of the call that creates and starts a container.
 func (e *CLI) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt string) ([]string, error) {
 	args := []string{"run", "--name", spec.Name, "--hostname", spec.Name, "--detach", "--tty", "--net", r.Network.Name, "--restart=" + e.restart}
 	args = append(args, e.flags...)
 	if spec.Privileged {
 		args = append(append(args, "--privileged"), e.guest...)
 	}
-	// What systemd halts on; images of nodes say it themselves, others may not. Another
-	// program in such an image does not know it.
+	// The signal on which systemd halts. Node images set it, other images may not. Other programs
+	// in a node image do not know it.
 	signal := "SIGRTMIN+3"
 	if spec.Command != nil {
 		signal = "SIGTERM"
@@ -75,8 +75,8 @@ func (e *CLI) runArgs(r Request, spec Spec, addresses []netip.Addr, attempt stri
 	return append(args, spec.Command[1:]...), nil
 }
 
-// isSecret reports whether a variable is not for a command line, which every user of the host sees: a
-// proxy with the name and the password of somebody. One with a line break is in no file.
+// isSecret reports whether a variable must not be on a command line, which every user of the host
+// sees: a proxy with a user name and password. A value with a line break cannot be in a file.
 func isSecret(value string) bool {
 	return strings.Contains(value, "@") && !strings.Contains(value, "\n")
 }
@@ -87,8 +87,8 @@ func withoutSecrets(env map[string]string) map[string]string {
 	return shown
 }
 
-// secretFile are the variables that withoutSecrets leaves out, as the engines' --env-file has them; nil
-// is that there are none.
+// secretFile has the variables that withoutSecrets leaves out, in the format of --env-file; nil for
+// none.
 func secretFile(env map[string]string) io.Reader {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -102,7 +102,7 @@ func secretFile(env map[string]string) io.Reader {
 	return strings.NewReader(text.String())
 }
 
-// storageArgs are mounts: those of the plan, and what this engine's storage needs.
+// storageArgs are mounts: those of the plan, and those that this engine's storage needs.
 func (e *CLI) storageArgs(args []string, c plan.Container) ([]string, error) {
 	for _, target := range c.Tmpfs {
 		args = append(args, "--tmpfs", target)
@@ -159,8 +159,8 @@ func bind(m plan.Mount) (string, error) {
 	return volume, nil
 }
 
-// leads tells of a port that the engine would take, and which nobody could reach. A port that
-// no field is for is there for other tools, and nodes do without.
+// leads refuses a port that the engine would accept, but that would be unreachable. A port without
+// a field is for other tools, and nodes work without it.
 func (e *CLI) leads(p plan.Port) error {
 	if p.Listen != "::1" || p.Field == "" || e.facts.Loopback6 {
 		return nil
@@ -168,7 +168,7 @@ func (e *CLI) leads(p plan.Port) error {
 	return fmt.Errorf("%s leads no port of ::1 into containers: %s needs another address, such as 127.0.0.1 (networking.apiServerAddress is that of the API): %w", e.name, p.Field, errs.Unsupported)
 }
 
-// publish is a port, as in 127.0.0.1:8080:80/tcp.
+// publish renders a port, as in 127.0.0.1:8080:80/tcp.
 func (e *CLI) publish(p plan.Port) string {
 	host := strconv.Itoa(p.Host)
 	if p.Host == config.EnginePort || p.Host == config.FreePort {
@@ -185,9 +185,8 @@ func pairs(args []string, flag string, entries map[string]string) []string {
 	return args
 }
 
-// qualified is an image's name as podman takes it: with a registry, which is docker's
-// where none is given, and without a tag where there is a digest. What is no name stays as
-// it is, for podman to refuse.
+// qualified is an image's name in podman's form: with a registry, by default docker's, and without
+// a tag if there is a digest. An invalid name stays unchanged, and podman refuses it.
 func qualified(image string) string {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/berthrun/berth/internal/undo"
 )
 
-// Create makes containers. Everything that an attempt makes has its label, so that its
-// undoing needs no memory of how far it came.
+// Create creates containers. Everything that an attempt creates has its label, so that an undo need
+// not know how far it came.
 func (e *CLI) Create(ctx context.Context, r Request) (err error) {
 	if err := e.unused(ctx, r.Specs); err != nil {
 		return err
@@ -60,8 +60,8 @@ func (e *CLI) Create(ctx context.Context, r Request) (err error) {
 	return group.Wait()
 }
 
-// makeModules makes the directory of the kernel's modules on a host that has none: docker
-// would make it for a mount, podman refuses to. What nodes need may be part of the kernel.
+// makeModules creates the directory of the kernel's modules on a host that has none: docker would
+// create it for a mount, podman refuses to. The modules that nodes need may be built in.
 func (e *CLI) makeModules(specs []Spec) error {
 	const modules = "/lib/modules"
 	mounted := slices.ContainsFunc(specs, func(s Spec) bool {
@@ -71,7 +71,7 @@ func (e *CLI) makeModules(specs []Spec) error {
 		return nil
 	}
 	if _, err := fs.Stat(e.host, strings.TrimPrefix(modules, "/")); !errors.Is(err, fs.ErrNotExist) {
-		return nil // there, or for the engine to tell of
+		return nil // it exists, or the engine reports the error
 	}
 	if err := e.mkdir(modules); err != nil {
 		return fmt.Errorf("nodes mount %s, which this host does not have and which cannot be made; say as root: mkdir -p %[1]s: %w", modules, err)
@@ -79,7 +79,7 @@ func (e *CLI) makeModules(specs []Spec) error {
 	return nil
 }
 
-// createOne makes a container with its volumes, and waits for systemd of a node.
+// createOne creates a container with its volumes, and waits for the systemd of a node.
 func (e *CLI) createOne(ctx context.Context, spec Spec, r Request, addresses []netip.Addr, attempt string) error {
 	args, err := e.runArgs(r, spec, addresses, attempt)
 	if err != nil {
@@ -107,11 +107,11 @@ func (e *CLI) createOne(ctx context.Context, spec Spec, r Request, addresses []n
 	return e.ready(ctx, spec.Name, "", wait)
 }
 
-// runTimeout bounds the making of a container, which takes a second or two.
+// runTimeout bounds the creation of a container, which takes a second or two.
 const runTimeout = 2 * time.Minute
 
-// launch makes and starts a container, and is not interrupted in the middle: a podman
-// that is killed while it sets up the network never frees the container's addresses.
+// launch creates and starts a container. It does not end with ctx: a podman that is killed while it
+// sets up the network never frees the container's addresses.
 func (e *CLI) launch(ctx context.Context, args []string, stdin io.Reader) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -121,8 +121,7 @@ func (e *CLI) launch(ctx context.Context, args []string, stdin io.Reader) error 
 	return e.run.Run(ctx, command.Call{Args: args, Stdin: stdin})
 }
 
-// lacking are the volumes of a container that are to be made: all but those that a Release left
-// for it.
+// lacking are the volumes of a container to create: all but those that a Release left for it.
 func (e *CLI) lacking(ctx context.Context, spec Spec) ([]plan.Volume, error) {
 	if !spec.Reuse {
 		return spec.Volumes, nil
@@ -143,8 +142,7 @@ func (e *CLI) volumesOf(ctx context.Context, name string) ([]string, error) {
 	return found, nil
 }
 
-// createVolume makes a volume that is found by the container, the cluster and the
-// attempt that it is of.
+// createVolume creates a volume with labels of its container, cluster and attempt.
 func (e *CLI) createVolume(ctx context.Context, spec Spec, volume plan.Volume, attempt string) error {
 	args := []string{
 		"volume", "create",
@@ -159,8 +157,8 @@ func (e *CLI) createVolume(ctx context.Context, spec Spec, volume plan.Volume, a
 	return nil
 }
 
-// unused makes sure that names are free. A volume of ours without its container is
-// what a create or delete that was killed left, unless the container is to have it again.
+// unused checks that names are free. One of berth's volumes without its container is left from a
+// killed create or delete, unless the container should reuse it.
 func (e *CLI) unused(ctx context.Context, specs []Spec) error {
 	names, err := e.names(ctx)
 	if err != nil {
@@ -202,8 +200,8 @@ func (e *CLI) unused(ctx context.Context, specs []Spec) error {
 	return nil
 }
 
-// explain says which field is to be changed where the engine tells of a port or a path only, and
-// where an address is held that no container has.
+// explain names the field to change if the engine's error has only a port or a path. It also
+// explains an address that is reserved without a container.
 func (e *CLI) explain(err error, spec Spec, network string) error {
 	for _, m := range spec.Mounts {
 		if command.Says(err, m.Source) && command.Says(err, "no such file or directory", "does not exist") {

@@ -201,7 +201,7 @@ func TestLeftVolumes(t *testing.T) {
 	}
 }
 
-// TestNotANode: what does not reach systemd is told with what it said, and its end.
+// TestNotANode: the error of a container without systemd has its output and its exit status.
 func TestNotANode(t *testing.T) {
 	for log, wants := range map[string][]string{
 		"Welcome\n\x1b[1mno way\x1b[0m": {"20ms passed", "exited, status 1", "\n  Welcome\n  no way"},
@@ -233,7 +233,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// TestNoSuchHostPath: podman tells of a path, and not who wants it.
+// TestNoSuchHostPath: podman's error has a path, and berth adds the field.
 func TestNoSuchHostPath(t *testing.T) {
 	f := newFake()
 	e := engine(t, "podman", f)

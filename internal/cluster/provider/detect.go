@@ -26,35 +26,34 @@ type CLI struct {
 	env  map[string]string
 	// daemon is the address of docker's daemon; "" is its default.
 	daemon string
-	// mkdir makes a directory of this host; nil is that none is made.
+	// mkdir creates a directory of this host; nil creates none.
 	mkdir func(path string) error
 }
 
 var _ Provider = (*CLI)(nil)
 
-// Options are how an engine is found.
+// Options say how to find an engine.
 type Options struct {
-	// Name is that of --provider: a tool. Empty: KIND_EXPERIMENTAL_PROVIDER of Env, and
-	// without that whichever tool is the first that can be used.
+	// Name is the tool of --provider. Empty: KIND_EXPERIMENTAL_PROVIDER of Env, else the first
+	// usable tool.
 	Name string
-	// FirstInstalled has the first tool that is installed decide, as kind does: when it cannot be
-	// used, Find fails and tries no other. It has no effect with a name.
+	// FirstInstalled stops at the first installed tool, as kind does: if it cannot be used, Find
+	// fails and tries no other. It has no effect with a name.
 	FirstInstalled bool
 	// Env is the environment of the process.
 	Env map[string]string
-	// Trace is told each call of the tool; nil is nobody.
+	// Trace receives each call of the tool; nil for none.
 	Trace func(tool string, args []string)
 }
 
-// providerVariable is kind's for another engine than the first.
+// providerVariable is kind's variable that selects the engine.
 const providerVariable = "KIND_EXPERIMENTAL_PROVIDER"
 
-// ErrNoTool is that there is no tool that can be used, and none was asked for.
+// ErrNoTool means that there is no usable tool, and none was requested.
 var ErrNoTool = errors.New("no container engine can be used")
 
-// Find opens the engine that is asked for; without a name the first, in the order of kind, that
-// can be used. skipped are those before it, each with the reason, for people. It is
-// ErrNoTool that there is none.
+// Find opens the requested engine; without a name the first usable one, in kind's order. skipped
+// are those before it, each with the reason, for people. The error is ErrNoTool if there is none.
 func Find(ctx context.Context, o Options) (e *CLI, skipped []error, err error) {
 	look := func(tool string) command.Runner {
 		if !command.Found(tool) {
@@ -76,7 +75,7 @@ func find(ctx context.Context, o Options, look func(tool string) command.Runner,
 			return nil, nil, err
 		}
 		if look(name) == nil {
-			return nil, nil, fmt.Errorf("provider %s was asked for, and no program %s is in PATH: %w", name, name, errs.Unsupported)
+			return nil, nil, fmt.Errorf("provider %s was requested, and no program %s is in PATH: %w", name, name, errs.Unsupported)
 		}
 		e, err := open(name)
 		return e, nil, err
@@ -113,8 +112,8 @@ func find(ctx context.Context, o Options, look func(tool string) command.Runner,
 	return nil, nil, fmt.Errorf("failed to detect any supported node provider: none of %s is in PATH; install one of them: %w", strings.Join(tools, ", "), errors.Join(ErrNoTool, errs.Unsupported))
 }
 
-// speaks reports whether a tool is what its name says: podman has a package that calls itself
-// docker, and has to be spoken to as podman.
+// speaks reports whether a tool is what its name says: podman has a package that installs a program
+// docker, which needs podman's dialect.
 func (d dialect) speaks(ctx context.Context, tool string, run command.Runner) bool {
 	out, err := command.Output(ctx, run, "--version")
 	return err == nil && bytes.HasPrefix(out, []byte(d.bannerOf(tool)))
@@ -128,8 +127,8 @@ func (d dialect) bannerOf(tool string) string {
 	return d.banner
 }
 
-// Open asks a tool what it is. It is errs.Unavailable that its daemon
-// does not answer, and errs.Unsupported that it is too old.
+// Open reads a tool's version and facts. The error is errs.Unavailable if its daemon does not
+// answer, and errs.Unsupported if it is too old.
 func Open(ctx context.Context, tool string, o Options) (*CLI, error) {
 	e, err := open(ctx, tool, command.Tool{Name: tool, Trace: o.Trace}, os.DirFS("/"), o.Env)
 	if err != nil {
@@ -147,21 +146,21 @@ func open(ctx context.Context, tool string, run command.Runner, host fs.FS, env 
 	e := &CLI{dialect: d, run: run, host: host, env: env}
 	out, err := command.Output(ctx, run, "--version")
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask %s for its version: %w", tool, err)
+		return nil, fmt.Errorf("cannot read the version of %s: %w", tool, err)
 	}
 	if e.version, err = readVersion(string(out)); err != nil {
-		return nil, fmt.Errorf("cannot tell the version of %s from %q: %w", tool, strings.TrimSpace(string(out)), err)
+		return nil, fmt.Errorf("cannot find the version of %s in %q: %w", tool, strings.TrimSpace(string(out)), err)
 	}
 	e.facts.Version = e.version.String()
-	// finch counts versions of its own.
+	// finch has its own version numbers.
 	if d.oldest != "" && tool != "finch" && e.version.LessThan(version.MustParseGeneric(d.oldest)) {
 		return nil, fmt.Errorf("%s version %q is too old, please upgrade to %q or later: %s: %w", tool, e.version, d.oldest, d.upgrade, errs.Unsupported)
 	}
-	if err := e.ask(ctx); err != nil {
+	if err := e.readFacts(ctx); err != nil {
 		if d.start != "" {
-			return nil, fmt.Errorf("cannot ask %s what it is; if its daemon does not run: %s: %w", tool, d.start, err)
+			return nil, fmt.Errorf("cannot read the status of %s; if its daemon does not run: %s: %w", tool, d.start, err)
 		}
-		return nil, fmt.Errorf("cannot ask %s what it is: %w", tool, err)
+		return nil, fmt.Errorf("cannot read the status of %s: %w", tool, err)
 	}
 	return e, nil
 }

@@ -154,7 +154,7 @@ func TestOpen(t *testing.T) {
 		},
 		"old podman": {tool: "podman", version: "podman version 1.7.1-dev", kind: errs.Unsupported, says: `podman version "1.7.1" is too old, please upgrade to "1.8.0" or later`},
 		"old docker": {tool: "docker", version: "Docker version 19.03.15, build 99e3ed8", kind: errs.Unsupported, says: `too old, please upgrade to "20.10.0"`},
-		"no version": {tool: "podman", version: "hello", kind: errs.Unsupported, says: `from "hello"`},
+		"no version": {tool: "podman", version: "hello", kind: errs.Unsupported, says: `in "hello"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
@@ -234,8 +234,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestReadContainers: what podman 4.3.1 and docker 20.10 said of a running and of a stopped one, and how
-// others say the same.
+// TestReadContainers: what podman 4.3.1 and docker 20.10 said of a running and of a stopped one,
+// and how others say the same.
 func TestReadContainers(t *testing.T) {
 	ports := []plan.Port{{Listen: "0.0.0.0", Host: 43279, Container: 80, Protocol: config.UDP}, {Listen: "127.0.0.1", Host: 36443, Container: 6443, Protocol: config.TCP}}
 	for _, file := range []string{"podman-4.3-running.json", "podman-4.3-stopped.json"} {

@@ -8,39 +8,39 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// dialect is what one engine says otherwise than the others.
+// dialect has the differences of one engine from the others.
 type dialect struct {
-	// name is what --provider calls it. tools are programs that speak it, in the order
-	// in which they are looked for; kind has the same names.
+	// name is its name for --provider. tools are programs of this dialect, in the order of the
+	// search; kind has the same names.
 	name  string
 	tools []string
 	// banner is how the output of --version begins.
 	banner string
-	// oldest is the first version that works, "" is any; upgrade is how to get it.
+	// oldest is the first version that works, "" for any; upgrade is how to get it.
 	oldest, upgrade string
-	// start is the command that starts the engine's daemon; "" is that it has none.
+	// start is the command that starts the engine's daemon; "" if it has none.
 	start string
-	// oldestDaemon is the first version of the daemon that works, "" is any; daemonName is
-	// what it is called.
+	// oldestDaemon is the first version of the daemon that works, "" for any; daemonName is its
+	// name.
 	oldestDaemon, daemonName string
-	// info makes the tool tell Facts, readInfo reads them.
+	// info are the arguments that print the engine's facts, readInfo reads them.
 	info     []string
 	readInfo func(text []byte, f *Facts) error
 
-	// flags are in every call of run; guest in that of a node, which is privileged.
+	// flags are in every call of run; guest in those of nodes, which are privileged.
 	flags, guest []string
 	// restart brings a container back when the host boots.
 	restart string
-	// rebooted is the unit of systemd that does so; "" is that the engine does it itself.
+	// rebooted is the systemd unit that does so; "" if the engine does it itself.
 	rebooted string
-	// serial: containers are made one after the other.
+	// serial: containers are created one after the other.
 	serial bool
-	// kill are flags of rm that let it wait for nobody to end, from version killFrom on.
+	// kill are flags of rm that make it kill without a grace period, from version killFrom on.
 	kill     []string
 	killFrom string
 	// rmAlwaysExitsZero: rm -f exits with status 0 even when it fails.
 	rmAlwaysExitsZero bool
-	// volumeOptions: a volume is mounted nodev and nosuid unless told otherwise.
+	// volumeOptions: a volume is mounted nodev and nosuid by default.
 	volumeOptions bool
 	// qualify: an image's name needs its registry, and may have no tag beside a digest.
 	qualify bool
@@ -48,14 +48,14 @@ type dialect struct {
 	anyPort string
 	// remap: --userns=host where the engine remaps users.
 	remap bool
-	// mapper: /dev/mapper is mounted on file systems that kubelet measures by it;
-	// rootlessMapper: also where the engine runs as a user.
+	// mapper: /dev/mapper is mounted for filesystems whose usage the kubelet measures through it;
+	// rootlessMapper: also for rootless engines.
 	mapper, rootlessMapper bool
-	// save are flags that make the archive one of docker's, saveAll those for several
-	// images in one.
+	// save are flags for an archive in docker's format, saveAll those for several images in one
+	// archive.
 	save, saveAll []string
 
-	// networkFlags are in every call that makes a network.
+	// networkFlags are in every call that creates a network.
 	networkFlags []string
 	// mtu: a network gets the MTU of the engine's own.
 	mtu bool
@@ -65,18 +65,19 @@ type dialect struct {
 	stable6, declares6 bool
 	// loopback6: ports of ::1 lead into containers, also of an engine that runs as root.
 	loopback6 bool
-	// networkRmIgnoresStopped: network rm checks for running containers only, and removes the network of stopped ones.
+	// networkRmIgnoresStopped: network rm checks for running containers only, and removes the
+	// network of stopped ones.
 	networkRmIgnoresStopped bool
-	// restartsKilled: the engine restarts a container that was killed and not stopped, even during its
-	// removal.
+	// restartsKilled: the engine restarts a container that was killed and not stopped, even during
+	// its removal.
 	restartsKilled bool
 	// namesakes: two networks may have one name.
 	namesakes bool
-	// dockerConfig: proxies stand in docker's configuration, too.
+	// dockerConfig: docker's configuration has proxies, too.
 	dockerConfig bool
 }
 
-// dialects are the engines in the order in which they are looked for, which is kind's.
+// dialects are the engines in the order of the search, which is kind's.
 func dialects() []dialect {
 	docker := dialect{
 		name: "docker", tools: []string{"docker"}, banner: "Docker version",
@@ -86,8 +87,8 @@ func dialects() []dialect {
 		// private cgroup namespace is the default with cgroup v2 only.
 		flags: []string{"--init=false", "--cgroupns=private"},
 		guest: []string{"--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"},
-		// on-failure, as kind has it, leaves out what ended with status 0 when the host
-		// went down; always brings back what was stopped on purpose.
+		// on-failure, which kind uses, does not restart containers that ended with status 0 when
+		// the host went down; always restarts those that were stopped on purpose.
 		restart: "unless-stopped",
 		anyPort: "0", remap: true, mapper: true,
 		networkFlags: []string{"-o", "com.docker.network.bridge.enable_ip_masquerade=true"},
@@ -96,30 +97,30 @@ func dialects() []dialect {
 	nerdctl := docker
 	nerdctl.name, nerdctl.tools, nerdctl.banner = "nerdctl", []string{"nerdctl", "finch", "nerdctl.lima"}, "nerdctl version"
 	nerdctl.oldest, nerdctl.upgrade, nerdctl.start = "1.3.0", "install a current nerdctl (https://github.com/containerd/nerdctl/releases)", "systemctl start containerd"
-	// Older ones have one restart policy, always, which brings back what was stopped, too.
+	// Older ones have one restart policy, always, which also restarts stopped containers.
 	nerdctl.oldestDaemon, nerdctl.daemonName = "1.7.0", "containerd"
 	nerdctl.anyPort = "" // 0 is refused
 	nerdctl.remap, nerdctl.mapper, nerdctl.namesakes, nerdctl.dockerConfig = false, false, false, false
 	nerdctl.networkFlags, nerdctl.mtu = nil, false
-	// Its CNI configuration gives out any IPv4 address that is asked for, IPv6 only where
-	// it says so, which older versions did not write.
+	// Its CNI configuration assigns any requested IPv4 address, and IPv6 only if it declares so,
+	// which older versions did not write.
 	nerdctl.subnet4, nerdctl.declares6 = false, true
-	// CNI and netavark have the kernel translate addresses, which never takes a packet from ::1
-	// to another host. Without root there is a program that copies, as docker has always.
+	// With CNI and netavark the kernel translates addresses, and it never routes a packet from ::1
+	// to another host. Rootless engines, and docker always, have a proxy program.
 	nerdctl.loopback6 = false
 	nerdctl.rmAlwaysExitsZero, nerdctl.networkRmIgnoresStopped, nerdctl.restartsKilled = true, true, true
-	nerdctl.serial = true // it loses races for names and addresses
+	nerdctl.serial = true // it has races for names and addresses
 	podman := dialect{
 		name: "podman", tools: []string{"podman"}, banner: "podman version",
 		oldest: "1.8.0", upgrade: "install a current podman (https://podman.io/docs/installation)",
 		info: []string{"info", "--format", "json"}, readInfo: podmanInfo,
 		flags: []string{"--cgroupns=private"},
-		// podman has a mode for systemd that mounts on /var/log/journal and /run; nodes are
-		// the same on every engine.
+		// podman's systemd mode mounts on /var/log/journal and /run; nodes should be the same on
+		// every engine.
 		guest: []string{"--systemd=false"},
-		// No other policy is looked at when the host boots.
+		// podman applies no other policy when the host boots.
 		restart: "always", rebooted: "podman-restart.service",
-		// Or else it waits ten seconds for each node, whose disk is removed next.
+		// Otherwise it waits ten seconds for each node, whose disk is removed next.
 		kill: []string{"-t", "0"}, killFrom: "4.0.0",
 		volumeOptions: true, qualify: true, mapper: true, rootlessMapper: true, stable6: true,
 		save: []string{"--format", "docker-archive"}, saveAll: []string{"--multi-image-archive"},

@@ -42,9 +42,9 @@ func (c Command) String() string {
 	return "write " + strings.Join(paths, ", ")
 }
 
-// Packed is the command that an engine runs: it gets its files as an archive on standard input,
-// and hands them to tar in the container first. The engines' own `cp` does not see what is
-// mounted on /run and /tmp, and takes a run of the engine more.
+// Packed is the command that an engine runs. It passes the files as an archive on standard input to
+// tar in the container first. The engines' own `cp` does not see mounts on /run and /tmp, and needs
+// another call of the engine.
 func (c Command) Packed() (Command, error) {
 	if len(c.Files) == 0 {
 		return c, nil
@@ -63,7 +63,7 @@ func (c Command) Packed() (Command, error) {
 	return c, nil
 }
 
-// pack makes an archive of files.
+// pack writes files into an archive.
 func pack(files []File) (*bytes.Buffer, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -92,7 +92,7 @@ func (e *CLI) Logs(ctx context.Context, name string, to io.Writer) error {
 	return nil
 }
 
-// Describe writes what the engine tells of a container, or for "" of itself.
+// Describe writes what the engine reports about a container, or for "" about itself.
 func (e *CLI) Describe(ctx context.Context, name string, to io.Writer) error {
 	args := []string{"info"}
 	if name != "" {

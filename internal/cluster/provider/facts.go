@@ -15,10 +15,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ask fills in the facts.
-func (e *CLI) ask(ctx context.Context) error {
-	// docker's tool ends with an error and writes its JSON all the same when its daemon
-	// does not answer; older ones end with none.
+// readFacts fills in the facts.
+func (e *CLI) readFacts(ctx context.Context) error {
+	// If its daemon does not answer, docker's tool writes its JSON and ends with an error; older
+	// ones end without one.
 	out, failed := command.Output(ctx, e.run, e.info...)
 	err := e.readInfo(out, &e.facts)
 	if failed != nil && !errors.Is(err, errs.Unavailable) {
@@ -32,7 +32,7 @@ func (e *CLI) ask(ctx context.Context) error {
 	}
 	e.facts.Loopback6 = e.loopback6 || e.facts.Rootless
 	if e.name == "podman" && e.version.LessThan(version.MustParseGeneric("4.0.0")) {
-		// It does not tell yet which controllers there are.
+		// It does not report yet which controllers there are.
 		e.facts.Memory, e.facts.Pids, e.facts.CPU = true, true, true
 	}
 	if e.dockerConfig {
@@ -42,8 +42,8 @@ func (e *CLI) ask(ctx context.Context) error {
 	return nil
 }
 
-// recentDaemon refuses a daemon that is too old. One whose version cannot be read was built by
-// somebody who knows what he does.
+// recentDaemon refuses a daemon that is too old. A version that cannot be read is a custom build,
+// and is allowed.
 func (e *CLI) recentDaemon(info []byte) error {
 	if e.oldestDaemon == "" {
 		return nil
@@ -79,13 +79,13 @@ func podmanInfo(text []byte, f *Facts) error {
 		} `json:"store"`
 	}
 	if err := json.Unmarshal(text, &info); err != nil {
-		return fmt.Errorf("podman info is no JSON: %w", err)
+		return fmt.Errorf("podman info is not JSON: %w", err)
 	}
 	has := func(name string) bool { return slices.Contains(info.Host.CgroupControllers, name) }
 	f.Rootless = info.Host.Rootless || info.Host.Security.Rootless
 	f.Remote = info.Host.ServiceIsRemote
 	f.CgroupV2 = info.Host.CgroupVersion == "v2"
-	// Networks that older podmans made for CNI refuse a chosen one.
+	// Networks that older podmans created for CNI refuse a chosen one.
 	f.ChosenLinks = info.Host.NetworkBackend == "netavark"
 	f.Memory, f.Pids, f.CPU = has("memory"), has("pids"), has("cpu")
 	f.Driver, f.Root = info.Store.GraphDriverName, info.Store.GraphRoot
@@ -108,14 +108,14 @@ func dockerInfo(text []byte, f *Facts) error {
 		ServerErrors    []string
 	}
 	if err := json.Unmarshal(text, &info); err != nil {
-		return fmt.Errorf("docker info is no JSON: %w", err)
+		return fmt.Errorf("docker info is not JSON: %w", err)
 	}
 	if len(info.ServerErrors) > 0 {
 		return fmt.Errorf("%s: %w", strings.Join(info.ServerErrors, "; "), errs.Unavailable)
 	}
 	f.CgroupV2 = info.CgroupVersion == "2"
 	if info.CgroupDriver != "none" {
-		// What it says of limits means nothing where it has no cgroups at all.
+		// Its limits mean nothing if it has no cgroups at all.
 		f.Memory, f.Pids, f.CPU = info.MemoryLimit, info.PidsLimit, info.CPUShares
 	}
 	for _, option := range info.SecurityOptions {
@@ -134,7 +134,7 @@ func dockerInfo(text []byte, f *Facts) error {
 	return nil
 }
 
-// mapped reports whether kubelet looks for the devices of its file systems in /dev/mapper.
+// mapped reports whether the kubelet looks for the devices of its filesystems in /dev/mapper.
 func (f Facts) mapped() bool {
 	on := []string{"btrfs", "zfs", "xfs"}
 	return slices.Contains([]string{"btrfs", "zfs", "devicemapper"}, strings.ToLower(f.Driver)) || slices.Contains(on, strings.ToLower(f.Filesystem))

@@ -13,10 +13,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// pulls is how often a pull is tried: registries and networks have bad moments.
+// pulls is how often a pull is tried: registries and networks fail for moments.
 const pulls = 4
 
-// Ensure pulls an image that is not there.
+// Ensure pulls a missing image.
 func (e *CLI) Ensure(ctx context.Context, image string, out io.Writer) (bool, error) {
 	found, err := e.Present(ctx, image)
 	if err != nil || found.ID != "" {
@@ -24,7 +24,7 @@ func (e *CLI) Ensure(ctx context.Context, image string, out io.Writer) (bool, er
 	}
 	name := e.imageName(image)
 	if strings.HasPrefix(name, "localhost/") {
-		// podman calls so what it has built; no registry has that name.
+		// podman gives this prefix to images that it has built; no registry has that name.
 		return false, fmt.Errorf("image %q is not present in %s, and is in no registry to be pulled from: %w", image, e.name, errs.NotFound)
 	}
 	if out != nil {
@@ -60,7 +60,7 @@ func (e *CLI) Present(ctx context.Context, image string) (Image, error) {
 		Config struct{ Labels map[string]string }
 	}
 	if err := json.Unmarshal(out, &found); err != nil {
-		return Image{}, fmt.Errorf("what %s says of the image %s is no list in JSON: %w", e.name, image, err)
+		return Image{}, fmt.Errorf("the report of %s about the image %s is not a JSON list: %w", e.name, image, err)
 	}
 	if len(found) == 0 {
 		return Image{}, nil
@@ -68,15 +68,15 @@ func (e *CLI) Present(ctx context.Context, image string) (Image, error) {
 	return Image{ID: strings.TrimPrefix(found[0].ID, "sha256:"), Labels: found[0].Config.Labels}, nil
 }
 
-// builtHere refuses a short name that podman has given to what it has built, as
-// localhost/NAME: a node would take it for one of docker.io.
+// builtHere refuses the short name of an image that podman has built as localhost/NAME: a node
+// would take it for an image of docker.io.
 func (e *CLI) builtHere(ctx context.Context, image string) error {
 	name := e.imageName(image)
 	if !e.qualify || !strings.HasPrefix(name, "docker.io/") || strings.HasPrefix(image, "docker.io/") {
 		return nil
 	}
 	if _, err := command.Output(ctx, e.run, "image", "inspect", "localhost/"+image); err != nil {
-		return nil // it is nowhere
+		return nil // it does not exist
 	}
 	return fmt.Errorf("%s has no image %s, but localhost/%s; say that, or the former in full: %w", e.name, name, image, errs.NotFound)
 }
@@ -104,7 +104,7 @@ func (e *CLI) Load(ctx context.Context, from io.Reader) error {
 	return nil
 }
 
-// imageName is what the engine has to be told for an image.
+// imageName is an image's name in the form that the engine needs.
 func (e *CLI) imageName(image string) string {
 	if e.qualify {
 		return qualified(image)

@@ -50,7 +50,7 @@ func TestNerdctlContainers(t *testing.T) {
 	}
 }
 
-// TestNerdctlGone: nerdctl tells of no container where one of several is gone.
+// TestNerdctlGone: nerdctl reports no container if one of several is gone.
 func TestNerdctlGone(t *testing.T) {
 	f := newFake()
 	e := engine(t, "nerdctl", f)

@@ -17,8 +17,7 @@ import (
 // attempts is how many subnets are tried before a network is given up.
 const attempts = 5
 
-// EnsureNetwork finds the network, or makes one with IPv6, or one without where the
-// engine or the host has none.
+// EnsureNetwork finds the network, or creates one: with IPv6 if the engine and the host support it.
 func (e *CLI) EnsureNetwork(ctx context.Context, name string) (Network, error) {
 	network, err := e.network(ctx, name)
 	if !errors.Is(err, errs.NotFound) {
@@ -27,7 +26,7 @@ func (e *CLI) EnsureNetwork(ctx context.Context, name string) (Network, error) {
 	if err := e.makeNetwork(ctx, name); err != nil {
 		return Network{}, fmt.Errorf("cannot make the network %s with %s: %w", name, e.name, err)
 	}
-	// Somebody else may have made one of the name at the same time.
+	// Another process may have created a network of the name at the same time.
 	network, err = e.network(ctx, name)
 	network.Made = err == nil
 	return network, err
@@ -87,8 +86,8 @@ func (e *CLI) declared6(ctx context.Context, name string) bool {
 	return false
 }
 
-// describe says which addresses may be chosen. An engine that demands an IPv4 subnet of
-// the user's tells only by refusing; a network that kind made has none.
+// describe says which addresses may be chosen. An engine that demands a user-defined IPv4 subnet
+// shows that only when it refuses an address; kind's network has no such subnet.
 func (e *CLI) describe(name string, read inspectedNetwork) Network {
 	n := Network{Name: name, Subnets: read.subnets}
 	for _, subnet := range read.subnets {
@@ -101,8 +100,8 @@ func (e *CLI) describe(name string, read inspectedNetwork) Network {
 	return n
 }
 
-// makeNetwork goes through subnets until one is free. Networks have the IPv6 subnet
-// that kind gives a network of the name.
+// makeNetwork tries subnets until one is free. A network gets the IPv6 subnet that kind gives to
+// its name.
 func (e *CLI) makeNetwork(ctx context.Context, name string) error {
 	flags := append([]string{"network", "create", "-d=bridge", "--label", LabelNetwork + "=true"}, e.networkFlags...)
 	if mtu := e.ownMTU(ctx); mtu > 0 {
@@ -123,7 +122,7 @@ func (e *CLI) makeNetwork(ctx context.Context, name string) error {
 			return nil
 		case ipv6 && noIPv6(err):
 			ipv6 = false
-			// Its turn again, without. The IPv4 subnet was not what was wrong.
+			// Try again without IPv6. The IPv4 subnet was not the cause.
 			if _, err = command.Output(ctx, e.run, append(call[:slices.Index(call, "--ipv6")], name)...); err == nil || sameName(err) {
 				return nil
 			}
@@ -203,8 +202,8 @@ func (e *CLI) removeNamesakes(ctx context.Context, name string) error {
 	return nil
 }
 
-// RemoveNetwork removes what EnsureNetwork made. Most engines know best whether a container
-// is still on it.
+// RemoveNetwork removes a network of EnsureNetwork. Most engines refuse if a container is still on
+// it.
 func (e *CLI) RemoveNetwork(ctx context.Context, name string) error {
 	out, err := command.Output(ctx, e.run, "network", "inspect", name)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// List goes by the label of the cluster, running or not.
+// List finds containers by the label of the cluster, running or not.
 func (e *CLI) List(ctx context.Context, cluster string) ([]Node, error) {
 	filter := "label=" + plan.LabelCluster
 	if cluster != "" {
@@ -62,7 +62,7 @@ func (e *CLI) inspect(ctx context.Context, names ...string) ([]Node, error) {
 	if err == nil || unread != nil || len(all) > 0 || len(names) < 2 {
 		return all, unread
 	}
-	// nerdctl tells of none where one is gone.
+	// nerdctl reports none if one is gone.
 	for _, name := range names {
 		one, err := e.inspect(ctx, name)
 		if err != nil {
@@ -88,7 +88,7 @@ func (e *CLI) Start(ctx context.Context, names ...string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, node := range started {
 		if role := node.Labels[plan.LabelRole]; role == config.BalancerRole || role == plan.RegistryRole {
-			continue // no systemd runs in them
+			continue // they have no systemd
 		}
 		group.Go(func() error {
 			if err := e.ready(ctx, node.Name, node.started, DefaultWait); err != nil {
@@ -114,7 +114,7 @@ func (e *CLI) Stop(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Delete removes containers and their volumes. All are tried.
+// Delete removes containers and their volumes. It tries all.
 func (e *CLI) Delete(ctx context.Context, names ...string) error {
 	var all []error
 	existing, err := e.names(ctx)
@@ -133,7 +133,8 @@ func (e *CLI) Delete(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Release removes containers, whose volumes stay. systemd ends first what writes to them.
+// Release removes containers, whose volumes stay. systemd first ends the programs that write to
+// them.
 func (e *CLI) Release(ctx context.Context, names ...string) error {
 	existing, err := e.names(ctx)
 	if err != nil {
@@ -165,17 +166,17 @@ func (e *CLI) names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// removals is how often a container is removed that is there again.
+// removals is how often the removal of a container is repeated if it exists again.
 const removals = 3
 
-// remove removes containers that list has. What counts is that they are gone: somebody else
-// may have been faster, nerdctl tells of no failure, and containerd's restart monitor may
-// start a container that is being removed, unless it was stopped.
+// remove removes the containers that list returns, until they are gone: another process may have
+// removed them, nerdctl reports no failure, and containerd's restart monitor may start a container
+// that is being removed, unless it was stopped.
 func (e *CLI) remove(ctx context.Context, list func(context.Context) ([]string, error), containers ...string) error {
 	for try := 1; ; try++ {
 		var said command.Tail
 		if e.restartsKilled {
-			_ = e.run.Run(ctx, command.Call{Args: append([]string{"stop", "-t", "0"}, containers...)}) // the removal tells
+			_ = e.run.Run(ctx, command.Call{Args: append([]string{"stop", "-t", "0"}, containers...)}) // the removal reports errors
 		}
 		err := e.run.Run(ctx, command.Call{Args: e.removal(containers...), Stderr: &said})
 		if err == nil && !e.rmAlwaysExitsZero {
@@ -206,7 +207,7 @@ func (e *CLI) removal(names ...string) []string {
 	return append(args, names...)
 }
 
-// DeleteCluster removes what has the label of the cluster.
+// DeleteCluster removes all objects with the label of the cluster.
 func (e *CLI) DeleteCluster(ctx context.Context, cluster string) error {
 	if cluster == "" {
 		return fmt.Errorf("a cluster without a name is every cluster: %w", errs.Invalid)
@@ -240,11 +241,11 @@ func (e *CLI) removeVolumes(ctx context.Context, label string) error {
 	return errors.Join(all...)
 }
 
-// Endpoint is the address of this host that leads to a TCP port of a container. It is
-// errs.NotFound that none does. Of several, it is the one that was planned for the API, whose
-// certificate may know no other: the description may lead more of them there.
+// Endpoint is the address of this host that leads to a TCP port of a container. The error is
+// errs.NotFound if none does. Of several, it is the one that was planned for the API, because the
+// API's certificate may have no other: the cluster file may map more ports to it.
 func (n Node) Endpoint(port int) (netip.AddrPort, error) {
-	planned, _ := netip.ParseAddrPort(n.Labels[LabelAPI]) // or none is preferred
+	planned, _ := netip.ParseAddrPort(n.Labels[LabelAPI]) // or none was planned
 	var best netip.AddrPort
 	rank := -1
 	for _, p := range n.Ports {
@@ -256,7 +257,7 @@ func (n Node) Endpoint(port int) (netip.AddrPort, error) {
 			continue
 		}
 		at, found := netip.AddrPortFrom(address, uint16(p.Host)), 0
-		// Some engines tell all addresses of one family as those of the other.
+		// Some engines report all addresses of one family as those of the other.
 		if at.Port() == planned.Port() {
 			found += 2
 		}
@@ -280,7 +281,7 @@ func readContainers(text []byte) ([]Node, error) {
 		return nil, nil
 	}
 	if err := json.Unmarshal(text, &raw); err != nil {
-		return nil, fmt.Errorf("what the engine says of containers is no list in JSON: %w", err)
+		return nil, fmt.Errorf("the engine's report of containers is not a JSON list: %w", err)
 	}
 	var all []Node
 	for _, r := range raw {
@@ -299,7 +300,7 @@ func readContainers(text []byte) ([]Node, error) {
 			}
 		}
 		if at, err := netip.ParseAddrPort(n.Labels[LabelAPI]); err == nil && at.Port() > 0 && len(n.Ports) == 0 && !n.Running {
-			// nerdctl tells of no ports of a stopped container.
+			// nerdctl reports no ports of a stopped container.
 			n.Ports = []plan.Port{{Listen: at.Addr().String(), Host: int(at.Port()), Container: plan.APIPort, Protocol: config.TCP}}
 		}
 		all = append(all, n)

@@ -1,7 +1,7 @@
-// Package provider makes containers that are nodes. CLI is the one implementation for
-// command-line tools like docker's, with a table of the differences between them; package
-// berth has another implementation of Provider, which needs no such tool. It knows containers, networks
-// and images; what Kubernetes does in them it must not know.
+// Package provider creates containers that are nodes. CLI implements Provider for command-line
+// tools like docker's, with a table of the differences between them; package berth has another
+// implementation, which needs no such tool. The package knows containers, networks and images; it
+// must not know what Kubernetes does in them.
 //
 // The order of steps, as `berth cluster create` goes through them:
 //
@@ -33,27 +33,27 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/hostcheck"
 )
 
-// Labels beside those of the plan. Whatever berth makes has them: containers, volumes,
-// networks.
+// Labels in addition to those of the plan. All objects that berth creates have them: containers,
+// volumes, networks.
 const (
-	// LabelAttempt is another one for each Create: what a failed one made is found by it.
+	// LabelAttempt differs for each Create. It finds the objects of a failed Create.
 	LabelAttempt = "run.berth.attempt"
-	// LabelAddresses are a container's own addresses, comma separated, which engines do
-	// not tell of containers that are stopped.
+	// LabelAddresses are a container's own addresses, comma separated, which engines do not report
+	// for stopped containers.
 	LabelAddresses = "run.berth.addresses"
-	// LabelNode is the name of the container that a volume is of.
+	// LabelNode is the name of a volume's container.
 	LabelNode = "run.berth.node"
-	// LabelNetwork is "true" on a network that berth made.
+	// LabelNetwork is "true" on a network that berth created.
 	LabelNetwork = "run.berth.network"
-	// LabelOn is the name of the network that a container was made on, by which the network
-	// is found when the cluster goes.
+	// LabelOn is the name of the network that a container was created on. It finds the network when
+	// the cluster is deleted.
 	LabelOn = "run.berth.on"
 	// LabelAPI is the address and port of the host that lead to the API of Kubernetes, as
 	// planned; a port of 0 is one that the engine picks. A container without it has none.
 	LabelAPI = "run.berth.api"
 )
 
-// Provider makes and keeps nodes, and has their images. All methods may be called at the same
+// Provider creates and manages nodes, and has their images. All methods may be called at the same
 // time. Each ends when its context does, and then returns the context's error.
 type Provider interface {
 	Images
@@ -68,14 +68,14 @@ type Provider interface {
 	// PlanHost is what a plan needs to know of engine, network and environment.
 	PlanHost(n Network) plan.Host
 
-	// EnsureNetwork finds the network or makes it. Two calls at once make one.
+	// EnsureNetwork finds the network or creates it. Two calls at once create one.
 	EnsureNetwork(ctx context.Context, name string) (Network, error)
-	// RemoveNetwork removes a network that berth made and no container is on, and
-	// leaves any other. An absent one is no error.
+	// RemoveNetwork removes a network that berth created and no container is on, and leaves any
+	// other. An absent one is not an error.
 	RemoveNetwork(ctx context.Context, name string) error
 
-	// Create makes containers, and returns when systemd is up in those that are nodes.
-	// Where one cannot be made none stays, unless Retain. errs.Exists: a name is taken.
+	// Create creates containers, and returns when systemd is up in those that are nodes. If one
+	// fails, it removes all, unless Retain. errs.Exists: a name is taken.
 	Create(ctx context.Context, r Request) error
 	// List is the containers of a cluster, running or not, sorted by name; of all
 	// clusters for "".
@@ -84,50 +84,50 @@ type Provider interface {
 	// one that is as wanted.
 	Start(ctx context.Context, names ...string) error
 	Stop(ctx context.Context, names ...string) error
-	// Delete removes containers and what Create made for them. An absent one is no error.
+	// Delete removes containers and what Create created for them. An absent one is not an error.
 	Delete(ctx context.Context, names ...string) error
 	// Release stops containers and removes them as Delete does, but for their volumes: a Create
 	// with Spec.Reuse gives these to containers of the same names. An absent one is no error.
 	Release(ctx context.Context, names ...string) error
-	// DeleteCluster removes all that has the label of the cluster, also what a Create that
-	// was killed left.
+	// DeleteCluster removes all objects with the label of the cluster, also those of a killed
+	// Create.
 	DeleteCluster(ctx context.Context, cluster string) error
 
 	// Exec runs a command in a running container, with all privileges of it.
 	Exec(ctx context.Context, name string, c Command) error
 	// Logs copies what the container's first process has written so far.
 	Logs(ctx context.Context, name string, to io.Writer) error
-	// Describe writes what the engine says of itself, or of a container, for people.
+	// Describe writes what the engine reports about itself, or about a container, for people.
 	Describe(ctx context.Context, name string, to io.Writer) error
 }
 
 // Images is the engine's store of images.
 type Images interface {
-	// Ensure pulls an image that is not there. out gets the progress; nil is nobody.
+	// Ensure pulls a missing image. out gets the progress; nil for none.
 	Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error)
-	// Present tells of an image; it has no ID where the engine does not have it.
+	// Present returns an image; it has no ID if the engine does not have it.
 	Present(ctx context.Context, image string) (Image, error)
-	// Save writes an archive, as docker does, of images that are there.
+	// Save writes an archive of present images, in docker's format.
 	Save(ctx context.Context, to io.Writer, images ...string) error
-	// Load takes the images of an archive as docker's save writes it.
+	// Load loads the images of an archive in the format of docker save.
 	Load(ctx context.Context, from io.Reader) error
 }
 
-// Image is one that an engine has.
+// Image is an image of an engine.
 type Image struct {
 	// ID is the digest of its configuration, without the algorithm.
 	ID     string
 	Labels map[string]string
 }
 
-// Facts are what an engine is.
+// Facts are the properties of an engine.
 type Facts struct {
 	Version string
 	// Remote: the engine runs on another host, whose ports are not ours to pick.
 	Remote bool
 	// Rootless: the engine runs as a user.
 	Rootless bool
-	// UserRemap: containers are in a user namespace unless told otherwise.
+	// UserRemap: containers are in a user namespace by default.
 	UserRemap bool
 	CgroupV2  bool
 	// Loopback6: ports of ::1 lead into containers.
@@ -148,35 +148,34 @@ type Network struct {
 	Subnets []netip.Prefix
 	// Stable: containers may have addresses that stay theirs, of the families given.
 	StableV4, StableV6 bool
-	// Made: EnsureNetwork made it.
+	// Made: EnsureNetwork created it.
 	Made bool
 }
 
-// Spec is a container that is wanted.
+// Spec is a container to create.
 type Spec struct {
 	plan.Container
-	// Command stands in place of what the image runs. nil is a node, whose systemd is
-	// waited for.
+	// Command replaces the image's command. nil is a node: Create waits for its systemd.
 	Command []string
-	// Reuse: the container gets the volumes that a Release left, where there are any, and they
-	// stay when it cannot be made. Without it they are removed.
+	// Reuse: the container gets the volumes that a Release left, if there are any, and they stay if
+	// it cannot be created. Without it they are removed.
 	Reuse bool `json:"-"`
 }
 
-// Request is what Create makes.
+// Request is the input of Create.
 type Request struct {
 	Network Network
 	Specs   []Spec
-	// Retain: what was made stays when something fails.
+	// Retain: nothing is removed when something fails.
 	Retain bool
 	// Wait is how long systemd of a node may take. 0 is DefaultWait.
 	Wait time.Duration
-	// Done is told of each container that is up; nil is nobody.
+	// Done is called for each container that is up; nil for none.
 	Done func(name string)
 }
 
-// Labels are those of a container: what the plan says, and what is known when it is made.
-// Every Provider gives them.
+// Labels are those of a container: the plan's, and those that are known at its creation. Every
+// Provider sets them.
 func (r Request) Labels(s Spec) map[string]string {
 	labels := map[string]string{LabelOn: r.Network.Name}
 	maps.Copy(labels, s.Labels)
@@ -188,7 +187,7 @@ func (r Request) Labels(s Spec) map[string]string {
 	return labels
 }
 
-// DefaultWait is kind's, twice: many nodes start at once on small machines.
+// DefaultWait is twice kind's: many nodes start at once on small machines.
 const DefaultWait = time.Minute
 
 // Node is a container that exists.
@@ -197,7 +196,7 @@ type Node struct {
 	ID     string            `json:"id"`
 	Image  string            `json:"image"`
 	Labels map[string]string `json:"labels"`
-	// State is the engine's word: created, running, exited and others.
+	// State is the engine's term: created, running, exited and others.
 	State   string `json:"state"`
 	Running bool   `json:"running"`
 	// ExitCode is that of the last run.
@@ -215,8 +214,8 @@ type Node struct {
 
 // Command is a command in a container.
 type Command struct {
-	// Files are written before the command begins, whose standard input is empty then;
-	// directories above are made. Without Args that is all.
+	// Files are written before the command begins, whose standard input is empty then; missing
+	// directories are created. Without Args only files are written.
 	Files []File
 	Args  []string
 	// Env is added to the container's.

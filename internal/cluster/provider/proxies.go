@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/provider/command"
 )
 
-// PlanHost tells a plan of engine, network and environment.
+// PlanHost returns the facts of engine, network and environment for a plan.
 func (e *CLI) PlanHost(n Network) plan.Host {
 	h := plan.Host{Engine: e.name, Network: n.Name, Env: maps.Clone(e.env)}
 	for _, subnet := range n.Subnets {
@@ -28,7 +28,7 @@ func (e *CLI) PlanHost(n Network) plan.Host {
 	return h
 }
 
-// dockerFile is what is read of docker's configuration.
+// dockerFile has the fields that are read of docker's configuration.
 type dockerFile struct {
 	CurrentContext string `json:"currentContext"`
 	Proxies        map[string]struct {
@@ -38,9 +38,8 @@ type dockerFile struct {
 	} `json:"proxies"`
 }
 
-// addProxies adds the proxies that docker's client gives containers. Its configuration
-// has some by address of the daemon, and others for all. The environment, where it has
-// a proxy, stands for itself.
+// addProxies adds the proxies that docker's client gives containers. Its configuration has some per
+// address of the daemon, and others for all. A proxy of the environment takes precedence.
 func (e *CLI) addProxies(env map[string]string) {
 	if !e.dockerConfig {
 		return
@@ -62,8 +61,8 @@ func (e *CLI) addProxies(env map[string]string) {
 	}
 }
 
-// dockerFile reads the configuration of docker's client; one that cannot be read is
-// docker's to tell of.
+// dockerFile reads the configuration of docker's client; docker itself reports one that cannot be
+// read.
 func (e *CLI) dockerFile() dockerFile {
 	var file dockerFile
 	dir := e.env["DOCKER_CONFIG"]

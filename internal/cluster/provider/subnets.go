@@ -14,20 +14,20 @@ import (
 	"strings"
 )
 
-// subnet6 is an unique local subnet for a network of the name; try is 0 for the first
-// choice. It is kind's, so that both tools find the same one taken.
+// subnet6 is an unique local subnet for a network of the name; try is 0 for the first choice. It is
+// kind's, so that both tools conflict on the same one.
 func subnet6(name string, try int) netip.Prefix {
 	h := sha1.New()
 	h.Write([]byte(name))
-	// Writing to a hash does not fail, and the number has a size.
+	// A write to a hash does not fail, and the number has a fixed size.
 	_ = binary.Write(h, binary.LittleEndian, int32(try))
 	address := [16]byte{0: 0xfc}
 	copy(address[2:8], h.Sum(nil)[2:8])
 	return netip.PrefixFrom(netip.AddrFrom16(address), 64)
 }
 
-// freeSubnets4 are IPv4 subnets that no route of this host leads to: those that docker
-// takes itself, begun at a place that depends on the name.
+// freeSubnets4 are IPv4 subnets that no route of this host leads to: those that docker uses itself,
+// from a start that depends on the name.
 func (e *CLI) freeSubnets4(name string) []netip.Prefix {
 	if !e.subnet4 {
 		return nil
@@ -63,8 +63,7 @@ func routes4(host fs.FS) []netip.Prefix {
 		if len(fields) < 8 {
 			continue
 		}
-		// Both are the bytes in the machine's order; all machines that berth runs on have
-		// the low one first.
+		// Both are in the machine's byte order; all machines that berth runs on are little-endian.
 		destination, err1 := hex.DecodeString(fields[1])
 		mask, err2 := hex.DecodeString(fields[7])
 		if err1 != nil || err2 != nil || len(destination) != 4 || len(mask) != 4 {
@@ -93,7 +92,8 @@ func routes6(host fs.FS) []netip.Prefix {
 	const refuses, local = 0x200, 0x80000000
 	var all []netip.Prefix
 	for line := range strings.Lines(string(text)) {
-		// Destination, its length, source, its length, next hop, metric, two counters, flags, device.
+		// Destination, its length, source, its length, next hop, metric, two counters, flags,
+		// device.
 		fields := strings.Fields(line)
 		if len(fields) < 10 {
 			continue
@@ -111,7 +111,7 @@ func routes6(host fs.FS) []netip.Prefix {
 	return all
 }
 
-// inspectedNetwork is what is read of a network.
+// inspectedNetwork has the fields that are read of a network.
 type inspectedNetwork struct {
 	id         string
 	labels     map[string]string
@@ -123,7 +123,7 @@ type inspectedNetwork struct {
 // podman's of netavark with subnets, and podman's of CNI, which is a CNI configuration.
 func readNetworks(text []byte) ([]inspectedNetwork, error) {
 	var raw []struct {
-		ID         string                     `json:"Id"` // "id" of netavark is it, too
+		ID         string                     `json:"Id"` // netavark's "id" matches it, too
 		Labels     map[string]string          `json:"Labels"`
 		Containers map[string]json.RawMessage `json:"Containers"`
 		IPAM       struct {
@@ -144,7 +144,7 @@ func readNetworks(text []byte) ([]inspectedNetwork, error) {
 		} `json:"plugins"`
 	}
 	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&raw); err != nil {
-		return nil, fmt.Errorf("what the engine says of networks is no list in JSON: %w", err)
+		return nil, fmt.Errorf("the engine's report of networks is not a JSON list: %w", err)
 	}
 	var all []inspectedNetwork
 	for _, r := range raw {

@@ -15,15 +15,15 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// upPattern is what a node's log has when systemd is up, or when an entrypoint of kind's
-// has found that nothing has to be waited for. A command that is run before may end in
-// the node's first cgroup, which systemd needs empty.
+// upPattern matches the line in a node's log when systemd is up, or when kind's entrypoint has
+// found that there is nothing to wait for. An earlier command may end up in the node's first
+// cgroup, which systemd needs empty.
 const upPattern = `Reached target .*Multi-User System.*|detected cgroup v1`
 
 var errUp = errors.New("systemd is up")
 
-// ready waits until systemd of a node is up. since is when the node was started; ""
-// is that its log has no other run.
+// ready waits until systemd of a node is up. since is the time of the node's start; "" if its log
+// has no other run.
 func (e *CLI) ready(ctx context.Context, name, since string, wait time.Duration) error {
 	deadline, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -46,7 +46,7 @@ func (e *CLI) ready(ctx context.Context, name, since string, wait time.Duration)
 	return fmt.Errorf("cannot read the log of %s: %w", name, err)
 }
 
-// notUp says what was seen in place of systemd.
+// notUp says what happened instead of systemd's start.
 func (e *CLI) notUp(ctx context.Context, name string, w *BootLog, wait time.Duration, late bool) error {
 	state := "nothing is known of its state"
 	if found, err := e.inspect(ctx, name); err == nil && len(found) == 1 {
@@ -58,13 +58,13 @@ func (e *CLI) notUp(ctx context.Context, name string, w *BootLog, wait time.Dura
 	return w.NotUp(wait, late, state)
 }
 
-// BootLog looks for systemd in what a node writes.
+// BootLog looks for systemd's start in a node's output.
 type BootLog struct {
 	pattern *regexp.Regexp
 	found   func()
 
 	mu    sync.Mutex
-	open  []byte // the line that has no end yet
+	open  []byte // the incomplete last line
 	lines []string
 	up    bool
 }
@@ -123,7 +123,7 @@ func (w *BootLog) Up() bool {
 	return w.up
 }
 
-// last are the last lines, with one that has no end.
+// last are the last lines, including an incomplete one.
 func (w *BootLog) last() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +133,7 @@ func (w *BootLog) last() []string {
 	return w.lines
 }
 
-// plain is a line without what makes a terminal colour it.
+// plain is a line without colour codes.
 func plain(line string) string {
 	return strings.TrimSpace(regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]").ReplaceAllString(line, ""))
 }

@@ -1,6 +1,6 @@
-// Package redact takes secrets out of text that people hand on: proxies' passwords, tokens and keys
-// in what engines, nodes and services say of themselves. It knows their forms, and not
-// where the text is from.
+// Package redact removes secrets from text that people pass on: proxies' passwords, tokens and keys
+// in the output of engines, nodes and services. It knows their forms, and not the source of the
+// text.
 package redact
 
 import (
@@ -9,10 +9,10 @@ import (
 	"regexp"
 )
 
-// Hidden stands in place of a secret.
+// Hidden replaces a secret.
 const Hidden = "…"
 
-// rule is a form of secret, with what stands in its place.
+// rule is a form of secret, with its replacement.
 type rule struct {
 	form *regexp.Regexp
 	with string
@@ -36,16 +36,16 @@ func rules() []rule {
 	}
 }
 
-// longest is how long a line may be that is looked at as a whole.
+// longest is the length of the longest line that is scanned as a whole, in bytes.
 const longest = 1 << 20
 
-// Writer takes secrets out of what is written to it, line by line. Close writes the rest; it does not
-// close what is below. Lines of more than a mebibyte are left out.
+// Writer removes secrets from the text that is written to it, line by line. Close writes the rest;
+// it does not close the writer below. Lines of more than a mebibyte are left out.
 type Writer struct {
 	to    io.Writer
 	rules []rule
 	line  []byte
-	// long: the line is longer than is looked at. key: lines are those of a private key.
+	// long: the line is longer than longest. key: the lines belong to a private key.
 	long, key bool
 }
 

@@ -25,8 +25,8 @@ type Created struct {
 	Network string
 }
 
-// Ensure creates the registry where there is none, starts it where it is stopped, and waits until it
-// answers. The error is errs.Exists when it is at another port than the requested one.
+// Ensure creates the registry where there is none, starts it where it is stopped, and waits until
+// it answers. The error is errs.Exists when it is at another port than the requested one.
 func (m Manager) Ensure(ctx context.Context, o Options) (s Status, made Created, err error) {
 	s, err = m.Status(ctx)
 	switch {
@@ -37,7 +37,7 @@ func (m Manager) Ensure(ctx context.Context, o Options) (s Status, made Created,
 	case err != nil:
 		return s, made, err
 	case o.Port != 0 && o.Port != s.port:
-		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; ask for its port, or make it anew after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
+		return s, made, fmt.Errorf("the registry is at %s already, not at port %d; request its port, or create it again after berth cluster registry delete: %w", s.Address, o.Port, errs.Exists)
 	case !s.Running:
 		if err := m.Provider.Start(ctx, plan.RegistryName); err != nil {
 			return s, made, err
@@ -93,7 +93,7 @@ func (m Manager) create(ctx context.Context, o Options) (made Created, err error
 	return made, nil
 }
 
-// startTimeout bounds the wait for a registry that was started, which takes well below a second. Where
+// startTimeout bounds the wait for a registry that was started, which takes well below a second. If
 // the provider gives it another link address, this host sends to the old one for most of a minute.
 // requestTimeout bounds one request, which may have been sent there.
 const (
@@ -129,7 +129,7 @@ func (m Manager) await(ctx context.Context, s Status) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the registry does not answer at %s; its log tells more (%s logs %s): %w: %w", s.Address, m.Provider.Name(), s.Name, errs.Unavailable, last)
+			return fmt.Errorf("the registry does not answer at %s; see its log (%s logs %s): %w: %w", s.Address, m.Provider.Name(), s.Name, errs.Unavailable, last)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

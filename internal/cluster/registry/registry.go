@@ -1,5 +1,6 @@
-// Package registry manages the registry that the clusters of a provider share: a container beside the
-// nodes, and the mirrors in the nodes that lead to it. Package server is the program in that container.
+// Package registry manages the registry that the clusters of a provider share: a container beside
+// the nodes, and the mirrors in the nodes that point to it. Package server is the program in that
+// container.
 package registry
 
 import (
@@ -29,14 +30,15 @@ const DefaultPort = 5001
 type Options struct {
 	// Image is a node image, which has the registry's program; "" is config.DefaultImage.
 	Image string
-	// Port is the port of the host's loopback address. 0 is the port that the registry has, or a free one.
+	// Port is the port of the host's loopback address. 0 is the port that the registry has, or a
+	// free one.
 	Port int
 }
 
 // Status is the state of the registry.
 type Status struct {
-	// Name is the name of the container. Address is the host and port of images that are pushed from
-	// this host.
+	// Name is the name of the container. Address is the host and port of images that are pushed
+	// from this host.
 	Name    string `json:"name"`
 	Address string `json:"address"`
 	State   string `json:"state"`
@@ -61,7 +63,7 @@ func (m Manager) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	if len(found) == 0 {
-		return Status{}, fmt.Errorf("there is no registry in %s; berth cluster registry start makes one: %w", m.Provider.Name(), errs.NotFound)
+		return Status{}, fmt.Errorf("there is no registry in %s; berth cluster registry start creates one: %w", m.Provider.Name(), errs.NotFound)
 	}
 	n := found[0]
 	s := Status{Name: n.Name, State: n.State, Running: n.Running, Image: n.Image}
@@ -71,8 +73,8 @@ func (m Manager) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// Start creates the registry or starts it, and adds its mirrors to all clusters that run. Clusters that
-// are created later have them from the start.
+// Start creates the registry or starts it, and adds its mirrors to all clusters that run. Clusters
+// that are created later have them from the start.
 func (m Manager) Start(ctx context.Context, o Options) (Status, error) {
 	var s Status
 	err := m.RunStep("Starting the registry", func() (err error) {
@@ -105,8 +107,8 @@ func (m Manager) Stop(ctx context.Context) error {
 }
 
 // Delete removes the registry with its images. The network stays, as with a cluster, and so do the
-// mirrors in the nodes, which lead nowhere. found reports whether there was a registry; an absent one
-// is no error.
+// mirrors in the nodes, which lead nowhere. found reports whether there was a registry; an absent
+// one is no error.
 func (m Manager) Delete(ctx context.Context) (found bool, err error) {
 	all, err := m.Provider.List(ctx, plan.RegistryGroup)
 	if err != nil {
@@ -121,7 +123,7 @@ func (m Manager) Delete(ctx context.Context) (found bool, err error) {
 	return len(all) > 0, nil
 }
 
-// Find returns the state of the registry, or nil when there is none.
+// Find returns the state of the registry, or nil if there is none.
 func (m Manager) Find(ctx context.Context) (*Status, error) {
 	s, err := m.Status(ctx)
 	if errors.Is(err, errs.NotFound) {
@@ -150,11 +152,12 @@ data:
   localRegistryHosting.v1: |
     host: %q
     hostFromContainerRuntime: "%s:%d"
-    help: "push to %[1]s on the host of the cluster; berth cluster registry status tells more"
+    help: "push to %[1]s on the host of the cluster; berth cluster registry status shows more"
 `, s.Address, plan.RegistryName, plan.RegistryPort)
 }
 
-// addToCluster adds the mirrors to the running nodes of a cluster, and the ConfigMap to the cluster.
+// addToCluster adds the mirrors to the running nodes of a cluster, and the ConfigMap to the
+// cluster.
 func (m Manager) addToCluster(ctx context.Context, name string, s Status) error {
 	all, err := inventory.Nodes(ctx, m.Provider, name)
 	if err != nil {
@@ -180,7 +183,7 @@ func (m Manager) addToCluster(ctx context.Context, name string, s Status) error 
 		return err
 	}
 	if err := addons.Apply(ctx, m.Provider, first.Name, s.HostingConfigMap()); err != nil {
-		return fmt.Errorf("%s is not told of its registry (ConfigMap kube-public/local-registry-hosting): %w", name, err)
+		return fmt.Errorf("%s has no entry for its registry (ConfigMap kube-public/local-registry-hosting): %w", name, err)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package report carries the progress and the warnings of an operation on a cluster to whoever
-// shows them.
+// Package report passes the progress and the warnings of an operation on a cluster to the user
+// interface.
 package report
 
 // Reporter shows progress and warnings. Its functions may be called at the same time.
@@ -7,7 +7,7 @@ type Reporter struct {
 	// Step reports that a step begins. The caller calls the returned function when the step ends,
 	// with its error.
 	Step func(text string) (end func(error))
-	// Warn reports what needs attention and stops nothing.
+	// Warn reports a problem that stops nothing.
 	Warn func(text string)
 }
 

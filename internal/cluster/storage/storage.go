@@ -1,7 +1,7 @@
-// Package storage is the default StorageClass of a cluster: what is installed for it, and
-// the names that belong to it. A volume is a directory below /var of the node that its first
-// pod was put on, so it outlives that node's restarts, and ends with the node. What makes
-// and removes these directories is in provision; it runs on every node.
+// Package storage is the default StorageClass of a cluster: its manifest and its names. A volume is
+// a directory below /var of the node that its first pod was scheduled to, so it outlives restarts
+// of that node, and ends with the node. Package provisioner creates and removes these directories;
+// it runs on every node.
 package storage
 
 import _ "embed"
@@ -9,17 +9,17 @@ import _ "embed"
 const (
 	// Class is the name of the StorageClass, as kind has it.
 	Class = "standard"
-	// Provisioner is who makes volumes of that class.
+	// Provisioner is the name of the provisioner of that class.
 	Provisioner = "berth.run/local"
-	// Image is the image that provisioners run in. It is empty: their program is the node's
-	// own, which they mount, so that no copy of it has to be stored on every node.
+	// Image is the image of provisioners. It is empty: they mount the node's own program, so that
+	// no node stores a copy of it.
 	Image = "localhost/berth/storage:1"
-	// Dir has the volumes of a node, a directory each.
+	// Dir has the volumes of a node, one directory each.
 	Dir = "/var/lib/berth-volumes"
 )
 
 //go:embed manifest.yaml
 var manifest string
 
-// Manifest is what kubectl applies to have the StorageClass in a cluster.
+// Manifest is the manifest of the StorageClass, for kubectl apply.
 func Manifest() string { return manifest }

@@ -19,17 +19,17 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// maxRedirects is how often a server may send us elsewhere.
+// maxRedirects is how many redirects a request may follow.
 const maxRedirects = 10
 
-// reach is how the servers of one asset are asked.
+// reach is how requests reach the servers of one asset.
 type reach struct {
 	client *http.Client
-	// secure: certificates were named, so that loopback speaks TLS, too.
+	// secure: certificates were named, so loopback uses TLS, too.
 	secure bool
 	file   string // of the credentials, "" for none
 	said   credential.File
-	own    string // origin of the server that they are for
+	own    string // origin of the server that the credentials are for
 }
 
 // reach reads the files that an asset's access names.
@@ -54,7 +54,7 @@ func (s *Store) reach(ref provision.AssetRef) (reach, error) {
 	return r, nil
 }
 
-// origin is the scheme and host of a URL: what credentials are given to.
+// origin is the scheme and host of a URL. Credentials belong to an origin.
 func origin(source string) string {
 	scheme, rest, _ := strings.Cut(source, "://")
 	host, _, _ := strings.Cut(rest, "/")
@@ -68,24 +68,24 @@ func (r reach) header(source string) string {
 	return r.said.Header(host, at == r.own)
 }
 
-// refused tells what to do about a server that wants to know who asks.
+// refused says what to do about a server that demands authentication.
 func (r reach) refused(header string) string {
 	switch {
 	case r.file == "":
-		return "; if it wants to know who asks, name a file by credentials"
+		return "; if it demands authentication, name a file in credentials"
 	case header == "":
 		return "; " + r.file + " has no credentials for it"
 	}
 	return "; it does not take the credentials of " + r.file
 }
 
-// registries asks a registry as its source says. Where it wants tokens, its own server
-// gives them for the credentials; a "Bearer" of the file is one.
+// registries authenticates to a registry. If the registry demands tokens, its token server issues
+// them for the credentials; a "Bearer" of the file is a token.
 func (r reach) registries(header string) docker.RegistryHosts {
 	_, registry, _ := strings.Cut(r.own, "://")
 	authorizer := docker.NewDockerAuthorizer(docker.WithAuthClient(r.client), docker.WithAuthCreds(func(host string) (string, string, error) {
 		if credential.Host(host) != registry && r.said.Header(host, false) == "" {
-			return "", "", nil // where we were sent by another
+			return "", "", nil // the target of a redirect
 		}
 		user, password, _ := credential.Basic(header)
 		return user, password, nil
@@ -169,8 +169,8 @@ func newClient(config *tls.Config) *http.Client {
 	}
 }
 
-// onRedirect gives credentials to no other server, nor to the same without TLS. Go's own
-// client looks at the name of the host alone.
+// onRedirect drops the credentials when a redirect leads to another server, or to the same server
+// without TLS. Go's own client compares the host name alone.
 func onRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
 		return fmt.Errorf("it redirects more than %d times: %w", maxRedirects, errs.Invalid)
@@ -181,7 +181,7 @@ func onRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// readOwn reads a small file of where berth runs.
+// readOwn reads a small file of the machine where berth runs.
 func readOwn(name string) ([]byte, error) {
 	const limit = 1 << 20
 	info, err := os.Stat(name)
@@ -192,13 +192,13 @@ func readOwn(name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, fmt.Errorf("%s is no file of at most %d bytes: %w", name, limit, errs.Invalid)
+		return nil, fmt.Errorf("%s is not a file of at most %d bytes: %w", name, limit, errs.Invalid)
 	}
 	return os.ReadFile(name)
 }
 
-// unanswered is the error for a request that had no answer. What was asked is left out:
-// the source is named beside it, and what it redirects to may be signed.
+// unanswered is the error for a request that had no answer. It leaves out the URL: the caller names
+// the source, and a redirect's URL may be signed.
 func unanswered(err error) error {
 	err = bare(err)
 	if of := (*tls.CertificateVerificationError)(nil); errors.As(err, &of) {

@@ -49,7 +49,7 @@ func authority(t *testing.T, server *httptest.Server) string {
 	return write(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
 }
 
-// guarded lets only those pass that have the header, and tells who came without.
+// guarded accepts only requests with the header, and records the others.
 func guarded(header string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != header {
@@ -101,7 +101,7 @@ func TestCredentials(t *testing.T) {
 		{"path first", "u:" + secret, []string{"/none", own.URL + "/a"}, nil, ""},
 		{"mirror on another host", "u:" + secret, []string{broken.URL + "/a", other.URL + "/a"}, nil, ""},
 		{"sent to another host", "u:" + secret, []string{moved.URL + "/a"}, nil, ""},
-		{"none", "", []string{own.URL + "/a"}, errs.NotFound, "name a file by credentials"},
+		{"none", "", []string{own.URL + "/a"}, errs.NotFound, "name a file in credentials"},
 		{"wrong", "u:x" + secret, []string{own.URL + "/a"}, errs.NotFound, "does not take the credentials of "},
 		{"no credentials", secret, []string{own.URL + "/a"}, errs.Invalid, "want user:password"},
 		{"query", "", []string{broken.URL + "/a?signature=" + secret}, errs.NotFound, "/a?…: "},
@@ -113,13 +113,13 @@ func TestCredentials(t *testing.T) {
 				ref.Access.Credentials = write(t, c.credentials)
 			}
 			_, err := s.Fetch(t.Context(), ref)
-			told(t, err, c.kind, c.words)
+			checkError(t, err, c.kind, c.words)
 		})
 	}
 }
 
-// told compares an error, and looks for the secret in it.
-func told(t *testing.T, err, kind error, words string) {
+// checkError compares an error, and fails if it contains the secret.
+func checkError(t *testing.T, err, kind error, words string) {
 	t.Helper()
 	if !errors.Is(err, kind) || err != nil && !strings.Contains(err.Error(), words) {
 		t.Errorf("error %v, want kind %v with %q", err, kind, words)
@@ -138,7 +138,7 @@ func TestCredentialsThatAreNotThere(t *testing.T) {
 	ref := provision.AssetRef{Name: "a", Sources: []string{server.URL + "/a"}, Digest: digest.FromBytes(data).String(), Format: "raw"}
 	ref.Access.Credentials = "/none/auth"
 	_, err := s.Fetch(t.Context(), ref)
-	told(t, err, errs.NotFound, "/none/auth")
+	checkError(t, err, errs.NotFound, "/none/auth")
 	ref.Access.Credentials = ""
 	if _, err := s.Fetch(t.Context(), ref); err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestAuthorities(t *testing.T) {
 			s, _ := newStore()
 			ref := provision.AssetRef{Name: "a", Sources: []string{c.source + "/a"}, Digest: digest.FromBytes(data).String(), Format: "raw", Access: c.access}
 			_, err := s.Fetch(t.Context(), ref)
-			told(t, err, c.kind, c.words)
+			checkError(t, err, c.kind, c.words)
 		})
 	}
 }
@@ -245,7 +245,7 @@ func TestRegistries(t *testing.T) {
 		{"token", token.URL, "u:" + secret, nil, nil, ""},
 		{"token in the file", token.URL, "Bearer t", nil, nil, ""},
 		{"docker's file", plain.URL, `{"auths": {"` + strings.TrimPrefix(plain.URL, "http://") + `": {"username": "u", "password": "` + secret + `"}}}`, nil, nil, ""},
-		{"none", plain.URL, "", nil, errs.NotFound, "name a file by credentials"},
+		{"none", plain.URL, "", nil, errs.NotFound, "name a file in credentials"},
 		{"wrong", plain.URL, "u:x" + secret, nil, errs.NotFound, "does not take the credentials of "},
 		{"wrong token", token.URL, "Bearer " + secret, nil, errs.NotFound, "does not take the credentials of "},
 		{"wrong password for the token", token.URL, "u:x" + secret, nil, errs.NotFound, "does not take the credentials of "},
@@ -260,7 +260,7 @@ func TestRegistries(t *testing.T) {
 				ref.Access.Credentials = write(t, c.credentials)
 			}
 			_, err := s.Fetch(t.Context(), ref)
-			told(t, err, c.kind, c.words)
+			checkError(t, err, c.kind, c.words)
 		})
 	}
 }

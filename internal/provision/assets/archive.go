@@ -66,7 +66,7 @@ func index(ctx context.Context, ref provision.AssetRef, file io.Reader) ([]provi
 	return append(list, resolve(list, links)...), nil
 }
 
-// resolve makes members of the links that lead to one.
+// resolve turns links to members into members.
 func resolve(list []provision.Member, links map[string]string) []provision.Member {
 	byPath := map[string]provision.Member{}
 	for _, m := range list {
@@ -120,12 +120,12 @@ func walk(ctx context.Context, ref provision.AssetRef, file io.Reader, f func(en
 	case ref.Format != "" || isTar(content):
 		return walkTar(content, next)
 	}
-	// One file that is packed, and no archive.
+	// One compressed file, not an archive.
 	return next(entry{path: singleName(ref, provision.SinglePacked), content: content, exec: true, single: provision.SinglePacked})
 }
 
-// singleName is the path of a file that is alone: its source's name, without what says
-// that it is packed.
+// singleName is the path of a file that is alone: its source's name without the suffix of the
+// compression.
 func singleName(ref provision.AssetRef, how provision.Single) string {
 	name := path.Base(strings.TrimRight(ref.Sources[0], "/"))
 	if how == provision.SinglePacked {
@@ -134,7 +134,7 @@ func singleName(ref provision.AssetRef, how provision.Single) string {
 	return name
 }
 
-// sniff tells the format by the first bytes.
+// sniff finds the format by the first bytes.
 func sniff(r *bufio.Reader) (string, error) {
 	head, err := r.Peek(6)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -154,7 +154,7 @@ func sniff(r *bufio.Reader) (string, error) {
 }
 
 func isTar(r *bufio.Reader) bool {
-	head, _ := r.Peek(262) // what is shorter is no tar
+	head, _ := r.Peek(262) // a shorter file is not a tar
 	return len(head) == 262 && string(head[257:262]) == "ustar"
 }
 

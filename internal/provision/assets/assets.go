@@ -1,5 +1,5 @@
-// Package assets fetches what tasks install, checks it by its hash, and keeps it as it
-// came, by hash, for the next apply. Archives are read, and never unpacked on the side.
+// Package assets fetches what tasks install, checks it by its hash, and keeps it unchanged, by
+// hash, for the next apply. It reads archives, and never unpacks them into a directory.
 package assets
 
 import (
@@ -42,7 +42,7 @@ func New(files provision.Files, dir string) *Store {
 	return &Store{files: files, dir: dir, clients: map[string]*http.Client{}, verified: map[string]bool{}}
 }
 
-// place is where the parts of one asset lie.
+// place has the paths of the parts of one asset.
 type place struct {
 	index string // members as JSON
 	file  string // the asset as it came, when it was fetched
@@ -103,8 +103,8 @@ func (s *Store) Members(ref provision.AssetRef) ([]provision.Member, error) {
 	return list, nil
 }
 
-// Fetch takes the asset from the cache or from the first source that has it, and looks
-// through it once, to know its members.
+// Fetch takes the asset from the cache or from the first source that has it, and reads it once, to
+// list its members.
 func (s *Store) Fetch(ctx context.Context, ref provision.AssetRef) ([]provision.Member, error) {
 	if dir, ok := directory(ref); ok {
 		return listDirectory(dir)
@@ -140,8 +140,8 @@ func (s *Store) Fetch(ctx context.Context, ref provision.AssetRef) ([]provision.
 	return list, s.files.Write(p.index, bytes.NewReader(data), provision.Attr{Mode: 0o600})
 }
 
-// Read goes through the archive, once for most: a content that two members share is
-// read once for each.
+// Read goes through the archive, once in most cases: content that two members share is read once
+// for each.
 func (s *Store) Read(ctx context.Context, ref provision.AssetRef, members []string, f func(string, io.Reader) error) error {
 	if len(members) == 0 {
 		return nil

@@ -61,7 +61,7 @@ func findLayer(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descri
 	if images.IsIndexType(desc.MediaType) {
 		var index ocispec.Index
 		if err := json.Unmarshal(data, &index); err != nil {
-			return desc, fmt.Errorf("its index is no JSON: %w: %w", errs.Invalid, err)
+			return desc, fmt.Errorf("its index is not JSON: %w: %w", errs.Invalid, err)
 		}
 		for _, m := range index.Manifests {
 			if m.Digest == want || m.Platform == nil || platforms.Default().Match(*m.Platform) {
@@ -72,7 +72,7 @@ func findLayer(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descri
 	}
 	var manifest ocispec.Manifest
 	if err := json.Unmarshal(data, &manifest); err != nil {
-		return desc, fmt.Errorf("its manifest is no JSON: %w: %w", errs.Invalid, err)
+		return desc, fmt.Errorf("its manifest is not JSON: %w: %w", errs.Invalid, err)
 	}
 	for _, layer := range manifest.Layers {
 		if layer.Digest == want {
@@ -98,8 +98,8 @@ func fetchSmall(ctx context.Context, fetcher remotes.Fetcher, desc ocispec.Descr
 	return data, nil
 }
 
-// ociError gives an error of the registry its kind. URLs are left out: those of another
-// server may be signed.
+// ociError gives an error of the registry its kind. It leaves out URLs: those of another server may
+// be signed.
 func (r reach) ociError(what, header string, err error) error {
 	var status remoteerrors.ErrUnexpectedStatus
 	switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// headerTimeout bounds the wait for a server's first words; a body may take long, but
-// must not stand still for stallTimeout.
+// headerTimeout bounds the wait for a server's response header. A body may take long, but must not
+// stall for stallTimeout.
 const (
 	headerTimeout = 30 * time.Second
 	stallTimeout  = time.Minute
@@ -47,7 +47,7 @@ func (s *Store) obtain(ctx context.Context, ref provision.AssetRef, p place) (io
 	return nil, fmt.Errorf("cannot fetch asset %s: %w", ref.Name, errors.Join(faults...))
 }
 
-// cached opens the file of the cache, verified once more: disks rot.
+// cached opens the file of the cache, and verifies it again: disks rot.
 func (s *Store) cached(ref provision.AssetRef, p place) (io.ReadCloser, error) {
 	r, err := s.files.Open(p.file)
 	if errors.Is(err, errs.NotFound) {
@@ -127,7 +127,7 @@ func (s *Store) local(ref provision.AssetRef, path string) (io.ReadCloser, error
 	if err != nil {
 		return nil, err
 	}
-	// A file of this machine may change under us at any time; we look once.
+	// A file of this machine may change at any time; it is checked once.
 	key := path + " " + ref.Digest
 	if s.isVerified(key) {
 		return file, nil
@@ -144,7 +144,7 @@ func (s *Store) local(ref provision.AssetRef, path string) (io.ReadCloser, error
 	return file, nil
 }
 
-// get asks a web server. What may be better later is Unavailable.
+// get asks a web server. An error that may pass is Unavailable.
 func (r reach) get(ctx context.Context, source, header string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, source, nil)
@@ -155,7 +155,7 @@ func (r reach) get(ctx context.Context, source, header string) (io.ReadCloser, e
 	if header != "" {
 		req.Header.Set("Authorization", header)
 	}
-	// A body that is packed once more for the way has another hash.
+	// A body that is compressed for the transfer has another hash.
 	req.Header.Set("Accept-Encoding", "identity")
 	resp, err := r.client.Do(req)
 	if err != nil {
@@ -170,8 +170,7 @@ func (r reach) get(ctx context.Context, source, header string) (io.ReadCloser, e
 	return &steady{body: resp.Body, cancel: cancel, timer: time.AfterFunc(stallTimeout, cancel)}, nil
 }
 
-// answered is the error for a status that brings nothing. What may be better later is
-// Unavailable.
+// answered is the error for a status without content. An error that may pass is Unavailable.
 func (r reach) answered(status int, header string) error {
 	text := fmt.Sprintf("the server says %d %s", status, http.StatusText(status))
 	switch {
@@ -183,7 +182,7 @@ func (r reach) answered(status int, header string) error {
 	return fmt.Errorf("%s: %w", text, errs.NotFound)
 }
 
-// steady gives up on a body that stands still.
+// steady gives up on a body that stalls.
 type steady struct {
 	body   io.ReadCloser
 	cancel context.CancelFunc
@@ -205,7 +204,7 @@ func (s *steady) Close() error {
 	return s.body.Close()
 }
 
-// verifier is a reader whose end is an error when the hash is not the one wanted.
+// verifier is a reader that returns an error instead of EOF if the hash is wrong.
 type verifier struct {
 	r        io.Reader
 	digester digest.Digester

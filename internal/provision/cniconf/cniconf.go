@@ -1,4 +1,4 @@
-// Package cniconf reads what a machine's CNI configuration wants of it.
+// Package cniconf reads which plugins a machine's CNI configuration needs.
 package cniconf
 
 import (
@@ -14,17 +14,17 @@ import (
 
 // Config is a network's configuration.
 type Config struct {
-	// File is where it lies; empty for none.
+	// File is its path; empty for none.
 	File string
-	// Plugins are the types of its plugins, those that give addresses included.
+	// Plugins are the types of its plugins, IPAM plugins included.
 	Plugins []string
 }
 
 // readLimit bounds a configuration.
 const readLimit = 1 << 20
 
-// First reads the configuration that runtimes take: the first in dir, by name. One that is
-// no JSON is errs.Invalid, and its file is told.
+// First reads the configuration that runtimes use: the first in dir, by name. If it is not JSON,
+// the error is errs.Invalid and names the file.
 func First(files provision.Files, dir string) (Config, error) {
 	names, err := files.ReadDir(dir)
 	if err != nil {
@@ -51,7 +51,7 @@ func First(files provision.Files, dir string) (Config, error) {
 		Plugins []plugin
 	}
 	if err := json.NewDecoder(io.LimitReader(r, readLimit)).Decode(&text); err != nil {
-		return c, fmt.Errorf("%s is no JSON: %w: %w", c.File, errs.Invalid, err)
+		return c, fmt.Errorf("%s is not JSON: %w: %w", c.File, errs.Invalid, err)
 	}
 	for _, p := range append([]plugin{text.plugin}, text.Plugins...) {
 		for _, name := range []string{p.Type, p.IPAM.Type} {

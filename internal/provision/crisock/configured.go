@@ -9,9 +9,9 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Configured is the path of the socket that a runtime (berth, containerd, crio) serves
-// CRI on, as its configuration on the machine says, else its usual one. It is "" for
-// what is no such runtime. A configuration that cannot be read says nothing.
+// Configured is the path of the socket that a runtime (berth, containerd, crio) serves CRI on: the
+// one of its configuration on the machine, else the default. It is "" for any other runtime. A
+// configuration that cannot be read counts as absent.
 func Configured(files provision.Files, runtime string) string {
 	usual := map[string]string{
 		"berth": "/run/berth/berth.sock", "containerd": "/run/containerd/containerd.sock", "crio": "/run/crio/crio.sock",

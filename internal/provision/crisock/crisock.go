@@ -1,5 +1,5 @@
-// Package crisock asks a runtime what provisioning wants to know of it, by CRI. It
-// knows any runtime, and berth's own no better than others.
+// Package crisock is provisioning's CRI client. It works with any runtime, and has no special case
+// for berth.
 package crisock
 
 import (
@@ -65,7 +65,7 @@ func HasImage(ctx context.Context, endpoint, ref string) (bool, error) {
 	defer cancel()
 	resp, err := c.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 	if err != nil {
-		return false, fmt.Errorf("cannot ask %s for image %s: %w: %w", endpoint, ref, errs.Unavailable, err)
+		return false, fmt.Errorf("cannot look up image %s at %s: %w: %w", ref, endpoint, errs.Unavailable, err)
 	}
 	return resp.GetImage() != nil, nil
 }

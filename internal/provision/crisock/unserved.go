@@ -14,12 +14,12 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Unserved tells of an error that says: who listens serves no CRI. A containerd does so for as
-// long as it runs when its plugin of CRI could not be loaded.
+// Unserved reports whether an error says that the server at the socket does not serve CRI. A
+// containerd that could not load its CRI plugin answers so until it is restarted.
 func Unserved(err error) bool { return status.Code(err) == codes.Unimplemented }
 
-// WhyUnserved is the error about a containerd that serves no CRI, with what its log has of the
-// plugin. It wraps errs.Unsupported: only another start can help.
+// WhyUnserved is the error about a containerd that serves no CRI, with the lines of its log about
+// the plugin. It wraps errs.Unsupported: only a restart can help.
 func WhyUnserved(ctx context.Context, host provision.Host, unit string) error {
 	log, err := host.Run(ctx, provision.Command{
 		Args: []string{"journalctl", "--no-pager", "-q", "-b", "-o", "cat", "-n", "1000", "-u", unit},
@@ -40,7 +40,7 @@ var (
 	logPlugin = regexp.MustCompile(`\bio\.containerd\.[a-z]+\.v1\.[a-z]+`)
 )
 
-// notLoaded says which plugins of CRI the last start of a containerd has not loaded, and why.
+// notLoaded lists the CRI plugins that the last start of a containerd did not load, and why.
 func notLoaded(log string) string {
 	if i := strings.LastIndex(log, `msg="starting containerd"`); i >= 0 {
 		log = log[i:]

@@ -1,5 +1,4 @@
-// Package dockersock asks a Docker Engine what provisioning wants to know of it, by its
-// API.
+// Package dockersock is provisioning's client of the Docker Engine API.
 package dockersock
 
 import (
@@ -16,11 +15,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Socket is where the API usually is.
+// Socket is the API's default socket.
 const Socket = "/run/docker.sock"
 
-// The time of one question, and of the end of one container: the engine waits for the
-// container's own grace, and kills.
+// The timeouts of one request, and of the stop of one container: the engine waits for the
+// container's grace period, then kills.
 const (
 	callTimeout = 10 * time.Second
 	stopTimeout = 2 * time.Minute
@@ -29,14 +28,14 @@ const (
 // maxAnswer bounds what is read of an answer.
 const maxAnswer = 16 << 20
 
-// Container is one that runs.
+// Container is a running container.
 type Container struct{ ID, Name string }
 
 // Client is a client of a Docker Engine that listens on a socket.
 type Client struct{ client *http.Client }
 
-// New does not connect: an engine that a socket unit would start is not started by it. End
-// it with Close.
+// New does not connect, so it does not start an engine that a socket unit starts. Close the client
+// after use.
 func New(socket string) *Client {
 	return &Client{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -46,7 +45,7 @@ func New(socket string) *Client {
 // Close ends the connections.
 func (e *Client) Close() { e.client.CloseIdleConnections() }
 
-// Ping wants that the engine answers.
+// Ping returns an error if the engine does not answer.
 func (e *Client) Ping(ctx context.Context) error {
 	_, err := e.call(ctx, http.MethodGet, "/_ping", callTimeout)
 	return err
@@ -78,28 +77,28 @@ func (e *Client) Running(ctx context.Context) ([]Container, error) {
 // Verb is what can be done to a container.
 type Verb string
 
-// The verbs. Stop waits for the container's grace, then kills.
+// The verbs. Stop waits for the container's grace period, then kills.
 const (
 	Stop  Verb = "stop"
 	Start Verb = "start"
 )
 
-// Running lists the containers that run in the engine at the usual place.
+// Running lists the running containers of the engine at the default socket.
 func Running(ctx context.Context) ([]Container, error) {
 	e := New(Socket)
 	defer e.Close()
 	return e.Running(ctx)
 }
 
-// Each does a verb to containers of the engine at the usual place.
+// Each applies a verb to containers of the engine at the default socket.
 func Each(ctx context.Context, verb Verb, list []Container) error {
 	e := New(Socket)
 	defer e.Close()
 	return e.Each(ctx, verb, list)
 }
 
-// Each does a verb to containers, one after the other. All are tried; one that is gone, or
-// is so already, is none to worry about.
+// Each applies a verb to containers, one after the other. It tries all. A container that is gone,
+// or already in the wanted state, is not an error.
 func (e *Client) Each(ctx context.Context, verb Verb, list []Container) error {
 	var failed []error
 	for _, c := range list {
@@ -111,7 +110,7 @@ func (e *Client) Each(ctx context.Context, verb Verb, list []Container) error {
 	return errors.Join(failed...)
 }
 
-// call asks once. 304 says that it is so already.
+// call makes one request. Status 304 means that the container is already in the wanted state.
 func (e *Client) call(ctx context.Context, method, path string, timeout time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -127,17 +126,17 @@ func (e *Client) call(ctx context.Context, method, path string, timeout time.Dur
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	switch {
 	case resp.StatusCode == http.StatusNotFound:
-		return nil, fmt.Errorf("docker says %s: %w", words(data), errs.NotFound)
+		return nil, fmt.Errorf("docker says %s: %w", message(data), errs.NotFound)
 	case resp.StatusCode >= http.StatusBadRequest:
-		return nil, fmt.Errorf("docker says %s: %s: %w", resp.Status, words(data), errs.Unavailable)
+		return nil, fmt.Errorf("docker says %s: %s: %w", resp.Status, message(data), errs.Unavailable)
 	case err != nil:
 		return nil, fmt.Errorf("docker's answer breaks off: %w: %w", errs.Unavailable, err)
 	}
 	return data, nil
 }
 
-// words is the message of an error.
-func words(data []byte) string {
+// message is the message of an error response.
+func message(data []byte) string {
 	var said struct{ Message string }
 	if json.Unmarshal(data, &said) == nil && said.Message != "" {
 		return said.Message

@@ -1,5 +1,5 @@
-// Package doctor explains a sick node: each check says what it saw, and what to do. It
-// reads only, needs no node file, and looks at nodes that berth did not set up, too.
+// Package doctor explains what is wrong with a node: each check says what it saw, and what to do.
+// It only reads, needs no node file, and also checks nodes that berth did not set up.
 package doctor
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/preflight"
 )
 
-// What the doctor says, in the words of every doctor.
+// The doctor's findings have the type of every doctor.
 type (
 	Level   = finding.Level
 	Finding = finding.Finding
@@ -34,7 +34,7 @@ type check struct {
 // diagnosis is one run over all checks.
 type diagnosis struct {
 	host     provision.Host
-	name     string // of the check that runs
+	name     string // of the running check
 	findings []Finding
 	// kubelet is what its configuration says; read once.
 	kubelet kubelet.Kubelet
@@ -42,14 +42,13 @@ type diagnosis struct {
 	runtimes []runtime
 }
 
-// Options are what the user wants to know beside the usual.
+// Options adds optional checks.
 type Options struct {
 	// Kubeadm makes the checks of kubeadm's preflight also where kubeadm is not installed.
 	Kubeadm bool
 }
 
-// Examine runs all checks. One that cannot be made is a warning of its own, and stops
-// no other.
+// Examine runs all checks. A check that cannot run becomes a warning, and does not stop the others.
 func Examine(ctx context.Context, host provision.Host, opts Options) []Finding {
 	d := &diagnosis{host: host}
 	checks := []check{

@@ -55,7 +55,7 @@ func TestExamine(t *testing.T) {
 		{"socket elsewhere", func(h *provisiontest.Host) {
 			write(t, h, "/etc/berth/berth.toml", "listen = 'unix:///run/elsewhere.sock'\n")
 			write(t, h, "/run/elsewhere.sock", "")
-		}, doctor.Problem, "/run/elsewhere.sock is there, and who listens does not serve CRI", "Its log tells"},
+		}, doctor.Problem, "/run/elsewhere.sock exists, and the server there does not serve CRI", "See its log"},
 		{"plugin that is missing", func(h *provisiontest.Host) {
 			write(t, h, "/etc/cni/net.d/10-x.conflist", `{"plugins":[{"type":"bridge"}]}`)
 		}, doctor.Problem, "wants the CNI plugin bridge", "containernetworking-plugins"},

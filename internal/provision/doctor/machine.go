@@ -17,7 +17,7 @@ import (
 
 const cniDir = "/etc/cni/net.d"
 
-// network looks whether each CNI plugin that is configured is there.
+// network checks that each configured CNI plugin exists.
 func network(_ context.Context, d *diagnosis) error {
 	config, err := cniconf.First(d.host.Files(), cniDir)
 	if errors.Is(err, errs.Invalid) {
@@ -31,7 +31,7 @@ func network(_ context.Context, d *diagnosis) error {
 	return err
 }
 
-// kernel looks at what pods need of it.
+// kernel checks what pods need of the kernel.
 func kernel(_ context.Context, d *diagnosis) error {
 	overlay, err := d.host.Kernel().Module("overlay")
 	if err != nil {
@@ -62,11 +62,10 @@ func kernel(_ context.Context, d *diagnosis) error {
 	return nil
 }
 
-// spareWatchers is what a runtime, a kubelet and a pod or two take.
+// spareWatchers is how many inotify instances a runtime, a kubelet and a pod or two need.
 const spareWatchers = 16
 
-// watchers looks for what programs watch files with, of which all containers of a host have
-// a number together.
+// watchers checks the inotify instances, which all containers of a host share.
 func watchers(_ context.Context, d *diagnosis) error {
 	const limit = "fs.inotify.max_user_instances"
 	for key, least := range map[string]int{limit: 512, "fs.inotify.max_user_watches": 65536} {
@@ -84,15 +83,15 @@ func watchers(_ context.Context, d *diagnosis) error {
 		return err
 	}
 	evidence := fmt.Sprintf("root can watch files %d more times: a containerd that starts without runs without CRI, and a kubelet does not start", spare)
-	if who := whoWatches(d.host.Files()); who != "" {
+	if who := topWatchers(d.host.Files()); who != "" {
 		evidence += "; most have " + who
 	}
 	d.add(Problem, evidence, "sysctl -w "+limit+"=8192, and a file in /etc/sysctl.d")
 	return nil
 }
 
-// whoWatches names the three programs that watch files the most, with how often.
-func whoWatches(files provision.Files) string {
+// topWatchers names the three programs with the most inotify instances, and their numbers.
+func topWatchers(files provision.Files) string {
 	counts := map[string]int{}
 	pids, err := files.ReadDir("/proc")
 	if err != nil {
@@ -120,7 +119,7 @@ func whoWatches(files provision.Files) string {
 	return strings.Join(list, ", ")
 }
 
-// swap is a fault for a kubelet that is not told to live with it.
+// swap is a fault unless the kubelet is configured to accept it.
 func swap(_ context.Context, d *diagnosis) error {
 	swaps, err := d.host.Kernel().Swaps()
 	if err != nil {
@@ -128,12 +127,12 @@ func swap(_ context.Context, d *diagnosis) error {
 	}
 	if len(swaps) > 0 && d.kubelet.There() && (d.kubelet.FailSwapOn == nil || *d.kubelet.FailSwapOn) {
 		d.add(Problem, "swap is on ("+strings.Join(swaps, ", ")+") and the kubelet does not start with it",
-			"kernel.swap: off in the node file; or failSwapOn: false in "+orUsual(d.kubelet.Config))
+			"kernel.swap: off in the node file; or failSwapOn: false in "+orDefault(d.kubelet.Config))
 	}
 	return nil
 }
 
-// resolver looks at the file that pods get their name servers from.
+// resolver checks the file that pods get their name servers from.
 func resolver(_ context.Context, d *diagnosis) error {
 	file := d.kubelet.ResolvConf.Text
 	if file == "" {
@@ -147,7 +146,7 @@ func resolver(_ context.Context, d *diagnosis) error {
 		words := strings.Fields(line)
 		if d.kubelet.There() && len(words) >= 2 && words[0] == "nameserver" && (strings.HasPrefix(words[1], "127.") || words[1] == "::1") {
 			d.add(Warning, fmt.Sprintf("pods would ask %s (%s), which is themselves; CoreDNS ends with \"Loop detected\"", words[1], file),
-				"resolvConf: /run/systemd/resolve/resolv.conf in "+orUsual(d.kubelet.Config))
+				"resolvConf: /run/systemd/resolve/resolv.conf in "+orDefault(d.kubelet.Config))
 			return nil
 		}
 	}
@@ -157,7 +156,7 @@ func resolver(_ context.Context, d *diagnosis) error {
 // The kubelet evicts pods below 10 % of its own file system and 15 % of that of images.
 const leastFree = 0.15
 
-// disk looks for room.
+// disk checks the free space.
 func disk(_ context.Context, d *diagnosis) error {
 	for _, dir := range []string{"/var/lib/kubelet", "/var/lib/berth", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/log", "/run"} {
 		if _, err := d.host.Files().Stat(dir); err != nil {

@@ -20,7 +20,7 @@ import (
 
 const callTimeout = 10 * time.Second
 
-// services looks for units of a node that should run and do not.
+// services reports units of a node that should run and do not.
 func services(ctx context.Context, d *diagnosis) error {
 	for _, name := range []string{
 		"berth-supervisor.service", "berth.service", "containerd.service", "crio.service", "docker.service",
@@ -35,7 +35,7 @@ func services(ctx context.Context, d *diagnosis) error {
 		case state.Load == "masked" && state.Active != "active":
 			d.add(Warning, name+" is masked", "if it should run: systemctl unmask "+name)
 		case state.Active == "failed", state.Active == "activating" && state.Sub == "auto-restart":
-			d.add(Problem, fmt.Sprintf("%s is %s (%s), result %s", name, state.Active, state.Sub, state.Result), "journalctl -u "+name+" tells why")
+			d.add(Problem, fmt.Sprintf("%s is %s (%s), result %s", name, state.Active, state.Sub, state.Result), "journalctl -u "+name+" says why")
 		case state.Enabled == "enabled" && state.Active == "inactive" && !oneshot:
 			d.add(Problem, name+" is enabled and does not run", "systemctl start "+name)
 		}
@@ -46,16 +46,16 @@ func services(ctx context.Context, d *diagnosis) error {
 	return nil
 }
 
-// runtime is a runtime that answers.
+// runtime is a running runtime.
 type runtime struct {
 	socket string
 	name   string
-	// driver is what it says of its cgroup driver; empty for one that cannot.
+	// driver is the cgroup driver that it reports; empty if it cannot report one.
 	driver string
 }
 
-// dockers tells of a machine that runs docker and no kubelet: its containerd is docker's, and
-// nobody wants CRI of it.
+// dockers reports whether the machine runs docker and no kubelet. Its containerd is docker's then,
+// and needs no CRI.
 func dockers(ctx context.Context, d *diagnosis) (bool, error) {
 	state, err := d.host.Units().State(ctx, "docker.service")
 	if err != nil || state.Active != "active" {
@@ -65,7 +65,7 @@ func dockers(ctx context.Context, d *diagnosis) (bool, error) {
 	return err == nil && !k.There(), nil
 }
 
-// findRuntimes asks all sockets that are there.
+// findRuntimes connects to all sockets that exist.
 func findRuntimes(ctx context.Context, d *diagnosis) error {
 	docker, err := dockers(ctx, d)
 	if err != nil {
@@ -80,8 +80,8 @@ func findRuntimes(ctx context.Context, d *diagnosis) error {
 			err = crisock.WhyUnserved(ctx, d.host, "containerd.service")
 		}
 		if err != nil {
-			d.add(Problem, fmt.Sprintf("%s is there, and who listens does not serve CRI: %v", socket, err),
-				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? Its log tells")
+			d.add(Problem, fmt.Sprintf("%s exists, and the server there does not serve CRI: %v", socket, err),
+				"is CRI disabled in the runtime's configuration (disabled_plugins of containerd)? See its log")
 			continue
 		}
 		d.runtimes = append(d.runtimes, r)
@@ -92,8 +92,8 @@ func findRuntimes(ctx context.Context, d *diagnosis) error {
 	return nil
 }
 
-// sockets lists where runtimes listen, by their configurations, and where they usually do:
-// a configuration may be newer than the process that runs.
+// sockets lists the sockets of the runtimes' configurations, and the default sockets: a
+// configuration may be newer than the running process.
 func sockets(files provision.Files) []string {
 	list := []string{"/run/berth/berth.sock", "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock"}
 	for _, name := range []string{"berth", "containerd", "crio"} {
@@ -128,14 +128,14 @@ func (d *diagnosis) ask(ctx context.Context, socket string) (runtime, error) {
 	}
 	for _, c := range status.GetStatus().GetConditions() {
 		if !c.GetStatus() && (c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady) {
-			fix := "its log tells more"
+			fix := "see its log"
 			if c.GetType() == runtimeapi.NetworkReady {
 				fix = "install the cluster's network; it writes a file to /etc/cni/net.d (see the check network)"
 			}
 			d.add(Problem, fmt.Sprintf("%s says: %s is false: %s: %s", r.name, c.GetType(), c.GetReason(), c.GetMessage()), fix)
 		}
 	}
-	// Older runtimes lack the call, and then say nothing of their driver.
+	// Older runtimes lack the call, and do not report their driver.
 	if config, err := conn.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil && config.GetLinux() != nil {
 		r.driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
 	}
@@ -157,8 +157,8 @@ func readKubelet(_ context.Context, d *diagnosis) error {
 	return err
 }
 
-// orUsual is the file to change a setting in.
-func orUsual(file string) string {
+// orDefault is the file to change a setting in.
+func orDefault(file string) string {
 	if file == "" {
 		return kubelet.ConfigFile
 	}
@@ -175,7 +175,7 @@ func kubeletFits(_ context.Context, d *diagnosis) error {
 	i := slices.IndexFunc(d.runtimes, func(r runtime) bool { return r.socket == strings.TrimPrefix(socket, "/var") })
 	if i < 0 {
 		d.add(Problem, fmt.Sprintf("the kubelet talks to %s (%s), where no runtime answers", socket, endpoint.From),
-			"start that runtime, or set containerRuntimeEndpoint in "+orUsual(d.kubelet.Config)+" and restart the kubelet")
+			"start that runtime, or set containerRuntimeEndpoint in "+orDefault(d.kubelet.Config)+" and restart the kubelet")
 		return nil
 	}
 	if r := d.runtimes[i]; r.driver != "" && driver.Text != "" && r.driver != driver.Text {

@@ -14,37 +14,37 @@ import (
 	"github.com/berthrun/berth/internal/provision/crisock"
 )
 
-// sandboxTimeout bounds the making of the test sandbox, and its end.
+// sandboxTimeout bounds the creation of the test sandbox, and its removal.
 const sandboxTimeout = 30 * time.Second
 
-// Network is what the test sandbox is tried with.
+// Network is the network of the test sandbox.
 type Network int
 
 // The networks.
 const (
-	// HostNetwork is for a node whose pods get theirs from elsewhere.
+	// HostNetwork is for a node whose pods do not get their network from the runtime.
 	HostNetwork Network = iota
-	// ClusterNetwork is the pods' own, where the runtime says that it is ready. It is not
-	// ours, and may need what starts later: where it fails and the host's does not, that is
-	// a warning.
+	// ClusterNetwork is the pods' own network, if the runtime reports that it is ready. Berth did
+	// not configure it, and it may need programs that start later. If it fails and the host's
+	// network works, that is a warning.
 	ClusterNetwork
-	// PodNetwork is the pods' own, where the runtime says that it is ready, and must work.
+	// PodNetwork is the pods' own network, if the runtime reports that it is ready. It must work.
 	PodNetwork
 )
 
-// CRI wants that a runtime is ready, and that a sandbox starts on it and goes again.
+// CRI checks that a runtime is ready, and that it can start and remove a sandbox.
 type CRI struct {
 	// Endpoint is "unix:///…".
 	Endpoint string
 	// Unit has the log.
 	Unit string
-	// SandboxImage is what the runtime needs for a sandbox; empty for none. Where the
-	// node does not have it yet, the sandbox is not tried: it would wait for a registry.
+	// SandboxImage is the image that the runtime needs for a sandbox; empty for none. If the node
+	// does not have it yet, the probe starts no sandbox: that would wait for a registry.
 	SandboxImage string
 	// Network is that of the sandbox.
 	Network Network
-	// CgroupParent is the slice of the sandbox, with the systemd driver: containerd
-	// starts none without. Empty with cgroupfs.
+	// CgroupParent is the slice of the sandbox, with the systemd driver: containerd starts no
+	// sandbox without one. Empty with cgroupfs.
 	CgroupParent string
 }
 
@@ -98,7 +98,7 @@ func (c CRI) failed(err error) error {
 	return fmt.Errorf("%w; its log: journalctl -u %s", err, c.Unit)
 }
 
-// ready wants the condition RuntimeReady, and tells whether pods have a network.
+// ready requires the condition RuntimeReady, and reports whether pods have a network.
 func (c CRI) ready(ctx context.Context, conn *crisock.Conn) (network bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -123,7 +123,7 @@ func (c CRI) ready(ctx context.Context, conn *crisock.Conn) (network bool, err e
 	return false, fmt.Errorf("it does not say whether it is ready: %w", errs.Unavailable)
 }
 
-// sandbox runs a sandbox, and always stops and removes what may be left of it.
+// sandbox runs a sandbox, and always stops and removes it.
 func (c CRI) sandbox(ctx context.Context, conn *crisock.Conn, network runtimeapi.NamespaceMode) (err error) {
 	id := uuid.NewString()
 	config := &runtimeapi.PodSandboxConfig{

@@ -11,10 +11,10 @@ import (
 	"github.com/berthrun/berth/internal/provision/dockersock"
 )
 
-// callTimeout bounds one question.
+// callTimeout bounds one request.
 const callTimeout = 10 * time.Second
 
-// Docker wants that a Docker Engine answers.
+// Docker checks that a Docker Engine answers.
 type Docker struct {
 	// Socket is the path of the API's socket.
 	Socket string
@@ -25,7 +25,7 @@ type Docker struct {
 // Name is "docker answers on SOCKET".
 func (d Docker) Name() string { return "docker answers on " + d.Socket }
 
-// Run asks for _ping.
+// Run requests _ping.
 func (d Docker) Run(ctx context.Context, _ provision.Host) error {
 	engine := dockersock.New(d.Socket)
 	defer engine.Close()

@@ -64,8 +64,8 @@ func (j *Journal) Content(d string) (io.ReadCloser, error) {
 	return r, nil
 }
 
-// shorten writes the journal anew without its oldest entries, and drops contents that
-// nothing names any more. A crash leaves the old or the new one. Callers hold mu.
+// shorten rewrites the journal without its oldest entries, and removes contents that no record
+// names any more. A crash leaves the old or the new journal. Callers hold mu.
 func (j *Journal) shorten() error {
 	if len(j.state.entries) <= keep {
 		return nil
@@ -101,7 +101,7 @@ func (j *Journal) shorten() error {
 	return j.sweep()
 }
 
-// last is what our objects were at the end of the newest entry.
+// last has the states of our objects at the end of the newest entry.
 func (s *state) last() []Prior {
 	if len(s.entries) == 0 {
 		return s.base

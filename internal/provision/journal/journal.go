@@ -21,8 +21,9 @@ const (
 	keep = 20
 	// shorten is the number of records above which older entries go.
 	shorten = 2000
-	// reserved is the room that is taken when an entry begins: for its own records when the
-	// disk is full, and for what the ways back of programs write (dpkg's status, passwd).
+	// reserved is the disk space that Begin reserves, in bytes: for the entry's own records when
+	// the disk is full, and for what programs write when they undo a change (dpkg's status,
+	// passwd).
 	reserved = 16 << 20
 )
 
@@ -117,7 +118,7 @@ func (j *Journal) Begin(b Begin, nodeFile []byte) (int, error) {
 
 func (j *Journal) reserve() string { return j.dir + "/reserve" }
 
-// Release gives back the room that Begin has taken: what follows may need it.
+// Release frees the space that Begin reserved: what follows may need it.
 func (j *Journal) Release() error {
 	if err := j.files.Remove(j.reserve()); err != nil {
 		return fmt.Errorf("cannot give back the room that was taken to undo: %w", err)
@@ -125,9 +126,9 @@ func (j *Journal) Release() error {
 	return nil
 }
 
-// Touch records what objects are before a task changes them. Their contents must have
-// been kept. Objects that this entry touched before are skipped: what they are now is
-// its own work. Objects that are not ours yet become so.
+// Touch records what objects are before a task changes them. Their contents must have been kept.
+// Objects that this entry touched before are skipped: their present state is this entry's work.
+// Objects that are not ours yet become ours.
 func (j *Journal) Touch(task string, restarts []string, before []Prior) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -223,8 +224,8 @@ func (j *Journal) Restarted(units []string) error {
 	return j.append(record{Again: units})
 }
 
-// End closes the entry, and shortens the journal if it has grown long. The room that Begin
-// has taken is given back.
+// End closes the entry, and shortens the journal if it has grown long. It frees the space that
+// Begin reserved.
 func (j *Journal) End(result Result, cause error) error {
 	if err := j.Release(); err != nil {
 		return err
@@ -268,9 +269,9 @@ func (j *Journal) append(rec record) error {
 	return nil
 }
 
-// makeDir makes the journal's directory and returns what was missing of its path. The
-// directory right above it is berth's own: while nothing else lies in it, a process
-// that was killed before the first record has made it.
+// makeDir makes the journal's directory and returns what was missing of its path. The directory
+// right above it is berth's own: while nothing else is in it, a process that was killed before the
+// first record created it.
 func (j *Journal) makeDir() (made []string, err error) {
 	first := len(j.records) == 0
 	at := ""
@@ -301,7 +302,7 @@ func (j *Journal) Erase() error {
 		return fmt.Errorf("cannot remove the journal: %w", err)
 	}
 	made := j.state.made
-	if len(j.records) == 0 { // nothing was ever begun: what is there is from fetching
+	if len(j.records) == 0 { // no entry was begun: the files are from fetching
 		made = []string{path.Dir(j.dir)}
 	}
 	for _, dir := range slices.Backward(made) {

@@ -1,11 +1,9 @@
-// Package journal remembers what was done to a machine: for each apply the objects it
-// touched with their states from before, and for each object the state from before
-// berth owned it.
+// Package journal records what was done to a machine: for each apply the objects it touched with
+// their states from before, and for each object the state from before berth owned it.
 //
-// It is a file of one JSON record a line, appended and synced before the machine is
-// changed, and a directory of contents named by their digest. A line that was cut
-// short by a crash is the last, and is dropped. It knows objects and states, and does
-// not know how to read or restore them.
+// It is a file of one JSON record a line, appended and synced before the machine is changed, and a
+// directory of contents named by their digest. A crash can cut short only the last line, which is
+// dropped. The package has objects and states, and does not read or restore them.
 package journal
 
 import (
@@ -27,7 +25,7 @@ const (
 // Result is how an entry ended.
 type Result string
 
-// The results. An entry without one was interrupted, or runs.
+// The results. An entry without one was interrupted, or is still running.
 const (
 	OK         Result = "ok"
 	Failed     Result = "failed"      // and what it changed is still there
@@ -66,7 +64,7 @@ type Begin struct {
 	Version string `json:"version"`
 	// NodeFile is the digest of the node file, kept as content.
 	NodeFile string `json:"wish,omitempty"`
-	// Made lists directories that were made for the journal itself.
+	// Made lists directories that were created for the journal itself.
 	Made []string `json:"made,omitempty"`
 }
 

@@ -185,8 +185,8 @@ func (j *Journal) Since(n int) (priors []Prior, fresh, gone []Owned) {
 	return priors, fresh, gone
 }
 
-// At replaces states of priors by those that the objects had at the end of entry n,
-// where berth made them so: what somebody changed by hand since is no state to go to.
+// At replaces states of priors by those that the objects had at the end of entry n, where berth
+// made them so: a state that somebody made by hand since is not one to return to.
 func (j *Journal) At(n int, priors []Prior) []Prior {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// check wants a name and an address that kubeadm takes, and a kubeadm that reads v1beta4.
+// check requires a name and an address that kubeadm accepts, and a kubeadm that reads v1beta4.
 func (n Node) check() error {
 	var faults []error
 	if n.Name != "" && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`).MatchString(n.Name) {
@@ -23,11 +23,11 @@ func (n Node) check() error {
 	if addr, err := netip.ParseAddr(n.Address); n.Address != "" && (err != nil || addr.Zone() != "" || addr.IsUnspecified() || addr.IsLoopback()) {
 		faults = append(faults, fmt.Errorf("address %q: want one that other nodes reach: %w", n.Address, errs.Invalid))
 	}
-	return errors.Join(append(faults, n.readsIt())...)
+	return errors.Join(append(faults, n.checkVersion())...)
 }
 
-// readsIt wants a kubeadm that knows v1beta4, which came with 1.31.
-func (n Node) readsIt() error {
+// checkVersion requires a kubeadm that reads v1beta4, which came with 1.31.
+func (n Node) checkVersion() error {
 	v, err := version.ParseSemantic(n.Version)
 	if err == nil && v.LessThan(version.MustParseSemantic("v1.31.0")) {
 		return fmt.Errorf("the machine has Kubernetes %s, whose kubeadm does not read %s; install 1.31 or newer: %w", n.Version, apiVersion, errs.Unsupported)
@@ -39,8 +39,8 @@ func (i Init) check(n Node) error {
 	var faults []error
 	switch _, err := version.ParseSemantic(i.Version); {
 	case i.Version == "":
-		// kubeadm would ask a server on the internet for the newest.
-		faults = append(faults, fmt.Errorf("the version of Kubernetes is not known: the machine has no kubeadm and no kubelet that tells it; want --kubernetes-version, such as v1.36.3: %w", errs.Invalid))
+		// kubeadm would ask a server on the internet for the newest version.
+		faults = append(faults, fmt.Errorf("the version of Kubernetes is not known: the machine has neither kubeadm nor a kubelet that reports it; want --kubernetes-version, such as v1.36.3: %w", errs.Invalid))
 	case err != nil:
 		faults = append(faults, fmt.Errorf("--kubernetes-version %q: want one such as v1.36.3: %w", i.Version, errs.Invalid))
 	}
@@ -66,7 +66,7 @@ func (j Join) check() error {
 	faults := []error{checkEndpoint("the API server", j.Endpoint), checkToken(j.Token)}
 	switch {
 	case len(j.Hashes) == 0 && !j.SkipCA:
-		faults = append(faults, fmt.Errorf("nothing tells the node which cluster to trust; want --discovery-token-ca-cert-hash, which `kubeadm token create --print-join-command` prints: %w", errs.Invalid))
+		faults = append(faults, fmt.Errorf("the node has no certificate hash to verify the cluster with; want --discovery-token-ca-cert-hash, which `kubeadm token create --print-join-command` prints: %w", errs.Invalid))
 	case len(j.Hashes) > 0 && j.SkipCA:
 		faults = append(faults, fmt.Errorf("--discovery-token-unsafe-skip-ca-verification conflicts with --discovery-token-ca-cert-hash; leave one of them out: %w", errs.Invalid))
 	}
@@ -92,7 +92,7 @@ func checkToken(token string) error {
 		return nil
 	}
 	if token == "" {
-		return fmt.Errorf("there is no token; want --token or --token-file; `kubeadm token create` on a control plane makes one: %w", errs.Invalid)
+		return fmt.Errorf("there is no token; want --token or --token-file; `kubeadm token create` on a control plane creates one: %w", errs.Invalid)
 	}
 	return fmt.Errorf("the token is not one of kubeadm's: want six small letters and digits, a dot, and sixteen more: %w", errs.Invalid)
 }

@@ -1,6 +1,6 @@
-// Package kubeadmconf renders what `kubeadm init --config` and `kubeadm join --config` read,
-// in version v1beta4, as a pure function of what is known of the node and of its cluster. It
-// knows no node file and no machine.
+// Package kubeadmconf renders what `kubeadm init --config` and `kubeadm join --config` read, in
+// version v1beta4, as a pure function of the facts of a node and of its cluster. It knows no node
+// file and no machine.
 package kubeadmconf
 
 import (
@@ -22,7 +22,7 @@ const (
 
 // Node is the machine that becomes a node.
 type Node struct {
-	// Version of Kubernetes on the machine, as in v1.36.3; empty where nobody knows.
+	// Version of Kubernetes on the machine, as in v1.36.3; empty if unknown.
 	Version string
 	// Socket is the path of the runtime's CRI socket.
 	Socket string
@@ -34,8 +34,8 @@ type Node struct {
 	CgroupV1 bool
 	// Name is that of the node; empty for the machine's.
 	Name string
-	// Address is the one that an API server on the node advertises; empty for that of the default
-	// route.
+	// Address is the address that an API server on the node advertises; empty for that of the
+	// default route.
 	Address string
 	// Labels are those that the kubelet registers the node with: a=b,c=d.
 	Labels string
@@ -90,8 +90,8 @@ type Join struct {
 	// Endpoint is host:port of an API server.
 	Endpoint string
 	Token    string
-	// Hashes are those of the cluster's authority, any of which will do. With SkipCA the node
-	// trusts whoever answers.
+	// Hashes are those of the cluster's certificate authorities; one must match. With SkipCA the
+	// node trusts any server that answers.
 	Hashes []string
 	SkipCA bool
 	// ControlPlane: the node gets an API server of its own. CertificateKey is what `kubeadm init
@@ -100,8 +100,8 @@ type Join struct {
 	CertificateKey string
 }
 
-// Refused tells that kubeadm's own check SystemVerification refuses the machine's cgroups unless it
-// is ignored, as it does from 1.35 on.
+// Refused reports whether kubeadm's check SystemVerification refuses the machine's cgroups unless
+// it is ignored, as it does from 1.35 on.
 func (n Node) Refused() bool {
 	v, err := version.ParseSemantic(n.Version)
 	return n.CgroupV1 && (err != nil || v.AtLeast(version.MustParseSemantic("v1.35.0-alpha.0")))
@@ -161,8 +161,8 @@ func ForJoin(n Node, j Join) (string, error) {
 	return stream(doc)
 }
 
-// registration is how the kubelet makes itself known. A node that joins gets the cluster's
-// KubeletConfiguration, so that what is this machine's own goes to the command line.
+// registration is how the kubelet registers its node. A node that joins gets the cluster's
+// KubeletConfiguration, so the settings of this machine alone go to the command line.
 func (n Node) registration(joins bool) document {
 	var args []any
 	arg := func(name, value string) { args = append(args, document{"name": name, "value": value}) }
@@ -172,8 +172,8 @@ func (n Node) registration(joins bool) document {
 	}
 	if joins {
 		// A cluster of containers, as of kind or `berth cluster`, names a cgroupRoot that only its
-		// containers have, and the kubelet exits where it is missing. kubelet.flags come later on the
-		// command line, and win.
+		// containers have, and the kubelet exits where it is missing. kubelet.flags come later on
+		// the command line, and win.
 		arg("cgroup-root", "/")
 	}
 	if joins && n.CgroupV1 {

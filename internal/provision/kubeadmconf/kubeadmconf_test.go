@@ -80,8 +80,8 @@ func TestKubeadmTakesThem(t *testing.T) {
 	}
 }
 
-// TestOlderKubernetes: before 1.35 kubeadm only warns of cgroup v1, and its other checks of the system
-// stay; before 1.31 it cannot read what is written.
+// TestOlderKubernetes: before 1.35 kubeadm only warns of cgroup v1, and its other checks of the
+// system stay; before 1.31 it cannot read what is written.
 func TestOlderKubernetes(t *testing.T) {
 	n := full()
 	for version, ignored := range map[string]bool{"v1.34.2": false, "v1.35.0-rc.1": true, "": true} {
@@ -108,7 +108,7 @@ func TestCgroupRoot(t *testing.T) {
 	}
 }
 
-// TestFaults: each fault is told by what to change, and no token is.
+// TestFaults: each fault says what to change, and none contains a token.
 func TestFaults(t *testing.T) {
 	join := func(change func(*kubeadmconf.Node, *kubeadmconf.Join)) error {
 		n, j := least(), kubeadmconf.Join{Endpoint: "192.0.2.10:6443", Token: token, Hashes: []string{hash()}}

@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// running is the kubelet's process, of this machine and of no container in it.
+// running finds the kubelet's process on this machine, outside of containers.
 func running(host provision.Host) (command, error) {
 	files := host.Files()
 	if !host.Live() {
@@ -39,7 +39,7 @@ func running(host provision.Host) (command, error) {
 		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
 		if path.Base(args[0]) == "kubelet" && pidNamespace(files, pid) == pidNamespace(files, "1") {
 			c := command{source: "process " + pid, args: args[1:]}
-			// Where its options can be changed is what its unit tells.
+			// Its unit says where its options can be changed.
 			if u, err := ofUnit(files); err == nil {
 				c.files = u.files
 			}

@@ -1,6 +1,5 @@
-// Package kubelet finds the kubelet of a machine, whoever set it up: as it runs, else as
-// its unit would start it, else by the files that it usually has. It reads only, and asks
-// no daemon.
+// Package kubelet finds the kubelet of a machine, however it was set up: the running process, else
+// the command of its unit, else the default files. It only reads, and talks to no daemon.
 package kubelet
 
 import (
@@ -27,16 +26,16 @@ const (
 // Value is a setting and the file or process that says so.
 type Value struct{ Text, From string }
 
-// Kubelet is what a machine's kubelet is told. The zero value is none.
+// Kubelet has the settings of a machine's kubelet. The zero value is no kubelet.
 type Kubelet struct {
-	// Source tells where it was found: "process 812", "kubelet.service", or a file.
+	// Source says where it was found: "process 812", "kubelet.service", or a file.
 	Source string
 	// Program is what its unit starts; empty where it was not found by its unit.
 	Program string
 	// Endpoint is the runtime's, Driver the cgroup driver, ResolvConf the file that pods get
 	// their name servers from. An empty Text is the kubelet's own default.
 	Endpoint, Driver, ResolvConf Value
-	// FailSwapOn is nil where nobody says it.
+	// FailSwapOn is nil if no file and no option sets it.
 	FailSwapOn *bool
 	// Config is the main configuration file; empty when it has none.
 	Config string
@@ -45,7 +44,7 @@ type Kubelet struct {
 	Files []string
 }
 
-// There reports whether the machine has one.
+// There reports whether the machine has a kubelet.
 func (k Kubelet) There() bool { return k.Source != "" }
 
 // Find looks for the kubelet. An error is a configuration that cannot be read; what was
@@ -98,8 +97,7 @@ func (c command) option(name string) string {
 	return value
 }
 
-// usual is a kubelet that has nothing but kubeadm's or our files: one that is set up and
-// was never started.
+// usual is a kubelet with kubeadm's or berth's files and no command: set up, but never started.
 func usual(files provision.Files) (command, error) {
 	if _, err := files.Stat(ConfigFile); err != nil {
 		return command{}, errs.IgnoreNotFound(err)
@@ -174,7 +172,7 @@ func (k *Kubelet) readOptions(files provision.Files, c command) {
 	}
 }
 
-// holder is the file that has an option, else where the command was found.
+// holder is the file that has an option, or else the source of the command.
 func (c command) holder(files provision.Files, option string) string {
 	for _, file := range slices.Backward(c.files) {
 		if data, err := read(files, file); err == nil && strings.Contains(string(data), option) {

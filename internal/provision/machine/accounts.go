@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// accounts is the machine's own user database; directories in the network are not asked.
+// accounts is the machine's own user database, without network directories.
 type accounts struct{ machine *Machine }
 
 // lines reads a database, each line split at colons.

@@ -20,13 +20,13 @@ const (
 	// keptSize is the least size of a file whose digest is kept over runs: smaller ones
 	// are read as fast.
 	keptSize = 256 << 10
-	// settled is the age from which on a file's stamp is sure to tell a later change: the
-	// kernel's clock of files ticks every few milliseconds.
+	// settled is the age from which a later change is sure to change a file's stamp: the kernel's
+	// clock of files ticks every few milliseconds.
 	settled = 100 * time.Millisecond
 )
 
-// digests knows the contents of files by their stamps. Those of large files are kept in a
-// file of the machine: binaries are not read again until they change.
+// digests caches the digests of files by their stamps. A file of the machine keeps those of large
+// files, so that binaries are not read again until they change.
 type digests struct {
 	file string // empty: nothing is kept
 
@@ -39,7 +39,7 @@ type digests struct {
 type content struct {
 	digest, path string
 	size         int64
-	// young: it had just been changed, and could change again with the same stamp.
+	// young: the file had just changed, and could change again with the same stamp.
 	young bool
 }
 
@@ -78,7 +78,7 @@ func changed(stamp string) time.Time {
 	return time.Unix(sec, nsec)
 }
 
-// readKept reads what runs before have kept. What cannot be read is read from the files.
+// readKept reads the digests that earlier runs kept. Without them, the files are read.
 func (f *files) readKept(name string) map[string]string {
 	kept := map[string]string{}
 	r, err := f.Open(name)
@@ -92,8 +92,8 @@ func (f *files) readKept(name string) map[string]string {
 	return kept
 }
 
-// KeepDigests keeps the digests of the large files that this run has looked at, if the
-// directory for that is there.
+// KeepDigests keeps the digests of the large files that this run read, if the directory for that
+// exists.
 func (m *Machine) KeepDigests() error {
 	d := &m.files.digests
 	if d.file == "" {

@@ -30,9 +30,9 @@ func newFiles(root string, label func(string) error, digestFile string) *files {
 	return &files{root: root, label: label, digests: digests{file: digestFile, known: map[string]content{}}}
 }
 
-// at returns where p lies for us, until done is called. Links in its directories are
-// resolved: below the root of another machine, and on this one by walk. p itself may be
-// one.
+// at returns a path that this process can open for p, until done is called. Links in its
+// directories are resolved: below the root of another machine, and on this one by walk. p itself
+// may be a link.
 func (f *files) at(p string) (at string, done func(), err error) {
 	done = func() {}
 	if !path.IsAbs(p) {
@@ -56,8 +56,8 @@ func (f *files) at(p string) (at string, done func(), err error) {
 	return filepath.Join(dir, path.Base(p)), done, nil
 }
 
-// kind gives what is not there, and what the machine refuses, their kinds. at is what the
-// operation worked on, where err does not say so.
+// kind gives an error of a missing file, or of a refused operation, its kind. at are the paths that
+// the operation worked on, if err does not name them.
 func kind(err error, at ...string) error {
 	switch {
 	case err == nil:
@@ -66,7 +66,7 @@ func kind(err error, at ...string) error {
 		return fmt.Errorf("%w: %w", errs.NotFound, err)
 	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EBUSY):
 		return fmt.Errorf("%w: %w", errs.State, err)
-	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EROFS): // what even root may not
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EROFS): // forbidden even for root
 		return fmt.Errorf("%s: %w: %w", refused(err, at...), errs.State, err)
 	}
 	return err
@@ -160,8 +160,8 @@ func (f *files) ReadDir(p string) ([]string, error) {
 	return names, nil
 }
 
-// temp is where a Write of a path goes first; the same for each, so that one which was
-// killed leaves nothing that the next does not take.
+// temp is the temporary file of a Write of a path. It is the same for each Write, so the next Write
+// replaces what a killed one left.
 func temp(at string) string {
 	return filepath.Join(filepath.Dir(at), ".berth-node."+filepath.Base(at))
 }
@@ -233,7 +233,7 @@ func (f *files) Tidy(p string) error {
 	return errs.IgnoreNotFound(kind(os.Remove(temp(at))))
 }
 
-// Append writes at the end and syncs. What could not be written whole is cut off again.
+// Append writes at the end and syncs. It cuts off a record that it could not write whole.
 func (f *files) Append(p string, data []byte, attr provision.Attr) error {
 	at, done, err := f.at(p)
 	if err != nil {
@@ -263,7 +263,7 @@ func (f *files) Append(p string, data []byte, attr provision.Attr) error {
 	return nil
 }
 
-// Reserve lets the file system take the room without writing it, where it can.
+// Reserve allocates the space without writing it, if the file system can.
 func (f *files) Reserve(p string, size int64) error {
 	at, done, err := f.at(p)
 	if err != nil {
@@ -277,7 +277,7 @@ func (f *files) Reserve(p string, size int64) error {
 	defer file.Close()
 	err = unix.Fallocate(int(file.Fd()), 0, 0, size)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		_, err = io.CopyN(file, rand.Reader, size) // which no file system packs
+		_, err = io.CopyN(file, rand.Reader, size) // which no file system compresses
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot reserve %d MiB in %s: %w", size>>20, path.Dir(p), kind(err)), os.Remove(at))
@@ -296,7 +296,7 @@ func (f *files) Mkdir(p string, attr provision.Attr) error {
 		return nil
 	}
 	if err := os.Mkdir(at, 0o700); err != nil {
-		if isDir(at) { // somebody was faster
+		if isDir(at) { // somebody else created it
 			return nil
 		}
 		return fmt.Errorf("cannot make directory %s: %w", p, kind(err))

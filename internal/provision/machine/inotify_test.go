@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestInotify: where few watchers are left, so many are told, and they are given back.
+// TestInotify: it reports how many instances are left, and closes those that it created.
 func TestInotify(t *testing.T) {
 	if os.Getenv("BERTH_TEST_FEW_WATCHERS") != "" {
 		fewWatchers(t)

@@ -187,7 +187,7 @@ func (kernel) Swaps() ([]string, error) {
 	var list []string
 	for i, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
 		words := strings.Fields(line)
-		// Compressed memory is no disk, and comes back by its own unit.
+		// Compressed memory is not on a disk, and its own unit restores it.
 		if i > 0 && len(words) > 0 && !strings.HasPrefix(words[0], "/dev/zram") {
 			list = append(list, words[0])
 		}
@@ -211,7 +211,7 @@ func (kernel) SwapOff(ctx context.Context, path string) error {
 	return nil
 }
 
-// Inotify makes as many watchers as it can, and gives them back.
+// Inotify creates as many inotify instances as it can, and closes them.
 func (kernel) Inotify(atMost int) (int, error) {
 	for spare := range atMost {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)

@@ -18,7 +18,7 @@ type links struct{ files *files }
 
 const etcUnits = "/etc/systemd/system"
 
-// State knows only whether a unit is there, and enabled.
+// State knows only whether a unit exists, and whether it is enabled.
 func (l *links) State(_ context.Context, name string) (provision.UnitState, error) {
 	where, install, err := l.find(name)
 	if errors.Is(err, errs.NotFound) {
@@ -136,7 +136,7 @@ func (l *links) Unmask(_ context.Context, name string) error {
 	return l.files.Remove(etcUnits + "/" + name)
 }
 
-// The machine does not run: there is nothing to reload, start or stop.
+// The machine is not running: there is nothing to reload, start or stop.
 
 // Reload does nothing.
 func (*links) Reload(context.Context) error { return nil }

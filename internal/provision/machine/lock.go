@@ -29,7 +29,7 @@ func Lock(root string) (*sysfd.Lock, error) {
 	return lock, nil
 }
 
-// Busy says who changes the machine below root now; it is empty when nobody does.
+// Busy names the process that changes the machine below root now; it is empty when there is none.
 func Busy(root string) (string, error) {
 	path, err := lockFile(root)
 	if err != nil {
@@ -51,7 +51,7 @@ func changedBy(path string, pid int) string {
 	return who
 }
 
-// lockFile lies on this machine, not below root, since images are made of that.
+// lockFile is on this machine, not below root: images are made from root.
 func lockFile(root string) (string, error) {
 	if root == "/" {
 		return "/run/berth-node.lock", nil

@@ -1,5 +1,5 @@
-// Package machine is provision.Host for real: this machine, or the root directory of
-// one that does not run.
+// Package machine implements provision.Host on this machine, or on the root directory of one that
+// is not running.
 package machine
 
 import (
@@ -32,8 +32,8 @@ type Assets func(files provision.Files) provision.Assets
 // Options of a Machine. Assets is required.
 type Options struct {
 	Assets Assets
-	// PackageWait is how long a package manager that somebody else uses is waited for; zero
-	// is not at all.
+	// PackageWait is how long to wait for a package manager that another process uses; zero for no
+	// wait.
 	PackageWait time.Duration
 	// DigestFile is where KeepDigests keeps digests for the next run, a path of the machine.
 	// Empty: nowhere.
@@ -70,7 +70,7 @@ func (m *Machine) Close() error {
 	return nil
 }
 
-// Live tells this machine from a root directory.
+// Live reports whether this is the running machine, not a root directory.
 func (m *Machine) Live() bool { return m.root == "/" }
 
 // Fingerprint is a short hash of a text, with a key of this run.
@@ -94,11 +94,11 @@ func (m *Machine) Accounts() provision.Accounts { return accounts{m} }
 // Assets fetches.
 func (m *Machine) Assets() provision.Assets { return m.assets }
 
-// stderrLimit is how much of a program's last words an error carries.
+// stderrLimit is how much of the end of a program's standard error an error carries, in bytes.
 const stderrLimit = 2 << 10
 
-// Run runs a program. It and what it has started are asked to end (SIGTERM) when ctx is done,
-// and killed later.
+// Run runs a program. When ctx is done, the program and its children get SIGTERM, and are killed
+// later.
 func (m *Machine) Run(ctx context.Context, c provision.Command) ([]byte, error) {
 	if !m.Live() {
 		return nil, fmt.Errorf("cannot run %s: the machine below %s does not run: %w", c.Args[0], m.root, errs.Unsupported)
@@ -106,7 +106,7 @@ func (m *Machine) Run(ctx context.Context, c provision.Command) ([]byte, error) 
 	return run(ctx, c)
 }
 
-// run runs a program of the machine that we are on.
+// run runs a program of this machine.
 func run(ctx context.Context, c provision.Command) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Env = append([]string{
@@ -124,7 +124,7 @@ func run(ctx context.Context, c provision.Command) ([]byte, error) {
 	cmd.WaitDelay = 10 * time.Second
 	err := cmd.Run()
 	if ctx.Err() != nil && cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually nobody is left
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually no process is left
 	}
 	if err != nil {
 		words := strings.TrimSpace(stderr.String())
@@ -139,8 +139,8 @@ func run(ctx context.Context, c provision.Command) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// restoreLabel returns what gives a path the label that the SELinux policy wants, or
-// nil where there is no SELinux.
+// restoreLabel returns the function that sets a path's SELinux label from the policy, or nil
+// without SELinux.
 func (m *Machine) restoreLabel() func(path string) error {
 	if !m.Live() {
 		return nil

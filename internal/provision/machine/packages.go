@@ -21,8 +21,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfd"
 )
 
-// manager is how one package manager is spoken to. NAMES in a command stands for the
-// packages.
+// manager has the commands of one package manager. NAMES in a command stands for the packages.
 type manager struct {
 	name string
 	// program reports whether the manager is there.
@@ -30,8 +29,8 @@ type manager struct {
 	// installed prints "name version" a line for those of NAMES that are installed, apt's with
 	// "status/" before it for all that it knows of.
 	installed []string
-	// plan prints what would be installed; planned takes name and version out of a line.
-	// declined matches the words of a plan that ends as one who said no; nil for none.
+	// plan prints what would be installed; planned takes name and version out of a line. declined
+	// matches the output of a plan that ends as if the user had declined; nil for none.
 	plan     []string
 	planned  *regexp.Regexp
 	declined *regexp.Regexp
@@ -42,18 +41,18 @@ type manager struct {
 	pin string
 	// repair finishes what was interrupted; nil for managers that need none.
 	repair []string
-	// remove refuses, when packages that stay need NAMES; needed matches its words then.
-	// tryRemove does so without a trace; nil where remove itself leaves none.
+	// remove fails if packages that stay need NAMES; needed matches its output then. tryRemove
+	// checks this without a change; nil if remove itself changes nothing when it fails.
 	tryRemove []string
 	remove    []string
 	needed    *regexp.Regexp
-	// settle does what an install before has left for its end; nil for managers that need none.
+	// settle finishes what an earlier install deferred; nil for managers that need none.
 	settle []string
-	// unknown matches the words of an install that does not know a package.
+	// unknown matches the output of an install that does not know a package.
 	unknown *regexp.Regexp
 	// locks are the files that the manager locks.
 	locks []string
-	// busy matches the words of one that found the lock held.
+	// busy matches the output of a command that found the lock held.
 	busy *regexp.Regexp
 }
 
@@ -73,11 +72,11 @@ func managers() []manager {
 			install: []string{
 				"apt-get", "install", "-y", "-q", "--no-install-recommends", "--allow-downgrades",
 				"-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=60",
-				"-o", "Dpkg::Use-Pty=0", // so that what dpkg complains of is not among what it does
+				"-o", "Dpkg::Use-Pty=0", // keeps dpkg's complaints out of the plan
 				namesWord,
 			},
 			pin: "=", repair: []string{"dpkg", "--configure", "-a", "--force-confold"},
-			// What was left half unpacked is refused otherwise.
+			// Without it, apt refuses a package that was left half unpacked.
 			tryRemove: []string{"dpkg", "--no-act", "--force-remove-reinstreq", "--purge", namesWord},
 			remove:    []string{"dpkg", "--force-remove-reinstreq", "--purge", namesWord}, needed: regexp.MustCompile(`dependency problems|depends on`),
 			settle:  []string{"dpkg", "--triggers-only", "-a"},
@@ -87,8 +86,8 @@ func managers() []manager {
 		},
 		{
 			name: "dnf", program: "dnf", installed: rpmInstalled, refresh: []string{"dnf", "makecache", "-q"},
-			// From what it knows already: a plan does not wait for servers. Long names have the rest
-			// of their line below them.
+			// From the cached lists: a plan does not wait for servers. Long names have the rest of
+			// their line below them.
 			plan:     []string{"dnf", "-C", "install", "--assumeno", "--setopt=install_weak_deps=False", namesWord},
 			planned:  regexp.MustCompile(`(?m)^ (\S+)\s+(?:noarch|x86_64|i686|aarch64|ppc64le|riscv64|s390x)\s+(\S+)\s`),
 			declined: regexp.MustCompile(`Operation aborted`),
@@ -108,18 +107,20 @@ func managers() []manager {
 			planned: regexp.MustCompile(`<solvable type="package" name="([^"]+)" edition="([^"]+)"`),
 			install: []string{"zypper", "-n", "install", "--no-recommends", "--oldpackage", namesWord}, pin: "=",
 			remove: rpmRemove, needed: rpmNeeded,
-			// 104 is zypper's own number for it; the words of --xmlout are not among the errors.
+			// 104 is zypper's exit code for it; --xmlout does not write the message to standard
+			// error.
 			unknown: regexp.MustCompile(`No provider of|not found in package names|exit status 104`),
 			locks:   []string{"/run/zypp.pid"}, busy: regexp.MustCompile(`System management is locked`),
 		},
 	}
 }
 
-// aptCache is the room that apt may need for what it keeps of its lists. With less it has no
-// such files: when the disk is full it leaves pieces of them behind, even when it only looks.
+// aptCache is the room that apt may need for what it keeps of its lists. With less space apt runs
+// without these files: when the disk is full it leaves parts of them behind, even when it only
+// reads.
 const aptCache = 256 << 20
 
-// room is how much may be written below a directory; a lot where nobody can tell.
+// room is how many bytes may be written below a directory; a large number if unknown.
 func (m *Machine) room(dir string) int64 {
 	at, done, err := m.files.at(dir)
 	defer done()
@@ -133,14 +134,14 @@ func (m *Machine) room(dir string) int64 {
 	return int64(disk.Bavail) * disk.Bsize
 }
 
-// lockPause is the time between two looks at who holds a lock.
+// lockPause is the time between two checks of a lock.
 const lockPause = time.Second
 
 // packages is the package manager of a machine.
 type packages struct {
 	machine *Machine
 	manager *manager // nil for none
-	// wait is how long somebody else's lock is waited for.
+	// wait is how long to wait for another process's lock.
 	wait time.Duration
 	mu   sync.Mutex
 }
@@ -200,7 +201,7 @@ func (p *packages) run(ctx context.Context, command, names []string) ([]byte, er
 	return run(ctx, provision.Command{Args: args, Env: []string{"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1"}})
 }
 
-// known asks the manager what it knows of names, a line for each.
+// known queries the manager about names, a line for each.
 func (p *packages) known(ctx context.Context, names []string) (string, error) {
 	if len(names) == 0 {
 		return "", nil
@@ -209,7 +210,7 @@ func (p *packages) known(ctx context.Context, names []string) (string, error) {
 	if err != nil && (errors.Is(err, errs.Unsupported) || ctx.Err() != nil) {
 		return "", err
 	}
-	// Of names that it does not know it complains, beside the answer on the others.
+	// It complains about unknown names, and answers for the others.
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return "", err
@@ -217,7 +218,7 @@ func (p *packages) known(ctx context.Context, names []string) (string, error) {
 	return string(out), nil
 }
 
-// Half asks apt; other managers install all or nothing.
+// Half queries apt; other managers install all or nothing.
 func (p *packages) Half(ctx context.Context, names []string) ([]string, error) {
 	if p.Manager() != "apt" {
 		return nil, nil
@@ -234,7 +235,7 @@ func (p *packages) Half(ctx context.Context, names []string) ([]string, error) {
 	return list, err
 }
 
-// Installed asks for versions.
+// Installed queries versions.
 func (p *packages) Installed(ctx context.Context, names []string) (map[string]string, error) {
 	list := map[string]string{}
 	out, err := p.known(ctx, names)
@@ -272,7 +273,7 @@ func (m *manager) installedLine(line string, names []string) (name, version stri
 	return words[0], words[1], slices.Contains(names, words[0])
 }
 
-// Plan asks the manager what an install would do, where it can tell.
+// Plan queries the manager about what an install would do, if it can say.
 func (p *packages) Plan(ctx context.Context, wanted []provision.PackageVersion) ([]provision.PackageVersion, error) {
 	if p.manager.orEmpty().planned == nil {
 		return wanted, nil
@@ -352,7 +353,7 @@ func (p *packages) fetchLists(ctx context.Context) error {
 	return nil
 }
 
-// failed gives an error of the manager its kind: a lock that somebody took is waited for.
+// failed gives an error of the manager its kind. A held lock is retried.
 func (p *packages) failed(what string, err error) error {
 	switch {
 	case err == nil:
@@ -389,25 +390,25 @@ func (p *packages) Remove(ctx context.Context, names []string) error {
 	return p.failed("remove "+strings.Join(names, " "), err)
 }
 
-// waitLock waits until nobody holds the manager's lock, and tells who does.
+// waitLock waits until no process holds the manager's lock, and reports the holder.
 func (p *packages) waitLock(ctx context.Context) error {
 	if p.manager == nil || !p.machine.Live() {
 		return nil
 	}
 	deadline := time.Now().Add(p.wait)
-	told := ""
+	reported := ""
 	for {
 		holder, path, err := p.lockHolder()
 		if err != nil || holder == 0 {
 			return err
 		}
 		who := fmt.Sprintf("%s is locked by %s", path, processName(holder))
-		if who != told {
+		if who != reported {
 			provision.Note(ctx, "waiting: %s", who)
-			told = who
+			reported = who
 		}
 		if time.Now().After(deadline) {
-			// Of another kind it would be tried again.
+			// An error of another kind would be retried.
 			return fmt.Errorf("%s for more than %s: %w", who, p.wait, errs.State)
 		}
 		select {
@@ -429,7 +430,7 @@ func (p *packages) lockHolder() (pid int, path string, err error) {
 		}
 		defer done()
 		if strings.HasSuffix(at, ".pid") {
-			continue // not a lock: the manager itself tells who is there
+			continue // not a lock: the manager itself names the holder
 		}
 		pid, err := sysfd.LockHolder(at)
 		if err != nil || pid != 0 {
@@ -439,7 +440,7 @@ func (p *packages) lockHolder() (pid int, path string, err error) {
 	return 0, "", nil
 }
 
-// processName is what people know a process by.
+// processName is a process's name for messages.
 func processName(pid int) string {
 	if pid < 0 {
 		return "a process of another pid namespace"

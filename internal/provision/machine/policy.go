@@ -13,13 +13,13 @@ import (
 	"github.com/berthrun/berth/internal/provision/startpolicy"
 )
 
-// policy ends itself when the process that wrote it is gone.
+// policy has no effect once the process that wrote it is gone.
 func policy(hold []string, pid int) string {
 	return startpolicy.Text(hold, fmt.Sprintf("grep -qs berth /proc/%d/cmdline", pid))
 }
 
-// holdUnits keeps units from being started by packages until release is called. A policy
-// of somebody else's stays, and is told.
+// holdUnits keeps packages from starting units until release is called. It leaves somebody else's
+// policy in place, and reports it.
 func (p *packages) holdUnits(ctx context.Context, hold []string) (release func() error, err error) {
 	release = func() error { return nil }
 	if len(hold) == 0 || p.manager.orEmpty().name != "apt" || !p.machine.Live() {

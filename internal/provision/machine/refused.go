@@ -14,10 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused says why the machine does not let us change what an operation failed on, by what
-// is found there: a flag of the file or of its directory, a mount, a missing capability, or
-// a security module. err is what the operation returned, at what it worked on, as far as err
-// does not name it.
+// refused says why the machine did not allow an operation, by what it finds at the paths: a flag of
+// the file or of its directory, a mount, a missing capability, or a security module. err is the
+// operation's error, at the paths that it worked on and err does not name.
 func refused(err error, at ...string) string {
 	places := placesOf(err, at)
 	for _, p := range places {
@@ -60,8 +59,8 @@ func placesOf(err error, at []string) []string {
 	return list
 }
 
-// flagOf names a flag of a file or directory that forbids changes; empty for none, and where
-// the file system has no flags.
+// flagOf names a flag of a file or directory that forbids changes; empty for none, or if the file
+// system has no flags.
 func flagOf(p string) string {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, p, 0, 0, &st)
@@ -97,8 +96,8 @@ func readOnlyMount(p string) string {
 // fileCapabilities are what root changes files with: CHOWN, DAC_OVERRIDE and FOWNER.
 const fileCapabilities = 1<<0 | 1<<1 | 1<<3
 
-// refusedBy says what else may refuse: who we are, by /proc/self/status and
-// /proc/self/attr/current.
+// refusedBy says what else may refuse: this process's capabilities and security label, from
+// /proc/self/status and /proc/self/attr/current.
 func refusedBy(uid int, status, label string) string {
 	if uid != 0 {
 		return fmt.Sprintf("user %d may not", uid)
@@ -119,7 +118,7 @@ func refusedBy(uid int, status, label string) string {
 	return "no flag, no read-only mount and no security module that shows itself forbids it; the file system or its server does"
 }
 
-// shown is a path as people know it: not by the descriptor that it was reached through.
+// shown is a path for messages, without the descriptor that it was reached through.
 func shown(p string) string {
 	const fds = "/proc/self/fd/"
 	rest, ok := strings.CutPrefix(p, fds)

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/require"
 )
 
-// TestRefusalIsExplained: what the machine does not let root do is told by what forbids it.
+// TestRefusalIsExplained: the error of a refused operation names what forbids it.
 func TestRefusalIsExplained(t *testing.T) {
 	require.Root(t)
 	base := t.TempDir()

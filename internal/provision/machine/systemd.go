@@ -50,8 +50,8 @@ func (s *systemd) close() {
 	}
 }
 
-// State asks systemd. Whether a unit is enabled is read from disk: systemd's own
-// answer is as old as its last reload.
+// State queries systemd. It reads from disk whether a unit is enabled: systemd's own answer is as
+// old as its last reload.
 func (s *systemd) State(ctx context.Context, name string) (provision.UnitState, error) {
 	conn, err := s.connect(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *systemd) State(ctx context.Context, name string) (provision.UnitState, 
 	}
 	props, err := conn.GetUnitPropertiesContext(ctx, name)
 	if err != nil {
-		return provision.UnitState{}, fmt.Errorf("cannot ask systemd for %s: %w", name, err)
+		return provision.UnitState{}, fmt.Errorf("cannot read the state of %s from systemd: %w", name, err)
 	}
 	state := provision.UnitState{
 		Load: text(props["LoadState"]), Active: text(props["ActiveState"]), Sub: text(props["SubState"]),
@@ -75,7 +75,7 @@ func (s *systemd) State(ctx context.Context, name string) (provision.UnitState, 
 	}
 	unitFiles, err := conn.ListUnitFilesByPatternsContext(ctx, nil, []string{name})
 	if err != nil {
-		return state, fmt.Errorf("cannot ask systemd whether %s is enabled: %w", name, err)
+		return state, fmt.Errorf("cannot read whether %s is enabled: %w", name, err)
 	}
 	for _, f := range unitFiles {
 		state.Enabled = f.Type
@@ -179,7 +179,7 @@ func (s *systemd) job(ctx context.Context, verb, name string, f jobFunc) error {
 		return err
 	}
 	if verb == "start" || verb == "restart" {
-		// Of a unit that systemd does not know, or that has not failed, it is an error.
+		// This is an error for a unit that systemd does not know, or that has not failed.
 		_ = conn.ResetFailedUnitContext(ctx, name)
 	}
 	done := make(chan string, 1)
@@ -197,14 +197,14 @@ func (s *systemd) job(ctx context.Context, verb, name string, f jobFunc) error {
 	}
 }
 
-// failure says what became of a unit, with the end of its log.
+// failure describes a unit that failed, with the end of its log.
 func (s *systemd) failure(ctx context.Context, verb, name, result string) error {
 	state, err := s.State(ctx, name)
 	why := result
 	if err == nil {
 		why = fmt.Sprintf("job %s, unit is %s (%s), result %s", result, state.Active, state.Sub, state.Result)
 	}
-	log, _ := run(ctx, provision.Command{ // the log is a help; the unit's failure is the error
+	log, _ := run(ctx, provision.Command{ // the log only helps; the unit's failure is the error
 		Args: []string{"journalctl", "--no-pager", "-q", "-o", "cat", "-n", "5", "-u", name},
 	})
 	tail := strings.TrimSpace(string(log))

@@ -16,9 +16,9 @@ import (
 // maxLinks is how many links a path may lead over, as in the kernel.
 const maxLinks = 40
 
-// walk opens a path from the root of this machine, one name after the other, without
-// following a link that somebody else than root (or who runs us) made: root would change
-// what that user chose. The descriptor (O_PATH) stays where it is when names change.
+// walk opens a path from the root of this machine, one name after the other, without following a
+// link that a user other than root (or the current user) created: that user would choose what root
+// changes. The descriptor (O_PATH) stays where it is when names change.
 func walk(p string) (*os.File, error) {
 	at, err := open(unix.AT_FDCWD, "/", unix.O_DIRECTORY)
 	if err != nil {

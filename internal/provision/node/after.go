@@ -83,14 +83,14 @@ const (
 	bootTimer = "berth-node.timer"
 )
 
-// boot has the node apply its description by itself: at boot, and on a timer.
+// boot makes the node apply its node file by itself: at boot, and on a timer.
 func (b *builder) boot() {
 	boot := b.n.Boot
 	if !boot.Enabled && !(b.f.Distro.Immutable && b.rt.packaged) {
 		return
 	}
 	if b.f.File == "" {
-		b.fault(errs.Invalid, "boot.enabled", "the description must be a file of the machine; put it to /etc/berth/node.yaml and apply that")
+		b.fault(errs.Invalid, "boot.enabled", "the node file must be on the machine; write it to /etc/berth/node.yaml and apply that")
 		return
 	}
 	yes := true
@@ -117,8 +117,8 @@ func (b *builder) boot() {
 		Content: unitText(
 			section{"Unit", []string{"Description=applies the node file of berth again"}},
 			section{"Timer", []string{
-				// The service has not run yet when apply starts the timer, and then only
-				// the timer's own start can be counted from.
+				// The service has not run yet when apply starts the timer, so the timer can count
+				// only from its own start.
 				fmt.Sprintf("OnActiveSec=%ds", every), fmt.Sprintf("OnUnitInactiveSec=%ds", every),
 				"RandomizedDelaySec=30", "Unit=" + bootUnit,
 			}},
@@ -127,18 +127,17 @@ func (b *builder) boot() {
 }
 
 const (
-	// bootTries in bootTriesFor is how often the boot unit starts when it fails each time. The
-	// time has room for tries that take long.
+	// bootTries is how often the boot unit starts within bootTriesFor if each start fails. The
+	// period leaves time for slow tries.
 	bootTries    = 8
 	bootTriesFor = 6 * time.Hour
 	// bootPause is between two of them.
 	bootPause = 5 * time.Minute
 )
 
-// tryAgain has the boot unit, of type oneshot, start again after it failed, and give up on what
-// lasts: it stays failed then, for everybody to see. A timer that comes often tries again by
-// itself, and its starts are not limited; nor are those of systemd before 244, which refuses
-// to restart such a unit.
+// tryAgain makes the boot unit, of type oneshot, start again after a failure, and stay failed after
+// the last try. A frequent timer retries by itself, so its starts are not limited. systemd before
+// 244 refuses to restart such a unit.
 func (b *builder) tryAgain() (unit, service []string) {
 	major, _, _ := strings.Cut(b.f.Distro.Version, ".")
 	old := b.f.Distro.Family == "rhel" && major == "8" || b.f.Distro.ID == "debian" && major == "10"

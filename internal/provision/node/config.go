@@ -48,8 +48,8 @@ func (b *builder) runtimeConfig() {
 	b.imagePolicy()
 }
 
-// imagePolicy lets CRI-O pull at all: without the file, which its package would bring, it
-// refuses every image. One that is there is somebody's decision, and stays.
+// imagePolicy lets CRI-O pull images: without the file, which its package would bring, it refuses
+// every image. An existing file stays.
 func (b *builder) imagePolicy() {
 	if b.rt.name != "crio" || len(b.n.Runtime.Assets) == 0 {
 		return
@@ -60,7 +60,7 @@ func (b *builder) imagePolicy() {
 	})
 }
 
-// fieldOf is the field that an error of a writer begins with; else the runtime.
+// fieldOf is the field that an error of a writer begins with, or else the runtime.
 func fieldOf(err error) string {
 	field, _, _ := strings.Cut(err.Error(), ": ")
 	if strings.HasPrefix(field, "runtime.") || strings.HasPrefix(field, "registries") {
@@ -69,8 +69,8 @@ func fieldOf(err error) string {
 	return "runtime"
 }
 
-// override puts the user's file in place of ours: the whole of it, docker's too, where
-// other writers' keys go.
+// override puts the user's file in place of ours. It replaces the whole file, docker's too, with
+// the keys of other writers.
 func (b *builder) override() {
 	content := b.n.Runtime.Config.Override
 	if content[len(content)-1] != '\n' {
@@ -79,7 +79,7 @@ func (b *builder) override() {
 	b.before(tasks.File{M: b.forRuntime("runtime.config.override"), Path: b.rt.config, Content: content})
 }
 
-// registries tells the runtime where images come from.
+// registries configures where the runtime gets images from.
 func (b *builder) registries() {
 	if len(b.n.Registries) == 0 {
 		return
@@ -103,7 +103,7 @@ func (b *builder) registries() {
 		}
 		for _, file := range files {
 			task := tasks.File{
-				// Read at each pull: nothing restarts.
+				// The runtime reads it at each pull: nothing restarts.
 				M:    provision.Meta{Why: "registries", Needs: slices.Clone(b.installed)},
 				Path: path.Join(b.rt.registryDir, file.Dir, "hosts.toml"), Content: file.Content, Secret: file.Secret,
 			}
@@ -125,7 +125,7 @@ func (b *builder) registries() {
 	}
 }
 
-// noCredentials refuses credentials where the runtime has no place for them.
+// noCredentials refuses credentials if the runtime has no setting for them.
 func (b *builder) noCredentials(why string) {
 	for i, reg := range b.n.Registries {
 		if reg.Credentials != "" {
@@ -156,7 +156,7 @@ func (b *builder) crictl() {
 	b.add(tasks.File{M: b.meta("crictl"), Path: "/etc/crictl.yaml", Content: text})
 }
 
-// digest is the hash of texts, to notice that one of them changed.
+// digest is the hash of texts. It changes when one of them does.
 func digest(texts ...string) string {
 	hash := sha256.New()
 	for _, text := range texts {

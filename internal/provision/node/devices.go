@@ -61,7 +61,7 @@ func (b *builder) nvidiaMode() string {
 
 func (b *builder) hasCDI() bool { return runtimeconf.HasCDI(b.rt.name, b.rt.version) }
 
-// checkCDI refuses CDI that is asked for by name where the runtime has none.
+// checkCDI refuses CDI that is requested explicitly if the runtime has none.
 func (b *builder) checkCDI() {
 	rt := &b.n.Runtime
 	if b.hasCDI() || !rt.CDI.Enabled {
@@ -79,7 +79,7 @@ func (b *builder) checkCDI() {
 	}
 }
 
-// devices writes what gVisor and GPUs need beside the runtime's configuration.
+// devices writes what gVisor and GPUs need in addition to the runtime's configuration.
 func (b *builder) devices() {
 	b.checkCDI()
 	if b.n.Runtime.GVisor.Enabled && b.rt.name == "containerd" {
@@ -95,17 +95,16 @@ func (b *builder) devices() {
 	}
 }
 
-// nvidia makes GPUs survive a `systemctl daemon-reload`: systemd then applies a
-// container's device rules anew, finds the devices through /dev/char, and the driver
-// makes no links there. With CDI the specification is made anew at each boot, too;
-// it is the one file that nvidia's own service would write, and ours stands back
-// where that service is there, so that no device is described twice.
+// nvidia makes GPUs survive a `systemctl daemon-reload`: systemd then applies a container's device
+// rules again, and finds the devices through /dev/char, where the driver creates no links. With CDI
+// a unit also generates the specification at each boot. It is the file that nvidia's own service
+// would write. If that service exists, our unit does not run, so no device is described twice.
 func (b *builder) nvidia() {
 	b.before(tasks.File{M: b.meta("runtime.nvidia"), Path: deviceScript, Mode: 0o755, Content: deviceScriptText})
 	service := []string{"Type=oneshot", "RemainAfterExit=yes", "ExecStart=/bin/sh " + deviceScript}
 	yes := true
 	if b.nvidiaMode() == "cdi" {
-		// One file for many nodes: without a GPU the tool fails, and the node is well.
+		// One node file serves many nodes: without a GPU the tool fails, and the node is fine.
 		switch {
 		case b.f.NvidiaRefresh:
 			b.before(tasks.Unit{M: b.meta("runtime.nvidia"), Name: nvidiaCDIClass, Enable: &yes, Running: tasks.Started})

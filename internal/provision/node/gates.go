@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// gates guards the runtime's restart.
+// gates returns the checks around the runtime's restart.
 func (b *builder) gates() {
 	gate := provision.Gate{Unit: b.rt.unit}
 	gate.Before = append(gate.Before, configProbe{file: b.rt.config, args: b.validator()})
@@ -36,7 +36,7 @@ func (b *builder) gates() {
 	switch b.n.Network.Mode {
 	case "kubenet":
 		gate.Before = append(gate.Before, pluginProbe{dirs: b.cniBinDirs(), plugins: []string{"ptp", "host-local", "portmap", "loopback"}})
-		if b.kubenetTemplate() { // the kubelet tells the pods' addresses
+		if b.kubenetTemplate() { // the kubelet passes the pods' CIDRs
 			network = health.ClusterNetwork
 		}
 	case "cni":
@@ -58,8 +58,8 @@ func (b *builder) gates() {
 	b.target.Gates = append(b.target.Gates, gate)
 }
 
-// testImage is the image that a sandbox of the runtime needs; empty for none. A
-// wrong guess costs the test and nothing else.
+// testImage is the image that a sandbox of the runtime needs; empty for none. If the guess is
+// wrong, only the test is lost.
 func (b *builder) testImage() string {
 	if b.n.Runtime.SandboxImage != "" || b.rt.name != "containerd" {
 		return b.n.Runtime.SandboxImage
@@ -91,15 +91,15 @@ func (b *builder) validator() []string {
 		return []string{binary, "config", "check", b.rt.config}
 	case "containerd":
 		return []string{binary, "--config", b.rt.config, "config", "dump"}
-	case "crio": // which reads its drop-ins by itself
+	case "crio": // it reads its drop-ins by itself
 		return []string{binary, "config"}
 	default:
 		return []string{binary, "--validate", "--config-file", b.rt.config}
 	}
 }
 
-// configProbe lets the installed binary read the configuration. What an old one cannot
-// judge (dockerd before 23) the restart tells.
+// configProbe lets the installed binary check the configuration. If an old binary cannot (dockerd
+// before 23), the restart shows it.
 type configProbe struct {
 	file string
 	args []string
@@ -111,7 +111,7 @@ func (p configProbe) Name() string {
 
 func (p configProbe) Run(ctx context.Context, host provision.Host) error {
 	if !host.Live() {
-		return nil // its binary may not run here
+		return nil // the binary may not run here
 	}
 	_, err := host.Run(ctx, provision.Command{Args: p.args})
 	switch {
@@ -124,10 +124,11 @@ func (p configProbe) Run(ctx context.Context, host provision.Host) error {
 	return fmt.Errorf("%s: %w", p.file, err)
 }
 
-// leastWatchers is what a runtime watches files with: its CNI configurations, CDI's, its own.
+// leastWatchers is how many inotify instances a runtime needs: for CNI configurations, CDI
+// specifications and its own files.
 const leastWatchers = 4
 
-// watchProbe wants that the runtime can watch files. A containerd that cannot runs without CRI,
+// watchProbe checks that the runtime can watch files. A containerd that cannot runs without CRI,
 // and says so only in its log.
 type watchProbe struct{}
 
@@ -142,28 +143,28 @@ func (watchProbe) Run(_ context.Context, host provision.Host) error {
 		return err
 	}
 	return fmt.Errorf("%d more can be made, and the runtime needs some to see its network: all containers of this host share what "+
-		"fs.inotify.max_user_instances allows; raise it (kernel.sysctls), or end what watches (berth node doctor tells who): %w", spare, errs.Exhausted)
+		"fs.inotify.max_user_instances allows; raise it (kernel.sysctls), or end programs that use them (berth node doctor names them): %w", spare, errs.Exhausted)
 }
 
-// imageProbe wants the image that sandboxes of the runtime need, while the runtime still
-// runs: after its restart no pod would start without.
+// imageProbe checks for the sandbox image while the runtime still runs: without it no pod would
+// start after the restart.
 type imageProbe struct{ endpoint, image string }
 
 func (p imageProbe) Name() string { return "sandbox image " + p.image }
 
 func (p imageProbe) Run(ctx context.Context, host provision.Host) error {
 	if !host.Live() || !provision.Exists(host.Files(), strings.TrimPrefix(p.endpoint, "unix://")) {
-		return nil // nobody can be asked
+		return nil // no runtime to ask
 	}
 	err := crisock.EnsureImage(ctx, p.endpoint, p.image)
 	if errors.Is(err, errs.Unavailable) {
-		return nil // a runtime that does not answer is not made worse
+		return nil // a restart cannot harm a runtime that does not answer
 	}
 	return err
 }
 
-// networkProbe wants the plugins of a network that somebody else configures: a runtime
-// that runs with it shall not lose it by its restart.
+// networkProbe checks for the plugins of a network that somebody else configures: the restart must
+// not cost a running runtime its network.
 type networkProbe struct {
 	unit, conf string
 	dirs       []string
@@ -189,12 +190,11 @@ func (p networkProbe) Run(ctx context.Context, host provision.Host) error {
 	return nil
 }
 
-// kubeletProbe compares a kubelet that is somebody else's with the runtime: two
-// cgroup drivers kill pods, and a kubelet that talks to another socket never starts
-// any.
+// kubeletProbe compares a kubelet that berth does not manage with the runtime: two cgroup drivers
+// kill pods, and a kubelet that talks to another socket starts no pod on the runtime.
 type kubeletProbe struct {
 	runtime, driver, endpoint string
-	// moves is set when the kubelet is pointed at the runtime later in the same apply.
+	// moves is set if the same apply later points the kubelet at the runtime.
 	moves bool
 }
 

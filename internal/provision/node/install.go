@@ -14,8 +14,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// packages installs what the distribution brings: the node's base, the runtime and
-// CNI plugins where no assets are given, and the user's list.
+// packages installs what the distribution brings: the node's base, the runtime and CNI plugins if
+// no assets are given, and the user's list.
 func (b *builder) packages() {
 	var list []provision.PackageVersion
 	want := func(names ...distro.Package) {
@@ -129,7 +129,7 @@ func (b *builder) install() {
 		b.fault(errs.Invalid, "runtime.assets", "%d of them are named for %s, want one; set name: %s on it", main, b.rt.name, b.rt.name)
 	}
 	if len(assets) > 0 && b.rt.name == "containerd" && b.rt.version.IsZero() {
-		b.fault(errs.Invalid, "runtime.version", "is missing, and the names of the assets do not tell it; want one such as \"2.4.2\"")
+		b.fault(errs.Invalid, "runtime.version", "is missing, and the names of the assets do not contain it; want one such as \"2.4.2\"")
 	}
 }
 
@@ -146,7 +146,7 @@ func (b *builder) installSelf() {
 		if !self.want {
 			continue
 		}
-		if self.binary.Digest == "" { // it runs from where it goes, and stays
+		if self.binary.Digest == "" { // it already is where it belongs
 			at := provision.Object{Kind: provision.KindFile, Name: path.Join(b.f.Distro.BinDir, self.name)}
 			b.before(tasks.Held{M: b.meta("runtime"), Object: at})
 			continue
@@ -172,7 +172,7 @@ func (b *builder) asset(why string, asset nodefile.Asset, picks []tasks.Pick) {
 	case b.rt.name == "berth":
 		restarts = []string{facts.SupervisorUnit, b.rt.unit}
 	case name == "berth":
-		restarts = nil // it is no runtime here
+		restarts = nil // it is not the runtime here
 	}
 	task := tasks.Asset{
 		M:    provision.Meta{Why: why, Restarts: restarts, Needs: slices.Clone(b.installed)},
@@ -189,7 +189,7 @@ func assetRef(name string, asset nodefile.Asset) provision.AssetRef {
 	}
 }
 
-// classOf tells from its name what an asset is; "" when the name does not tell.
+// classOf finds from its name what an asset is; "" if the name does not say.
 func classOf(asset nodefile.Asset) string {
 	name := asset.Name
 	if name == "" {
@@ -220,8 +220,8 @@ func classOf(asset nodefile.Asset) string {
 	return ""
 }
 
-// picks says which files of a runtime's asset go where. ownRunc: runc comes in an
-// asset of its own, and that of an archive is left.
+// picks says which files of a runtime's asset go where. ownRunc: runc comes in an asset of its own,
+// so the runc of an archive is left out.
 func (b *builder) picks(asset nodefile.Asset, ownRunc bool) []tasks.Pick {
 	bin := b.f.Distro.BinDir
 	class := classOf(asset)
@@ -270,8 +270,8 @@ func (b *builder) meta(why string, needs ...string) provision.Meta {
 	return provision.Meta{Why: why, Needs: needs}
 }
 
-// data names the trees that a runtime makes by itself, of images and of what dies at reboot,
-// so that a reset removes them where there was nothing before us.
+// data adds the trees that a runtime creates by itself, of images and of state that a reboot
+// clears, so that a reset removes them if they did not exist before berth.
 func (b *builder) data() {
 	root := b.n.Runtime.Root
 	usual := map[string]string{
@@ -296,7 +296,7 @@ func (b *builder) data() {
 	for _, path := range paths {
 		b.before(tasks.Data{M: b.meta("runtime"), Path: path})
 	}
-	// containerd makes them, docker's too; whoever brings the network uses them.
+	// containerd creates them, docker's too; the network plugin uses them.
 	b.held(b.n.Network.ConfDir)
 	if b.rt.name != "docker" {
 		b.held("/run/netns")
@@ -308,8 +308,8 @@ func (b *builder) data() {
 	}
 }
 
-// held takes a directory that the runtime makes, in which others put things, with those above
-// it that may be missing.
+// held records a directory that the runtime creates and others put files in, with the directories
+// above it that may be missing.
 func (b *builder) held(dir string) {
 	for ; !b.topDir(dir) && !slices.Contains(b.heldDirs, dir); dir = path.Dir(dir) {
 		b.before(tasks.Held{M: b.meta("runtime"), Object: provision.Object{Kind: provision.KindDir, Name: dir}})
@@ -317,7 +317,7 @@ func (b *builder) held(dir string) {
 	}
 }
 
-// topDir tells of a directory that every machine has, and of one of the user's own.
+// topDir reports whether every machine has a directory, or the user created it.
 func (b *builder) topDir(dir string) bool {
 	return path.Dir(dir) == "/" || path.Dir(dir) == "/usr" || slices.ContainsFunc(b.n.Files, func(f nodefile.File) bool { return f.Path == dir })
 }

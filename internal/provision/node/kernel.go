@@ -20,7 +20,8 @@ func (b *builder) modules() {
 	optional := []string{"br_netfilter"}
 	if b.n.Network.Masquerade.Enabled {
 		names = append(names, "nf_tables", "nft_masq", "nft_fib_inet")
-		// Kernels may have them built in, or not say so: the rules tell when they load.
+		// Kernels may have them built in without saying so. A missing one shows when the rules are
+		// loaded.
 		optional = append(optional, "nf_tables", "nft_masq", "nft_fib_inet")
 	}
 	for _, name := range b.n.Kernel.Modules {
@@ -32,8 +33,8 @@ func (b *builder) modules() {
 	b.before(tasks.Modules{M: b.meta("kernel.modules"), Path: modulesFile, Names: names, Optional: optional})
 }
 
-// defaultSysctls is what a node of Kubernetes wants: forwarding, room for many pods,
-// and what the kubelet checks with protectKernelDefaults.
+// defaultSysctls is what a Kubernetes node needs: forwarding, room for many pods, and what the
+// kubelet checks with protectKernelDefaults.
 func (b *builder) defaultSysctls() map[string]string {
 	values := b.forwarding()
 	maps.Copy(values, map[string]string{
@@ -58,13 +59,13 @@ func (b *builder) defaultSysctls() map[string]string {
 	return values
 }
 
-// forwarding is what makes a node hand on what its pods send.
+// forwarding makes a node forward its pods' packets.
 func (b *builder) forwarding() map[string]string {
 	values := map[string]string{"net.ipv4.ip_forward": "1"}
 	six := slices.ContainsFunc(slices.Concat(b.n.Network.PodCIDRs, b.n.Network.Masquerade.NonCIDRs), func(cidr string) bool { return !is4(cidr) })
 	if six {
 		values["net.ipv6.conf.all.forwarding"] = "1"
-		// A router ignores advertisements, and the node may have its address from one.
+		// A router ignores router advertisements, and the node may have its address from one.
 		values["net.ipv6.conf.all.accept_ra"] = "2"
 		values["net.ipv6.conf.default.accept_ra"] = "2"
 	}
@@ -79,7 +80,7 @@ func (b *builder) sysctls() {
 	case nodefile.On(b.n.Kernel.Defaults):
 		values = b.defaultSysctls()
 	case b.n.Network.Mode == "kubenet" || b.n.Kubelet.Kubeadm:
-		values = b.forwarding() // which its pods cannot do without, and kubeadm wants
+		values = b.forwarding() // its pods need it, and kubeadm checks it
 	}
 	maps.Copy(values, b.n.Kernel.Sysctls)
 	if len(values) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/preflight"
 )
 
-// Kubeadm is what the configuration of kubeadm must know of a machine and its description. It
-// asks no runtime, so that it may be made before the description is applied.
+// Kubeadm returns the facts of a machine and its node file that kubeadm's configuration needs. It
+// talks to no runtime, so it works before the node file is applied.
 func Kubeadm(ctx context.Context, host provision.Host, n *nodefile.Node) (kubeadmconf.Node, error) {
 	f := facts.Facts{}
 	var err error
@@ -34,11 +34,11 @@ func Kubeadm(ctx context.Context, host provision.Host, n *nodefile.Node) (kubead
 	return made, nil
 }
 
-// kubeadm is the part of it that the description says. A description for kubeadm has a runtime with
-// a CRI socket.
+// kubeadm is the part of it that the node file says. A node file for kubeadm has a runtime with a
+// CRI socket.
 func kubeadm(n *nodefile.Node, f facts.Facts) (made kubeadmconf.Node, faults nodefile.FieldErrors) {
 	rt := runtimeOf(n, f)
-	made = kubeadmconf.Node{Socket: rt.socket, CgroupDriver: "systemd", AsksDriver: rt.tellsDriver()}
+	made = kubeadmconf.Node{Socket: rt.socket, CgroupDriver: "systemd", AsksDriver: rt.reportsDriver()}
 	if n.Runtime.CgroupDriver == "cgroupfs" {
 		made.CgroupDriver = "cgroupfs"
 	}
@@ -65,19 +65,19 @@ func kubeadm(n *nodefile.Node, f facts.Facts) (made kubeadmconf.Node, faults nod
 	return made, faults
 }
 
-// tellsDriver: the runtime answers the kubelet's question for its cgroup driver (RuntimeConfig), so
-// that no setting of the kubelet can be another.
-func (rt runtime) tellsDriver() bool {
+// reportsDriver: the runtime reports its cgroup driver to the kubelet (RuntimeConfig), which
+// overrides the kubelet's own setting.
+func (rt runtime) reportsDriver() bool {
 	return rt.name != "containerd" || rt.version.Major >= 2
 }
 
-// NoPodsOutside refuses addresses of the node's pods that are not of its cluster.
+// NoPodsOutside refuses pod CIDRs of the node that are outside of its cluster's.
 func NoPodsOutside(n *nodefile.Node, cluster string) error {
 	var faults nodefile.FieldErrors
 	for i, text := range n.Network.PodCIDRs {
 		ours, err := netip.ParsePrefix(text)
 		if err != nil || cluster == "" {
-			continue // it has been checked; or nobody says which are the cluster's
+			continue // already checked, or the cluster's CIDRs are unknown
 		}
 		inside := false
 		for part := range strings.SplitSeq(cluster, ",") {

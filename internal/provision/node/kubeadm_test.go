@@ -46,7 +46,8 @@ func put(t *testing.T, h *provisiontest.Host, file, content string) {
 	}
 }
 
-// TestKubeadm: kubeadm is told what the node file and the machine say.
+// TestKubeadm: kubeadm's configuration has the settings of the node file and the facts of the
+// machine.
 func TestKubeadm(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string

@@ -55,7 +55,7 @@ func (b *builder) kubelet(after []string) {
 	}
 	if k.Kubeadm {
 		if !b.f.Kubelet {
-			unit.Running = tasks.Leave // it fails until kubeadm has written its configuration
+			unit.Running = tasks.Leave // the kubelet fails until kubeadm has written its configuration
 		}
 		unit.DropIns = map[string]string{"10-kubeadm.conf": kubeadmDropIn(b.kubeletBinary())}
 		b.target.Advice = append(b.target.Advice, preflightProbe{})
@@ -121,7 +121,7 @@ func (b *builder) kubeletConfig(after []string) []string {
 		config["podCIDR"] = strings.Join(b.n.Network.PodCIDRs, ",")
 	}
 	if k.Kubeconfig == "" {
-		// Nobody is known, so nobody is let in; the node runs its static pods.
+		// No client can authenticate, so none has access; the node runs its static pods.
 		config["authentication"] = map[string]any{"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false}}
 		config["authorization"] = map[string]any{"mode": "AlwaysAllow"}
 		delete(config, "rotateCertificates")

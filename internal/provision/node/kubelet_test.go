@@ -53,8 +53,8 @@ func TestPlanWithAKubeletElsewhere(t *testing.T) {
 	}
 }
 
-// TestKubeletOnCgroupV1: from 1.35 on a kubelet ends at its start on cgroup v1 unless it is told not to.
-// What the node file says wins.
+// TestKubeletOnCgroupV1: from 1.35 on a kubelet ends at its start on cgroup v1 unless it is
+// configured not to. What the node file says wins.
 func TestKubeletOnCgroupV1(t *testing.T) {
 	for _, c := range []struct {
 		config string
@@ -101,8 +101,8 @@ func fileOf(t *testing.T, target provision.Target, path string) string {
 	return ""
 }
 
-// TestKubeletBeforeKubeadm: the kubelet is not started before kubeadm has written its configuration,
-// also by a second apply, which finds the unit that the first has written.
+// TestKubeletBeforeKubeadm: the kubelet is not started before kubeadm has written its
+// configuration, also by a second apply, which finds the unit that the first has written.
 func TestKubeletBeforeKubeadm(t *testing.T) {
 	n := load(t, "runtime: {name: berth}\nkubelet: {kubeadm: true}\n")
 	h := ofVersion(t, false)

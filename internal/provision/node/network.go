@@ -23,7 +23,7 @@ func (b *builder) pluginsFromPackage() bool {
 	return len(b.n.Network.Plugins) == 0 && b.n.Network.Mode != "builtin" && b.rt.name != "docker" && !b.n.Runtime.SkipInstall
 }
 
-// cniBinDir is where plugins that we install go.
+// cniBinDir is the directory of the plugins that berth installs.
 func (b *builder) cniBinDir() string {
 	if b.n.Network.BinDir != "" {
 		return b.n.Network.BinDir
@@ -31,9 +31,9 @@ func (b *builder) cniBinDir() string {
 	return b.f.Distro.CNIBinDir
 }
 
-// cniBinDirs are the directories that a runtime looks into. A cluster's own network
-// installs to the first; of one that takes a single directory that is all it sees,
-// but for kubenet, whose plugins are where the package put them.
+// cniBinDirs are the directories that a runtime looks into. A cluster's own network installs to the
+// first. A runtime that takes a single directory gets only the first, except for kubenet, whose
+// plugins are where the package put them.
 func (b *builder) cniBinDirs() []string {
 	dirs := []string{b.cniBinDir()}
 	if pkg := b.f.Distro.CNIPackageDir; pkg != "" && b.pluginsFromPackage() {
@@ -64,8 +64,8 @@ func (b *builder) cniPlugins() {
 	}
 }
 
-// kubenetTemplate reports whether containerd makes the configuration from a template,
-// when the kubelet tells the pods' CIDRs.
+// kubenetTemplate reports whether containerd makes the configuration from a template, when the
+// kubelet passes the pods' CIDRs.
 func (b *builder) kubenetTemplate() bool {
 	return b.n.Network.Mode == "kubenet" && len(b.n.Network.PodCIDRs) == 0 && b.rt.name == "containerd"
 }
@@ -90,14 +90,14 @@ func (b *builder) cniConfig() {
 		routes = append(routes, fmt.Sprintf(`{"dst": %q}`, everywhere(cidr)))
 	}
 	b.before(tasks.File{
-		// The runtime watches the directory: nothing restarts.
+		// The runtime watches the directory, so nothing restarts.
 		M:    provision.Meta{Why: "network", Needs: slices.Clone(b.installed)},
 		Path: path.Join(b.n.Network.ConfDir, kubenetConf), Content: b.kubenet(strings.Join(ranges, ", "), strings.Join(routes, ", ")),
 	})
 }
 
-// kubenet is a configuration of ptp, host-local and portmap. The leases lie where
-// they die at reboot, as the pods do.
+// kubenet is a configuration of ptp, host-local and portmap. A reboot clears the leases, as it ends
+// the pods.
 func (b *builder) kubenet(ranges, routes string) string {
 	mtu := ""
 	if b.n.Network.MTU > 0 {
@@ -133,7 +133,7 @@ func everywhere(cidr string) string {
 	return "::/0"
 }
 
-// is4 tells the family of a CIDR that the description's checks have taken.
+// is4 reports whether a CIDR is IPv4. The node file's checks have accepted it.
 func is4(cidr string) bool {
 	p, err := netip.ParsePrefix(cidr)
 	return err == nil && p.Addr().Is4()
@@ -144,8 +144,8 @@ const (
 	masqueradeUnit = "berth-masquerade.service"
 )
 
-// masquerade hides pods behind the node for all that is outside
-// nonMasqueradeCIDRs, by two tables of ours, one a family.
+// masquerade hides pods behind the node's address for destinations outside nonMasqueradeCIDRs, with
+// two tables, one per family.
 func (b *builder) masquerade() {
 	if !b.n.Network.Masquerade.Enabled {
 		return
@@ -172,8 +172,8 @@ func (b *builder) masquerade() {
 		M:    provision.Meta{Why: "network.masquerade", Needs: []string{file.ID()}},
 		Name: masqueradeUnit, Enable: &yes, Running: tasks.Started, Made: []string{"/bin/sh", "-c", strings.Join(there, " && ")},
 		Content: unitText(
-			// What flushes all rules takes ours with it, when it restarts or reloads: they come
-			// back after it.
+			// A firewall service that restarts or reloads may flush all rules: ours are loaded
+			// again after it.
 			section{"Unit", []string{
 				"Description=IP masquerade of pods", "After=nftables.service firewalld.service network-pre.target", "PartOf=nftables.service",
 				"ReloadPropagatedFrom=nftables.service firewalld.service",

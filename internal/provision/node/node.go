@@ -1,6 +1,6 @@
-// Package node turns the description of a node into the tasks that make a machine
-// one. Build is pure: equal descriptions and equal facts give equal tasks, and its golden files
-// show what each distribution and runtime gets. Package facts reads the machine before.
+// Package node turns a node file into the tasks that make a machine a node. Build is pure: equal
+// node files and equal facts give equal tasks, and its golden files show what each distribution and
+// runtime gets. Package facts reads the machine first.
 package node
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// Build returns what a machine should be. The error joins every reason why the
-// description does not fit the machine, each naming its field.
+// Build returns what a machine should be. The error joins every reason why the node file does not
+// fit the machine, each naming its field.
 func Build(n *nodefile.Node, f facts.Facts) (provision.Target, error) {
 	b := &builder{n: n, f: f, rt: runtimeOf(n, f)}
 	for _, step := range []func(){
@@ -50,8 +50,8 @@ type builder struct {
 	faults nodefile.FieldErrors
 	// ready are the tasks that come before the runtime starts.
 	ready []string
-	// installed are those of them that bring binaries and packages: files come after
-	// them, so that a package does not find our files in its way.
+	// installed are those of them that bring binaries and packages. Files come after them, so that
+	// a package does not conflict with our files.
 	installed []string
 	// heldDirs are the directories that are held.
 	heldDirs []string
@@ -79,11 +79,11 @@ func (b *builder) before(task provision.Task) {
 	b.ready = append(b.ready, task.ID())
 }
 
-// unique refuses two tasks for one thing: a file of the user's that berth writes too.
+// unique refuses two tasks for one object, such as a user's file that berth writes too.
 func (b *builder) unique() {
 	seen := map[string]string{}
 	for _, task := range b.target.Tasks {
-		// A file, a link and a directory of one path are one thing.
+		// A file, a link and a directory of one path are one object.
 		key := task.ID()
 		if kind, path, found := strings.Cut(key, " /"); found && slices.Contains([]string{"file", "link", "dir", "json", "sysctls", "modules"}, kind) {
 			key = "path /" + path
@@ -100,7 +100,7 @@ func (b *builder) unique() {
 	}
 }
 
-// isOwn tells a reason of the user's own things.
+// isOwn reports whether a task's reason is the user's own files, units or hooks.
 func isOwn(why string) bool {
 	return strings.HasPrefix(why, "files[") || strings.HasPrefix(why, "units[") || strings.HasPrefix(why, "hooks[")
 }

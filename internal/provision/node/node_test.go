@@ -116,9 +116,9 @@ func TestBuildRefuses(t *testing.T) {
 			"debian 12", "runtime: {name: containerd, version: \"2.4\", assets: " + assets("bundle.tgz") + "}\n",
 			"runtime.assets: 0 of them are named for containerd, want one; set name: containerd on it", errs.Invalid,
 		},
-		"version that nobody tells": {
+		"unknown version": {
 			"debian 12", "runtime: {name: containerd, assets: " + assets("containerd.tgz") + "}\n",
-			"runtime.version: is missing, and the names of the assets do not tell it", errs.Invalid,
+			"runtime.version: is missing, and the names of the assets do not contain it", errs.Invalid,
 		},
 		"credentials for docker": {
 			"debian 12", "runtime: {name: docker}\nregistries: [{host: docker.io, credentials: /etc/a}]\n",
@@ -126,7 +126,7 @@ func TestBuildRefuses(t *testing.T) {
 		},
 		"addition through a value": {
 			"debian 12", "runtime: {name: berth, config: {additions: {log.level.x: 1}}}\n",
-			"runtime.config.additions[\"log.level.x\"]: log.level is no table", errs.Invalid,
+			"runtime.config.additions[\"log.level.x\"]: log.level is not a table", errs.Invalid,
 		},
 		"CDI of old containerd": {
 			"debian 12", "runtime: {name: containerd, nvidia: {enabled: true, mode: cdi}}\n",

@@ -41,8 +41,8 @@ func (b *builder) accounts() {
 	}
 }
 
-// makeDockerGroup makes the group that docker's socket belongs to. Its packages make it,
-// too, and leave it behind when they go.
+// makeDockerGroup creates the group that docker's socket belongs to. Docker's packages also create
+// it, and leave it when they are removed.
 func (b *builder) makeDockerGroup(known map[string]bool) {
 	if b.rt.name != "docker" || b.n.Runtime.SkipInstall || b.f.Distro.Immutable {
 		return
@@ -62,7 +62,7 @@ func number(n *int) int {
 	return *n
 }
 
-// groupNumber is the number of one of the description's groups, -1 if it gives none.
+// groupNumber is the gid of one of the node file's groups, -1 if it sets none.
 func (b *builder) groupNumber(name string) int {
 	for _, g := range b.n.Groups {
 		if g.Name == name {
@@ -176,7 +176,7 @@ func (b *builder) hooks() {
 	}
 }
 
-// unitQuote makes one argument of a command line of a unit, taken as it is.
+// unitQuote quotes one literal argument of a unit's command line.
 func unitQuote(arg string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(arg) + `"`
 }

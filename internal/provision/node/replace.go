@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/tasks"
 )
 
-// replace moves the node from the runtimes that it ran before: images first, while
-// both run, then pods, then the kubelet. What it returns comes before the kubelet.
+// replace adds the handover from the runtimes that the node ran before: images first, while both
+// run, then pods, then the kubelet. It returns the tasks that come before the kubelet.
 func (b *builder) replace() []string {
 	if len(b.f.Replaced) == 0 || b.rt.socket == "" {
 		return nil
@@ -57,7 +57,7 @@ func union(lists ...[]string) []string {
 	return all
 }
 
-// moveKubelet points a kubelet that somebody else set up at the new runtime.
+// moveKubelet points a kubelet that berth does not manage at the new runtime.
 func (b *builder) moveKubelet(endpoint string, before []string) {
 	needs := slices.Clone(before)
 	for _, file := range union([]string{kubelet.FlagsFile, kubelet.ConfigFile}, b.f.KubeletFiles) {

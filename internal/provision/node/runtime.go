@@ -10,8 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/runtimeconf"
 )
 
-// runtime is what is known of a runtime by its name, with the description's own
-// choices put in.
+// runtime has the facts of a runtime by its name, with the node file's choices.
 type runtime struct {
 	name string
 	// unit is its main unit.
@@ -21,19 +20,19 @@ type runtime struct {
 	binary   string
 	// socket serves CRI; empty for docker, whose CRI is another program.
 	socket string
-	// config is the file that the description makes, registryDir where registries are
-	// told of, certDir where certificates lie that are found by place.
+	// config is the file that berth writes, registryDir the directory of registry settings, certDir
+	// the directory of certificates that the runtime finds by path.
 	config, registryDir, certDir string
 	// optionsVar is the variable of the unit that has the command line's options.
 	optionsVar string
-	// version decides the configuration; zero where nobody knows.
+	// version decides the configuration; zero if unknown.
 	version nodefile.Version
-	// packaged is true when the unit file is somebody else's: of a package, of an
-	// immutable system, or of the user.
+	// packaged is true if berth does not own the unit file: a package, an immutable system or the
+	// user does.
 	packaged bool
 }
 
-// runtimeOf resolves the runtime of a description.
+// runtimeOf resolves the runtime of a node file.
 func runtimeOf(n *nodefile.Node, f facts.Facts) runtime {
 	rt := map[string]runtime{
 		"berth": {
@@ -61,15 +60,15 @@ func runtimeOf(n *nodefile.Node, f facts.Facts) runtime {
 		rt.socket = n.Runtime.Socket
 	}
 	if rt.name == "containerd" && f.Distro.Family == "flatcar" {
-		rt.config = "/etc/containerd/config.toml" // the system's own lies in /usr/share
+		rt.config = "/etc/containerd/config.toml" // the system's own is in /usr/share
 	}
 	rt.packaged = rt.name != "berth" && len(n.Runtime.Assets) == 0 || n.Runtime.SkipInstall || rt.name != "berth" && f.Distro.Immutable
 	rt.version = runtimeVersion(n, f, rt)
 	return rt
 }
 
-// runtimeVersion is what the configuration is written for: what the description
-// says, else what is known to be there or to come.
+// runtimeVersion is the version that the configuration is written for: the node file's, else the
+// installed version or the one to install.
 func runtimeVersion(n *nodefile.Node, f facts.Facts, rt runtime) nodefile.Version {
 	if v, err := nodefile.ParseVersion(n.Runtime.Version); err == nil {
 		return v
@@ -88,13 +87,13 @@ func runtimeVersion(n *nodefile.Node, f facts.Facts, rt runtime) nodefile.Versio
 	if len(n.Runtime.Assets) > 0 {
 		return nodefile.Version{}
 	}
-	// What a package manager will install is not known before it does; a second apply
-	// must not write another configuration than the first. So the table speaks.
+	// What a package manager will install is unknown beforehand, and a second apply must write the
+	// same configuration as the first. So the table decides.
 	return packagedVersion(f.Distro, rt.name)
 }
 
-// packagedVersion is the least that the distribution's package may be. Newer
-// versions read the same configuration.
+// packagedVersion is the lowest version of the distribution's package. Newer versions read the same
+// configuration.
 func packagedVersion(d distro.Distro, name string) nodefile.Version {
 	switch name + " " + d.ID + " " + d.Version {
 	case "containerd debian 11":
@@ -121,10 +120,10 @@ func versionIn(name string) nodefile.Version {
 	return nodefile.Version{}
 }
 
-// systemdCgroup tells the cgroup driver.
+// systemdCgroup reports whether the cgroup driver is systemd.
 func (b *builder) systemdCgroup() bool { return b.n.Runtime.CgroupDriver != "cgroupfs" }
 
-// model is what the runtime's configuration is written from.
+// model is the input of the runtime's configuration.
 func (b *builder) model() runtimeconf.Model {
 	rt, net := &b.n.Runtime, &b.n.Network
 	m := runtimeconf.Model{
@@ -135,7 +134,7 @@ func (b *builder) model() runtimeconf.Model {
 		CNI:        runtimeconf.CNI{ConfDir: net.ConfDir, BinDirs: b.cniBinDirs(), Builtin: net.Mode == "builtin", Subnets: net.PodCIDRs, MTU: net.MTU},
 		Registries: b.n.Registries, Additions: rt.Config.Additions,
 	}
-	m.SELinux = b.f.SELinux || b.rt.name == "berth" // which looks for itself
+	m.SELinux = b.f.SELinux || b.rt.name == "berth" // it looks for its plugins itself
 	if rt.SELinux != nil {
 		m.SELinux = *rt.SELinux
 	}

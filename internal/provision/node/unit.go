@@ -16,8 +16,8 @@ import (
 // dropInName sorts after a distribution's own drop-ins and before most users'.
 const dropInName = "50-berth-node.conf"
 
-// beforeRuntimes orders a unit before any runtime, so that it stays as it is when
-// one takes another's place.
+// beforeRuntimes orders a unit before every runtime, so the unit file does not change when one
+// runtime replaces another.
 const beforeRuntimes = "Before=berth.service containerd.service crio.service docker.service"
 
 // environment writes the environment file of the runtime's unit: options, proxy and
@@ -42,7 +42,7 @@ func (b *builder) environment() {
 
 func (b *builder) envFile() string { return path.Join(facts.OwnDir, b.rt.name+".env") }
 
-// proxy is the environment that a proxy makes.
+// proxy is the environment of a proxy's settings.
 func (b *builder) proxy() map[string]string {
 	p := b.n.Proxy
 	env := map[string]string{}
@@ -71,8 +71,8 @@ func envFile(env map[string]string) string {
 	return s.String()
 }
 
-// runtimeUnit starts the runtime: with a unit of ours where we brought the binaries,
-// with a drop-in where the unit is somebody else's.
+// runtimeUnit starts the runtime: with our own unit if berth installed the binaries, with a drop-in
+// if somebody else owns the unit.
 func (b *builder) runtimeUnit() {
 	yes := true
 	unit := tasks.Unit{
@@ -98,7 +98,7 @@ func (b *builder) runtimeUnit() {
 	}
 }
 
-// unitFile is the whole unit of a runtime that we installed.
+// unitFile is the whole unit of a runtime that berth installed.
 func (b *builder) unitFile() string {
 	bin := path.Join(b.f.Distro.BinDir, b.rt.binary)
 	head := map[string][]string{
@@ -157,7 +157,7 @@ func (b *builder) supervisorFile() string {
 	return unitText(section{"Unit", head}, section{"Service", body}, installed())
 }
 
-// limits are what a runtime's unit may use, and the slice it runs in.
+// limits are the resource limits of a runtime's unit, and its slice.
 func (b *builder) limits() []string {
 	s := b.n.Runtime.Service
 	var lines []string
@@ -177,8 +177,7 @@ func (b *builder) limits() []string {
 	return lines
 }
 
-// dropIn changes a unit that is somebody else's. Its command is replaced only where
-// there is something to say.
+// dropIn changes a unit that somebody else owns. It replaces the command only if needed.
 func (b *builder) dropIn() string {
 	body := []string{"EnvironmentFile=-" + b.envFile(), "ExecStartPre=-/sbin/modprobe overlay"}
 	var command string
@@ -202,20 +201,20 @@ func (b *builder) dropIn() string {
 	return unitText(section{"Unit", []string{"After=local-fs.target dbus.service"}}, section{"Service", body})
 }
 
-// rerun has the description applied again in the background when an immutable
-// system's runtime has been restarted with our drop-in: what runs us may be one of
-// its containers, and has ended with the restart.
+// rerun applies the node file again in the background after an immutable system's runtime was
+// restarted with our drop-in: berth may have been running in one of its containers, which ended
+// with the restart.
 func (b *builder) rerun(unit tasks.Unit) {
 	b.add(tasks.Command{
 		M:    provision.Meta{Why: "runtime", Needs: []string{unit.ID(), "unit " + bootUnit}},
 		Name: "apply-again",
 		Args: []string{"systemctl", "start", "--no-block", bootUnit},
-		// A change of the drop-in is a change of the command, so that it runs then.
+		// The command contains the drop-in's hash, so it runs when the drop-in changes.
 		Env: []string{"BERTH_NODE_DROP_IN=" + digest(unit.Content, unit.DropIns[dropInName])},
 	})
 }
 
-// installed is the end of a unit that starts at boot.
+// installed is the [Install] section of a unit that starts at boot.
 func installed() section { return section{"Install", []string{"WantedBy=multi-user.target"}} }
 
 // section is a part of a unit file.

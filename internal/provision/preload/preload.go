@@ -25,9 +25,9 @@ type Archive struct {
 	// Load is the program that imports an archive from standard input:
 	// {"ctr", "-n", "k8s.io", "images", "import", "-"}, {"berth", "image", "import", "-"}.
 	Load []string
-	// CRI is the endpoint of the runtime that Names are looked up in: "unix:///run/containerd/containerd.sock".
-	// Where it is empty, the program Has gets the name as its last argument, and exits with status
-	// 0 where the runtime has the image.
+	// CRI is the endpoint of the runtime that Names are looked up in:
+	// "unix:///run/containerd/containerd.sock". Where it is empty, the program Has gets the name as
+	// its last argument, and exits with status 0 where the runtime has the image.
 	CRI string
 	Has []string
 	// Delay is how long the runtime may take to list an image after Load has ended, where Load is
@@ -43,7 +43,7 @@ var _ provision.Preparer = Archive{}
 // kindImage is the kind of images. Its name is part of the journal's format.
 const kindImage = "image"
 
-// Kinds returns what reads and restores images.
+// Kinds returns the kind of images.
 func Kinds() map[string]provision.Kind { return map[string]provision.Kind{kindImage: imageKind{}} }
 
 // ID is "image NAME".

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// FileHost is a machine of files alone, which nothing changes.
+// FileHost is a read-only machine that has only files.
 type FileHost struct {
 	provision.Host
 	// Content maps the paths of files to their content.
@@ -73,7 +73,7 @@ func (f contentFiles) ReadDir(dir string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Digest reads what lies on the machine that the test runs on.
+// Digest reads files of the machine that the test runs on.
 func (f contentFiles) Digest(name string) (string, error) {
 	data, err := os.ReadFile(name)
 	return fmt.Sprintf("sha256:%x", sha256.Sum256(data)), err

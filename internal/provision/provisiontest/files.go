@@ -166,7 +166,7 @@ func (f files) add(p string, data []byte, attr provision.Attr) error {
 	return f.put(p, &inode{mode: attr.Mode, uid: attr.UID, gid: attr.GID, content: old + string(bytes.Clone(data))})
 }
 
-// Reserve makes an empty file: there is no end of room here.
+// Reserve creates an empty file: space is unlimited here.
 func (f files) Reserve(p string, _ int64) error {
 	return f.h.change("reserve "+p, func() error { return f.put(p, &inode{mode: 0o600}) })
 }
@@ -215,7 +215,7 @@ func (f files) Remove(p string) error {
 	})
 }
 
-// Tidy has nothing to do: writes here are atomic indeed.
+// Tidy does nothing: writes here are atomic.
 func (f files) Tidy(string) error { return nil }
 
 // RemoveAll removes a tree.

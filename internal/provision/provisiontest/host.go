@@ -1,6 +1,6 @@
-// Package provisiontest has a machine in memory for tests: a file system, a service
-// manager that reads its units from there, packages, a kernel, accounts and assets.
-// Any operation that changes it can be made to fail, or to be the last.
+// Package provisiontest has a machine in memory for tests: a file system, a service manager that
+// reads its units from there, packages, a kernel, accounts and assets. A test can make any
+// operation that changes it fail, or be the last.
 package provisiontest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Fault is what Host.Fault makes of an operation.
+// Fault says what happens to an operation.
 type Fault int
 
 // The faults.
@@ -35,19 +35,19 @@ var ErrKilled = errors.New("killed")
 type Host struct {
 	// NotLive makes it a root directory.
 	NotLive bool
-	// Fault decides the fate of the n-th operation that changes something, counted from 1.
+	// Fault decides what happens to the n-th operation that changes something, counted from 1.
 	Fault func(n int, op string) Fault
 	// Programs answers Run by the first word.
 	Programs map[string]func(cmd provision.Command) ([]byte, error)
 	// Broken maps units that do not start to the reason.
 	Broken map[string]string
-	// Repository maps packages to versions and to what comes along.
+	// Repository maps packages to versions and dependencies.
 	Repository map[string]Package
 	// StaleLists is set while the package manager's lists, which are fetched, have no package.
 	StaleLists bool
 	// Sources maps asset sources to members and their contents.
 	Sources map[string]map[string]string
-	// Watchers is how many watchers of files can still be made; nil for any number.
+	// Watchers is how many inotify instances can still be created; nil for any number.
 	Watchers *int
 
 	mu       sync.Mutex
@@ -124,8 +124,8 @@ func (h *Host) change(op string, f func() error) error {
 	return h.changeOrHalf(op, f, func() error { return nil })
 }
 
-// changeOrHalf runs whole as one operation that changes something, and half when the
-// process is killed in the midst of it. Callers do not hold mu.
+// changeOrHalf runs whole as one operation that changes something, and half if the process is
+// killed in the middle of it. Callers do not hold mu.
 func (h *Host) changeOrHalf(op string, whole, half func() error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,8 +205,8 @@ func (h *Host) Run(_ context.Context, cmd provision.Command) ([]byte, error) {
 	return out, err
 }
 
-// Tree describes the machine, one line for each thing that there is, but for what lies
-// below the directories without: to be compared.
+// Tree describes the machine for comparison, one line for each object, except those below the
+// directories without.
 func (h *Host) Tree(without ...string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -27,7 +27,7 @@ type unit struct {
 
 type units struct{ h *Host }
 
-// files returns a unit's files as they lie there. Callers hold mu.
+// files returns a unit's files. Callers hold mu.
 func (u units) files(name string) string {
 	var all []string
 	for _, dir := range []string{unitDir, "/usr/lib/systemd/system/"} {
@@ -182,7 +182,7 @@ func (p packages) Installed(_ context.Context, names []string) (map[string]strin
 	return list, err
 }
 
-// Half lists none: an install here is whole or has not been.
+// Half lists none: installs here are atomic.
 func (p packages) Half(context.Context, []string) ([]string, error) { return nil, nil }
 
 // Refresh makes a stale list a fresh one.
@@ -339,7 +339,7 @@ func (k kernel) SwapOff(_ context.Context, path string) error {
 	})
 }
 
-// Inotify is as many as are asked for, unless Host.Watchers says otherwise.
+// Inotify returns atMost, unless Host.Watchers is less.
 func (k kernel) Inotify(atMost int) (int, error) {
 	if k.h.Watchers != nil {
 		return min(atMost, *k.h.Watchers), nil

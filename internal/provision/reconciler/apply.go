@@ -18,9 +18,9 @@ import (
 type ApplyOptions struct {
 	// NodeFile is the text of the node file, kept for the history.
 	NodeFile []byte
-	// AllowDisruption consents to what the plan says happens to running pods.
+	// AllowDisruption consents to the plan's disruptions of running pods.
 	AllowDisruption bool
-	// KeepFailed leaves what a failed apply changed, for a look at it.
+	// KeepFailed leaves the changes of a failed apply in place, for inspection.
 	KeepFailed bool
 }
 
@@ -34,22 +34,20 @@ type Outcome struct {
 	Changed []string `json:"changed,omitempty"`
 	// Restarted lists units.
 	Restarted []string `json:"restarted,omitempty"`
-	// Warnings are what gates and advice found that stands in no way, each with the check's
-	// name.
+	// Warnings are findings of gates and advice that stop nothing, each with the check's name.
 	Warnings []string `json:"warnings,omitempty"`
-	// Repaired lists what stays of an apply that was undone: it is again what the last good
-	// entry had made it.
+	// Repaired lists what stays of an apply that was undone: objects that are again as the last
+	// successful entry left them.
 	Repaired []provision.Object `json:"repaired,omitempty"`
 	// Left lists what could not be undone, with reasons.
 	Left []Left `json:"left,omitempty"`
 }
 
-// Apply makes the machine what the target says. What fails is undone, but for repairs of
-// drift: the error says what it was, and the outcome whether the machine is as before.
+// Apply makes the machine what the target says. It undoes a failed apply, except for repairs of
+// drift. The error says what failed, and the outcome whether the machine is as before.
 //
-// Order: fetch everything · plan · consent · record what is there of all that will
-// change · then, each after what it needs: gate, change, check again, restart, gate.
-// Nothing is changed before the record.
+// Order: fetch everything · plan · consent · record the state of all that will change · then, each
+// after its needs: gate, change, check again, restart, gate. Nothing is changed before the record.
 func (rc *Reconciler) Apply(ctx context.Context, target provision.Target, opts ApplyOptions) (*Outcome, error) {
 	g, err := newGraph(target)
 	if err != nil {
@@ -84,7 +82,7 @@ func (rc *Reconciler) Apply(ctx context.Context, target provision.Target, opts A
 	return r.end(ctx, err, opts.KeepFailed)
 }
 
-// advise tells what probes find of a machine that is as wanted.
+// advise reports what probes find on a machine that is as wanted.
 func (r *run) advise(ctx context.Context, advice []provision.Probe) {
 	for _, p := range advice {
 		if !r.Host.Live() {
@@ -110,7 +108,7 @@ func (rc *Reconciler) ownsAll(objects [][]provision.Object) bool {
 type TaskError struct {
 	// Verb is "prepare" or "apply".
 	Verb string
-	// Task is its ID, Why the part of the node file that it serves.
+	// Task is its ID, Why the part of the node file that it is for.
 	Task, Why string
 	Err       error
 }
@@ -166,7 +164,7 @@ func (rc *Reconciler) retry(ctx context.Context, what string, f func(ctx context
 
 // end undoes a run that failed, and closes its entry.
 func (r *run) end(ctx context.Context, cause error, keepFailed bool) (*Outcome, error) {
-	// What is undone is undone to the end, also when the user has lost patience.
+	// The undo runs to its end, also when the user cancels.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoFor)
 	defer cancel()
 	r.out.Result = journal.OK

@@ -12,24 +12,23 @@ import (
 	"github.com/berthrun/berth/internal/provision/journal"
 )
 
-// Back is a way back: what a prune, rollback or reset would restore.
+// Back is the plan of a prune, rollback or reset: what it would restore.
 type Back struct {
-	// Priors are objects with the states that they get, in the order in which they were
-	// touched.
+	// Priors are objects with the states to restore, in the order in which they were touched.
 	Priors []journal.Prior `json:"-"`
-	// Diffs are those that are not so already.
+	// Diffs are the differences from those states.
 	Diffs []provision.Diff `json:"diffs"`
 	// Restarts lists units that read what changes.
 	Restarts []Restart `json:"restarts,omitempty"`
-	// Stops says what becomes of pods whose runtime stops. The reconciler knows no pods: it is
-	// for who does, before the user is asked.
+	// Stops says what happens to pods whose runtime stops. The reconciler knows no pods: the caller
+	// sets it before the user is asked for consent.
 	Stops []string `json:"stops,omitempty"`
 
 	// graph is the state that the machine goes back to, with its gates.
 	graph *graph
 }
 
-// Empty reports whether there is nothing to go back.
+// Empty reports whether there is nothing to restore.
 func (b *Back) Empty() bool { return len(b.Priors) == 0 }
 
 // Disruptions lists what would happen to running pods.
@@ -37,18 +36,18 @@ func (b *Back) Disruptions() []string {
 	return append(slices.Clone(b.Stops), restartDisruptions(b.Restarts)...)
 }
 
-// Consent is an error that says what would happen to running pods, where the user has not
+// Consent returns an error that says what would happen to running pods, if the user has not
 // consented.
 func (b *Back) Consent(given bool) error { return consent(b.Disruptions(), given) }
 
-// BackOptions are what the user decides about a way back.
+// BackOptions are what the user decides about a prune, rollback or reset.
 type BackOptions struct {
-	// AllowDisruption consents to what the plan says happens to running pods.
+	// AllowDisruption consents to the plan's disruptions of running pods.
 	AllowDisruption bool
-	// KeepFailed leaves what a failed way back changed, for a look at it.
+	// KeepFailed leaves the changes of a failed operation in place, for inspection.
 	KeepFailed bool
-	// Evict stops the pods that Stops tells of. It is called when all is written down,
-	// before anything goes back; nil when there are none.
+	// Evict stops the pods that Stops names. It is called after all is recorded, and before
+	// anything is restored; nil when there are none.
 	Evict func(ctx context.Context) error
 }
 
@@ -71,9 +70,8 @@ func (rc *Reconciler) PlanReset(ctx context.Context) (*Back, error) {
 	return rc.back(ctx, &graph{}, originals(owned), owned)
 }
 
-// PlanRollback lists what was touched after entry n. target is what that entry wanted: its
-// gates guard the units that go back, and its tasks restart them. An empty one guards
-// nothing.
+// PlanRollback lists what was touched after entry n. target is what that entry wanted: its gates
+// guard the restored units, and its tasks restart them. An empty target guards nothing.
 func (rc *Reconciler) PlanRollback(ctx context.Context, n int, target provision.Target) (*Back, error) {
 	g, err := newGraph(target)
 	if err != nil {
@@ -85,7 +83,7 @@ func (rc *Reconciler) PlanRollback(ctx context.Context, n int, target provision.
 	case i < 0:
 		return nil, fmt.Errorf("entry %d is not in the history: %w", n, errs.NotFound)
 	case history[i].Result != journal.OK:
-		return nil, fmt.Errorf("entry %d did not end well: it is no state to go back to: %w", n, errs.State)
+		return nil, fmt.Errorf("entry %d failed, so it is not a state to return to: %w", n, errs.State)
 	}
 	priors, _, gone := rc.journal.Since(n)
 	return rc.back(ctx, g, rc.journal.At(n, priors), slices.Concat(rc.journal.Owned(), gone))
@@ -123,7 +121,7 @@ func (rc *Reconciler) back(ctx context.Context, g *graph, priors []journal.Prior
 	}
 	var because reasons
 	for _, o := range owned {
-		// What stops is not restarted.
+		// A unit that stops is not restarted.
 		for _, unit := range o.Restarts {
 			if changed[o.Object] && !stops(b.Diffs, unit) {
 				because.add(unit, o.Object.String())
@@ -140,7 +138,7 @@ func stops(diffs []provision.Diff, unit string) bool {
 	return slices.ContainsFunc(diffs, func(d provision.Diff) bool { return d.Object.Name == unit && d.Stops() })
 }
 
-// diffStates compares what an object is with what it shall be again.
+// diffStates compares an object's present state with the one to restore.
 func diffStates(o provision.Object, now, then provision.State) provision.Diff {
 	d := provision.Diff{Object: o}
 	switch {
@@ -165,29 +163,29 @@ func diffStates(o provision.Object, now, then provision.State) provision.Diff {
 	return d
 }
 
-// Prune brings back what PlanPrune found, and gives it up. What fails is undone, as with
-// Apply.
+// Prune restores what PlanPrune found, and releases its ownership. It undoes a failure, as Apply
+// does.
 func (rc *Reconciler) Prune(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
 	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Prune, Version: rc.Version}, func(left []Left) error {
 		return rc.journal.Leave(without(b.objects(), left))
 	})
 }
 
-// Rollback brings back what PlanRollback found. It is an entry of its own, so that it
-// can be rolled back, too. What fails is undone, as with Apply.
+// Rollback restores what PlanRollback found. It is an entry of its own, so that it can be rolled
+// back, too. It undoes a failure, as Apply does.
 func (rc *Reconciler) Rollback(ctx context.Context, n int, b *Back, opts BackOptions) (*Outcome, error) {
 	return rc.goBack(ctx, b, opts, journal.Begin{Verb: journal.Rollback, To: n, Version: rc.Version}, func(left []Left) error {
 		_, fresh, gone := rc.journal.Since(n)
 		now, err := rc.states(ctx, b.objects())
-		// What did not go back, as the data of a runtime, stays ours until a prune.
+		// Objects that were not restored, such as a runtime's data, stay ours until a prune.
 		given := slices.DeleteFunc(objectsOf(originals(fresh)), func(o provision.Object) bool { return !slices.Contains(b.objects(), o) })
 		return errors.Join(err, rc.journal.Done("rollback", now), rc.journal.Leave(without(given, left)), rc.journal.Reown(gone))
 	})
 }
 
-// goBack restores, then lets owned tell whose the objects are now. Units go the way that
-// they go in an apply: cross-checks when their files are in place, then the restart, then
-// health; what fails is undone.
+// goBack restores, then calls owned to record the new owners. Units go through the same steps as in
+// an apply: cross-checks when their files are in place, then the restart, then health. It undoes a
+// failure.
 func (rc *Reconciler) goBack(ctx context.Context, b *Back, opts BackOptions, begin journal.Begin, owned func([]Left) error) (*Outcome, error) {
 	if err := b.Consent(opts.AllowDisruption); err != nil {
 		return nil, err
@@ -219,7 +217,7 @@ func (rc *Reconciler) goBack(ctx context.Context, b *Back, opts BackOptions, beg
 	return r.out, errors.Join(err, rc.journal.End(r.out.Result, err))
 }
 
-// guard has the gates of the units that b starts or restarts.
+// guard returns the gates of the units that b starts or restarts.
 func (r *run) guard(b *Back) handling {
 	touched := func(unit string) bool {
 		return slices.ContainsFunc(b.Restarts, func(again Restart) bool { return again.Unit == unit }) ||
@@ -255,7 +253,7 @@ func (r *run) guard(b *Back) handling {
 	}
 }
 
-// units lists those that are restarted.
+// units lists the restarted units.
 func (b *Back) units() []string {
 	list := make([]string, len(b.Restarts))
 	for i, restart := range b.Restarts {
@@ -274,7 +272,7 @@ func objectsOf(priors []journal.Prior) []provision.Object {
 	return list
 }
 
-// recordBack writes down what is there before it goes back.
+// recordBack records the present states before anything is restored.
 func (rc *Reconciler) recordBack(ctx context.Context, b *Back) error {
 	owned := map[provision.Object]journal.Owned{}
 	for _, o := range rc.journal.Owned() {
@@ -296,9 +294,9 @@ func (rc *Reconciler) recordBack(ctx context.Context, b *Back) error {
 	return rc.journal.WantRestart(b.units())
 }
 
-// Reset makes the machine what it was before the first apply, and forgets all that it
-// knew of it. What could not be undone is left and listed; an error keeps the journal,
-// so that a second reset goes on. Nothing guards it, and nothing of it is undone.
+// Reset makes the machine what it was before the first apply, and removes the journal. It leaves
+// and lists what it could not undo. After an error the journal stays, so that a second reset
+// continues. No gates guard a reset, and it is not undone.
 func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Outcome, error) {
 	if err := b.Consent(opts.AllowDisruption); err != nil {
 		return nil, err
@@ -315,8 +313,8 @@ func (rc *Reconciler) Reset(ctx context.Context, b *Back, opts BackOptions) (*Ou
 		}
 		var err error
 		out.Left, err = rc.restore(ctx, b.Priors, b.units(), handling{restart: rc.Host.Units().Restart})
-		// Given up before the journal loses the contents, so that a second reset, after one
-		// that was killed while it erased, does not ask for them.
+		// Release the ownership before the journal loses the contents, so that a second reset,
+		// after one that was killed while erasing, does not need them.
 		if err == nil {
 			err = rc.journal.Leave(without(b.objects(), out.Left))
 		}

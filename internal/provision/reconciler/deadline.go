@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// taskFor bounds a task of a kind that says nothing of its own.
+	// taskFor bounds a task whose kind sets no deadline of its own.
 	taskFor = 5 * time.Minute
-	// probeFor bounds one try of a probe: a program that checks a configuration, a request
-	// to a service.
+	// probeFor bounds one try of a probe, such as a program that checks a configuration or a
+	// request to a service.
 	probeFor = 2 * time.Minute
 )
 
-// taskDeadline is how long a task may take to be fetched for, looked at or applied, each with
-// all its tries.
+// taskDeadline is how long a task may take to be prepared, checked or applied, each with all its
+// retries.
 func (rc *Reconciler) taskDeadline(t provision.Task) time.Duration {
 	limit := taskFor
 	if timed, ok := t.(provision.Timed); ok {
@@ -31,8 +31,8 @@ func (rc *Reconciler) taskDeadline(t provision.Task) time.Duration {
 	return limit
 }
 
-// backFor is how long an object of a kind may take to go back. Each has its own time: one that hangs
-// must not take that of the others.
+// backFor is how long an object of a kind may take to be restored. Each has its own deadline: one
+// that hangs must not use up the time of the others.
 func backFor(kind provision.Kind) time.Duration {
 	if timed, ok := kind.(provision.TimedKind); ok {
 		return timed.Deadline()
@@ -40,8 +40,8 @@ func backFor(kind provision.Kind) time.Duration {
 	return taskFor
 }
 
-// within runs f, whose context ends after limit. What f waits for ends with its context: a
-// program is killed. The error says so then, and wraps errs.Deadline.
+// within runs f, whose context ends after limit. A program that f runs is killed then. The error
+// says so, and wraps errs.Deadline.
 func within(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

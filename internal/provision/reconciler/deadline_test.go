@@ -114,9 +114,9 @@ func TestHungProbe(t *testing.T) {
 	h := machine(t)
 	target := fullTarget()
 	bounded := 0
-	look := deadlineProbe{&bounded}
-	target.Gates = []provision.Gate{{Unit: "rt.service", Before: []provision.Probe{look}, After: []provision.Probe{look}}}
-	target.Advice = []provision.Probe{look}
+	checkAll := deadlineProbe{&bounded}
+	target.Gates = []provision.Gate{{Unit: "rt.service", Before: []provision.Probe{checkAll}, After: []provision.Probe{checkAll}}}
+	target.Advice = []provision.Probe{checkAll}
 	apply(t, h, target)
 	if bounded != 3 {
 		t.Errorf("%d of 3 probes have a deadline", bounded)
@@ -147,7 +147,8 @@ func (s stuck) Restore(ctx context.Context, host provision.Host, name string, st
 	return errors.New("signal: terminated")
 }
 
-// TestWayBackHasADeadline: an object that does not go back takes no time from the others, and the result names it.
+// TestWayBackHasADeadline: an object that does not go back takes no time from the others, and the
+// result names it.
 func TestWayBackHasADeadline(t *testing.T) {
 	h := machine(t)
 	apply(t, h, provision.Target{Tasks: []provision.Task{

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// The time between two tries of a probe grows from the first to the last of these: a
-// test sandbox that fails is work.
+// The time between two tries of a probe grows from the first to the last of these: a failing test
+// sandbox is expensive.
 const (
 	firstPause = 250 * time.Millisecond
 	lastPause  = 8 * time.Second
@@ -48,7 +48,7 @@ func (r *run) afterFor(ctx context.Context, unit string, gate provision.Gate, pa
 	return nil
 }
 
-// warned collects what a probe warns of, once.
+// warned collects a probe's warnings, each once.
 func (r *run) warned(ctx context.Context, p provision.Probe) context.Context {
 	return provision.WithWarnings(ctx, func(warning string) {
 		warning = p.Name() + ": " + warning
@@ -68,7 +68,7 @@ func (r *run) probe(ctx context.Context, p provision.Probe) error {
 func (r *run) healthy(ctx context.Context, p provision.Probe, deadline time.Time) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := r.probe(ctx, p)
-		// What the service cannot do, it will not do later.
+		// An unsupported call will not succeed later.
 		if err == nil || errors.Is(err, errs.Unsupported) || r.Now().Add(pause).After(deadline) {
 			return err
 		}

@@ -35,7 +35,7 @@ func (g *graph) restarter(unit string) provision.Restarter {
 	return task
 }
 
-// newGraph sorts a target. All faults are told together.
+// newGraph sorts a target. It reports all faults together.
 func newGraph(target provision.Target) (*graph, error) {
 	byID := map[string]int{}
 	units := map[string]int{}
@@ -110,7 +110,7 @@ func orderRestarts(tasks []provision.Task, needs [][]int, units map[string]int) 
 	}
 }
 
-// reaches reports whether from waits for to, by whatever way.
+// reaches reports whether from waits for to, directly or not.
 func reaches(needs [][]int, from, to int) bool {
 	seen := make([]bool, len(needs))
 	var walk func(i int) bool

@@ -2,8 +2,8 @@ package reconciler
 
 import "github.com/berthrun/berth/internal/provision"
 
-// Order returns a target's tasks in the order in which Apply would begin them, one
-// after the other. All faults of the target are told together.
+// Order returns a target's tasks in the order in which Apply would begin them, one after the other.
+// It reports all faults of the target together.
 func Order(target provision.Target) ([]provision.Task, error) {
 	g, err := newGraph(target)
 	if err != nil {

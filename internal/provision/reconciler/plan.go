@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/journal"
 )
 
-// workers is how many tasks are looked at or applied at a time.
+// workers is how many tasks are checked or applied at a time.
 const workers = 8
 
 // Plan is what an apply would do.
@@ -43,7 +43,7 @@ type Restart struct {
 	Unit string `json:"unit"`
 	// Because lists the tasks, or on a way back the objects, that ask for it.
 	Because []string `json:"because"`
-	// Disrupts says what happens to running pods; empty when they go on.
+	// Disrupts says what happens to running pods; empty when they keep running.
 	Disrupts string `json:"disrupts,omitempty"`
 }
 
@@ -71,7 +71,7 @@ func restartDisruptions(restarts []Restart) []string {
 	return list
 }
 
-// consent refuses what hits running pods where the user has not consented.
+// consent refuses a disruption of running pods without the user's consent.
 func consent(disruptions []string, given bool) error {
 	if len(disruptions) == 0 || given {
 		return nil
@@ -94,7 +94,7 @@ func (rc *Reconciler) Plan(ctx context.Context, target provision.Target) (*Plan,
 func (rc *Reconciler) plan(ctx context.Context, g *graph) (*Plan, [][]provision.Object, error) {
 	changes := make([]provision.Change, len(g.nodes))
 	objects := make([][]provision.Object, len(g.nodes))
-	if err := rc.look(ctx, g, changes, objects); err != nil {
+	if err := rc.checkAll(ctx, g, changes, objects); err != nil {
 		return nil, nil, err
 	}
 	if err := oneOwner(g, objects); err != nil {
@@ -116,8 +116,8 @@ func (rc *Reconciler) plan(ctx context.Context, g *graph) (*Plan, [][]provision.
 	return plan, objects, err
 }
 
-// look checks all tasks. The faults of all are told together.
-func (rc *Reconciler) look(ctx context.Context, g *graph, changes []provision.Change, objects [][]provision.Object) error {
+// checkAll checks all tasks. It reports all faults together.
+func (rc *Reconciler) checkAll(ctx context.Context, g *graph, changes []provision.Change, objects [][]provision.Object) error {
 	faults := make([]error, len(g.nodes))
 	var group errgroup.Group
 	group.SetLimit(workers)
@@ -163,7 +163,7 @@ func oneOwner(g *graph, objects [][]provision.Object) error {
 	return errors.Join(faults...)
 }
 
-// shared tells of objects that several tasks may have: packages come along with others.
+// shared reports whether several tasks may have an object: packages come along with others.
 func shared(o provision.Object) bool {
 	return o.Kind == provision.KindPackage || o.Kind == provision.KindJSONFile
 }
@@ -273,8 +273,8 @@ func changesFiles(c provision.Change) bool {
 	return slices.ContainsFunc(c.Diffs, func(d provision.Diff) bool { return d.Object.Kind == provision.KindFile })
 }
 
-// stopped reports whether a unit does not run because somebody wants so, or never ran. One
-// that has failed, or is being started again and again, is not.
+// stopped reports whether a unit does not run because somebody stopped it, or because it never ran.
+// A unit that has failed, or restarts again and again, is not stopped.
 func (rc *Reconciler) stopped(ctx context.Context, unit string) (bool, error) {
 	if !rc.Host.Live() {
 		return true, nil

@@ -12,8 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/journal"
 )
 
-// StateDir is where a machine keeps its journal, its assets and what else provisioning
-// must remember.
+// StateDir is where a machine keeps its journal, its assets and other state of provisioning.
 const StateDir = "/var/lib/berth/node"
 
 // Config is what a Reconciler works with.
@@ -21,32 +20,33 @@ type Config struct {
 	Host provision.Host
 	// Kinds reads and restores objects (tasks.Kinds).
 	Kinds map[string]provision.Kind
-	// Report is told what happens; nil for nobody.
+	// Report receives progress; nil for none.
 	Report Report
 	// Version of berth, for the history.
 	Version string
-	// RetryFor bounds the time that one task is tried again for; 0 for one try.
+	// RetryFor bounds the time in which one task is retried; 0 for one try.
 	RetryFor time.Duration
-	// TaskFor bounds the time of one task, its tries included, given what its kind says; nil
-	// for that.
+	// TaskFor bounds the time of one task with its retries, given its kind's deadline; nil for that
+	// deadline.
 	TaskFor func(t provision.Task, usual time.Duration) time.Duration
 	// GateFor bounds the time that a restarted unit has to become healthy.
 	GateFor time.Duration
-	// Wanted is what the node file of an entry of the history makes of the machine as it is
-	// when it is asked: the gates of what an undoing goes back to. Nil where nobody knows.
+	// Wanted returns the target of the node file of a history entry, for the machine as it is at
+	// the call: its gates guard an undo. Nil if unknown.
 	Wanted func(ctx context.Context, entry int) (provision.Target, error)
 	// Now and Sleep are the clock; nil for the real one.
 	Now   func() time.Time
 	Sleep func(ctx context.Context, d time.Duration) error
 }
 
-// Report is told what happens. Its methods may be called concurrently.
+// Report receives progress. Its methods may be called concurrently.
 type Report interface {
-	// Step is called when a task begins or a unit is restarted: "install", "restart containerd.service".
+	// Step is called when a task begins or a unit is restarted: "install", "restart
+	// containerd.service".
 	Step(what string)
 	// Done is called when it has ended.
 	Done(what string, took time.Duration, err error)
-	// Note tells what is waited for, and what is worth knowing.
+	// Note says what the run waits for, and other progress.
 	Note(what, note string)
 }
 
@@ -86,7 +86,7 @@ func (rc *Reconciler) kind(o provision.Object) (provision.Kind, error) {
 	return kind, nil
 }
 
-// step runs f and reports it. Notes that are told through its context carry what.
+// step runs f and reports it. Notes through its context carry what.
 func (rc *Reconciler) step(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	rc.Report.Step(what)
 	start := rc.Now()

@@ -18,12 +18,12 @@ func (r *run) failed(task, unit string) {
 	}
 }
 
-// repairs lists those of touched that stay when an apply is undone: the run made them what
-// the last good entry had made them, and somebody had changed them since. Undoing returns
-// to the state of that entry, not to the drift from it.
+// repairs lists those of touched that stay when an apply is undone: somebody had changed them since
+// the last successful entry, and the run made them as that entry left them. Undoing returns to the
+// state of that entry, not to the drift from it.
 //
-// A task's repairs stay together or not at all. Those of a task that failed go back, and so
-// does what a unit reads that failed: it may have run with what was there before.
+// A task's repairs stay together or not at all. Those of a task that failed go back, and so does
+// what a unit reads that failed: it may have run with what was there before.
 func (r *run) repairs(ctx context.Context, touched []journal.Prior, fresh []journal.Owned) ([]journal.Owned, error) {
 	good := r.lastGood()
 	if good == 0 || !r.keepRepairs {
@@ -33,7 +33,7 @@ func (r *run) repairs(ctx context.Context, touched []journal.Prior, fresh []jour
 	for _, o := range r.journal.Owned() {
 		owned[o.Object] = o
 	}
-	for _, o := range fresh { // nobody made these before this run
+	for _, o := range fresh { // no entry made these before this run
 		delete(owned, o.Object)
 	}
 	now, err := r.states(ctx, objectsOf(touched))
@@ -54,7 +54,7 @@ func (r *run) repairs(ctx context.Context, touched []journal.Prior, fresh []jour
 		case ours && same(before.Object, known[i].State, now[i].State):
 			repaired = append(repaired, o)
 		case before.Object.Kind == provision.KindDir && !before.State.Exists:
-			// Made for what lies in it: it stays with that, or goes.
+			// A directory that was created for an object stays with it, or is removed with it.
 		case ours:
 			undone[o.Task] = true
 			stale = append(stale, o.Restarts...)

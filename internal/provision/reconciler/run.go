@@ -23,18 +23,18 @@ type run struct {
 	out *Outcome
 	// tried lists units whose restart was begun.
 	tried []string
-	// keepRepairs has an undoing leave what the run has repaired.
+	// keepRepairs makes an undo leave what the run has repaired.
 	keepRepairs bool
 	// failedTasks and failedUnits are what made the run fail.
 	failedTasks, failedUnits []string
 
-	// earlier is what the machine was made before, once it is asked for.
+	// earlier is the target of the last successful entry, once it is loaded.
 	again   sync.Once
 	earlier *graph
 }
 
-// all applies every node after those that it needs, several at a time. After the first
-// failure no further one is begun, and those that run are waited for.
+// all applies every node after those that it needs, several at a time. After the first failure it
+// begins no further node, and waits for those that run.
 func (r *run) all(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,7 +70,7 @@ func (r *run) all(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("apply was interrupted: %w", err)
 	}
-	return r.rest(ctx)
+	return r.restartRest(ctx)
 }
 
 // node applies one task: record, gate, change, check again, restart, gate.
@@ -116,7 +116,7 @@ func intersect(list []string, name string) []string {
 	return nil
 }
 
-// due returns the unit that a node runs, and whether somebody waits for its restart.
+// due returns the unit that a node runs, and whether its restart is pending.
 func (r *run) due(n node) (unit string, due bool) {
 	restarter, ok := n.task.(provision.Restarter)
 	if !ok {
@@ -159,11 +159,11 @@ func (r *run) change(ctx context.Context, n node, change provision.Change) error
 	return r.recordAfter(ctx, n)
 }
 
-// keepLimit is the size of files whose content is kept as we wrote it. Larger ones are
-// of assets and packages, and are kept when they are replaced.
+// keepLimit is the largest size of a file whose content is kept when berth writes it. Larger files
+// are of assets and packages, and are kept when they are replaced.
 const keepLimit = 1 << 20
 
-// recordAfter writes down what a node's objects are now.
+// recordAfter records the present states of a node's objects.
 func (r *run) recordAfter(ctx context.Context, n node) error {
 	objects, err := n.task.Objects(ctx, r.Host)
 	if err != nil {
@@ -192,9 +192,9 @@ func (r *run) recordAfter(ctx context.Context, n node) error {
 	return r.journal.Done(n.task.ID(), after)
 }
 
-// recordFirst writes down the states of all that is or becomes ours, before anything
-// changes. Later would be too late: a package brings units, running, and configurations
-// and data, which other tasks own, and which nobody had before.
+// recordFirst records the states of all objects that are or become ours, before anything changes.
+// Later would be too late: a package brings running units, configurations and data that other tasks
+// own, and that did not exist before.
 func (r *run) recordFirst(ctx context.Context, plan *Plan) error {
 	for _, n := range r.graph.nodes {
 		var err error
@@ -210,8 +210,8 @@ func (r *run) recordFirst(ctx context.Context, plan *Plan) error {
 	return nil
 }
 
-// record writes down the states of all that a node owns, and of the directories that
-// will be made for it, and keeps their contents. What was recorded before stays so.
+// record records the states of a node's objects, and of the directories that will be created for
+// it, and keeps their contents. Earlier records stay.
 func (r *run) record(ctx context.Context, n node) error {
 	objects, err := n.task.Objects(ctx, r.Host)
 	if err != nil {
@@ -270,8 +270,8 @@ func (rc *Reconciler) keep(p journal.Prior) error {
 	return rc.journal.Keep(p.State.Digest, opener(holder, rc.Host, p.Object.Name))
 }
 
-// own makes the objects of a node ours that is as wanted already. It is the state to go
-// back to, so its contents are kept as those of any other.
+// own makes the objects of a node ours that is already as wanted. Their state may be restored
+// later, so their contents are kept, too.
 func (r *run) own(ctx context.Context, n node) error {
 	objects, err := n.task.Objects(ctx, r.Host)
 	if err != nil {
@@ -296,9 +296,9 @@ func (r *run) own(ctx context.Context, n node) error {
 	return r.journal.Own(n.task.ID(), n.meta.Restarts, priors)
 }
 
-// rest restarts what is still due when all tasks are done: units that no task runs, or
-// whose task had to come before.
-func (r *run) rest(ctx context.Context) error {
+// restartRest restarts the units that are still due when all tasks are done: those that no task
+// runs, or whose task had to come before.
+func (r *run) restartRest(ctx context.Context) error {
 	for _, unit := range r.journal.Pending() {
 		active, err := r.active(ctx, unit)
 		if err != nil {

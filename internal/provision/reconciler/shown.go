@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/journal"
 )
 
-// Shown is the plan as it may be printed. What states say of contents that not everybody
-// may read is a fingerprint.
+// Shown is the plan as it may be printed. Fingerprints stand for contents that not everybody may
+// read.
 func (rc *Reconciler) Shown(plan *Plan) (*Plan, error) {
 	shown := *plan
 	shown.Unwanted = slices.Clone(plan.Unwanted)
@@ -53,7 +53,7 @@ func (rc *Reconciler) sealPrior(p journal.Prior) (journal.Prior, error) {
 	return p, nil
 }
 
-// seal takes out of a difference what not everybody may read.
+// seal removes from a difference what not everybody may read.
 func (rc *Reconciler) seal(d provision.Diff, now, then provision.State) (provision.Diff, error) {
 	hidden, err := rc.hidden(d.Object, now, then)
 	if err != nil {
@@ -70,8 +70,8 @@ func (rc *Reconciler) seal(d provision.Diff, now, then provision.State) (provisi
 	return d, nil
 }
 
-// hidden reports whether an object's content is kept from others: in one of its states, or
-// where it lies now.
+// hidden reports whether not everybody may read an object's content: in one of its states, or at
+// its present path.
 func (rc *Reconciler) hidden(o provision.Object, states ...provision.State) (bool, error) {
 	for _, state := range states {
 		mode, err := strconv.ParseUint(state.Attrs["mode"], 8, 32)

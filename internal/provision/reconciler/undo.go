@@ -19,19 +19,19 @@ import (
 // undoFor bounds the time of an automatic rollback.
 const undoFor = 10 * time.Minute
 
-// Left is an object that could not be made what it was.
+// Left is an object that could not be restored.
 type Left struct {
 	Object provision.Object `json:"object"`
 	Reason string           `json:"reason"`
 }
 
-// undo brings back what the run's entry touched, and gives up what became ours in it. What
-// an apply repaired stays.
+// undo restores what the run's entry touched, and releases what became ours in it. Repairs of an
+// apply stay.
 func (r *run) undo(ctx context.Context) error {
 	return r.step(ctx, "undo", func(ctx context.Context) error {
 		touched, fresh, _ := r.journal.Since(r.out.Number - 1)
-		// What became ours without a change, as the data of a runtime that was not there, was
-		// made by what the run has started.
+		// An object that became ours without a change, such as a new runtime's data, was created by
+		// what the run started.
 		untouched := slices.DeleteFunc(originals(fresh), func(p journal.Prior) bool {
 			return slices.ContainsFunc(touched, func(t journal.Prior) bool { return t.Object == p.Object })
 		})
@@ -53,14 +53,14 @@ func (r *run) undo(ctx context.Context) error {
 		for _, o := range repaired {
 			r.out.Repaired = append(r.out.Repaired, o.Object)
 		}
-		// Units that were not restarted never saw what is undone now.
+		// Units that were not restarted never read what is undone now.
 		return errors.Join(r.journal.Restarted(r.needlessRestarts(repaired)), r.journal.Leave(without(objectsOf(originals(fresh)), left)))
 	})
 }
 
-// restored is what the machine was made by the last good entry before the run, whose files
-// are in place again: the run's own gates would ask for what it wanted. It is empty where
-// nothing was made before, and where nobody knows.
+// restored is the target of the last successful entry before the run, whose files are in place
+// again: the run's own gates would check for the run's target. It is empty if there is no such
+// entry, or if its target is unknown.
 func (r *run) restored(ctx context.Context) *graph {
 	r.again.Do(func() {
 		r.earlier = &graph{}
@@ -74,7 +74,7 @@ func (r *run) restored(ctx context.Context) *graph {
 			g, err = newGraph(target)
 		}
 		if err != nil {
-			r.Report.Note("undo", fmt.Sprintf("no health check tells how the machine is now: %v", err))
+			r.Report.Note("undo", fmt.Sprintf("cannot run health checks after the undo: %v", err))
 			return
 		}
 		r.earlier = g
@@ -92,8 +92,8 @@ func (r *run) lastGood() int {
 	return 0
 }
 
-// healthAfterUndo says which units that run are not healthy now that they are as before.
-// They may have been so before.
+// healthAfterUndo lists the running units that are not healthy after the undo. They may have been
+// unhealthy before the run.
 func (r *run) healthAfterUndo(ctx context.Context) error {
 	var sick []error
 	gates := r.restored(ctx).gates
@@ -109,17 +109,16 @@ func (r *run) healthAfterUndo(ctx context.Context) error {
 	return errors.Join(sick...)
 }
 
-// handling is how a way back treats units.
+// handling is how a restore treats units.
 type handling struct {
 	restart func(ctx context.Context, unit string) error
-	// before is called when files are in place and no unit is started yet, after when all
-	// run. With a before, what fails stops the way back; without, all is tried.
+	// before is called when files are in place and no unit is started yet, after when all run. With
+	// a before, a failure stops the restore; without, all objects are tried.
 	before, after func(ctx context.Context) error
 }
 
-// restore makes objects what they were, given in the order in which they were touched,
-// and then restarts those of units that were not stopped meanwhile. What a machine cannot give
-// back is left and listed.
+// restore restores objects, given in the order in which they were touched, and then restarts those
+// of units that were not stopped meanwhile. It leaves and lists what a machine cannot restore.
 func (rc *Reconciler) restore(ctx context.Context, priors []journal.Prior, units []string, h handling) ([]Left, error) {
 	u := undoing{Reconciler: rc}
 	for _, p := range slices.Backward(priors) {
@@ -132,7 +131,7 @@ func (rc *Reconciler) restore(ctx context.Context, priors []journal.Prior, units
 	u.restoreThings(ctx, placesLast(priors))
 	var running []string
 	for _, unit := range units {
-		// One that did not come up with what is undone now ran before.
+		// A unit that did not start with the undone change ran before.
 		stopped, err := rc.stopped(ctx, unit)
 		u.fail(err)
 		if err == nil && !stopped {
@@ -164,37 +163,36 @@ func (rc *Reconciler) restore(ctx context.Context, priors []journal.Prior, units
 	return u.left, errors.Join(u.failed...)
 }
 
-// restoreThings restores all but what is released and started. What stands in the way of another,
-// as a package that others need, is tried again as long as one of them goes: not every manager
-// of packages tells in which order they came.
+// restoreThings restores all objects except those that are released and started. An object that
+// blocks another, such as a package that others need, is retried as long as one of them succeeds:
+// not every package manager reports the order of installs.
 func (u *undoing) restoreThings(ctx context.Context, priors []journal.Prior) {
 	priors = slices.DeleteFunc(priors, func(p journal.Prior) bool {
 		_, released := u.Kinds[p.Object.Kind].(provision.Releaser)
 		return released
 	})
 	for {
-		var rest []journal.Prior
+		var restartRest []journal.Prior
 		var reasons []error
 		for _, p := range priors {
 			if err := u.restoreOne(ctx, p); errors.Is(err, errs.State) {
-				rest, reasons = append(rest, p), append(reasons, err)
+				restartRest, reasons = append(restartRest, p), append(reasons, err)
 			} else {
 				u.note(p, err)
 			}
 		}
-		if len(rest) == 0 || len(rest) == len(priors) {
-			for i, p := range rest {
+		if len(restartRest) == 0 || len(restartRest) == len(priors) {
+			for i, p := range restartRest {
 				u.note(p, reasons[i])
 			}
 			return
 		}
-		priors = rest
+		priors = restartRest
 	}
 }
 
-// placesLast orders priors for their way back: the last touched first, but directories
-// and data after all else, the innermost first, since a package or a program that goes
-// may have something in them.
+// placesLast orders priors for the restore: the last touched first, but directories and data after
+// all else, the innermost first, since a removed package or program may have files in them.
 func placesLast(priors []journal.Prior) []journal.Prior {
 	var things, places []journal.Prior
 	for _, p := range slices.Backward(priors) {
@@ -210,7 +208,7 @@ func placesLast(priors []journal.Prior) []journal.Prior {
 	return append(things, places...)
 }
 
-// undoing collects what does not go back.
+// undoing collects what is not restored.
 type undoing struct {
 	*Reconciler
 	left   []Left
@@ -245,7 +243,7 @@ func (rc *Reconciler) restoreOne(ctx context.Context, p journal.Prior) error {
 	content := func() (io.ReadCloser, error) {
 		r, err := rc.journal.Content(p.State.Digest)
 		if errors.Is(err, errs.NotFound) {
-			return nil, fmt.Errorf("the content that %s had is not kept any more; the next apply makes it anew: %w", p.Object, errs.State)
+			return nil, fmt.Errorf("the content that %s had is no longer kept; the next apply creates it again: %w", p.Object, errs.State)
 		}
 		return r, err
 	}
@@ -254,7 +252,7 @@ func (rc *Reconciler) restoreOne(ctx context.Context, p journal.Prior) error {
 	})
 }
 
-// without lists objects but those that were left.
+// without lists objects except those that were left.
 func without(objects []provision.Object, left []Left) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(objects), func(o provision.Object) bool {
 		return slices.ContainsFunc(left, func(l Left) bool { return l.Object == o })

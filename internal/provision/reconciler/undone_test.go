@@ -137,7 +137,7 @@ func TestHopelessGate(t *testing.T) {
 	}
 }
 
-// TestAdvice is told after an apply, also of one that has nothing to do, and undoes nothing.
+// TestAdvice: an apply reports advice, also if it has nothing to do, and undoes nothing.
 func TestAdvice(t *testing.T) {
 	h := machine(t)
 	target := fullTarget()

@@ -17,7 +17,7 @@ import (
 const (
 	// packAt is the size from which a file of user data is compressed.
 	packAt = 8 << 10
-	// userDataLimit is what clouds take at least.
+	// userDataLimit is the least limit of user data among clouds, in bytes.
 	userDataLimit = 16 << 10
 	// libPath is where the shell functions lie on the machine.
 	libPath = "/var/lib/berth/node/render.sh"
@@ -39,7 +39,7 @@ type cloudFile struct {
 	Permissions string `yaml:"permissions"`
 	Owner       string `yaml:"owner"`
 	Encoding    string `yaml:"encoding,omitempty"`
-	// Defer has the file written after packages and users, as the graph has it.
+	// Defer makes cloud-init write the file after packages and users, as in the graph.
 	Defer   bool   `yaml:"defer"`
 	Content string `yaml:"content"`
 }
@@ -100,8 +100,8 @@ func CloudInit(in Input) (Output, error) {
 }
 
 // hold keeps Debian's packages from starting a runtime before its configuration is there:
-// cloud-init installs them before it writes files. The commands that follow let them again;
-// where those never run, the policy ends with cloud-init. Somebody's policy stays.
+// cloud-init installs them before it writes files. The commands that follow allow it again; if they
+// never run, the policy ends with cloud-init. Somebody else's policy stays.
 func (c *cloudConfig) hold(list []provision.Task) {
 	var units []string
 	for _, task := range list {
@@ -118,7 +118,7 @@ func (c *cloudConfig) hold(list []provision.Task) {
 	c.RunCmd = append(c.RunCmd, "free_units")
 }
 
-// add takes what cloud-init has a key for.
+// add adds a task that cloud-init has a key for.
 func (c *cloudConfig) add(p *parts, task provision.Task) {
 	for _, f := range filesOf(task) {
 		if file, ok := task.(tasks.File); ok && file.Once {
@@ -163,7 +163,7 @@ func newCloudUser(p *parts, u tasks.User) cloudUser {
 	return user
 }
 
-// pack compresses large files, and encodes those that are no text.
+// pack compresses large files, and encodes binary files.
 func (f *cloudFile) pack() error {
 	switch {
 	case len(f.Content) >= packAt:

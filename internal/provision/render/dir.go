@@ -28,18 +28,17 @@ type Entry struct {
 	Group string `json:"group"`
 	// Target of a link.
 	Target string `json:"target,omitempty"`
-	// Digest of a file's content, where everybody may read that.
+	// Digest of a file's content, if everybody may read it.
 	Digest string `json:"digest,omitempty"`
-	// Secret: nobody but its owner may read it, wherever it is kept.
+	// Secret: only its owner may read it, wherever it is kept.
 	Secret bool `json:"secret,omitempty"`
-	// Task is what it is of.
+	// Task is the ID of its task.
 	Task string `json:"task"`
 	// Content of a file.
 	Content []byte `json:"-"`
 }
 
-// Manifest is what a tree cannot say of itself: owners and modes, and what else a
-// machine needs.
+// Manifest has what a tree of files cannot hold: owners and modes, and what else a machine needs.
 type Manifest struct {
 	Distribution string     `json:"distribution"`
 	Arch         string     `json:"arch"`
@@ -51,7 +50,7 @@ type Manifest struct {
 	Left         []Left     `json:"left,omitempty"`
 }
 
-// DirAsset is what is fetched into a tree by somebody else.
+// DirAsset is an asset that the user fetches into a tree.
 type DirAsset struct {
 	Name    string   `json:"name"`
 	Sources []string `json:"sources"`
@@ -79,7 +78,7 @@ func Dir(in Input) (Output, error) {
 	return p.output(Output{Text: append(text, '\n'), Tree: m.Entries})
 }
 
-// entries adds what a task is in a tree.
+// entries adds a task's entries of a tree.
 func (p *parts) entries(m *Manifest, task provision.Task) {
 	files := filesOf(task)
 	switch task := task.(type) {
@@ -115,7 +114,7 @@ func (p *parts) entries(m *Manifest, task provision.Task) {
 		p.leave(task.ID(), "changes /etc/fstab as the machine has it")
 	case preload.Archive:
 		p.leave(task.ID(), "images are loaded by a runtime that runs")
-	case tasks.Modules, tasks.Sysctls: // their files do it at boot
+	case tasks.Modules, tasks.Sysctls: // the files take effect at boot
 	default:
 		p.leave(task.ID(), "has no files")
 	}
@@ -124,7 +123,7 @@ func (p *parts) entries(m *Manifest, task provision.Task) {
 			Path: f.Path, Type: "file", Mode: octal(orMode(f.Mode, 0o644)), Owner: owner(f.Owner), Group: owner(f.Group),
 			Secret: isSecret(f, task), Task: task.ID(), Content: []byte(f.Content),
 		}
-		if !e.Secret && provision.Readable(orMode(f.Mode, 0o644)) { // a short content can be found by its digest
+		if !e.Secret && provision.Readable(orMode(f.Mode, 0o644)) { // short content could be guessed from its digest
 			e.Digest = digest.FromString(f.Content).String()
 		}
 		m.Entries = append(m.Entries, e)
@@ -135,7 +134,7 @@ func (m *Manifest) link(at, target, task string) {
 	m.Entries = append(m.Entries, Entry{Path: at, Type: "symlink", Owner: "root", Group: "root", Target: target, Task: task})
 }
 
-// enabled links a unit of ours to what wants it; those of others are enabled on the machine.
+// enabled adds the links that enable a unit of ours; other units are enabled on the machine.
 func (p *parts) enabled(m *Manifest, u tasks.Unit) {
 	if !isOn(u.Enable) {
 		if u.Enable != nil && !u.Optional {

@@ -93,16 +93,16 @@ type (
 // FirstBootUnit applies the node file once, for what Ignition cannot say.
 const FirstBootUnit = "berth-node-first-boot.service"
 
-// ignitionForm is a rendering on its way. later holds the ids of tasks that berth applies
-// at first boot, and of those that need them.
+// ignitionForm is a rendering in progress. later holds the IDs of tasks that berth applies at first
+// boot, and of those that need them.
 type ignitionForm struct {
 	*parts
 	config ignConfig
 	later  map[string]bool
 }
 
-// Ignition is a configuration of Ignition's version 3.4. What it cannot say berth
-// does at first boot, where berth is fetched; else that is refused.
+// Ignition is a configuration of Ignition's version 3.4. Berth does at first boot what the format
+// unsupported express, if berth is fetched; else the rendering is refused.
 func Ignition(in Input) (Output, error) {
 	p, err := take(in)
 	if err != nil {
@@ -112,7 +112,7 @@ func Ignition(in Input) (Output, error) {
 	g.config.Ignition.Version = "3.4.0"
 	var reasons []Left
 	for _, task := range p.tasks {
-		reason := g.cannot(task)
+		reason := g.unsupported(task)
 		if reason != "" {
 			g.later[task.ID()] = true
 			reasons = append(reasons, Left{What: task.ID(), Reason: reason})
@@ -133,8 +133,8 @@ func Ignition(in Input) (Output, error) {
 	return p.output(Output{Text: append(data, '\n')})
 }
 
-// cannot says why Ignition cannot do a task; empty when it can.
-func (g *ignitionForm) cannot(task provision.Task) string {
+// unsupported says why Ignition cannot do a task; empty when it can.
+func (g *ignitionForm) unsupported(task provision.Task) string {
 	switch task := task.(type) {
 	case tasks.File:
 		if task.Absent {
@@ -172,7 +172,7 @@ func (g *ignitionForm) cannot(task provision.Task) string {
 	return ""
 }
 
-// special refuses modes that version 3.4 lets pass and does not set.
+// special refuses modes that version 3.4 accepts and does not set.
 func special(mode fs.FileMode) string {
 	if mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0 {
 		return "Ignition 3.4 sets no setuid, setgid or sticky bit"
@@ -194,7 +194,7 @@ func (g *ignitionForm) add(task provision.Task) error {
 	case tasks.Link:
 		storage.Links = append(storage.Links, ignLink{Path: task.Path, Target: task.Target, Overwrite: true})
 	case tasks.JSONKeys:
-		return g.file(wholeJSON(task), false) // what is there is somebody else's
+		return g.file(wholeJSON(task), false) // an existing file is somebody else's
 	case tasks.Asset:
 		g.fetched(task)
 	case tasks.Group:
@@ -248,8 +248,8 @@ func (g *ignitionForm) fetched(a tasks.Asset) {
 	})
 }
 
-// unit writes a unit's files, and enables it unless what it needs comes later:
-// then berth does, when all is in place.
+// unit writes a unit's files, and enables it unless its needs come later: then berth enables it,
+// when all is in place.
 func (g *ignitionForm) unit(u tasks.Unit) {
 	unit := ignUnit{Name: u.Name, Contents: u.Content}
 	for _, name := range slices.Sorted(maps.Keys(u.DropIns)) {
@@ -289,7 +289,7 @@ func (g *ignitionForm) firstBoot(rest []Left) {
 	})
 }
 
-// brings reports whether berth will be at a path, and has it fetched where it can be.
+// brings reports whether berth will be at a path, and adds its download if possible.
 func (g *ignitionForm) brings(bin string) bool {
 	there := slices.Contains(g.Programs, bin) || slices.ContainsFunc(g.config.Storage.Files, func(f ignFile) bool { return f.Path == bin })
 	if there || g.Berth.Source == "" {
@@ -302,7 +302,7 @@ func (g *ignitionForm) brings(bin string) bool {
 	return true
 }
 
-// firstBootDone tells that the first apply was a success.
+// firstBootDone exists once the first apply succeeded.
 const firstBootDone = "/var/lib/berth/node/first-boot-done"
 
 func newIgnOwner(name string) ignOwner {

@@ -1,8 +1,8 @@
-// Package render says what the tasks of a node become without touching a machine:
-// user data of cloud-init, a configuration of Ignition, a tree of files, a script.
+// Package render turns the tasks of a node into files without a machine: user data of cloud-init, a
+// configuration of Ignition, a tree of files, a script.
 //
-// It is pure: equal inputs give equal outputs. What only a machine can tell or do is
-// told by name and with the reason, never left out in silence.
+// It is pure: equal inputs give equal outputs. What only a machine can find or do is listed by name
+// and with the reason, never left out silently.
 package render
 
 import (
@@ -31,10 +31,10 @@ type Input struct {
 	// NodePath is empty or a task writes that file.
 	Node     []byte
 	NodePath string
-	// Programs are paths that the machine must bring: nothing rendered makes them.
+	// Programs are paths that the machine must have: no rendering creates them.
 	Programs []string
-	// Berth is where the machine can fetch berth, so that it finishes at first boot what a
-	// format cannot say; the zero value for nowhere.
+	// Berth is where the machine can fetch berth, so that it does at first boot what a format
+	// unsupported express; the zero value for nowhere.
 	Berth Fetched
 	// Credentials are the files that the node file names, path to content; they go along
 	// with it.
@@ -44,23 +44,23 @@ type Input struct {
 // Fetched is a program to fetch: an http(s) URL and a digest, "sha256:…".
 type Fetched struct{ Source, Digest string }
 
-// Output is what it becomes.
+// Output is a rendering.
 type Output struct {
 	// Text is the one file that a format is; nil for a tree.
 	Text []byte
 	// Tree is what a directory holds, parents first; nil for one file.
 	Tree []Entry
-	// Left is what is not in it.
+	// Left lists what the rendering lacks.
 	Left []Left
-	// Secrets names the files whose contents are secret and in it.
+	// Secrets names the secret files in the rendering.
 	Secrets []string
 }
 
-// Left is something of the node that a rendering has not.
+// Left is a part of the node that a rendering lacks.
 type Left struct {
 	// What is a task, a program or a check: "image registry.example/base:1".
 	What string
-	// Reason says why, and what does it instead.
+	// Reason says why, and who does it instead.
 	Reason string
 }
 
@@ -73,7 +73,7 @@ type parts struct {
 	secrets []string
 }
 
-// take orders the input and finds what no format has.
+// take orders the input and finds what no format supports.
 func take(in Input) (*parts, error) {
 	order, err := reconciler.Order(in.Target)
 	if err != nil {
@@ -83,7 +83,7 @@ func take(in Input) (*parts, error) {
 	written := map[string]bool{}
 	for _, task := range order {
 		switch task := task.(type) {
-		case tasks.Data, tasks.Held: // remember, and make nothing
+		case tasks.Data, tasks.Held: // they only record state
 		case tasks.Command:
 			p.leave(task.ID(), "runs on a machine that runs; apply does it")
 		default:
@@ -106,7 +106,7 @@ func take(in Input) (*parts, error) {
 	return p, nil
 }
 
-// description adds the node file and what it refers to, unless a task writes it.
+// description adds the node file and the files that it names, unless a task writes it.
 func (p *parts) description(written map[string]bool) {
 	if p.NodePath == "" {
 		return
@@ -115,7 +115,7 @@ func (p *parts) description(written map[string]bool) {
 	for _, name := range slices.Sorted(maps.Keys(p.Credentials)) {
 		files = append(files, tasks.File{Path: name, Content: p.Credentials[name], Mode: 0o600, Secret: true})
 	}
-	// What makes a file of the node secret stands in the node file, too.
+	// A secret file's content is in the node file, too.
 	files = append(files, tasks.File{Path: p.NodePath, Content: string(p.Node), Mode: 0o600, Secret: len(p.secrets) > 0})
 	for _, f := range slices.Backward(files) {
 		if written[f.Path] {
@@ -136,8 +136,8 @@ func filesOf(task provision.Task) []tasks.File {
 	return nil
 }
 
-// isSecret: what the tasks know to be secret, and the user's own files that others
-// may not read.
+// isSecret reports whether a file is secret: to the tasks, or as a user's own file that others may
+// not read.
 func isSecret(f tasks.File, task provision.Task) bool {
 	return f.Secret || strings.HasPrefix(task.Meta().Why, "files[") && f.Mode&0o004 == 0
 }
@@ -146,7 +146,7 @@ func (p *parts) leave(what, format string, args ...any) {
 	p.left = append(p.left, Left{What: what, Reason: fmt.Sprintf(format, args...)})
 }
 
-// refuse: the rendering would not be a node without it.
+// refuse reports a part without which the rendering would not be a node.
 func (p *parts) refuse(what, format string, args ...any) {
 	p.refused = append(p.refused, fmt.Errorf("%s: %s: %w", what, fmt.Sprintf(format, args...), errs.Unsupported))
 }
@@ -160,7 +160,7 @@ func (p *parts) output(out Output) (Output, error) {
 	return out, nil
 }
 
-// octal is how people write a mode.
+// octal is a mode in octal digits.
 func octal(mode fs.FileMode) string { return fmt.Sprintf("%04o", bits(mode)) }
 
 // bits is a mode as chmod(2) has it.
@@ -191,7 +191,7 @@ func id(name string) (int, bool) {
 	return n, err == nil && n >= 0
 }
 
-// isOn tells a unit that is to start at boot.
+// isOn reports whether a unit should start at boot.
 func isOn(flag *bool) bool { return flag != nil && *flag }
 
 // fetchable are the sources that a program of the machine can fetch with curl or wget.

@@ -2,8 +2,8 @@ package render
 
 import "strings"
 
-// Script is one POSIX shell script. It may run again: it changes what differs and
-// restarts what has changed.
+// Script is one POSIX shell script. It can run again: it changes what differs and restarts what has
+// changed.
 func Script(in Input) (Output, error) {
 	p, err := take(in)
 	if err != nil {

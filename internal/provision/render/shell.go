@@ -24,13 +24,13 @@ var lib string
 // unitDir is where units and their drop-ins go.
 const unitDir = "/etc/systemd/system/"
 
-// shell writes tasks as calls of lib. What brings files, packages and accounts in
-// another way leaves them out.
+// shell writes tasks as calls of lib. A format that handles files, packages and accounts itself
+// leaves them out.
 type shell struct {
 	*parts
 	// bare leaves out regular files, packages and accounts.
 	bare bool
-	// local takes assets from paths of the machine, too.
+	// local also allows assets from paths of the machine.
 	local bool
 }
 
@@ -50,8 +50,7 @@ func call(words ...string) string {
 	return strings.Join(quoted, " ")
 }
 
-// step is one task: a line that names it, then its calls; empty when nothing is left
-// to do for it.
+// step is one task: a line that names it, then its calls; empty if it needs none.
 func (s *shell) step(task provision.Task) string {
 	asks := task.Meta().Restarts
 	var lines []string
@@ -126,9 +125,9 @@ func put(function string, f tasks.File) string {
 	return words + " <<'" + end + "'\n" + f.Content + end
 }
 
-// isPlain tells what a here-document gives as it is in every shell and locale: lines
-// of printable ASCII and tabs. dash loses some of the bytes of other lines, if they begin
-// as the document's end does.
+// isPlain reports whether a here-document keeps a text unchanged in every shell and locale: lines
+// of printable ASCII and tabs. dash loses some of the bytes of other lines, if they begin as the
+// document's end does.
 func isPlain(content string) bool {
 	return (content == "" || strings.HasSuffix(content, "\n")) &&
 		!strings.ContainsFunc(content, func(r rune) bool { return (r < ' ' || r > '~') && r != '\n' && r != '\t' })
@@ -149,8 +148,7 @@ func wrap(text string) string {
 // numbers in.
 const valid = `[ "$(cut -d ' ' -f 22 /proc/@PID@/stat 2>/dev/null)" = @SINCE@ ]`
 
-// packages names the manager and the packages, between what keeps their units from being
-// started and what lets them again.
+// packages installs the packages, between the calls that hold their units and release them.
 func (s *shell) packages(p tasks.Packages) []string {
 	words := []string{"packages", s.Distro.Manager}
 	for _, pkg := range p.Install {
@@ -230,7 +228,7 @@ func (s *shell) fetch(what string, ref provision.AssetRef) []string {
 	var lines []string
 	if !ref.Access.None() {
 		if hosts := s.hostsOf(ref.Access.Credentials); hosts != nil {
-			s.refuse(what, "%s names hosts, which only berth reads; name a file with user:password, or a source that wants to know nobody", ref.Access.Credentials)
+			s.refuse(what, "%s names hosts, which only berth reads; name a file with user:password, or a source that needs no credentials", ref.Access.Credentials)
 			return nil
 		}
 		a := ref.Access
@@ -243,7 +241,7 @@ func (s *shell) fetch(what string, ref provision.AssetRef) []string {
 func (s *shell) hostsOf(file string) []string {
 	said, err := credential.Parse(file, s.Credentials[file])
 	if err != nil {
-		return nil // the machine reads it, and says what is wrong with it
+		return nil // the machine checks it
 	}
 	return said.Hosts()
 }
@@ -289,7 +287,7 @@ func (s *shell) swap(task tasks.Swap) []string {
 	return []string{"swap_off"}
 }
 
-// unitWords enables and starts as the unit wants.
+// unitWords enables and starts the unit as its task says.
 func unitWords(u tasks.Unit) []string {
 	enable, running, optional := "", "", ""
 	switch {
@@ -326,7 +324,7 @@ func (s *shell) image(i preload.Archive) []string {
 	return append(lines, call(append([]string{"image"}, i.Load...)...))
 }
 
-// machineWords are the check that this is the machine which was meant.
+// machineWords check that the script runs on the intended kind of machine.
 func (p *parts) machineWords() string {
 	return call("machine", p.Distro.ID, p.Distro.Version, machineName(p.Arch))
 }
@@ -341,7 +339,7 @@ func machineName(arch string) string {
 	return arch // ppc64le, s390x, riscv64, …
 }
 
-// head tells people where a rendering comes from.
+// head is the comment that says where a rendering comes from.
 func (p *parts) head() string {
 	name := strings.TrimSpace(p.Distro.ID + " " + p.Distro.Version)
 	return fmt.Sprintf("# Made by `berth node render` from the node file, for %s on %s. Changes belong there.\n", name, p.Arch)

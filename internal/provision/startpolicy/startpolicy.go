@@ -1,5 +1,5 @@
-// Package startpolicy is what Debian's packages ask before they start a service: a program
-// that keeps units from running before their configuration is there. It is plain text, and
+// Package startpolicy is the policy-rc.d program that Debian's packages consult before they start a
+// service: it keeps units from running before their configuration exists. It is plain text, and
 // touches no machine.
 package startpolicy
 
@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// File is where packages look for it, Mark a line that those of ours have.
+// File is the path where packages look for it, Mark a line that berth's own have.
 const (
 	File = "/usr/sbin/policy-rc.d"
 	Mark = "# Made by `berth node` while it installs packages."
 )
 
-// Text is a policy that lets packages start no unit of hold but one that runs: that one is
-// restarted as usual. It ends itself when valid, a command of the shell, fails.
+// Text is a policy that keeps packages from starting units of hold. A running unit is restarted as
+// usual. The policy has no effect once valid, a shell command, fails.
 func Text(hold []string, valid string) string {
 	return fmt.Sprintf(`#!/bin/sh
 %s

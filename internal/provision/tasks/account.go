@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// User is an account. Fields as provision.User has them; -1 for ids that the system
-// chooses. Groups are added, none is taken away.
+// User is an account. Fields as provision.User has them; -1 for ids that the system chooses. Apply
+// adds groups, and removes none.
 type User struct {
 	M provision.Meta
 	provision.User
@@ -38,7 +38,7 @@ func (g Group) ID() string { return "group " + g.Name }
 // Meta returns M.
 func (g Group) Meta() provision.Meta { return g.M }
 
-// checkAccount takes what user databases take everywhere.
+// checkAccount allows names that all user databases accept.
 func checkAccount(name string) error {
 	if !regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}\$?$`).MatchString(name) {
 		return fmt.Errorf("account name %q: %w", name, errs.Invalid)
@@ -137,7 +137,7 @@ func (g Group) Apply(ctx context.Context, host provision.Host) error {
 // userKind is an account.
 type userKind struct{}
 
-// Read tells its ids, home, shell and groups.
+// Read returns its ids, home, shell and groups.
 func (userKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	u, err := host.Accounts().User(name)
 	if err != nil {
@@ -169,7 +169,7 @@ func (userKind) Restore(ctx context.Context, host provision.Host, name string, s
 // groupKind is a group.
 type groupKind struct{}
 
-// Read tells its id.
+// Read returns its id.
 func (groupKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	g, err := host.Accounts().Group(name)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Asset installs files out of something fetched.
+// Asset installs files from a fetched asset.
 type Asset struct {
 	M   provision.Meta
 	Ref provision.AssetRef
@@ -28,8 +28,8 @@ type Asset struct {
 type Pick struct {
 	// What is for messages: "runc", "binaries of containerd".
 	What string
-	// Layouts are tried in order; the first with a match is taken, and only that. Each
-	// is a list of patterns as path.Match has them ("bin/*", "usr/local/bin/containerd*").
+	// Layouts are tried in order; only the first with a match counts. Each is a list of patterns as
+	// path.Match has them ("bin/*", "usr/local/bin/containerd*").
 	Layouts [][]string
 	// Except lists patterns on base names that are left out.
 	Except []string
@@ -39,8 +39,8 @@ type Pick struct {
 	As string
 	// Mode is 0755 when zero. Owner is root.
 	Mode fs.FileMode
-	// Min and Max bound the number of matches; Max 0 is no bound. Exactly one runc is
-	// 1, 1. Outside of the bounds the error lists the candidates.
+	// Min and Max bound the number of matches; Max 0 is no bound. Exactly one runc is 1, 1. Outside
+	// the bounds the error lists the candidates.
 	Min, Max int
 }
 
@@ -50,7 +50,7 @@ func (a Asset) ID() string { return "asset " + a.Ref.Name }
 // Meta returns M.
 func (a Asset) Meta() provision.Meta { return a.M }
 
-// Deadline has room for a slow server.
+// Deadline allows for a slow server.
 func (Asset) Deadline() time.Duration { return 30 * time.Minute }
 
 // placed is one file of an asset and where it goes.
@@ -86,7 +86,7 @@ func (a Asset) Prepare(ctx context.Context, host provision.Host) error {
 	return err
 }
 
-// Check compares the files; of an asset that was never fetched only that is known.
+// Check compares the files. For an asset that was never fetched it reports only the fetch.
 func (a Asset) Check(_ context.Context, host provision.Host) (provision.Change, error) {
 	files, err := a.known(host)
 	if errors.Is(err, errs.NotFound) {
@@ -250,7 +250,7 @@ func matchAny(patterns []string, name string) (bool, error) {
 	return false, nil
 }
 
-// countError says what was looked for, and what was there instead.
+// countError names the patterns, and the candidates of the asset.
 func (p Pick) countError(ref provision.AssetRef, matches, members []provision.Member) error {
 	want := fmt.Sprintf("at least %d", p.Min)
 	if p.Max == p.Min || p.As != "" {

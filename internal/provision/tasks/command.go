@@ -17,9 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Command is a program of the user's own (a hook). It runs when Unless fails, or, where
-// there is none, once for each change of its own fields. Nothing of what it does is
-// undone but by Undo.
+// Command is a program of the user's own (a hook). It runs when Unless fails, or, without Unless,
+// once for each change of its own fields. Only Undo undoes what it does.
 type Command struct {
 	M    provision.Meta
 	Name string
@@ -29,7 +28,7 @@ type Command struct {
 	Dir  string
 	// Stdin is given to the program.
 	Stdin string
-	// Unless is a program that only reads; status 0 says that all is done.
+	// Unless is a program that only reads; status 0 means that nothing is to be done.
 	Unless []string
 	// Undo runs when the command is no longer wanted, and at reset.
 	Undo []string
@@ -41,13 +40,13 @@ func (c Command) ID() string { return "command " + c.Name }
 // Meta returns M.
 func (c Command) Meta() provision.Meta { return c.M }
 
-// Deadline has room for a slow program.
+// Deadline allows for a slow program.
 func (Command) Deadline() time.Duration { return 10 * time.Minute }
 
-// commandDir holds a mark for each command that has run.
+// commandDir holds a file for each command that has run.
 const commandDir = "/var/lib/berth/node/commands/"
 
-// mark says which form of a command has run, and how it is undone.
+// mark records which form of a command has run, and how to undo it.
 type mark struct {
 	Digest string   `json:"digest"`
 	Undo   []string `json:"undo,omitempty"`
@@ -63,7 +62,7 @@ func (c Command) Objects(context.Context, provision.Host) ([]provision.Object, e
 	return []provision.Object{{Kind: kindCommand, Name: c.Name}}, nil
 }
 
-// Check runs Unless, or looks whether this very command has run.
+// Check runs Unless, or checks whether this form of the command has run.
 func (c Command) Check(ctx context.Context, host provision.Host) (provision.Change, error) {
 	if !host.Live() {
 		return provision.Change{}, nil
@@ -93,7 +92,7 @@ func (c Command) Check(ctx context.Context, host provision.Host) (provision.Chan
 	return change(d), nil
 }
 
-// Apply runs the command and marks that it did.
+// Apply runs the command and records that it ran.
 func (c Command) Apply(ctx context.Context, host provision.Host) error {
 	if !host.Live() {
 		return nil
@@ -119,7 +118,7 @@ func (c Command) program(args []string) provision.Command {
 	return provision.Command{Args: args, Env: c.Env, Dir: c.Dir}
 }
 
-// digest tells apart forms of the command.
+// digest identifies a form of the command.
 func (c Command) digest() string {
 	data, err := json.Marshal([]any{c.Args, c.Env, c.Dir, c.Stdin})
 	if err != nil {
@@ -137,10 +136,10 @@ func readMark(host provision.Host, name string) (mark, error) {
 	defer r.Close()
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return m, fmt.Errorf("cannot read the mark of command %s: %w", name, err)
+		return m, fmt.Errorf("cannot read the record of command %s: %w", name, err)
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
-		return mark{}, nil // cut short: as one that has not run in this form
+		return mark{}, nil // cut short: counts as not run
 	}
 	return m, nil
 }
@@ -148,7 +147,7 @@ func readMark(host provision.Host, name string) (mark, error) {
 // commandKind is a command that has run.
 type commandKind struct{}
 
-// Read tells which form has run.
+// Read returns which form has run.
 func (commandKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	m, err := readMark(host, name)
 	if err != nil {
@@ -157,8 +156,8 @@ func (commandKind) Read(_ context.Context, host provision.Host, name string) (pr
 	return provision.State{Exists: true, Attrs: map[string]string{"digest": m.Digest}}, nil
 }
 
-// Restore runs Undo of a command that had not run. An earlier form is not run again:
-// the mark alone would lie, so it goes.
+// Restore runs Undo of a command that had not run. It does not run an earlier form again, so it
+// removes the record, too.
 func (commandKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
 	m, err := readMark(host, name)
 	if err != nil {

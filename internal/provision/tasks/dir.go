@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Dir is a directory; what lies in it is not looked at. Removed only while empty.
+// Dir is a directory, without its content. It is removed only if empty.
 type Dir struct {
 	M    provision.Meta
 	Path string
@@ -76,9 +76,8 @@ func (d Dir) Apply(_ context.Context, host provision.Host) error {
 
 func (d Dir) mode() fs.FileMode { return cmp.Or(d.Mode, defaultDirMode) }
 
-// Held owns an object that somebody else makes: a directory of a program, in which others
-// put things, or the binary that runs. The task changes nothing, and going back treats
-// the object as any other.
+// Held owns an object that somebody else creates: a program's directory in which others put files,
+// or the running binary. The task changes nothing. A restore treats the object as any other.
 type Held struct {
 	M      provision.Meta
 	Object provision.Object
@@ -103,9 +102,9 @@ func (h Held) Check(context.Context, provision.Host) (provision.Change, error) {
 // Apply has nothing to do.
 func (h Held) Apply(context.Context, provision.Host) error { return nil }
 
-// Data is a tree, or a file, that a program makes by itself: images and records of a
-// runtime. The task changes nothing. It remembers whether anything was there, so that
-// going back removes what has come since, and leaves alone what was somebody's before.
+// Data is a tree, or a file, that a program creates by itself: images and records of a runtime. The
+// task changes nothing. It records whether anything existed, so that a restore removes what came
+// since, and keeps what existed before.
 type Data struct {
 	M    provision.Meta
 	Path string
@@ -130,7 +129,7 @@ func (d Data) Check(context.Context, provision.Host) (provision.Change, error) {
 // Apply has nothing to do.
 func (d Data) Apply(context.Context, provision.Host) error { return nil }
 
-// nodeDir is where provisioning itself remembers things; it is nobody's data.
+// nodeDir is provisioning's own state directory; it does not count as data.
 const nodeDir = "/var/lib/berth/node"
 
 // dataKind is such a tree: it exists when anything but nodeDir lies in it.
@@ -158,8 +157,8 @@ func dataEntries(host provision.Host, name string) ([]string, error) {
 	return slices.DeleteFunc(names, func(entry string) bool { return path.Join(name, entry) == nodeDir }), nil
 }
 
-// Restore removes what has come. A tree in which something is mounted is in use, and
-// stays; a mount that is the tree's own goes with it.
+// Restore removes what came since. A tree in which something is mounted is in use, and stays.
+// Restore removes the tree's own bind mount with it.
 func (dataKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
 	entries, err := dataEntries(host, name)
 	if err != nil || state.Exists {
@@ -186,9 +185,8 @@ func (dataKind) Restore(ctx context.Context, host provision.Host, name string, s
 	return host.Files().Remove(name)
 }
 
-// dataMounts counts how often a tree is bound on itself, and tells whether something else
-// is mounted on it: a disk of its own, which is not ours. What is mounted in the tree is
-// an error.
+// dataMounts counts how often a tree is bound on itself, and reports whether something else is
+// mounted on it: a disk of its own, which is not ours. A mount within the tree is an error.
 func dataMounts(host provision.Host, name string) (bound int, kept bool, err error) {
 	if !host.Live() {
 		return 0, false, nil

@@ -1,9 +1,7 @@
 // Package tasks has one type for each kind of task: plain structs whose fields describe what the
-// machine should have. The zero value of a field is its usual default, which
-// its comment names.
+// machine should have. The zero value of a field is its usual default, which its comment names.
 //
-// Every type embeds provision.Meta as a field M, so that needs and restarts are set
-// in the literal.
+// Every type has a field M of type provision.Meta, so that a literal sets needs and restarts.
 package tasks
 
 import (

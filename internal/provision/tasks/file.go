@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// File is a regular file with a given content. Missing parents are made (0755, root)
-// and owned by the task, so that they go with the file.
+// File is a regular file with a given content. The task creates missing parents (0755, root) and
+// owns them, so that they are removed with the file.
 type File struct {
 	M provision.Meta
 	// Path is absolute and clean.
@@ -23,11 +23,11 @@ type File struct {
 	// Owner and Group are names or numbers; root when empty. A name that is a User or
 	// Group task of the target needs that task.
 	Owner, Group string
-	// Once writes the file only where there is none; its content is the user's then.
+	// Once writes the file only if it does not exist; its content belongs to the user then.
 	Once bool
 	// Secret keeps content out of plans, diffs and reports.
 	Secret bool
-	// Absent wants that there is no such file. Content and modes are unused then.
+	// Absent: the file must not exist. Content and modes are unused then.
 	Absent bool
 }
 
@@ -64,7 +64,7 @@ func (f File) Check(_ context.Context, host provision.Host) (provision.Change, e
 	return change(d), err
 }
 
-// Apply writes the file, or removes it when it shall be absent.
+// Apply writes the file, or removes it if it should be absent.
 func (f File) Apply(_ context.Context, host provision.Host) error {
 	if f.Absent {
 		return host.Files().Remove(f.Path)

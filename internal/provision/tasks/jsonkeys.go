@@ -27,7 +27,7 @@ type JSONKeys struct {
 	Path string
 	// Set maps top-level keys to values (strings, bools, numbers, maps, slices).
 	Set map[string]any
-	// Mode is that of a file that is not there yet; 0644 when zero.
+	// Mode is the mode of a file that does not exist yet; 0644 when zero.
 	Mode fs.FileMode
 }
 
@@ -37,7 +37,7 @@ func (j JSONKeys) ID() string { return "json " + j.Path }
 // Meta returns M.
 func (j JSONKeys) Meta() provision.Meta { return j.M }
 
-// Objects is the file as such, then its keys.
+// Objects is the file itself, then its keys.
 func (j JSONKeys) Objects(context.Context, provision.Host) ([]provision.Object, error) {
 	list := []provision.Object{{Kind: kindJSONFile, Name: j.Path}}
 	for _, key := range slices.Sorted(maps.Keys(j.Set)) {
@@ -116,7 +116,7 @@ func (j JSONKeys) Apply(_ context.Context, host provision.Host) error {
 	return putJSON(host, j.Path, keys, cmp.Or(j.Mode, defaultFileMode))
 }
 
-// readJSON reads an object of JSON; an absent or empty file is one without keys.
+// readJSON reads a JSON object; an absent or empty file is one without keys.
 func readJSON(host provision.Host, path string) ([]byte, map[string]json.RawMessage, error) {
 	keys := map[string]json.RawMessage{}
 	r, err := host.Files().Open(path)
@@ -148,7 +148,7 @@ func writeJSON(keys map[string]json.RawMessage) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// putJSON writes keys, with mode where the file is not there yet.
+// putJSON writes keys, with mode if the file does not exist yet.
 func putJSON(host provision.Host, path string, keys map[string]json.RawMessage, mode fs.FileMode) error {
 	attr := provision.Attr{Mode: mode}
 	info, err := host.Files().Stat(path)
@@ -170,12 +170,11 @@ func sameJSON(a, b []byte) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// jsonFileKind is a JSON file whose keys several write: whether it was there at all,
-// and its very bytes.
+// jsonFileKind is a JSON file whose keys several write: whether it existed, and its exact bytes.
 type jsonFileKind struct{ fileKind }
 
-// Restore runs when all keys of ours are what they were. Where the rest is, too, the
-// file gets its bytes back; a file that we made goes when nobody else wrote to it.
+// Restore runs when all our keys are restored. If the rest is unchanged, too, the file gets its old
+// bytes; a file that berth created is removed if nobody else wrote to it.
 func (jsonFileKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, content provision.Content) error {
 	_, keys, err := readJSON(host, name)
 	if err != nil {
@@ -221,7 +220,7 @@ type jsonKeyKind struct{}
 // Path is the file.
 func (jsonKeyKind) Path(name string) string { path, _, _ := strings.Cut(name, "#"); return path }
 
-// Read tells the value, in compact form.
+// Read returns the value, in compact form.
 func (jsonKeyKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	path, key, _ := strings.Cut(name, "#")
 	_, keys, err := readJSON(host, path)

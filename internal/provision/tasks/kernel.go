@@ -82,7 +82,7 @@ func (s Sysctls) Check(_ context.Context, host provision.Host) (provision.Change
 	return change(diffs...), nil
 }
 
-// now reads the value, and tells whether it must be set.
+// now reads the value, and reports whether it must be set.
 func (v Sysctl) now(host provision.Host) (string, bool, error) {
 	if !host.Live() {
 		return "", false, nil
@@ -122,7 +122,7 @@ func (s Sysctls) Apply(_ context.Context, host provision.Host) error {
 // sysctlKind is a value of the running kernel.
 type sysctlKind struct{}
 
-// Read tells the value; what the host does not tell does not exist.
+// Read returns the value; one that the host does not report does not exist.
 func (sysctlKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	if !host.Live() {
 		return provision.State{}, nil
@@ -143,7 +143,7 @@ func (k sysctlKind) Restore(ctx context.Context, host provision.Host, name strin
 	return host.Kernel().SetSysctl(name, state.Attrs["value"])
 }
 
-// Modules are kernel modules: a file that loads them at boot, and loaded now.
+// Modules are kernel modules: a file that loads them at boot, and their present state.
 type Modules struct {
 	M provision.Meta
 	// Path is the file: "/etc/modules-load.d/berth-node.conf".

@@ -28,7 +28,7 @@ const (
 	kindData     = provision.KindData
 )
 
-// Kinds returns what reads and restores the objects of all tasks here.
+// Kinds returns the kinds of all objects of this package's tasks.
 func Kinds() map[string]provision.Kind {
 	return map[string]provision.Kind{
 		kindFile:     fileKind{},
@@ -58,7 +58,7 @@ func (fileKind) Content(host provision.Host, name string) (io.ReadCloser, error)
 	return host.Files().Open(name)
 }
 
-// Read tells type, mode, owner and digest.
+// Read returns type, mode, owner and digest.
 func (fileKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	return readPath(host, name)
 }
@@ -81,7 +81,7 @@ func readPath(host provision.Host, name string) (provision.State, error) {
 	return state, err
 }
 
-// Restore writes the file, link or directory that was there, or removes what is.
+// Restore writes the earlier file, link or directory, or removes the present one.
 func (fileKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, content provision.Content) error {
 	now, err := readPath(host, name)
 	if err != nil {
@@ -136,13 +136,13 @@ func linkAttr(state provision.State) (provision.Attr, error) {
 	return stateAttr(withMode)
 }
 
-// dirKind is a directory, whatever lies in it.
+// dirKind is a directory, without its content.
 type dirKind struct{}
 
 // Path is the name.
 func (dirKind) Path(name string) string { return name }
 
-// Read tells type, mode and owner.
+// Read returns type, mode and owner.
 func (dirKind) Read(_ context.Context, host provision.Host, name string) (provision.State, error) {
 	info, err := host.Files().Stat(name)
 	if errors.Is(err, errs.NotFound) {
@@ -154,7 +154,7 @@ func (dirKind) Read(_ context.Context, host provision.Host, name string) (provis
 	return provision.State{Exists: true, Attrs: pathAttrs(info)}, nil
 }
 
-// Restore makes it again, or removes it when it is empty: what lies in it is not ours.
+// Restore creates it again, or removes it if it is empty: its content is not ours.
 func (d dirKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
 	now, err := d.Read(ctx, host, name)
 	if err != nil || maps.Equal(now.Attrs, state.Attrs) {
@@ -172,7 +172,7 @@ func (d dirKind) Restore(ctx context.Context, host provision.Host, name string, 
 		if err != nil {
 			return err
 		}
-		for range bound { // as who pins network namespaces does with their directory
+		for range bound { // as programs that pin network namespaces do
 			if err := host.Kernel().Unmount(ctx, name); err != nil {
 				return err
 			}

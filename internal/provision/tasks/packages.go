@@ -27,18 +27,18 @@ func (p Packages) ID() string { return "packages " + strings.Join(p.names(), " "
 // Meta returns M.
 func (p Packages) Meta() provision.Meta { return p.M }
 
-// Deadline has room for a slow mirror.
+// Deadline allows for a slow mirror.
 func (Packages) Deadline() time.Duration { return 30 * time.Minute }
 
-// Prepare fetches lists that lack a package: what comes along with it is known before anything
-// is changed then, and goes with it again.
+// Prepare fetches the lists if they lack a package, so that its dependencies are known before
+// anything changes, and can be removed with it.
 func (p Packages) Prepare(ctx context.Context, host provision.Host) error {
 	missing, err := p.missing(ctx, host)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
 	if _, err := host.Packages().Plan(ctx, missing); !errors.Is(err, errs.Unavailable) {
-		return nil // what else is wrong Install tells
+		return nil // Install reports other errors
 	}
 	return host.Packages().Refresh(ctx)
 }
@@ -51,7 +51,7 @@ func (p Packages) Objects(ctx context.Context, host provision.Host) ([]provision
 	}
 	var names []string
 	if len(missing) > 0 {
-		// What cannot be planned now (lists that are not fetched yet) is told by Install.
+		// Install reports what cannot be planned now (lists that are not fetched yet).
 		along, err := host.Packages().Plan(ctx, missing)
 		if err != nil && !errors.Is(err, errs.Unavailable) && !errors.Is(err, errs.NotFound) {
 			return nil, err
@@ -136,7 +136,7 @@ type packageKind struct{}
 // Deadline is that of the task.
 func (packageKind) Deadline() time.Duration { return Packages{}.Deadline() }
 
-// Read tells the version.
+// Read returns the version.
 func (packageKind) Read(ctx context.Context, host provision.Host, name string) (provision.State, error) {
 	installed, err := host.Packages().Installed(ctx, []string{name})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// checkPath refuses paths that would be read differently by others.
+// checkPath refuses paths that other programs would read differently.
 func checkPath(p string) error {
 	switch {
 	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":
@@ -70,7 +70,7 @@ func id(name string, lookup func(string) (int, error)) (int, error) {
 	return lookup(name)
 }
 
-// ownerNow is ownerIDs as attributes, with the names of who is not there yet.
+// ownerNow is ownerIDs as attributes, with the names of accounts that do not exist yet.
 func ownerNow(host provision.Host, owner, group string) (uid, gid string, err error) {
 	u, g, err := ownerIDs(host, owner, group)
 	if errors.Is(err, errs.NotFound) {
@@ -81,14 +81,14 @@ func ownerNow(host provision.Host, owner, group string) (uid, gid string, err er
 
 // attrs are the attributes of a path in a State. Keys are part of the journal's format.
 const (
-	attrType   = "type" // "file", "dir", "link", or what else is there
+	attrType   = "type" // "file", "dir", "link", or another type
 	attrMode   = "mode" // octal, with setuid, setgid and sticky as chmod has them
 	attrUID    = "uid"
 	attrGID    = "gid"
 	attrTarget = "target"
 )
 
-// octal is how people write a mode.
+// octal is a mode in octal digits.
 func octal(mode fs.FileMode) string {
 	n := uint32(mode.Perm())
 	for bit, value := range map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
@@ -99,7 +99,7 @@ func octal(mode fs.FileMode) string {
 	return fmt.Sprintf("%04o", n)
 }
 
-// fromOctal is the way back.
+// fromOctal is the inverse of octal.
 func fromOctal(text string) (fs.FileMode, error) {
 	n, err := strconv.ParseUint(text, 8, 16)
 	if err != nil {
@@ -133,7 +133,7 @@ func pathAttrs(info provision.FileInfo) map[string]string {
 	return attrs
 }
 
-// stateAttr is the way back of mode and owner.
+// stateAttr is the inverse for mode and owner.
 func stateAttr(state provision.State) (provision.Attr, error) {
 	mode, err := fromOctal(state.Attrs[attrMode])
 	if err != nil {
@@ -175,7 +175,7 @@ type desiredFile struct {
 	secret  bool
 }
 
-// check returns the difference; the zero Diff says that there is none.
+// check returns the difference; the zero Diff means that there is none.
 func (w desiredFile) check(host provision.Host) (provision.Diff, error) {
 	now, err := readPath(host, w.path)
 	if err != nil {
@@ -225,7 +225,7 @@ func (w desiredFile) hidden(host provision.Host) (bool, error) {
 	return provision.Hidden(host.Files(), w.path)
 }
 
-// sealed shows the content of a file that is there without telling it; "" for none.
+// sealed shows the size and fingerprint of a file's content; "" for no file.
 func sealed(host provision.Host, path string, now provision.State) (string, error) {
 	if now.Digest == "" {
 		return "", nil

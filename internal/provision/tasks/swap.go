@@ -13,13 +13,13 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// Swap says whether the machine swaps: off turns off what is on and comments its lines
-// in /etc/fstab out.
+// Swap turns the machine's swap on or off. Off turns off active swap and comments out its lines in
+// /etc/fstab.
 type Swap struct {
 	M provision.Meta
-	// On true wants File in use; false wants no swap at all.
+	// On: true for File in use; false for no swap at all.
 	On bool
-	// File is a swap file of Size bytes that is made where there is none.
+	// File is a swap file of Size bytes; Apply creates it if it does not exist.
 	File string
 	Size int64
 }
@@ -92,7 +92,7 @@ func (s Swap) fstab(host provision.Host) (string, desiredFile, error) {
 	}, nil
 }
 
-// Check looks at what swaps now and at boot.
+// Check compares the active swap and the swap at boot.
 func (s Swap) Check(_ context.Context, host provision.Host) (provision.Change, error) {
 	swaps, err := s.swaps(host)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s Swap) Apply(ctx context.Context, host provision.Host) error {
 	return nil
 }
 
-// makeFile makes the swap file anew: one that is not in use may be half made.
+// makeFile creates the swap file again: a file that is not in use may be incomplete.
 func (s Swap) makeFile(ctx context.Context, host provision.Host) error {
 	if err := makeParents(host, s.File); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (s Swap) makeFile(ctx context.Context, host provision.Host) error {
 	return host.Kernel().SwapOn(ctx, s.File)
 }
 
-// swapKind is a file that may be in use as swap, or all that is.
+// swapKind is a file that may be in use as swap, or all active swap.
 type swapKind struct{}
 
 // Read reports whether a file is there and in use, or what is in use.
@@ -200,7 +200,7 @@ func (swapKind) Read(_ context.Context, host provision.Host, name string) (provi
 	return provision.State{Exists: true, Attrs: map[string]string{"on": on}}, nil
 }
 
-// Restore turns on and off what was; a file that was not there goes.
+// Restore turns swap on and off as before, and removes a file that did not exist.
 func (k swapKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
 	now, err := k.Read(ctx, host, name)
 	if err != nil || !host.Live() {

@@ -17,12 +17,12 @@ type Running string
 
 // The states wanted of a unit.
 const (
-	// Leave keeps the unit as it is: for units that something else starts.
+	// Leave keeps the unit as it is, for units that something else starts.
 	Leave Running = ""
-	// Started wants it active; it is started when it is not, and restarted when a task
-	// asks for it (Meta.Restarts) or its own files have changed.
+	// Started: the unit is active. Apply starts it if it is not, and restarts it when a task
+	// requests that (Meta.Restarts) or its own files have changed.
 	Started Running = "started"
-	// Stopped wants it inactive.
+	// Stopped: the unit is inactive.
 	Stopped Running = "stopped"
 )
 
@@ -42,19 +42,18 @@ type Unit struct {
 	Enable *bool
 	// Running is for now; Leave when empty.
 	Running Running
-	// RestartDisrupts says what a restart does to running pods ("without live-restore
-	// dockerd stops all containers"); empty when they go on.
+	// RestartDisrupts says what a restart does to running pods ("without live-restore dockerd stops
+	// all containers"); empty when they keep running.
 	RestartDisrupts string
-	// ReloadToRestart asks the running unit to reload (ExecReload) where others are
-	// restarted: it takes new files, and a new binary, by itself.
+	// ReloadToRestart reloads the running unit (ExecReload) instead of a restart: the unit picks up
+	// new files, and a new binary, by itself.
 	ReloadToRestart bool
 	// StopDisrupts is the same for a stop.
 	StopDisrupts string
-	// Made is a program that only reads, and fails when what the unit has made is not there
-	// any more (rules that somebody flushed): the unit is restarted then. Nil: one that is
-	// active has all that it made.
+	// Made is a program that only reads, and fails when the unit's work is gone (rules that
+	// somebody flushed): the unit is restarted then. Nil: an active unit needs no check.
 	Made []string
-	// Optional makes a unit that systemd does not know no error (stop what may be there).
+	// Optional: a unit that systemd does not know is not an error (stop a unit that may exist).
 	Optional bool
 }
 
@@ -64,7 +63,7 @@ func (u Unit) ID() string { return "unit " + u.Name }
 // Meta returns M.
 func (u Unit) Meta() provision.Meta { return u.M }
 
-// Deadline has room for what a unit does before it is ready, and says so.
+// Deadline allows for the time that a unit needs until it reports ready.
 func (Unit) Deadline() time.Duration { return 10 * time.Minute }
 
 // Unit is the name.
@@ -75,7 +74,7 @@ func (u Unit) Disruption() string { return u.RestartDisrupts }
 
 const unitDir = "/etc/systemd/system/"
 
-// Objects are its files, then the unit as such.
+// Objects are its files, then the unit itself.
 func (u Unit) Objects(context.Context, provision.Host) ([]provision.Object, error) {
 	if u.Name == "" || strings.ContainsAny(u.Name, "/\n\x00 ") || !strings.Contains(u.Name, ".") {
 		return nil, fmt.Errorf("unit name %q: %w", u.Name, errs.Invalid)
@@ -132,7 +131,7 @@ func (u Unit) Check(ctx context.Context, host provision.Host) (provision.Change,
 	return c, nil
 }
 
-// stateDiff compares what systemd says.
+// stateDiff compares the state that systemd reports.
 func (u Unit) stateDiff(state provision.UnitState, live bool) provision.Diff {
 	d := provision.Diff{Object: u.object()}
 	unknown := state.Load == "not-found" || state.Load == "" && state.Enabled == ""
@@ -174,8 +173,8 @@ func (u Unit) stateDiff(state provision.UnitState, live bool) provision.Diff {
 	return d
 }
 
-// masked reports whether somebody forbids what is wanted. Where the unit file is ours, a
-// mask lies in its place, and goes when it is written.
+// masked reports whether a mask forbids the wanted state. If the unit file is ours, a mask has its
+// path, and the write replaces it.
 func (u Unit) masked(state provision.UnitState) bool {
 	return state.Load == "masked" && u.Content == "" && (u.Running == Started || u.Enable != nil && *u.Enable)
 }
@@ -222,7 +221,7 @@ func (u Unit) Apply(ctx context.Context, host provision.Host) error {
 	if err != nil {
 		return err
 	}
-	// Also after enabling: systemd starts at boot what it has read, and shows it to people.
+	// Reload after enabling, too: systemd starts at boot, and shows, what it has read.
 	if host.Live() && (written || switched || state.NeedReload) {
 		if err := host.Units().Reload(ctx); err != nil {
 			return err
@@ -231,7 +230,7 @@ func (u Unit) Apply(ctx context.Context, host provision.Host) error {
 	return u.settle(ctx, host)
 }
 
-// unmask allows the unit again, and returns its state then.
+// unmask allows the unit again, and returns its new state.
 func (u Unit) unmask(ctx context.Context, host provision.Host) (provision.UnitState, error) {
 	if err := host.Units().Unmask(ctx, u.Name); err != nil {
 		return provision.UnitState{}, err
@@ -242,7 +241,7 @@ func (u Unit) unmask(ctx context.Context, host provision.Host) (provision.UnitSt
 	return host.Units().State(ctx, u.Name)
 }
 
-// enable enables or disables, and tells whether it had to.
+// enable enables or disables, and reports whether it changed anything.
 func (u Unit) enable(ctx context.Context, host provision.Host, state provision.UnitState) (bool, error) {
 	if u.Enable == nil || state.Enabled != "" && enabledAs(state.Enabled, *u.Enable) {
 		return false, nil
@@ -273,7 +272,7 @@ func (u Unit) settle(ctx context.Context, host provision.Host) error {
 	return nil
 }
 
-// Restart restarts a unit that shall run, and leaves another alone.
+// Restart restarts a unit that should run, and leaves any other alone.
 func (u Unit) Restart(ctx context.Context, host provision.Host) error {
 	if u.Running != Started || !host.Live() {
 		return nil
@@ -288,8 +287,8 @@ func isActive(state provision.UnitState) bool {
 	return state.Active == "active" || state.Active == "reloading" || state.Active == "refreshing"
 }
 
-// enabledAs reports whether a unit-file state counts as enabled or not. What cannot be
-// enabled or disabled (static, generated, …) is as good as either.
+// enabledAs reports whether a unit-file state counts as enabled or not. A state that cannot be
+// enabled or disabled (static, generated, …) counts as either.
 func enabledAs(state string, enable bool) bool {
 	switch state {
 	case "enabled", "enabled-runtime", "alias", "linked", "linked-runtime":
@@ -319,7 +318,7 @@ func (unitKind) Read(ctx context.Context, host provision.Host, name string) (pro
 	return provision.State{Exists: true, Attrs: attrs}, nil
 }
 
-// Release stops and disables what did not run or start at boot.
+// Release stops and disables a unit that did not run or start at boot.
 func (unitKind) Release(ctx context.Context, host provision.Host, name string, state provision.State) error {
 	now, err := host.Units().State(ctx, name)
 	if err != nil || now.Load == "not-found" {
@@ -336,7 +335,7 @@ func (unitKind) Release(ctx context.Context, host provision.Host, name string, s
 	return nil
 }
 
-// Restore enables and starts what was, when its files are back.
+// Restore enables and starts the unit as before, when its files are back.
 func (unitKind) Restore(ctx context.Context, host provision.Host, name string, state provision.State, _ provision.Content) error {
 	now, err := host.Units().State(ctx, name)
 	if err != nil {

@@ -13,7 +13,7 @@ type Writer interface {
 	Writes() []File
 }
 
-// Writes is the file itself; none where it shall be absent.
+// Writes is the file itself; none if it should be absent.
 func (f File) Writes() []File {
 	if f.Absent {
 		return nil
@@ -39,8 +39,8 @@ func writes(list ...desiredFile) []File {
 	return files
 }
 
-// Plain returns the one file that an asset is when it is no archive, as its first
-// source's name tells: its path and mode, with no content. ok is false for archives.
+// Plain returns the file of an asset that is not an archive, judged by its first source's name: its
+// path and mode, without content. ok is false for archives.
 func (a Asset) Plain() (file File, ok bool) {
 	if len(a.Ref.Sources) == 0 {
 		return File{}, false

@@ -37,7 +37,7 @@ type build struct {
 	output string
 	// supervisor is the path of berth-supervisor; "" is the one beside this program.
 	supervisor string
-	// work is the directory that the directory of this build is made in; "" is the usual one.
+	// work is the parent of this build's directory; "" is the default.
 	work string
 	// packages: the command prints the packages of the image, and builds nothing.
 	packages bool

@@ -33,13 +33,14 @@ func NewLoad() *cobra.Command {
 	s.AddFlags(cmd)
 	cmd.Flags().StringSliceVar(&o.Archives, "archive", nil, "archive of docker save or OCI tools, plain or compressed; - is standard input")
 	cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
-	//nolint:errcheck // it fails only for a flag that is not there
+	//nolint:errcheck // it fails only for an unknown flag
 	cmd.RegisterFlagCompletionFunc("nodes", s.CompleteNodes())
 	cmd.AddCommand(NewLoadOfKind()...)
 	return cmd
 }
 
-// load loads images into a cluster, under a shared lock: several processes may load at the same time.
+// load loads images into a cluster, under a shared lock: several processes may load at the same
+// time.
 func load(cmd *cobra.Command, s *session.Session, o images.Options) error {
 	return s.UseCluster(cmd, nil, func(ctx context.Context, c *cluster.Clusters, name string) error {
 		release, err := session.LockShared(c.Provider, name)
@@ -77,7 +78,7 @@ func NewLoadOfKind() []*cobra.Command {
 		}
 		s.AddFlags(cmd)
 		cmd.Flags().StringSliceVar(&o.Nodes, "nodes", nil, nodesHelp)
-		//nolint:errcheck // it fails only for a flag that is not there
+		//nolint:errcheck // it fails only for an unknown flag
 		cmd.RegisterFlagCompletionFunc("nodes", s.CompleteNodes())
 		all = append(all, session.AsKind(cmd))
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// NewInHost returns `in-host`, which berth-cluster.service runs. Other providers start nodes themselves.
+// NewInHost returns `in-host`, which berth-cluster.service runs. Other providers start nodes
+// themselves.
 func NewInHost() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "in-host",
@@ -50,7 +51,7 @@ func NewInHost() *cobra.Command {
 	return cmd
 }
 
-// bootTime is how long a berth may take that starts with the host, and not at once.
+// bootTime is how long berth may take to start when the host boots.
 const bootTime = time.Minute
 
 // awaitOwn opens the berth of this host, as soon as it runs.

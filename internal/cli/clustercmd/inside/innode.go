@@ -69,7 +69,7 @@ func NewInNode() *cobra.Command {
 			Short: "Remove another control plane from etcd",
 			Args:  cobra.MinimumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return innode.ForgetMember(cmd.Context(), args[0], args[1:])
+				return innode.RemoveMember(cmd.Context(), args[0], args[1:])
 			},
 		},
 		newLookup(),
@@ -78,7 +78,7 @@ func NewInNode() *cobra.Command {
 	return cmd
 }
 
-// newLookup asks a name server: nodes have no other program that does.
+// newLookup queries a name server: nodes have no other program for it.
 func newLookup() *cobra.Command {
 	var server string
 	cmd := &cobra.Command{
@@ -108,7 +108,7 @@ func newLookup() *cobra.Command {
 // lookupTime bounds a query to a name server on the same host.
 const lookupTime = 5 * time.Second
 
-// newServeRegistry is what the container of the registry runs.
+// newServeRegistry is the command of the registry's container.
 func newServeRegistry() *cobra.Command {
 	return &cobra.Command{
 		Use:   "registry",

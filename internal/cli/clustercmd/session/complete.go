@@ -25,7 +25,7 @@ func (s *Session) completeClusters(cmd *cobra.Command) {
 		}
 		return names, err
 	})
-	//nolint:errcheck // it fails only for a flag that is not there
+	//nolint:errcheck // it fails only for an unknown flag
 	cmd.RegisterFlagCompletionFunc("name", clusters)
 	if strings.Contains(cmd.Use, "[NAME") {
 		cmd.ValidArgsFunction = clusters
@@ -44,8 +44,8 @@ func (s *Session) CompleteNodes() cobra.CompletionFunc {
 	})
 }
 
-// completion completes names of the provider, without those that were given already. It completes
-// nothing where the provider does not answer.
+// completion completes names of the provider, without those on the command line. It completes
+// nothing if the provider does not answer.
 func (s *Session) completion(find func(context.Context, *cluster.Clusters) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)

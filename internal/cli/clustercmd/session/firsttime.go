@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// firstTime reports whether a warning is new to this user on this host, and records it. It is always new
-// where it cannot be recorded.
+// firstTime reports whether a warning is new to this user on this host, and records it. It is
+// always new if it cannot be recorded.
 func firstTime(what, machineID string) bool {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Lock locks a cluster against other processes of this user that create or change it: each would take
-// what the other has made so far for leftovers. The error is errs.State when the cluster is locked.
+// Lock locks a cluster against other processes of this user that create or change it: each would
+// take the other's unfinished objects for leftovers. The error is errs.State when the cluster is
+// locked.
 func Lock(engine provider.Provider, name string) (release func(), err error) {
 	return lockOf(engine, name, unix.LOCK_EX)
 }
@@ -72,8 +73,8 @@ func lockOf(engine provider.Provider, name string, how int) (release func(), err
 	return nil, fmt.Errorf("cannot lock %s: %w", what, err)
 }
 
-// lockDir creates and returns the directory of a user's locks. Nobody else may write to it: a file
-// there could block every command.
+// lockDir creates and returns the directory of a user's locks. No other user may write to it: a
+// file there could block every command.
 func lockDir(uid int, run, home string) (string, error) {
 	dir := filepath.Join(run, "berth-cluster")
 	if uid != 0 {
@@ -106,8 +107,8 @@ func ours(info fs.FileInfo, uid int) bool {
 	return ok && info.IsDir() && int(stat.Uid) == uid && info.Mode().Perm()&0o022 == 0
 }
 
-// lockFile locks a file, which its last holder removes. The kernel releases the lock when the process
-// ends. The error is EWOULDBLOCK if another process has the lock.
+// lockFile locks a file, which its last holder removes. The kernel releases the lock when the
+// process ends. The error is EWOULDBLOCK if another process has the lock.
 func lockFile(name string, how int) (release func(), err error) {
 	for {
 		file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

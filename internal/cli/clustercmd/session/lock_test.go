@@ -87,8 +87,8 @@ func TestLockIsOneOnly(t *testing.T) {
 	}
 }
 
-// TestLockIsOfTheName: a file that its holder removes after another process has opened it gives that
-// process no lock: a third one would make a new file, and lock that.
+// TestLockIsOfTheName: a file that its holder removes after another process has opened it gives
+// that process no lock: a third one would make a new file, and lock that.
 func TestLockIsOfTheName(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a")
 	file, err := os.Create(name)
@@ -178,7 +178,8 @@ func TestLockDir(t *testing.T) {
 	}
 }
 
-// TestLockIsInItsDirectory: the lock is a file in a directory of this user's. Other users could take any other lock.
+// TestLockIsInItsDirectory: the lock is a file in a directory of this user's. Other users could
+// take any other lock.
 func TestLockIsInItsDirectory(t *testing.T) {
 	home := clustertest.InstallPodman(t)
 	cmd := &cobra.Command{}

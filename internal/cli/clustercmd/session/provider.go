@@ -24,12 +24,12 @@ type ProviderFlags struct {
 
 func (f *ProviderFlags) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "provider", "", "container engine: docker, podman, nerdctl, finch or berth; empty: $KIND_EXPERIMENTAL_PROVIDER, or the first one that works, berth last")
-	//nolint:errcheck // it fails only for a flag that is not there
+	//nolint:errcheck // it fails only for an unknown flag
 	cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"docker", "podman", "nerdctl", "finch", berth.Name}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().IntVarP(&f.verbose, "verbosity", "v", 0, "1 or more: show the calls of the container engine")
 }
 
-// Open finds the provider and reads its facts. Where no tool of containers is installed, it is the berth
+// Open finds the provider and reads its facts. If no container tool is installed, it is the berth
 // that runs on this host.
 func (f *ProviderFlags) Open(cmd *cobra.Command) (provider.Provider, error) {
 	ctx := cmd.Context()
@@ -64,7 +64,7 @@ func (f *ProviderFlags) Open(cmd *cobra.Command) (provider.Provider, error) {
 	return engine, nil
 }
 
-// providerVariable is kind's for another engine than the first.
+// providerVariable is kind's variable that selects the engine.
 const providerVariable = "KIND_EXPERIMENTAL_PROVIDER"
 
 func openOwn(ctx context.Context, o berth.Options) (provider.Provider, error) {

@@ -23,7 +23,8 @@ func TestTracedCallsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// TestVerboseEngineHidesSecrets: the calls of an engine that the flags open are shown without secrets.
+// TestVerboseEngineHidesSecrets: the calls of an engine that the flags open are shown without
+// secrets.
 func TestVerboseEngineHidesSecrets(t *testing.T) {
 	clustertest.InstallPodman(t)
 	var shown bytes.Buffer

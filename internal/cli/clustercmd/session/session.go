@@ -1,5 +1,5 @@
-// Package session has what the commands of `berth cluster` share: flags, the provider, locks between
-// processes, and Ctrl-C.
+// Package session has what the commands of `berth cluster` share: flags, the provider, locks
+// between processes, and Ctrl-C.
 package session
 
 import (
@@ -53,7 +53,7 @@ func (s *Session) AddProviderFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&s.Quiet, "quiet", "q", false, "do not show steps")
 }
 
-// GivenName returns the name of the cluster in arguments, flags or environment; "" is none.
+// GivenName returns the name of the cluster in arguments, flags or environment; "" for none.
 func (s *Session) GivenName(args []string) (string, error) {
 	if len(args) > 0 && s.Name != "" && args[0] != s.Name {
 		return "", fmt.Errorf("the cluster has two names, %q and %q; give one: %w", args[0], s.Name, errs.Invalid)

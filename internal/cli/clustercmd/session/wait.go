@@ -12,7 +12,7 @@ type durationFlag struct{ time *time.Duration }
 
 func (p durationFlag) String() string {
 	if p.time == nil {
-		return "0s" // pflag asks a zero value
+		return "0s" // pflag calls it on a zero value
 	}
 	return p.time.String()
 }

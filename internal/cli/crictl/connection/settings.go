@@ -21,19 +21,19 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// defaultConfig is the file that nodes have.
+// defaultConfig is the settings file on nodes.
 const defaultConfig = "/etc/crictl.yaml"
 
 // defaultTimeout bounds connecting to the socket.
 const defaultTimeout = 2 * time.Second
 
-// usualSockets are tried in this order if none is configured.
-func usualSockets() []string {
+// defaultSockets are tried in this order if none is configured.
+func defaultSockets() []string {
 	return []string{criclient.DefaultEndpoint, "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock", "unix:///var/run/cri-dockerd.sock"}
 }
 
-// Settings are the flags before the verb, and what the environment and the file say where a flag
-// does not.
+// Settings are the flags before the verb, with values of the environment and the file for flags
+// that are not set.
 type Settings struct {
 	Getenv                 func(string) string
 	config, runtime, image string
@@ -46,7 +46,7 @@ type Settings struct {
 func (s *Settings) Register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&s.config, "config", "c", "", "settings file (default: $CRI_CONFIG_FILE, "+defaultConfig+")")
-	flags.StringVarP(&s.runtime, "runtime-endpoint", "r", "", "socket of the runtime, unix:///PATH (default: $CONTAINER_RUNTIME_ENDPOINT, the file's, or the first of "+strings.Join(usualSockets(), ", ")+")")
+	flags.StringVarP(&s.runtime, "runtime-endpoint", "r", "", "socket of the runtime, unix:///PATH (default: $CONTAINER_RUNTIME_ENDPOINT, the file's, or the first of "+strings.Join(defaultSockets(), ", ")+")")
 	flags.StringVarP(&s.image, "image-endpoint", "i", "", "socket for images (default: $IMAGE_SERVICE_ENDPOINT, the file's, or the runtime's)")
 	flags.DurationVarP(&s.timeout, "timeout", "t", 0, "timeout of connecting (default: the file's, or 2s)")
 	flags.BoolVarP(&s.debug, "debug", "D", false, "show which socket is used")
@@ -88,7 +88,7 @@ func (s *Settings) read() (file, error) {
 	return found, nil
 }
 
-// Clients are connections to a runtime and to who has its images.
+// Clients are connections to a runtime and to its image service.
 type Clients struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
@@ -119,7 +119,7 @@ func (s *Settings) connect(cmd *cobra.Command) (_ *Clients, err error) {
 	timeout := cmp.Or(s.timeout, time.Duration(found.Timeout)*time.Second, defaultTimeout)
 	runtime := cmp.Or(s.runtime, s.Getenv("CONTAINER_RUNTIME_ENDPOINT"), found.Runtime)
 	if runtime == "" {
-		runtime = firstSocket(usualSockets())
+		runtime = firstSocket(defaultSockets())
 	}
 	images := cmp.Or(s.image, s.Getenv("IMAGE_SERVICE_ENDPOINT"), found.Image, runtime)
 	c := &Clients{}
@@ -151,8 +151,7 @@ func dial(ctx context.Context, endpoint string, timeout time.Duration) (*criclie
 	return criclient.Dial(ctx, endpoint)
 }
 
-// firstSocket is the first one that is there; with none of them the error of the first says what
-// to do.
+// firstSocket is the first one that exists; if none does, the error is that of the first.
 func firstSocket(endpoints []string) string {
 	for _, endpoint := range endpoints {
 		info, err := os.Stat(strings.TrimPrefix(endpoint, "unix://"))
@@ -163,7 +162,7 @@ func firstSocket(endpoints []string) string {
 	return endpoints[0]
 }
 
-// programDir is where this program lies, under the name that it was called by.
+// programDir is the directory of this program, by the path that it was called with.
 func programDir() string {
 	if !strings.Contains(os.Args[0], "/") {
 		return ""

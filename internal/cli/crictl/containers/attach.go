@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/criclient/stream"
 )
 
-// NewAttach makes `crictl attach`.
+// NewAttach returns `crictl attach`.
 func NewAttach(s *connection.Settings) *cobra.Command {
 	var interactive, tty bool
 	cmd := &cobra.Command{

@@ -24,7 +24,7 @@ type execFlags struct {
 	transport                                string
 }
 
-// NewExec makes `crictl exec`.
+// NewExec returns `crictl exec`.
 func NewExec(s *connection.Settings) *cobra.Command {
 	var f execFlags
 	cmd := &cobra.Command{
@@ -70,7 +70,7 @@ func NewExec(s *connection.Settings) *cobra.Command {
 	return cmd
 }
 
-// targets are the containers that are meant, and the command.
+// targets are the selected containers, and the command.
 func (f *execFlags) targets(ctx context.Context, cmd *cobra.Command, c *connection.Clients, args []string) (containers, command []string, err error) {
 	chosen := false
 	for _, flag := range []string{"name", "pod", "image", "state", "label", "latest", "last"} {
@@ -104,7 +104,7 @@ func (f *execFlags) run(ctx context.Context, cmd *cobra.Command, c *connection.C
 	return nil
 }
 
-// stream joins the command's streams with ours.
+// stream connects the command's streams to this process's.
 func (f *execFlags) stream(ctx context.Context, cmd *cobra.Command, c *connection.Clients, id string, command []string) (code int, err error) {
 	resp, err := c.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
 		ContainerId: id, Cmd: command, Tty: f.tty, Stdin: f.interactive, Stdout: true, Stderr: !f.tty,
@@ -115,7 +115,7 @@ func (f *execFlags) stream(ctx context.Context, cmd *cobra.Command, c *connectio
 	return stream.Run(ctx, resp.Url, streams(cmd, f.interactive, f.tty))
 }
 
-// streams are ours, as far as they are wanted.
+// streams are this process's standard streams, as far as the flags select them.
 func streams(cmd *cobra.Command, interactive, tty bool) stream.Streams {
 	s := stream.Streams{Out: cmd.OutOrStdout(), TTY: tty}
 	if interactive {
@@ -127,7 +127,7 @@ func streams(cmd *cobra.Command, interactive, tty bool) stream.Streams {
 	return s
 }
 
-// wait asks for the output when the command has ended.
+// wait runs the command to its end, then returns its output.
 func (f *execFlags) wait(ctx context.Context, cmd *cobra.Command, c *connection.Clients, id string, command []string) (code int, err error) {
 	resp, err := c.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: f.timeout})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/verb"
 )
 
-// NewInspect makes `crictl inspect`.
+// NewInspect returns `crictl inspect`.
 func NewInspect(s *connection.Settings) *cobra.Command {
 	var i verb.Inspection
 	var f selection.Containers

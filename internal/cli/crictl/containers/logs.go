@@ -16,14 +16,14 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// logFlags are what of a log is shown.
+// logFlags select the lines of a log.
 type logFlags struct {
 	follow, previous, reopen, timestamps bool
 	tail                                 int
 	since, stream                        string
 }
 
-// NewLogs makes `crictl logs`.
+// NewLogs returns `crictl logs`.
 func NewLogs(s *connection.Settings) *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
@@ -74,7 +74,7 @@ func (f *logFlags) run(ctx context.Context, cmd *cobra.Command, c *connection.Cl
 	return podlog.Copy(ctx, path, opts, out, errOut)
 }
 
-// writers are where the two streams go.
+// writers are the destinations of the two streams.
 func (f *logFlags) writers(cmd *cobra.Command) (out, errOut io.Writer, err error) {
 	out, errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	switch f.stream {
@@ -88,7 +88,7 @@ func (f *logFlags) writers(cmd *cobra.Command) (out, errOut io.Writer, err error
 	return nil, nil, fmt.Errorf("--stream %q: want stdout or stderr: %w", f.stream, errs.Invalid)
 }
 
-// path is the log of a container, or of the attempt before it: kubelets name logs for attempts.
+// path is the log of a container, or of the attempt before it: kubelets name logs after attempts.
 func (f *logFlags) path(s *runtimeapi.ContainerStatus) (string, error) {
 	attempt := s.GetMetadata().GetAttempt()
 	switch {

@@ -16,14 +16,14 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/selection"
 )
 
-// psFlags are what ps shows, and how.
+// psFlags are the flags of ps.
 type psFlags struct {
 	selection.Containers
 	format                        output.Format
 	quiet, verbose, full, resolve bool
 }
 
-// NewPs makes `crictl ps`.
+// NewPs returns `crictl ps`.
 func NewPs(s *connection.Settings) *cobra.Command {
 	var f psFlags
 	cmd := &cobra.Command{

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// NewRemove makes `crictl rm`.
+// NewRemove returns `crictl rm`.
 func NewRemove(s *connection.Settings) *cobra.Command {
 	var force, all, keep bool
 	cmd := &cobra.Command{

@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/verb"
 )
 
-// NewStart makes `crictl start`.
+// NewStart returns `crictl start`.
 func NewStart(s *connection.Settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start CONTAINER...",

@@ -18,10 +18,10 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/selection"
 )
 
-// clearScreen goes before a table that takes the place of the last one.
+// clearScreen precedes a table that replaces the last one.
 const clearScreen = "\033[2J\033[H"
 
-// statsFlags are what stats shows, and how.
+// statsFlags are the flags of stats.
 type statsFlags struct {
 	format     output.Format
 	id, pod    string
@@ -30,7 +30,7 @@ type statsFlags struct {
 	seconds    int
 }
 
-// NewStats makes `crictl stats`.
+// NewStats returns `crictl stats`.
 func NewStats(s *connection.Settings) *cobra.Command {
 	var f statsFlags
 	cmd := &cobra.Command{
@@ -59,7 +59,7 @@ func NewStats(s *connection.Settings) *cobra.Command {
 	return cmd
 }
 
-// show prints one answer, or the table of two.
+// show prints one response, or the table of two.
 func (f *statsFlags) show(ctx context.Context, w io.Writer, c *connection.Clients) error {
 	before, err := f.ask(ctx, c)
 	if err != nil {
@@ -90,7 +90,7 @@ func (f *statsFlags) ask(ctx context.Context, c *connection.Clients) ([]*runtime
 	}
 	resp, err := c.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{Filter: filter})
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask what containers use: %w", err)
+		return nil, fmt.Errorf("cannot read the usage of containers: %w", err)
 	}
 	slices.SortFunc(resp.Stats, func(a, b *runtimeapi.ContainerStats) int {
 		return cmp.Compare(a.GetAttributes().GetId(), b.GetAttributes().GetId())

@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/verb"
 )
 
-// NewStop makes `crictl stop`.
+// NewStop returns `crictl stop`.
 func NewStop(s *connection.Settings) *cobra.Command {
 	var grace int64
 	var all bool
@@ -40,7 +40,7 @@ func NewStop(s *connection.Settings) *cobra.Command {
 	return cmd
 }
 
-// named are the containers that are named, or all that a filter finds.
+// named are the named containers, or all that a filter finds.
 func named(ctx context.Context, c *connection.Clients, args []string, all bool, f *selection.Containers) ([]string, error) {
 	if !all {
 		return args, nil

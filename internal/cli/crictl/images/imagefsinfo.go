@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/output"
 )
 
-// NewImageFsInfo makes `crictl imagefsinfo`.
+// NewImageFsInfo returns `crictl imagefsinfo`.
 func NewImageFsInfo(s *connection.Settings) *cobra.Command {
 	var format output.Format
 	cmd := &cobra.Command{
@@ -25,7 +25,7 @@ func NewImageFsInfo(s *connection.Settings) *cobra.Command {
 				}
 				resp, err := c.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 				if err != nil {
-					return fmt.Errorf("cannot ask for the disk of images: %w", err)
+					return fmt.Errorf("cannot read the disk usage of images: %w", err)
 				}
 				status, err := output.Message(resp)
 				if err != nil {

@@ -19,10 +19,10 @@ import (
 // none stands for a name that an image lacks.
 const none = "<none>"
 
-// imageColumns are what the table of images has.
+// imageColumns are the columns of the table of images.
 type imageColumns struct{ digests, pinned, full bool }
 
-// NewImages makes `crictl images`.
+// NewImages returns `crictl images`.
 func NewImages(s *connection.Settings) *cobra.Command {
 	var format output.Format
 	var columns imageColumns

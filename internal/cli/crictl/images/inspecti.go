@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// NewInspectImage makes `crictl inspecti`.
+// NewInspectImage returns `crictl inspecti`.
 func NewInspectImage(s *connection.Settings) *cobra.Command {
 	var i verb.Inspection
 	var name string
@@ -63,7 +63,7 @@ func inspectImage(ctx context.Context, c *connection.Clients, name string, verbo
 	}}, nil
 }
 
-// findImage reports an image that is not there, which CRI does not take for an error.
+// findImage returns an error for a missing image, which CRI does not treat as one.
 func findImage(ctx context.Context, c *connection.Clients, name string, verbose bool) (*runtimeapi.ImageStatusResponse, error) {
 	resp, err := c.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}, Verbose: verbose})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// NewPull makes `crictl pull`.
+// NewPull returns `crictl pull`.
 func NewPull(s *connection.Settings) *cobra.Command {
 	var creds, auth string
 	var annotations []string
@@ -58,7 +58,7 @@ func NewPull(s *connection.Settings) *cobra.Command {
 	return cmd
 }
 
-// credentials are what a registry is asked with; nil is nothing.
+// credentials are the credentials for a registry; nil for none.
 func credentials(creds, auth string) (*runtimeapi.AuthConfig, error) {
 	user, password, _ := strings.Cut(creds, ":")
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// NewRemoveImage makes `crictl rmi`.
+// NewRemoveImage returns `crictl rmi`.
 func NewRemoveImage(s *connection.Settings) *cobra.Command {
 	var all, prune bool
 	cmd := &cobra.Command{
@@ -37,7 +37,7 @@ func NewRemoveImage(s *connection.Settings) *cobra.Command {
 				return verb.Each(cmd.OutOrStdout(), slices.Compact(args), func(name string) (string, error) {
 					done, err := removeImage(ctx, c, name)
 					if prune {
-						err = errs.IgnoreNotFound(err) // it went meanwhile
+						err = errs.IgnoreNotFound(err) // removed meanwhile
 					}
 					return done, err
 				})
@@ -49,7 +49,7 @@ func NewRemoveImage(s *connection.Settings) *cobra.Command {
 	return cmd
 }
 
-// removable are all images, or those that nothing keeps.
+// removable are all images, or the unused ones.
 func removable(ctx context.Context, c *connection.Clients, unused bool) ([]string, error) {
 	images, err := selection.Images(ctx, c, "", nil)
 	if err != nil || !unused {

@@ -1,4 +1,4 @@
-// Package output prints answers of CRI as tables, JSON, YAML or by a template.
+// Package output prints CRI responses as tables, JSON, YAML or with a template.
 package output
 
 import (
@@ -51,7 +51,7 @@ func (f *Format) Check() error {
 	return nil
 }
 
-// Message prints an answer of CRI, every field of it, or calls table.
+// Message prints all fields of a CRI response, or calls table.
 func (f *Format) Message(w io.Writer, msg proto.Message, table func(io.Writer) error) error {
 	if err := f.Check(); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (f *Format) Message(w io.Writer, msg proto.Message, table func(io.Writer) e
 	return f.Value(w, value)
 }
 
-// Message is a message as JSON, with fields that are zero and without those that are not set.
+// Message is a message as JSON, with zero fields and without unset ones.
 func Message(msg proto.Message) (json.RawMessage, error) {
 	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(msg)
 	if err != nil {
@@ -75,7 +75,7 @@ func Message(msg proto.Message) (json.RawMessage, error) {
 	return data, nil
 }
 
-// Value prints any value as JSON, YAML or by the template.
+// Value prints any value as JSON, YAML or with the template.
 func (f *Format) Value(w io.Writer, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -114,7 +114,7 @@ func (f *Format) execute(w io.Writer, data []byte) error {
 	return err
 }
 
-// WithInfo is a status beside the verbose information of the runtime. A JSON object in the
+// WithInfo is a status with the verbose information of the runtime. A JSON object in the
 // information stays one; a JSON string loses its quotes.
 func WithInfo(status json.RawMessage, info map[string]string) map[string]any {
 	all := map[string]any{"status": status}
@@ -128,7 +128,7 @@ func WithInfo(status json.RawMessage, info map[string]string) map[string]any {
 	return all
 }
 
-// Statuses prints those of several things: one alone is in no list.
+// Statuses prints several statuses as a list, and one alone without a list.
 func (f *Format) Statuses(w io.Writer, all []map[string]any) error {
 	if len(all) == 1 {
 		return f.Value(w, all[0])
@@ -156,7 +156,7 @@ func Pairs(w io.Writer, title string, all map[string]string) {
 	}
 }
 
-// Field prints a line where there is something to say.
+// Field prints a line unless the value is empty.
 func Field(w io.Writer, name, value string) {
 	if value != "" {
 		fmt.Fprintf(w, "%s: %s\n", name, value)

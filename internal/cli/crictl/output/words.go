@@ -11,7 +11,7 @@ import (
 // shortID is how much of an id a table shows.
 const shortID = 13
 
-// Short cuts an id that is not to be shown in full.
+// Short shortens an ID unless it should be shown in full.
 func Short(id string, full bool) string {
 	if full {
 		return id
@@ -62,7 +62,7 @@ func Size(bytes uint64, digits int) string {
 	return strconv.FormatFloat(value, 'g', digits, 64) + units[0]
 }
 
-// State is the end of CRI's word for one, with a capital: Running, NotReady.
+// State is the suffix of CRI's constant, capitalized: Running, NotReady.
 func State(word fmt.Stringer) string {
 	text := word.String()
 	text = text[strings.Index(text, "_")+1:]

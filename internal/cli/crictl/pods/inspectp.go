@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/verb"
 )
 
-// NewInspectPod makes `crictl inspectp`.
+// NewInspectPod returns `crictl inspectp`.
 func NewInspectPod(s *connection.Settings) *cobra.Command {
 	var i verb.Inspection
 	var f selection.Pods

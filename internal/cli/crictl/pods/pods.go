@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/selection"
 )
 
-// NewPods makes `crictl pods`.
+// NewPods returns `crictl pods`.
 func NewPods(s *connection.Settings) *cobra.Command {
 	var f selection.Pods
 	var format output.Format

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// NewRemovePod makes `crictl rmp`.
+// NewRemovePod returns `crictl rmp`.
 func NewRemovePod(s *connection.Settings) *cobra.Command {
 	var force, all bool
 	cmd := &cobra.Command{

@@ -11,7 +11,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/verb"
 )
 
-// NewStopPod makes `crictl stopp`.
+// NewStopPod returns `crictl stopp`.
 func NewStopPod(s *connection.Settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stopp POD...",

@@ -21,7 +21,7 @@ func RegisterConditions(cmd *cobra.Command, conditions *[]string) {
 	cmd.Flags().StringArrayVarP(conditions, "filter", "f", nil, "dangling=true|false, or reference=REGULAR-EXPRESSION; several hold at once")
 }
 
-// Images asks for images, by their first names.
+// Images lists images, by their first names.
 func Images(ctx context.Context, c *connection.Clients, name string, conditions []string) ([]*runtimeapi.Image, error) {
 	resp, err := c.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: &runtimeapi.ImageSpec{Image: name}}})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package selection has the flags that choose containers, pods and images, and lists those that
-// they choose.
+// Package selection has the flags that select containers, pods and images, and lists the selected
+// ones.
 package selection
 
 import (
@@ -69,7 +69,7 @@ func (f *common) matcher() (func(name, namespace string) bool, error) {
 	}, nil
 }
 
-// created is what has a time of its making.
+// created has a creation time.
 type created interface{ GetCreatedAt() int64 }
 
 // newest sorts, the newest first, and keeps as many as the flags ask for.
@@ -107,7 +107,7 @@ func (f *Containers) Register(cmd *cobra.Command) {
 	flags.StringVar(&f.Image, "image", "", "only those of this image")
 }
 
-// List asks for the containers that are meant.
+// List lists the selected containers.
 func (f *Containers) List(ctx context.Context, c *connection.Clients) ([]*runtimeapi.Container, error) {
 	filter := &runtimeapi.ContainerFilter{Id: f.ID, PodSandboxId: f.Pod}
 	var err error
@@ -135,7 +135,7 @@ func (f *Containers) List(ctx context.Context, c *connection.Clients) ([]*runtim
 	return newest(&f.common, found), nil
 }
 
-// containerState is the state that is asked for: running, unless a flag says otherwise.
+// containerState is the selected state: running, unless a flag says otherwise.
 func (f *Containers) containerState() (*runtimeapi.ContainerStateValue, error) {
 	state, known := runtimeapi.ContainerState_value["CONTAINER_"+strings.ToUpper(cmp.Or(f.State, "running"))]
 	switch {
@@ -147,7 +147,7 @@ func (f *Containers) containerState() (*runtimeapi.ContainerStateValue, error) {
 	return &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState(state)}, nil
 }
 
-// ofImage reports whether an image is the one that is asked for, whichever of its names either has.
+// ofImage reports whether an image is the selected one, under any of its names.
 func (f *Containers) ofImage(ctx context.Context, c *connection.Clients) (func(image string) bool, error) {
 	if f.Image == "" {
 		return func(string) bool { return true }, nil
@@ -163,7 +163,7 @@ func (f *Containers) ofImage(ctx context.Context, c *connection.Clients) (func(i
 	}
 	return func(image string) bool {
 		if _, asked := ids[image]; !asked {
-			// One that cannot be asked for is none that is meant.
+			// An image without a status is not the selected one.
 			ids[image], _ = id(image)
 		}
 		return want != "" && ids[image] == want
@@ -173,7 +173,7 @@ func (f *Containers) ofImage(ctx context.Context, c *connection.Clients) (func(i
 // Pods are the flags that choose pods.
 type Pods struct{ common }
 
-// List asks for the pods that are meant.
+// List lists the selected pods.
 func (f *Pods) List(ctx context.Context, c *connection.Clients) ([]*runtimeapi.PodSandbox, error) {
 	filter := &runtimeapi.PodSandboxFilter{Id: f.ID}
 	var err error
@@ -201,12 +201,12 @@ func (f *Pods) List(ctx context.Context, c *connection.Clients) ([]*runtimeapi.P
 	return newest(&f.common, found), nil
 }
 
-// PodLabel is what a container's labels say of its pod.
+// PodLabel is a label of a container about its pod.
 func PodLabel(c *runtimeapi.Container, label string) string {
 	return cmp.Or(c.GetLabels()[label], "unknown")
 }
 
-// identified is what has an id.
+// identified has an ID.
 type identified interface{ GetId() string }
 
 // IDs are those of a list.

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// Each does the same to every id, at once, since stopping one may take its whole grace. done is
-// printed for each that it worked for, in the order of the ids.
+// Each calls a function for all IDs at once, because a stop may take the whole grace period. It
+// prints done for each success, in the order of the IDs.
 func Each(w io.Writer, ids []string, do func(id string) (done string, err error)) error {
 	type result struct {
 		done string

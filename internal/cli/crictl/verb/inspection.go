@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/crictl/output"
 )
 
-// Inspection is what inspect, inspectp and inspecti have in common.
+// Inspection has the flags that inspect, inspectp and inspecti share.
 type Inspection struct {
 	format output.Format
 	quiet  bool
@@ -24,13 +24,13 @@ func (i *Inspection) Register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&i.quiet, "quiet", "q", false, "CRI's fields only")
 }
 
-// Status is the status of one thing: as a value, and for people.
+// Status is the status of one object: as a value, and for people.
 type Status struct {
 	Value map[string]any
 	Table func(io.Writer)
 }
 
-// Print prints what ask says of each id. list finds ids where none is named.
+// Print prints the status of each ID. list finds the IDs if none is named.
 func (i *Inspection) Print(cmd *cobra.Command, ids []string, list func() ([]string, error), ask func(id string, verbose bool) (*Status, error)) error {
 	if err := i.format.Check(); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (i *Inspection) Print(cmd *cobra.Command, ids []string, list func() ([]stri
 	return i.format.Statuses(cmd.OutOrStdout(), values)
 }
 
-// Described is a status as JSON in which times can be read.
+// Described is a status as JSON with readable times.
 func Described(status proto.Message, times map[string]time.Time) (json.RawMessage, error) {
 	data, err := output.Message(status)
 	if err != nil {

@@ -3,8 +3,8 @@ package verb
 
 import "github.com/spf13/cobra"
 
-// OrHelp calls run when there is an argument, and shows how the verb is called when there is none:
-// `crictl rm $(crictl ps -q)` is no failure where nothing runs.
+// OrHelp calls run if there is an argument, and shows the usage if there is none: `crictl rm
+// $(crictl ps -q)` does not fail if nothing runs.
 func OrHelp(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -14,7 +14,7 @@ func OrHelp(run func(*cobra.Command, []string) error) func(*cobra.Command, []str
 	}
 }
 
-// ErrorOrHelp shows how a verb is called that has nothing to do.
+// ErrorOrHelp shows the usage of a verb without arguments.
 func ErrorOrHelp(cmd *cobra.Command, err error) error {
 	if err != nil {
 		return err

@@ -31,8 +31,8 @@ func New() *cobra.Command {
 	return cmd
 }
 
-// configRun is one run of `berth node kubeadm init` or `join`. Flags that kubeadm has, too, are
-// called as there.
+// configRun is one run of `berth node kubeadm init` or `join`. Flags that kubeadm has, too, have
+// kubeadm's names.
 type configRun struct {
 	session.Flags
 	out             string
@@ -108,7 +108,7 @@ func (k *configRun) register(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
 }
 
-// write makes a configuration and writes it. verb is kubeadm's.
+// write builds a configuration and writes it. verb is kubeadm's.
 func (k *configRun) write(cmd *cobra.Command, verb string, render func(kubeadmconf.Node) (string, error)) error {
 	s, err := k.Open(cmd)
 	if err != nil {
@@ -139,7 +139,7 @@ func (k *configRun) write(cmd *cobra.Command, verb string, render func(kubeadmco
 	return nil
 }
 
-// describe is what node file, machine and flags say of the node. text is the node file.
+// describe returns the facts of the node from node file, machine and flags. text is the node file.
 func (k *configRun) describe(cmd *cobra.Command, s *session.Session) (made kubeadmconf.Node, text []byte, err error) {
 	if k.Root != "/" && !cmd.Flags().Changed("file") {
 		k.File = filepath.Join(k.Root, source.DefaultFile)

@@ -54,7 +54,7 @@ func Plan(w io.Writer, plan *reconciler.Plan) error {
 	return err
 }
 
-// printRestarts shows what restarts, and what that does to pods.
+// printRestarts shows the restarts, and their effect on pods.
 func printRestarts(w io.Writer, restarts []reconciler.Restart) {
 	for _, r := range restarts {
 		fmt.Fprintf(w, "restart %s  (for %s)\n", r.Unit, strings.Join(r.Because, ", "))

@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/render"
 )
 
-// facts makes facts of flags.
+// facts builds facts from flags.
 func (r *renderRun) facts(n *nodefile.Node) (facts.Facts, []string, error) {
 	id, version, _ := strings.Cut(r.distribution, ":")
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(:[A-Za-z0-9._-]+)?$`).MatchString(r.distribution) {
@@ -56,7 +56,7 @@ func (r *renderRun) facts(n *nodefile.Node) (facts.Facts, []string, error) {
 	return facts.Assume(n, s)
 }
 
-// checkFetched wants both halves of a program to fetch, or none.
+// checkFetched requires both the URL and the digest of a program, or neither.
 func checkFetched(flag string, f render.Fetched) error {
 	switch {
 	case f == render.Fetched{}:

@@ -1,4 +1,5 @@
-// Package render is `berth node render`: a node file for a machine that is not there yet.
+// Package render is `berth node render`, which renders a node file for a machine that does not
+// exist yet.
 package render
 
 import (
@@ -108,7 +109,7 @@ func (r *renderRun) run(cmd *cobra.Command, file string) error {
 	return r.write(cmd.OutOrStdout(), out)
 }
 
-// guard keeps secrets out of what others can read: any process on the machine can read
+// guard refuses to write secrets where others can read them: any process on the machine can read
 // user data, and standard output may go anywhere.
 func (r *renderRun) guard(secrets []string) error {
 	ownersOnly := r.output != "-" && (r.target == "dir" || r.target == "script")
@@ -122,7 +123,7 @@ func (r *renderRun) guard(secrets []string) error {
 	return fmt.Errorf("the output would contain secrets of %s: %s; --allow-secrets allows it: %w", strings.Join(secrets, ", "), reason, errs.Unsupported)
 }
 
-// write puts the rendering where it is wanted.
+// write writes the rendering to its destination.
 func (r *renderRun) write(stdout io.Writer, out render.Output) error {
 	switch {
 	case r.target == "dir":

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/render"
 )
 
-// writeTree makes a directory with the tree in "root" and the manifest beside it. It
-// is for its owner only; owners of files stand in the manifest.
+// writeTree creates a directory with the tree in "root" and the manifest beside it. Only its owner
+// can read it; the manifest has the owners of files.
 func writeTree(dir string, out render.Output) error {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return fmt.Errorf("directory %s is not empty: %w", dir, errs.Exists)

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/term"
 )
 
-// lineWidth bounds the line that shows what is under way.
+// lineWidth bounds the progress line, in characters.
 const lineWidth = 100
 
-// Reporter shows what an engine does: a line for each step that is done, and on a
-// terminal one more, redrawn, with those that run.
+// Reporter shows progress: a line for each finished step, and on a terminal one more, redrawn, with
+// the running ones.
 type Reporter struct {
 	out      io.Writer
 	terminal bool
@@ -31,7 +31,7 @@ func newReporter(out io.Writer) *Reporter {
 	return &Reporter{out: out, terminal: ok && term.IsTerminal(int(file.Fd()))}
 }
 
-// Step shows that something runs.
+// Step shows a running step.
 func (r *Reporter) Step(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +39,7 @@ func (r *Reporter) Step(what string) {
 	r.draw()
 }
 
-// Done shows that it has ended.
+// Done shows its end.
 func (r *Reporter) Done(what string, took time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +86,7 @@ func (r *Reporter) draw() {
 	fmt.Fprint(r.out, string(line))
 }
 
-// End leaves the terminal clean.
+// End clears the progress line.
 func (r *Reporter) End() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,16 +45,16 @@ const (
 	DefaultPackageWait = 10 * time.Minute
 )
 
-// Flags are the flags that say what is worked on.
+// Flags are the flags that select the machine and the node file.
 type Flags struct {
 	File, Root string
 	// SHA256 is the digest that the node file must have; empty for none.
 	SHA256 string
-	// PackageWait is how long another user of the package manager is waited for.
+	// PackageWait is how long to wait for another user of the package manager.
 	PackageWait time.Duration
-	// RetryFor is how long one task is tried again.
+	// RetryFor is how long one task is retried.
 	RetryFor time.Duration
-	// TaskFor is how long one task may take; 0 for what its kind says.
+	// TaskFor is how long one task may take; 0 for its kind's deadline.
 	TaskFor time.Duration
 }
 
@@ -68,7 +68,7 @@ func (p *Flags) Register(cmd *cobra.Command, withFile bool) {
 	}
 }
 
-// Session is one machine being worked on. Close it.
+// Session is one open machine. Close it.
 type Session struct {
 	Host       *machine.Machine
 	Reconciler *reconciler.Reconciler
@@ -76,7 +76,7 @@ type Session struct {
 	lock       *sysfd.Lock
 }
 
-// Open opens the machine, to be looked at.
+// Open opens the machine for reading.
 func (p *Flags) Open(cmd *cobra.Command) (*Session, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("cannot work on the machine: this needs root: %w", errs.Unsupported)
@@ -158,7 +158,7 @@ func (p *Flags) Change(ctx context.Context, cmd *cobra.Command, wait bool) (*Ses
 	return s, nil
 }
 
-// Close gives up what the session holds.
+// Close releases the machine and its lock.
 func (s *Session) Close() {
 	if s.lock != nil {
 		if err := s.Host.KeepDigests(); err != nil {
@@ -172,7 +172,7 @@ func (s *Session) Close() {
 	s.Host.Close()
 }
 
-// Target reads the node file and what it makes of this machine. text is the file.
+// Target reads the node file, and builds its target for this machine. text is the file.
 func (p *Flags) Target(ctx context.Context, cmd *cobra.Command, s *Session) (target provision.Target, text []byte, err error) {
 	if p.Root != "/" && !cmd.Flags().Changed("file") {
 		p.File = filepath.Join(p.Root, source.DefaultFile)
@@ -186,7 +186,7 @@ func (p *Flags) Target(ctx context.Context, cmd *cobra.Command, s *Session) (tar
 	return target, text, nodefile.Locate(err, source.Shown(p.File), text)
 }
 
-// build makes a target of a description that lies at file on the machine.
+// build builds the target of a node file whose path on the machine is file.
 func (s *Session) build(ctx context.Context, n *nodefile.Node, file string) (provision.Target, error) {
 	berth, err := os.Executable()
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *Session) build(ctx context.Context, n *nodefile.Node, file string) (pro
 	return node.Build(n, facts)
 }
 
-// pathOnMachine is where the node file lies as the machine sees it; empty when it does not.
+// pathOnMachine is the node file's path on the machine; empty if it is not on the machine.
 func (p *Flags) pathOnMachine() string {
 	if p.File == "-" || source.IsRemote(p.File) {
 		return ""
@@ -217,15 +217,15 @@ func (p *Flags) pathOnMachine() string {
 	return ""
 }
 
-// UntilSignal ends the context at the first signal that asks us to end; what was begun
-// is undone then. A second one ends the process.
+// UntilSignal ends the context at the first SIGINT or SIGTERM; the command then undoes what it
+// began. A second signal ends the process.
 func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// Kept is what an entry's node file makes of the machine as it is now.
+// Kept is the target of an entry's node file for the machine as it is now.
 func (s *Session) Kept(ctx context.Context, number int) (provision.Target, error) {
 	wish := s.Reconciler.Journal().NodeFile(number)
 	if wish == "" {

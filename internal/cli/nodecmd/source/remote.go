@@ -19,7 +19,7 @@ import (
 // remoteFor bounds the fetching of a node file.
 const remoteFor = time.Minute
 
-// IsRemote reports whether a node file that a web server has.
+// IsRemote reports whether a node file is on a web server.
 func IsRemote(file string) bool { return strings.Contains(file, "://") }
 
 // Shown is a node file's name in messages: without a digest, a password or a signature.
@@ -31,8 +31,8 @@ func Shown(file string) string {
 	return provision.ShowSource(file)
 }
 
-// wantedSum is the digest that a node file must have: of --sha256, or of the URL's end. It
-// is empty where none is given, which only a file of this machine may have.
+// wantedSum is the digest that a node file must have: of --sha256, or of the URL's end. It is empty
+// if none is given, which only a file of this machine may have.
 func wantedSum(file, flag string) (digest.Digest, error) {
 	end := ""
 	if IsRemote(file) {
@@ -65,7 +65,7 @@ func wantedSum(file, flag string) (digest.Digest, error) {
 	return sum, nil
 }
 
-// checkSum refuses a node file that is not the wanted one.
+// checkSum refuses a node file with another digest.
 func checkSum(file string, data []byte, want digest.Digest) error {
 	if want == "" {
 		return nil

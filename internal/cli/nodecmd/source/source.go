@@ -1,4 +1,5 @@
-// Package source reads node files: from a path, from standard input, or from a server by its digest.
+// Package source reads node files: from a path, from standard input, or from a server by its
+// digest.
 package source
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// DefaultFile is the node file where no other is named.
+// DefaultFile is the node file if no other is named.
 const DefaultFile = "/etc/berth/node.yaml"
 
 // Load reads and checks a node file; "-" is stdin, https://… a server's. It returns the text,

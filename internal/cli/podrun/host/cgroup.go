@@ -9,7 +9,7 @@ import (
 	"github.com/berthrun/berth/internal/criclient"
 )
 
-// systemSlice is where a pod goes that no kubelet has given a place.
+// systemSlice is the parent cgroup of a pod without a kubelet.
 const systemSlice = "system.slice"
 
 // CgroupParent is the parent cgroup that a runtime needs for a pod: with the systemd driver

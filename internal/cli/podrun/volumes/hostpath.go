@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// ensureHostPath checks or makes what the host brings, as the type says.
+// ensureHostPath checks or creates a path of the host, as its type says.
 func ensureHostPath(host *corev1.HostPathVolumeSource) error {
 	info, err := os.Stat(host.Path)
 	missing := errors.Is(err, os.ErrNotExist)

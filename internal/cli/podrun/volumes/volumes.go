@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysmount"
 )
 
-// Make makes the pod's own volumes in dir, which only root can enter,
-// and checks or makes the host's.
+// Make creates the pod's own volumes in dir, which only root can enter, and checks or creates the
+// host's.
 func Make(dir string, volumes []podyaml.Volume) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the pod's directory: %w", err)
@@ -107,7 +107,7 @@ func writeFile(path string, file source.File, gid *int64) error {
 
 // Remove removes a pod's own volumes. Nil when there are none.
 func Remove(dir string) error {
-	// What stays mounted must not be emptied through the mount.
+	// Do not delete files through a remaining mount.
 	if err := sysmount.UnmountBelow(dir); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (f *Fault) Error() string {
 // Unwrap says that the file's author is to blame.
 func (*Fault) Unwrap() error { return errs.Invalid }
 
-// Faults collects what is wrong with a document, so that all of it is reported at once.
+// Faults collects the faults of a document, to report all at once.
 type Faults struct {
 	Place Place
 	list  []error

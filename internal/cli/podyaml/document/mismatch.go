@@ -12,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// mismatches adds a fault for each value of a document that its field cannot hold, where at leads to. A
-// decoder stops at the first one, and says neither its line nor which item of a list it is in.
+// mismatches adds a fault for each value of a document that its field cannot hold, where at leads
+// to. A decoder stops at the first one, and says neither its line nor which item of a list it is
+// in.
 func (f *Faults) mismatches(at string, value any, of reflect.Type) {
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()

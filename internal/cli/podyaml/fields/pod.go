@@ -89,7 +89,7 @@ metadata.ownerReferences -
 metadata.generateName -
 `
 
-// reasons say more of fields that are refused than that they are.
+// reasons explain why fields are refused.
 func reasons() map[string]string {
 	return map[string]string{
 		"spec.volumes[].projected.sources[].serviceAccountToken": "a token comes from an API server, and there is none",

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/document"
 )
 
-// lists say what becomes of the fields of a document: each list has paths, separated
-// by space, that stand for all below them. A field in none of them is refused.
+// lists say how berth treats the fields of a document: each list has paths, separated by space,
+// that stand for all below them. A field in none of them is refused.
 type lists struct {
 	honoured, ignored string
 	// serverDefaults has a path and a value a line: see the pod's.
@@ -20,7 +20,7 @@ type lists struct {
 	reasons        map[string]string
 }
 
-// rules are the lists, ready to be asked.
+// rules are the lists in a form for lookups.
 type rules struct {
 	honoured, ignored map[string]bool
 	serverDefaults    map[string][]string

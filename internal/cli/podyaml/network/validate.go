@@ -22,7 +22,8 @@ func ValidateHosts(f *document.Faults, spec *corev1.PodSpec) {
 	}
 }
 
-// ValidateHostname checks the pod's hostname: a name that does not fit the kernel's field would be another one.
+// ValidateHostname checks the pod's hostname: a name that does not fit the kernel's field would be
+// another one.
 func ValidateHostname(f *document.Faults, pod *corev1.Pod) {
 	spec := &pod.Spec
 	if override := spec.HostnameOverride; override != nil {

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Credential is what a registry wants to know, for the images below a place.
+// Credential is a login for the images below a place of a registry.
 type Credential struct {
 	// Place is a registry, with or without a path of its repositories.
 	Place              string
@@ -63,8 +63,7 @@ func Credentials(s *corev1.Secret) ([]Credential, error) {
 	return out, nil
 }
 
-// registryPlace takes what people write for a registry: a URL, an API's path, the old
-// names of Docker Hub.
+// registryPlace parses the forms of a registry: a URL, an API's path, the old names of Docker Hub.
 func registryPlace(text string) string {
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "https://"), "http://")
 	text = strings.TrimSuffix(text, "/")

@@ -34,8 +34,8 @@ func pageSizeName(size int64) string {
 	return fmt.Sprintf("%d%s", size, units[n])
 }
 
-// PageSize is the size in bytes of the pages of an emptyDir on huge pages: that of the medium, or the only one that the pod's
-// containers ask for. It is 0 for other volumes.
+// PageSize is the size in bytes of the pages of an emptyDir on huge pages: that of the medium, or
+// the only one that the pod's containers ask for. It is 0 for other volumes.
 func PageSize(pod *corev1.Pod, v *corev1.Volume) (int64, error) {
 	medium := string(v.EmptyDir.Medium)
 	if text, ok := strings.CutPrefix(medium, string(corev1.StorageMediumHugePagesPrefix)); ok {

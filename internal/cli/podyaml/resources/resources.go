@@ -23,7 +23,8 @@ const (
 // pids is the resource by which newer Pods bound their processes.
 const pids corev1.ResourceName = "pids"
 
-// ForContainer are the resources of a container. One without limits has the pod's, where those are given.
+// ForContainer are the resources of a container. One without limits has the pod's, where those are
+// given.
 func ForContainer(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	limits := maps.Clone(c.Resources.Limits)
 	if all := pod.Spec.Resources; all != nil {

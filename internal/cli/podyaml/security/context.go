@@ -12,7 +12,7 @@ import (
 	"github.com/berthrun/berth/internal/cli/podyaml/podspec"
 )
 
-// Host is what security contexts need to know of the host.
+// Host has the host's facts for security contexts.
 type Host struct {
 	// UserNamespace is the host's id of the pod's root, where hostUsers is false.
 	UserNamespace uint32
@@ -142,8 +142,8 @@ func groups(pod *corev1.Pod) []int64 {
 	return groups
 }
 
-// seccomp is the runtime's default profile where nothing is said: what a person
-// starts by hand is confined unless they say otherwise.
+// seccomp is the runtime's default profile if none is set: containers that a user starts by hand
+// are confined by default.
 func seccomp(p *corev1.SeccompProfile, privileged bool, host Host) *runtimeapi.SecurityProfile {
 	switch {
 	case privileged, p != nil && p.Type == corev1.SeccompProfileTypeUnconfined:
@@ -158,7 +158,7 @@ func seccomp(p *corev1.SeccompProfile, privileged bool, host Host) *runtimeapi.S
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 }
 
-// annotationAppArmor is how pods asked for a profile before there was a field.
+// annotationAppArmor is the annotation for a profile from before the field existed.
 const annotationAppArmor = "container.apparmor.security.beta.kubernetes.io/"
 
 // appArmorOf is the container's own profile, the old annotation's, or the pod's.

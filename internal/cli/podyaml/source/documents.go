@@ -13,7 +13,7 @@ type Documents struct {
 	Secrets    map[string]*corev1.Secret
 }
 
-// Node is what fields of the downward API and env files need to know of the node.
+// Node has the node's facts for fields of the downward API and env files.
 type Node struct {
 	Name string
 	// PodIPs and HostIPs, the first one of each is the primary address.

@@ -18,8 +18,8 @@ import (
 // Variable is one of a container's environment.
 type Variable struct{ Name, Value string }
 
-// Environment returns the variables of a container: envFrom, then env; a later variable takes the place of an earlier
-// one of its name, and may refer to earlier ones by $(NAME).
+// Environment returns the variables of a container: envFrom, then env; a later variable takes the
+// place of an earlier one of its name, and may refer to earlier ones by $(NAME).
 func (d *Documents) Environment(c *corev1.Container, node *Node) ([]Variable, error) {
 	var order []string
 	values := map[string]string{}

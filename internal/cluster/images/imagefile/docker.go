@@ -20,7 +20,7 @@ type dockerImage struct {
 	layers []dockerLayer
 }
 
-// dockerLayer is a layer of one. diffID is the digest of what it unpacks to.
+// dockerLayer is one of its layers. diffID is the digest of the unpacked content.
 type dockerLayer struct {
 	entry
 	diffID digest.Digest
@@ -90,8 +90,8 @@ func (f *File) dockerImage(config string, layers []string) (dockerImage, error) 
 	return img, nil
 }
 
-// describe tells the content of a layer as the archive has it. What is not compressed
-// has the digest that the configuration says, or is refused by who receives it.
+// describe returns the descriptor of a layer in the archive. Uncompressed content has the digest of
+// the configuration; the receiver refuses it otherwise.
 func (f *File) describe(l dockerLayer) (imagespec.Descriptor, error) {
 	desc := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: l.diffID, Size: l.size}
 	magic := make([]byte, 4)
@@ -111,8 +111,7 @@ func (f *File) describe(l dockerLayer) (imagespec.Descriptor, error) {
 	return desc, err
 }
 
-// manifest is that of an image, with what the receiver has in the place of what the
-// archive has.
+// manifest is the manifest of an image, with the receiver's layers instead of the archive's.
 func (i dockerImage) manifest(has Has) ([]byte, error) {
 	m := imagespec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest,
@@ -124,7 +123,7 @@ func (i dockerImage) manifest(has Has) ([]byte, error) {
 	return json.Marshal(m)
 }
 
-// instead is the content that the receiver has for a layer, or that of the archive.
+// instead is the receiver's content for a layer, or the archive's.
 func (h Has) instead(l dockerLayer) imagespec.Descriptor {
 	if h.Blobs[l.desc.Digest] {
 		return l.desc
@@ -156,7 +155,7 @@ func (f *File) writeDocker(w *writer, has Has) error {
 		}
 		for _, l := range img.layers {
 			if chosen := has.instead(l); chosen.Digest != l.desc.Digest || has.Blobs[chosen.Digest] {
-				w.spare(blobName(l.desc.Digest), l.size)
+				w.skip(blobName(l.desc.Digest), l.size)
 				continue
 			}
 			if err := w.layer(blobName(l.desc.Digest), f.section(l.entry)); err != nil {
@@ -167,7 +166,8 @@ func (f *File) writeDocker(w *writer, has Has) error {
 	return w.json(imagespec.ImageIndexFile, index)
 }
 
-// annotationName is where containerd, docker and berth look for an image's full name.
+// annotationName is the annotation in which containerd, docker and berth look for an image's full
+// name.
 const annotationName = "io.containerd.image.name"
 
 // named is a manifest in an index, once for each name.

@@ -1,12 +1,11 @@
-// Package imagefile reads archives of images, as docker and OCI tools write them, and
-// writes them again without what somebody has already. It knows no cluster and no engine.
+// Package imagefile reads archives of images, as docker and OCI tools write them, and writes them
+// again without what the receiver has already. It knows no cluster and no engine.
 //
-// A docker archive names its layers by files, and has no manifest: one is made, as
-// berth's and containerd's importers make it, and the archive becomes an OCI layout, in
-// which a layer goes by its digest and may be left out. For each layer the receiver's own
-// content stands in the manifest where it unpacks to the same, however it is
-// compressed. An OCI layout has its manifests: there a layer is left out where the
-// receiver has that very content.
+// A docker archive names its layers by files, and has no manifest. The package generates one, as
+// berth's and containerd's importers do, and turns the archive into an OCI layout, which names
+// layers by digest and may lack some. The manifest names the receiver's own content of a layer if
+// it unpacks to the same, however it is compressed. An OCI layout has manifests: a layer is left
+// out if the receiver has exactly that content.
 package imagefile
 
 import (
@@ -32,14 +31,15 @@ import (
 )
 
 const (
-	// maxDocument bounds what is held in memory: manifests, indexes, configurations.
+	// maxDocument bounds files that are read into memory, in bytes: manifests, indexes,
+	// configurations.
 	maxDocument = 8 << 20
 	// maxEntries and maxLayers are more than any archive or image has.
 	maxEntries = 100_000
 	maxLayers  = 500
 	// maxDepth bounds indexes in indexes.
 	maxDepth = 4
-	// maxWindow is what a zstd stream may make us remember.
+	// maxWindow bounds the memory of a zstd stream, in bytes.
 	maxWindow = 128 << 20
 
 	dockerManifest = "manifest.json"
@@ -48,8 +48,7 @@ const (
 
 // Image is one image of an archive.
 type Image struct {
-	// ID is the digest of its configuration; "" where the archive has the image for
-	// several platforms.
+	// ID is the digest of its configuration; "" if the archive has the image for several platforms.
 	ID string
 	// Names are its full references.
 	Names []string
@@ -72,11 +71,11 @@ type File struct {
 	docker []dockerImage
 }
 
-// entry is where a file of the archive lies.
+// entry is the position of a file in the archive.
 type entry struct{ offset, size int64 }
 
-// Open reads what an archive has, plain or compressed; of a compressed one it makes a plain
-// copy, without a name, in dir. errs.Invalid: it is none, or is not as its own tables say.
+// Open reads the tables of an archive. It unpacks a compressed archive into a copy without a name,
+// in dir. errs.Invalid: it is not an archive, or contradicts its own tables.
 func Open(name, dir string) (*File, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -89,7 +88,7 @@ func Open(name, dir string) (*File, error) {
 	return f, nil
 }
 
-// Close closes the archive; what Open unpacked is gone with that.
+// Close closes the archive, and removes the copy that Open unpacked.
 func (f *File) Close() error { return f.file.Close() }
 
 func (f *File) open() error {
@@ -111,8 +110,7 @@ func (f *File) open() error {
 	return fmt.Errorf("it has neither manifest.json (docker) nor oci-layout and index.json (OCI): %w", errs.Invalid)
 }
 
-// plain puts an unpacked copy in the place of a compressed archive: places in it
-// cannot be gone to.
+// plain replaces a compressed archive by an unpacked copy: a compressed one has no random access.
 func (f *File) plain() error {
 	head := bufio.NewReader(f.file)
 	magic, err := head.Peek(4)
@@ -153,7 +151,7 @@ func (f *File) plain() error {
 	return errors.Join(err, compressed.Close())
 }
 
-// blame tells a disk that takes no more from a stream that is none.
+// blame distinguishes a full disk from an invalid stream.
 func blame(err error) error {
 	if errors.As(err, new(*fs.PathError)) {
 		return err
@@ -164,9 +162,9 @@ func blame(err error) error {
 func gzipMagic() []byte { return []byte{0x1f, 0x8b} }
 func zstdMagic() []byte { return []byte{0x28, 0xb5, 0x2f, 0xfd} }
 
-// index notes where each file lies.
+// index records the position of each file.
 func (f *File) index() error {
-	// Without a buffer of ours: tar goes from header to header.
+	// Without a buffer: tar seeks from header to header.
 	for r := tar.NewReader(f.file); ; {
 		header, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -198,7 +196,7 @@ func (f *File) index() error {
 	}
 }
 
-// lookup finds a file, through at most one link, as old dockers share layers.
+// lookup finds a file, through at most one link, by which old dockers share layers.
 func (f *File) lookup(name string) (entry, error) {
 	name = path.Clean(name)
 	if target, ok := f.links[name]; ok {
@@ -244,10 +242,10 @@ func (f *File) decode(name string, into any) error {
 	return nil
 }
 
-// blobName is where an OCI layout has content.
+// blobName is the path of a blob in an OCI layout.
 func blobName(d digest.Digest) string { return blobsDir + d.Algorithm().String() + "/" + d.Encoded() }
 
-// digestOf is the digest that the name of a blob says; "" is that it is none.
+// digestOf is the digest in the name of a blob; "" if it has none.
 func digestOf(name string) digest.Digest {
 	algorithm, encoded, ok := strings.Cut(strings.TrimPrefix(name, blobsDir), "/")
 	if !ok || !strings.HasPrefix(name, blobsDir) {

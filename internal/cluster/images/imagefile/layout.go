@@ -41,7 +41,7 @@ func (f *File) readLayout() error {
 	return nil
 }
 
-// only is the one ID of an image that is there for one platform, ours.
+// only is the ID of an image that exists for one platform, ours.
 func only(ids []string) string {
 	if len(ids) == 1 {
 		return ids[0]
@@ -49,16 +49,15 @@ func only(ids []string) string {
 	return ""
 }
 
-// manifest is what is read of manifests and indexes.
+// manifest has the fields that are read of manifests and indexes.
 type manifest struct {
 	Manifests []imagespec.Descriptor
 	Config    imagespec.Descriptor
 	Layers    []imagespec.Descriptor
 }
 
-// walk notes the layers that a manifest or an index leads to, and returns the IDs of
-// images for this platform. What an archive lacks is of other platforms, or is for who
-// receives it to miss.
+// walk notes the layers that a manifest or an index leads to, and returns the IDs of images for
+// this platform. A missing file belongs to another platform, or the receiver reports it.
 func (f *File) walk(desc imagespec.Descriptor, depth int) (ids []string, err error) {
 	if ids, known := f.walked[desc.Digest]; known {
 		return ids, nil
@@ -106,7 +105,7 @@ func (f *File) ours(desc, config imagespec.Descriptor) bool {
 	return err == nil && (image.Architecture == "" || image.Architecture == runtime.GOARCH)
 }
 
-// layoutName is the full name that tools give an image of a layout; a bare tag is none.
+// layoutName is the full name that tools give an image of a layout; a tag alone is not a name.
 func layoutName(annotations map[string]string) (string, error) {
 	name := annotations[annotationName]
 	if name == "" {
@@ -117,7 +116,7 @@ func layoutName(annotations map[string]string) (string, error) {
 	return fullName(name)
 }
 
-// writeLayout copies an OCI layout without layers that are there.
+// writeLayout copies an OCI layout without layers that the receiver has.
 func (f *File) writeLayout(w *writer, has Has) error {
 	for _, name := range f.names {
 		at := f.entries[name]
@@ -128,7 +127,7 @@ func (f *File) writeLayout(w *writer, has Has) error {
 				return err
 			}
 		case has.Blobs[d]:
-			w.spare(name, at.size)
+			w.skip(name, at.size)
 		default:
 			if err := w.layer(name, f.section(at)); err != nil {
 				return err

@@ -11,22 +11,21 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Has is what a receiver has already.
+// Has is the content that a receiver has already.
 type Has struct {
 	// Blobs is content by its digest.
 	Blobs map[digest.Digest]bool
-	// Layers are descriptions of content, which is there, by the digest of what it
-	// unpacks to.
+	// Layers are descriptors of the receiver's content by the digest of the unpacked content.
 	Layers map[digest.Digest]imagespec.Descriptor
 }
 
-// Sent is what became of the layers, in numbers and bytes.
+// Sent counts the layers that were sent and left out, and their bytes.
 type Sent struct {
 	Layers, Spared         int
 	LayerBytes, SpareBytes int64
 }
 
-// Write writes the archive, in which it needs not what the receiver has.
+// Write writes the archive without what the receiver has.
 func (f *File) Write(to io.Writer, has Has) (Sent, error) {
 	w := &writer{tar: tar.NewWriter(to), seen: map[string]bool{}}
 	write := f.writeLayout
@@ -95,8 +94,8 @@ func (w *writer) layer(name string, from *io.SectionReader) error {
 	return w.file(name, from.Size(), from)
 }
 
-// spare counts a layer that is left out.
-func (w *writer) spare(name string, size int64) {
+// skip counts a layer that is left out.
+func (w *writer) skip(name string, size int64) {
 	if w.first(name) {
 		w.sent.Spared++
 		w.sent.SpareBytes += size

@@ -15,8 +15,8 @@ import (
 )
 
 // A part of a control plane that cannot run, because of an unknown flag or feature gate, restarts
-// again and again, and kubeadm waits for minutes. The runner asks a node for crashes after watchAfter,
-// when most nodes are ready, and then every watchEvery.
+// again and again, and kubeadm waits for minutes. The runner asks a node for crashes after
+// watchAfter, when most nodes are ready, and then every watchEvery.
 const (
 	watchAfter = 4 * time.Second
 	watchEvery = 2 * time.Second
@@ -38,10 +38,10 @@ done`
 // part is the state of a part of a node's control plane, or of its kubelet.
 type part struct {
 	name string
-	// restarts is how often it was started again.
+	// restarts counts its restarts.
 	restarts int
 	runs     bool
-	// logs is the directory of its logs; "" is the kubelet, which has the journal.
+	// logs is the directory of its logs; "" for the kubelet, which logs to the journal.
 	logs string
 }
 
@@ -89,8 +89,8 @@ func (c *crash) Error() string {
 // Unwrap is the kind.
 func (c *crash) Unwrap() error { return errs.State }
 
-// watch ends the wait for kubeadm when a part has ended twice, unless it ended because another part was
-// missing.
+// watch ends the wait for kubeadm when a part has ended twice, unless it ended because another part
+// was missing.
 func (r Runner) watch(ctx context.Context, node string, end context.CancelCauseFunc) {
 	after, every := watchAfter, watchEvery
 	if r.WatchPause > 0 {
@@ -111,8 +111,8 @@ func (r Runner) watch(ctx context.Context, node string, end context.CancelCauseF
 			first = now
 		}
 		for _, p := range now {
-			// A log exists a moment before its process: only a part that did not run the last time, either,
-			// counts as ended.
+			// A log exists a moment before its process: only a part that did not run the last time,
+			// either, counts as ended.
 			if i := slices.Index(before, p); i < 0 && !p.runs && p.logs != "" {
 				p.runs = true
 			}
@@ -154,8 +154,9 @@ func (r Runner) lastErrors(ctx context.Context, node string, p part) []string {
 	return fatalLines(text)
 }
 
-// fatalLines returns the lines of a log that explain why its writer has ended: the last errors, each
-// once, without the usage or the stack that may follow; or the last lines, where there are no errors.
+// fatalLines returns the lines of a log that explain why its writer has ended: the last errors,
+// each once, without the usage or the stack that may follow; or the last lines, where there are no
+// errors.
 func fatalLines(text string) []string {
 	fatal := regexp.MustCompile(`^[EF][0-9]{4} |^(Error|error|panic|fatal|flag provided)\b|^failed to |"level":"(error|fatal|panic)"|level=(error|fatal|panic)|command failed`)
 	// A container's log has the time, the stream and a tag before each line.
@@ -181,8 +182,8 @@ func fatalLines(text string) []string {
 	return found
 }
 
-// dependencyMissing reports whether a part ended because another part was not ready yet: etcd for the API
-// server, and the API server for all others. It may succeed the next time.
+// dependencyMissing reports whether a part ended because another part was not ready yet: etcd for
+// the API server, and the API server for all others. It may succeed the next time.
 func dependencyMissing(words []string) bool {
 	waiting := regexp.MustCompile(`(?i)connection refused|connection reset|deadline exceeded|i/o timeout|no route to host|unreachable|context canceled|leader ?election lost|unexpected EOF|TLS handshake|etcdserver:|address already in use`)
 	return slices.ContainsFunc(words, waiting.MatchString)

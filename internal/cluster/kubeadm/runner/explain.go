@@ -64,8 +64,8 @@ func (r Runner) ended(ctx context.Context, node string) string {
 // that a service writes to its standard error has the same.
 const faultPattern = `\]: [EWF][0-9]{4} |level=(warning|error|fatal|panic)|level=(WARN|ERROR)|"level":"(WARN|ERROR)"`
 
-// lastFaults returns the last lines of a journal that report faults, each kind of fault once; or the
-// last lines, where none does.
+// lastFaults returns the last lines of a journal that report faults, each kind of fault once; or
+// the last lines, where none does.
 func lastFaults(text string) []string {
 	lines := strings.FieldsFunc(text, func(c rune) bool { return c == '\n' })
 	faults, numbers := regexp.MustCompile(faultPattern), regexp.MustCompile(`[0-9a-f]*[0-9][0-9a-f]*`)

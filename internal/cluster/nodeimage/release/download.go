@@ -24,28 +24,28 @@ import (
 )
 
 const (
-	// tries of a server that fails, patience with one that sends nothing.
+	// tries is how often a failing server is tried, patience how long a silent one is waited for.
 	tries    = 3
 	patience = time.Minute
-	// mostText is the size of a list of sums, most that of an archive.
+	// mostText bounds a list of checksums, most an archive, in bytes.
 	mostText = 1 << 20
 	most     = 4 << 30
 )
 
-// Fetcher fetches what projects release.
+// Fetcher fetches releases of projects.
 type Fetcher struct {
 	Sites Sites
-	// Arch is the architecture in Go's words.
+	// Arch is the architecture as Go names it.
 	Arch string
-	// Work is a directory on a disk that has room for archives.
+	// Work is a directory on a disk with space for archives.
 	Work string
-	// Transport is how servers are reached; nil is Go's own, with the proxies of the environment.
+	// Transport makes the requests; nil is Go's default, with the proxies of the environment.
 	Transport http.RoundTripper
-	// Pause is what lies between tries; 0 is a second.
+	// Pause is the time between tries; 0 is a second.
 	Pause time.Duration
 }
 
-// sum is what a file has to have.
+// sum is the expected checksum of a file.
 type sum struct {
 	algorithm string
 	hex       string
@@ -58,7 +58,8 @@ func (s sum) hash() hash.Hash {
 	return sha256.New()
 }
 
-// download fetches a file that has the sum behind the # of its URL, or else beside it.
+// download fetches a file and checks it by the checksum after the # of its URL, or by the one
+// beside the file.
 func (f *Fetcher) download(ctx context.Context, at *url.URL) (file string, err error) {
 	want, err := f.sumOf(ctx, at)
 	if err != nil {
@@ -75,14 +76,14 @@ func (f *Fetcher) download(ctx context.Context, at *url.URL) (file string, err e
 		return err
 	})
 	if err != nil {
-		_ = os.Remove(file) // where it was begun
+		_ = os.Remove(file) // the file is incomplete
 		return "", err
 	}
 	return file, nil
 }
 
-// sumOf finds the sum of what is behind a URL. One from beside it is worth what the way
-// there is.
+// sumOf finds the checksum of a URL. One from beside the file is only as trustworthy as the
+// connection.
 func (f *Fetcher) sumOf(ctx context.Context, at *url.URL) (sum, error) {
 	if at.Fragment != "" {
 		algorithm, text, _ := strings.Cut(at.Fragment, ":")
@@ -111,7 +112,8 @@ func (f *Fetcher) sumOf(ctx context.Context, at *url.URL) (sum, error) {
 	return sum{}, fmt.Errorf("there is no %s, or no sum beside it (%s.sha512, %[2]s.sha256, SHA256SUMS); say it behind the URL: %[1]s#sha256:...: %[3]w", at.Redacted(), name, errs.NotFound)
 }
 
-// listed is the sum of a file in a list as sha256sum writes it, or in a file that has one only.
+// listed is the checksum of a file in a list as sha256sum writes it, or in a file with a single
+// checksum.
 func listed(text, name string) string {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
@@ -129,18 +131,18 @@ func readSum(algorithm, text, from string) (sum, error) {
 	raw, err := hex.DecodeString(strings.ToLower(text))
 	size := map[string]int{"sha256": sha256.Size, "sha512": sha512.Size}[algorithm]
 	if err != nil || size == 0 || len(raw) != size {
-		return sum{}, fmt.Errorf("%s: %.140q is no sum; want sha256: or sha512: and its digits: %w", from, algorithm+":"+text, errs.Invalid)
+		return sum{}, fmt.Errorf("%s: %.140q is not a checksum; want sha256: or sha512: and its digits: %w", from, algorithm+":"+text, errs.Invalid)
 	}
 	return sum{algorithm: algorithm, hex: hex.EncodeToString(raw)}, nil
 }
 
-// loopback: nobody is on the way.
+// loopback: nobody can tamper with the connection.
 func loopback(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && a.IsLoopback()
 }
 
-// text is what a small file behind a URL says.
+// text is the content of a small file at a URL.
 func (f *Fetcher) text(ctx context.Context, at string) (text string, err error) {
 	err = f.again(ctx, func() error {
 		return f.get(ctx, at, func(body io.Reader) error {
@@ -152,7 +154,7 @@ func (f *Fetcher) text(ctx context.Context, at string) (text string, err error) 
 	return text, err
 }
 
-// save writes what is behind a URL into a file, and returns its sum.
+// save writes the content of a URL into a file, and returns its checksum.
 func (f *Fetcher) save(ctx context.Context, at, file string, h hash.Hash) (string, error) {
 	err := f.get(ctx, at, func(body io.Reader) (err error) {
 		out, err := os.Create(file)
@@ -169,7 +171,7 @@ func (f *Fetcher) save(ctx context.Context, at, file string, h hash.Hash) (strin
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// get asks a server, and ends when it says nothing for too long.
+// get requests a URL, and fails when the server is silent for too long.
 func (f *Fetcher) get(ctx context.Context, at string, use func(io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -207,7 +209,7 @@ func (f *Fetcher) get(ctx context.Context, at string, use func(io.Reader) error)
 	return nil
 }
 
-// why tells what went wrong: a disk that is full is not the server's fault.
+// why explains an error: a full disk is not the server's fault.
 func why(ctx context.Context, at *url.URL, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("%s: %w", at.Redacted(), cause)
@@ -236,7 +238,7 @@ func (r *activeReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// again tries what a server may do better the next time.
+// again retries errors of a server that may pass.
 func (f *Fetcher) again(ctx context.Context, do func() error) error {
 	pause := f.Pause
 	if pause == 0 {

@@ -1,6 +1,6 @@
-// Package release finds programs where projects release them: archives behind URLs, which
-// are checked by the sums beside them, and the releases of Kubernetes, etcd and CoreDNS
-// by version. It knows nothing of images.
+// Package release fetches programs from the releases of projects: archives at URLs, which it checks
+// by their checksums, and the releases of Kubernetes, etcd and CoreDNS by version. It knows nothing
+// of images.
 package release
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Sites are where releases are.
+// Sites are the URLs of release sites.
 type Sites struct {
 	// Kubernetes has `v1.36.3/kubernetes-server-linux-amd64.tar.gz` and `release/stable.txt`.
 	Kubernetes string
@@ -23,7 +23,7 @@ type Sites struct {
 	Etcd, CoreDNS string
 }
 
-// Projects are the sites of the projects themselves.
+// Projects are the sites of the projects.
 func Projects() Sites {
 	return Sites{
 		Kubernetes: "https://dl.k8s.io",
@@ -32,19 +32,20 @@ func Projects() Sites {
 	}
 }
 
-// version is a release of Kubernetes, channel what follows a minor version, or all.
+// version matches a release of Kubernetes, channel a name for the newest of a minor version, or of
+// all.
 const (
 	version = `^v?[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`
 	channel = `^(stable|latest)(-[0-9]+\.[0-9]+)?$`
 	minor   = `^v?[0-9]+\.[0-9]+$`
 )
 
-// IsURL reports whether a place is one that is fetched over the network.
+// IsURL reports whether a source is fetched over the network.
 func IsURL(place string) bool {
 	return strings.HasPrefix(place, "https://") || strings.HasPrefix(place, "http://")
 }
 
-// IsRelease reports whether a place is the name of a release: v1.36.3, v1.36, stable.
+// IsRelease reports whether a source is the name of a release: v1.36.3, v1.36, stable.
 func IsRelease(place string) bool {
 	for _, form := range []string{version, channel, minor} {
 		if regexp.MustCompile(form).MatchString(place) {
@@ -54,7 +55,7 @@ func IsRelease(place string) bool {
 	return false
 }
 
-// Server is the URL of the programs of a release of Kubernetes, whatever it is called.
+// Server is the URL of the programs of a release of Kubernetes, given by any of its names.
 func (f *Fetcher) Server(ctx context.Context, release string) (string, error) {
 	if !regexp.MustCompile(version).MatchString(release) {
 		name := release
@@ -63,38 +64,38 @@ func (f *Fetcher) Server(ctx context.Context, release string) (string, error) {
 		}
 		text, err := f.text(ctx, f.Sites.Kubernetes+"/release/"+name+".txt")
 		if err != nil {
-			return "", fmt.Errorf("cannot tell which release of Kubernetes %s is: %w", release, err)
+			return "", fmt.Errorf("cannot find the release of Kubernetes %s: %w", release, err)
 		}
 		if release = strings.TrimSpace(text); !regexp.MustCompile(version).MatchString(release) {
-			return "", fmt.Errorf("%s/release/%s.txt is no version of Kubernetes: %.40q: %w", f.Sites.Kubernetes, name, release, errs.Invalid)
+			return "", fmt.Errorf("%s/release/%s.txt is not a version of Kubernetes: %.40q: %w", f.Sites.Kubernetes, name, release, errs.Invalid)
 		}
 	}
 	return fmt.Sprintf("%s/v%s/kubernetes-server-linux-%s.tar.gz", f.Sites.Kubernetes, strings.TrimPrefix(release, "v"), f.Arch), nil
 }
 
-// etcdTag is that of an image of etcd: its version, and which build of the image it is.
+// etcdTag matches the tag of an image of etcd: its version, and the number of the image's build.
 var etcdTag = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+(?:-(?:alpha|beta|rc)\.[0-9]+)?)(?:-[0-9]+)?$`)
 
-// Etcd is the URL of the release of etcd that an image's tag means, such as 3.6.8-0.
+// Etcd is the URL of the release of etcd for an image's tag, such as 3.6.8-0.
 func (f *Fetcher) Etcd(tag string) (string, error) {
 	found := etcdTag.FindStringSubmatch(tag)
 	if found == nil {
-		return "", fmt.Errorf("%q is no version of etcd: %w", tag, errs.Unsupported)
+		return "", fmt.Errorf("%q is not a version of etcd: %w", tag, errs.Unsupported)
 	}
 	return fmt.Sprintf("%s/v%s/etcd-v%[2]s-linux-%s.tar.gz", f.Sites.Etcd, found[1], f.Arch), nil
 }
 
-// CoreDNS is the URL of the release of CoreDNS that an image's tag means, such as v1.14.2.
+// CoreDNS is the URL of the release of CoreDNS for an image's tag, such as v1.14.2.
 func (f *Fetcher) CoreDNS(tag string) (string, error) {
 	if !regexp.MustCompile(version).MatchString(tag) {
-		return "", fmt.Errorf("%q is no version of CoreDNS: %w", tag, errs.Unsupported)
+		return "", fmt.Errorf("%q is not a version of CoreDNS: %w", tag, errs.Unsupported)
 	}
 	number := strings.TrimPrefix(tag, "v")
 	return fmt.Sprintf("%s/v%s/coredns_%[2]s_linux_%s.tgz", f.Sites.CoreDNS, number, f.Arch), nil
 }
 
-// Programs takes programs out of a place into a directory: an archive (tar, with gzip or
-// without), or the only program itself, either a file or behind a URL.
+// Programs extracts programs from a source into a directory. The source is an archive (tar, with or
+// without gzip) or a single program, as a file or a URL.
 func (f *Fetcher) Programs(ctx context.Context, place, dir string, names ...string) error {
 	file, name := place, path.Base(place)
 	if IsURL(place) {
@@ -116,5 +117,5 @@ func (f *Fetcher) Programs(ctx context.Context, place, dir string, names ...stri
 	if len(names) == 1 {
 		return single(file, path.Join(dir, names[0]))
 	}
-	return fmt.Errorf("%s is no archive; want one whose name ends in .tar.gz, .tgz or .tar: %w", place, errs.Invalid)
+	return fmt.Errorf("%s is not an archive; want one whose name ends in .tar.gz, .tgz or .tar: %w", place, errs.Invalid)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// unpack takes programs out of an archive, wherever in it they are.
+// unpack extracts programs from an archive, from any directory in it.
 func unpack(ctx context.Context, place, file, dir string, names []string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -28,7 +28,7 @@ func unpack(ctx context.Context, place, file, dir string, names []string) error 
 	var from io.Reader = buffered
 	if begin, _ := buffered.Peek(2); bytes.Equal(begin, []byte{0x1f, 0x8b}) {
 		if from, err = gzip.NewReader(buffered); err != nil {
-			return fmt.Errorf("%s is no archive: %w: %w", place, errs.Invalid, err)
+			return fmt.Errorf("%s is not an archive: %w: %w", place, errs.Invalid, err)
 		}
 	}
 	missing := slices.Clone(names)
@@ -42,7 +42,7 @@ func unpack(ctx context.Context, place, file, dir string, names []string) error 
 			return fmt.Errorf("%s has no %s: %w", place, strings.Join(missing, ", "), errs.NotFound)
 		}
 		if err != nil {
-			return fmt.Errorf("%s is no archive: %w: %w", place, errs.Invalid, err)
+			return fmt.Errorf("%s is not an archive: %w: %w", place, errs.Invalid, err)
 		}
 		i := slices.Index(missing, path.Base(header.Name))
 		if i < 0 || header.Typeflag != tar.TypeReg {
@@ -67,7 +67,7 @@ func single(file, to string) error {
 }
 
 func write(from io.Reader, to string) (err error) {
-	// What was there before may be a link.
+	// The old file may be a link.
 	if err := os.RemoveAll(to); err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// choose gives a node an address of each family that stays its own: the highest that nobody
-// has, since pods get the lowest first. taken grows.
+// choose gives a node a stable address of each family: the highest free one, because pods get the
+// lowest first. It adds them to taken.
 func choose(n provider.Network, name string, taken map[netip.Addr]bool) ([]netip.Addr, error) {
 	var chosen []netip.Addr
 	for _, subnet := range n.Subnets {
@@ -44,7 +44,7 @@ func highest(subnet netip.Prefix) netip.Addr {
 	return last
 }
 
-// taken are the addresses of all pods, and those that nodes which are stopped will have.
+// taken are the addresses of all pods, and those that stopped nodes will have.
 func (e *Provider) taken(ctx context.Context) (map[netip.Addr]bool, error) {
 	taken, err := e.used(ctx, "")
 	if err != nil {
@@ -62,7 +62,7 @@ func (e *Provider) taken(ctx context.Context) (map[netip.Addr]bool, error) {
 	return taken, nil
 }
 
-// used are the addresses of all pods that run, but for those of a node.
+// used are the addresses of all running pods except those of a node.
 func (e *Provider) used(ctx context.Context, but string) (map[netip.Addr]bool, error) {
 	list, err := e.conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
@@ -86,11 +86,11 @@ func (e *Provider) used(ctx context.Context, but string) (map[netip.Addr]bool, e
 	return used, nil
 }
 
-// addresses are those of a pod, none where it has the host's.
+// addresses are those of a pod; none if it is on the host's network.
 func (e *Provider) addresses(ctx context.Context, sandbox string) ([]netip.Addr, error) {
 	status, err := e.conn.Runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox})
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask for the addresses of pod %.12s: %w", sandbox, err)
+		return nil, fmt.Errorf("cannot read the addresses of pod %.12s: %w", sandbox, err)
 	}
 	network := status.GetStatus().GetNetwork()
 	texts := []string{network.GetIp()}

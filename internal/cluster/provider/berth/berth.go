@@ -1,16 +1,13 @@
-// Package berth makes nodes out of a `berth serve` of this host, as a client of its CRI
-// socket and of berth's own service: no other container engine is needed. It is a
-// provider.Provider beside those of package provider.
+// Package berth creates nodes with the `berth serve` of this host, as a client of its CRI socket
+// and of berth's own service: it needs no other container engine. It implements provider.Provider.
 //
-// A node is a pod of one privileged container, in which systemd is process 1. What CRI has no
-// words for is asked for by annotations: file systems in memory, volumes, an address, and a
-// storage, in which what the node writes outlives its container. A pod does not start again
-// by itself, and its container only once: each start of a node makes both anew, with the
-// storage, the address and the ports of before.
+// A node is a pod of one privileged container, in which systemd is process 1. Annotations request
+// what CRI has no fields for: tmpfs mounts, volumes, an address, and a storage in which the node's
+// files outlive its container. A pod does not restart by itself, and its container starts only
+// once. So each start of a node creates both again, with the same storage, address and ports.
 //
-// Everything that is known of a node is in a directory of its own (record.go), which is made
-// first and goes last. So nodes are there after a reboot, of which the runtime keeps nothing
-// but that there were pods.
+// A directory for each node (record.go) has its record. It is created first and removed last. So
+// nodes survive a reboot, after which the runtime knows only that there were pods.
 //
 // The order of steps, as one node goes through them:
 //
@@ -44,18 +41,18 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Name is what --provider calls it.
+// Name is its name for --provider.
 const Name = "berth"
 
-// Options are how the runtime is found.
+// Options say how to find the runtime.
 type Options struct {
 	// Env is the environment of the process; BERTH_ENDPOINT in it names the socket.
 	Env map[string]string
-	// Dir has a directory for each node; "" is the daemon's root with "-cluster" behind it.
+	// Dir has a directory for each node; "" is the daemon's root with the suffix "-cluster".
 	Dir string
 	// Host is the root of this host's file system; nil is that of the process.
 	Host fs.FS
-	// Trace is told each call; nil is nobody.
+	// Trace receives each call; nil for none.
 	Trace func(tool string, args []string)
 }
 
@@ -76,9 +73,9 @@ func Endpoint(env map[string]string) string {
 	return cmp.Or(env["BERTH_ENDPOINT"], criclient.DefaultEndpoint)
 }
 
-// Open connects to the daemon and asks it what it is. It is errs.Unavailable that none
-// answers, and errs.Unsupported that another runtime does. The connection lasts as long as
-// the process.
+// Open connects to the daemon and reads its facts. The error is errs.Unavailable if no daemon
+// answers, and errs.Unsupported if another runtime does. The connection lasts as long as the
+// process.
 func Open(ctx context.Context, o Options) (*Provider, error) {
 	conn, err := criclient.Dial(ctx, Endpoint(o.Env))
 	if err != nil {
@@ -88,18 +85,18 @@ func Open(ctx context.Context, o Options) (*Provider, error) {
 	if e.host == nil {
 		e.host = os.DirFS("/")
 	}
-	if err := e.ask(ctx); err != nil {
+	if err := e.readFacts(ctx); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-// ask fills in what the daemon tells of itself.
-func (e *Provider) ask(ctx context.Context) error {
+// readFacts fills in what the daemon reports about itself.
+func (e *Provider) readFacts(ctx context.Context) error {
 	version, err := e.conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
-		return fmt.Errorf("cannot ask the runtime at %s for its version: %w", e.conn.Endpoint, err)
+		return fmt.Errorf("cannot read the version of the runtime at %s: %w", e.conn.Endpoint, err)
 	}
 	if version.GetRuntimeName() != Name {
 		return fmt.Errorf("the runtime at %s is %s, not berth; name berth's socket with BERTH_ENDPOINT: %w", e.conn.Endpoint, version.GetRuntimeName(), errs.Unsupported)
@@ -112,11 +109,11 @@ func (e *Provider) ask(ctx context.Context) error {
 	}
 	status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
-		return fmt.Errorf("cannot ask berth at %s what it is: %w", e.conn.Endpoint, err)
+		return fmt.Errorf("cannot read the status of berth at %s: %w", e.conn.Endpoint, err)
 	}
 	var config struct{ Root string }
 	if err := json.Unmarshal([]byte(status.GetInfo()["config"]), &config); err != nil || !filepath.IsAbs(config.Root) {
-		return fmt.Errorf("berth at %s does not tell its root directory, beside which nodes are kept: %w", e.conn.Endpoint, errs.Unsupported)
+		return fmt.Errorf("berth at %s does not report its root directory, beside which nodes are stored: %w", e.conn.Endpoint, errs.Unsupported)
 	}
 	e.dir = config.Root + "-cluster"
 	return nil
@@ -151,7 +148,7 @@ func (e *Provider) reboot(host hostcheck.Host) []hostcheck.UnmetRequirement {
 	return found
 }
 
-// PlanHost tells a plan of network and environment.
+// PlanHost returns the facts of network and environment for a plan.
 func (e *Provider) PlanHost(n provider.Network) plan.Host {
 	h := plan.Host{Engine: Name, Network: n.Name, Env: maps.Clone(e.env), Routes: provider.Routes(e.host)}
 	for _, subnet := range n.Subnets {
@@ -163,7 +160,7 @@ func (e *Provider) PlanHost(n provider.Network) plan.Host {
 	return h
 }
 
-// Describe writes what is known of a node, or for "" of the daemon, as JSON.
+// Describe writes the state of a node, or for "" of the daemon, as JSON.
 func (e *Provider) Describe(ctx context.Context, name string, to io.Writer) error {
 	described := map[string]any{}
 	if name == "" {
@@ -184,7 +181,7 @@ func (e *Provider) Describe(ctx context.Context, name string, to io.Writer) erro
 		}
 	}
 	described["node"] = r
-	found, err := e.look(ctx, r)
+	found, err := e.find(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -223,8 +220,8 @@ func encode(to io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// tell tells of a call.
-func (e *Provider) tell(words ...string) {
+// traceCall reports a call.
+func (e *Provider) traceCall(words ...string) {
 	if e.trace != nil {
 		e.trace(Name, words)
 	}

@@ -466,7 +466,7 @@ func TestResolvers(t *testing.T) {
 
 func bracket(words []string) string { return "[" + strings.Join(words, " ") + "]" }
 
-// TestDamagedRecord: what cannot be read is told with its place, and nobody else's name is
+// TestDamagedRecord: an unreadable record is reported with its path, and no other node's name is
 // taken for it.
 func TestDamagedRecord(t *testing.T) {
 	m := newMachine(t)

@@ -11,8 +11,8 @@ import (
 // BootUnit is the unit of systemd that calls Up and Down.
 const BootUnit = "berth-cluster.service"
 
-// Up starts what ran when the host went down, of all clusters: what nobody has stopped. All
-// are tried.
+// Up starts the nodes of all clusters that ran when the host went down: those that nobody stopped.
+// It tries all.
 func (e *Provider) Up(ctx context.Context) error {
 	return e.eachRecord(ctx, func(ctx context.Context, r *record) error {
 		if r.Stopped || r.Run == 0 {
@@ -22,7 +22,7 @@ func (e *Provider) Up(ctx context.Context) error {
 	})
 }
 
-// Down stops all nodes of all clusters, since the host goes down. Up starts them again.
+// Down stops all nodes of all clusters because the host goes down. Up starts them again.
 func (e *Provider) Down(ctx context.Context) error {
 	return e.eachRecord(ctx, func(ctx context.Context, r *record) error {
 		if err := e.withNode(ctx, r.name(), func(r *record) error { return e.halt(ctx, r) }); err != nil {
@@ -32,8 +32,8 @@ func (e *Provider) Down(ctx context.Context) error {
 	})
 }
 
-// eachRecord does something to all nodes at once, also when it fails for some. One that is
-// deleted meanwhile is no error.
+// eachRecord calls a function for all nodes at once, also if it fails for some. A node that is
+// deleted meanwhile is not an error.
 func (e *Provider) eachRecord(ctx context.Context, do func(context.Context, *record) error) error {
 	all, err := e.records("")
 	return errors.Join(err, each(ctx, all, func(ctx context.Context, r *record) error {

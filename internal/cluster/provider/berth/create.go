@@ -14,7 +14,7 @@ import (
 	"github.com/berthrun/berth/internal/undo"
 )
 
-// Create makes nodes: records of all, then all at once.
+// Create creates nodes: the records of all, then all at once.
 func (e *Provider) Create(ctx context.Context, r provider.Request) (err error) {
 	made, err := e.register(ctx, r, strings.ToLower(rand.Text()))
 	if err != nil {
@@ -59,7 +59,7 @@ func (e *Provider) createOne(ctx context.Context, made *record, r provider.Reque
 	return e.ready(ctx, run, wait)
 }
 
-// deleteAll deletes nodes of a Create, and no others that got their names.
+// deleteAll deletes nodes of a Create, and not others that got their names.
 func (e *Provider) deleteAll(ctx context.Context, made []*record) error {
 	group, ctx := errgroup.WithContext(ctx)
 	failed := make([]error, len(made))

@@ -45,7 +45,7 @@ func (e *Provider) exec(ctx context.Context, name string, c provider.Command) er
 		}
 		args = slices.Concat([]string{"env"}, set, args)
 	}
-	e.tell(append([]string{"exec", name}, c.Args...)...)
+	e.traceCall(append([]string{"exec", name}, c.Args...)...)
 	session, err := e.conn.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
 		ContainerId: id, Cmd: args, Stdin: c.Stdin != nil, Stdout: true, Stderr: true,
 	})

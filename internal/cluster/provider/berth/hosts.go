@@ -16,16 +16,16 @@ import (
 	"github.com/berthrun/berth/internal/cluster/plan"
 )
 
-// tellHosts writes the names and addresses of a cluster's nodes into the hosts file of each,
-// which they have as /etc/hosts, and those of the registry that all clusters share. It is
-// called when nodes come, go or have other addresses.
-func (e *Provider) tellHosts(ctx context.Context) error {
+// updateHosts writes the names and addresses of a cluster's nodes, and of the registry that all
+// clusters share, into the hosts file of each node, which it has as /etc/hosts. It is called when
+// nodes are added, removed, or get other addresses.
+func (e *Provider) updateHosts(ctx context.Context) error {
 	return e.alone(ctx, func() error {
 		all, err := e.records("")
 		if len(all) == 0 {
 			return err
 		}
-		// A record that cannot be read keeps no other node from its start; List tells of it.
+		// A record that cannot be read does not prevent the start of other nodes; List reports it.
 		var failed []error
 		for _, r := range all {
 			failed = append(failed, fill(filepath.Join(e.nodeDir(r.name()), hostsName), hosts(all, r.cluster())))
@@ -34,8 +34,8 @@ func (e *Provider) tellHosts(ctx context.Context) error {
 	})
 }
 
-// hosts is the hosts file of nodes of a cluster. What is no node and stopped is not in it: its
-// addresses are those of whoever gets them next.
+// hosts is the hosts file of a cluster's nodes. It leaves out stopped containers that are not
+// nodes: others may get their addresses.
 func hosts(all []*record, cluster string) []byte {
 	var text bytes.Buffer
 	text.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n# The nodes of the cluster, and what clusters share. `berth cluster` keeps this file.\n")
@@ -50,8 +50,8 @@ func hosts(all []*record, cluster string) []byte {
 	return text.Bytes()
 }
 
-// fill changes what is in a file, which a node has mounted: another file of the name would
-// not be seen there. One write leaves readers no time for half a file.
+// fill overwrites a file that a node has mounted: the node would not see another file of that name.
+// A single write keeps readers from seeing half of it.
 func fill(name string, text []byte) error {
 	old, err := os.ReadFile(name)
 	if err == nil && bytes.Equal(old, text) {
@@ -69,13 +69,12 @@ func fill(name string, text []byte) error {
 	return nil
 }
 
-// resolvers are the files that may name the host's resolvers, as a kubelet looks for them.
+// resolvers are the files that may name the host's resolvers, in the kubelet's order.
 func resolvers() []string { return []string{"etc/resolv.conf", "run/systemd/resolve/resolv.conf"} }
 
-// dns is how a node resolves names: as the host does, by those of its resolvers that a node
-// reaches. One that listens on a loopback address is none; without any other the node asks
-// the host at gateway, where nobody answers unless somebody was put there, so that queries
-// fail at once, and CoreDNS, which does not start without a server, does.
+// dns is how a node resolves names: as the host does, with those of its resolvers that a node
+// reaches, which excludes loopback addresses. Without any, it is the host at gateway. Usually no
+// server listens there, so queries fail at once, but CoreDNS starts, which needs a server.
 func dns(host fs.FS, gateway netip.Addr) *runtimeapi.DNSConfig {
 	var config *runtimeapi.DNSConfig
 	for _, name := range resolvers() {

@@ -16,10 +16,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// pulls is how often a pull is tried: registries and networks have bad moments.
+// pulls is how often a pull is tried: registries and networks fail for moments.
 const pulls = 4
 
-// Ensure pulls an image that is not there.
+// Ensure pulls a missing image.
 func (e *Provider) Ensure(ctx context.Context, image string, out io.Writer) (pulled bool, err error) {
 	found, err := e.Present(ctx, image)
 	if err != nil || found.ID != "" {
@@ -29,7 +29,7 @@ func (e *Provider) Ensure(ctx context.Context, image string, out io.Writer) (pul
 		out = io.Discard
 	}
 	for try := 1; ; try++ {
-		e.tell("pull", image)
+		e.traceCall("pull", image)
 		_, err := e.conn.Berth.PullImage(ctx, berthapi.PullRequest{Ref: image}, func(p berthapi.Progress) {
 			fmt.Fprintf(out, "%s: %s %d/%d\n", image, p.Stage, p.Done, p.Total)
 		})
@@ -59,7 +59,7 @@ func (e *Provider) Present(ctx context.Context, image string) (provider.Image, e
 			Config struct{ Labels map[string]string }
 		}
 		if err := json.Unmarshal([]byte(text), &spec); err != nil {
-			return provider.Image{}, fmt.Errorf("what berth says of the image %s is no JSON: %w", image, err)
+			return provider.Image{}, fmt.Errorf("berth's report of the image %s is not JSON: %w", image, err)
 		}
 		found.Labels = spec.Config.Labels
 	}
@@ -68,17 +68,17 @@ func (e *Provider) Present(ctx context.Context, image string) (provider.Image, e
 
 // Save writes an archive of images.
 func (e *Provider) Save(ctx context.Context, to io.Writer, images ...string) error {
-	e.tell(append([]string{"save"}, images...)...)
+	e.traceCall(append([]string{"save"}, images...)...)
 	if err := e.conn.Berth.ExportImage(ctx, berthapi.ExportRequest{Refs: images}, to); err != nil {
 		return fmt.Errorf("cannot save %s: %w", strings.Join(images, ", "), err)
 	}
 	return nil
 }
 
-// Load reads an archive of images. They are pinned: a kubelet of this host would collect
-// the image of nodes that are stopped.
+// Load reads an archive of images. It pins them: otherwise a kubelet of this host would remove the
+// image of stopped nodes.
 func (e *Provider) Load(ctx context.Context, from io.Reader) error {
-	e.tell("load")
+	e.traceCall("load")
 	if _, err := e.conn.Berth.ImportImage(ctx, berthapi.ImportRequest{Pin: true}, from, nil); err != nil {
 		return fmt.Errorf("cannot load images: %w", err)
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// EnsureNetwork tells of the pods' network, which all nodes are on: berth has one, whatever
-// name is asked for. Addresses can be chosen on the built-in one only.
+// EnsureNetwork returns the pods' network, which all nodes are on: berth has only one, under every
+// name. Addresses can be chosen on the built-in network only.
 func (e *Provider) EnsureNetwork(ctx context.Context, name string) (provider.Network, error) {
 	n := provider.Network{Name: name, StableV4: true, StableV6: true}
 	status, err := e.conn.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
-		return n, fmt.Errorf("cannot ask berth for its network: %w", err)
+		return n, fmt.Errorf("cannot read berth's network: %w", err)
 	}
 	for _, condition := range status.GetStatus().GetConditions() {
 		if !condition.GetStatus() {
@@ -28,7 +28,7 @@ func (e *Provider) EnsureNetwork(ctx context.Context, name string) (provider.Net
 	}
 	var info struct{ Mode, Subnets string }
 	if err := json.Unmarshal([]byte(status.GetInfo()["network"]), &info); err != nil {
-		return n, fmt.Errorf("what berth tells of its network is no JSON: %w", err)
+		return n, fmt.Errorf("berth's report of its network is not JSON: %w", err)
 	}
 	if info.Mode != "builtin" {
 		return n, fmt.Errorf("berth has its network from CNI plugins (mode %q), and nodes need addresses that stay theirs; run a berth with `--network builtin`, and name its socket with BERTH_ENDPOINT: %w", info.Mode, errs.Unsupported)
@@ -36,12 +36,12 @@ func (e *Provider) EnsureNetwork(ctx context.Context, name string) (provider.Net
 	for text := range strings.SplitSeq(info.Subnets, ",") {
 		subnet, err := netip.ParsePrefix(text)
 		if err != nil {
-			return n, fmt.Errorf("what berth tells of its subnets is %q: %w", info.Subnets, err)
+			return n, fmt.Errorf("berth's report of its subnets is %q: %w", info.Subnets, err)
 		}
 		n.Subnets = append(n.Subnets, subnet)
 	}
 	return n, nil
 }
 
-// RemoveNetwork has nothing to do: the network is berth's own.
+// RemoveNetwork does nothing: the network is berth's own.
 func (e *Provider) RemoveNetwork(context.Context, string) error { return nil }

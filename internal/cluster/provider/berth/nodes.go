@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// found is what the runtime has of a node: the pod of the last run and its container, nil
-// where there is none.
+// found is the runtime's part of a node: the pod of the last run and its container, nil if there is
+// none.
 type found struct {
 	sandbox   *runtimeapi.PodSandbox
 	container *runtimeapi.Container
@@ -27,11 +27,11 @@ func (f found) running() bool {
 	return f.container.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
 }
 
-// state is podman's word for what the runtime has.
+// state is the state of the container, in podman's terms.
 func (f found) state() string {
 	switch {
 	case f.container == nil && f.sandbox == nil:
-		return "stopped" // by a reboot, or it was never started
+		return "stopped" // after a reboot, or never started
 	case f.container == nil, f.container.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED:
 		return "created"
 	case f.running():
@@ -40,9 +40,9 @@ func (f found) state() string {
 	return "exited"
 }
 
-// look finds what the runtime has of a node.
-func (e *Provider) look(ctx context.Context, r *record) (found, error) {
-	all, err := e.lookAll(ctx, map[string]string{provider.LabelNode: r.name()})
+// find finds the pod and the container of a node.
+func (e *Provider) find(ctx context.Context, r *record) (found, error) {
+	all, err := e.findAll(ctx, map[string]string{provider.LabelNode: r.name()})
 	return all[key{r.UID, r.Run}], err
 }
 
@@ -52,8 +52,8 @@ type key struct {
 	run uint32
 }
 
-// lookAll finds what the runtime has of all nodes with some labels.
-func (e *Provider) lookAll(ctx context.Context, with map[string]string) (map[key]found, error) {
+// findAll finds the pods and containers of all nodes with some labels.
+func (e *Provider) findAll(ctx context.Context, with map[string]string) (map[key]found, error) {
 	sandboxes, err := e.conn.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: with}})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the pods of berth: %w", err)
@@ -78,7 +78,7 @@ func (e *Provider) lookAll(ctx context.Context, with map[string]string) (map[key
 	return all, nil
 }
 
-// List goes by the records.
+// List lists the records.
 func (e *Provider) List(ctx context.Context, cluster string) ([]provider.Node, error) {
 	all, err := e.records(cluster)
 	if err != nil || len(all) == 0 {
@@ -88,7 +88,7 @@ func (e *Provider) List(ctx context.Context, cluster string) ([]provider.Node, e
 	if cluster != "" {
 		with = map[string]string{plan.LabelCluster: cluster}
 	}
-	known, err := e.lookAll(ctx, with)
+	known, err := e.findAll(ctx, with)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (e *Provider) List(ctx context.Context, cluster string) ([]provider.Node, e
 	return nodes, nil
 }
 
-// node is a node as a provider tells of it.
+// node is a node in the form of a provider.
 func (e *Provider) node(ctx context.Context, r *record, f found) (provider.Node, error) {
 	n := provider.Node{
 		Name: r.name(), ID: f.container.GetId(), Image: r.Spec.Image, Labels: maps.Clone(r.Spec.Labels),
@@ -118,7 +118,7 @@ func (e *Provider) node(ctx context.Context, r *record, f found) (provider.Node,
 			n.IPv6 = a
 		}
 	}
-	if r.isNode() { // others are pods as any, and get what is free
+	if r.isNode() { // others get any free address, like any pod
 		n.Labels[provider.LabelAddresses] = strings.Join(own, ",")
 	}
 	if n.State != "exited" {
@@ -126,19 +126,19 @@ func (e *Provider) node(ctx context.Context, r *record, f found) (provider.Node,
 	}
 	status, err := e.conn.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: n.ID})
 	if errs.IgnoreNotFound(err) != nil {
-		return n, fmt.Errorf("cannot ask how %s has ended: %w", r.name(), err)
+		return n, fmt.Errorf("cannot read how %s has ended: %w", r.name(), err)
 	}
 	n.ExitCode = int(status.GetStatus().GetExitCode())
 	return n, nil
 }
 
-// Start runs nodes again that do not run, and waits for systemd.
+// Start starts stopped nodes, and waits for systemd.
 func (e *Provider) Start(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		var run *record
 		err := e.withNode(ctx, name, func(r *record) error {
 			run = r
-			f, err := e.look(ctx, r)
+			f, err := e.find(ctx, r)
 			switch {
 			case err != nil:
 				return err
@@ -163,8 +163,8 @@ func (e *Provider) Start(ctx context.Context, names ...string) error {
 // stopSeconds is how long systemd may take to end everything in a node.
 const stopSeconds = 30
 
-// Stop stops nodes, which Up does not start. Their ports of the host are free then; their
-// addresses are, too, but the last that pods get.
+// Stop stops nodes, which Up does not start. It frees their host ports. It frees their addresses,
+// too, but pods get those last.
 func (e *Provider) Stop(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(r *record) error {
@@ -175,7 +175,7 @@ func (e *Provider) Stop(ctx context.Context, names ...string) error {
 			return e.halt(ctx, r)
 		})
 		if err == nil {
-			err = e.tellHosts(ctx)
+			err = e.updateHosts(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot stop %s: %w", name, err)
@@ -184,13 +184,13 @@ func (e *Provider) Stop(ctx context.Context, names ...string) error {
 	})
 }
 
-// halt stops what runs of a node. The caller has the node.
+// halt stops the pod of a node. The caller holds the node's lock.
 func (e *Provider) halt(ctx context.Context, r *record) error {
-	f, err := e.look(ctx, r)
+	f, err := e.find(ctx, r)
 	if err != nil {
 		return err
 	}
-	e.tell("stop", r.name())
+	e.traceCall("stop", r.name())
 	if f.container != nil {
 		_, err := e.conn.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: f.container.GetId(), Timeout: stopSeconds})
 		if errs.IgnoreNotFound(err) != nil {
@@ -204,20 +204,20 @@ func (e *Provider) halt(ctx context.Context, r *record) error {
 	return errs.IgnoreNotFound(err)
 }
 
-// Delete kills and removes nodes, and all that was kept of them. All are tried.
+// Delete kills and removes nodes with their directories. It tries all.
 func (e *Provider) Delete(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(*record) error {
 			if err := e.removePods(ctx, name); err != nil {
 				return err
 			}
-			if err := e.emptyDir(name); err != nil { // which takes its time
+			if err := e.emptyDir(name); err != nil { // this takes time
 				return err
 			}
 			return e.alone(ctx, func() error { return e.dropDir(name) })
 		})
 		if err == nil {
-			err = e.tellHosts(ctx)
+			err = e.updateHosts(ctx)
 		}
 		if errs.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("cannot delete %s: %w", name, err)
@@ -226,7 +226,7 @@ func (e *Provider) Delete(ctx context.Context, names ...string) error {
 	})
 }
 
-// Release stops nodes and removes them, but for their volumes.
+// Release stops nodes and removes them, except for their volumes.
 func (e *Provider) Release(ctx context.Context, names ...string) error {
 	return each(ctx, names, func(ctx context.Context, name string) error {
 		err := e.withNode(ctx, name, func(r *record) error {
@@ -240,7 +240,7 @@ func (e *Provider) Release(ctx context.Context, names ...string) error {
 			return e.alone(ctx, func() error { return errors.Join(e.dropAllButVolumes(name), e.write(r)) })
 		})
 		if err == nil {
-			err = e.tellHosts(ctx)
+			err = e.updateHosts(ctx)
 		}
 		if errs.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("cannot release %s: %w", name, err)
@@ -249,8 +249,7 @@ func (e *Provider) Release(ctx context.Context, names ...string) error {
 	})
 }
 
-// DeleteCluster removes all nodes of a cluster, and pods with its label of which nothing else
-// is known.
+// DeleteCluster removes all nodes of a cluster, and pods with its label that have no record.
 func (e *Provider) DeleteCluster(ctx context.Context, cluster string) error {
 	if cluster == "" {
 		return fmt.Errorf("a cluster without a name is every cluster: %w", errs.Invalid)
@@ -264,7 +263,7 @@ func (e *Provider) DeleteCluster(ctx context.Context, cluster string) error {
 		names = append(names, r.name())
 	}
 	failed := e.Delete(ctx, names...)
-	left, err := e.lookAll(ctx, map[string]string{plan.LabelCluster: cluster})
+	left, err := e.findAll(ctx, map[string]string{plan.LabelCluster: cluster})
 	for _, f := range left {
 		if name := f.sandbox.GetLabels()[provider.LabelNode]; !slices.Contains(names, name) {
 			err = errors.Join(err, e.removePods(ctx, name))
@@ -276,7 +275,7 @@ func (e *Provider) DeleteCluster(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// each does something to all at once, also when it fails for some.
+// each calls a function for all at once, also if it fails for some.
 func each[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
 	var group errgroup.Group
 	failed := make([]error, len(all))
@@ -290,13 +289,13 @@ func each[T any](ctx context.Context, all []T, do func(context.Context, T) error
 	return errors.Join(failed...)
 }
 
-// one is the container of a node that runs.
+// one is the container of a running node.
 func (e *Provider) one(ctx context.Context, name string) (string, error) {
 	r, err := e.read(name)
 	if err != nil {
 		return "", err
 	}
-	f, err := e.look(ctx, r)
+	f, err := e.find(ctx, r)
 	if err != nil {
 		return "", err
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/berthrun/berth/internal/criclient/podlog"
 )
 
-// endPoll is how often is looked whether a node has ended in place of starting.
+// endPoll is the time between two checks whether a starting node has ended.
 const endPoll = 250 * time.Millisecond
 
-// ready waits until systemd of a node is up, as the log of its run says.
+// ready waits until the log of a node's run says that systemd is up.
 func (e *Provider) ready(ctx context.Context, r *record, wait time.Duration) error {
 	if !r.isNode() {
 		return nil
@@ -36,7 +36,7 @@ func (e *Provider) ready(ctx context.Context, r *record, wait time.Duration) err
 		return fmt.Errorf("cannot read the log of %s: %w", r.name(), err)
 	}
 	state := "nothing is known of its state"
-	if f, err := e.look(ctx, r); err == nil {
+	if f, err := e.find(ctx, r); err == nil {
 		if n, err := e.node(ctx, r, f); err == nil {
 			state = "it is " + n.State
 			if !n.Running {
@@ -47,11 +47,11 @@ func (e *Provider) ready(ctx context.Context, r *record, wait time.Duration) err
 	return boot.NotUp(wait, deadline.Err() != nil, state)
 }
 
-// watchEnd closes ended when a node runs no more, or cannot be asked about.
+// watchEnd closes ended when a node no longer runs, or its state cannot be read.
 func (e *Provider) watchEnd(ctx context.Context, r *record, ended chan<- struct{}) {
 	defer close(ended)
 	for {
-		f, err := e.look(ctx, r)
+		f, err := e.find(ctx, r)
 		if err != nil || f.container.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 			return
 		}

@@ -20,33 +20,30 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// What is in the directory of a node.
+// The files in the directory of a node.
 const (
 	recordName = "node.json"
 	hostsName  = "hosts"   // its /etc/hosts
 	storage    = "storage" // what it writes; berth's run.berth.storage
-	// storageVolumes is the directory in it that has the volumes; all else follows the image.
+	// storageVolumes is its directory with the volumes; all else depends on the image.
 	storageVolumes = "volumes"
 	logs           = "log" // one file for each run
 )
 
-// record is what is known of a node while it exists. It is written before anything of the
-// node is made.
+// record is the record of a node. It is written before any other part of the node is created.
 type record struct {
 	Spec provider.Spec `json:"spec"`
-	// UID tells the node from an earlier one of its name. It is the pod's.
+	// UID distinguishes the node from an earlier one of its name. It is the pod's.
 	UID string `json:"uid"`
-	// Run counts its starts; 0 is that there was none. It is the pod's and the container's
-	// attempt.
+	// Run counts its starts. It is the attempt of the pod and of the container.
 	Run uint32 `json:"run"`
 	// Addresses are those that it has or will have.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Ports are those of the host that lead to it, those that were picked for the last run
-	// among them.
+	// Ports are its host ports, including those that were picked for the last run.
 	Ports []plan.Port `json:"ports,omitempty"`
-	// Stopped: somebody stopped it, and so it stays when the host boots.
+	// Stopped: somebody stopped it, so it stays stopped when the host boots.
 	Stopped bool `json:"stopped,omitempty"`
-	// Released: nothing is left of it but its volumes, which the next one of its name may get.
+	// Released: only its volumes are left, which the next node of its name may get.
 	Released bool `json:"released,omitempty"`
 }
 
@@ -59,15 +56,15 @@ func (r *record) isNode() bool { return r.Spec.Command == nil }
 // nodeDir is the directory of a node.
 func (e *Provider) nodeDir(name string) string { return filepath.Join(e.dir, name) }
 
-// safeName: names of nodes are names of hosts. Anything else would be another path.
+// safeName matches host names, which names of nodes are. Any other name could lead to another path.
 func safeName(name string) error {
 	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/\x00") {
-		return fmt.Errorf("%q is no name of a node: %w", name, errs.Invalid)
+		return fmt.Errorf("%q is not a name of a node: %w", name, errs.Invalid)
 	}
 	return nil
 }
 
-// read reads the record of a node. It is errs.NotFound that there is none.
+// read reads the record of a node. The error is errs.NotFound if there is none.
 func (e *Provider) read(name string) (*record, error) {
 	if err := safeName(name); err != nil {
 		return nil, err
@@ -89,7 +86,7 @@ func (e *Provider) read(name string) (*record, error) {
 	return &r, nil
 }
 
-// write replaces the record of a node as a whole.
+// write replaces the record of a node atomically.
 func (e *Provider) write(r *record) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -106,8 +103,8 @@ func (e *Provider) write(r *record) error {
 	return nil
 }
 
-// writeSynced writes a file that is whole after a loss of power. The environment is in it, with
-// passwords of proxies.
+// writeSynced writes a file that is complete after a power cut. Only its owner can read it: it has
+// the environment, with passwords of proxies.
 func writeSynced(name string, text []byte) error {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -117,9 +114,9 @@ func writeSynced(name string, text []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// records are those of a cluster, of all clusters for "", sorted by name; those that can be
-// read, if not all can. A directory without a record is what a register or a Delete that was
-// killed left: it has no cluster. Those that were released are none.
+// records are those of a cluster, of all clusters for "", sorted by name; with an error, those that
+// can be read. A directory without a record is left from a killed register or Delete: it has no
+// cluster. Released nodes do not count.
 func (e *Provider) records(cluster string) ([]*record, error) {
 	all, err := e.recordsWithReleased(cluster)
 	return slices.DeleteFunc(all, func(r *record) bool { return r.Released }), err
@@ -151,7 +148,7 @@ func (e *Provider) recordsWithReleased(cluster string) ([]*record, error) {
 	return all, errors.Join(failed...)
 }
 
-// register makes records of new nodes, all or none, with addresses that nobody has.
+// register creates records of new nodes, all or none, with free addresses.
 func (e *Provider) register(ctx context.Context, r provider.Request, uid string) (made []*record, err error) {
 	if err := os.MkdirAll(e.dir, 0o711); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of nodes: %w", err)
@@ -182,7 +179,7 @@ func (e *Provider) register(ctx context.Context, r provider.Request, uid string)
 	return made, err
 }
 
-// unused makes sure that names are free. A directory without a record is free.
+// unused checks that names are free. A directory without a record does not take its name.
 func (e *Provider) unused(specs []provider.Spec) error {
 	var taken []string
 	for _, spec := range specs {
@@ -211,7 +208,7 @@ func (e *Provider) unused(specs []provider.Spec) error {
 	return nil
 }
 
-// makeNodeDir makes the directory of a node, and the record in it.
+// makeNodeDir creates the directory of a node, and the record in it.
 func (e *Provider) makeNodeDir(r *record) error {
 	dir := e.nodeDir(r.name())
 	for _, d := range []string{dir, filepath.Join(dir, logs)} {
@@ -230,8 +227,8 @@ func (e *Provider) dropDirs(all []*record) error {
 	return errors.Join(failed...)
 }
 
-// dropDir removes the directory of a node. The caller is alone: whoever tells hosts would
-// write into it otherwise.
+// dropDir removes the directory of a node. The caller holds the lock of alone: otherwise
+// updateHosts could write into it.
 func (e *Provider) dropDir(name string) error {
 	if err := e.emptyDir(name); err != nil {
 		return err
@@ -242,8 +239,8 @@ func (e *Provider) dropDir(name string) error {
 	return nil
 }
 
-// emptyDir removes what the directory of a node holds but for the record, by which it can be
-// deleted again, and hosts. What is mounted in it is not looked into.
+// emptyDir empties the directory of a node except for hosts and the record, which a second Delete
+// needs. It does not enter mounts.
 func (e *Provider) emptyDir(name string) error {
 	dir := e.nodeDir(name)
 	if err := unmounted(dir); err != nil {
@@ -265,8 +262,8 @@ func (e *Provider) emptyDir(name string) error {
 	return nil
 }
 
-// dropAllButVolumes removes what there is of a node but the volumes in its storage, and the record
-// by which the node can be deleted.
+// dropAllButVolumes removes all parts of a node except the volumes in its storage and the record,
+// which a Delete needs.
 func (e *Provider) dropAllButVolumes(name string) error {
 	dir := e.nodeDir(name)
 	if err := unmounted(dir); err != nil {
@@ -279,7 +276,7 @@ func (e *Provider) dropAllButVolumes(name string) error {
 	return nil
 }
 
-// removeOthers removes what a directory holds but for some names. An absent one holds nothing.
+// removeOthers removes the entries of a directory except some names. An absent directory is empty.
 func removeOthers(dir string, names ...string) (failed []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -293,7 +290,7 @@ func removeOthers(dir string, names ...string) (failed []error) {
 	return failed
 }
 
-// unmounted is nil when nothing is mounted below a directory: a removal would empty it.
+// unmounted is nil if nothing is mounted below a directory: a removal would empty the mount.
 func unmounted(dir string) error {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -312,10 +309,10 @@ func unmounted(dir string) error {
 	return nil
 }
 
-// lockPause is how often a lock is tried that somebody else has.
+// lockPause is the time between two tries of a lock that another process holds.
 const lockPause = 20 * time.Millisecond
 
-// alone does something while no other process chooses addresses or names.
+// alone calls a function while no other process chooses addresses or names.
 func (e *Provider) alone(ctx context.Context, do func() error) error {
 	file, err := os.Open(e.dir)
 	if err != nil {
@@ -328,7 +325,7 @@ func (e *Provider) alone(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// withNode does something with a node while nobody else changes it.
+// withNode calls a function while no other process changes a node.
 func (e *Provider) withNode(ctx context.Context, name string, do func(*record) error) error {
 	for {
 		r, err := e.read(name)
@@ -347,7 +344,7 @@ func (e *Provider) withNode(ctx context.Context, name string, do func(*record) e
 			if err := lock(ctx, file); err != nil {
 				return false, fmt.Errorf("cannot lock the node %s: %w", name, err)
 			}
-			// Somebody may have deleted it, or made another one, while we waited.
+			// Another process may have deleted the node, or created a new one, during the wait.
 			if now, err := os.Stat(e.nodeDir(name)); err != nil || !same(file, now) {
 				return true, nil
 			}
@@ -367,7 +364,7 @@ func same(file *os.File, other fs.FileInfo) bool {
 	return err == nil && os.SameFile(info, other)
 }
 
-// lock takes a lock that goes with the descriptor.
+// lock takes a lock that closing the descriptor releases.
 func lock(ctx context.Context, file *os.File) error {
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -10,8 +10,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// TestRelease: of a node its volumes stay, for the next one of its name, and nothing that follows the
-// image; nobody sees it meanwhile, and with the cluster it goes.
+// TestRelease: of a node its volumes stay, for the next one of its name, and nothing that follows
+// the image; nobody sees it meanwhile, and with the cluster it goes.
 func TestRelease(t *testing.T) {
 	m := newMachine(t)
 	if err := m.create(spec("dev-worker")); err != nil {

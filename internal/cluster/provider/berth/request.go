@@ -17,8 +17,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Annotations of berth, for what CRI has no field for. They are the daemon's; a test sees
-// that they are called the same.
+// Annotations of berth, for what CRI has no field for. The daemon defines them; a test compares the
+// names.
 const (
 	annotationTmpfs     = "run.berth.tmpfs"
 	annotationCgroupns  = "run.berth.cgroupns"
@@ -60,8 +60,8 @@ func podConfig(r *record, dir string, resolvers *runtimeapi.DNSConfig) (*runtime
 	return pod, nil
 }
 
-// containerConfig is the request for the container of a node. Privilege brings all devices,
-// all of /proc and /sys; the node has its own part of the tree of cgroups, and sees no other.
+// containerConfig is the request for the container of a node. Privilege gives all devices, /proc
+// and /sys; the node sees only its own subtree of cgroups.
 func containerConfig(r *record, dir string) *runtimeapi.ContainerConfig {
 	c := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: container, Attempt: r.Run},
@@ -98,8 +98,7 @@ func containerConfig(r *record, dir string) *runtimeapi.ContainerConfig {
 	return c
 }
 
-// mounts are those of the plan, and the names of the cluster's nodes unless the plan mounts
-// another file there.
+// mounts are those of the plan, and the hosts file unless the plan mounts another file at its path.
 func mounts(r *record, dir string) []*runtimeapi.Mount {
 	const hostsFile = "/etc/hosts"
 	all := []*runtimeapi.Mount{{HostPath: filepath.Join(dir, hostsName), ContainerPath: hostsFile, SelinuxRelabel: true}}
@@ -137,7 +136,7 @@ func mappings(ports []plan.Port) ([]*runtimeapi.PortMapping, error) {
 	return all, nil
 }
 
-// labels are those by which a node is found.
+// labels are the labels by which a node is found.
 func labels(r *record) map[string]string {
 	all := maps.Clone(r.Spec.Labels)
 	if all == nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// runTimeout bounds the making of a pod and its container, which takes a second or two.
+// runTimeout bounds the creation of a pod and its container, which takes a second or two.
 const runTimeout = 2 * time.Minute
 
-// run makes the pod and the container of a node, and starts it. The caller has the node. It
-// is not interrupted in the middle: a pod goes on to be made when nobody waits for it.
+// run creates the pod and the container of a node, and starts it. The caller holds the node's lock.
+// It does not end with ctx: the runtime would continue to create the pod.
 func (e *Provider) run(ctx context.Context, r *record) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -44,7 +44,7 @@ func (e *Provider) run(ctx context.Context, r *record) (err error) {
 	if err != nil {
 		return err
 	}
-	e.tell("run pod", r.name())
+	e.traceCall("run pod", r.name())
 	sandbox, err := e.conn.Runtime.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod})
 	if err != nil {
 		return e.explain(err, r)
@@ -63,13 +63,13 @@ func (e *Provider) run(ctx context.Context, r *record) (err error) {
 	if err != nil {
 		return err
 	}
-	e.tell("start container", r.name())
+	e.traceCall("start container", r.name())
 	_, err = e.conn.Runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
 	return err
 }
 
-// prepare writes down the run that comes: its number, its ports, and other addresses where
-// somebody has got those of before, or the network has become another one.
+// prepare records the next run: its number, its ports, and other addresses if the former ones are
+// taken, or if the network has changed.
 func (e *Provider) prepare(ctx context.Context, r *record, n provider.Network) error {
 	r.Run++
 	r.Stopped = false
@@ -99,7 +99,7 @@ func (e *Provider) prepare(ctx context.Context, r *record, n provider.Network) e
 	if err != nil {
 		return err
 	}
-	return e.tellHosts(ctx)
+	return e.updateHosts(ctx)
 }
 
 // fits reports whether a node may have its addresses again.
@@ -114,7 +114,7 @@ func fits(addresses []netip.Addr, n provider.Network, used map[netip.Addr]bool) 
 	})
 }
 
-// settle writes down the addresses that a pod has got: one without privilege asks for none.
+// settle records the addresses of a pod: one without privilege requests none.
 func (e *Provider) settle(ctx context.Context, r *record, sandbox string) error {
 	addresses, err := e.addresses(ctx, sandbox)
 	if err != nil || slices.Equal(addresses, r.Addresses) {
@@ -124,7 +124,7 @@ func (e *Provider) settle(ctx context.Context, r *record, sandbox string) error 
 	if err := e.write(r); err != nil {
 		return err
 	}
-	return e.tellHosts(ctx)
+	return e.updateHosts(ctx)
 }
 
 // gateway is the host's own address on the pods' network.
@@ -135,7 +135,7 @@ func gateway(n provider.Network) netip.Addr {
 	return n.Subnets[0].Masked().Addr().Next()
 }
 
-// pickPorts are ports with a free one of the host where the engine is to pick it.
+// pickPorts returns ports with a free host port for each that the engine should pick.
 func pickPorts(ctx context.Context, ports []plan.Port) ([]plan.Port, error) {
 	picked := slices.Clone(ports)
 	for i, p := range picked {
@@ -154,7 +154,7 @@ func pickPorts(ctx context.Context, ports []plan.Port) ([]plan.Port, error) {
 	return picked, nil
 }
 
-// explain says which field is to be changed where berth tells of a port only.
+// explain names the field to change if berth's error has only a port.
 func (e *Provider) explain(err error, r *record) error {
 	if !errors.Is(err, errs.Exists) {
 		return err
@@ -170,7 +170,7 @@ func (e *Provider) explain(err error, r *record) error {
 // keptLogs is how many logs of earlier runs stay.
 const keptLogs = 4
 
-// dropLogs removes the oldest log that is too many.
+// dropLogs removes the oldest log beyond keptLogs.
 func (e *Provider) dropLogs(r *record) error {
 	if r.Run <= keptLogs {
 		return nil
@@ -188,7 +188,7 @@ func (e *Provider) removePods(ctx context.Context, name string) error {
 	}
 	var failed []error
 	for _, sandbox := range list.GetItems() {
-		e.tell("remove pod", name)
+		e.traceCall("remove pod", name)
 		_, err := e.conn.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox.GetId()})
 		failed = append(failed, errs.IgnoreNotFound(err))
 	}

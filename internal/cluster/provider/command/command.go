@@ -1,5 +1,5 @@
-// Package command runs the command line tool of a container engine. It knows how tools
-// are called, cancelled and quoted in errors, and nothing of what they do.
+// Package command runs the command line tool of a container engine. It calls and cancels tools, and
+// quotes them in errors. It does not know what they do.
 package command
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/redact"
 )
 
-// grace is how long a tool that is told to end may take to tidy up.
+// grace is how long a tool may take to clean up after SIGTERM.
 const grace = 10 * time.Second
 
 // Call is one call of a tool.
@@ -24,11 +24,11 @@ type Call struct {
 	Args []string
 	// Stdin is nil for none.
 	Stdin io.Reader
-	// Stdout and Stderr get what the tool writes while it runs. nil is nowhere; an
-	// error quotes the last lines of both all the same.
+	// Stdout and Stderr get what the tool writes while it runs. nil discards it. In any case an
+	// error quotes the last lines of both.
 	Stdout, Stderr io.Writer
-	// Guest: what is written comes from a program in a container, so that nothing can
-	// be told from it of what the engine means.
+	// Guest: the output comes from a program in a container, so it says nothing about errors of the
+	// engine.
 	Guest bool
 }
 
@@ -41,14 +41,14 @@ type Runner interface {
 
 // Tool is a program of this host, and a Runner.
 type Tool struct {
-	// Name is that of the program, looked for in PATH.
+	// Name is the name of the program, which is looked up in PATH.
 	Name string
-	// Trace is told each call before it is made; nil is nobody.
+	// Trace receives each call before it is made; nil for none.
 	Trace func(tool string, args []string)
 }
 
-// Run runs the program in a process group of its own: Ctrl-C in a terminal reaches us,
-// and we end what is being done in order.
+// Run runs the program in a process group of its own: Ctrl-C in a terminal reaches only berth,
+// which ends the program in order.
 func (t Tool) Run(ctx context.Context, c Call) error {
 	if t.Trace != nil {
 		t.Trace(t.Name, c.Args)
@@ -81,7 +81,7 @@ func Output(ctx context.Context, r Runner, args ...string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// Words is Output, word by word: for lists of names.
+// Words is Output, split into words, for lists of names.
 func Words(ctx context.Context, r Runner, args ...string) ([]string, error) {
 	out, err := Output(ctx, r, args...)
 	if err != nil {
@@ -96,7 +96,7 @@ func Found(name string) bool {
 	return err == nil
 }
 
-// Tail keeps the end of what is written to it, for errors. The zero value is ready.
+// Tail keeps the end of the text that is written to it, for errors. The zero value is ready.
 type Tail struct{ kept []byte }
 
 const tailSize = 4096
@@ -128,7 +128,7 @@ func (t *Tail) Lines() []string {
 	}
 	all = all[max(0, len(all)-quoted):]
 	for i := range all {
-		all[i] = redact.Text(all[i]) // tools quote the proxies that they were given
+		all[i] = redact.Text(all[i]) // tools quote their proxies
 	}
 	return all
 }

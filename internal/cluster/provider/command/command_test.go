@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestCancel: the tool is told to end, and may tidy up; the error has the cause.
+// TestCancel: the tool gets SIGTERM, and may clean up; the error has the cause.
 func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	started := &signal{want: "ready", seen: func() { cancel(errs.Deadline) }}

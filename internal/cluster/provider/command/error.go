@@ -8,24 +8,24 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// quoted is how many lines of a tool's words an error repeats.
+// quoted is how many lines of a tool's output an error quotes.
 const quoted = 10
 
 // Error is a call that failed.
 type Error struct {
 	Tool string
 	Args []string
-	// Code is the tool's exit status, -1 where it has none.
+	// Code is the tool's exit status, -1 if it has none.
 	Code int
 	// Lines are the last ones that it wrote.
 	Lines []string
 	// Err is how it ended, or why it did not run.
 	Err error
-	// Kind is one of errs where the tool's words tell, else nil.
+	// Kind is one of errs if the tool's output shows it, else nil.
 	Kind error
 }
 
-// Failed is the error of a call that ended with err, and what its tool wrote last.
+// Failed is the error of a call that ended with err, with the last output of its tool.
 func Failed(tool string, c Call, lines []string, err error) *Error {
 	e := &Error{Tool: tool, Args: c.Args, Code: -1, Lines: lines, Err: err}
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -37,8 +37,8 @@ func Failed(tool string, c Call, lines []string, err error) *Error {
 	return e
 }
 
-// Error says which verb failed, not the whole call: arguments are long, and may have
-// passwords of proxies in them.
+// Error names the verb that failed, not the whole call: arguments are long, and may contain
+// passwords of proxies.
 func (e *Error) Error() string {
 	text := strings.Join(append([]string{e.Tool}, verbs(e.Args)...), " ") + ": " + e.Err.Error()
 	switch len(e.Lines) {
@@ -58,7 +58,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Err, e.Kind}
 }
 
-// Says reports whether the call failed with one of the texts among its last words.
+// Says reports whether the last output of the failed call contains one of the texts.
 func Says(err error, texts ...string) bool {
 	failed := (*Error)(nil)
 	if !errors.As(err, &failed) {
@@ -83,8 +83,8 @@ func verbs(args []string) []string {
 	return args
 }
 
-// kind reads an engine's words. Engines have exit statuses for containers, not for
-// kinds of errors.
+// kind reads the kind of an error from an engine's output. Engines have exit statuses for
+// containers, not for kinds of errors.
 func kind(e *Error) error {
 	if errors.Is(e.Err, exec.ErrNotFound) {
 		return errs.Unsupported

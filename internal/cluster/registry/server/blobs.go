@@ -16,7 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// digestOf reads a digest of a kind that content is kept by.
+// digestOf reads a digest of a supported algorithm.
 func digestOf(text string) (digest.Digest, error) {
 	d, err := digest.Parse(text)
 	if err != nil || d.Algorithm() != digest.SHA256 && d.Algorithm() != digest.SHA512 {
@@ -25,7 +25,7 @@ func digestOf(text string) (digest.Digest, error) {
 	return d, nil
 }
 
-// blob answers for a blob. Any repository has it: there are no secrets between them.
+// blob serves a blob. Every repository has it: they have no secrets from each other.
 func (r *Registry) blob(w http.ResponseWriter, request *http.Request, _, rest string) error {
 	if request.Method != http.MethodGet && request.Method != http.MethodHead {
 		return errMethod
@@ -38,7 +38,7 @@ func (r *Registry) blob(w http.ResponseWriter, request *http.Request, _, rest st
 	return r.send(w, request, d, errBlob)
 }
 
-// send answers with content, or a part of it.
+// send sends content, or a part of it.
 func (r *Registry) send(w http.ResponseWriter, request *http.Request, d digest.Digest, absent error) error {
 	at, err := r.content.ReaderAt(request.Context(), ocispec.Descriptor{Digest: d})
 	if errdefs.IsNotFound(err) {
@@ -54,7 +54,7 @@ func (r *Registry) send(w http.ResponseWriter, request *http.Request, d digest.D
 	return nil
 }
 
-// upload answers for uploads: a POST begins one, PATCHes add to it, a PUT ends it.
+// upload handles uploads: a POST begins one, PATCHes add to it, a PUT ends it.
 func (r *Registry) upload(w http.ResponseWriter, request *http.Request, name, id string) error {
 	if id == "" {
 		if request.Method != http.MethodPost {
@@ -91,8 +91,8 @@ func (r *Registry) upload(w http.ResponseWriter, request *http.Request, name, id
 	return errMethod
 }
 
-// begin begins an upload; one that brings its whole content ends with it, and content that
-// is there need not be sent again.
+// begin begins an upload. A request with the whole content also ends it. Content that exists need
+// not be sent again.
 func (r *Registry) begin(w http.ResponseWriter, request *http.Request, name string) error {
 	query := request.URL.Query()
 	if mount := query.Get("mount"); mount != "" {
@@ -118,7 +118,7 @@ func (r *Registry) begin(w http.ResponseWriter, request *http.Request, name stri
 	return nil
 }
 
-// progress tells how far an upload is.
+// progress reports the size of an upload so far.
 func (r *Registry) progress(w http.ResponseWriter, name, id string, size int64, status int) {
 	w.Header().Set("Location", "/v2/"+name+"/blobs/uploads/"+id)
 	w.Header().Set("Docker-Upload-UUID", id)
@@ -126,14 +126,14 @@ func (r *Registry) progress(w http.ResponseWriter, name, id string, size int64, 
 	w.WriteHeader(status)
 }
 
-// stored tells where a blob is.
+// stored reports the location of a blob.
 func (r *Registry) stored(w http.ResponseWriter, name string, d digest.Digest) {
 	w.Header().Set("Location", "/v2/"+name+"/blobs/"+d.String())
 	w.Header().Set("Docker-Content-Digest", d.String())
 	w.WriteHeader(http.StatusCreated)
 }
 
-// add adds a part to an upload, and tells its size.
+// add adds a part to an upload, and reports its size.
 func (r *Registry) add(request *http.Request, id string) (int64, error) {
 	writer, err := r.content.Writer(request.Context(), content.WithRef(id))
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *Registry) add(request *http.Request, id string) (int64, error) {
 	return status.Offset, errors.Join(err, failed, writer.Close())
 }
 
-// appendTo writes what a request brings behind what is there.
+// appendTo appends a request's body to an upload.
 func appendTo(writer content.Writer, request *http.Request) error {
 	status, err := writer.Status()
 	if err != nil {
@@ -160,8 +160,8 @@ func appendTo(writer content.Writer, request *http.Request) error {
 	return err
 }
 
-// end ends an upload with its last part, if it brings one. What does not have the digest
-// that was said is thrown away.
+// end ends an upload with its last part, if it brings one. It discards content whose digest differs
+// from the stated one.
 func (r *Registry) end(w http.ResponseWriter, request *http.Request, name, id string) (err error) {
 	d, err := digestOf(request.URL.Query().Get("digest"))
 	if err != nil {
@@ -169,7 +169,7 @@ func (r *Registry) end(w http.ResponseWriter, request *http.Request, name, id st
 	}
 	writer, err := r.content.Writer(request.Context(), content.WithRef(id), content.WithDescriptor(ocispec.Descriptor{Digest: d}))
 	if errdefs.IsAlreadyExists(err) {
-		_ = r.content.Abort(request.Context(), id) // it is one of those that go at the next start
+		_ = r.content.Abort(request.Context(), id) // the next start removes it
 		r.stored(w, name, d)
 		return nil
 	}

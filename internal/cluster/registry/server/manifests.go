@@ -21,16 +21,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// largestManifest is what registries take, in bytes.
+// largestManifest is the limit of registries, in bytes.
 const largestManifest = 4 << 20
 
-// What a repository's directory has in it; no part of a name begins so.
+// The directories of a repository. No part of a name begins with an underscore.
 const (
 	manifestsDir = "_manifests"
 	tagsDir      = "_tags"
 )
 
-// manifest answers for a manifest, by tag or digest.
+// manifest serves a manifest, by tag or digest.
 func (r *Registry) manifest(w http.ResponseWriter, request *http.Request, name, reference string) error {
 	if !tagForm.MatchString(reference) {
 		if _, err := digestOf(reference); err != nil {
@@ -92,7 +92,7 @@ type parts struct {
 	Manifests []ocispec.Descriptor `json:"manifests"`
 }
 
-// putManifest takes a manifest whose parts are there.
+// putManifest stores a manifest whose parts exist.
 func (r *Registry) putManifest(w http.ResponseWriter, request *http.Request, name, reference string) error {
 	text, err := io.ReadAll(io.LimitReader(request.Body, largestManifest+1))
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *Registry) putManifest(w http.ResponseWriter, request *http.Request, nam
 	}
 	var p parts
 	if err := json.Unmarshal(text, &p); err != nil {
-		return fault{http.StatusBadRequest, "MANIFEST_INVALID", "the manifest is no JSON: " + err.Error()}
+		return fault{http.StatusBadRequest, "MANIFEST_INVALID", "the manifest is not JSON: " + err.Error()}
 	}
 	d := digest.FromBytes(text)
 	if !tagForm.MatchString(reference) {
@@ -136,8 +136,8 @@ func (r *Registry) putManifest(w http.ResponseWriter, request *http.Request, nam
 	return nil
 }
 
-// checkParts refuses a manifest of which something is missing: who pulls it would find out
-// in the middle. Layers that have addresses of their own are not kept here.
+// checkParts refuses an incomplete manifest: otherwise a pull would fail in the middle. Layers with
+// URLs of their own are not stored here.
 func (r *Registry) checkParts(ctx context.Context, name string, p parts) error {
 	wanted := p.Layers
 	if p.Config != nil {
@@ -163,12 +163,12 @@ func (r *Registry) checkParts(ctx context.Context, name string, p parts) error {
 	return nil
 }
 
-// write replaces a small file as a whole.
+// write replaces a small file atomically.
 func (r *Registry) write(name, text string) error {
 	if err := r.repositories.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
 	}
-	// No tag and no digest ends so.
+	// No tag and no digest ends with this suffix.
 	temp := name + "~"
 	if err := r.repositories.WriteFile(temp, []byte(text), 0o644); err != nil {
 		return err
@@ -176,7 +176,8 @@ func (r *Registry) write(name, text string) error {
 	return r.repositories.Rename(temp, name)
 }
 
-// deleteManifest removes a tag, or a manifest with its tags. Content stays: others may have it.
+// deleteManifest removes a tag, or a manifest with its tags. Content stays: other manifests may
+// need it.
 func (r *Registry) deleteManifest(name, reference string) error {
 	d, _, err := r.resolve(name, reference)
 	if err != nil {
@@ -199,7 +200,7 @@ func (r *Registry) deleteManifest(name, reference string) error {
 	return r.repositories.Remove(manifestFile(name, d))
 }
 
-// tags answers with the tags of a repository.
+// tags lists the tags of a repository.
 func (r *Registry) tags(w http.ResponseWriter, request *http.Request, name, rest string) error {
 	if rest != "list" {
 		return errUnknownPath
@@ -231,7 +232,7 @@ func (r *Registry) tagsOf(name string) ([]string, error) {
 	return tags, nil
 }
 
-// catalog answers with the names of repositories.
+// catalog lists the names of repositories.
 func (r *Registry) catalog(w http.ResponseWriter, request *http.Request) error {
 	names := []string{}
 	err := fs.WalkDir(r.repositories.FS(), ".", func(at string, entry fs.DirEntry, err error) error {
@@ -253,8 +254,8 @@ func (r *Registry) catalog(w http.ResponseWriter, request *http.Request) error {
 	return answerJSON(w, map[string]any{"repositories": page(w, request, names)})
 }
 
-// page is the part of a list that was asked for: n entries after the last one; a header tells
-// that there are more.
+// page is the requested part of a list: n entries after the last one. A header says that there are
+// more.
 func page(w http.ResponseWriter, request *http.Request, all []string) []string {
 	query := request.URL.Query()
 	if after := query.Get("last"); after != "" {

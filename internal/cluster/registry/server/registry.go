@@ -1,10 +1,10 @@
-// Package server is the registry that clusters share: what runs in its container. It serves
-// images from a directory to whoever asks, and takes them from its host only: what it has
-// runs in all clusters, and pods of each of them reach it.
+// Package server is the program of the registry that clusters share. It serves images from a
+// directory to any client, and accepts pushes from its host only: its images run in all clusters,
+// and pods of each of them reach it.
 //
-// It speaks the distribution protocol of OCI, on containerd's content store: blobs are kept
-// once, whatever repository they were pushed to. The reference registry would bring redis,
-// Prometheus and OpenTelemetry's exporters into every berth.
+// It speaks the distribution protocol of OCI, on containerd's content store: blobs are kept once,
+// whatever repository they were pushed to. The reference registry would bring redis, Prometheus and
+// OpenTelemetry's exporters into every berth.
 //
 //	content/                blobs, manifests among them, and uploads that are under way
 //	repositories/NAME/_manifests/sha256/HEX   media type of a manifest
@@ -36,15 +36,15 @@ const endTime = 3 * time.Second
 // Registry serves one directory.
 type Registry struct {
 	content content.Store
-	// repositories has a directory for each.
+	// repositories is the directory with a directory for each repository.
 	repositories *os.Root
-	// mayWrite reports whether images are taken from an address: fromHost, but in tests.
+	// mayWrite reports whether an address may push: fromHost, except in tests.
 	mayWrite func(netip.Addr) bool
 	log      *slog.Logger
 }
 
-// Open opens the registry of a directory, and makes it where there is none. Uploads of an
-// earlier process are gone. It takes images from its host only.
+// Open opens the registry of a directory, and creates the directory if needed. It removes uploads
+// of an earlier process. It accepts pushes from its host only.
 func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
 	repositories := filepath.Join(dir, "repositories")
 	if err := os.MkdirAll(repositories, 0o755); err != nil {
@@ -70,10 +70,10 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 	return &Registry{store, root, fromHost, log}, nil
 }
 
-// Close ends the use of the directory.
+// Close releases the directory.
 func (r *Registry) Close() error { return r.repositories.Close() }
 
-// Serve answers until the context ends.
+// Serve serves until the context ends.
 func (r *Registry) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
 	ended := make(chan struct{})
@@ -82,7 +82,7 @@ func (r *Registry) Serve(ctx context.Context, listener net.Listener) error {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
 		if server.Shutdown(end) != nil {
-			server.Close() // what goes on is cut off
+			server.Close() // remaining requests are cut off
 		}
 	})
 	err := server.Serve(listener)
@@ -95,7 +95,7 @@ func (r *Registry) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// fault is an answer that is an error, with a code of the protocol.
+// fault is an error response, with a code of the protocol.
 type fault struct {
 	status        int
 	code, message string
@@ -105,7 +105,7 @@ func (f fault) Error() string { return f.message }
 
 // Faults of the protocol.
 var (
-	errName        = fault{http.StatusBadRequest, "NAME_INVALID", "this is no name of a repository"}
+	errName        = fault{http.StatusBadRequest, "NAME_INVALID", "this is not a name of a repository"}
 	errUnknownPath = fault{http.StatusNotFound, "UNSUPPORTED", "there is nothing at this path"}
 	errMethod      = fault{http.StatusMethodNotAllowed, "UNSUPPORTED", "this cannot be done here"}
 	errDigest      = fault{http.StatusBadRequest, "DIGEST_INVALID", "the content does not have the digest that was said, or it is none"}
@@ -122,10 +122,10 @@ var (
 	tagForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
-// longestName is that of a repository; the protocol demands no more.
+// longestName is the limit of a repository's name, in bytes; the protocol requires no more.
 const longestName = 255
 
-// ServeHTTP answers one request.
+// ServeHTTP handles one request.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
 	w.Header().Set(WritersHeader, "host")
@@ -141,7 +141,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		if request.Context().Err() == nil {
 			r.log.Error("cannot answer", "method", request.Method, "path", request.URL.Path, "error", err)
 		}
-		f = fault{http.StatusInternalServerError, "UNKNOWN", "the registry has failed; its log tells why"}
+		f = fault{http.StatusInternalServerError, "UNKNOWN", "the registry has failed; its log says why"}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.status)
@@ -150,8 +150,8 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// route finds who answers. The name of a repository has slashes itself, so it is what stands
-// before the last word that is one of the protocol's.
+// route finds the handler. The name of a repository may contain slashes, so it ends before the last
+// of the protocol's keywords.
 func (r *Registry) route(w http.ResponseWriter, request *http.Request) error {
 	path, found := strings.CutPrefix(request.URL.Path, "/v2")
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/kubeapi/typedrest"
 )
 
-// api is what is asked of the API server; its errors are the server's.
+// api has the requests to the API server; its errors are the server's.
 type api interface {
 	Class(ctx context.Context, name string) (*storagev1.StorageClass, error)
 	Node(ctx context.Context, name string) (*corev1.Node, error)
@@ -24,7 +24,7 @@ type api interface {
 	CreateEvent(ctx context.Context, e *corev1.Event) error
 }
 
-// client asks the API server through client-go's REST client, one for each API group.
+// client is a client of the API server, with a REST client of client-go for each API group.
 type client struct{ core, storage rest.Interface }
 
 var _ api = client{}

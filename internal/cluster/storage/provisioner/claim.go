@@ -16,7 +16,7 @@ import (
 	"github.com/berthrun/berth/internal/cluster/storage"
 )
 
-// Annotations by which Kubernetes and provisioners speak.
+// Annotations that Kubernetes and provisioners exchange.
 const (
 	annProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	annBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
@@ -25,14 +25,14 @@ const (
 )
 
 const (
-	// annNode is the node that a volume is on: the node selector of the volume goes by a
-	// label, which may be another word.
+	// annNode is the node that a volume is on: the node selector of the volume uses a label, whose
+	// value may differ.
 	annNode = "berth.run/node"
 	// finalizer keeps a volume that somebody deletes until its directory is gone.
 	finalizer = "berth.run/local-volume"
 )
 
-// claim serves a claim that is this node's, and takes one from a node that is gone.
+// claim serves a claim of this node, and reschedules a claim of a node that is gone.
 func (p *provisioner) claim(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	asked := c.Annotations[annProvisioner]
 	if asked == "" {
@@ -51,10 +51,10 @@ func (p *provisioner) claim(ctx context.Context, c *corev1.PersistentVolumeClaim
 	}
 }
 
-// serveClaim makes directory and volume.
+// serveClaim creates directory and volume.
 func (p *provisioner) serveClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	if why := refusal(c); why != "" {
-		p.tell(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed", why))
+		p.recordEvent(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed", why))
 		return nil
 	}
 	class, err := p.class(ctx, c)
@@ -67,7 +67,7 @@ func (p *provisioner) serveClaim(ctx context.Context, c *corev1.PersistentVolume
 	}
 	name := "pvc-" + string(c.UID)
 	if err := p.makeDir(name); err != nil {
-		p.tell(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed", err.Error()))
+		p.recordEvent(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed", err.Error()))
 		return err
 	}
 	err = p.api.CreateVolume(ctx, volumeOf(c, class, node, name))
@@ -76,11 +76,11 @@ func (p *provisioner) serveClaim(ctx context.Context, c *corev1.PersistentVolume
 	}
 	if err != nil {
 		err = fmt.Errorf("cannot create the volume %s: %w", name, err)
-		p.tell(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed", err.Error()))
+		p.recordEvent(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed", err.Error()))
 		return err
 	}
 	p.log.Info("made", "volume", name, "claim", c.Namespace+"/"+c.Name)
-	p.tell(ctx, claimEvent(c, corev1.EventTypeNormal, "ProvisioningSucceeded", "made the volume "+name+" on "+p.node))
+	p.recordEvent(ctx, claimEvent(c, corev1.EventTypeNormal, "ProvisioningSucceeded", "made the volume "+name+" on "+p.node))
 	return nil
 }
 
@@ -96,7 +96,7 @@ func (p *provisioner) class(ctx context.Context, c *corev1.PersistentVolumeClaim
 	return class, nil
 }
 
-// refusal is why a directory is not what a claim asks for; "" is that it is.
+// refusal says why a directory cannot serve a claim; "" if it can.
 func refusal(c *corev1.PersistentVolumeClaim) string {
 	if c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		return storage.Provisioner + " makes directories and no block devices; want volumeMode: Filesystem"
@@ -115,20 +115,20 @@ func refusal(c *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// checkBinding tells of a class with which no node is ever chosen.
+// checkBinding reports a class with which no node is ever chosen.
 func (p *provisioner) checkBinding(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	class, err := p.class(ctx, c)
 	if err != nil {
 		return err
 	}
 	if mode := class.VolumeBindingMode; mode == nil || *mode == storagev1.VolumeBindingImmediate {
-		p.tell(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed",
-			fmt.Sprintf("nobody chooses the node of a volume of the StorageClass %s; want volumeBindingMode: WaitForFirstConsumer in it", class.Name)))
+		p.recordEvent(ctx, claimEvent(c, corev1.EventTypeWarning, "ProvisioningFailed",
+			fmt.Sprintf("no scheduler chooses the node of a volume of the StorageClass %s; want volumeBindingMode: WaitForFirstConsumer in it", class.Name)))
 	}
 	return nil
 }
 
-// reschedule lets the scheduler choose again where the node that it chose is gone.
+// reschedule lets the scheduler choose again if the chosen node is gone.
 func (p *provisioner) reschedule(ctx context.Context, c *corev1.PersistentVolumeClaim, node string) error {
 	gone, err := p.gone(ctx, node)
 	if err != nil || !gone {
@@ -138,12 +138,12 @@ func (p *provisioner) reschedule(ctx context.Context, c *corev1.PersistentVolume
 	delete(changed.Annotations, annSelectedNode)
 	err = p.api.UpdateClaim(ctx, changed)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // another node's was faster, or the claim is gone
+		return nil // another node was faster, or the claim is gone
 	}
 	if err != nil {
 		return fmt.Errorf("cannot take the claim %s/%s from the node %s, which is gone: %w", c.Namespace, c.Name, node, err)
 	}
-	p.tell(ctx, claimEvent(c, corev1.EventTypeNormal, "ProvisioningReschedule", "the node "+node+" is gone; another one is chosen"))
+	p.recordEvent(ctx, claimEvent(c, corev1.EventTypeNormal, "ProvisioningReschedule", "the node "+node+" is gone; another one is chosen"))
 	return nil
 }
 
@@ -159,7 +159,7 @@ func (p *provisioner) gone(ctx context.Context, node string) (bool, error) {
 	return false, nil
 }
 
-// makeDir makes the directory of a volume, for whatever user its pods run as.
+// makeDir creates the directory of a volume, for any user that its pods run as.
 func (p *provisioner) makeDir(name string) error {
 	err := p.dir.Mkdir(name, 0o777)
 	if errors.Is(err, fs.ErrExist) {

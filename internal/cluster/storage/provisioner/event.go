@@ -12,12 +12,12 @@ import (
 	"github.com/berthrun/berth/internal/cluster/storage"
 )
 
-// tell makes an event for people. The same one is told once, by whichever node is first,
-// until the API server forgets it.
-func (p *provisioner) tell(ctx context.Context, e *corev1.Event) {
+// recordEvent creates an event. Only the first node creates it, and only once until the API server
+// drops it.
+func (p *provisioner) recordEvent(ctx context.Context, e *corev1.Event) {
 	e.Source.Host, e.ReportingInstance = p.node, p.node
 	if err := p.api.CreateEvent(ctx, e); err != nil && !apierrors.IsAlreadyExists(err) {
-		p.log.Warn("cannot tell of it", "about", e.InvolvedObject.Name, "message", e.Message, "error", err)
+		p.log.Warn("cannot create an event", "about", e.InvolvedObject.Name, "message", e.Message, "error", err)
 	}
 }
 
@@ -29,7 +29,7 @@ func volumeEvent(v *corev1.PersistentVolume, level, reason, message string) *cor
 	return event(volumeKind, v.ObjectMeta, metav1.NamespaceDefault, level, reason, message)
 }
 
-// event has a name that is the same for the same words.
+// event has the same name for the same text.
 func event(kind string, about metav1.ObjectMeta, namespace, level, reason, message string) *corev1.Event {
 	sum := sha256.Sum256([]byte(string(about.UID) + "\x00" + reason + "\x00" + message))
 	const longestName = 200 // of 253

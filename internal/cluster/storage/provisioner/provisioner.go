@@ -1,9 +1,9 @@
-// Package provisioner makes and removes the volumes of one node: directories, for the claims
-// that the scheduler has given to the node. It runs in a pod on every node, so that each
-// makes and removes what lies on its own disk.
+// Package provisioner creates and removes the volumes of one node: directories, for the claims that
+// the scheduler has assigned to the node. It runs in a pod on every node, so that each handles its
+// own disk.
 //
-// Nothing is remembered but in the API: a claim without a volume is served, a volume without
-// its claim is removed, and both are looked at again until that has worked.
+// All state is in the API: it serves a claim without a volume, removes a volume without its claim,
+// and retries both until they succeed.
 package provisioner
 
 import (
@@ -25,11 +25,11 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// resync is how often all is looked at again without a change: a node that is gone makes
-// none to the claims and volumes that were its own.
+// resync is the time between two checks of all objects: the removal of a node does not change its
+// claims and volumes.
 const resync = 10 * time.Minute
 
-// Waiting before something is tried again that did not work.
+// The pauses before a retry.
 const (
 	shortest = 500 * time.Millisecond
 	longest  = time.Minute
@@ -47,7 +47,7 @@ type provisioner struct {
 	queue           workqueue.TypedRateLimitingInterface[item]
 }
 
-// item is what is to be looked at.
+// item is an object to check.
 type item struct {
 	kind string
 	key  string // of its store

@@ -227,7 +227,7 @@ func TestWhatIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestRefusals: what a directory cannot be is told, and not tried again.
+// TestRefusals: a claim that a directory cannot serve is reported, and not retried.
 func TestRefusals(t *testing.T) {
 	block := corev1.PersistentVolumeBlock
 	for want, spoil := range map[string]func(c *corev1.PersistentVolumeClaim, m *memory){

@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// volume removes a volume whose claim is gone: the directory first, since nobody knows of it
-// when the volume is not there any more. One of a node that is gone went with it.
+// volume removes a volume whose claim is gone: the directory first, because nothing names it once
+// the volume is gone. The directory of a removed node is gone with the node.
 func (p *provisioner) volume(ctx context.Context, v *corev1.PersistentVolume) error {
 	if v.Annotations[annProvisionedBy] != storage.Provisioner || v.Status.Phase != corev1.VolumeReleased ||
 		v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
@@ -26,17 +26,18 @@ func (p *provisioner) volume(ctx context.Context, v *corev1.PersistentVolume) er
 			return err
 		}
 	} else if err := p.removeDir(v); err != nil {
-		p.tell(ctx, volumeEvent(v, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error()))
+		p.recordEvent(ctx, volumeEvent(v, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error()))
 		return err
 	}
-	if err := p.forget(ctx, v); err != nil {
+	if err := p.release(ctx, v); err != nil {
 		return fmt.Errorf("cannot delete the volume %s: %w", v.Name, err)
 	}
 	p.log.Info("removed", "volume", v.Name, "node", node)
 	return nil
 }
 
-// removeDir removes the directory of a volume, and nothing else, whatever the volume says.
+// removeDir removes the directory of a volume, and nothing outside of it, whatever path the volume
+// has.
 func (p *provisioner) removeDir(v *corev1.PersistentVolume) error {
 	if v.Spec.Local == nil {
 		return nil
@@ -51,8 +52,8 @@ func (p *provisioner) removeDir(v *corev1.PersistentVolume) error {
 	return nil
 }
 
-// forget takes the finalizer off, and deletes the volume.
-func (p *provisioner) forget(ctx context.Context, v *corev1.PersistentVolume) error {
+// release removes the finalizer, and deletes the volume.
+func (p *provisioner) release(ctx context.Context, v *corev1.PersistentVolume) error {
 	if slices.Contains(v.Finalizers, finalizer) {
 		changed := v.DeepCopy()
 		changed.Finalizers = slices.DeleteFunc(changed.Finalizers, func(f string) bool { return f == finalizer })

@@ -1,6 +1,5 @@
-// Package distro is the table of distributions: what they are called, where they
-// keep things, and what their packages are named. It reads os-release and nothing
-// else.
+// Package distro is the table of distributions: their names, paths and package names. It reads
+// os-release and nothing else.
 package distro
 
 import (
@@ -12,10 +11,10 @@ import (
 	"github.com/berthrun/berth/internal/errs"
 )
 
-// Package names a package by what it is for.
+// Package names a package by its purpose.
 type Package string
 
-// What packages are asked for.
+// The packages.
 const (
 	Containerd  Package = "containerd"
 	Runc        Package = "runc"
@@ -50,8 +49,8 @@ type Distro struct {
 	Family string
 	// Manager is apt, dnf or zypper; empty where packages cannot be installed.
 	Manager string
-	// Immutable is true where /usr is read-only and the runtime comes with the system:
-	// its unit gets drop-ins, and nothing is installed in its place.
+	// Immutable is true where /usr is read-only and the runtime comes with the system: its unit
+	// gets drop-ins, and nothing replaces it.
 	Immutable bool
 	// BinDir is where binaries that no package brings go; LicenseDir their licences.
 	BinDir, LicenseDir string
@@ -70,7 +69,7 @@ type Distro struct {
 // Package returns the distribution's name of a package; "" when it has none.
 func (d Distro) Package(p Package) string { return d.packages[p] }
 
-// Detect reads /etc/os-release. What berth cannot serve is an error of kind
+// Detect reads /etc/os-release. A distribution that berth does not support is an error of kind
 // errs.Unsupported with the reason.
 func Detect(osRelease []byte) (Distro, error) {
 	fields := parse(string(osRelease))

@@ -9,7 +9,7 @@ import (
 // refusals are the distributions that cannot be served, and why.
 func refusals() map[string]string {
 	return map[string]string{
-		"bottlerocket": "is configured through its own settings API and lets nobody else write its runtime's configuration",
+		"bottlerocket": "is configured through its own settings API and does not allow another program to write its runtime's configuration",
 		"alpine":       "runs OpenRC, and berth's units are systemd's",
 		"gentoo":       "usually runs OpenRC, and berth has no table of its packages",
 		"artix":        "does not run systemd",

@@ -14,19 +14,19 @@ type Assumptions struct {
 	Arch string
 	// Versions of runtimes that come with the machine, by name.
 	Versions map[string]nodefile.Version
-	// NvidiaCTK is where the machine has nvidia-ctk; empty for not at all.
+	// NvidiaCTK is the path of nvidia-ctk; empty if the machine has none.
 	NvidiaCTK string
-	// Berth and Supervisor are where the machine fetches berth's binaries; without a
-	// digest they are taken to be in place.
+	// Berth and Supervisor are the sources of berth's binaries; without a digest the machine is
+	// assumed to have them.
 	Berth, Supervisor Binary
-	// File is where the description will lie.
+	// File will be the path of the node file.
 	File string
-	// Read reads the credentials that the description names.
+	// Read reads the credentials that the node file names.
 	Read func(name string) ([]byte, error)
 }
 
-// Assume returns the facts of a machine that does not exist yet: a fresh one, with no kubelet and no
-// runtime to replace. programs are the paths of berth's own programs that its image must have.
+// Assume returns the facts of a machine that does not exist yet: a fresh one, with no kubelet and
+// no runtime to replace. programs are the paths of berth's own programs that its image must have.
 func Assume(n *nodefile.Node, s Assumptions) (f Facts, programs []string, err error) {
 	f = Facts{
 		Distro: s.Distro, Arch: s.Arch, SELinux: s.Distro.SELinux, Versions: s.Versions, NvidiaCTK: s.NvidiaCTK,

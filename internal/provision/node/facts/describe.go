@@ -30,7 +30,7 @@ func Describe(ctx context.Context, host provision.Host, all bool) (string, error
 	found = append(found, describeKubelet(host, n)...)
 	found = append(found, describeMachine(host.Files(), n)...)
 	var text strings.Builder
-	text.WriteString("# What a node of Kubernetes is made of, for `berth node plan` and `berth node apply`.\n# Found on this machine:\n")
+	text.WriteString("# Node file for `berth node plan` and `berth node apply`.\n# Found on this machine:\n")
 	for _, line := range found {
 		fmt.Fprintf(&text, "# - %s\n", line)
 	}
@@ -56,7 +56,7 @@ func describeRuntime(ctx context.Context, host provision.Host, n *nodefile.Node)
 		if !uses && (installed == "" || endpoint != "") {
 			continue
 		}
-		// docker brings containerd along, and is what was meant.
+		// docker brings containerd along, so docker was meant.
 		if candidate.name == "containerd" && !uses && provision.Exists(host.Files(), "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd") {
 			continue
 		}
@@ -80,14 +80,14 @@ func describeRuntime(ctx context.Context, host provision.Host, n *nodefile.Node)
 	return []string{"no runtime, so berth it is"}
 }
 
-// kubeletEndpoint is the socket that a kubelet of this machine talks to, or "". What cannot
-// be read says nothing.
+// kubeletEndpoint is the socket that the kubelet of this machine talks to, or "". A configuration
+// that cannot be read counts as absent.
 func kubeletEndpoint(host provision.Host) string {
 	k, _ := kubelet.Find(host)
 	return k.Endpoint.Text
 }
 
-// describeKubelet follows a kubelet that is there, and leaves it to whoever set it up.
+// describeKubelet takes over the settings of an existing kubelet, and does not manage the kubelet.
 func describeKubelet(host provision.Host, n *nodefile.Node) []string {
 	k, _ := kubelet.Find(host)
 	if !k.There() {

@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// detectDisruption tells what a restart with the description's configuration does to
-// what runs now; "" when it goes on, and where nothing runs.
+// detectDisruption says what a restart with the node file's configuration does to running pods; ""
+// if they keep running, or if none run.
 func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node) string {
 	if !host.Live() {
 		return ""
@@ -27,7 +27,7 @@ func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node
 	}
 	var lost []string
 	if socket := crisock.Configured(host.Files(), n.Runtime.Name); provision.Exists(host.Files(), socket) {
-		// One that does not answer has no pods that it could lose.
+		// A runtime that does not answer has no pods that it could lose.
 		if pods, err := crisock.Sandboxes(ctx, socket); err == nil && len(pods) > 0 {
 			lost = append(lost, strconv.Itoa(len(pods)))
 		}
@@ -41,12 +41,12 @@ func detectDisruption(ctx context.Context, host provision.Host, n *nodefile.Node
 	return fmt.Sprintf("%s are lost to the runtime: %s", strings.Join(lost, " and "), strings.Join(changes, ", "))
 }
 
-// dockersContainers counts the containers that a docker beside the runtime has in it.
+// dockersContainers counts the containers that docker has in the same containerd.
 func dockersContainers(ctx context.Context, host provision.Host, runtime string) int {
 	if runtime != "containerd" {
 		return 0
 	}
-	// It must not be asked when it does not run: its socket would start it.
+	// Do not connect when it is not running: its socket would start it.
 	if state, err := host.Units().State(ctx, "docker.service"); err != nil || state.Active != "active" {
 		return 0
 	}
@@ -57,8 +57,8 @@ func dockersContainers(ctx context.Context, host provision.Host, runtime string)
 	return len(list)
 }
 
-// dockerDisruption asks the running engine: what it was started with counts, and not
-// what its file says by now.
+// dockerDisruption queries the running engine: the settings that it was started with count, not
+// those of its file.
 func dockerDisruption(ctx context.Context, host provision.Host, n *nodefile.Node) string {
 	out, err := host.Run(ctx, provision.Command{Args: []string{
 		"docker", "info", "--format", "{{.ContainersRunning}} {{.LiveRestoreEnabled}} {{.CgroupDriver}} {{.DockerRootDir}}",
@@ -89,7 +89,7 @@ func cgroupDriver(rt *nodefile.Runtime) string {
 	return "systemd"
 }
 
-// pathChanges compares what pods hang on with the configuration on the machine.
+// pathChanges compares the paths that pods depend on with the configuration on the machine.
 func pathChanges(files provision.Files, rt *nodefile.Runtime) []string {
 	config := map[string]string{
 		"berth": "/etc/berth/berth.toml", "containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/crio.conf.d/10-berth-node.conf",

@@ -8,7 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/provisiontest"
 )
 
-// TestDisruption: what a restart does to what runs is told, and nothing where nothing runs.
+// TestDisruption: facts report the effect of a restart on running pods, and nothing if none run.
 func TestDisruption(t *testing.T) {
 	for info, want := range map[string]string{
 		"3 false systemd /var/lib/docker": "3 containers stop: dockerd runs without live-restore until then",

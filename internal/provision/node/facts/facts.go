@@ -1,6 +1,6 @@
-// Package facts finds out what a machine is and has, as far as its tasks depend on it: the
-// distribution, the runtimes and the kubelet that are there, the files with credentials. It changes
-// nothing, and knows no task.
+// Package facts reads the facts of a machine that its tasks depend on: the distribution, the
+// installed runtimes and the kubelet, the files with credentials. It changes nothing, and knows no
+// task.
 package facts
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/preflight"
 )
 
-// OwnDir has the files of `berth node` on a machine. An earlier apply has left them there.
+// OwnDir has the files of `berth node` on a machine, from earlier applies.
 const OwnDir = "/etc/berth/node"
 
 // SupervisorUnit runs berth's supervisor.
@@ -44,40 +44,40 @@ type Facts struct {
 	NvidiaRefresh bool
 	// Versions of runtimes that are there, by name.
 	Versions map[string]nodefile.Version
-	// Credentials maps the files that the description names to their content.
+	// Credentials maps the files that the node file names to their content.
 	Credentials map[string]string
-	// Berth and Supervisor are the binaries that run now; they have a digest where they
-	// are wanted and lie elsewhere than they should.
+	// Berth and Supervisor are the binaries that run now; they have a digest if they are needed and
+	// are not where they should be.
 	Berth, Supervisor Binary
-	// Replaced are the runtimes that the description's takes the place of.
+	// Replaced are the runtimes that the node file's runtime replaces.
 	Replaced []Replaced
-	// Disrupts says what a restart of the runtime does to pods that run now; empty when
-	// they go on.
+	// Disrupts says what a restart of the runtime does to running pods; empty when they keep
+	// running.
 	Disrupts string
-	// Kubelet is true where a kubelet is set up: also its configuration is there, and not only the
-	// unit that an apply before kubeadm has written.
+	// Kubelet is true if a kubelet is set up: its configuration exists, not only the unit that an
+	// apply before kubeadm wrote.
 	Kubelet bool
-	// KubeletBinary is where its binary lies; empty where it is yet to come.
+	// KubeletBinary is the path of its binary; empty if it is not installed yet.
 	KubeletBinary string
 	// KubeletFiles are those that it reads its settings from.
 	KubeletFiles []string
-	// CgroupV1 is true where the machine has cgroup v1, with which a kubelet from 1.35 on does not
-	// start by itself.
+	// CgroupV1 is true if the machine has cgroup v1. A kubelet from 1.35 on refuses to start on it
+	// by default.
 	CgroupV1 bool
-	// File is where the description lies on the machine, absolute; empty when it came
-	// from elsewhere (standard input).
+	// File is the absolute path of the node file on the machine; empty when it came from elsewhere
+	// (standard input).
 	File string
 }
 
-// Binary is a program on the machine that applies the description.
+// Binary is a program on the machine that applies the node file.
 type Binary struct {
 	Path   string
 	Digest string // "sha256:…"
 }
 
-// Detect reads the facts of a machine for a description. berth is the path of the
-// running binary, file that of the description. What berth cannot serve is an error
-// of kind errs.Unsupported.
+// Detect reads the facts of a machine for a description. berth is the path of the running binary,
+// file that of the description. A machine that berth does not support is an error of kind
+// errs.Unsupported.
 func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, file string) (Facts, error) {
 	f := Facts{Arch: goruntime.GOARCH, File: file}
 	var err error
@@ -101,7 +101,7 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	}
 	f.Replaced = detectReplaced(ctx, host, n)
 	f.Disrupts = detectDisruption(ctx, host, n)
-	// Where it matters that a file cannot be read, the cross-checks report it.
+	// If a file that cannot be read matters, the cross-checks report it.
 	k, _ := kubelet.Find(host)
 	f.Kubelet, f.KubeletFiles = k.There() && (k.Config == "" || provision.Exists(host.Files(), k.Config)), k.Files
 	if f.KubeletBinary, err = detectKubelet(host.Files(), n); err != nil {
@@ -121,7 +121,7 @@ func Detect(ctx context.Context, host provision.Host, n *nodefile.Node, berth, f
 	return f, err
 }
 
-// detectKubelet finds the binary of a kubelet whose unit is ours and whose binary is not.
+// detectKubelet finds the kubelet's binary when the unit is ours and the binary is not.
 func detectKubelet(files provision.Files, n *nodefile.Node) (string, error) {
 	k := n.Kubelet
 	if !k.Enabled && !k.Kubeadm || len(k.Assets) > 0 {
@@ -150,10 +150,11 @@ func Distro(files provision.Files) (distro.Distro, error) {
 		}
 		return distro.Detect(data)
 	}
-	return distro.Distro{}, fmt.Errorf("cannot tell the distribution: there is no os-release: %w", errs.Unsupported)
+	return distro.Distro{}, fmt.Errorf("cannot find the distribution: there is no os-release: %w", errs.Unsupported)
 }
 
-// detectSELinux asks the kernel, or the configuration of a machine that does not run.
+// detectSELinux reads it from the kernel, or from the configuration of a machine that is not
+// running.
 func detectSELinux(host provision.Host) bool {
 	if host.Live() {
 		return provision.Exists(host.Files(), "/sys/fs/selinux/enforce")
@@ -170,8 +171,8 @@ func detectSELinux(host provision.Host) bool {
 	return false
 }
 
-// RuntimeVersions runs an installed runtime for its version. The map has one entry, or none where
-// the runtime does not answer or the host is not live.
+// RuntimeVersions runs an installed runtime for its version. The map has one entry, or none if the
+// runtime does not answer or the host is not live.
 func RuntimeVersions(ctx context.Context, host provision.Host, name string) map[string]nodefile.Version {
 	args := map[string][]string{
 		"containerd": {"containerd", "--version"}, "crio": {"crio", "--version"}, "docker": {"dockerd", "--version"},
@@ -203,8 +204,8 @@ func NeedsSupervisor(n *nodefile.Node) bool {
 	return n.Runtime.Name == "berth" && !n.Runtime.SkipInstall && len(n.Runtime.Assets) == 0
 }
 
-// hashBinary hashes a binary that would be installed. It lies where we run, which a
-// root directory's machine does not see.
+// hashBinary hashes a binary that would be installed. It is on this machine, and not below a root
+// directory.
 func hashBinary(host provision.Host, name string) (string, error) {
 	if host.Live() {
 		sum, err := host.Files().Digest(name)

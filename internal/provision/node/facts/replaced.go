@@ -14,15 +14,15 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// ReplacedFile names the runtimes that this node ran before, one a line, so that a
-// handover stays in the target when the kubelet has forgotten them.
+// ReplacedFile names the runtimes that this node ran before, one a line, so that a handover stays
+// in the target when the kubelet no longer names them.
 const ReplacedFile = OwnDir + "/replaced"
 
-// Replaced is a runtime that the description's runtime takes the place of.
+// Replaced is a runtime that the node file's runtime replaces.
 type Replaced struct {
 	handover.Runtime
-	// Units of it are stopped and disabled, one after the other: one that still runs would
-	// start the next again.
+	// Units lists its units, in the order in which they are stopped and disabled: one that still
+	// runs would start the next again.
 	Units []string
 }
 
@@ -41,9 +41,9 @@ func ReplaceableRuntimes() map[string]Replaced {
 	}
 }
 
-// detectReplaced finds the runtimes that the description replaces: the one that the
-// kubelet talks to, those that berth node set up before, and those of an earlier
-// handover. A runtime that somebody runs for other ends is none.
+// detectReplaced finds the runtimes that the node file replaces: the one that the kubelet talks to,
+// those that berth node set up before, and those of an earlier handover. A runtime that serves
+// another purpose is not one of them.
 func detectReplaced(_ context.Context, host provision.Host, n *nodefile.Node) []Replaced {
 	if !host.Live() || n.Runtime.Name == "docker" {
 		return nil

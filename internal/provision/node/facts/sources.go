@@ -10,7 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// sourced is an asset and where the description has it.
+// sourced is an asset and its path in the node file.
 type sourced struct {
 	at string
 	nodefile.Asset
@@ -40,8 +40,8 @@ func sourcesOf(n *nodefile.Node) []sourced {
 	return list
 }
 
-// CheckSources refuses what a description would fetch on this machine from a path that is
-// no directory, without a digest. It looks where berth runs, as fetching does.
+// CheckSources refuses assets without a digest whose source is a path and not a directory. It reads
+// the machine where berth runs, as fetching does.
 func CheckSources(n *nodefile.Node) nodefile.FieldErrors {
 	var faults nodefile.FieldErrors
 	for _, s := range sourcesOf(n) {
@@ -53,13 +53,13 @@ func CheckSources(n *nodefile.Node) nodefile.FieldErrors {
 		case err != nil:
 			faults = append(faults, nodefile.NewFieldError(errs.NotFound, s.at+".source", "%s cannot be looked at: %v; want a directory, or a file with its digest", s.Source, err))
 		case !info.IsDir():
-			faults = append(faults, nodefile.NewFieldError(errs.Invalid, s.at+".digest", "is missing, and %s is no directory; want sha256: or sha512: and its hash", s.Source))
+			faults = append(faults, nodefile.NewFieldError(errs.Invalid, s.at+".digest", "is missing, and %s is not a directory; want sha256: or sha512: and its hash", s.Source))
 		}
 	}
 	return faults
 }
 
-// named is a file with credentials and where the description names it.
+// named is a file with credentials and its path in the node file.
 type named struct{ at, file string }
 
 // registryCredentials are those whose content goes into the runtime's configuration.

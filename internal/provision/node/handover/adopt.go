@@ -16,9 +16,9 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// AdoptImages brings the images of the old runtime into the new one by content, out
-// of the old one's blobs, so that nothing is pulled again. Both runtimes run while
-// it does. An image whose content is not all there is left to be pulled.
+// AdoptImages copies the images of the old runtime into the new one, out of the old one's blobs, so
+// that nothing is pulled again. Both runtimes run meanwhile. An image with missing content is
+// pulled later.
 type AdoptImages struct {
 	M        provision.Meta
 	Old, New Runtime
@@ -30,13 +30,12 @@ func (a AdoptImages) ID() string { return "adopt-images " + a.Old.Name }
 // Meta returns M.
 func (a AdoptImages) Meta() provision.Meta { return a.M }
 
-// Objects are none: images are a cache, and the kubelet collects those that nobody
-// uses.
+// Objects are none: images are a cache, and the kubelet removes unused ones.
 func (a AdoptImages) Objects(context.Context, provision.Host) ([]provision.Object, error) {
 	return nil, nil
 }
 
-// Check lists the images that the new runtime lacks and that can be brought over.
+// Check lists the images that the new runtime lacks and that can be copied.
 func (a AdoptImages) Check(ctx context.Context, host provision.Host) (provision.Change, error) {
 	var change provision.Change
 	missing, err := a.missing(ctx, host)
@@ -54,8 +53,8 @@ func (a AdoptImages) Check(ctx context.Context, host provision.Host) (provision.
 	return change, nil
 }
 
-// missing lists what is to be brought over. An old runtime that does not answer has
-// nothing to give; a new one that does not has nothing yet.
+// missing lists the images to copy. An old runtime that does not answer has no images; nor has a
+// new one.
 func (a AdoptImages) missing(ctx context.Context, host provision.Host) ([]image, error) {
 	if !host.Live() || a.Old.Content == "" {
 		return nil, nil
@@ -80,15 +79,15 @@ func (a AdoptImages) missing(ctx context.Context, host provision.Host) ([]image,
 			continue
 		}
 		if _, _, err := from.plan(img); err != nil {
-			continue // its content is not all there: it is pulled when it is used
+			continue // content is missing: it is pulled when it is used
 		}
 		missing = append(missing, img)
 	}
 	return missing, nil
 }
 
-// images lists the images of the old runtime. containerd tells digests of imported
-// ones by ctr only.
+// images lists the images of the old runtime. containerd reports the digests of imported images
+// through ctr only.
 func (a AdoptImages) images(ctx context.Context, host provision.Host) ([]image, error) {
 	byDigest := map[digest.Digest]*image{}
 	var order []digest.Digest

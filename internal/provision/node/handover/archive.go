@@ -37,10 +37,10 @@ func (a archiver) blob(d digest.Digest) string {
 	return path.Join(a.content, d.Algorithm().String(), d.Encoded())
 }
 
-// plan lists the blobs of an image in the order in which they are written, and the
-// descriptor of its top. Of an index, what the store does not have (other platforms)
-// is left out, at least one manifest must be whole. errs.NotFound: the content is
-// not all there, as after layers were discarded once unpacked.
+// plan lists the blobs of an image in the order in which they are written, and the descriptor of
+// its top. It leaves out manifests of an index that the store does not have (other platforms); at
+// least one manifest must be complete. errs.NotFound: content is missing, for example because the
+// runtime discards unpacked layers.
 func (a archiver) plan(img image) (imagespec.Descriptor, []digest.Digest, error) {
 	top, children, err := a.document(img.digest)
 	if err != nil {
@@ -102,7 +102,7 @@ func (a archiver) document(d digest.Digest) (imagespec.Descriptor, []digest.Dige
 		Manifests []imagespec.Descriptor `json:"manifests"`
 	}
 	if err := json.Unmarshal(data, &document); err != nil {
-		return desc, nil, fmt.Errorf("blob %s is no manifest: %w: %w", d, err, errs.Invalid)
+		return desc, nil, fmt.Errorf("blob %s is not a manifest: %w: %w", d, err, errs.Invalid)
 	}
 	desc.Size, desc.MediaType = int64(len(data)), document.MediaType
 	var children []digest.Digest

@@ -16,8 +16,8 @@ import (
 
 const kubeletUnit = "kubelet.service"
 
-// stopTimeout bounds the end of one pod: the runtime waits for the containers'
-// grace, and kills.
+// stopTimeout bounds the stop of one pod: the runtime waits for the containers' grace period, then
+// kills.
 const stopTimeout = 2 * time.Minute
 
 // Drain stops the pods of the old runtime, so that they do not run beside those
@@ -26,7 +26,7 @@ const stopTimeout = 2 * time.Minute
 type Drain struct {
 	M        provision.Meta
 	Old, New Runtime
-	// Kubelet tells that the machine has one.
+	// Kubelet is set if the machine has a kubelet.
 	Kubelet bool
 }
 
@@ -45,7 +45,7 @@ func (d Drain) Objects(context.Context, provision.Host) ([]provision.Object, err
 	return []provision.Object{{Kind: kindKubelet, Name: kubeletUnit}}, nil
 }
 
-// Check lists the pods of the old runtime. One that does not answer has none.
+// Check lists the pods of the old runtime. A runtime that does not answer has none.
 func (d Drain) Check(ctx context.Context, host provision.Host) (provision.Change, error) {
 	var change provision.Change
 	pods, err := d.pods(ctx, host)
@@ -68,7 +68,7 @@ func (d Drain) Check(ctx context.Context, host provision.Host) (provision.Change
 	return change, nil
 }
 
-// after tells what becomes of pods that were stopped.
+// after says what happens to pods that were stopped.
 func (d Drain) after(them string) string {
 	if d.Kubelet {
 		return "the kubelet starts " + them + " in " + d.New.Name
@@ -105,8 +105,8 @@ func list(ctx context.Context, conn *crisock.Conn) ([]*runtimeapi.PodSandbox, er
 	return pods, nil
 }
 
-// Apply stops the kubelet, then stops and removes every pod. All are tried; what
-// remains is an error.
+// Apply stops the kubelet, then stops and removes every pod. It tries all; a pod that remains is an
+// error.
 func (d Drain) Apply(ctx context.Context, host provision.Host) error {
 	pods, err := d.pods(ctx, host)
 	if err != nil || len(pods) == 0 {
@@ -197,8 +197,7 @@ func (kubeletKind) Read(ctx context.Context, host provision.Host, _ string) (pro
 	return provision.State{Exists: running}, err
 }
 
-// Release ends nothing; a kind that has it is restored last, when the old runtime is
-// there again.
+// Release does nothing. A kind that has it is restored last, when the old runtime is back.
 func (kubeletKind) Release(context.Context, provision.Host, string, provision.State) error {
 	return nil
 }

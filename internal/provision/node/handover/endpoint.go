@@ -13,8 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/provision"
 )
 
-// KubeletEndpoint points a kubelet that somebody else set up at the new runtime: in
-// one of its files, the endpoint and nothing else is changed.
+// KubeletEndpoint points a kubelet that berth does not manage at the new runtime. It changes the
+// endpoint in one of the kubelet's files, and nothing else.
 type KubeletEndpoint struct {
 	M provision.Meta
 	// Path is a file that the kubelet's settings are in: a configuration, an environment
@@ -30,7 +30,7 @@ func (k KubeletEndpoint) ID() string { return "file " + k.Path }
 // Meta returns M.
 func (k KubeletEndpoint) Meta() provision.Meta { return k.M }
 
-// Objects is the file, where it is there and names an endpoint.
+// Objects is the file, if it exists and names an endpoint.
 func (k KubeletEndpoint) Objects(_ context.Context, host provision.Host) ([]provision.Object, error) {
 	old, _, err := k.contents(host)
 	if err != nil || old == nil {

@@ -1,7 +1,7 @@
-// Package handover has the tasks that move a running node from one container runtime
-// to another: images go by content, pods are stopped in the old one, and the kubelet
-// is pointed at the new one. They are in the target as long as the old runtime is
-// known to have been replaced, and find nothing to do once it is.
+// Package handover has the tasks that move a running node from one container runtime to another:
+// they copy images, stop the pods in the old runtime, and point the kubelet at the new one. They
+// stay in the target as long as the machine names the replaced runtime, and find nothing to do once
+// the handover is done.
 package handover
 
 import (
@@ -29,16 +29,16 @@ type Runtime struct {
 	Binary string
 }
 
-// askTimeout bounds a question to a runtime that may not run.
-const askTimeout = 5 * time.Second
+// callTimeout bounds one call to a runtime that may not be running.
+const callTimeout = 5 * time.Second
 
-// connect asks a runtime for its version. errs.Unavailable: it does not answer.
+// connect requests a runtime's version. errs.Unavailable: it does not answer.
 func connect(ctx context.Context, endpoint string) (*crisock.Conn, error) {
 	conn, err := crisock.Dial(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if _, err := conn.Runtime.Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
 		conn.Close()
@@ -47,7 +47,7 @@ func connect(ctx context.Context, endpoint string) (*crisock.Conn, error) {
 	return conn, nil
 }
 
-// answers reports whether a runtime is there to be asked.
+// answers reports whether a runtime answers.
 func answers(ctx context.Context, endpoint string) (bool, error) {
 	conn, err := connect(ctx, endpoint)
 	if errors.Is(err, errs.Unavailable) {

@@ -11,8 +11,8 @@ import (
 	"github.com/berthrun/berth/internal/manifest"
 )
 
-// checker reports what the tags cannot judge. It is given paths of the document,
-// and the reader knows their places.
+// checker reports what the tags cannot check. It uses paths of the document; the reader knows their
+// lines.
 type checker struct {
 	*manifest.Reader
 	n *Node
@@ -35,7 +35,7 @@ func check(n *Node, r *manifest.Reader) {
 	c.boot()
 }
 
-// conflict reports a field that is set and must not be, since of another.
+// conflict reports a field that must not be set because of another.
 func (c checker) conflict(path string, set bool, why string) {
 	if set && c.Has(path) {
 		c.Fault(path, "%s", why)
@@ -52,7 +52,7 @@ func (c checker) path(at, path string) {
 	}
 }
 
-// word refuses what a unit file, a command line or a list would take apart.
+// word refuses characters that would split a word in a unit file, a command line or a list.
 func (c checker) word(at, text string) {
 	if strings.ContainsAny(text, " \t\"'\\%$`") {
 		c.Fault(at, "%q: want one word without spaces, quotes, backslashes, %% and $", text)
@@ -119,7 +119,7 @@ func (c checker) byRuntime() {
 	rt := &c.n.Runtime
 	switch rt.Name {
 	case "berth":
-		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; leave this out: the kubelet rotates, or whoever calls ReopenContainerLog")
+		c.conflict("logs.rotate", c.n.Logs.Rotate, "berth never cuts a log; leave this out: the kubelet rotates, or another client that calls ReopenContainerLog")
 		c.conflict("runtime.sandboxImage", rt.SandboxImage != "", "berth has no pause container, so no image for it; leave this out")
 		c.conflict("runtime.snapshotter", rt.Snapshotter != "", "berth has one snapshotter; leave this out")
 		c.noNRI("this version of berth serves no NRI plugins")

@@ -76,7 +76,7 @@ func (c checker) network() {
 		}
 	case "kubenet":
 		if len(net.PodCIDRs) == 0 && c.n.Runtime.Name != "containerd" {
-			c.Fault("network.podCIDRs", "is missing; want the addresses of this node's pods for mode kubenet (only containerd can wait for the kubelet to tell)")
+			c.Fault("network.podCIDRs", "is missing; want the addresses of this node's pods for mode kubenet (only containerd can wait for the kubelet's CIDRs)")
 		}
 	}
 	if net.MTU != 0 && (net.MTU < 68 || net.MTU > 65535) {
@@ -87,7 +87,7 @@ func (c checker) network() {
 	c.assets("network.plugins", net.Plugins)
 }
 
-// cidrs checks a list of CIDRs; entries that are none are the zero Prefix.
+// cidrs checks a list of CIDRs; invalid entries are the zero Prefix.
 func (c checker) cidrs(at string, list []string) []netip.Prefix {
 	prefixes := make([]netip.Prefix, len(list))
 	for i, text := range list {

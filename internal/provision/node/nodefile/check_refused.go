@@ -12,8 +12,8 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// refuse reports those fields of one entry that are set and mean nothing there. at is
-// the entry, fields its own field names.
+// refuse reports fields of one entry that are set and have no meaning there. at is the path of the
+// entry, fields its own field names.
 func (c checker) refuse(at, why string, fields ...string) {
 	for _, field := range fields {
 		if c.Has(at + "." + field) {
@@ -22,7 +22,7 @@ func (c checker) refuse(at, why string, fields ...string) {
 	}
 }
 
-// handlerFields refuses what the runtime has no word for in a handler.
+// handlerFields refuses fields of a handler that the runtime has no setting for.
 func (c checker) handlerFields(at string, h Handler) {
 	switch c.n.Runtime.Name {
 	case "docker":
@@ -89,7 +89,7 @@ func (c checker) fileFields(at string, f File) {
 	}
 }
 
-// kubeletFields refuses what has no effect, and what is said twice.
+// kubeletFields refuses settings without effect, and settings that are given twice.
 func (c checker) kubeletFields() {
 	k, usual := &c.n.Kubelet, Default().Kubelet.ManifestsDir
 	if !k.Enabled && !k.Kubeadm {
@@ -117,8 +117,8 @@ func (c checker) kubeletFields() {
 	}
 }
 
-// override checks a configuration that takes the place of berth's own. What else of
-// the node depends on (unit, kubelet, health check, reset) may stand beside it.
+// override checks a configuration that replaces berth's own. Fields that other parts of the node
+// depend on (unit, kubelet, health check, reset) may be set beside it.
 func (c checker) override() {
 	rt := &c.n.Runtime
 	if rt.Config.Override == "" {
@@ -145,7 +145,7 @@ func (c checker) override() {
 	var top map[string]any
 	if rt.Name == "docker" {
 		if err := json.Unmarshal([]byte(rt.Config.Override), &top); err != nil {
-			c.Fault("runtime.config.override", "is no JSON object: %v; want the whole of daemon.json", err)
+			c.Fault("runtime.config.override", "is not a JSON object: %v; want the whole of daemon.json", err)
 		}
 		c.overrideSays(top)
 		return
@@ -161,8 +161,8 @@ func (c checker) override() {
 	c.overrideSays(top)
 }
 
-// overrideSays wants that fields which the rest of the node goes by are what the
-// override says of them.
+// overrideSays checks that the fields that the rest of the node depends on equal the override's
+// values.
 func (c checker) overrideSays(top map[string]any) {
 	rt := &c.n.Runtime
 	driver := rt.CgroupDriver

@@ -8,7 +8,7 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// Default returns the description that holds where nothing is said.
+// Default returns the node file with all defaults.
 func Default() *Node {
 	oom := -999
 	return &Node{
@@ -28,8 +28,8 @@ func Default() *Node {
 	}
 }
 
-// Load reads a description, YAML or JSON, over the defaults and checks it. The error
-// is manifest.Faults: all of them, each with its place. file is for them only.
+// Load reads a node file, YAML or JSON, over the defaults and checks it. The error is
+// manifest.Faults: all of them, each with its place. file is for them only.
 func Load(file string, data []byte) (*Node, error) {
 	n := Default()
 	n.APIVersion, n.Kind, n.Runtime.Name = "", "", ""
@@ -42,12 +42,13 @@ func Load(file string, data []byte) (*Node, error) {
 	return n, nil
 }
 
-// Place tells where a path, or the nearest above it, stands in a description's text.
+// Place returns the line and column of a path, or of the nearest path above it, in a node file's
+// text.
 func Place(text []byte, path string) (line, column int) {
 	return manifest.Read("", text, Default()).Place(path)
 }
 
-// Has reports whether a description's text says anything at a path.
+// Has reports whether a node file's text sets a path.
 func Has(text []byte, path string) bool {
 	return path != "" && manifest.Read("", text, Default()).Has(path)
 }
@@ -72,13 +73,13 @@ func setDefault(text *string, value string) {
 	}
 }
 
-// Schema is the JSON schema of a description.
+// Schema is the JSON schema of the node file.
 func Schema() []byte { return manifest.Schema("Node of "+APIVersion, Default()) }
 
-// Sample renders a description with help as comments.
+// Sample renders a node file with help as comments.
 func Sample(n *Node) string { return manifest.Sample(n) }
 
-// Short renders what a description says that is not so by default, and which runtime.
+// Short renders the runtime and the fields of a node file that differ from their defaults.
 func Short(n *Node) string {
 	usual := Default()
 	usual.APIVersion, usual.Kind, usual.Runtime.Name = "", "", ""
@@ -89,7 +90,7 @@ func Short(n *Node) string {
 func Reference() string {
 	return "# The node file, field by field\n\n" +
 		"<!-- Made by `make generate` from internal/provision/node/nodefile. Do not edit. -->\n\n" +
-		"`berth node init --all` writes a file with every field; docs/node.md tells how to use it; docs/node.schema.json is its JSON schema.\n\n" +
+		"`berth node init --all` writes a file with every field; docs/node.md describes its use; docs/node.schema.json is its JSON schema.\n\n" +
 		manifest.Reference(Default())
 }
 
@@ -111,5 +112,5 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// On tells what an optional switch says; unset is on.
+// On returns the value of an optional switch; unset is on.
 func On(b *bool) bool { return b == nil || *b }

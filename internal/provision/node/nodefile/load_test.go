@@ -64,7 +64,7 @@ func TestFaults(t *testing.T) {
 		"docker's mirrors":        {"runtime: {name: docker}\nregistries: [{host: quay.io, mirrors: [{url: \"https://m\"}]}]", `f:4:30: registries[0].mirrors: docker knows mirrors of docker.io only; leave them out`},
 		"crio's wildcard":         {"runtime: {name: crio}\nregistries: [{host: \"*\"}]", `f:4:15: registries[0].host: crio has no entry for all registries; name each`},
 		"builtin elsewhere":       {"runtime: {name: crio}\nnetwork: {mode: builtin}", `f:4:11: network.mode: builtin is berth's own network, and crio has none; want cni or kubenet`},
-		"kubenet of no CIDR":      {"runtime: {name: berth}\nnetwork: {mode: kubenet}", `f:4:1: network.podCIDRs: is missing; want the addresses of this node's pods for mode kubenet (only containerd can wait for the kubelet to tell)`},
+		"kubenet of no CIDR":      {"runtime: {name: berth}\nnetwork: {mode: kubenet}", `f:4:1: network.podCIDRs: is missing; want the addresses of this node's pods for mode kubenet (only containerd can wait for the kubelet's CIDRs)`},
 		"CIDR":                    {"runtime: {name: berth}\nnetwork: {podCIDRs: [10.0.0.0]}", `f:4:22: network.podCIDRs[0]: "10.0.0.0": want a CIDR such as 10.244.0.0/24`},
 		"host bits":               {"runtime: {name: berth}\nnetwork: {podCIDRs: [10.0.0.1/24]}", `f:4:22: network.podCIDRs[0]: "10.0.0.1/24": has host bits set; the CIDR is 10.0.0.0/24`},
 		"overlap": {
@@ -90,7 +90,7 @@ func TestFaults(t *testing.T) {
 		"proxy without scheme":            {"runtime: {name: berth}\nproxy: {http: \"proxy:3128\"}", `f:4:9: proxy.http: "proxy:3128": want a URL such as http://proxy.example:3128`},
 		"drift too often":                 {"runtime: {name: berth}\nboot: {enabled: true, driftInterval: 1s}", `f:4:23: boot.driftInterval: 1s: want 1m or more`},
 		"drift alone":                     {"runtime: {name: berth}\nboot: {driftInterval: 1h}", `f:4:8: boot.driftInterval: does nothing alone; set boot.enabled: true`},
-		"rotation of berth":               {"runtime: {name: berth}\nlogs: {rotate: true}", `f:4:8: logs.rotate: berth never cuts a log; leave this out: the kubelet rotates, or whoever calls ReopenContainerLog`},
+		"rotation of berth":               {"runtime: {name: berth}\nlogs: {rotate: true}", `f:4:8: logs.rotate: berth never cuts a log; leave this out: the kubelet rotates, or another client that calls ReopenContainerLog`},
 		"socket of docker":                {"runtime: {name: docker, socket: /run/x}", `f:3:25: runtime.socket: docker serves no CRI by itself; leave this out, or choose another runtime`},
 		"keeping a fetched file":          {"runtime: {name: berth}\nfiles: [{path: /a, ifNotExists: true, source: {source: \"https://a/x\", digest: \"sha256:" + strings.Repeat("0", 64) + "\"}}]", `f:4:20: files[0].ifNotExists: is for a file with content; leave this out: one with source is known by its digest`},
 		"keeping a directory":             {"runtime: {name: berth}\nfiles: [{path: /a, ifNotExists: true, type: directory}]", `f:4:20: files[0].ifNotExists: is for a file with content; leave this out: a directory keeps what is in it`},
@@ -116,7 +116,7 @@ func TestFaults(t *testing.T) {
 		"override and handlers":           {"runtime: {name: crio, handlers: [{name: a, path: /x}], config: {override: \"a = 1\"}}", `f:3:23: runtime.handlers: conflicts with runtime.config.override, which is the whole file; leave this out, and say it there`},
 		"override and root":               {"runtime: {name: crio, root: /data, config: {override: \"a = 1\"}}", `f:3:23: runtime.root: runtime.config.override has the whole configuration and no crio.root = "/data"; say it there, or leave this out`},
 		"override of no TOML":             {"runtime: {name: containerd, config: {override: \"not [toml\"}}", `f:3:38: runtime.config.override: line 1, column 5 of it: toml: expected '=' after key; want the whole configuration in TOML`},
-		"override of no JSON":             {"runtime: {name: docker, config: {override: \"{\"}}", `f:3:34: runtime.config.override: is no JSON object: unexpected end of JSON input; want the whole of daemon.json`},
+		"override of no JSON":             {"runtime: {name: docker, config: {override: \"{\"}}", `f:3:34: runtime.config.override: is not a JSON object: unexpected end of JSON input; want the whole of daemon.json`},
 		"docker's handler's root":         {"runtime: {name: docker, handlers: [{name: a, path: /x, root: /y}]}", `f:3:56: runtime.handlers[0].root: docker has no such option of a handler; leave this out`},
 		"docker's handler's options":      {"runtime: {name: docker, handlers: [{name: a, path: /x, options: {b: c}}]}", `f:3:56: runtime.handlers[0].options: are those of a shim; leave them out, or set type: shim`},
 		"docker's shim's path":            {"runtime: {name: docker, handlers: [{name: a, type: shim, runtimeType: x, path: /x}]}", `f:3:74: runtime.handlers[0].path: docker finds a shim by its runtimeType; leave this out`},
@@ -210,7 +210,7 @@ func TestEveryFaultSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestFaultsTogether: one reading tells all.
+// TestFaultsTogether: one reading reports all faults.
 func TestFaultsTogether(t *testing.T) {
 	_, err := Load("n.yaml", []byte("apiVersion: berth.run/v1\nkind: Node\nruntime:\n  name: crio\n  version: x\nnetwork:\n  mtu: 3\nnope: 1\n"))
 	want := `n.yaml:1:1: apiVersion: "berth.run/v1": want one of berth.run/v1alpha1

@@ -1,6 +1,5 @@
-// Package nodefile is the description of a node: what people write, with its
-// defaults, help, checks, schema and sample. It knows no task, no distribution and
-// no machine; package node turns a description into tasks.
+// Package nodefile is the node file: its fields, defaults, help, checks, schema and sample. It
+// knows no task, no distribution and no machine; package node turns a node file into tasks.
 package nodefile
 
 import "github.com/berthrun/berth/internal/registries"
@@ -11,7 +10,7 @@ const (
 	Kind       = "Node"
 )
 
-// Node is the description of a node.
+// Node is the content of a node file.
 type Node struct {
 	APIVersion string `json:"apiVersion" help:"Version of this format." oneof:"berth.run/v1alpha1" required:"yes"`
 	Kind       string `json:"kind" help:"Kind of this document." oneof:"Node" required:"yes"`
@@ -37,7 +36,7 @@ type Node struct {
 // Runtime is the container runtime.
 type Runtime struct {
 	Name         string            `json:"name" help:"Which runtime." oneof:"berth containerd crio docker" required:"yes"`
-	Version      string            `json:"version" help:"Version of the runtime. It decides which configuration is written. A whole version of a package, as 1.7.24~ds1-6, is installed, too. Empty: told by the assets' names, or the oldest that the distribution's package may be." example:"\"2.4.2\""`
+	Version      string            `json:"version" help:"Version of the runtime. It decides which configuration is written. A whole version of a package, as 1.7.24~ds1-6, is installed, too. Empty: the version in the assets' names, or the lowest version of the distribution's package." example:"\"2.4.2\""`
 	Assets       []Asset           `json:"assets" help:"Archives or binaries that the runtime is installed from. Empty: packages of the distribution; for berth, the running binary itself. A set for containerd has exactly one runc in it."`
 	SkipInstall  bool              `json:"skipInstall" help:"Configure only; the binaries and their unit are there and stay as they are. What must change of the unit goes to a drop-in."`
 	Socket       string            `json:"socket" help:"Path of the CRI socket. Empty: the usual one of the runtime." example:"/run/berth/berth.sock"`
@@ -71,8 +70,8 @@ type Asset struct {
 	Access
 }
 
-// Access is how the servers of a source and its mirrors are reached. Its files lie where
-// berth runs, and are read when something is fetched.
+// Access is how the servers of a source and its mirrors are reached. Its files are on the machine
+// where berth runs, and are read at each fetch.
 type Access struct {
 	CA          []string `json:"ca" help:"Files with certificates of authorities that sign for the servers, beside those that the machine trusts. A registry on loopback speaks TLS then." example:"[/etc/ssl/assets-ca.pem]"`
 	ClientCert  string   `json:"clientCert" help:"Client certificate for the servers." example:"/etc/ssl/assets.cert"`

@@ -9,9 +9,9 @@ import (
 	"github.com/berthrun/berth/internal/manifest"
 )
 
-// Redact returns the text of a description without what others must not read: contents of
-// files that are not for everybody, values of environments, and passwords of proxies. seal
-// says what stands in place of a value. A text that has none of them is returned as it is.
+// Redact returns the text of a node file without what others must not read: contents of files that
+// are not for everybody, values of environments, and passwords of proxies. seal returns the
+// replacement of a value. A text without secrets is returned unchanged.
 func Redact(text []byte, seal func(value string) string) ([]byte, error) {
 	n, err := Load("", text)
 	if err != nil {
@@ -48,8 +48,8 @@ func (n *Node) secrets() []string {
 	return slices.DeleteFunc(list, func(value string) bool { return value == "" })
 }
 
-// Private reports whether a file of the description is kept from others: by its mode, or by
-// that of a directory of the description that it lies in.
+// Private reports whether others cannot read a file of the node file: by its mode, or by that of a
+// directory of the node file that contains it.
 func (n *Node) Private(f File) bool {
 	if f.FileMode()&0o004 == 0 {
 		return true

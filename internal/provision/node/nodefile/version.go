@@ -28,7 +28,7 @@ func (v Version) Less(major, minor int) bool {
 	return v.Major < major || v.Major == major && v.Minor < minor
 }
 
-// IsZero tells that no version is known.
+// IsZero reports whether no version is known.
 func (v Version) IsZero() bool { return v == Version{} }
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }

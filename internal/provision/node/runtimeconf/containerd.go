@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/provision/node/nodefile"
 )
 
-// ContainerdDropInDir is where files of others belong: one that another tool writes
-// (nvidia-ctk) must not be ours.
+// ContainerdDropInDir is the directory for other tools' files: berth must not own a file that
+// another tool writes (nvidia-ctk).
 const ContainerdDropInDir = "/etc/containerd/conf.d"
 
 // The names of containerd's plugins.
@@ -37,7 +37,7 @@ func ContainerdSchema(v nodefile.Version) int {
 	}
 }
 
-// Containerd writes config.toml. What the version cannot do is an error of kind
+// Containerd writes config.toml. A setting that the version lacks is an error of kind
 // errs.Unsupported.
 func Containerd(m Model) (string, error) {
 	schema := ContainerdSchema(m.Version)
@@ -85,7 +85,7 @@ func containerdSocket(top table, schema int, socket string) {
 	}
 }
 
-// containerdV2 fills the one section that 1.x has for CRI.
+// containerdV2 fills the single CRI section of 1.x.
 func containerdV2(cri table, m Model) {
 	setText(cri, "sandbox_image", m.SandboxImage)
 	cri["enable_selinux"] = m.SELinux
@@ -107,7 +107,7 @@ func containerdImages(images table, m Model) {
 
 func containerdRuntime(runtime table, m Model) {
 	runtime["enable_selinux"] = m.SELinux
-	// From 2.2 on CDI is always on, and off only by having nowhere to look.
+	// From 2.2 on CDI is always on; only an empty list of directories turns it off.
 	if m.Version.Less(2, 2) && !m.Version.IsZero() {
 		runtime["enable_cdi"] = len(m.CDISpecDirs) > 0
 		setList(runtime, "cdi_spec_dirs", m.CDISpecDirs)

@@ -33,8 +33,8 @@ func CRIO(m Model) (string, error) {
 	for _, h := range m.Handlers {
 		runtimes[h.Name] = crioHandler(h)
 	}
-	// CRI-O knows one handler by itself, crun or runc by its version, and starts with no
-	// default that it does not know.
+	// CRI-O has one built-in handler, crun or runc by its version, and does not start with an
+	// unknown default handler.
 	if _, there := runtimes[m.DefaultHandler]; !there && m.DefaultHandler != "" {
 		runtimes[m.DefaultHandler] = table{"runtime_type": "oci"}
 	}
@@ -116,7 +116,7 @@ func insecure(url string, skipVerify bool) bool {
 	return skipVerify || strings.HasPrefix(url, "http://")
 }
 
-// CertFile is a link that makes a runtime find a certificate by its place.
+// CertFile is a link at the path where a runtime looks for a certificate.
 type CertFile struct {
 	// Path is where the runtime looks, Target what the node file names.
 	Path, Target string

@@ -9,8 +9,8 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// Docker returns the keys of daemon.json that the node file speaks for; other keys
-// of the file are somebody else's.
+// Docker returns the keys of daemon.json that the node file sets; other keys of the file belong to
+// others.
 func Docker(m Model) (map[string]any, error) {
 	driver := "cgroupfs"
 	if m.SystemdCgroup {
@@ -53,9 +53,8 @@ func Docker(m Model) (map[string]any, error) {
 	return top, nil
 }
 
-// HasCDI reports whether a runtime of a version takes CDI specification directories.
-// Engines of docker refuse keys that they do not know, so that one of an unknown
-// version (zero) is told nothing.
+// HasCDI reports whether a runtime of a version takes CDI specification directories. dockerd
+// refuses unknown keys, so HasCDI is false for an unknown version (zero) of docker.
 func HasCDI(runtime string, v nodefile.Version) bool {
 	switch runtime {
 	case "docker":

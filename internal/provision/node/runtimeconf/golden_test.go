@@ -223,7 +223,7 @@ func TestAdditions(t *testing.T) {
 	}
 	golden.Check(t, "testdata/"+"additions.toml", text)
 	m.Additions = map[string]any{"version.x": 1}
-	if _, err := Containerd(m); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "version is no table") {
+	if _, err := Containerd(m); !errors.Is(err, errs.Invalid) || !strings.Contains(err.Error(), "version is not a table") {
 		t.Errorf("a path through a value: %v", err)
 	}
 }

@@ -10,10 +10,10 @@ import (
 
 // HostsFile is one hosts.toml.
 type HostsFile struct {
-	// Dir is the folder's name below the registry directory.
+	// Dir is the name of the directory below the registry directory.
 	Dir     string
 	Content string
-	// Secret is true when credentials are in it.
+	// Secret is true if it contains credentials.
 	Secret bool
 }
 

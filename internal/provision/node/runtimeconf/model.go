@@ -1,6 +1,6 @@
-// Package runtimeconf writes the configurations of container runtimes from one
-// model: containerd's three schemas, CRI-O's drop-in, dockerd's keys, berth's file,
-// and what tells them of registries. It is pure, and knows no task and no machine.
+// Package runtimeconf writes the configurations of container runtimes from one model: containerd's
+// three schemas, CRI-O's drop-in, dockerd's keys, berth's file, and their registry settings. It is
+// pure, and knows no task and no machine.
 package runtimeconf
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/berthrun/berth/internal/registries"
 )
 
-// Model is what a runtime is told, with all defaults resolved. A writer takes what
-// its runtime has a word for.
+// Model has a runtime's settings, with all defaults resolved. A writer uses those that its runtime
+// has.
 type Model struct {
 	// Version decides the schema; zero is the newest that is known.
 	Version nodefile.Version
@@ -28,11 +28,11 @@ type Model struct {
 	Snapshotter         string
 	// SystemdCgroup is the cgroup driver: systemd, or cgroupfs.
 	SystemdCgroup bool
-	// SELinux: label containers; to berth, where the machine has SELinux.
+	// SELinux: label containers; for berth, if the machine has SELinux.
 	SELinux bool
 	// CDISpecDirs is empty when CDI is off.
 	CDISpecDirs []string
-	// NRI.Enabled is nil where the runtime decides.
+	// NRI.Enabled is nil if the runtime decides.
 	NRI nodefile.NRI
 	// Handlers beside the default one, in any order.
 	Handlers []nodefile.Handler
@@ -48,7 +48,7 @@ type Model struct {
 	Additions map[string]any
 }
 
-// CNI is where a runtime finds its network.
+// CNI has a runtime's network settings.
 type CNI struct {
 	ConfDir string
 	BinDirs []string
@@ -65,7 +65,7 @@ const header = "# Made by `berth node` from the node file. Changes here are undo
 // table is a TOML table or a JSON object.
 type table = map[string]any
 
-// sub returns the table at a path and makes it.
+// sub returns the table at a path, and creates it if needed.
 func sub(t table, path ...string) table {
 	for _, part := range path {
 		next, ok := t[part].(table)
@@ -91,7 +91,7 @@ func setList(t table, key string, values []string) {
 	}
 }
 
-// prune drops tables with nothing in them.
+// prune drops empty tables.
 func prune(t table) {
 	for key, value := range t {
 		if inner, ok := value.(table); ok {
@@ -113,7 +113,7 @@ func add(t table, additions map[string]any) error {
 		for i, part := range parts[:len(parts)-1] {
 			next, isTable := at[part].(table)
 			if !isTable && at[part] != nil {
-				return fmt.Errorf("runtime.config.additions[%q]: %s is no table; want a path through tables: %w", path, strings.Join(parts[:i+1], "."), errs.Invalid)
+				return fmt.Errorf("runtime.config.additions[%q]: %s is not a table; want a path through tables: %w", path, strings.Join(parts[:i+1], "."), errs.Invalid)
 			}
 			if !isTable {
 				next = table{}
