@@ -41,7 +41,11 @@ func TestPanicEndsOneForwardedConnection(t *testing.T) {
 		if port == 9 {
 			panic("oh no")
 		}
-		_, err := io.WriteString(stream, "served")
+		// To the end first: an answer that comes earlier closes the connection below the client.
+		_, err := io.Copy(io.Discard, stream)
+		if err == nil {
+			_, err = io.WriteString(stream, "served")
+		}
 		return err
 	}})
 	raw, err := s.PortForwardURL(&runtimeapi.PortForwardRequest{PodSandboxId: "p1"})
