@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,6 +67,21 @@ func flagged(t *testing.T, b *harness.Berth, name string, flags uintptr) string 
 	return dir
 }
 
+// tmpfsMapsIDs reports whether the kernel maps the ids of a tmpfs, which it does since Linux 6.3.
+func tmpfsMapsIDs(t *testing.T) bool {
+	t.Helper()
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	release := unix.ByteSliceToString(name.Release[:])
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		t.Fatalf("kernel release %q: %v", release, err)
+	}
+	return major > 6 || major == 6 && minor >= 3
+}
+
 func volumesKeepFlags(t *testing.T, b *harness.Berth, within func(podChange) podChange) {
 	const three = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	strict := flagged(t, b, "strict", three|unix.MS_NOATIME)
@@ -90,7 +106,7 @@ func volumesKeepFlags(t *testing.T, b *harness.Berth, within func(podChange) pod
 			{HostPath: loose, ContainerPath: "/loose-ro", Readonly: true},
 			{HostPath: nested, ContainerPath: "/nested", Readonly: true},
 		}
-		if config.Linux.SecurityContext.NamespaceOptions.UsernsOptions != nil {
+		if config.Linux.SecurityContext.NamespaceOptions.UsernsOptions != nil && tmpfsMapsIDs(t) {
 			container.Mounts = append(container.Mounts,
 				mapped(&runtimeapi.Mount{HostPath: strict, ContainerPath: "/mapped"}),
 				mapped(&runtimeapi.Mount{HostPath: strict, ContainerPath: "/mapped-ro", Readonly: true}))
@@ -104,7 +120,7 @@ func volumesKeepFlags(t *testing.T, b *harness.Berth, within func(podChange) pod
 		"/loose": "rw,relatime", "/loose-ro": "ro,relatime",
 		"/nested": "ro,relatime", "/nested/sub": "rw,nosuid,nodev,noexec,relatime",
 	}
-	if pod.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions != nil {
+	if pod.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions != nil && tmpfsMapsIDs(t) {
 		want["/mapped"], want["/mapped-ro"] = "rw,nosuid,nodev,noexec,noatime,idmapped", "ro,nosuid,nodev,noexec,noatime,idmapped"
 	}
 	wantMountFlags(t, b, pod.Container, want)

@@ -15,10 +15,10 @@ fi
 # Emulated. The machine declares all abilities, so that no test skips.
 export BERTH_TEST_SLOW=10 BERTH_REQUIRE=root,systemd,cgroup-v2,$lsm BERTH_CRASH_ROUNDS=4 BERTH_CRASH_ACTORS=2
 
-# What a step runs: a test binary and its flags.
+# What a step runs: a test binary and its flags. TestPodRunExample needs the repository.
 declare -A steps=(
   [units]="vm -test.run TestInstalled|TestGPU"
-  [lifecycle]="integration -test.run TestPod|TestStatus|TestStop|TestExec|TestNetwork|TestNoDescriptor|TestReopened|TestStats|TestMountFlags|TestContainersThat|TestNoAnnotation|TestProcesses -test.skip Hung"
+  [lifecycle]="integration -test.run TestPod|TestStatus|TestStop|TestExec|TestNetwork|TestNoDescriptor|TestReopened|TestStats|TestMountFlags|TestContainersThat|TestNoAnnotation|TestProcesses -test.skip Hung|TestPodRunExample"
   [fields]="integration -test.run TestField|TestRPC|TestStreaming|TestLogLines"
   [engine]="native"
   [supervisor]="server -test.skip Crash"
