@@ -126,9 +126,10 @@ func (s *Sandboxes) markRemoving(id, why string) error {
 }
 
 // teardown undoes a sandbox, however far its creation came: with SandboxStopped until only
-// its record, its files and its exited containers remain, with SandboxRemoving to the end. It
-// runs every step, whether or not those before succeeded, and joins their errors; a step
-// returns nil when its object is absent. The record is deleted last, once no step failed.
+// its record, its files and its exited containers remain, with SandboxRemoving to the end. A
+// failed step does not stop the next ones, except the release: it waits for all before it, so
+// that a DEL that is repeated finds the namespace. The errors are joined; a step returns nil
+// when its object is absent. The record is deleted last, once no step failed.
 //
 // It is the rollback of a failed start, StopPodSandbox, RemovePodSandbox and
 // recovery in one, so it needs nothing but the record, and it does not end with
