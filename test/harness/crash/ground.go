@@ -32,11 +32,16 @@ func (c *test) groundState() ground {
 		now := c.look()
 		still := slices.Equal(last.things, now.things)
 		last = now
-		return still && !slices.ContainsFunc(now.things, func(thing string) bool {
-			return strings.Contains(thing, "/tombstones/") && strings.HasSuffix(thing, ".json") // that of the warm-up pod, deleted in batches
-		})
+		return still && !slices.ContainsFunc(now.things, ofWarmUp)
 	})
 	return last
+}
+
+// ofWarmUp reports whether a file is a record of the warm-up pod that berth deletes some time
+// after the pod: tombstones in batches, attachments once their link is gone.
+func ofWarmUp(thing string) bool {
+	return strings.HasSuffix(thing, ".json") &&
+		(strings.Contains(thing, "/tombstones/") || strings.Contains(thing, "/network/attachments/"))
 }
 
 // compareGround waits until everything is as it was.
