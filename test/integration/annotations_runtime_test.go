@@ -37,7 +37,7 @@ func TestNoAnnotationCommandsTheRuntime(t *testing.T) {
 	if spec := info.RuntimeSpec.Annotations; spec["kept"] != "seen" || spec["bundle"] != "" || spec["org.systemd.property.ExecStopPost"] != "" {
 		t.Errorf("the runtime sees %v", spec)
 	}
-	if log := b.LogTail(); !strings.Contains(log, "are ignored") || !strings.Contains(log, "org.systemd.property.ExecStopPost") {
+	if log := b.LogTail(); !strings.Contains(log, "ignoring annotations") || !strings.Contains(log, "org.systemd.property.ExecStopPost") {
 		t.Errorf("nothing in the log: %s", log)
 	}
 	b.RemovePod(sandbox)

@@ -30,7 +30,7 @@ func TestFieldsOfAnnotations(t *testing.T) {
 	f.try(t, "not allowed", func(t *testing.T) {
 		f.pod(annotated)
 		for _, key := range []string{unified + "/limited", logs, "umask.crio.io"} {
-			if log := f.LogTail(); !strings.Contains(log, key) || !strings.Contains(log, "are ignored") {
+			if log := f.LogTail(); !strings.Contains(log, key) || !strings.Contains(log, "ignoring annotations") {
 				t.Errorf("no warning names %s: %s", key, log)
 			}
 		}

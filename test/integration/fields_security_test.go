@@ -268,7 +268,7 @@ func (f *fields) testSeccomp(t *testing.T) {
 		privileged(c)
 		profile(runtimeapi.SecurityProfile_Localhost, file)(c)
 	}), "done")
-	if log := f.LogTail(); !strings.Contains(log, "linux.security_context.seccomp is ignored") || !strings.Contains(log, file) {
+	if log := f.LogTail(); !strings.Contains(log, "ignoring linux.security_context.seccomp") || !strings.Contains(log, file) {
 		t.Errorf("the log does not name the profile that is ignored:\n%s", log)
 	}
 }

@@ -102,7 +102,7 @@ units:
 		if err == nil || !strings.Contains(out, "journalctl -u bad.service") || !strings.Contains(out, "rolled back") {
 			t.Errorf("apply says %v; want an error with the log of bad.service, and that everything was undone:\n%s", err, out)
 		}
-		if !strings.Contains(out, systemd.NodeFile+":12:3: this asks for it") {
+		if !strings.Contains(out, systemd.NodeFile+":12:3: this field requires it") {
 			t.Errorf("apply does not say where bad.service is asked for:\n%s", out)
 		}
 		if now := m.Run("sha256sum", "/etc/berth/berth.toml"); now != good {
