@@ -64,7 +64,7 @@ type Runtime struct {
 	SELinuxRange  int    `toml:"selinux_category_range" help:"Categories that keep sandboxes apart are c0 to one below this; 1024 is what policies know."`
 	AppArmor      string `toml:"apparmor" help:"auto runs containers that ask for no profile under berth's own where the kernel has AppArmor; off runs them without. A profile that a pod demands and cannot have fails the pod in both." oneof:"auto off" reload:"yes"`
 
-	AppArmorProfile   string `toml:"apparmor_profile" help:"Name of the AppArmor profile in the place of berth's own: of containers that ask for none, and of those that ask for RuntimeDefault. You load it; containers fail while it is not loaded. Empty: berth's own, which is loaded when it is needed." reload:"yes"`
+	AppArmorProfile   string `toml:"apparmor_profile" help:"Name of an AppArmor profile that replaces berth's own, for containers that request no profile or RuntimeDefault. You load it; containers fail while it is not loaded. Empty: berth's own, which is loaded when it is needed." reload:"yes"`
 	SeccompProfile    string `toml:"seccomp_profile" help:"Path of the profile that runtime/default means, in the form of Docker's default one. It is read for each container. Empty: the built-in one, which is that of Docker and containerd. The process that reaps a shared PID namespace keeps the latter." reload:"yes"`
 	SeccompPrivileged string `toml:"privileged_seccomp_profile" help:"Path of the profile of privileged containers, whatever they ask for. Empty: none, as CRI says." reload:"yes"`
 
