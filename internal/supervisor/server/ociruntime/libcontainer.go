@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -64,6 +65,12 @@ func (l *libcontainerStarter) plan(p *Plan, bundle string, spec *specs.Spec, sys
 }
 
 func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
+	return startOwnProgram(ctx,
+		func() (int, error) { return l.startInit(ctx, p, io) },
+		func() error { return os.RemoveAll(filepath.Join(l.root, p.ID)) })
+}
+
+func (l *libcontainerStarter) startInit(ctx context.Context, p *Plan, io *StdIO) (pid int, err error) {
 	plan := p.payload.(*libcontainerPlan)
 	c, err := libcontainer.Create(l.root, p.ID, plan.config)
 	switch {
@@ -85,6 +92,12 @@ func (l *libcontainerStarter) create(ctx context.Context, p *Plan, io *StdIO) (p
 }
 
 func (l *libcontainerStarter) exec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
+	return startOwnProgram(ctx,
+		func() (int, error) { return l.startExec(ctx, e, found) },
+		func() error { return nil })
+}
+
+func (l *libcontainerStarter) startExec(ctx context.Context, e *Exec, found *Found) (pid int, err error) {
 	c := found.loaded
 	process, err := newProcess(e.Process)
 	if err != nil {
