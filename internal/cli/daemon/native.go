@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/engine/device"
 	"github.com/berthrun/berth/internal/engine/native"
-	"github.com/berthrun/berth/internal/engine/native/device"
-	"github.com/berthrun/berth/internal/engine/native/seccomp"
 	"github.com/berthrun/berth/internal/engine/native/selinux"
+	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/image/helper"
 	"github.com/berthrun/berth/internal/image/local"

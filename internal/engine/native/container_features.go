@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/device"
-	"github.com/berthrun/berth/internal/engine/native/hostpath"
+	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/hostpath"
 	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/engine/native/volume"
 	"github.com/berthrun/berth/internal/image"

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 )
 

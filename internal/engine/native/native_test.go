@@ -12,9 +12,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/apparmor"
-	"github.com/berthrun/berth/internal/engine/native/probe"
-	"github.com/berthrun/berth/internal/engine/native/seccomp"
+	"github.com/berthrun/berth/internal/engine/apparmor"
+	"github.com/berthrun/berth/internal/engine/probe"
+	"github.com/berthrun/berth/internal/engine/seccomp"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/supervisor"

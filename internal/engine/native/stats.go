@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/meter"
+	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/supervisor"
 	"github.com/berthrun/berth/internal/sys/cgroup"
 )

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/fieldtest"
 )

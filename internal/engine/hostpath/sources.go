@@ -10,7 +10,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/sys/sysmount"

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthrun/berth/internal/engine/native/probe"
+	"github.com/berthrun/berth/internal/engine/probe"
 	"github.com/berthrun/berth/internal/errs"
 )
 
