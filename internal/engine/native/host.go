@@ -2,9 +2,7 @@ package native
 
 import (
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,36 +10,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/native/selinux"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
-	"github.com/berthrun/berth/internal/sys/cgroup"
-	"github.com/berthrun/berth/internal/sys/sysmount"
-	"github.com/berthrun/berth/internal/sys/sysproc"
 )
-
-// hostOf finds out what the host can do. The supervisor adapts what it may not do itself
-// (oom scores, limits).
-func hostOf(tree *cgroup.Tree) (ocispec.Host, error) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return ocispec.Host{}, fmt.Errorf("cannot read our own status: %w", err)
-	}
-	own, err := sysproc.ReadCapabilities()
-	if err != nil {
-		return ocispec.Host{}, err
-	}
-	host := ocispec.Host{
-		Capabilities: own.Bounding,
-
-		CgroupV2:  tree.V2,
-		Hugetlb:   tree.Has("hugetlb"),
-		SwapLimit: tree.CanLimitSwap(),
-
-		RecursiveReadOnly: sysmount.ProbeMountAttributes() == nil,
-	}
-	for line := range strings.Lines(string(status)) {
-		host.Seccomp = host.Seccomp || strings.HasPrefix(line, "Seccomp:")
-	}
-	return host, nil
-}
 
 // hostWarnings are the features of pods that this host does not allow.
 func (e *Engine) hostWarnings() []string {

@@ -20,6 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/device"
+	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/native/bundle"
 	"github.com/berthrun/berth/internal/engine/native/nspool"
@@ -171,7 +172,7 @@ func New(cfg Config, rules Rules) (*Engine, error) {
 	e.SetRules(rules)
 	e.bundles = bundle.Store{Root: filepath.Join(cfg.StateDir, "bundles")}
 	e.cgroups = &cgroups{list: cfg.Supervisor.List, exists: e.bundles.Exists, known: map[string]cgroup.Paths{}}
-	if e.host, err = hostOf(tree); err != nil {
+	if e.host, err = hostfacts.Find(tree); err != nil {
 		return nil, err
 	}
 	e.seccomp = seccomp.NewLoader(e.host, e.probes)

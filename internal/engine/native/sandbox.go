@@ -2,19 +2,12 @@ package native
 
 import (
 	"context"
-	"fmt"
-	"path"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
-	"github.com/berthrun/berth/internal/engine/native/faultfield"
-	"github.com/berthrun/berth/internal/engine/podcgroup"
-	"github.com/berthrun/berth/internal/errs"
-	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/check"
 	"github.com/berthrun/berth/internal/ocispec/request"
-	"github.com/berthrun/berth/internal/sys/cgroup"
 )
 
 // sandbox is an engine.Sandbox with this engine's own part.
@@ -107,37 +100,9 @@ type containerSpec struct {
 	Sandbox *sandbox
 }
 
-// UpdateSandbox implements engine.Engine. It changes all limits of the pod's cgroup or none.
-// It refuses the root cgroup, which belongs to no pod.
+// UpdateSandbox implements engine.Engine.
 func (e *Engine) UpdateSandbox(ctx context.Context, sb *engine.Sandbox, res *runtimeapi.LinuxContainerResources) error {
-	return e.limitSandbox(ctx, sb, request.FieldUpdateSandbox, res)
-}
-
-// limitSandbox is UpdateSandbox with limits that are in a request's field.
-func (e *Engine) limitSandbox(ctx context.Context, sb *engine.Sandbox, field string, res *runtimeapi.LinuxContainerResources) error {
-	limits, err := ocispec.Update(field, res, e.host)
-	if err != nil {
-		return err
-	}
-	if limits.Memory != nil && res.GetMemorySwapLimitInBytes() == 0 {
-		// A pod's containers may swap, each as far as its own limit says.
-		limits.Memory.Swap = nil
-	}
-	slice := ""
-	if e.cfg.CgroupDriver == podcgroup.Systemd {
-		slice = sb.CgroupParent
-	}
-	if slice == "-.slice" || path.Clean("/"+sb.CgroupParent) == "/" {
-		return fmt.Errorf("the sandbox has no cgroup of its own: %w", errs.State)
-	}
-	paths, err := e.podCgroups.Paths(sb.CgroupParent)
-	if err != nil {
-		return err
-	}
-	if err := cgroup.Limit(ctx, paths, slice, limits); err != nil {
-		return faultfield.Limit(field, err)
-	}
-	return nil
+	return e.podCgroups.Limit(ctx, sb.CgroupParent, request.FieldUpdateSandbox, res, e.host)
 }
 
 // limitOwnCgroup limits the cgroup of a sandbox whose request names none. The kubelet limits
@@ -147,7 +112,7 @@ func (e *Engine) limitOwnCgroup(ctx context.Context, spec *engine.SandboxSpec, s
 	if res == nil || spec.Config.GetLinux().GetCgroupParent() != "" {
 		return nil
 	}
-	return e.limitSandbox(ctx, sb, request.FieldCreate, res)
+	return e.podCgroups.Limit(ctx, sb.CgroupParent, request.FieldCreate, res, e.host)
 }
 
 // CheckSandbox implements engine.Engine: this engine honours what an OCI spec can express.

@@ -12,11 +12,11 @@ import (
 
 	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/engine/apparmor"
-	"github.com/berthrun/berth/internal/engine/native/faultfield"
-	"github.com/berthrun/berth/internal/engine/native/podfiles"
+	"github.com/berthrun/berth/internal/engine/faultfield"
 	"github.com/berthrun/berth/internal/engine/native/podinit"
 	"github.com/berthrun/berth/internal/engine/native/userns"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
+	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"

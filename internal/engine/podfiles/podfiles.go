@@ -39,7 +39,7 @@ func (f Files) Write(addresses []netip.Addr) error {
 	if err := f.put("hostname", f.Hostname+"\n"); err != nil {
 		return err
 	}
-	resolv, err := f.resolvConf()
+	resolv, err := ResolvConf(f.DNS)
 	if err != nil {
 		return err
 	}
@@ -49,9 +49,10 @@ func (f Files) Write(addresses []netip.Addr) error {
 	return f.WriteHosts(addresses)
 }
 
-// resolvConf is the host's own when the request says nothing.
-func (f Files) resolvConf() (string, error) {
-	servers, searches, options := f.DNS.GetServers(), f.DNS.GetSearches(), f.DNS.GetOptions()
+// ResolvConf returns the content of resolv.conf for a request: the host's own when the request
+// says nothing.
+func ResolvConf(dns *runtimeapi.DNSConfig) (string, error) {
+	servers, searches, options := dns.GetServers(), dns.GetSearches(), dns.GetOptions()
 	if len(servers)+len(searches)+len(options) == 0 {
 		return readEtc("resolv.conf")
 	}

@@ -1,0 +1,194 @@
+// Package docker runs sandboxes and containers through a Docker Engine on this host.
+//
+// A sandbox is a pause container without a network of the engine's: berth pins its network
+// namespace and attaches its own network to it. Containers join the namespaces of the pause
+// container. Every container has a label with its CRI id, by which List finds it and Remove
+// removes it after any crash.
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/apparmor"
+	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/engine/docker/logs"
+	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/meter"
+	"github.com/berthrun/berth/internal/engine/podcgroup"
+	"github.com/berthrun/berth/internal/engine/probe"
+	"github.com/berthrun/berth/internal/engine/seccomp"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// Config configures an Engine.
+type Config struct {
+	// Instance names this berth among others that use the same Docker Engine.
+	Instance string
+	// StateDir is on tmpfs, for what the engine notes of sandboxes and logs.
+	StateDir string
+	// NetNSDir is where network namespaces are pinned.
+	NetNSDir string
+	// CgroupDriver is the driver that the configuration demands, "" for that of the Docker
+	// Engine.
+	CgroupDriver string
+	// StatsPeriod is the time between two looks at the CPU that containers use, 0 for the
+	// default.
+	StatsPeriod time.Duration
+
+	Client *api.Client
+	// Log is slog's default when nil.
+	Log *slog.Logger
+}
+
+// Rules apply to new sandboxes and containers.
+type Rules struct {
+	// MaxLogLine is how many bytes of text a line of a container's log holds, 0 for the
+	// default.
+	MaxLogLine int
+	// AppArmorOff runs containers without a profile, and refuses pods that demand one.
+	AppArmorOff bool
+	// AppArmorProfile replaces berth's own profile, "" for that.
+	AppArmorProfile string
+	// Seccomp are the operator's own profiles.
+	Seccomp seccomp.Rules
+	// Defaults hold for containers that say nothing, Sysctls for pods, by name.
+	Defaults ocispec.Defaults
+	Sysctls  map[string]string
+}
+
+// Engine is an engine.Engine.
+type Engine struct {
+	cfg        Config
+	client     *api.Client
+	log        *slog.Logger
+	inForce    atomic.Pointer[Rules]
+	facts      atomic.Pointer[translate.Facts]
+	host       ocispec.Host
+	tree       *cgroup.Tree
+	podCgroups *podcgroup.Manager
+	seccomp    *seccomp.Loader
+	apparmor   *apparmor.Host
+	meter      *meter.Meter
+	logs       *logs.Manager
+	objects    *objects
+	pauses     singleflight.Group
+	failed     *startFailures
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// Bounds of calls to file systems that may hang: the time for one call, and the number of
+// calls that hang at a time.
+const (
+	probeTimeout = 10 * time.Second
+	probeLimit   = 256
+)
+
+// New reads what the Docker Engine can do and prepares the directories. Kind Unavailable when
+// it does not answer, State when its cgroup driver is not the configured one. The rules hold
+// until SetRules.
+func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
+	if cfg.Instance == "" || !filepath.IsAbs(cfg.StateDir) || !filepath.IsAbs(cfg.NetNSDir) || cfg.Client == nil {
+		return nil, fmt.Errorf("cannot make an engine without an instance, a state directory, a directory of network namespaces and a client: %w", errs.Invalid)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	e := &Engine{
+		cfg: cfg, client: cfg.Client, log: cfg.Log,
+		apparmor: apparmor.Find("berth-" + cfg.Instance),
+		failed:   newStartFailures(),
+	}
+	e.objects = newObjects(cfg.Client, cfg.Instance)
+	e.SetRules(rules)
+	facts, err := e.readFacts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkDriver(cfg.CgroupDriver, facts.CgroupDriver); err != nil {
+		return nil, err
+	}
+	if err := e.findHost(facts.CgroupDriver); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{e.sandboxesDir(), e.containersDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("cannot make a state directory: %w", err)
+		}
+	}
+	if err := errors.Join(sysns.EnsureNetNSDir(cfg.NetNSDir), e.adoptCgroups()); err != nil {
+		return nil, err
+	}
+	e.logs = logs.New(logs.Options{Client: cfg.Client, Log: cfg.Log, MaxLine: rules.MaxLogLine})
+	e.meter = meter.New(e.tree, writable{e.objects}, cfg.StatsPeriod)
+	return e, nil
+}
+
+// findHost finds the abilities of the host.
+func (e *Engine) findHost(driver string) (err error) {
+	if e.tree, err = cgroup.Find(); err != nil {
+		return err
+	}
+	if e.host, err = ocispec.FindHost(e.tree); err != nil {
+		return err
+	}
+	parent := "/berth-" + e.cfg.Instance
+	if driver == podcgroup.Systemd {
+		// A dash would mean one slice in another, shared with other instances.
+		parent = "berth_" + e.cfg.Instance + ".slice"
+	}
+	e.podCgroups = podcgroup.New(podcgroup.Config{
+		Instance: e.cfg.Instance, Driver: driver, Prefix: "docker", DefaultParent: parent,
+	}, e.tree)
+	e.seccomp = seccomp.NewLoader(e.host, probe.New(probeTimeout, probeLimit))
+	return nil
+}
+
+// adoptCgroups reads which cgroup parents the engine made, after a restart.
+func (e *Engine) adoptCgroups() error {
+	files, err := filepath.Glob(filepath.Join(e.sandboxesDir(), "*", ownCgroupFile))
+	if err != nil {
+		return fmt.Errorf("cannot list the sandboxes: %w", err)
+	}
+	return e.podCgroups.Adopt(files)
+}
+
+// checkDriver refuses a configured cgroup driver that the Docker Engine does not use: the
+// limits of pods would be in cgroups without their containers.
+func checkDriver(configured, engines string) error {
+	if configured != "" && configured != engines {
+		return fmt.Errorf("misconfiguration: kubelet cgroup driver: %q is different from docker cgroup driver: %q; "+
+			"set runtime.cgroup_driver to %q, or exec-opts native.cgroupdriver of the Docker Engine to %q: %w",
+			configured, engines, engines, configured, errs.State)
+	}
+	return nil
+}
+
+// SetRules changes the rules for sandboxes and containers that are created from now on.
+func (e *Engine) SetRules(rules Rules) { e.inForce.Store(&rules) }
+
+func (e *Engine) rules() *Rules { return e.inForce.Load() }
+
+// Close ends the background work. Sandboxes and containers stay.
+func (e *Engine) Close() error {
+	e.meter.Close()
+	e.logs.Close()
+	return nil
+}
+
+func (e *Engine) sandboxesDir() string { return filepath.Join(e.cfg.StateDir, "sandboxes") }
+
+func (e *Engine) containersDir() string { return filepath.Join(e.cfg.StateDir, "containers") }

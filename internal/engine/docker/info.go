@@ -1,0 +1,45 @@
+package docker
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/translate"
+)
+
+// notReadyReason is the reason of a node's condition while the Docker Engine does not answer.
+// Tools know it from dockershim.
+const notReadyReason = "DockerDaemonNotReady"
+
+// Info describes the Docker Engine. It is an engine.NotReadyError while that does not answer.
+func (e *Engine) Info(ctx context.Context) (*engine.Info, error) {
+	facts, err := e.readFacts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info := &engine.Info{
+		Name: "docker", Version: facts.Version, CgroupDriver: facts.CgroupDriver, HugePages: false,
+		Handlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{
+			RecursiveReadOnlyMounts: facts.RecursiveReadOnly(),
+		}}},
+		Features: &runtimeapi.RuntimeFeatures{},
+		Warnings: facts.Warnings,
+	}
+	if warning := e.apparmor.Warning(); warning != "" && !e.rules().AppArmorOff {
+		info.Warnings = append(info.Warnings, warning)
+	}
+	return info, nil
+}
+
+// readFacts reads what the Docker Engine can do. The result serves checks until the next call.
+func (e *Engine) readFacts(ctx context.Context) (*translate.Facts, error) {
+	found, err := e.client.Facts(ctx)
+	if err != nil {
+		return nil, &engine.NotReadyError{Reason: notReadyReason, Err: err}
+	}
+	facts := translate.FactsOf(found)
+	e.facts.Store(&facts)
+	return &facts, nil
+}

@@ -1,0 +1,148 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/engine/docker/labels"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/cgroup"
+)
+
+// object is what the engine has cached of a container of the Docker Engine: of a pause
+// container, or of a container of a pod.
+type object struct {
+	// engineID is the Docker Engine's id.
+	engineID string
+	sandbox  bool
+	tty      bool
+	// pid is the process of the last start that is known, 0 before. cgroups are its cgroups,
+	// upper is the directory with what the container writes, "" if that is not known.
+	pid     int
+	cgroups cgroup.Paths
+	upper   string
+}
+
+// objects maps CRI ids to containers of the Docker Engine. The engine's labels are the
+// truth; this is a cache of them. All methods are safe for concurrent use.
+type objects struct {
+	client   *api.Client
+	instance string
+
+	mu   sync.Mutex
+	byID map[string]object
+	// ids maps the Docker Engine's ids back.
+	ids map[string]string
+	// adopted are CRI ids of containers that another runtime made.
+	adopted map[string]bool
+}
+
+func newObjects(c *api.Client, instance string) *objects {
+	return &objects{
+		client: c, instance: instance,
+		byID: map[string]object{}, ids: map[string]string{}, adopted: map[string]bool{},
+	}
+}
+
+func (o *objects) put(id string, obj object) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.byID[id] = obj
+	o.ids[obj.engineID] = id
+}
+
+func (o *objects) forget(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.ids, o.byID[id].engineID)
+	delete(o.byID, id)
+	delete(o.adopted, id)
+}
+
+// cached returns what is known without a call.
+func (o *objects) cached(id string) (object, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	obj, ok := o.byID[id]
+	return obj, ok
+}
+
+// idOf returns the CRI id of a container of the Docker Engine, "" for one that is not ours.
+func (o *objects) idOf(engineID string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ids[engineID]
+}
+
+// find returns the container with a CRI id. Kind NotFound if there is none.
+func (o *objects) find(ctx context.Context, id string) (object, error) {
+	if obj, ok := o.cached(id); ok {
+		return obj, nil
+	}
+	found, err := o.client.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: make(client.Filters).Add("label", labels.ID+"="+id),
+	})
+	if err != nil {
+		return object{}, err
+	}
+	for i := range found.Items {
+		if found.Items[i].Labels[labels.Instance] == o.instance {
+			return o.learn(id, &found.Items[i]), nil
+		}
+	}
+	return object{}, fmt.Errorf("container %s of the Docker engine: %w", id, errs.NotFound)
+}
+
+// learn caches a container that the Docker Engine has listed.
+func (o *objects) learn(id string, c *container.Summary) object {
+	obj, ok := o.cached(id)
+	if ok && obj.engineID == c.ID {
+		return obj
+	}
+	obj = object{engineID: c.ID, sandbox: c.Labels[labels.Type] == labels.TypeSandbox}
+	o.put(id, obj)
+	return obj
+}
+
+// inspect reads a container. Kind NotFound if there is none; the cache is corrected then.
+func (o *objects) inspect(ctx context.Context, id string) (*container.InspectResponse, error) {
+	obj, err := o.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	got, err := o.client.ContainerInspect(ctx, obj.engineID, client.ContainerInspectOptions{})
+	if errors.Is(err, errs.NotFound) {
+		o.forget(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if got.Container.State == nil || got.Container.Config == nil || got.Container.HostConfig == nil {
+		return nil, fmt.Errorf("docker inspect container: the engine's answer about %s has no state or no configuration", id)
+	}
+	return &got.Container, nil
+}
+
+// started caches the process of a running container, with its cgroups and its writable
+// layer.
+func (o *objects) started(id string, got *container.InspectResponse) object {
+	obj, _ := o.cached(id)
+	if obj.engineID == got.ID && obj.pid == got.State.Pid && obj.pid != 0 {
+		return obj
+	}
+	obj.engineID, obj.tty = got.ID, got.Config.Tty
+	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
+	if got.State.Pid != 0 {
+		obj.pid = got.State.Pid
+		obj.cgroups, _ = cgroup.OfProcess(obj.pid) // it may have ended
+	}
+	obj.upper = upperDir(got, obj.pid)
+	o.put(id, obj)
+	return obj
+}

@@ -1,0 +1,162 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/labels"
+	"github.com/berthrun/berth/internal/engine/docker/pause"
+	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/resolvconf"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec"
+	"github.com/berthrun/berth/internal/ocispec/request"
+	"github.com/berthrun/berth/internal/sys/sysns"
+)
+
+// CreateSandbox creates and starts the pause container, and pins its network namespace. Each
+// object is found again by the sandbox's id alone, so nothing is undone here: RemoveSandbox
+// does it.
+func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*engine.Sandbox, error) {
+	if spec.Handler != "" {
+		return nil, fmt.Errorf("runtime_handler: no runtime for %q is configured: %w", spec.Handler, errs.Invalid)
+	}
+	if err := e.checkDemands(ctx, spec.Config); err != nil {
+		return nil, err
+	}
+	paths := e.sandboxPaths(spec.ID)
+	if err := os.Mkdir(paths.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the sandbox's directory: %w", err)
+	}
+	parent, err := e.podCgroups.MakeParent(ctx, spec.ID, spec.Config.GetLinux().GetCgroupParent(), paths.ownCgroup)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.limitOwnCgroup(ctx, spec, parent); err != nil {
+		return nil, err
+	}
+	running, err := e.startPause(ctx, spec, parent)
+	if err != nil {
+		return nil, err
+	}
+	if err := resolvconf.Rewrite(running.ResolvConfPath, spec.Config.GetDnsConfig()); err != nil {
+		return nil, err
+	}
+	sb := &engine.Sandbox{CgroupParent: parent, Pid: running.State.Pid}
+	if !hostNetwork(spec.Config) {
+		if err := pinNetNS(running.State.Pid, paths.netns); err != nil {
+			return nil, err
+		}
+		sb.NetNS = paths.netns
+	}
+	if groups, err := e.podCgroups.Paths(parent); err == nil {
+		e.meter.Watch(spec.ID, groups)
+	}
+	sb.Backend, err = engine.EncodeBackend(pauseContainer{running.ID})
+	return sb, err
+}
+
+// checkDemands refuses profiles that this host cannot enforce: the sandbox fails then, not
+// its first container.
+func (e *Engine) checkDemands(ctx context.Context, config *runtimeapi.PodSandboxConfig) error {
+	if _, err := e.appArmorProfile(ctx, request.SandboxAppArmorOf(config)); err != nil {
+		return err
+	}
+	return e.seccomp.CheckSandbox(ctx, config, &e.rules().Seccomp)
+}
+
+// startPause creates and starts a sandbox's pause container.
+func (e *Engine) startPause(ctx context.Context, spec *engine.SandboxSpec, parent string) (*container.InspectResponse, error) {
+	image, err := e.pauseImage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := e.seccomp.Default(nil)
+	if err != nil {
+		return nil, err
+	}
+	options, err := translate.Sandbox(translate.SandboxInput{
+		Spec: spec, Name: labels.SandboxName(spec.Config), Image: image,
+		Labels: labels.OfSandbox(spec, e.cfg.Instance), CgroupParent: parent,
+		Seccomp: filter, Sysctls: e.rules().Sysctls, Facts: *e.facts.Load(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	engineID, err := e.createContainer(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create the pause container: %w", err)
+	}
+	e.objects.put(spec.ID, object{engineID: engineID, sandbox: true})
+	if _, err := e.client.ContainerStart(ctx, engineID, client.ContainerStartOptions{}); err != nil {
+		return nil, fmt.Errorf("cannot start the pause container: %w", err)
+	}
+	running, err := e.objects.inspect(ctx, spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	if running.State.Pid == 0 {
+		return nil, fmt.Errorf("the pause container %s ended at once with code %d %s: %w",
+			engineID, running.State.ExitCode, running.State.Error, errs.State)
+	}
+	e.objects.started(spec.ID, running)
+	return running, nil
+}
+
+// pauseImage returns the id of the pause image, which it loads if the Docker Engine does not
+// have it.
+func (e *Engine) pauseImage(ctx context.Context) (string, error) {
+	id, err, _ := e.pauses.Do("pause", func() (any, error) { return pause.Ensure(ctx, e.client) })
+	if err != nil {
+		return "", fmt.Errorf("cannot load the pause image: %w", err)
+	}
+	return id.(string), nil
+}
+
+// pinNetNS keeps the network namespace of a process reachable at path. Processes that end
+// meanwhile, and pids that are 0, have none.
+func pinNetNS(pid int, path string) error {
+	if pid <= 0 {
+		return fmt.Errorf("cannot find the network namespace of a sandbox without a process: %w", errs.State)
+	}
+	err := sysns.Pin(fmt.Sprintf("/proc/%d/ns/net", pid), path)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("the sandbox's process %d has ended: %w", pid, errs.State)
+	}
+	return err
+}
+
+// StartSandbox sets the sysctls of the interfaces that the attached network has brought.
+func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
+	if sb.NetNS == "" {
+		return nil
+	}
+	sysctls, err := ocispec.NetSysctls(spec.Config, e.rules().Sysctls)
+	if err != nil {
+		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
+	}
+	if err := sysns.InNetNS(sb.NetNS, func() error { return sysns.WriteSysctls(sysctls) }); err != nil {
+		return fmt.Errorf("cannot start sandbox %s: %w", spec.ID, err)
+	}
+	return nil
+}
+
+func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
+	return config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
+}
+
+// appArmorProfile finds a profile, with the operator's in the place of the default.
+func (e *Engine) appArmorProfile(ctx context.Context, requested request.AppArmorProfile) (string, error) {
+	host := e.apparmor
+	if e.rules().AppArmorOff {
+		host = nil
+	}
+	return host.ProfileWith(ctx, requested, e.rules().AppArmorProfile)
+}
