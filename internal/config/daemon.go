@@ -18,10 +18,11 @@ type Daemon struct {
 
 	CadvisorSocket string `toml:"cadvisor_socket" help:"Socket on which berth answers what a kubelet's cAdvisor asks of containerd, so that /metrics/cadvisor reports pods and images: /run/containerd/containerd.sock for a kubelet of defaults. Not used while another process answers there. Empty: none." flag:"cadvisor-socket"`
 
-	Engine string `toml:"engine" help:"The engine that runs containers. native is berth itself, through its supervisor." oneof:"native"`
+	Engine string `toml:"engine" help:"The engine that runs containers. native is berth itself, through its supervisor; docker is a Docker Engine on this host." oneof:"native docker" flag:"engine"`
 
 	Log     Log     `toml:"log" help:"The daemon's log."`
 	Network Network `toml:"network" help:"How pods reach the network."`
+	Docker  Docker  `toml:"docker" help:"The Docker Engine (engine docker)."`
 	Runtime Runtime `toml:"runtime" help:"How containers run."`
 	Default Default `toml:"defaults" help:"Defaults of pods and containers that ask for nothing else."`
 	Image   Image   `toml:"image" help:"Where images come from."`
@@ -49,6 +50,12 @@ type Network struct {
 	Cluster   []string `toml:"cluster_subnets" help:"Subnets whose addresses pods reach with their own: those of all pods of the cluster, where there are routes to the other nodes' (mode builtin)."`
 	MTU       int      `toml:"mtu" help:"MTU of pod links (mode builtin). 0: that of the default route."`
 	NetNSDir  string   `toml:"netns_dir" help:"Where network namespaces are pinned."`
+}
+
+// Docker is the Docker Engine.
+type Docker struct {
+	Endpoint string   `toml:"endpoint" help:"Address of the Docker Engine's API on this host." flag:"docker-endpoint"`
+	Timeout  Duration `toml:"timeout" help:"A request that the Docker Engine does not answer for this long fails. Pulls, logs and attached streams have no such limit."`
 }
 
 // Runtime is how containers run.
@@ -171,6 +178,7 @@ func DefaultDaemon() *Daemon {
 			Cluster:   []string{},
 			NetNSDir:  "/run/netns",
 		},
+		Docker: Docker{Endpoint: "unix:///var/run/docker.sock", Timeout: Duration(2 * time.Minute)},
 		Runtime: Runtime{
 			CgroupDriver: "auto", ScopePrefix: "cri-containerd", MaxLogLineSize: 16384, LogRateMiB: 32,
 			SELinux: "auto", SELinuxVolume: "private", SELinuxRange: 1024, AppArmor: "auto", CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"},

@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berthrun/berth/internal/engine"
 	"github.com/berthrun/berth/internal/errs"
 )
 
@@ -42,7 +43,7 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 	info, err := s.opts.Node.EngineInfo(ctx)
 	if err != nil {
 		runtimeReady.Status = false
-		runtimeReady.Reason = "EngineNotReady"
+		runtimeReady.Reason = notReadyReason(err)
 		runtimeReady.Message = err.Error()
 	} else {
 		resp.RuntimeHandlers = info.Handlers
@@ -90,6 +91,15 @@ func (s *Server) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*ru
 		resp.Info["lastCNILoadStatus.default"] = resp.Info["lastCNILoadStatus"]
 	}
 	return resp, nil
+}
+
+// notReadyReason is the reason of a runtime that is not ready.
+func notReadyReason(err error) string {
+	var fault *engine.NotReadyError
+	if errors.As(err, &fault) && fault.Reason != "" {
+		return fault.Reason
+	}
+	return "EngineNotReady"
 }
 
 // damageReporter is an image store that reports lost images.

@@ -33,6 +33,8 @@ func openBackend(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (*ba
 	switch cfg.Engine {
 	case "native":
 		return openNative(ctx, cfg, log)
+	case "docker":
+		return openDocker(ctx, cfg, log)
 	default:
 		return nil, fmt.Errorf("engine = %q: there is no such engine: %w", cfg.Engine, errs.Invalid)
 	}

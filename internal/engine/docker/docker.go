@@ -23,6 +23,7 @@ import (
 	"github.com/berthrun/berth/internal/engine/docker/api"
 	"github.com/berthrun/berth/internal/engine/docker/logs"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/engine/hostfacts"
 	"github.com/berthrun/berth/internal/engine/meter"
 	"github.com/berthrun/berth/internal/engine/podcgroup"
 	"github.com/berthrun/berth/internal/engine/probe"
@@ -86,6 +87,7 @@ type Engine struct {
 	objects    *objects
 	pauses     singleflight.Group
 	failed     *startFailures
+	listener   atomic.Pointer[exitListener]
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -112,7 +114,6 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 		apparmor: apparmor.Find("berth-" + cfg.Instance),
 		failed:   newStartFailures(),
 	}
-	e.objects = newObjects(cfg.Client, cfg.Instance)
 	e.SetRules(rules)
 	facts, err := e.readFacts(ctx)
 	if err != nil {
@@ -124,6 +125,7 @@ func New(ctx context.Context, cfg Config, rules Rules) (*Engine, error) {
 	if err := e.findHost(facts.CgroupDriver); err != nil {
 		return nil, err
 	}
+	e.objects = newObjects(cfg.Client, cfg.Instance, e.tree)
 	for _, dir := range []string{e.sandboxesDir(), e.containersDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("cannot make a state directory: %w", err)
@@ -142,7 +144,7 @@ func (e *Engine) findHost(driver string) (err error) {
 	if e.tree, err = cgroup.Find(); err != nil {
 		return err
 	}
-	if e.host, err = ocispec.FindHost(e.tree); err != nil {
+	if e.host, err = hostfacts.Find(e.tree); err != nil {
 		return err
 	}
 	parent := "/berth-" + e.cfg.Instance

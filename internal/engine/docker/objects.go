@@ -27,6 +27,8 @@ type object struct {
 	pid     int
 	cgroups cgroup.Paths
 	upper   string
+	// removing is true once this engine removes the container.
+	removing bool
 }
 
 // objects maps CRI ids to containers of the Docker Engine. The engine's labels are the
@@ -34,6 +36,7 @@ type object struct {
 type objects struct {
 	client   *api.Client
 	instance string
+	tree     *cgroup.Tree
 
 	mu   sync.Mutex
 	byID map[string]object
@@ -43,9 +46,9 @@ type objects struct {
 	adopted map[string]bool
 }
 
-func newObjects(c *api.Client, instance string) *objects {
+func newObjects(c *api.Client, instance string, tree *cgroup.Tree) *objects {
 	return &objects{
-		client: c, instance: instance,
+		client: c, instance: instance, tree: tree,
 		byID: map[string]object{}, ids: map[string]string{}, adopted: map[string]bool{},
 	}
 }
@@ -63,6 +66,16 @@ func (o *objects) forget(id string) {
 	delete(o.ids, o.byID[id].engineID)
 	delete(o.byID, id)
 	delete(o.adopted, id)
+}
+
+// remove notes that the engine removes the container, so that its end is no surprise.
+func (o *objects) remove(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if obj, ok := o.byID[id]; ok {
+		obj.removing = true
+		o.byID[id] = obj
+	}
 }
 
 // cached returns what is known without a call.
@@ -140,7 +153,7 @@ func (o *objects) started(id string, got *container.InspectResponse) object {
 	obj.sandbox = got.Config.Labels[labels.Type] == labels.TypeSandbox
 	if got.State.Pid != 0 {
 		obj.pid = got.State.Pid
-		obj.cgroups, _ = cgroup.OfProcess(obj.pid) // it may have ended
+		obj.cgroups, _ = o.tree.OfProcess(obj.pid) // it may have ended
 	}
 	obj.upper = upperDir(got, obj.pid)
 	o.put(id, obj)

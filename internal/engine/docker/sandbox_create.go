@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/apparmor"
 	"github.com/berthrun/berth/internal/engine/docker/labels"
 	"github.com/berthrun/berth/internal/engine/docker/pause"
 	"github.com/berthrun/berth/internal/engine/docker/translate"
-	"github.com/berthrun/berth/internal/engine/resolvconf"
+	"github.com/berthrun/berth/internal/engine/podfiles"
 	"github.com/berthrun/berth/internal/errs"
 	"github.com/berthrun/berth/internal/ocispec"
 	"github.com/berthrun/berth/internal/ocispec/request"
@@ -46,7 +48,7 @@ func (e *Engine) CreateSandbox(ctx context.Context, spec *engine.SandboxSpec) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := resolvconf.Rewrite(running.ResolvConfPath, spec.Config.GetDnsConfig()); err != nil {
+	if err := writeResolvConf(running.ResolvConfPath, spec.Config.GetDnsConfig()); err != nil {
 		return nil, err
 	}
 	sb := &engine.Sandbox{CgroupParent: parent, Pid: running.State.Pid}
@@ -133,6 +135,25 @@ func pinNetNS(pid int, path string) error {
 	return err
 }
 
+// writeResolvConf replaces the content of the file that the Docker Engine mounts as resolv.conf
+// into all containers of the pod. It keeps the inode, which the pause container has mounted.
+func writeResolvConf(file string, dns *runtimeapi.DNSConfig) error {
+	if dns == nil {
+		return nil
+	}
+	content, err := podfiles.ResolvConf(dns)
+	if err != nil {
+		return err
+	}
+	if !filepath.IsAbs(file) {
+		return fmt.Errorf("the Docker engine reports no resolv.conf of the pause container, but %q", file)
+	}
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+		return fmt.Errorf("cannot write the sandbox's resolv.conf: %w", err)
+	}
+	return nil
+}
+
 // StartSandbox sets the sysctls of the interfaces that the attached network has brought.
 func (e *Engine) StartSandbox(_ context.Context, spec *engine.SandboxSpec, sb *engine.Sandbox) error {
 	if sb.NetNS == "" {
@@ -156,7 +177,7 @@ func hostNetwork(config *runtimeapi.PodSandboxConfig) bool {
 func (e *Engine) appArmorProfile(ctx context.Context, requested request.AppArmorProfile) (string, error) {
 	host := e.apparmor
 	if e.rules().AppArmorOff {
-		host = nil
+		host = apparmor.Off()
 	}
 	return host.ProfileWith(ctx, requested, e.rules().AppArmorProfile)
 }

@@ -20,6 +20,8 @@ type Proc struct {
 	// State is the kernel's letter; see Zombie.
 	State byte
 	PPid  int
+	// Session is the pid of the process that began the session.
+	Session int
 	// Start is the start time in clock ticks since boot: with Pid and the boot id
 	// it names one process. A zombie still has it.
 	Start uint64
@@ -50,7 +52,7 @@ func ReadProc(pid int) (Proc, error) {
 // parseStat reads one stat line. The name of the program (field 2) may hold
 // blanks and brackets: the fields are counted from the last bracket.
 func parseStat(data []byte) (Proc, error) {
-	const state, ppid, start, exitCode = 3, 4, 22, 52 // field numbers of proc(5)
+	const state, ppid, session, start, exitCode = 3, 4, 6, 22, 52 // field numbers of proc(5)
 	end := bytes.LastIndexByte(data, ')')
 	if end < 0 {
 		return Proc{}, errors.New("no program name in the stat line")
@@ -66,6 +68,9 @@ func parseStat(data []byte) (Proc, error) {
 	p := Proc{State: letter[0]}
 	var err error
 	if p.PPid, err = strconv.Atoi(fields[ppid-state]); err != nil {
+		return Proc{}, err
+	}
+	if p.Session, err = strconv.Atoi(fields[session-state]); err != nil {
 		return Proc{}, err
 	}
 	if p.Start, err = strconv.ParseUint(fields[start-state], 10, 64); err != nil {

@@ -1,0 +1,76 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/berthrun/berth/internal/config"
+	"github.com/berthrun/berth/internal/engine/docker"
+	"github.com/berthrun/berth/internal/engine/docker/api"
+	"github.com/berthrun/berth/internal/engine/docker/images"
+	"github.com/berthrun/berth/internal/engine/seccomp"
+	"github.com/berthrun/berth/internal/undo"
+)
+
+// openDocker creates the engine and the image store that use a Docker Engine.
+func openDocker(ctx context.Context, cfg *config.Daemon, log *slog.Logger) (made *backend, err error) {
+	var u undo.Stack
+	defer u.OnError(ctx, &err)
+	client, err := api.New(api.Options{Endpoint: cfg.Docker.Endpoint, Timeout: time.Duration(cfg.Docker.Timeout), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	u.Push("close the connections to the Docker engine", func(context.Context) error { return client.Close() })
+	driver := cfg.Runtime.CgroupDriver
+	if driver == "auto" {
+		driver = ""
+	}
+	engine, err := docker.New(ctx, docker.Config{
+		Instance:     instanceOf(cfg),
+		StateDir:     filepath.Join(cfg.State, engineDir),
+		NetNSDir:     cfg.Network.NetNSDir,
+		CgroupDriver: driver,
+		StatsPeriod:  time.Duration(cfg.Stats.Period),
+		Client:       client,
+		Log:          log,
+	}, dockerRules(cfg))
+	if err != nil {
+		return nil, err
+	}
+	u.Push("close the engine", func(context.Context) error { return engine.Close() })
+	store, err := images.New(images.Options{
+		Client: client, StateDir: filepath.Join(cfg.Root, "docker-images"), Log: log,
+		NoProgressTimeout: time.Duration(cfg.Image.NoProgressTimeout),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &backend{
+		engine: engine,
+		images: store,
+		apply: func(cfg *config.Daemon) {
+			store.SetNoProgressTimeout(time.Duration(cfg.Image.NoProgressTimeout))
+			engine.SetRules(dockerRules(cfg))
+		},
+		close: func() error { return errors.Join(engine.Close(), client.Close()) },
+	}, nil
+}
+
+func dockerRules(cfg *config.Daemon) docker.Rules {
+	defaults := cfg.Default.Read()
+	rules := docker.Rules{
+		MaxLogLine:      cfg.Runtime.MaxLogLineSize,
+		AppArmorOff:     cfg.Runtime.AppArmor == "off",
+		AppArmorProfile: cfg.Runtime.AppArmorProfile,
+		Seccomp:         seccomp.Rules{Default: cfg.Runtime.SeccompProfile, Privileged: cfg.Runtime.SeccompPrivileged},
+		Defaults:        defaults.Container,
+		Sysctls:         defaults.Sysctls,
+	}
+	if rules.MaxLogLine == 0 {
+		rules.MaxLogLine = maxLogLine
+	}
+	return rules
+}

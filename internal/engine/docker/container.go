@@ -1,0 +1,111 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/moby/moby/client"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/translate"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/ocispec/request"
+)
+
+// Start starts the container. A second Start of a running container returns its process.
+func (e *Engine) Start(ctx context.Context, id string) (pid int, err error) {
+	obj, err := e.objects.find(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := e.client.ContainerStart(ctx, obj.engineID, client.ContainerStartOptions{}); err != nil {
+		return 0, e.startFault(ctx, id, err)
+	}
+	running, err := e.objects.inspect(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	obj = e.objects.started(id, running)
+	e.meter.Watch(id, obj.cgroups)
+	if obj.pid == 0 {
+		// It has ended already, and its exit is on the way. The rules need the pid only of a
+		// process that runs.
+		return endedAtOnce, nil
+	}
+	return obj.pid, nil
+}
+
+// endedAtOnce is the pid of a container that had ended when the engine looked for its process.
+// No process of a user has this pid.
+const endedAtOnce = 1
+
+// startFault gives the error of a start its kind. The Docker Engine reports a program that
+// cannot be executed as a fault of the request, and keeps the cause in the container's state.
+func (e *Engine) startFault(ctx context.Context, id string, err error) error {
+	if ctx.Err() != nil || errors.Is(err, errs.Unavailable) || errors.Is(err, errs.NotFound) && !e.exists(ctx, id) {
+		return err
+	}
+	got, inspectErr := e.objects.inspect(ctx, id)
+	if inspectErr != nil || got.State.Error == "" || got.State.Running {
+		return err
+	}
+	e.startFailed(id)
+	return fmt.Errorf("%s: %w", got.State.Error, errs.Invalid)
+}
+
+func (e *Engine) exists(ctx context.Context, id string) bool {
+	_, err := e.objects.inspect(ctx, id)
+	return err == nil
+}
+
+// Signal sends sig to the container's first process, or to all its processes.
+func (e *Engine) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
+	if !all {
+		return e.kill(ctx, id, sig)
+	}
+	got, err := e.objects.inspect(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !got.State.Running {
+		return fmt.Errorf("processes of container %s: %w", id, errs.NotFound)
+	}
+	obj := e.objects.started(id, got)
+	if sig == syscall.SIGKILL {
+		// The engine kills the first process; the others end with it, or share the PID
+		// namespace of the pod and are in the container's cgroup.
+		if err := e.kill(ctx, id, sig); err != nil {
+			return err
+		}
+		return obj.cgroups.Kill(ctx)
+	}
+	return obj.cgroups.Signal(sig)
+}
+
+// Update changes the limits of a container.
+func (e *Engine) Update(ctx context.Context, id string, res *runtimeapi.LinuxContainerResources) error {
+	obj, err := e.objects.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	limits, err := translate.Resources(request.FieldUpdate, res, *e.facts.Load())
+	if err != nil {
+		return err
+	}
+	updated, err := e.client.ContainerUpdate(ctx, obj.engineID, client.ContainerUpdateOptions{Resources: &limits})
+	if err != nil {
+		return fmt.Errorf("%s: %w", request.FieldUpdate, err)
+	}
+	for _, warning := range updated.Warnings {
+		e.log.Warn("warning of the Docker engine about new limits", "container", id, "warning", warning)
+	}
+	return nil
+}
+
+// ReopenLog implements engine.LogReopener.
+func (e *Engine) ReopenLog(ctx context.Context, id string) error { return e.logs.Reopen(ctx, id) }
+
+var _ engine.LogReopener = (*Engine)(nil)

@@ -1,0 +1,91 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/berthrun/berth/internal/engine/docker/labels"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// removalTimeout bounds the wait for a removal that is under way in the Docker Engine.
+const removalTimeout = time.Minute
+
+// createContainer creates a container and returns the Docker Engine's id of it.
+//
+// An engine that was restarted may still hold the name for a container that it has lost, or
+// be removing it. So a container that has the name and is not ours any more is removed, and
+// the name gets a random suffix when that does not help.
+func (e *Engine) createContainer(ctx context.Context, options client.ContainerCreateOptions) (string, error) {
+	made, err := e.client.ContainerCreate(ctx, options)
+	holder, conflict := labels.Conflict(err)
+	if !conflict {
+		return e.created(options.Name, made, err)
+	}
+	e.log.Warn("the name of a container is in use in the Docker engine", "name", options.Name, "by", holder)
+	if err := e.removeStale(ctx, holder); err == nil {
+		made, err = e.client.ContainerCreate(ctx, options)
+		if _, conflict = labels.Conflict(err); !conflict {
+			return e.created(options.Name, made, err)
+		}
+	} else {
+		e.log.Warn("cannot remove the container that has the name", "name", options.Name, "container", holder, "error", err)
+	}
+	options.Name = labels.WithSuffix(options.Name)
+	made, err = e.client.ContainerCreate(ctx, options)
+	return e.created(options.Name, made, err)
+}
+
+func (e *Engine) created(name string, made client.ContainerCreateResult, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	for _, warning := range made.Warnings {
+		e.log.Warn("warning of the Docker engine about a new container", "name", name, "warning", warning)
+	}
+	return made.ID, nil
+}
+
+// errHeld is the error of a name that a container of a pod has which still exists.
+var errHeld = errors.New("it belongs to a container of a pod")
+
+// removeStale removes the container that has a name, unless it is one that berth knows: the
+// rules have removed all that a new container replaces.
+func (e *Engine) removeStale(ctx context.Context, holder string) error {
+	if holder == "" {
+		return fmt.Errorf("the engine does not say which: %w", errs.NotFound)
+	}
+	if e.objects.idOf(holder) != "" {
+		return errHeld
+	}
+	found, err := e.client.ContainerInspect(ctx, holder, client.ContainerInspectOptions{})
+	if err == nil && found.Container.State != nil && found.Container.State.Running {
+		return errHeld
+	}
+	return e.remove(ctx, holder)
+}
+
+// remove removes a container of the Docker Engine with its anonymous volumes, and kills it if
+// it runs. Nil when there is none. A removal that is under way already is awaited.
+func (e *Engine) remove(ctx context.Context, engineID string) error {
+	ctx, stop := context.WithTimeout(ctx, removalTimeout)
+	defer stop()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		_, err := e.client.ContainerRemove(ctx, engineID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		if err == nil || errors.Is(err, errs.NotFound) {
+			return nil
+		}
+		if !errors.Is(err, errs.Exists) { // a conflict: "removal … is already in progress"
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/sys/sysproc"
+)
+
+// outputGrace is how long Exec waits for the end of the output after the command has ended. A
+// child of the command may hold the output open for as long as it lives.
+const outputGrace = 250 * time.Millisecond
+
+// Exec runs a command as the container's own process would run: same user, environment,
+// directory and capabilities.
+func (e *Engine) Exec(ctx context.Context, spec *engine.ExecSpec) (code int32, err error) {
+	if len(spec.Command) == 0 || spec.Command[0] == "" {
+		return 0, fmt.Errorf("cannot exec in container %s: no command specified: %w", spec.ContainerID, errs.Invalid)
+	}
+	obj, err := e.running(ctx, spec.ContainerID)
+	if err != nil {
+		return 0, err
+	}
+	made, err := e.client.ExecCreate(ctx, obj.engineID, client.ExecCreateOptions{
+		Cmd: spec.Command, TTY: spec.TTY, DetachKeys: detachKeys,
+		AttachStdin: spec.Stdin != nil, AttachStdout: true, AttachStderr: !spec.TTY,
+	})
+	if err != nil {
+		return 0, err
+	}
+	conn, err := e.client.ExecAttach(ctx, made.ID, client.ExecAttachOptions{TTY: spec.TTY})
+	if err != nil {
+		return 0, execFault(err)
+	}
+	x := &execution{engine: e, id: made.ID, container: obj}
+	return x.run(ctx, spec, conn.HijackedResponse)
+}
+
+// running returns a container that runs, with its process.
+func (e *Engine) running(ctx context.Context, id string) (object, error) {
+	got, err := e.objects.inspect(ctx, id)
+	if err != nil {
+		return object{}, err
+	}
+	switch {
+	case got.State.Paused:
+		return object{}, fmt.Errorf("container %s is paused: %w", id, errs.State)
+	case !got.State.Running:
+		return object{}, fmt.Errorf("container %s does not run: it is %s: %w", id, got.State.Status, errs.State)
+	}
+	return e.objects.started(id, got), nil
+}
+
+// execFault gives the error of a command that cannot be executed its kind.
+func execFault(err error) error {
+	if errors.Is(err, errs.Exists) { // a conflict: the container has ended
+		return fmt.Errorf("%w: %w", err, errs.State)
+	}
+	return err
+}
+
+// execution is one command that the Docker Engine has started.
+type execution struct {
+	engine    *Engine
+	id        string
+	container object
+}
+
+// run copies the streams until the command has ended and its output is delivered.
+func (x *execution) run(ctx context.Context, spec *engine.ExecSpec, conn client.HijackedResponse) (code int32, err error) {
+	streamsCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	copied := make(chan error, 1)
+	go func() {
+		copied <- copyStreams(streamsCtx, conn, streams{spec.Stdin, spec.Stdout, spec.Stderr, spec.TTY})
+	}()
+	go forwardSizes(streamsCtx, spec.Resize, func(ctx context.Context, size engine.TerminalSize) error {
+		_, err := x.engine.client.ExecResize(ctx, x.id, client.ExecResizeOptions{Height: uint(size.Height), Width: uint(size.Width)})
+		return err
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- x.awaitEnd(streamsCtx) }()
+	select {
+	case <-ctx.Done():
+		x.killAll()
+		stop()
+		<-copied
+		return 0, ctx.Err()
+	case err = <-copied:
+		if err == nil {
+			err = <-ended
+		}
+	case err = <-ended:
+		select {
+		case <-copied:
+		case <-time.After(outputGrace):
+		}
+	}
+	if ctx.Err() != nil {
+		x.killAll()
+		return 0, ctx.Err()
+	}
+	if err != nil {
+		return 0, err
+	}
+	return x.exitCode(ctx)
+}
+
+// awaitEnd waits until the command's process has ended.
+func (x *execution) awaitEnd(ctx context.Context) error {
+	got, err := x.inspect(ctx)
+	if err != nil || !got.Running {
+		return err
+	}
+	if got.PID > 0 {
+		pidfd, err := sysproc.OpenPidfd(got.PID)
+		switch {
+		case errors.Is(err, errs.NotFound):
+			return nil
+		case err == nil:
+			defer pidfd.Close()
+			return sysproc.AwaitExit(ctx, pidfd)
+		}
+	}
+	_, err = x.awaitCode(ctx)
+	return err
+}
+
+// exitCode reads the exit code once the Docker Engine has noticed the end of the process.
+func (x *execution) exitCode(ctx context.Context) (int32, error) {
+	got, err := x.awaitCode(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return int32(got.ExitCode), nil //nolint:gosec // 0 to 255
+}
+
+func (x *execution) awaitCode(ctx context.Context) (client.ExecInspectResult, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		got, err := x.inspect(ctx)
+		if err != nil || !got.Running {
+			return got, err
+		}
+		select {
+		case <-ctx.Done():
+			return got, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (x *execution) inspect(ctx context.Context) (client.ExecInspectResult, error) {
+	got, err := x.engine.client.ExecInspect(ctx, x.id, client.ExecInspectOptions{})
+	if errors.Is(err, errs.NotFound) {
+		// The engine forgets the commands of a container that has ended.
+		return got, fmt.Errorf("the container ended with the command: %w", errs.State)
+	}
+	return got, err
+}
+
+// killTimeout bounds the kill of a command whose caller is gone.
+const killTimeout = 10 * time.Second
+
+// killAll kills everything that the command has started.
+func (x *execution) killAll() {
+	ctx, stop := context.WithTimeout(context.Background(), killTimeout)
+	defer stop()
+	got, err := x.inspect(ctx)
+	if err != nil || !got.Running || got.PID <= 0 {
+		return
+	}
+	if err := killDescendants(ctx, got.PID, x.container.cgroups); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		x.engine.log.Warn("cannot kill all processes of a command", "exec", x.id, "pid", got.PID, "error", err)
+	}
+}

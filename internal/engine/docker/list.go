@@ -1,0 +1,179 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/docker/labels"
+	"github.com/berthrun/berth/internal/errs"
+)
+
+// List reports the containers of the Docker Engine that have this berth's label, those that
+// it has adopted, and what is left on the host of others.
+func (e *Engine) List(ctx context.Context) ([]engine.Actual, error) {
+	owned, err := e.objects.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]engine.Actual{}
+	if err := e.listLeft(found); err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	g, groupCtx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * runtime.GOMAXPROCS(0))
+	for id, c := range owned {
+		g.Go(func() error {
+			actual, err := e.actualOf(groupCtx, id, &c)
+			if err != nil {
+				return errs.IgnoreNotFound(err) // removed meanwhile
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			found[id] = actual
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	list := make([]engine.Actual, 0, len(found))
+	for _, actual := range found {
+		list = append(list, actual)
+	}
+	slices.SortFunc(list, func(a, b engine.Actual) int { return strings.Compare(a.ID, b.ID) })
+	return list, nil
+}
+
+// list returns the containers of this berth by CRI id.
+func (o *objects) list(ctx context.Context) (map[string]container.Summary, error) {
+	own, err := o.client.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: make(client.Filters).Add("label", labels.Instance+"="+o.instance),
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]container.Summary{}
+	for _, c := range own.Items {
+		if id := c.Labels[labels.ID]; id != "" {
+			o.learn(id, &c)
+			all[id] = c
+		}
+	}
+	return all, o.listAdopted(ctx, all)
+}
+
+// listAdopted adds the containers that another runtime made and that were adopted.
+func (o *objects) listAdopted(ctx context.Context, all map[string]container.Summary) error {
+	o.mu.Lock()
+	none := len(o.adopted) == 0
+	o.mu.Unlock()
+	if none {
+		return nil
+	}
+	others, err := o.client.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: make(client.Filters).Add("label", labels.Type),
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range others.Items {
+		o.mu.Lock()
+		adopted := o.adopted[c.ID]
+		o.mu.Unlock()
+		if adopted {
+			o.learn(c.ID, &c)
+			all[c.ID] = c
+		}
+	}
+	return nil
+}
+
+// actualOf inspects a container: a list has no process ids.
+func (e *Engine) actualOf(ctx context.Context, id string, c *container.Summary) (engine.Actual, error) {
+	actual := engine.Actual{Kind: engine.KindContainer, ID: id, State: stateOf(c.State)}
+	if c.Labels[labels.Type] == labels.TypeSandbox {
+		actual.Kind = engine.KindSandbox
+	}
+	if actual.State != engine.StateRunning {
+		return actual, nil
+	}
+	got, err := e.objects.inspect(ctx, id)
+	if err != nil {
+		return actual, err
+	}
+	if !got.State.Running { // ended meanwhile
+		actual.State = engine.StateStopped
+		return actual, nil
+	}
+	obj := e.objects.started(id, got)
+	actual.Pid = obj.pid
+	if actual.Kind == engine.KindContainer {
+		e.meter.Watch(id, obj.cgroups)
+		e.continueLog(id, got)
+	}
+	return actual, nil
+}
+
+// continueLog goes on with the log of a container that was started before.
+func (e *Engine) continueLog(id string, got *container.InspectResponse) {
+	path := got.Config.Labels[labels.LogPath]
+	if path == "" {
+		return
+	}
+	err := os.MkdirAll(e.containerDir(id), 0o700)
+	if err == nil {
+		err = e.logs.Follow(e.logOf(id, got.ID, path, got.Config.Tty))
+	}
+	if err != nil {
+		e.log.Error("cannot continue the log of a container", "container", id, "path", path, "error", err)
+	}
+}
+
+// listLeft adds what is left on the host of sandboxes and containers: directories and pins.
+func (e *Engine) listLeft(found map[string]engine.Actual) error {
+	for _, left := range []struct {
+		dir, prefix string
+		kind        engine.Kind
+	}{
+		{e.containersDir(), "", engine.KindContainer},
+		{e.sandboxesDir(), "", engine.KindSandbox},
+		{e.cfg.NetNSDir, e.netnsPrefix(), engine.KindSandbox},
+	} {
+		entries, err := os.ReadDir(left.dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot list what is left: %w", err)
+		}
+		for _, entry := range entries {
+			// The prefix alone may be that of another instance with a longer name.
+			if id, ours := strings.CutPrefix(entry.Name(), left.prefix); ours && !strings.Contains(id, "-") {
+				found[id] = engine.Actual{Kind: left.kind, ID: id, State: engine.StateBroken}
+			}
+		}
+	}
+	return nil
+}
+
+func stateOf(state container.ContainerState) engine.State {
+	switch state {
+	case container.StateCreated:
+		return engine.StateCreated
+	case container.StateRunning, container.StatePaused, container.StateRestarting:
+		return engine.StateRunning
+	case container.StateExited, container.StateDead:
+		return engine.StateStopped
+	case container.StateRemoving:
+	}
+	return engine.StateBroken
+}

@@ -1,0 +1,139 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/sys/mountinfo"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berthrun/berth/internal/engine"
+	"github.com/berthrun/berth/internal/engine/meter"
+	"github.com/berthrun/berth/internal/errs"
+	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/sys/sysfile"
+)
+
+var _ engine.Meter = (*Engine)(nil)
+
+// Stats reads the figures of containers from their cgroups, without a call of the Docker
+// Engine.
+func (e *Engine) Stats(ctx context.Context, ids []string) (map[string]*runtimeapi.ContainerStats, error) {
+	targets, err := e.containerTargets(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return e.meter.Containers(ctx, targets)
+}
+
+// SandboxStats reads the figures of pods' cgroups and of their networks.
+func (e *Engine) SandboxStats(ctx context.Context, sandboxes []engine.SandboxRef) (map[string]*runtimeapi.LinuxPodSandboxStats, error) {
+	targets, err := e.sandboxTargets(sandboxes)
+	if err != nil {
+		return nil, err
+	}
+	return e.meter.Sandboxes(ctx, targets)
+}
+
+// Figures implements engine.Meter.
+func (e *Engine) Figures(ctx context.Context, sandboxes []engine.SandboxRef, containers []string) (map[string]*engine.Figures, error) {
+	targets, err := e.containerTargets(ctx, containers)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := e.sandboxTargets(sandboxes)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(targets, pods)
+	return e.meter.Figures(ctx, targets, true)
+}
+
+func (e *Engine) sandboxTargets(sandboxes []engine.SandboxRef) (map[string]meter.Target, error) {
+	targets := make(map[string]meter.Target, len(sandboxes))
+	for _, ref := range sandboxes {
+		groups, err := e.podCgroups.Paths(ref.Sandbox.CgroupParent)
+		if err != nil {
+			return nil, err
+		}
+		targets[ref.Spec.ID] = meter.Target{Cgroups: groups, NetNS: ref.Sandbox.NetNS}
+	}
+	return targets, nil
+}
+
+// containerTargets finds the cgroups of containers. Only a container whose process is not
+// known yet costs a call.
+func (e *Engine) containerTargets(ctx context.Context, ids []string) (map[string]meter.Target, error) {
+	targets := make(map[string]meter.Target, len(ids))
+	for _, id := range ids {
+		obj, known := e.objects.cached(id)
+		if !known || obj.pid == 0 {
+			got, err := e.objects.inspect(ctx, id)
+			if errors.Is(err, errs.NotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			obj = e.objects.started(id, got)
+		}
+		targets[id] = meter.Target{Cgroups: obj.cgroups, Writes: true}
+	}
+	return targets, nil
+}
+
+// writable measures what containers write; see meter.Rootfs.
+type writable struct{ objects *objects }
+
+// WritableUsage adds up the files in the writable layer of a container.
+func (w writable) WritableUsage(ctx context.Context, id string, pace sysfile.Pace) (image.Usage, error) {
+	obj, _ := w.objects.cached(id)
+	if obj.upper == "" {
+		return image.Usage{}, fmt.Errorf("writable layer of container %s: %w", id, errs.NotFound)
+	}
+	used, err := sysfile.UsageOf(ctx, pace, obj.upper)
+	if errors.Is(err, os.ErrNotExist) {
+		return image.Usage{}, fmt.Errorf("writable layer of container %s: %w", id, errs.NotFound)
+	}
+	usage := image.Usage{Mountpoint: obj.upper, Bytes: used.Bytes, Inodes: used.Inodes, At: time.Now()}
+	if err != nil {
+		return usage, fmt.Errorf("cannot measure what container %s has written: %w", id, err)
+	}
+	return usage, nil
+}
+
+// upperDir returns the directory with what a container writes. Engines with graph drivers
+// report it; those with the containerd image store do not, and then it is an option of the
+// root mount of the container's process. "" if neither says it.
+func upperDir(got *container.InspectResponse, pid int) string {
+	if got.GraphDriver != nil {
+		if dir := got.GraphDriver.Data["UpperDir"]; filepath.IsAbs(dir) {
+			return dir
+		}
+	}
+	if pid == 0 {
+		return ""
+	}
+	mounts, err := mountinfo.PidMountInfo(pid)
+	if err != nil {
+		return ""
+	}
+	for _, m := range mounts {
+		if m.Mountpoint != "/" || m.FSType != "overlay" {
+			continue
+		}
+		for option := range strings.SplitSeq(m.VFSOptions, ",") {
+			if dir, ok := strings.CutPrefix(option, "upperdir="); ok && filepath.IsAbs(dir) {
+				return dir
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,34 @@
+package cgroup
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestOfProcess(t *testing.T) {
+	v1 := &Tree{mounts: map[string]string{
+		"memory": "/sys/fs/cgroup/memory", "cpu": "/sys/fs/cgroup/cpu,cpuacct", "cpuacct": "/sys/fs/cgroup/cpu,cpuacct",
+		"name=systemd": "/sys/fs/cgroup/systemd", "": "/sys/fs/cgroup/unified",
+	}}
+	v2 := &Tree{V2: true, mounts: map[string]string{"": "/sys/fs/cgroup"}}
+	for _, c := range []struct {
+		name, text string
+		tree       *Tree
+		want       Paths
+	}{
+		{"v2", "0::/kubepods/pod1/abc\n", v2, Paths{"": "/sys/fs/cgroup/kubepods/pod1/abc"}},
+		{"v1", "5:memory:/a\n4:cpu,cpuacct:/b\n3:freezer:/c\n1:name=systemd:/d\n0::/e\n", v1, Paths{
+			"memory": "/sys/fs/cgroup/memory/a", "cpu": "/sys/fs/cgroup/cpu,cpuacct/b", "cpuacct": "/sys/fs/cgroup/cpu,cpuacct/b",
+			"name=systemd": "/sys/fs/cgroup/systemd/d", "": "/sys/fs/cgroup/unified/e",
+		}},
+		{"a colon in the path", "0::/a:b\n", v2, Paths{"": "/sys/fs/cgroup/a:b"}},
+		{"damaged", "rubbish\n0::relative\n", v2, Paths{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, c.tree.parseOfProcess(c.text)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
