@@ -113,7 +113,8 @@ func TestBalancerFails(t *testing.T) {
 	}
 }
 
-// TestRemoteEngine: berth cannot pick free ports on another host.
+// TestRemoteEngine: a remote engine cannot have several control planes, because berth cannot pick
+// free ports on another host.
 func TestRemoteEngine(t *testing.T) {
 	f := clustertest.New(t)
 	f.FakeFacts.Remote = true

@@ -64,7 +64,8 @@ func TestWatchProbe(t *testing.T) {
 	}
 }
 
-// TestDisruptionOfTheUnit: the runtime's unit determines the effect of a restart on running pods.
+// TestDisruptionOfTheUnit: the task of the runtime's unit reports the effect of a restart on running
+// pods.
 func TestDisruptionOfTheUnit(t *testing.T) {
 	f := factsOf(t, "debian 12")
 	f.Disrupts = "all stop"
@@ -78,8 +79,8 @@ func TestDisruptionOfTheUnit(t *testing.T) {
 	}
 }
 
-// TestKubeletElsewhere: a kubelet may run with another configuration than kubeadm's. berth compares
-// it with the runtime, and configures it when the runtime changes.
+// TestKubeletElsewhere: a kubelet may run with another configuration than kubeadm's. The probe
+// compares it with the runtime. If the endpoint changes, the error names the file to edit.
 func TestKubeletElsewhere(t *testing.T) {
 	host := provisiontest.FileHost{OnRun: func([]string) (string, error) { return "", nil }, Content: map[string]string{
 		"/proc/812/cmdline": "/opt/kubelet\x00--config=/opt/kubelet.yaml\x00",

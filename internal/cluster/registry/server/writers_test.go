@@ -45,8 +45,8 @@ func TestOnlyTheHostWrites(t *testing.T) {
 	want(t, http.StatusNotFound, "", http.MethodGet, pod.URL+"/v2/app/manifests/2", "")
 }
 
-// TestFromHost: other containers on a container's network are not its host. The registry listens as
-// its container does.
+// TestFromHost: other containers on a container's network are not its host. The registry is opened
+// as in its container.
 func TestFromHost(t *testing.T) {
 	r, err := Open(t.Context(), t.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {

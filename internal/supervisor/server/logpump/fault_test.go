@@ -20,7 +20,7 @@ import (
 	"github.com/berthrun/berth/internal/sys/sysfile"
 )
 
-// sickPlace is a directory whose files call onWrite before each write.
+// sickPlace is a place whose files call onWrite before each write.
 type sickPlace struct {
 	place
 	onWrite func(f logFile, p []byte, off int64) (int, error)
