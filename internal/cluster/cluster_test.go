@@ -438,8 +438,8 @@ func TestStartWithAStaleNode(t *testing.T) {
 	}
 }
 
-// TestCgroupDriver: with cgroup v1 systemd removes cgroups that the kubelet of berth's nodes uses, so
-// the driver is cgroupfs. If one node has kind's image, all nodes use systemd's driver.
+// TestCgroupDriver: with cgroup v1 systemd removes cgroups that the kubelet of berth's nodes uses,
+// so the driver is cgroupfs. If one node has kind's image, all nodes use systemd's driver.
 func TestCgroupDriver(t *testing.T) {
 	for _, host := range []struct {
 		v2, kindest bool

@@ -64,8 +64,8 @@ func TestWatchProbe(t *testing.T) {
 	}
 }
 
-// TestDisruptionOfTheUnit: the task of the runtime's unit reports the effect of a restart on running
-// pods.
+// TestDisruptionOfTheUnit: the task of the runtime's unit reports the effect of a restart on
+// running pods.
 func TestDisruptionOfTheUnit(t *testing.T) {
 	f := factsOf(t, "debian 12")
 	f.Disrupts = "all stop"
